@@ -14,6 +14,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cli import expect, home, run_tests, until  # noqa: E402
+from mcp_server import Stdio  # noqa: E402
 from postgres import Postgres  # noqa: E402
 from serve import Server  # noqa: E402
 
@@ -126,6 +127,27 @@ def a_program_that_fails_is_started_again_and_holds_up_no_job():
         assert len([one for one in lines(h) if one["job"] == "asks"]) == 1, lines(h)
         said = expect(s.stop(), 0)
         assert "ended with 3" in said.err and "is notified again in 1s" in said.err, said.err
+
+
+@test
+def mcp_that_owns_its_store_notifies_each_question_once_over_restarts():
+    with home() as h:
+        program = prepare(h)
+        client = Stdio(h, "asks.yaml", "--notify", program).begin()
+        for agent in ("asks", "pays"):
+            client.call(agent)
+        until(lambda: len(lines(h)) >= 2)
+        until(lambda: len(marks(h)) == 2)
+        assert sorted(one["kind"] for one in lines(h)) == ["approval", "wait"], lines(h)
+        client.process.send_signal(signal.SIGKILL)
+        client.process.wait()
+        client = Stdio(h, "asks.yaml", "--notify", program).begin()
+        client.call("doubts")
+        until(lambda: len(lines(h)) >= 3)
+        until(lambda: len(marks(h)) == 3)
+        assert [one["kind"] for one in lines(h)[2:]] == ["in_doubt"], lines(h)
+        code, _, err = client.close()
+        assert code == 0, err
 
 
 @test

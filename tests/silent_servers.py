@@ -4,6 +4,7 @@
 Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
   silent_servers.py [WORDS]   only tests whose name contains WORDS
 """
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cli import expect, home, run_tests  # noqa: E402
+from postgres import Postgres  # noqa: E402
 from serve import Server, serving  # noqa: E402
 
 TESTS = []
@@ -52,6 +54,28 @@ def a_service_waits_for_its_database_as_long_as_it_is_told_to():
             assert "tried again in" in said.err, said
             said = expect(h.run(*words, "--store", nowhere, "--wait-store", "0s"), 7)
             assert "tried again in" not in said.err, said
+
+
+@test
+def a_service_that_starts_before_its_database_works_when_that_is_up():
+    postgres = Postgres()
+    try:
+        with home() as h:
+            env = {"AETHERIS_STORE": postgres.database()}
+            postgres.say("kill")
+            processes = [h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json", "--workers", "0", env=env),
+                         h.start("worker", "agents.yaml", env=env)]
+            waited = [process.stderr.readline() for process in processes]
+            assert all("tried again in" in line for line in waited), waited
+            postgres.say("start")
+            url = json.loads(processes[0].stdout.readline())["listening"]
+            said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":7}', env={"AETHERIS_URL": url}), 0)
+            assert said.json() == {"n": 7}, said
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+                expect(h.end(process), 0)
+    finally:
+        postgres.end()
 
 
 @test
