@@ -347,6 +347,12 @@ def a_job_that_kills_its_process_twice_is_parked_while_its_lease_lives():
 
 
 @test
+def messages_to_a_worn_out_job_stay_in_order():
+    with shared() as (h, env):
+        worn.messages_stay_in_order(h, env)
+
+
+@test
 def processes_that_share_a_store_name_their_jobs_in_files_of_their_own():
     with shared() as (h, env):
         worn.agents(h)

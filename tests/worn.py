@@ -25,6 +25,10 @@ FILE = {
     "agents": {
         "poison": {"plan": [{"id": "poison", "tool": "e"}], "output": "done"},
         "calm": {"plan": [{"id": "a", "tool": "e"}], "output": "done"},
+        "reads": {"plan": [{"id": "poison", "tool": "e"},
+                           *({"id": one, "needs": [before], "wait": {"type": "message", "channel": "c"}}
+                             for before, one in (("poison", "m1"), ("m1", "m2"), ("m2", "m3")))],
+                  "output": "${ [.steps.m1, .steps.m2, .steps.m3] }"},
         "holds": {"plan": [{"id": "h", "tool": "hold"}], "output": "done"},
     },
 }
@@ -80,6 +84,50 @@ def a_job_that_kills(h, env):
     assert h.end(server.process).code == 137
     ends_of_itself(h, env | KILLS)
     third_start_serves(h, env, KILLS)
+
+
+def messages_stay_in_order(h, env):
+    """Messages that the job's inbox holds, and one that comes when it is worn_out: read as they were sent."""
+    agents(h)
+    door = Server(h, "agents.yaml", "--workers", "0", env=env) if env else None
+
+    def send(channel, text):
+        more = door.env if door else {}
+        assert expect(h.run("message", "p", channel, json.dumps(text), "--json", env=more), 0).json()["accepted"]
+
+    if door:
+        assert door.post("/api/jobs", {"agent": "reads", "id": "p"})[0] == 201
+        ends_of_itself(h, env | KILLS)
+    else:
+        assert h.run("run", "agents.yaml", "reads", "--job-id", "p", env=KILLS).code == 137
+    send("c", "one")
+    send("d", "elsewhere")
+    ends_of_itself(h, env | KILLS)
+    send("c", "two")
+    server = Server(h, env=env | KILLS)
+    until(lambda: server.status("p") == "parked")
+    log = server.get("/api/jobs/p/events")[1]["events"]
+    assert log[-1]["payload"]["reason"] == "worn_out" and not [e for e in log if e["type"] == "agent_message"], log
+    assert server.post("/api/jobs/p/message", {"channel": "c", "payload": "three"})[0] in (200, 202)
+    expect(server.stop(), 0)
+    if door:
+        expect(door.stop(), 0)
+    server = Server(h, env=env)
+    expect(h.run("resume", "p", env=server.env), 0)
+    until(lambda: server.status("p") == "completed")
+    log = server.get("/api/jobs/p/events")[1]["events"]
+    told = [(event["payload"]["channel"], event["payload"]["payload"]) for event in log if event["type"] == "agent_message"]
+    assert [text for channel, text in told if channel == "c"] == ["one", "two", "three"], told
+    assert ("d", "elsewhere") in told, told
+    assert server.get("/api/jobs/p")[1]["result"] == ["one", "two", "three"], server.get("/api/jobs/p")[1]
+    expect(server.stop(), 0)
+    expect(h.run("verify", "p", env=env), 0)
+
+
+@test
+def messages_to_a_worn_out_job_stay_in_order():
+    with home() as h:
+        messages_stay_in_order(h, {})
 
 
 @test
