@@ -293,7 +293,6 @@ class AgentCheck {
         continue;
       }
       if (found->second == node_) {
-        nodes_[node_].clouded = true;
         check_.fault(item, "a node cannot need itself");
         continue;
       }

@@ -287,6 +287,20 @@ AE_TEST("policy/what undoes a call is part of it, and not judged") {
   EXPECT_EQ(job.sent.back().tool, "put");
 }
 
+AE_TEST("policy/what asks about a call is part of it, and not judged") {
+  for (const char* action : {"deny", "require_approval"}) {
+    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
+                 {.more = "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'probe',"
+                          "'probe':{'tool':'find', 'happened':'${ .result }'}},"
+                          "'find':{'effect':'read', 'rules':[{'action':'" +
+                          std::string(action) + "'}]}}}"});
+    job.claim().after(71s).times_out("a");
+    ASSERT_EQ(job.sent.back().tool, "find") << action << "\n" << job.story();
+    job.ok("a/probe", "{'id':7}");
+    EXPECT_EQ(job.status(), "completed") << action << "\n" << job.story();
+  }
+}
+
 AE_TEST("policy/a crash at any commit denies once and asks once") {
   const std::string rules =
       ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}, {'action':'require_approval'}");
