@@ -21,10 +21,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAVY = re.compile(r"^(boost/(asio|beast|url|json/src)\b|CLI/)")
 BASE_SECONDS = 6 * 3600  # on main itself: as much of its history is checked again
+TOGETHER = 8  # files that are read as one
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -44,6 +46,13 @@ def closure(path, seen):
             else:
                 outside.add(name)
     return outside
+
+
+def flags_of(entry):
+    """The compile command without compiler, source and output."""
+    words = shlex.split(entry["command"])[1:]
+    at = words.index("-o")
+    return [word for word in words[:at] + words[at + 2 :] if word != "-c" and not word.endswith(entry["file"])]
 
 
 def key_of(texts, command, rules):
@@ -105,7 +114,7 @@ def main():
         print(f"{listing} names no file of src: cmake --preset release -B {options.build} -DAE_UNITY=0")
         return 1
 
-    work, heavy, known, same = [], 0, 0, 0
+    groups, heavy, known, same = {}, 0, 0, 0
     for entry in commands:
         path = pathlib.Path(entry["directory"], entry["file"])
         if not path.is_file() or ROOT / "src" not in path.parents:
@@ -122,25 +131,40 @@ def main():
             mark.touch()
             known += 1
         else:
-            work.append((path, mark))
+            groups.setdefault((path.parent, tuple(flags_of(entry))), []).append((path, mark))
+    # Most of the time goes into the headers, so files of one module are read together.
+    work = [(flags, files[at : at + TOGETHER]) for (_, flags), files in groups.items()
+            for at in range(0, len(files), TOGETHER)]
 
-    def look(item):
-        path, mark = item
-        command = [tidy, "--quiet", "-p", str(ROOT / options.build), "--extra-arg=-Wno-everything",
-                   "--extra-arg=-Wno-error", str(path)]
+    def look(path, *more):
+        command = [tidy, "--quiet", "--extra-arg=-Wno-everything", "--extra-arg=-Wno-error", str(path), *more]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if result.returncode == 0:
-            mark.touch()
-            return ""
         text = result.stdout + (result.stderr if not result.stdout.strip() else "")
-        return text.replace(f"{ROOT}/", "") or f"{shlex.join(command)}: {result.returncode}"
+        return "" if result.returncode == 0 else (
+            text.replace(f"{ROOT}/", "") or f"{shlex.join(command)}: {result.returncode}")
+
+    def look_together(item):
+        """The reports about these files: of each on its own when they cannot be read together, or one is bad."""
+        flags, files = item
+        reports = []
+        with tempfile.NamedTemporaryFile("w", suffix=".cc", dir=cache) as together:
+            together.writelines(f'#include "{path}"\n' for path, _ in files)
+            together.flush()
+            good = len(files) > 1 and not look(together.name, f"--config-file={ROOT / '.clang-tidy'}", "--", *flags)
+        for path, mark in files:
+            if report := "" if good else look(path, "-p", str(ROOT / options.build)):
+                reports.append(report)
+            else:
+                mark.touch()
+        return reports
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        bad = [text for text in pool.map(look, work) if text]
+        bad = [text for reports in pool.map(look_together, work) for text in reports]
     for text in bad:
         print(text)
+    checked = sum(len(files) for _, files in work)
     since = f"unchanged since {base[:10]}" if changed is not None else "unchanged"
-    print(f"{len(work)} checked, {known} known to be clean, {same} {since}, {heavy} left out, {len(bad)} bad")
+    print(f"{checked} checked, {known} known to be clean, {same} {since}, {heavy} left out, {len(bad)} bad")
     return 1 if bad else 0
 
 
