@@ -57,8 +57,10 @@ def on_socket(path, decision):
             "key": ask(Unix(path), "POST", "/api/keys", {"role": "admin"}),
             "jobs": ask(Unix(path), "GET", "/api/jobs")}
 
-def on_tcp(address):
-    return {"key": ask(http.client.HTTPConnection(address, timeout=20), "POST", "/api/keys", {"role": "admin"}),
+def on_tcp(address, decision="none"):
+    return {"approve": ask(http.client.HTTPConnection(address, timeout=20), "POST", "/api/approvals/" + decision,
+                           {"decision": "approve"}),
+            "key": ask(http.client.HTTPConnection(address, timeout=20), "POST", "/api/keys", {"role": "admin"}),
             "jobs": ask(http.client.HTTPConnection(address, timeout=20), "GET", "/api/jobs")}
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -224,6 +226,21 @@ def survive(path, out, here):
     while not os.path.exists(here):
         time.sleep(0.01)
     os.kill(SUPERVISOR, signal.SIGKILL)
+    time.sleep(60)
+
+def outlive(path, address, out):
+    """Ends its supervisor while its server is stopped, and asks another server from what is left."""
+    if os.fork() == 0:
+        os.setsid()
+        os.kill(SERVER, signal.SIGSTOP)
+        os.kill(SUPERVISOR, signal.SIGKILL)
+        while parent(os.getpid()) != SERVER:
+            time.sleep(0.01)
+        found = {"socket": ask(Unix(path), "POST", "/api/keys", {"role": "admin"}), **on_tcp(address)}
+        with open(out + ".new", "w") as file:
+            json.dump(found, file)
+        os.rename(out + ".new", out)
+        os.kill(SERVER, signal.SIGCONT)
     time.sleep(60)
 
 wanted = json.load(sys.stdin)
@@ -452,6 +469,23 @@ def what_outlives_its_killed_supervisor_is_refused_and_ended():
         assert not out.exists() or refused(json.loads(out.read_text())), out.read_text()
         assert no_key_was_made(s)
         assert s.get("/api/health")[0] == 200
+
+
+@test
+def a_tool_of_a_server_that_runs_as_root_reads_nothing_of_it():
+    if os.geteuid() != 0:
+        raise Skip("this is about a server that runs as root")
+    for more in ("", ", sandbox: none"):
+        with home() as h:
+            (h.path / "agents.yaml").write_text(AGENTS % more)
+            (h.path / "attack.py").write_text(ATTACK)
+            s = Server(h)
+            said = attack(s, {"of_processes": []})["of_processes"]
+            assert len(said) == 6, said
+            for name, found in said.items():
+                assert found.startswith("refused"), (more, name, found)
+            said = expect(s.stop(), 0)
+            assert "runs as root" in said.err, said
 
 
 # ---------------------------------------------------------------- the sandbox
@@ -698,9 +732,11 @@ agents:
 @test
 def doctor_says_what_a_sandbox_can_do_here():
     can = doctor()
-    assert set(can) == {"files", "landlock_abi", "network", "processes", "signals"}, can
+    assert set(can) == {"files", "landlock_abi", "network", "processes", "root", "signals", "tracing"}, can
+    assert can["root"] == (os.geteuid() == 0), can
     with home() as h:
-        assert "Landlock" in expect(h.run("doctor", "--sandbox"), 0).out
+        said = expect(h.run("doctor", "--sandbox"), 0)
+        assert "Landlock" in said.out and ("runs as root" in said.out) == can["root"], said
 
 
 def run_all(words):

@@ -190,9 +190,11 @@ SandboxAbility sandbox_ability() {
   const tools::SandboxSupport& can = tools::sandbox_support();
   return {.landlock = can.landlock,
           .files = can.landlock >= tools::kLandlockForFiles,
+          .tracing = can.landlock >= tools::kLandlockForTracing,
           .signals = can.landlock >= tools::kLandlockForSignals,
           .network = can.network_namespaces,
-          .processes = can.user_namespaces && ::geteuid() != 0};
+          .processes = can.user_namespaces && ::geteuid() != 0,
+          .root = ::geteuid() == 0};
 }
 
 bool functions_still_run() { return tools::NativePool::left_behind() > 0; }

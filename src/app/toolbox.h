@@ -54,7 +54,8 @@ Status usable(const agents::ToolDefinition& tool, const std::string& folder);
 // What a tool's sandbox can do on this machine.
 struct SandboxAbility {
   int landlock = 0;  // ABI; 0 = there is none
-  bool files = false, signals = false, network = false, processes = false;
+  bool files = false, tracing = false, signals = false, network = false, processes = false;
+  bool root = false;  // this process is root, and so would be its tools
 };
 SandboxAbility sandbox_ability();
 

@@ -397,7 +397,9 @@ int show_sandbox(Terminal& terminal) {
                                        {"landlock_abi", can.landlock},
                                        {"network", can.network},
                                        {"processes", can.processes},
-                                       {"signals", can.signals}}));
+                                       {"root", can.root},
+                                       {"signals", can.signals},
+                                       {"tracing", can.tracing}}));
     return kDone;
   }
   const auto line = [](const char* what, bool possible, const char* needs) {
@@ -408,10 +410,14 @@ int show_sandbox(Terminal& terminal) {
            ? "Landlock          ABI " + std::to_string(can.landlock) + "\n"
            : std::string("Landlock          no: this kernel has it not, or switched off\n")) +
       line("read, write       ", can.files, "Landlock of ABI 3 (Linux 6.2) is needed") +
+      line("tracing inside    ", can.tracing, "Landlock of ABI 2 (Linux 5.19) is needed") +
       line("signals inside    ", can.signals, "Landlock of ABI 6 (Linux 6.12) is needed") +
       line("network: none     ", can.network, "this process may not make a network namespace") +
       line("processes         ", can.processes,
-           "this process may not make a user namespace, or is root, which has no such limit"));
+           "this process may not make a user namespace, or is root, which has no such limit") +
+      (can.root ? "user              this process runs as root: a server that does gives its tools "
+                  "all files of root; run it as a user of its own\n"
+                : ""));
   return kDone;
 }
 

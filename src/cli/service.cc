@@ -1,5 +1,7 @@
 #include "cli/service.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -120,6 +122,11 @@ app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) 
                            {"path", api::target(request.path, {})},
                            {"status", status}}});
   };
+  starts_programs_ =
+      runs && std::ranges::any_of(wish.loaded->file.tools, [](const auto& tool) {
+        const Value& definition = tool.second.definition;
+        return tool.second.kind == "command" || definition["connection"].find("command") != nullptr;
+      });
   site.signing_key = options.signing_key;
   site.tls_key = options.tls_key;
   site.runtime.worker = worker_name();
@@ -168,6 +175,11 @@ void Service::attach(app::Site& site) {
 
 int Service::run() {
   journal_.say({.event = "started", .more = {{"store", site_->store_name()}}});
+  if (starts_programs_ && ::geteuid() == 0) {
+    on_warning({},
+               "this process runs as root, and so do the programs of its tools, which can change "
+               "every file of root: run it as a user of its own");
+  }
   site_->runtime().start();
   if (!notify_.empty()) {
     notifications_ = std::make_unique<Notifications>(

@@ -70,6 +70,7 @@ class Service final : public runtime::RuntimeObserver {
   Journal journal_;
   const std::string notify_, store_flag_;
   std::size_t descriptors_ = 0;
+  bool starts_programs_ = false;                  // of tools
   std::unique_ptr<Notifications> notifications_;  // none without --notify
   const Duration grace_;
   const std::optional<Duration> wait_store_;

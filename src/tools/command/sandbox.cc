@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/securebits.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -27,7 +28,8 @@ namespace {
 constexpr long kCreateRuleset = 444, kAddRule = 445, kRestrictSelf = 446;
 constexpr unsigned kLandlockVersion = 1, kPathBeneath = 1;
 constexpr std::uint64_t kExecute = 1, kWriteFile = 1 << 1, kReadFile = 1 << 2, kReadDir = 1 << 3,
-                        kTruncate = 1 << 14, kIoctlDev = 1 << 15;
+                        kMakeBlock = 1 << 11, kRefer = 1 << 13, kTruncate = 1 << 14,
+                        kIoctlDev = 1 << 15;
 constexpr std::uint64_t kAllOfAbi3 = (1 << 15) - 1;  // with refer and truncate
 constexpr int kLandlockForIoctl = 5;
 constexpr std::uint64_t kScopeSignal = 1 << 1;
@@ -132,16 +134,21 @@ bool allow_below(Ruleset& rules, const Sandbox& sandbox, const std::string& path
   return done;
 }
 
-int enter_landlock(const Sandbox& sandbox, const std::string& program) {
-  const int abi = sandbox_support().landlock;
+int enter_landlock(const Sandbox& sandbox, const std::string& program, int abi) {
   RulesetAttributes attributes;
   if (abi >= kLandlockForSignals && !sandbox.none) attributes.scoped = kScopeSignal;
   if (sandbox.files) {
     attributes.files = kAllOfAbi3 | (abi >= kLandlockForIoctl ? kIoctlDev : 0);
   }
+  // Whatever a domain handles, what is inside traces nothing outside. Where signals are not handled it is an access that no
+  // program has (CAP_MKNOD), and links and renames between folders, which every domain that handles files refuses by default.
+  const bool only_tracing = attributes.files == 0 && attributes.scoped == 0 && !sandbox.none &&
+                            abi >= kLandlockForTracing;
+  if (only_tracing) attributes.files = kMakeBlock | kRefer;
   if (attributes.files == 0 && attributes.scoped == 0) return 0;
   Ruleset rules(attributes);
   if (!rules.ok()) return errno;
+  if (only_tracing && !rules.allow("/", attributes.files)) return errno;
   if (sandbox.files) {
     bool done = rules.allow(program, kExecute | kReadFile);
     for (const char* path : kSystemReads) done = done && allow_below(rules, sandbox, path, kReads);
@@ -213,6 +220,36 @@ SandboxSupport look() {
   found.network_namespaces =
       works_in_a_child([] { return enter_namespaces({.network = false}) == 0; });
   return found;
+}
+
+// ---- capabilities
+
+constexpr std::uint64_t bit(int capability) { return std::uint64_t{1} << capability; }
+
+// What programs of root, and of a server with capabilities, keep: rights over files, low ports, signals to other users, and
+// to become another user. None of them reads another process or changes the machine.
+constexpr std::uint64_t kKept = bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) |
+                                bit(CAP_FSETID) | bit(CAP_KILL) | bit(CAP_SETGID) |
+                                bit(CAP_SETUID) | bit(CAP_NET_BIND_SERVICE);
+
+// REQUIRES: no new privileges: execve gives nothing back, also where the bounding set cannot be changed.
+int drop_capabilities() {
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  if (::syscall(SYS_capget, &header, sets) != 0) return errno;
+  std::uint32_t dropped = 0;
+  for (int i = 0; i < _LINUX_CAPABILITY_U32S_3; ++i) {
+    const auto kept = static_cast<std::uint32_t>(kKept >> (32 * i));
+    for (std::uint32_t* set : {&sets[i].effective, &sets[i].permitted, &sets[i].inheritable}) {
+      dropped |= *set & ~kept;
+      *set &= kept;
+    }
+  }
+  if (dropped == 0) return 0;
+  for (int c = 0; ::prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; ++c) {
+    if ((kKept & bit(c)) == 0) ::prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
+  }
+  return ::syscall(SYS_capset, &header, sets) == 0 ? 0 : errno;
 }
 
 // ---- limits
@@ -339,14 +376,15 @@ Status check_closed(const Sandbox& sandbox, const std::vector<std::string>& clos
   return {};
 }
 
-int enter(const Sandbox& sandbox, const std::string& program) {
+int enter(const Sandbox& sandbox, const std::string& program, const SandboxSupport& can) {
   if (const int error = enter_namespaces(sandbox); error != 0) return error;
   if (!limit(RLIMIT_AS, sandbox.memory) || !limit(RLIMIT_FSIZE, sandbox.file_size) ||
       !limit(RLIMIT_NOFILE, sandbox.open_files) || !limit(RLIMIT_CPU, sandbox.cpu_seconds) ||
       !limit(RLIMIT_NPROC, sandbox.processes)) {
     return errno;
   }
-  return enter_landlock(sandbox, program);
+  if (const int error = enter_landlock(sandbox, program, can.landlock); error != 0) return error;
+  return drop_capabilities();
 }
 
 }  // namespace ae::tools

@@ -1,7 +1,8 @@
 // Sandbox: what a program of a tool can reach, and how the kernel holds it to that.
 //
-// Without `sandbox:` a program runs as our user with what costs nothing: no new privileges, no core files, and (Landlock
-// from ABI 6 on) no signals and no ptrace to processes that it did not start. `sandbox: none` leaves the last away.
+// Without `sandbox:` a program runs as our user with what costs nothing: no new privileges, no core files, no capabilities
+// that reach other processes or the machine (of a server that has them, as of root), and no ptrace (Landlock from ABI 2 on)
+// and no signals (from ABI 6 on) to processes that it did not start. `sandbox: none` leaves out what Landlock does.
 // A mapping closes more. What this machine cannot do fails when the tool is made, with `unsupported`.
 // Threads: values; the functions from any thread, `enter` in a process with one.
 #pragma once
@@ -39,8 +40,9 @@ struct SandboxSupport {
 const SandboxSupport& sandbox_support();
 // Landlock's ABI that `read` and `write` need: from it on it can refuse truncation.
 constexpr int kLandlockForFiles = 3;
-// … and the one that keeps signals inside.
-constexpr int kLandlockForSignals = 6;
+// … the one that keeps signals inside, and the one that keeps tracing inside: before it, a program in a domain makes no link
+// and no rename between folders.
+constexpr int kLandlockForSignals = 6, kLandlockForTracing = 2;
 
 // The value of `sandbox`, with paths from `folder` on. Fails with plan_invalid, unsupported; begins with `sandbox`.
 Result<Sandbox> read_sandbox(const Value& definition, const std::string& folder);
@@ -48,6 +50,8 @@ Result<Sandbox> read_sandbox(const Value& definition, const std::string& folder)
 Status check_closed(const Sandbox& sandbox, const std::vector<std::string>& closed);
 
 // Holds this process, and all that it starts, to the sandbox. `program` can be executed whatever `read` is. 0 or an errno.
-int enter(const Sandbox& sandbox, const std::string& program);
+// `can`: an older machine, for tests.
+int enter(const Sandbox& sandbox, const std::string& program,
+          const SandboxSupport& can = sandbox_support());
 
 }  // namespace ae::tools

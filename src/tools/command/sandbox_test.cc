@@ -1,9 +1,13 @@
 // What a program reaches under each kind of sandbox, on the kernel that runs the test.
 #include "tools/command/sandbox.h"
 
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <fstream>
+#include <functional>
 
 #include "core/json.h"
 #include "tools/command/supervisor.h"
@@ -167,6 +171,126 @@ AE_TEST("sandbox/a program sends no signal to its supervisor, unless its sandbox
   EXPECT_EQ(box.text(sh(script)), "no");
   EXPECT_EQ(box.text(box.with(script, Value::object({{"open_files", 99}}))), "no");
   EXPECT_EQ(box.text(box.with(script, "none")), "yes");
+}
+
+// The exit code of `attempt` in a process that has entered the sandbox as on a kernel with this Landlock; -1: it did not enter.
+int inside(const Sandbox& sandbox, int landlock, const std::function<int()>& attempt) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    SandboxSupport can = sandbox_support();
+    can.landlock = landlock;
+    ::_exit(enter(sandbox, "/bin/sh", can) == 0 ? attempt() : 99);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) != 99 ? WEXITSTATUS(status) : -1;
+}
+
+// What PTRACE_SEIZE of a process says, as an errno.
+int trace(pid_t pid) {
+  errno = 0;
+  if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) return errno;
+  ::ptrace(PTRACE_DETACH, pid, nullptr, nullptr);
+  return 0;
+}
+
+// A process with the capabilities of a tool and no domain, which waits to be killed.
+pid_t another_program() {
+  int ready[2];
+  EXPECT_EQ(::pipe(ready), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    Sandbox none;
+    none.none = true;
+    const char done = enter(none, "/bin/sh") == 0 ? 'y' : 'n';
+    if (::write(ready[1], &done, 1) == 1) ::pause();
+    ::_exit(0);
+  }
+  char done = 'n';
+  EXPECT_EQ(::read(ready[0], &done, 1), 1);
+  EXPECT_EQ(done, 'y');
+  ::close(ready[0]);
+  ::close(ready[1]);
+  return pid;
+}
+
+AE_TEST("sandbox/a program traces no process outside on any kernel that can keep it inside") {
+  if (sandbox_support().landlock < kLandlockForTracing) GTEST_SKIP() << "Landlock is older here";
+  const pid_t outside = another_program();
+  const auto traces = [&] { return trace(outside); };
+  Sandbox none;
+  none.none = true;
+  const int without = inside(none, sandbox_support().landlock, traces);
+  if (without != 0) EXPECT_EQ(without, EPERM) << "another module of the kernel refuses it";
+  for (int landlock = kLandlockForTracing; landlock <= sandbox_support().landlock; ++landlock) {
+    EXPECT_EQ(inside({}, landlock, traces), EPERM) << landlock;
+    const auto traces_its_own = [] {
+      const pid_t own = ::fork();
+      if (own == 0) ::_exit((::pause(), 0));
+      const int error = trace(own);
+      ::kill(own, SIGKILL);
+      return error;
+    };
+    EXPECT_EQ(inside({}, landlock, traces_its_own), 0) << landlock;
+  }
+  ::kill(outside, SIGKILL);
+  ::waitpid(outside, nullptr, 0);
+}
+
+AE_TEST("sandbox/keeping its tracing inside closes no file to a program") {
+  Box box;
+  const std::string d = box.folder.path;
+  const std::string script =
+      "cd " + d +
+      " && cat in/a >/dev/null && echo x > out/new && ln in/a out/link && "
+      "mv in/other out/other && mkdir -p out/deep && mv out/deep in/deep && "
+      "mkfifo out/pipe && ln -s in/a out/s && mv out/s in/s && rm out/link && "
+      "truncate -s 1 out/new && chmod 600 out/new && rm -r in/deep && "
+      "mv in/s out/s && rm out/s out/new out/pipe && mv out/other in/other";
+  for (int landlock = 0; landlock <= sandbox_support().landlock; ++landlock) {
+    const int code = inside({}, landlock, [&] {
+      ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
+      return 98;
+    });
+    EXPECT_EQ(code, 0) << landlock;
+  }
+}
+
+AE_TEST("sandbox/a program of root keeps its rights over files and none over processes") {
+  if (::geteuid() != 0) GTEST_SKIP() << "this is about a server that runs as root";
+  Box box;
+  const auto capabilities = [&](const Value& sandbox) {
+    const std::string text = box.text(
+        box.with("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | cut -f2", sandbox));
+    std::uint64_t all = 0;
+    for (std::size_t at = 0; at < text.size(); at += 17) {
+      all |= std::stoull(text.substr(at, 16), nullptr, 16);
+    }
+    return all;
+  };
+  // chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service
+  constexpr std::uint64_t kKept = 0x4fb;
+  for (const Value& sandbox : {Value(), Value("none"), Value::object({{"open_files", 99}})}) {
+    EXPECT_EQ(capabilities(sandbox) & ~kKept, 0u) << canonical(sandbox);
+  }
+  const std::string file = box.folder / "of_another";
+  std::ofstream(file) << "text";
+  if (::chown(file.c_str(), 65534, 65534) == 0 && ::chmod(file.c_str(), 0600) == 0) {
+    EXPECT_EQ(box.text(sh("cat " + file)), "text");
+  }
+  const pid_t outside = ::fork();
+  if (outside == 0) ::_exit((::pause(), 0));
+  const std::string of_it = "/proc/" + std::to_string(outside);
+  EXPECT_EQ(box.text(box.with("for f in environ maps; do cat " + of_it +
+                                  "/$f >/dev/null 2>&1 && echo yes "
+                                  "|| echo no; done; readlink " +
+                                  of_it + "/fd/0 || echo no",
+                              "none")),
+            "no\nno\nno");
+  ::kill(outside, SIGKILL);
+  ::waitpid(outside, nullptr, 0);
 }
 
 AE_TEST("sandbox/what is not a sandbox is refused, and where it stands is said") {
