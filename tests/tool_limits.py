@@ -472,6 +472,35 @@ def what_outlives_its_killed_supervisor_is_refused_and_ended():
 
 
 @test
+def a_tool_of_another_server_neither_approves_a_payment_nor_makes_a_key():
+    with serving() as other, serving() as s:
+        decision = decision_of_a_payment(s)
+        store = "sqlite:" + str(s.h.path / ".aetheris/aetheris.db")
+        tried = attack(other, {"on_socket": [socket_of(s), decision], "on_tcp": [s.address, decision],
+                               "detached": [socket_of(s), str(other.h.path / "said.json")],
+                               "in_a_hidden_thread": [s.address], "commands": [BIN, store, decision]})
+        for name, (code, text) in tried.pop("commands").items():
+            assert code != 0 and "forbidden" in text, (name, code, text)
+        assert tried["in_a_hidden_thread"].pop("unshared") == 0, tried
+        assert refused(tried.pop("detached")), tried
+        for attempt, said in tried.items():
+            for name, answer in said.items():
+                assert refused(answer), (attempt, name, answer)
+        assert not (s.h.path / "paid.txt").exists()
+        assert no_key_was_made(s)
+
+
+@test
+def what_outlives_its_killed_supervisor_is_refused_by_another_server():
+    with serving(", sandbox: none") as other, serving() as s:
+        out = other.h.path / "said.json"
+        attack(other, {"outlive": [socket_of(s), s.address, str(out)]}, status="parked")
+        for name, answer in json.loads(out.read_text()).items():
+            assert refused(answer), (name, answer)
+        assert no_key_was_made(s)
+
+
+@test
 def a_tool_of_a_server_that_runs_as_root_reads_nothing_of_it():
     if os.geteuid() != 0:
         raise Skip("this is about a server that runs as root")

@@ -278,7 +278,7 @@ Result<std::unique_ptr<Door>> Door::to_server(std::string url) {
   if (!ca_file.empty() && ::access(ca_file.c_str(), R_OK) != 0) {
     return fail(Code::usage, "AETHERIS_CA_FILE: cannot read " + ca_file);
   }
-  // A server without keys finds out by our open files that no tool of its own asks (tool_peer.h).
+  // A server without keys finds out by our open files that no tool asks (tool_peer.h).
   if (key.empty()) ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   return std::make_unique<SocketDoor>("", std::move(url), std::move(key), ca_file);
 }

@@ -261,7 +261,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
       http.hosts.push_back(options_.address);  // 127.0.0.2 is this machine, too
     }
   }
-  // Without keys everybody on this machine is let in, except our own tools.
+  // Without keys everybody on this machine is let in, except tools.
   http.is_tool = [gate = gate_.get(), local](int fd, bool) {
     return local && !gate->asks_for_keys() && is_tool_on_loopback(fd);
   };

@@ -18,8 +18,10 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/fd.h"
@@ -148,21 +150,22 @@ std::optional<bool> other_threads_have(const tools::ProcessEntry& process, std::
 }
 
 // Has a program of a tool the socket?
-bool a_tool_has(std::uint32_t inode) {
+bool a_tool_has(const std::vector<tools::ProcessEntry>& processes, std::uint32_t inode) {
   const pid_t self = ::getpid();
-  const auto descendants = tools::running_descendants(self);
-  return std::ranges::any_of(descendants, [&](const tools::ProcessEntry& process) {
-    if (tools::origin_of(process.pid) != tools::Origin::ours) return false;
-    // One that does not let us look could have it. A supervisor does not let us look either, and has no such socket.
-    const bool if_unknown = process.parent != self;
-    return main_thread_has(process, inode).value_or(if_unknown) ||
-           other_threads_have(process, inode).value_or(if_unknown);
+  std::set<pid_t> below_us;
+  for (const tools::ProcessEntry& process : tools::running_descendants(self, processes)) {
+    below_us.insert(process.pid);
+  }
+  return std::ranges::any_of(tools::tools_among(processes), [&](const tools::ProcessEntry& tool) {
+    // One of ours that does not let us look could have it. A supervisor does not let us look either, and has no such socket.
+    const bool if_unknown = below_us.contains(tool.pid) && tool.parent != self;
+    return main_thread_has(tool, inode).value_or(if_unknown) ||
+           other_threads_have(tool, inode).value_or(if_unknown);
   });
 }
 
 // Has a process the socket that no tool started? The youngest are looked at first: a command has just begun.
-bool another_program_has(std::uint32_t inode) {
-  std::vector<tools::ProcessEntry> processes = tools::all_processes();
+bool another_program_has(std::vector<tools::ProcessEntry> processes, std::uint32_t inode) {
   std::ranges::sort(processes, std::ranges::greater(), &tools::ProcessEntry::start);
   for (const auto has : {main_thread_has, other_threads_have}) {
     for (const tools::ProcessEntry& process : processes) {
@@ -181,7 +184,8 @@ bool is_tool_on_socket(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return true;
-  if (peer.pid <= 0) return false;  // outside of our view of processes, where ours always are
+  // Outside of our view of processes, where our own tools always are.
+  if (peer.pid <= 0) return false;
   const Fd handle(handle_of_peer(fd, peer.pid));
   if (handle.get() < 0) return true;
   const tools::Origin origin = tools::origin_of(peer.pid);
@@ -197,9 +201,10 @@ bool is_tool_on_loopback(int fd) {
   }
   const auto socket = socket_between(there, here);
   if (!socket || socket->inode == 0) return true;
-  if (a_tool_has(socket->inode)) return true;
+  std::vector<tools::ProcessEntry> processes = tools::all_processes();
+  if (a_tool_has(processes, socket->inode)) return true;
   // A tool can hide a socket of its own: in a message between two other sockets, or in an io_uring.
-  return socket->uid == ::geteuid() && !another_program_has(socket->inode);
+  return socket->uid == ::geteuid() && !another_program_has(std::move(processes), socket->inode);
 }
 
 }  // namespace ae::app

@@ -1,6 +1,8 @@
 // What becomes of a program when the runtime, its supervisor or an earlier runtime dies.
 #include "tools/command/left_over.h"
 
+#include <algorithm>
+
 #include "tools/command/world_test.h"
 
 namespace ae::tools {
@@ -50,6 +52,48 @@ AE_TEST("command/kill -9 of the runtime ends its programs within two seconds") {
   ::waitpid(runtime, nullptr, 0);
   EXPECT_TRUE(wait_gone(program, 2s));
   EXPECT_TRUE(wait_gone(away, 2s));
+}
+
+bool is_among_tools(pid_t pid, const std::vector<ProcessEntry>& processes = all_processes()) {
+  return std::ranges::any_of(tools_among(processes),
+                             [pid](const ProcessEntry& tool) { return tool.pid == pid; });
+}
+
+AE_TEST("command/a program of another runtime is a tool, and what it leaves behind as well") {
+  const Folder folder;
+  const std::string d = folder.path;
+  const pid_t runtime = fork_runtime(sh("trap '' TERM HUP; cut -d' ' -f4 /proc/$$/stat >" + d +
+                                        "/supervisor; setsid env -i sleep 60 & echo $! >" + d +
+                                        "/away; echo $$ >" + d + "/pid; wait"));
+  const pid_t program = pid_from(folder / "pid"), away = pid_from(folder / "away");
+  for (const pid_t pid : {program, away}) {
+    EXPECT_EQ(origin_of(pid), Origin::tool);
+    EXPECT_TRUE(is_among_tools(pid));
+  }
+  EXPECT_EQ(origin_of(runtime), Origin::elsewhere);
+  EXPECT_FALSE(is_among_tools(runtime));
+  // Another process has the number of the supervisor when it is looked up.
+  const pid_t supervisor = pid_from(folder / "supervisor");
+  std::vector<ProcessEntry> processes = all_processes();
+  const auto reused = std::ranges::find(processes, supervisor, &ProcessEntry::pid);
+  EXPECT_TRUE(reused != processes.end());
+  reused->parent = reused->session = 1;
+  reused->start = process_entry(program)->start + 1;
+  EXPECT_TRUE(is_among_tools(program, processes));
+  // The runtime adopts what a killed supervisor leaves, and ends it when it goes on.
+  ::kill(runtime, SIGSTOP);
+  ::kill(supervisor, SIGKILL);
+  const Duration end = boot_now() + 10s;
+  while (process_entry(away)->parent != runtime && boot_now() < end) {
+    std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_EQ(process_entry(away)->parent, runtime);
+  EXPECT_EQ(origin_of(away), Origin::tool);
+  EXPECT_TRUE(is_among_tools(away));
+  ::kill(runtime, SIGCONT);
+  EXPECT_TRUE(wait_gone(away, 10s));
+  ::kill(runtime, SIGKILL);
+  ::waitpid(runtime, nullptr, 0);
 }
 
 AE_TEST("command/a runtime that is stopped does not stop the clock of its programs") {

@@ -14,10 +14,14 @@
 #include <charconv>
 #include <chrono>
 #include <map>
+#include <set>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "async/boot_clock.h"
 #include "core/error.h"
+#include "tools/command/supervisor.h"
 
 extern "C" {
 #include <sys/pidfd.h>  // glibc 2.36 forgot to say so itself
@@ -27,14 +31,17 @@ namespace ae::tools {
 namespace {
 
 constexpr std::size_t kProcFileMax = 1u << 20;
+constexpr std::size_t kFirstWordsMax = 512;  // of a supervisor's command line
+// The name of an Aetheris process that adopts what its supervisors leave behind.
+constexpr std::string_view kRuntimeName = "aetheris";
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, std::size_t most = kProcFileMax) {
   std::string text;
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return text;
   char buffer[4096];
-  while (text.size() < kProcFileMax) {
-    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+  while (text.size() < most) {
+    const ssize_t n = ::read(fd, buffer, std::min(sizeof buffer, most - text.size()));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     text.append(buffer, static_cast<std::size_t>(n));
@@ -54,8 +61,8 @@ bool number_from(std::string_view text, Number& number) {
 std::optional<ProcessEntry> process_entry(pid_t pid) {
   const std::string text = read_file("/proc/" + std::to_string(pid) + "/stat");
   // "pid (name) state ppid pgrp …": the name may hold anything, so count from its last parenthesis.
-  const std::size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
+  const std::size_t name_begin = text.find('('), name_end = text.rfind(')');
+  if (name_begin == std::string::npos || name_end < name_begin) return std::nullopt;
   std::string_view rest = std::string_view(text).substr(name_end + 1);
   std::vector<std::string_view> fields;  // fields[0] is the state, field 3 of proc(5)
   while (fields.size() < 20) {
@@ -67,6 +74,7 @@ std::optional<ProcessEntry> process_entry(pid_t pid) {
   }
   ProcessEntry entry;
   entry.pid = pid;
+  entry.name = text.substr(name_begin + 1, name_end - name_begin - 1);
   if (!number_from(fields[1], entry.parent) || !number_from(fields[2], entry.group) ||
       !number_from(fields[3], entry.session) || !number_from(fields[17], entry.threads) ||
       !number_from(fields[19], entry.start)) {
@@ -91,8 +99,13 @@ std::vector<ProcessEntry> all_processes() {
 }
 
 std::vector<ProcessEntry> running_descendants(pid_t ancestor) {
+  return running_descendants(ancestor, all_processes());
+}
+
+std::vector<ProcessEntry> running_descendants(pid_t ancestor,
+                                              const std::vector<ProcessEntry>& processes) {
   std::multimap<pid_t, ProcessEntry> by_parent;
-  for (const ProcessEntry& entry : all_processes()) by_parent.emplace(entry.parent, entry);
+  for (const ProcessEntry& entry : processes) by_parent.emplace(entry.parent, entry);
   std::vector<ProcessEntry> found;
   std::vector<pid_t> pending{ancestor};
   while (!pending.empty()) {
@@ -114,30 +127,97 @@ constexpr int kLooks = 3;  // a parent may end between two steps of a walk
 constexpr Duration kOrphansPatience = std::chrono::seconds(2);
 constexpr int kOrphansRoundMs = 5;
 
-std::optional<Origin> walk_up(pid_t pid) {
-  const pid_t self = ::getpid(), session = ::getsid(0);
-  if (pid == self) return Origin::elsewhere;
-  for (int steps = 0; steps < kAncestorsMax; ++steps) {
-    const auto entry = process_entry(pid);
-    if (!entry) return std::nullopt;
-    if (entry->session == session || entry->parent == 0) return Origin::elsewhere;
-    if (entry->parent == self) return Origin::ours;
-    if (entry->parent == 1 || entry->parent == pid) return Origin::elsewhere;
-    pid = entry->parent;
+// Walks from processes to their ancestors.
+class Walk {
+ public:
+  // `known`: nullptr, or what is looked up there instead of in /proc.
+  explicit Walk(const std::vector<ProcessEntry>* known) : looks_(known == nullptr) {
+    if (known != nullptr) {
+      for (const ProcessEntry& entry : *known) known_.emplace(entry.pid, entry);
+    }
+    auto above = find(self_);
+    while (above && above->parent != 0 && above_.insert(above->parent).second) {
+      above = find(above->parent);
+    }
   }
-  return std::nullopt;
-}
+
+  // nullopt: an ancestor ended between two steps.
+  std::optional<Origin> from(pid_t pid) {
+    if (pid == self_) return Origin::elsewhere;
+    auto entry = find(pid);
+    for (int steps = 0; entry && steps < kAncestorsMax; ++steps) {
+      if (entry->session == session_ || entry->parent == 0 || above_.contains(entry->pid)) {
+        return Origin::elsewhere;
+      }
+      if (entry->parent == self_ || is_supervisor(*entry)) return Origin::tool;
+      auto parent = find(entry->parent);
+      if (!parent && entry->parent == 1) return Origin::elsewhere;  // it may be hidden
+      // A process that is younger than its child has got the number of a parent that ended.
+      if (!parent || parent->start > entry->start) return std::nullopt;
+      // All children of an Aetheris process that left its session are supervisors and what they left behind.
+      if (parent->name == kRuntimeName && parent->session != entry->session) return Origin::tool;
+      if (parent->pid == 1 || parent->pid == entry->pid) return Origin::elsewhere;
+      entry = std::move(parent);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::optional<ProcessEntry> find(pid_t pid) const {
+    if (looks_) return process_entry(pid);
+    const auto found = known_.find(pid);
+    return found == known_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  // The supervisors of all Aetheris processes have the same argument, and sessions of their own.
+  bool is_supervisor(const ProcessEntry& process) {
+    if (process.pid != process.session) return false;
+    const auto [found, is_new] = supervisors_.try_emplace(process.pid, false);
+    if (is_new) {
+      const std::string words =
+          read_file("/proc/" + std::to_string(process.pid) + "/cmdline", kFirstWordsMax);
+      const std::size_t first_end = words.find('\0');
+      found->second = first_end != std::string::npos &&
+                      std::string_view(words.c_str() + first_end + 1) == kSuperviseArgument;
+    }
+    return found->second;
+  }
+
+  const pid_t self_ = ::getpid(), session_ = ::getsid(0);
+  const bool looks_;
+  std::unordered_map<pid_t, ProcessEntry> known_;
+  std::set<pid_t> above_;                        // our ancestors
+  std::unordered_map<pid_t, bool> supervisors_;  // session leaders that were looked at
+};
 
 }  // namespace
 
 Origin origin_of(pid_t pid) {
   for (int look = 0; look < kLooks; ++look) {
-    if (const auto found = walk_up(pid)) return *found;
+    if (const auto found = Walk(nullptr).from(pid)) return *found;
   }
   return Origin::gone;
 }
 
-void adopt_orphans() { AE_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0); }
+std::vector<ProcessEntry> tools_among(const std::vector<ProcessEntry>& processes) {
+  Walk walk(&processes);
+  std::vector<ProcessEntry> tools;
+  for (const ProcessEntry& process : processes) {
+    if (process.ended) continue;
+    const auto origin = walk.from(process.pid);
+    if ((origin ? *origin : origin_of(process.pid)) == Origin::tool) tools.push_back(process);
+  }
+  return tools;
+}
+
+void adopt_orphans() {
+  AE_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
+  // Of the main thread, whichever thread this is. A program that was renamed is not known by the name of its file.
+  const int name = ::open("/proc/self/comm", O_WRONLY | O_CLOEXEC);
+  if (name < 0) return;
+  static_cast<void>(!::write(name, kRuntimeName.data(), kRuntimeName.size()));
+  ::close(name);
+}
 
 bool end_orphans(const std::vector<pid_t>& known, std::uint64_t since) {
   const pid_t self = ::getpid(), session = ::getsid(0);

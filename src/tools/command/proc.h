@@ -21,6 +21,7 @@ struct ProcessEntry {
   std::uint64_t start = 0;  // clock ticks since boot
   std::size_t threads = 0;  // with the main thread, also when that one has ended
   bool ended = false;       // a zombie: no thread of it runs any more
+  std::string name;  // of the main thread: the program's, cut to 15 bytes, unless it was changed
 };
 
 // nullopt: there is no such process.
@@ -28,12 +29,18 @@ std::optional<ProcessEntry> process_entry(pid_t pid);
 std::vector<ProcessEntry> all_processes();
 // Everybody who descends from `ancestor` and still runs.
 std::vector<ProcessEntry> running_descendants(pid_t ancestor);
-// Did this process start `pid`, as the program of a tool or below one? Such a program is never in our session, because its
-// supervisor left it; and it stays below us when its parents end, because supervisors, and this process, adopt orphans
-// (adopt_orphans). `gone`: it ended while we looked, so there is no answer.
-enum class Origin : std::uint8_t { elsewhere, ours, gone };
+std::vector<ProcessEntry> running_descendants(pid_t ancestor,
+                                              const std::vector<ProcessEntry>& processes);
+// Is `pid` the program of a tool, of this or another Aetheris process, or below one? Then a supervisor is above it, or it was
+// left to the Aetheris process that started its supervisor: both adopt orphans (adopt_orphans). Such a program is never in
+// our session, because its supervisor left it. Supervisors above ourselves do not count: below them we are not apart from
+// their programs. `gone`: it ended while we looked, so there is no answer.
+enum class Origin : std::uint8_t { elsewhere, tool, gone };
 Origin origin_of(pid_t pid);
-// From now on this process is the parent of what its supervisors leave behind.
+// Those of all_processes() that are tools and still run.
+std::vector<ProcessEntry> tools_among(const std::vector<ProcessEntry>& processes);
+// From now on this process is the parent of what its supervisors leave behind, and other Aetheris processes see that by its
+// name.
 void adopt_orphans();
 // Ends what was left to us by a supervisor that was killed, and everything below it, except the supervisors in `known`;
 // `since`: nothing that began before is touched. False: something still lives after SIGKILL.
