@@ -759,6 +759,55 @@ agents:
 
 
 @test
+def check_and_serve_name_the_programs_that_could_get_around_approvals():
+    agents = """
+aetheris: 1
+%s
+tools:
+  pay:   { command: ["true"], effect: at_most_once%s }
+  open:  { command: ["true"], effect: read }
+  other: { command: ["true"], effect: read, sandbox: { open_files: 99 } }
+  shut:  { command: ["true"], effect: read, sandbox: { read: ["."] } }
+agents:
+  a: { plan: [ { id: p, tool: pay }, { id: o, tool: open }, { id: s, tool: shut }, { id: t, tool: other } ] }
+"""
+    needs(doctor(), "files")
+    note = "tools: the programs of %s can write the store and this file"
+    policies = "policies: [ { tools: [pay], action: require_approval } ]"
+    cases = [("", "", None), ("", ", approval: required", "`open`, `other`"),
+             ("", ", approval: \"${ .args.n > 1 }\"", "`open`, `other`, `pay`"), (policies, "", "`open`, `other`, `pay`")]
+    with home() as h:
+        for rules, approval, named in cases:
+            (h.path / "a.yaml").write_text(agents % (rules, approval))
+            said = expect(h.run("check", "a.yaml"), 0)
+            if named is None:
+                assert "can write the store" not in said.err, said
+            else:
+                assert "a.yaml: " + note % named in said.err, said
+                notes = expect(h.run("check", "a.yaml", "--json"), 0).json()["notes"]
+                assert [n["path"] for n in notes if "can write the store" in n["message"]] == ["tools"], notes
+            said = expect(Server(h, "a.yaml").stop(), 0)
+            assert ("warning: a.yaml: tools: the programs of" in said.err) == (named is not None), said
+        # An approval of one file is one that programs of another could get around.
+        (h.path / "a.yaml").write_text(agents % ("", ""))
+        (h.path / "b.yaml").write_text("aetheris: 1\ntools: { ask: { native: echo, approval: required } }\n"
+                                       "agents: { b: { plan: [ { id: a, tool: ask } ] } }\n")
+        said = expect(h.run("check", "b.yaml", "a.yaml"), 0)
+        assert "a.yaml: " + note % "`open`, `other`, `pay`" in said.err and "b.yaml: tools:" not in said.err, said
+
+
+@test
+def check_names_the_server_whose_program_could_get_around_approvals():
+    agents = AGENTS.replace("attack:", "attack_:").replace("tool: attack,", "tool: attack_,") % ", sandbox: { read: [.] }"
+    server = '  s: { mcp: { command: ["python3", "-B", "mcp_server.py", "--journal", "said/journal", "--tools", "said/tools.json"]%s } }\n'
+    needs(doctor(), "files")
+    for more, named in (("", True), (", sandbox: { read: [mcp_server.py], write: [said] }", False)):
+        with serving_mcp(agents.replace("tools:\n", "tools:\n" + server % more), {}) as s:
+            said = s.h.run("check", "agents.yaml")
+            assert ("tools: the programs of `s` can write the store" in said.err) == named, said
+
+
+@test
 def doctor_says_what_a_sandbox_can_do_here():
     can = doctor()
     assert set(can) == {"files", "landlock_abi", "network", "processes", "root", "signals", "tracing"}, can

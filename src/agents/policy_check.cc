@@ -325,6 +325,43 @@ std::vector<Note> idle_policies(const std::vector<Policy>& policies,
   return idle;
 }
 
+bool has_approvals(const std::vector<const AgentsFile*>& files) {
+  const auto asks = [](const Member& tool) {
+    return tool.second.find("approval") != nullptr || tool.second.find("rules") != nullptr;
+  };
+  return std::ranges::any_of(files, [&](const AgentsFile* file) {
+    return std::ranges::any_of(file->agents, [&](const auto& agent) {
+      const Value& tools = agent.second.task_graph["tools"];
+      return tools.is_object() && std::ranges::any_of(tools.members(), asks);
+    });
+  });
+}
+
+std::optional<Note> open_programs(const AgentsFile& file) {
+  const auto approves_each = [&](std::string_view name) {
+    return std::ranges::any_of(file.agents, [&](const auto& agent) {
+      return agent.second.task_graph["tools"][name]["approval"] == Value("required");
+    });
+  };
+  std::vector<std::string> open;
+  for (const auto& [name, tool] : file.tools) {
+    const Value& server = tool.definition["connection"];
+    const Value& started = tool.kind == "mcp" ? server : tool.definition;
+    const Value& sandbox = started["sandbox"];
+    if (started.find("command") == nullptr || sandbox.find("read") != nullptr ||
+        sandbox.find("write") != nullptr || (tool.kind == "command" && approves_each(name))) {
+      continue;
+    }
+    std::string one(tool.kind == "mcp" ? tool.definition.text("server") : name);
+    if (std::ranges::find(open, one) == open.end()) open.push_back(std::move(one));
+  }
+  if (open.empty()) return std::nullopt;
+  return Note{"tools", "the programs of " + some(open) +
+                           " can write the store and this file, and so get around its approvals "
+                           "and policies: give them `sandbox: { read, write }`, or run them as "
+                           "another user"};
+}
+
 void check_capability_known(Check& check, const Spot& spot, std::string_view name,
                             const CheckedTools& tools) {
   if (check.clouded("*")) return;

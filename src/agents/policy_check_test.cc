@@ -371,6 +371,36 @@ AE_TEST(
       "you mean amount?)");
 }
 
+AE_TEST("policies/programs that could write the store are named, unless a sandbox closes it") {
+  const auto named = [](const std::string& approval, const std::string& policies) {
+    const auto loaded = load_text("aetheris: 1\n" + policies +
+                                  "tools:\n"
+                                  "  pay:   { command: [\"true\"], effect: at_most_once" +
+                                  approval +
+                                  " }\n"
+                                  "  open:  { command: [\"true\"], sandbox: { network: none } }\n"
+                                  "  none:  { command: [\"true\"], sandbox: none }\n"
+                                  "  shut:  { command: [\"true\"], sandbox: { read: [in] } }\n"
+                                  "  writes: { command: [\"true\"], sandbox: { write: [in] } }\n"
+                                  "  web:   { http: { method: GET, url: \"http://h/\" } }\n"
+                                  "  s:     { mcp: { command: [npx] } }\n"
+                                  "  t:     { mcp: { command: [npx], sandbox: { read: [in] } } }\n"
+                                  "  u:     { mcp: { url: \"http://h/\" } }\n"
+                                  "agents: { a: { plan: [ { id: p, tool: pay } ] } }\n");
+    EXPECT_EQ(faults_as_text(loaded.faults), "");
+    if (!has_approvals({&loaded.file})) return std::string("nothing is decided");
+    const auto note = open_programs(loaded.file);
+    return note ? note->path + ": " + note->message.substr(0, note->message.find(" can write"))
+                : std::string();
+  };
+  const std::string each = "tools: the programs of `none`, `open`, `pay`, `s`";
+  EXPECT_EQ(named("", ""), "nothing is decided");
+  EXPECT_EQ(named(", approval: required", ""), "tools: the programs of `none`, `open`, `s`")
+      << "each call of pay is approved";
+  EXPECT_EQ(named(", approval: \"${ .args.n > 1 }\"", ""), each);
+  EXPECT_EQ(named("", "policies: [ { tools: [pay], action: deny } ]\n"), each);
+}
+
 AE_TEST("policies/faults of a file of its own are told with their places") {
   std::vector<Policy> policies;
   const auto faults = [&](std::string_view text) {

@@ -71,6 +71,9 @@ int check_command(const Options& options, Terminal& terminal) {
     for (const agents::Note& idle : agents::idle_policies(policies, sound)) {
       noted(options.policies, idle);
     }
+    for (std::size_t i = 0; i < files.size() && agents::has_approvals(sound); ++i) {
+      if (const auto open = agents::open_programs(files[i])) noted(options.files[i], *open);
+    }
   }
   if (terminal.json()) {
     Value json = agents::faults_json(faults);
