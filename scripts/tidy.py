@@ -26,7 +26,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAVY = re.compile(r"^(boost/(asio|beast|url|json/src)\b|CLI/)")
 BASE_SECONDS = 6 * 3600  # on main itself: as much of its history is checked again
-TOGETHER = 8  # files that are read as one
+TOGETHER = 8  # files that are read as one; with --all each is read alone, which finds a missing #include
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -133,8 +133,9 @@ def main():
         else:
             groups.setdefault((path.parent, tuple(flags_of(entry))), []).append((path, mark))
     # Most of the time goes into the headers, so files of one module are read together.
-    work = [(flags, files[at : at + TOGETHER]) for (_, flags), files in groups.items()
-            for at in range(0, len(files), TOGETHER)]
+    together = 1 if options.all else TOGETHER
+    work = [(flags, files[at : at + together]) for (_, flags), files in groups.items()
+            for at in range(0, len(files), together)]
 
     def look(path, *more):
         command = [tidy, "--quiet", "--extra-arg=-Wno-everything", "--extra-arg=-Wno-error", str(path), *more]
@@ -147,10 +148,10 @@ def main():
         """The reports about these files: of each on its own when they cannot be read together, or one is bad."""
         flags, files = item
         reports = []
-        with tempfile.NamedTemporaryFile("w", suffix=".cc", dir=cache) as together:
-            together.writelines(f'#include "{path}"\n' for path, _ in files)
-            together.flush()
-            good = len(files) > 1 and not look(together.name, f"--config-file={ROOT / '.clang-tidy'}", "--", *flags)
+        with tempfile.NamedTemporaryFile("w", suffix=".cc", dir=cache) as all_of_them:
+            all_of_them.writelines(f'#include "{path}"\n' for path, _ in files)
+            all_of_them.flush()
+            good = len(files) > 1 and not look(all_of_them.name, f"--config-file={ROOT / '.clang-tidy'}", "--", *flags)
         for path, mark in files:
             if report := "" if good else look(path, "-p", str(ROOT / options.build)):
                 reports.append(report)

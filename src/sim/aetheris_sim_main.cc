@@ -1,7 +1,7 @@
 // aetheris_sim: storms by seed, the sweep, the canary. See docs/simulation.md.
 //
 //   aetheris_sim --seeds 2000 [--from N] [--jobs J] [--twice]    --seed N [--verbose]    --long
-//   aetheris_sim --sweep [--jobs J] [--full] [--only CASE | --quarter N|COMMIT]
+//   aetheris_sim --sweep [--jobs J] [--full] [--only CASE | --share N|COMMIT]
 //                    --sweep-case N --crashes 3,7 [--verbose]
 //   aetheris_sim --canary
 //
@@ -141,8 +141,8 @@ constexpr std::string_view kMethods[] = {"claim", "commit",   "due",      "heart
 struct Options {
   enum class Verb { none, seeds, sweep, sweep_case, canary } verb = Verb::none;
   std::uint64_t seeds = 0, from = 1, sweep_case = 0;
-  std::optional<std::uint64_t> only;     // this case of the sweep
-  std::optional<std::uint64_t> quarter;  // the quarter of its cases that this number chooses
+  std::optional<std::uint64_t> only;   // this case of the sweep
+  std::optional<std::uint64_t> share;  // the part of it that this number chooses
   std::string commit = "unknown", crashes;
   std::size_t jobs = 1;
   bool verbose = false, twice = false, full = false;
@@ -246,14 +246,16 @@ std::string crashes_of(const Report& report) {
 // Cases stand in fours, alike but for durability and leases: a quarter has something of everything.
 bool is_wanted(const Options& o, std::size_t i) {
   if (o.only) return i == *o.only;
-  return !o.quarter || (i + i / 4 + *o.quarter) % 4 == 0;
+  return !o.share || (i + i / 4 + *o.share) % 4 == 0;
 }
 
 void sweeps(const Options& o, Queue& queue, Shared& shared) {
   PlanBook plans;
   Marks marks;
   const std::vector<SweepCase> cases = sweep_cases();
-  const SweepDepth depth{.third_one_in = o.full ? 1u : 4u};
+  const SweepDepth depth{.second_one_in = o.share ? 3u : 1u,
+                         .second_from = o.share.value_or(0) / 4,
+                         .third_one_in = o.full ? 1u : 4u};
   for (std::size_t i = 0; (i = queue.next++) < cases.size();) {
     if (!is_wanted(o, i)) continue;
     shared.current = i;
@@ -405,8 +407,8 @@ int run_sweep(const Options& o) {
       "%zu cases, %s runs in %.1f s\n",
       grouped(points).c_str(), grouped(recovery).c_str(), grouped(third).c_str(),
       grouped(violations).c_str(), wanted, grouped(runs).c_str(), seconds);
-  const std::string quarter = o.quarter ? " --quarter " + std::to_string(*o.quarter) : "";
-  std::printf("repeat: ./dev sim --sweep%s%s\n", o.full ? " --full" : "", quarter.c_str());
+  const std::string share = o.share ? " --share " + std::to_string(*o.share) : "";
+  std::printf("repeat: ./dev sim --sweep%s%s\n", o.full ? " --full" : "", share.c_str());
   return end;
 }
 
@@ -477,7 +479,7 @@ int run_canary(const Options& o) {
 int usage() {
   std::fputs(
       "aetheris_sim --seeds N [--from SEED|COMMIT] [--twice] | --seed S [--verbose] | --long\n"
-      "             --sweep [--full] [--only CASE | --quarter N|COMMIT] | --sweep-case N "
+      "             --sweep [--full] [--only CASE | --share N|COMMIT] | --sweep-case N "
       "[--crashes I,J,K] [--verbose] "
       "| --canary\n"
       "             [--jobs J] [--commit HASH]\n",
@@ -528,12 +530,12 @@ bool read(int argc, char** argv, Options& o) {
       if (flag == "--jobs") o.jobs = std::clamp<std::size_t>(*n, 1, 64);
       if (flag == "--only") o.only = n;
       if (flag == "--sweep-case") o.verb = Verb::sweep_case, o.sweep_case = *n;
-    } else if (is_any_of({"--seed", "--from", "--quarter", "--crashes", "--commit"})) {
+    } else if (is_any_of({"--seed", "--from", "--share", "--crashes", "--commit"})) {
       const std::string_view text = value();
       if (text.empty()) return wrong(flag, "takes a value");
       if (flag == "--seed") o.verb = Verb::seeds, o.seeds = 1;
       if (flag == "--seed" || flag == "--from") o.from = seed_of(text);
-      if (flag == "--quarter") o.quarter = seed_of(text);
+      if (flag == "--share") o.share = seed_of(text);
       if (flag == "--crashes") o.crashes = text;
       if (flag == "--commit") o.commit = text;
     } else if (flag == "--long") {

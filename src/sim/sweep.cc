@@ -258,6 +258,7 @@ SweepCount sweep(const SweepCase& c, const SweepDepth& depth, PlanBook& plans, R
     count.points++;
     const std::uint64_t recovery = run({first});
     for (std::uint64_t second = 1; depth.recovery && second <= recovery; ++second) {
+      if ((first + second + depth.second_from) % depth.second_one_in != 0) continue;
       count.recovery_points++;
       const std::uint64_t again = run({first, second});
       const bool go_on = depth.third_one_in > 0 && (first * 7 + second) % depth.third_one_in == 0;

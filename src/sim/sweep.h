@@ -28,7 +28,9 @@ struct SweepCase {
 std::vector<SweepCase> sweep_cases();
 
 struct SweepDepth {
-  bool recovery = true;  // the second crash, at every boundary of the recovery
+  bool recovery = true;  // the second crash, at boundaries of the recovery
+  // At one of so many; which one follows from `second_from`.
+  std::uint64_t second_one_in = 1, second_from = 0;
   // A third one: in one of so many recoveries of a recovery, at one boundary; 0 = never, 1 = in all of them.
   std::uint64_t third_one_in = 4;
 };
