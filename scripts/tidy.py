@@ -40,9 +40,9 @@ def closure(path, seen):
             continue
         seen[current] = current.read_text(errors="replace")
         for kind, name in INCLUDE.findall(seen[current]):
-            ours = ROOT / "src" / name
-            if kind == '"' and ours.is_file():
-                pending.append(ours)
+            ours = [folder / name for folder in (ROOT / "src", current.parent) if (folder / name).is_file()]
+            if kind == '"' and ours:
+                pending.append(ours[0])
             else:
                 outside.add(name)
     return outside
@@ -117,7 +117,7 @@ def main():
     groups, heavy, known, same = {}, 0, 0, 0
     for entry in commands:
         path = pathlib.Path(entry["directory"], entry["file"])
-        if not path.is_file() or ROOT / "src" not in path.parents:
+        if not path.is_file() or not {ROOT / "src", ROOT / "bench"} & set(path.parents):
             continue
         texts = {}
         if any(HEAVY.match(name) for name in closure(path, texts)):
