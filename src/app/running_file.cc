@@ -6,10 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace ae::app {
 namespace {
+
+constexpr std::chrono::milliseconds kLockPause(5);
 
 std::unexpected<Error> cannot(const std::string& what, const std::string& path, int error) {
   return fail(Code::unavailable, "cannot " + what + " " + path + ": " + std::strerror(error));
@@ -17,7 +21,7 @@ std::unexpected<Error> cannot(const std::string& what, const std::string& path, 
 
 }  // namespace
 
-Result<std::unique_ptr<RunningFile>> RunningFile::open(const std::string& path) {
+Result<std::unique_ptr<RunningFile>> RunningFile::open(const std::string& path, Duration patience) {
   constexpr std::size_t kBytes = runtime::RunningSlot::kBytes;
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return cannot("open", path, errno);
@@ -25,8 +29,13 @@ Result<std::unique_ptr<RunningFile>> RunningFile::open(const std::string& path) 
     ::close(fd);
     return failure;
   };
+  const auto until = std::chrono::steady_clock::now() + patience;
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EINTR) return close(cannot("lock", path, errno));
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= until) {
+      return close(cannot("lock", path, errno));
+    }
+    std::this_thread::sleep_for(kLockPause);
   }
   // The disk gives the space now: a store to a page without it would end the process.
   if (const int error = ::posix_fallocate(fd, 0, kBytes); error != 0) {

@@ -49,6 +49,8 @@ void ignore_folder(const std::string& folder) {
 
 // Where a process that runs the jobs of a shared store remembers how far it had come. Without it, as long as it lives.
 constexpr const char* kMemoryFolder = ".aetheris";
+// A process that was killed while it started a program: that one keeps the lock until its execve.
+constexpr std::chrono::seconds kLockPatience(2);
 
 void make_memory_folder() {
   if (::mkdir(kMemoryFolder, 0700) == 0) ignore_folder(kMemoryFolder);
@@ -302,10 +304,12 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   void open_slot() {
     if (options_.store.kind == StoreUrl::Kind::memory) return;
     const bool shared = options_.store.kind == StoreUrl::Kind::postgres;
-    auto opened = shared ? RunningFile::open_any(std::string(kMemoryFolder) + "/" +
-                                                 postgres_->identity() + ".running")
-                         : RunningFile::open(store::sqlite::running_path(
-                               store::sqlite::real_file(options_.store.path)));
+    auto opened =
+        shared ? RunningFile::open_any(std::string(kMemoryFolder) + "/" + postgres_->identity() +
+                                       ".running")
+               : RunningFile::open(
+                     store::sqlite::running_path(store::sqlite::real_file(options_.store.path)),
+                     kLockPatience);
     if (!opened) {
       return on_warning(
           {}, opened.error().message + "; a job that kills this process will not be parked for it");

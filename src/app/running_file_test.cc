@@ -1,0 +1,62 @@
+#include "app/running_file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "testing/test.h"
+
+namespace ae::app {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A file that another process has locked, until `end` or for so long.
+class Held {
+ public:
+  explicit Held(std::chrono::microseconds time) {
+    char folder[] = "/tmp/aetheris-running-XXXXXX";
+    AE_CHECK(::mkdtemp(folder) != nullptr);
+    folder_ = folder;
+    const int fd = ::open(path().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    AE_CHECK(fd >= 0 && ::flock(fd, LOCK_EX) == 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::usleep(static_cast<useconds_t>(time.count()));
+      ::_exit(0);
+    }
+    ::close(fd);  // the lock goes on with the child's copy
+  }
+  ~Held() {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+    std::filesystem::remove_all(folder_);
+  }
+  std::string path() const { return folder_ + "/store.db.running"; }
+
+ private:
+  std::string folder_;
+  pid_t child_ = -1;
+};
+
+AE_TEST("running file/the lock of a program that is being started is waited for") {
+  const Held held(300ms);
+  auto opened = RunningFile::open(held.path(), 30s);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_FALSE((*opened)->bytes().empty());
+}
+
+AE_TEST("running file/a lock that stays is reported when the time is up") {
+  const Held held(60s);
+  auto opened = RunningFile::open(held.path(), 20ms);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::unavailable);
+  EXPECT_NE(opened.error().message.find("cannot lock " + held.path()), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ae::app
