@@ -5,6 +5,7 @@
 // Threads: compiled schemas are immutable values; validation is a pure function.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,10 +25,11 @@ class Schema {
  public:
   // Fails with plan_invalid; the message names the JSON pointer of the keyword. Only local $ref ("#/$defs/…").
   static Result<Schema> compile(const Value& schema);
-  // Empty = valid. At most 16 faults. Work is bounded: a $ref loop or too deep a value is a fault.
-  std::vector<SchemaFault> validate(const Value& instance) const;
+  // Empty = valid. At most 16 faults. Work is bounded: a $ref loop, too deep a value and too much work are faults. Adds
+  // what it cost to `work`, in the steps of an evaluation (ExprLimits::fuel).
+  std::vector<SchemaFault> validate(const Value& instance, std::size_t* work = nullptr) const;
   // Fails with input_invalid naming the first fault's path.
-  Status check(const Value& instance) const;
+  Status check(const Value& instance, std::size_t* work = nullptr) const;
 
  private:
   struct Compiled;

@@ -87,7 +87,7 @@ struct Schema::Compiled {
 
   // Fails with plan_invalid.
   static Result<std::shared_ptr<const Compiled>> compile(const Value& schema);
-  std::vector<SchemaFault> validate(const Value& instance) const;
+  std::vector<SchemaFault> validate(const Value& instance, std::size_t* work) const;
 };
 
 }  // namespace ae

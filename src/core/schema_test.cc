@@ -181,6 +181,19 @@ AE_TEST_SLOW("core/schema/work is bounded") {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+AE_TEST("core/schema/a check adds what it cost to the work of its caller") {
+  const auto schema = Schema::compile(json(R"({"items":{"type":"number"}})"));
+  std::size_t work = 7;
+  EXPECT_TRUE(schema->check(Value::array(std::vector<Value>(1'000, Value(1))), &work));
+  EXPECT_GE(work, 1'007U);
+  EXPECT_LT(work, 5'007U);
+  // A check that is given up costs all that a check may.
+  std::size_t all = 0;
+  const Value many = Value::array(std::vector<Value>(4'500'000, Value(1)));
+  EXPECT_FALSE(schema->check(many, &all));
+  EXPECT_EQ(all, 4'000'000U);
+}
+
 AE_TEST_SLOW("core/schema/a schema with too many parts is refused") {
   std::vector<Value> parts(200'000, Value(true));
   const auto compiled = Schema::compile(Value::object({{"allOf", Value::array(std::move(parts))}}));

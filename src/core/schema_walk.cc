@@ -97,6 +97,7 @@ class Schema::Compiled::Walk {
     walk(top, instance, nullptr, {.report = true});
     return std::move(faults_);
   }
+  std::size_t spent() const { return kWorkMax - work_; }
 
  private:
   struct Place {
@@ -174,7 +175,10 @@ class Schema::Compiled::Walk {
   }
 
   bool spend(std::size_t n) {
-    if (n > work_) return stop("takes too much work to be checked against this schema");
+    if (n > work_) {
+      work_ = 0;
+      return stop("takes too much work to be checked against this schema");
+    }
     work_ -= n;
     return true;
   }
@@ -483,8 +487,12 @@ class Schema::Compiled::Walk {
   std::vector<SchemaFault> faults_;
 };
 
-std::vector<SchemaFault> Schema::Compiled::validate(const Value& instance) const {
-  return Walk().run(*root, instance);
+std::vector<SchemaFault> Schema::Compiled::validate(const Value& instance,
+                                                    std::size_t* work) const {
+  Walk walk;
+  std::vector<SchemaFault> faults = walk.run(*root, instance);
+  if (work != nullptr) *work += walk.spent();
+  return faults;
 }
 
 }  // namespace ae
