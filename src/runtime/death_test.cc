@@ -216,6 +216,53 @@ AE_TEST("death/messages come in order also to a job that was parked with its inb
   EXPECT_EQ(desk.read().inbox.size(), 2U) << "the pause and the other channel are left";
 }
 
+AE_TEST("death/answers count in order also to a job that was parked with its inbox") {
+  constexpr std::string_view kWaits =
+      "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'go'}},"
+      " {'id':'v', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'on'}}]";
+  const auto create = [&](Desk& desk) {
+    NewJobRequest request;
+    request.job = kJob;
+    request.agent = "agent";
+    request.plan = plan("idempotent", kWaits);
+    request.hold = false;
+    desk.runtime->create(request, [](const Result<Created>& made) { AE_CHECK(made.has_value()); });
+  };
+  Ground ground;
+  Page page = dies(ground, "second", true, dies(ground, "first", true, Page{}, create));
+  RunningSlot slot(page);
+  Desk desk(ground, "third", {.owned = true, .seed = 78, .claims = false, .slot = &slot});
+  const auto signal = [&](const char* id, const char* key, int payload) {
+    return desk.act({.kind = engine::Act::Kind::signal,
+                     .id = id,
+                     .by = "ann",
+                     .correlation_key = key,
+                     .buffer = true,
+                     .payload = payload});
+  };
+  ASSERT_TRUE(signal("elsewhere", "on", 7));
+  ASSERT_TRUE(signal("one", "go", 1));
+  desk.runtime->start();
+  ground.loop.advance(2s);
+  ASSERT_EQ(desk.read().state.parked_reason, "worn_out");
+  ASSERT_EQ(desk.read().inbox.size(), 2U);
+  const auto later = signal("two", "go", 2);
+  ASSERT_TRUE(later);
+  EXPECT_EQ((*later)["applied"], Value(false)) << canonical(*later);
+  EXPECT_EQ((*later)["payload"], Value(1)) << "the one that was accepted before it";
+  EXPECT_EQ(desk.read().inbox.size(), 1U) << "what is about another wait is left";
+  Desk last(ground, "last", {.owned = true, .seed = 79});
+  last.runtime->start();
+  ASSERT_TRUE(last.act({.kind = engine::Act::Kind::resume, .id = "r", .by = "ann"}));
+  ground.loop.advance(2s);
+  ASSERT_EQ(last.calls.size(), 1U);
+  last.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(last.status(), "completed");
+  EXPECT_EQ(last.read().state.closed_waits.at("go").payload, Value(1));
+  EXPECT_EQ(last.read().state.closed_waits.at("on").payload, Value(7));
+}
+
 // What a process leaves that dies with the job on the processor, its newest call sent.
 Page dies_later(Ground& ground, std::uint64_t seed, Page left) {
   RunningSlot before(left);

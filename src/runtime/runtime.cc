@@ -79,18 +79,19 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
   return ahead;
 }
 
-// The messages of a channel are in the order in which they were accepted, also where a job was parked with its inbox: those
-// that it holds come before a later one. Unlike other acts they evaluate nothing. The inbox's numbers of what `events` got.
-Result<std::vector<std::uint64_t>> messages_ahead(
+// The messages of a channel, and the answers to a wait or a call, count in the order in which they were accepted, also where
+// a job was parked with its inbox: those that it holds come before a later one. The inbox's numbers of what `events` got.
+Result<std::vector<std::uint64_t>> accepted_ahead(
     engine::State& state, const std::vector<store::InboxEntry>& inbox, const engine::Act& wanted,
     const engine::Stamp& stamp, const engine::PlanSource& plans, std::vector<EventDraft>& events) {
   std::vector<std::uint64_t> numbers;
-  if (wanted.kind != engine::Act::Kind::message) return numbers;
+  const std::string own = inbox_id(wanted);
   for (const store::InboxEntry& entry : inbox) {
     const auto json = engine::read_beside(engine::inbox_place(state.job, entry.id), entry.act);
     const auto act = json ? engine::Act::from_json(*json) : std::unexpected(json.error());
-    const bool same_channel = act && act->kind == wanted.kind && act->channel == wanted.channel;
-    if (!same_channel) continue;
+    const bool same_channel = act && act->kind == engine::Act::Kind::message &&
+                              wanted.kind == act->kind && act->channel == wanted.channel;
+    if (!same_channel && !(act && may_meet(*act, wanted))) continue;
     auto taken = engine::take_in(state, *act, stamp);
     if (!taken) continue;  // the job is ending: its holder says what becomes of it
     for (EventDraft& draft : taken->events) {
@@ -98,7 +99,7 @@ Result<std::vector<std::uint64_t>> messages_ahead(
       events.push_back(std::move(draft));
     }
     numbers.push_back(entry.number);
-    if (act->id == wanted.id) break;  // itself, sent again
+    if (entry.id == own) break;  // itself, sent again
   }
   return numbers;
 }
@@ -761,7 +762,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   std::vector<std::uint64_t> numbers;
   if (!read.row.claim) {
     auto ahead =
-        messages_ahead(read.state, read.inbox, acting->act, stamp, plans_.source(), events);
+        accepted_ahead(read.state, read.inbox, acting->act, stamp, plans_.source(), events);
     if (!ahead) return acting->done(std::unexpected(ahead.error()));
     numbers = *std::move(ahead);
   }

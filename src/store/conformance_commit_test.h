@@ -208,6 +208,23 @@ inline void release_with_inbox(Rig& r) {
   EXPECT_EQ(show(r.put("j1", "s3")), "not_held");
 }
 
+inline void rests_with_inbox(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  for (const char* id : {"s1", "s2", "s3"}) EXPECT_EQ(show(r.put("j1", id, id)), "ok");
+  Batch parks = r.append("j1", r.held(), 2, "parked");
+  parks.release = parks.leaves_inbox = true;
+  r.must(parks);
+  const auto inbox = r.load("j1")->inbox;
+  ASSERT_EQ(inbox.size(), 3u);
+  EXPECT_EQ(show(r.put("j1", "s4")), "not_held");
+  // Whoever acts on it takes the entries that come before its own act.
+  Batch act = r.append("j1", Rig::free(), 3, "parked");
+  act.inbox_taken = {inbox[0].number, inbox[2].number};
+  r.must(act);
+  ASSERT_EQ(r.load("j1")->inbox.size(), 1u);
+  EXPECT_EQ(r.load("j1")->inbox.at(0).number, inbox[1].number);
+}
+
 inline void inbox(Rig& r) {
   r.must(r.create("j1"));
   EXPECT_EQ(show(r.put("j1", "s1")), "not_held");
@@ -683,6 +700,8 @@ inline std::vector<Case> commit_cases() {
       {"the same bytes again are answered, not written", repeated_bytes},
       {"the same bytes are answered after release and claim by another", repeated_after_release},
       {"a release is refused while the inbox holds something", release_with_inbox},
+      {"a job that rests with its inbox gives some of it to a commit that nobody's claim covers",
+       rests_with_inbox},
       {"a commit that has read the inbox is refused when something came after", reads_the_inbox},
       {"the inbox keeps order and drops an id that waits already", inbox},
       {"a commit takes only from its own job's inbox", inbox_of_another},
