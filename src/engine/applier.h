@@ -89,6 +89,7 @@ class Applier {
   bool ends_loop(const Step& step) const;
   Status tool_chosen();
   Status choose(Step& loop, const Value& choice);
+  void begin_map(Step& map, Value over);
   Status branch_taken();
   Status loop_part_finished(Step& step);
   Status import_under_way(Step& loop);

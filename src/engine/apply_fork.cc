@@ -45,10 +45,7 @@ Status Applier::import_over(Step& map, const Value& over) {
     return bad("no such map");
   }
   if (s_.node_of(map).when) map.branch = true;
-  map.map = std::make_unique<MapProgress>();
-  map.map->over = over;
-  map.map->results.resize(over.size());
-  map.map->finished.resize(over.size());
+  begin_map(map, over);
   return {};
 }
 
@@ -207,6 +204,7 @@ Status Applier::import_node(Step& step, const StepId& id, const Value& entry, co
   } else if (node.when) {
     step.branch = true;
   }
+  if (node.kind == NodeKind::map && step.result.is_array()) s_.map_items += step.result.size();
   s_.by_id.erase(step.id);
   step.id = id;
   s_.by_id.emplace(id, index);

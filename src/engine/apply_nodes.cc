@@ -176,6 +176,14 @@ Status Applier::item_finished(Step& step) {
   return {};
 }
 
+void Applier::begin_map(Step& map, Value over) {
+  s_.map_items += over.size();
+  map.map = std::make_unique<MapProgress>();
+  map.map->over = std::move(over);
+  map.map->results.resize(map.map->over.size());
+  map.map->finished.resize(map.map->over.size());
+}
+
 Status Applier::branch_taken() {
   Step* step = this->step();
   if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
@@ -195,10 +203,7 @@ Status Applier::branch_taken() {
       !over.is_array()) {
     return bad("a branch nobody asked for");
   }
-  step->map = std::make_unique<MapProgress>();
-  step->map->over = std::move(over);
-  step->map->results.resize(step->map->over.size());
-  step->map->finished.resize(step->map->over.size());
+  begin_map(*step, std::move(over));
   return {};
 }
 

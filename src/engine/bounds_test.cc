@@ -3,6 +3,7 @@
 #include <ctime>
 #include <string>
 
+#include "engine/checkpoint.h"
 #include "engine/given_job_test.h"
 #include "testing/test.h"
 
@@ -137,6 +138,52 @@ AE_TEST_SLOW("bounds/all maps of a job together go over at most 1,000,000 items"
   EXPECT_EQ(eleven.state.error->message,
             "the maps of the job have 1100000 items together; at most 1000000 are allowed");
   EXPECT_EQ(eleven.count(EventType::decision_recorded), 10U) << "it is checked before the write";
+}
+
+AE_TEST("bounds/the items of a map are counted when it begins, whatever becomes of it") {
+  constexpr std::string_view kThree =
+      "[{'id':'fails','kind':'map','on_error':'continue','over':[1,2],'max_parallel':1,'do':"
+      "{'tool':'put','args':{}}},"
+      " {'id':'ends','kind':'map','needs':['fails'],'over':[1,2,3],'max_parallel':1,'do':"
+      "{'tool':'put','args':{}}},"
+      " {'id':'now','kind':'map','needs':['ends'],'over':[1,2,3,4],'max_parallel':1,'do':"
+      "{'tool':'put','args':{}}}]";
+  GivenJob job(kThree);
+  job.claim().fails("fails/0");
+  EXPECT_EQ(job.state.map_items, 5U) << job.story();
+  job.ok("ends/0").ok("ends/1").ok("ends/2");
+  EXPECT_EQ(job.state.map_items, 9U) << job.story();
+  EXPECT_EQ(job.folded(job.log.size()).map_items, 9U);
+  const auto restored =
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(restored->state.map_items, 9U);
+  // A fork knows of what it brings in.
+  const auto fork = job.fork(job.log.size());
+  ASSERT_TRUE(fork);
+  EXPECT_EQ(GivenJob(*fork, "job-2").state.map_items, 7U) << "the failed one has no list";
+}
+
+AE_TEST_SLOW("bounds/maps that failed count among the items of all maps") {
+  std::string nodes;
+  for (int i = 0; i < 11; ++i) {
+    nodes += std::string(i > 0 ? ", " : "") + "{'id':'m" + std::to_string(i) +
+             "','kind':'map','on_error':'continue','over':'${ [range(100000)] }'," +
+             (i > 0 ? "'needs':['m" + std::to_string(i - 1) + "']," : "") +
+             "'max_parallel':1,'do':{'tool':'put','args':{}}}";
+  }
+  GivenJob job("[" + nodes + "]");
+  job.claim();
+  while (!job.in_flight.empty()) {
+    job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::failure,
+                                              .definite = true,
+                                              .error_code = "http_400",
+                                              .error_message = "no"});
+  }
+  EXPECT_EQ(job.count(EventType::decision_recorded), 10U) << "the eleventh is not begun";
+  EXPECT_EQ(job.state.map_items, 1'000'000U);
+  ASSERT_TRUE(job.step("m10").failure);
+  EXPECT_EQ(job.step("m10").failure->code, "expression_failed");
 }
 
 AE_TEST_SLOW("bounds/a map over 100,001 items fails before its list is recorded") {

@@ -244,17 +244,17 @@ void parts(A& a, Part<A, State>& x) {
   auto& [job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
          traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
          process_deaths, deadline, not_before, deadline_fired, plan, plan_number, planned_by_model,
-         steps, by_id, todo, startable, calling, open_tries, tries_started, nodes_left, waits,
-         closed_waits, mail, early, message_names, pausing, parked_reason, parked_until,
+         steps, by_id, todo, startable, calling, open_tries, tries_started, nodes_left, map_items,
+         waits, closed_waits, mail, early, message_names, pausing, parked_reason, parked_until,
          parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
          undelivered, signals, models, budget, changes, to_confirm, raised] = x;
   all(a, job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
       traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
       process_deaths, deadline, not_before, deadline_fired, plan_number, planned_by_model, steps,
-      todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail,
-      early, message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
-      undone, given_up, result, error, final_in_doubt, noted, undelivered, signals, models, budget,
-      changes, to_confirm, raised);
+      todo, startable, calling, open_tries, tries_started, nodes_left, map_items, waits,
+      closed_waits, mail, early, message_names, pausing, parked_reason, parked_until, parked_since,
+      ending, undoable, undone, given_up, result, error, final_in_doubt, noted, undelivered,
+      signals, models, budget, changes, to_confirm, raised);
 }
 
 // ---------------------------------------------------------------- what fields are made of

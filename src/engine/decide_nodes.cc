@@ -152,12 +152,7 @@ void Decider::finish_wait(const Step& step) {
 
 // All maps of a job together. The items of those that this decision starts count as well.
 Result<Value> Decider::within_items(Value over) {
-  std::uint64_t items = new_items_ + over.size();
-  for (const Node& node : s_.plan->nodes) {
-    if (node.kind != NodeKind::map) continue;
-    const Step& map = s_.steps[node.index];
-    items += map.map ? map.map->results.size() : map.result.is_array() ? map.result.size() : 0;
-  }
+  const std::uint64_t items = s_.map_items + new_items_ + over.size();
   constexpr std::size_t kMost = PlanLimits{}.nodes_times_items_max;
   if (items > kMost) {
     return fail(Code::expression_failed, "the maps of the job have " + std::to_string(items) +

@@ -374,6 +374,7 @@ class State {
   std::uint32_t open_tries = 0;       // with those whose fate a person is to decide
   std::uint64_t tries_started = 0;    // of all steps
   std::uint32_t nodes_left = 0;
+  std::uint64_t map_items = 0;  // of all maps that have begun, whatever became of them
 
   std::map<std::string, Wait> waits;  // open, by correlation key
   std::map<std::string, ClosedWait> closed_waits;
