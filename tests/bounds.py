@@ -45,6 +45,8 @@ def plans():
             f"key{i}": {"plan": [{"id": "w", "wait": {"type": "signal", "key": e}}]},
             f"when{i}": {"plan": [call | {"when": "${ (" + tower + ") == 1 }"}]},
             f"output{i}": {"plan": [call], "output": e},
+            f"prompt{i}": {"loop": {"model": "m", "prompt": e, "tools": ["e"]}},
+            f"system{i}": {"loop": {"model": "m", "prompt": "Go", "system": f"so: {e}", "tools": ["e"]}},
         }
     return plan
 
@@ -53,7 +55,8 @@ def agents(h):
     tools = {"e": {"native": "echo", "effect": "read"}}
     calm = {"plan": [{"id": "a", "tool": "e", "args": {"said": 7}}], "output": "${ .steps.a.said }"}
     waits = {"plan": [{"id": "w", "wait": {"type": "signal", "key": "k"}}]}
-    file = {"aetheris": 1, "tools": tools, "agents": plans() | {"calm": calm, "waits": waits}}
+    models = {"m": {"provider": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}}  # never asked
+    file = {"aetheris": 1, "tools": tools, "models": models, "agents": plans() | {"calm": calm, "waits": waits}}
     (h.path / "agents.yaml").write_text(json.dumps(file))
 
 

@@ -15,7 +15,7 @@ bool was_refused(const Value& answer) {
 
 }  // namespace
 
-Result<Value> json_of_answer(const Schema& schema, const Value& answer) {
+Result<Value> json_of_answer(const Schema& schema, const Value& answer, std::size_t* work) {
   const std::string why = answer.find("refusal") != nullptr
                               ? " (the model refused: " + std::string(answer.text("refusal")) + ")"
                           : answer.text("finish_reason") == "length"
@@ -25,7 +25,7 @@ Result<Value> json_of_answer(const Schema& schema, const Value& answer) {
   if (!json) {
     return fail(Code::tool_output_invalid, "is no JSON" + why + ": " + json.error().message);
   }
-  if (auto fits = schema.check(*json); !fits) {
+  if (auto fits = schema.check(*json, work); !fits) {
     return fail(Code::tool_output_invalid, "breaks the schema: " + fits.error().message);
   }
   return json;

@@ -11,7 +11,9 @@
 namespace ae {
 
 // Its text as JSON. Fails with tool_output_invalid: "is no JSON …" or "breaks the schema …".
-Result<Value> json_of_answer(const Schema& schema, const Value& answer);
+// Adds what the schema cost to `work` (Schema::check).
+Result<Value> json_of_answer(const Schema& schema, const Value& answer,
+                             std::size_t* work = nullptr);
 
 // Could its model mend an answer that broke its schema? Not what it refused to say, nor what was cut off: it would be again.
 bool can_be_mended(const Value& answer);

@@ -222,7 +222,7 @@ class Template::Filler {
   Result<Value> run(const Node& root) {
     Value out;
     const bool filled = fill(root, out);
-    scope_.charge(limits_.fuel - fuel_ + expr::walking_cost(out));
+    scope_.charge(limits_.fuel - fuel_ + (filled ? expr::walking_cost(out) : 0));
     if (filled) return out;
     if (pointer_.empty()) return std::unexpected(std::move(error_));
     return std::unexpected(std::move(error_).in("at " + pointer_));

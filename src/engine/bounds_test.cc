@@ -4,7 +4,9 @@
 #include <string>
 
 #include "engine/checkpoint.h"
-#include "engine/given_job_test.h"
+#include "engine/loop_job_test.h"
+#include "engine/planner.h"
+#include "engine/replan.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -13,40 +15,109 @@ namespace {
 // 2^60 leaves in 60 arrays that share.
 const std::string kTower = "reduce range(60) as $i (1; [., .])";
 constexpr double kSecondsMax = 10;  // of processor time, for the slowest build
+// What an optimised build does in 100 ms: the work of a decision, and one more evaluation.
+constexpr Work kMostWork = DecideLimits{}.work_max + ExprLimits{}.fuel;
 
 // The job ends at once, and says why.
-void expect_stopped(GivenJob& job, std::string_view code = "expression_failed") {
+void expect_ended(const GivenJob& job, std::string_view code = "expression_failed") {
   ASSERT_EQ(job.status(), "failed") << job.story();
   EXPECT_EQ(job.state.error->code, code) << job.state.error->message;
+  EXPECT_LT(job.state.error->message.size(), 1'000U);
+  EXPECT_LE(job.work, kMostWork) << job.story();
+}
+
+void expect_stopped(const GivenJob& job, std::string_view code = "expression_failed") {
+  expect_ended(job, code);
+  if (job.status() != "failed") return;
   EXPECT_NE(job.state.error->message.find("counting each part wherever it occurs"),
             std::string::npos)
       << job.state.error->message;
-  EXPECT_LT(job.state.error->message.size(), 1'000U);
 }
 
-void expect_stopped(const std::string& nodes, std::string_view more = "{}") {
-  const std::clock_t start = std::clock();
-  GivenJob job(nodes, {.more = more});
-  job.claim();
-  expect_stopped(job);
-  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
+// Expressions that are short, and whose values no memory holds or take too long to be made.
+std::vector<std::string> hostile_expressions() {
+  return {kTower,
+          "reduce range(28) as $i (1; [., .])",
+          "reduce range(60) as $i (1; {a: ., b: .})",
+          "reduce range(60) as $i (\\\"a\\\"; . + .)",
+          "[range(1e9)]",
+          "\\\"a\\\" * 4e9",
+          "[range(1000)] | [.[] as $x | .[] as $y | .[] | [$x, $y]]",
+          "reduce range(1e9) as $i (0; . + 1)"};
+}
+
+// A plan of one node in each place where an expression stands, by a name of that place.
+std::vector<std::pair<std::string, std::string>> places_for(const std::string& expression) {
+  const std::string e = "${ " + expression + " }";
+  const auto tool = [](const std::string& more) {
+    return "[{'id':'a','kind':'tool','tool':'put'," + more + "}]";
+  };
+  const auto map = [](const std::string& over, const std::string& args) {
+    return "[{'id':'m','kind':'map','over':" + over +
+           ",'max_parallel':1,'do':{'tool':'put','args':" + args + "}}]";
+  };
+  const auto wait = [](const std::string& more) {
+    return "[{'id':'w','kind':'wait','wait':{" + more + "}}]";
+  };
+  const auto loop = [](const std::string& system, const std::string& prompt) {
+    return "[{'id':'chat','kind':'loop','loop':{'tool':'model:main','model':'small','system':'" +
+           system + "','prompt':'" + prompt +
+           "','tools':['look'],'parallel_tools':2,'max_turns':5}}]";
+  };
+  const auto planner = [](const std::string& prompt) {
+    return "[{'id':'planner','kind':'planner','planner':{'tool':'model:main','model':'small',"
+           "'told':'Plan','prompt':'" +
+           prompt +
+           "','tools':['look'],'max_nodes':3,'repair':1,'schema':" + canonical(planner_schema()) +
+           "}}]";
+  };
+  return {{"args", tool("'args':{'v':'" + e + "'}")},
+          {"text", tool("'args':{'v':'text " + e + " text'}")},
+          {"json", tool("'args':{'v':'${ (" + expression + ") | tojson }'}")},
+          {"when", tool("'when':'${ (" + expression + ") == 1 }'")},
+          {"map", map("'" + e + "'", "{}")},
+          {"item", map("[1]", "{'v':'" + e + "'}")},
+          {"wait key", wait("'type':'signal','key':'" + e + "'")},
+          {"timer", wait("'type':'timer','for':'" + e + "'")},
+          {"system", loop(e, "Hello")},
+          {"prompt", loop("Be kind", e)},
+          {"prompt in a text", loop("Be kind", "So: " + e)},
+          {"planner", planner(e)}};
+}
+
+void expect_stopped_everywhere(const std::string& expression) {
+  for (const auto& [place, nodes] : places_for(expression)) {
+    SCOPED_TRACE(std::string(place).append(": ").append(expression));
+    const std::clock_t start = std::clock();
+    GivenJob job(nodes, {.more = kTools});
+    job.claim();
+    EXPECT_TRUE(job.in_flight.empty());
+    expression == kTower ? expect_stopped(job) : expect_ended(job);
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
+    if (expression != kTower || job.plan->nodes[0].loop)
+      continue;  // only plans of tools, maps and waits
+    GivenJob planned(nodes, {.more = kTools, .planned_by = "model:main"});
+    planned.claim();
+    expect_ended(planned);
+  }
 }
 
 AE_TEST("bounds/a value of 2^60 shared leaves fails the job wherever an expression stands") {
-  expect_stopped("[{'id':'a','kind':'tool','tool':'put','args':{'v':'${ " + kTower + " }'}}]");
-  expect_stopped("[{'id':'a','kind':'tool','tool':'put','args':{'v':'text ${ " + kTower +
-                 " } text'}}]");
-  expect_stopped("[{'id':'a','kind':'tool','tool':'put','args':{'v':'${ " + kTower +
-                 " | tojson }'}}]");
-  expect_stopped("[{'id':'a','kind':'tool','tool':'put','when':'${ " + kTower + " }'}]");
-  expect_stopped("[{'id':'m','kind':'map','over':'${ " + kTower +
-                 " }','max_parallel':1,'do':{'tool':'put','args':{}}}]");
-  expect_stopped(
-      "[{'id':'m','kind':'map','over':[1],'max_parallel':1,'do':{'tool':'put','args':"
-      "{'v':'${ " +
-      kTower + " }'}}}]");
-  expect_stopped("[{'id':'w','kind':'wait','wait':{'type':'signal','key':'${ " + kTower + " }'}}]");
-  expect_stopped("[{'id':'w','kind':'wait','wait':{'type':'timer','for':'${ " + kTower + " }'}}]");
+  expect_stopped_everywhere(kTower);
+}
+
+AE_TEST_SLOW("bounds/an expression without end fails the job wherever it stands, in bounded work") {
+  for (const std::string& expression : hostile_expressions()) expect_stopped_everywhere(expression);
+}
+
+AE_TEST("bounds/an output without end fails the job, in bounded work") {
+  for (const std::string& expression : hostile_expressions()) {
+    SCOPED_TRACE(expression);
+    GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]",
+                 {.more = "{'output': '${ " + expression + " }'}"});
+    job.claim().ok("a");
+    expect_ended(job);
+  }
 }
 
 AE_TEST("bounds/an output of 2^60 shared leaves fails the job") {
@@ -110,6 +181,159 @@ AE_TEST("bounds/one decision evaluates no more than its limit, and the next one 
   EXPECT_LE(most, 8U) << "about two evaluations, and what follows";
   EXPECT_GE(calls, 5U);
   EXPECT_EQ(job.state.nodes_left, 0U) << job.story();
+}
+
+// About 6,000 steps, for a value that differs by node.
+std::string costly(int i) { return "${ ([range(2000)] | length) + " + std::to_string(i) + " }"; }
+
+std::string calls(int count, std::string_view tool, int first = 0) {
+  std::string nodes;
+  for (int i = first; i < first + count; ++i) {
+    nodes += std::string(i > first ? ", " : "") + "{'id':'n" + std::to_string(i) +
+             "','kind':'tool','tool':'" + std::string(tool) + "','args':{'v':'" + costly(i) + "'}}";
+  }
+  return nodes;
+}
+
+// More than one of the evaluations here takes.
+constexpr Work kOne = 12'000;
+
+AE_TEST("bounds/a used-up budget evaluates no further calls") {
+  GivenJob job("[" + calls(300, "put") + "]", {.more = "{'budget': {'tool_calls': 1}}"});
+  job.claim();
+  EXPECT_EQ(job.in_flight.size(), 1U);
+  EXPECT_LE(job.work, kOne);
+  job.ok("n0");
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_LE(job.work, kOne);
+}
+
+AE_TEST("bounds/a used-up budget evaluates no further items, loops and calls of a planned model") {
+  std::string maps;
+  for (int i = 0; i < 100; ++i) {
+    maps += "{'id':'m" + std::to_string(i) +
+            "','kind':'map','over':[1],'max_parallel':1,'do':{'tool':'put','args':{'v':'" +
+            costly(i) + "'}}}, ";
+  }
+  const std::string one = "{'budget': {'tool_calls': 1}}";
+  GivenJob mapped("[" + maps + calls(1, "put") + "]", {.more = one});
+  mapped.claim();
+  EXPECT_EQ(mapped.in_flight.size(), 1U);
+  EXPECT_LE(mapped.work, kOne);
+  GivenJob planned("[" + calls(100, "put") + "]", {.more = one, .planned_by = "model:m"});
+  planned.claim();
+  EXPECT_EQ(planned.in_flight.size(), 1U) << planned.story();
+  EXPECT_LE(planned.work, kOne);
+}
+
+// A tool that asks a person about some calls only, which is known when the arguments are.
+std::string asking(std::string_view when, int budget = 0) {
+  return "{'budget': {'tool_calls': " + std::to_string(budget) +
+         "}, 'tools': {'buy': {'rules': [{'action': 'require_approval', 'when': '${ " +
+         std::string(when) + " }'}]}}}";
+}
+
+AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many decisions") {
+  GivenJob job("[" + calls(60, "buy") + "]", {.more = asking(".args.v == 2059")});
+  job.limits.work_max = 40'000;
+  job.claim();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_FALSE(job.asked("n59").empty()) << "the last one was looked at, too";
+  EXPECT_LE(job.most_work, job.limits.work_max + kOne);
+  EXPECT_GE(job.decisions, 8U);
+}
+
+AE_TEST("bounds/what a used-up budget holds back is not evaluated for each part that is not") {
+  // Fifty that may be called and fifty that a person is asked about: once to ask, once to see that nothing is left.
+  GivenJob job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
+               {.more = asking(".args.v >= 2050")});
+  job.limits.work_max = 20'000;
+  job.claim();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.waits.size(), 50U);
+  EXPECT_LE(job.most_work, job.limits.work_max + kOne);
+  EXPECT_LE(job.work, 3 * 100 * kOne);
+}
+
+// At least 20,000 steps, of what is true.
+const std::string kHeavy = "([range(10000)] | length) == 10000";
+
+std::string tool_with(std::string_view name, std::string_view what) {
+  return "{'tools': {'" + std::string(name) + "': {" + std::string(what) + "}}}";
+}
+
+// One decision evaluates it, and counts that.
+void expect_counted(GivenJob& job, Work least = 20'000) {
+  EXPECT_GE(job.most_work, least) << job.story();
+}
+
+AE_TEST("bounds/policies, outputs, changes and probes count as work of the decision") {
+  constexpr std::string_view kCall = "[{'id':'a','kind':'tool','tool':'buy'}]";
+  GivenJob policy(kCall, {.more = tool_with("buy", "'rules': [{'action': 'deny', 'when': '${ (" +
+                                                       kHeavy + ") | not }'}]")});
+  policy.claim();
+  expect_counted(policy);
+  GivenJob output("[{'id':'a','kind':'tool','tool':'put'}]",
+                  {.more = "{'output': '${ " + kHeavy + " }'}"});
+  output.claim().ok("a");
+  ASSERT_EQ(output.status(), "completed");
+  expect_counted(output);
+  // A probe that says yes: what it says is evaluated, and what the call has changed.
+  const std::string probed =
+      "{'tools': {'find': {'effect': 'read'}, 'buy': {'effect': 'at_most_once', 'on_in_doubt': "
+      "'probe', 'changes': [{'type':'t','op':'update','id':'${ if " +
+      kHeavy +
+      " then 1 else 2 end }'}], 'probe': {'tool': 'find', 'args': {}, 'happened': '${ if " +
+      kHeavy + " then .result else null end }'}}}}";
+  GivenJob probe("[{'id':'a','kind':'tool','tool':'buy'}]", {.more = probed});
+  probe.claim().unknown("a");
+  probe.after(std::chrono::minutes(2));
+  probe.work = probe.most_work = 0;
+  probe.ok("a/probe", "{'x': 1}");
+  ASSERT_EQ(probe.status(), "completed") << probe.story();
+  expect_counted(probe, 60'000);  // happened once, changes twice
+}
+
+AE_TEST("bounds/checks against schemas count as work of the decision") {
+  std::string list;
+  for (int i = 0; i < 5'000; ++i) list += (i > 0 ? "," : "") + std::to_string(i);
+  GivenJob job("[{'id':'a','kind':'tool','tool':'buy','args':{'v':5000}}]",
+               {.more = tool_with(
+                    "buy", "'args_schema': {'properties': {'v': {'enum': [" + list + ",5000]}}}")});
+  job.claim();
+  EXPECT_EQ(job.in_flight.size(), 1U) << job.story();
+  expect_counted(job, 5'000);
+}
+
+AE_TEST("bounds/another plan is compared with bounded work, and refused above it") {
+  GivenJob job("[" + calls(3, "put") + "]");
+  job.claim().ok("n0").ok("n1");
+  const auto next = compiled(graph("[" + calls(3, "put") + ", " + calls(1, "look", 3) + "]"));
+  const auto compared = replan_of(job.state, next, {});
+  ASSERT_TRUE(compared);
+  EXPECT_EQ(compared->carried.size(), 3U);
+  const auto refused = replan_of(job.state, next, {}, 6'000);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::plan_invalid);
+  EXPECT_TRUE(replan_of(job.state, next, {"n0", "n1", "n2"}, 6'000)) << "these are not compared";
+}
+
+AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only") {
+  std::string waits;
+  for (int i = 0; i < 40; ++i) {
+    waits += "{'id':'w" + std::to_string(i) +
+             "','kind':'wait','needs':['n0'],'wait':{'type':'human','key':'k${ [range(10000)] | "
+             "length }-" +
+             std::to_string(i) + "'}}, ";
+  }
+  GivenJob job("[" + waits + calls(1, "put") + "]");
+  job.claim();
+  const std::clock_t start = std::clock();
+  job.early("k10000-1", "{'neither': 1}", "one", "human");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "it decides nothing, and its wait is found";
+  job.early("k10000-39", "{'neither': 1}", "two", "human");
+  EXPECT_FALSE(job.refused) << "it is kept; its wait will not take it";
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
 }
 
 // A job whose input is so long a list, and that many maps over it; none of them makes a call.

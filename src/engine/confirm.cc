@@ -75,11 +75,11 @@ const ToolPolicy* verifier_of(const State& state, const Change& change) {
   return nullptr;
 }
 
-Extracted changes_of(const State& state, const Step& step, const Value& result) {
+Extracted changes_of(const State& state, const Step& step, const Value& result, Work* work) {
   Extracted out;
   const ToolPolicy& tool = state.tool_of(step);
   for (std::size_t i = 0; i < tool.changes.size(); ++i) {
-    auto entry = change_of(state, step, i, result);
+    auto entry = change_of(state, step, i, result, work);
     auto event = entry ? changed(state, step, *entry)
                        : Result<EventDraft>(std::unexpected(std::move(entry).error()));
     if (event) {

@@ -51,7 +51,8 @@ struct Extracted {
   std::vector<EventDraft> events;
   Status whole;  // or what is wrong with the first entry that gives none
 };
-Extracted changes_of(const State& state, const Step& step, const Value& result);
+Extracted changes_of(const State& state, const Step& step, const Value& result,
+                     Work* work = nullptr);
 
 // Each resource with its last change and what was last seen of it, by type and id: for a job's page. `verdict` is null
 // before anybody looked.

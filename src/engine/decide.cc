@@ -54,6 +54,39 @@ void Decider::step(std::uint32_t index) {
   }
 }
 
+// Until there is enough to say, or the work is used up: then the next decision goes on here, so that what was evaluated for
+// nothing (a call that the budget has no room for) is not evaluated again for each part of what there is to say.
+void Decider::look_at(const std::set<std::uint32_t>& steps) {
+  const bool startable = &steps == &s_.startable;
+  const bool goes_on = from_ && from_->startable == startable;
+  for (auto it = goes_on ? steps.lower_bound(from_->step) : steps.begin(); it != steps.end();
+       ++it) {
+    if (stopped_ || failed_ || unconfirmed_) return;
+    const bool says = !decision_.events.empty();
+    if (work_ >= limits_.work_max) {
+      stopped_ = {.startable = startable,
+                  .step = *it,
+                  .said = says || (from_ && from_->said),
+                  .over = over_,
+                  .held_back = !says && held_back_,
+                  .later = later_,
+                  .ask_again = decision_.ask_again};
+      return;
+    }
+    if (full() || (startable && held_back_)) return;
+    step(*it);
+  }
+}
+
+void Decider::go_on(const Unfinished& from) {
+  from_ = from;
+  over_ = from.over;
+  if (from.said) return;
+  held_back_ = from.held_back;
+  later_ = from.later;
+  decision_.ask_again = from.ask_again;
+}
+
 Decision Decider::run() {
   if (s_.status == JobStatus::none || is_terminal(s_.status)) return {};
   if (s_.is_worn_out() && s_.status == JobStatus::running) {
@@ -110,14 +143,11 @@ Decision Decider::run() {
     if (auto due = s_.next_due(); due && decision_.events.empty()) ask_again(*due);
     return std::move(decision_);
   }
-  for (std::uint32_t index : s_.todo) {
-    if (full() || failed_ || unconfirmed_) break;
-    step(index);
-  }
-  for (std::uint32_t index : s_.startable) {
-    if (full() || failed_ || unconfirmed_ || held_back_) break;
-    step(index);
-  }
+  if (!from_ || !from_->startable) look_at(s_.todo);
+  look_at(s_.startable);
+  decision_.unfinished = stopped_;
+  if (decision_.events.empty() && !stopped_ && from_ && from_->said) decision_.unfinished.emplace();
+  if (decision_.unfinished) return std::move(decision_);
   if (decision_.events.empty() && !s_.any_is_live()) rest();
   if (decision_.events.empty()) {
     if (auto due = s_.next_due()) ask_again(*due);
@@ -185,8 +215,13 @@ std::vector<std::uint32_t> next_asks(const State& state) {
   return asks;
 }
 
-Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits) {
-  return Decider(state, stamp, limits).run();
+Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits,
+                const Unfinished* from) {
+  Decider decider(state, stamp, limits);
+  if (from != nullptr) decider.go_on(*from);
+  Decision decision = decider.run();
+  decision.work = decider.work();
+  return decision;
 }
 
 std::vector<EventDraft> job_events(const NewJobEvents& job) {

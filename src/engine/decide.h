@@ -46,7 +46,7 @@ struct DecideLimits {
   Duration held_backoff_max = std::chrono::seconds(5);  // a longer back-off releases the job
   std::uint32_t lost_claims_max = 10;                   // when the plan names no max_attempts
   std::size_t events_max = 512;                         // per call of decide; ask again
-  // Of expressions (engine/evaluate.h), per call; the evaluation that exceeds it is the last one. Ask again.
+  // Of expressions and schemas, per call; the evaluation that exceeds it is the last one. Ask again.
   std::size_t work_max = 500'000;
   std::uint64_t job_events_max = 10'000'000;  // then the job fails: events_limit
 };
@@ -62,6 +62,7 @@ struct Ask {
   std::string_view tool_version = {};
   Instant now = {};
   const Use* use = nullptr;  // what it asks for of the budget; nullptr = that is asked later
+  Work* work = nullptr;      // the conditions of policies add to it, if there is any
 };
 // The step of an item that a map is about to start; there is nothing of it yet.
 constexpr std::uint32_t kNewItem = 0xffffffff;
@@ -85,14 +86,30 @@ std::vector<std::uint32_t> next_asks(const State& state);
 // Is this step among them?
 bool asks_for(const State& state, std::uint32_t step);
 
+// Where a decision stopped since its work was used up, and what the decisions before it found, from the first step on.
+struct Unfinished {
+  bool startable = false;  // it stopped in State::startable, else in State::todo
+  std::uint32_t step = 0;  // the next one to look at
+  bool said = false;       // they have added events: the steps before this one may have more to say
+  std::optional<Exceeded> over;
+  // When they have added none:
+  bool held_back = false;
+  std::optional<Instant> later, ask_again;
+};
+
 struct Decision {
   std::vector<EventDraft> events;
   std::vector<StepId> perform;  // steps whose open try is to be sent, once the events are durable
   std::vector<std::string> confirm;  // keys of State::changes that are to be looked at
   bool release = false;              // give the claim back with this commit
   std::optional<Instant> ask_again;  // when nothing else happens before
+  // The next decision goes on from here, also when this one has no events.
+  std::optional<Unfinished> unfinished;
+  Work work = 0;  // of the expressions and schemas that it has evaluated
 };
-Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {});
+// `from`: of the last decision, when nothing but its events was applied since; nullptr = the first step.
+Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {},
+                const Unfinished* from = nullptr);
 
 // The job is strict and the process offers another execution version: it runs nothing there (SPEC §12).
 bool has_wrong_version(const State& state, const Stamp& stamp);

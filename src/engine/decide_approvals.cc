@@ -9,7 +9,7 @@ bool is_approved(const State& state, const Step* step, const ToolPolicy& tool, c
   if (tool.is_model()) return true;
   // Without the arguments nothing is known of a tool that somebody says something about.
   if (!ask.arguments) return !tool.may_ask() && tool.rules.empty() && !state.planned_by_model;
-  const auto said = judge(state, step, tool, *ask.arguments);
+  const auto said = judge(state, step, tool, *ask.arguments, ask.work);
   // A condition that fails has failed the step before; if it has not, a person is asked.
   const PolicyAction action = said ? said->action : PolicyAction::require_approval;
   if (action != PolicyAction::require_approval) return action == PolicyAction::allow;
@@ -38,7 +38,8 @@ bool Decider::approved(const Declaration& d, const Value& args, std::string_view
                       .arguments_hash = hash,
                       .arguments = &args,
                       .tool_version = offered(d.tool),
-                      .now = stamp_.now});
+                      .now = stamp_.now,
+                      .work = &work_});
 }
 
 std::string Decider::path_of(const Declaration& d) const {
@@ -60,7 +61,7 @@ std::vector<Member> Decider::call_members(const Declaration& d, const Value& arg
 bool Decider::deny(const Declaration& d, const Value& args, std::string_view hash) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   if (tool.is_model() || d.of != nullptr) return false;
-  const auto said = judge(s_, known(d), tool, args);
+  const auto said = judge(s_, known(d), tool, args, &work_);
   if (!said || said->action != PolicyAction::deny) return false;
   std::vector<Member> p{
       {"decision_id", step_id(s_.job, s_.plan->decision, path_of(d) + "#denied", "decision").text},
@@ -77,7 +78,7 @@ bool Decider::deny(const Declaration& d, const Value& args, std::string_view has
 void Decider::request_approval(const Declaration& d, const Value& args, std::string_view hash) {
   const Step* step = known(d);
   const Approval* earlier = step ? step->approval.get() : nullptr;
-  const auto said = judge(s_, step, s_.plan->tools[d.tool], args);
+  const auto said = judge(s_, step, s_.plan->tools[d.tool], args, &work_);
   const std::string asked = std::to_string(earlier ? earlier->asked + 1 : 1);
   std::vector<Member> request = call_members(d, args, hash);
   std::vector<Member> wait{

@@ -1,6 +1,7 @@
 // How a decision keeps to the job's budget: what a call may use is there before it is declared, or it is not declared and,
 // when nothing else is under way, the job parks until somebody raises the budget (engine/budget.h).
 #include "engine/decider.h"
+#include "engine/judge.h"
 #include "engine/loop.h"
 #include "engine/questions.h"
 
@@ -31,12 +32,27 @@ Use Decider::use_of(const Declaration& d, const Value& args) const {
   return model_use(reservation(d, args));
 }
 
+std::optional<Exceeded> Decider::over(const Use& more) const {
+  Budget budget = s_.budget;
+  add(budget.reserved, reserved_);
+  return budget.over(more);
+}
+
+// What is known before the arguments of a new call are evaluated, of a tool of which nobody has to be asked.
+bool Decider::may_afford(const ToolPolicy& tool) {
+  if (!s_.budget.is_kept() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
+  if (!over_ && answered_) {
+    held_back_ = true;
+    return false;
+  }
+  if (!over_ && !tool.is_model()) over_ = over({.tool_calls = 1});
+  return !over_;
+}
+
 // May this call be declared now, as far as the budget goes? Once one may not, nothing else is begun.
 bool Decider::affords(Declaration& d, const Value& args) {
   if (!counts(d)) return true;
-  const ToolPolicy& tool = s_.plan->tools[d.tool];
-  const bool judged = tool.may_ask() || !tool.rules.empty() || s_.planned_by_model;
-  if (judged) {
+  if (!always_allowed(s_, s_.plan->tools[d.tool])) {
     digest(d);
     if (!approved(d, args, d.hash)) return true;
   }
@@ -45,9 +61,7 @@ bool Decider::affords(Declaration& d, const Value& args) {
     held_back_ = true;
     return false;
   }
-  Budget budget = s_.budget;
-  add(budget.reserved, reserved_);
-  over_ = budget.over(use_of(d, args));
+  over_ = over(use_of(d, args));
   return !over_;
 }
 

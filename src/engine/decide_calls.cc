@@ -54,7 +54,7 @@ bool tries_left(const ToolPolicy& tool, const Invocation& call) {
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
   auto args = arguments_of(s_, node, item, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
-  if (args) AE_TRY(judge(s_, s_.plan->tools[node.tool], *args));
+  if (args) AE_TRY(judge(s_, s_.plan->tools[node.tool], *args, &work_));
   return args;
 }
 
@@ -64,10 +64,7 @@ Result<Value> Decider::arguments(const Step& step) const {
 }
 
 void Decider::start_tool(const Step& step) {
-  if (open_ >= limits_.parallel_max) {
-    held_back_ = true;
-    return;
-  }
+  if (!has_room()) return;
   if (step.item != kNoItem &&
       (s_.steps[step.node].map->failure || failed_maps_.contains(step.node))) {
     start(step);
@@ -78,6 +75,7 @@ void Decider::start_tool(const Step& step) {
     start(step);
     return fail_step(step, code_name(Code::rejected), "the call was not made: its loop had failed");
   }
+  if (!may_afford(s_.tool_of(step))) return;
   // What was approved is what is sent.
   const bool asked = step.approval && step.approval->state == ApprovalState::approved;
   auto args = asked ? Result<Value>(step.approval->arguments) : arguments(step);
@@ -180,7 +178,9 @@ void Decider::emit_started(const Declaration& d, const Value& args, std::vector<
 
 // A later try of a call: the recorded arguments are the ones sent again, under the same keys.
 void Decider::declare(const Step& step, bool close_earlier) {
-  if (s_.pausing) return;
+  // An orphan is among the open tries: its resend takes its own place.
+  const bool replaces = step.phase == StepPhase::calling;
+  if (s_.pausing || (!replaces && !has_room())) return;
   Declaration again{.step = step.id,
                     .node = s_.node_of(step),
                     .tool = s_.tool_index(step),
@@ -188,18 +188,12 @@ void Decider::declare(const Step& step, bool close_earlier) {
                     .item = step.item,
                     .hash = step.call->arguments_hash};
   if (!affords(again, step.call->arguments)) return;
-  // An orphan is among the open tries: its resend takes its own place.
-  if (step.phase == StepPhase::calling) {
-    open_--;
-  } else if (open_ >= limits_.parallel_max) {
-    held_back_ = true;
-    return;
-  }
+  if (replaces) open_--;
   if (close_earlier && step.call->open) close_unknown(step);
   const Invocation& call = *step.call;
   if (!approved(again, call.arguments, call.arguments_hash)) {
     // Since the earlier try another plan has come: nobody can approve what its policies forbid.
-    const auto said = judge(s_, &step, s_.tool_of(step), call.arguments);
+    const auto said = judge(s_, &step, s_.tool_of(step), call.arguments, &work_);
     if (said && said->action == PolicyAction::deny) {
       return fail_step(step, code_name(Code::denied), denied_text(call.tool, said->reason));
     }
@@ -280,11 +274,10 @@ void Decider::doubtful(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
   const bool again = tries_left(tool, call) || call.unsent > 0;
-  if (again && may_repeat(step)) {
-    const bool waits =
-        step.phase != StepPhase::backoff && (call.unsent == 0 || call.attempt == s_.attempt);
-    return waits ? retry(step) : declare(step, false);
-  }
+  const bool waits =
+      step.phase != StepPhase::backoff && (call.unsent == 0 || call.attempt == s_.attempt);
+  if (again && !waits && !has_room()) return;  // before its policies are asked
+  if (again && may_repeat(step)) return waits ? retry(step) : declare(step, false);
   // What was to be read again is left to a person when another tool would read it. So is the call that a probe is about.
   const bool left = again && has_changed(step) && step.role == Role::node;
   if (tool.effect == EffectClass::read && !left) {
@@ -350,20 +343,20 @@ bool Decider::has_changed(const Step& step) const {
   return !s_.plan->tools[index].is_model() && step.call->tool_version != offered(index);
 }
 
-// Another try under the same external key does no harm.
+// Another try under the same external key does no harm, and nobody would have to be asked anew: the earlier try may have
+// happened.
 bool Decider::may_repeat(const Step& step) const {
   const Invocation& call = *step.call;
   const std::uint32_t index = s_.tool_index(step);
   const ToolPolicy& tool = s_.plan->tools[index];
-  // With another version of the tool a person would have to be asked anew, and the earlier try may have happened.
-  const Declaration again{
-      .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
-  if (!approved(again, call.arguments, call.arguments_hash)) return false;
   if (tool.effect == EffectClass::at_most_once || has_changed(step)) return false;
-  if (tool.effect == EffectClass::read) return true;
   // `first_send_by` is at most one send window after the first declaration.
   const Instant declared = call.first_send_by - limits_.send_window;
-  return !tool.dedupe_window || stamp_.now - declared < *tool.dedupe_window;
+  const bool forgotten = tool.effect != EffectClass::read && tool.dedupe_window &&
+                         stamp_.now - declared >= *tool.dedupe_window;
+  const Declaration again{
+      .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
+  return !forgotten && approved(again, call.arguments, call.arguments_hash);
 }
 
 // A try that nobody heard of again.
@@ -397,7 +390,7 @@ void Decider::finish_tool(const Step& step) {
     fails_job(step);
     std::string message = step.failure->message;
     if (message == kChangesUnread) {
-      if (auto changes = changes_of(s_, step, step.result).whole; !changes) {
+      if (auto changes = changes_of(s_, step, step.result, &work_).whole; !changes) {
         message = changes.error().message;
       }
     }

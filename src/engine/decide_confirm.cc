@@ -50,7 +50,7 @@ std::string Decider::confirmation_id(std::string_view what) const {
 
 // What a call that gave `result` has changed.
 void Decider::emit_changes(const Step& step, const Value& result) {
-  for (EventDraft& change : changes_of(s_, step, result).events) {
+  for (EventDraft& change : changes_of(s_, step, result, &work_).events) {
     decision_.events.push_back(std::move(change));
     unconfirmed_ = unconfirmed_ || step.call->attempt != s_.attempt;
   }

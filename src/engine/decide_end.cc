@@ -38,7 +38,7 @@ Value resumption_context(const State& state) {
 
 // Everything is done: the output, then the end.
 void Decider::complete() {
-  auto result = output_of(s_);
+  auto result = output_of(s_, &work_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
   if (!result) {
     return end_for(code_name(result.error().code), "output: " + result.error().message);
@@ -94,6 +94,7 @@ void Decider::end_for(std::string_view code, std::string message) {
 // The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
 void Decider::end(const Ending& ending) {
   for (std::uint32_t index : s_.todo) {  // what is known is still recorded
+    if (full()) break;
     const Step& step = s_.steps[index];
     const bool success =
         step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success;

@@ -41,15 +41,12 @@ bool Decider::start_part(Declaration part) {
 }
 
 void Decider::ask_model(const Step& step) {
-  if (open_ >= limits_.parallel_max) {
-    held_back_ = true;
-    return;
-  }
+  const Node& node = s_.node_of(step);
+  if (!has_room() || !may_afford(s_.plan->tools[node.tool])) return;
   const auto turn = static_cast<std::uint32_t>(step.loop->turns.size());
-  auto args = turn_arguments_of(s_, step, turn, notice_of(s_, step));
+  auto args = turn_arguments_of(s_, step, turn, notice_of(s_, step), &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the prompt");
   if (!args) return fail_step(step, args.error());
-  const Node& node = s_.node_of(step);
   Declaration next{.step = s_.part_step_id(step, turn, kNoTurn),
                    .node = node,
                    .tool = node.tool,
@@ -61,7 +58,7 @@ void Decider::ask_model(const Step& step) {
 
 // What the model asked for is in the log before any of it is done.
 void Decider::choose(const Step& step) {
-  auto choice = choice_of(s_, step);
+  auto choice = choice_of(s_, step, &work_);
   if (!choice) return fail_step(step, choice.error());
   emit_of(
       step, EventType::decision_recorded,
@@ -79,7 +76,8 @@ void Decider::start_calls(const Step& step) {
   for (std::uint32_t nth = loop.next; nth < calls.size(); ++nth) {
     if (calls[nth].refused || calls[nth].step != kNoStep) continue;
     if (active >= node.loop->parallel_tools) return;
-    if (open_ >= limits_.parallel_max || full()) {
+    if (!has_room() || !may_afford(s_.plan->tools[calls[nth].tool])) return;
+    if (full()) {
       held_back_ = true;
       return;
     }
@@ -95,7 +93,7 @@ void Decider::start_calls(const Step& step) {
 }
 
 void Decider::finish_loop(const Step& step) {
-  auto result = loop_result_of(s_, step);
+  auto result = loop_result_of(s_, step, &work_);
   if (!result) return fail_step(step, result.error());
   const Step& last = s_.steps[step.loop->turns.back().step];
   emit_of(step, EventType::node_finished,

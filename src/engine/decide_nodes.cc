@@ -184,7 +184,8 @@ void Decider::start_items(const Step& step) {
   for (std::uint32_t item = map.started; item < map.results.size(); ++item) {
     if (map.finished[item]) continue;  // before the job was forked
     if (active >= node.max_parallel) return;
-    if (open_ >= limits_.parallel_max || full()) {
+    if (!has_room() || !may_afford(s_.plan->tools[node.tool])) return;
+    if (full()) {
       held_back_ = true;
       return;
     }

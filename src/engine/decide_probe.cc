@@ -16,10 +16,7 @@ void Decider::probe(const Step& step) {
     return come_back(*settles);
   }
   const bool own_place = step.phase == StepPhase::calling;  // an orphan is among the open tries
-  if (open_ - (own_place ? 1 : 0) >= limits_.parallel_max) {
-    held_back_ = true;
-    return;
-  }
+  if (!has_room(own_place)) return;
   auto args = side_arguments_of(s_, step, Role::probe, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
   if (!args) {
@@ -51,15 +48,15 @@ void Decider::probe_step(const Step& probe) {
 void Decider::probe_answered(const Step& probe) {
   const Step& asked = s_.steps[probe.of];
   if (probe.failure) return fail_step(probe, probe.failure->code, probe.failure->message);
-  auto result = happened_of(s_, asked, probe.result);
+  auto result = happened_of(s_, asked, probe.result, &work_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("what the probe says");
   if (!result) return fail_step(probe, result.error());
   if (!result->is_null()) {
     const auto& schema = s_.tool_of(asked).result_schema;
-    if (const auto fits = schema ? schema->check(*result) : Status(); !fits) {
+    if (const auto fits = schema ? schema->check(*result, &work_) : Status(); !fits) {
       return fail_step(probe, code_name(Code::tool_output_invalid), fits.error().message);
     }
-    if (auto changes = changes_of(s_, asked, *result).whole; !changes) {
+    if (auto changes = changes_of(s_, asked, *result, &work_).whole; !changes) {
       return fail_step(probe, changes.error());
     }
   }

@@ -38,7 +38,7 @@ void Decider::make_claimable() {
 // Nothing is undone while something may still happen. True: something is in doubt.
 bool Decider::settle_doubts() {
   bool doubts = false;
-  const auto look_at = [&](const Step& step) {
+  const auto settle = [&](const Step& step) {
     const bool matters = s_.matters_before_end(step.role == Role::probe ? s_.steps[step.of] : step);
     if (step.role == Role::probe) {
       if (!matters) return;
@@ -58,9 +58,13 @@ bool Decider::settle_doubts() {
     settle_doubt(step);
   };
   for (std::uint32_t index : s_.calling) {
-    if (!s_.todo.contains(index)) look_at(s_.steps[index]);
+    if (full()) return true;
+    if (!s_.todo.contains(index)) settle(s_.steps[index]);
   }
-  for (std::uint32_t index : s_.todo) look_at(s_.steps[index]);
+  for (std::uint32_t index : s_.todo) {
+    if (full()) return true;
+    settle(s_.steps[index]);
+  }
   for (const auto& [key, wait] : s_.waits) {
     const Step& step = s_.steps[wait.step];
     doubts = doubts || (wait.resolve && step.role == Role::node && s_.matters_before_end(step));

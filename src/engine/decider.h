@@ -41,11 +41,14 @@ class Decider {
  public:
   Decider(const State& state, const Stamp& stamp, const DecideLimits& limits)
       : s_(state), stamp_(stamp), limits_(limits), open_(state.calling.size()) {}
+  void go_on(const Unfinished& from);
 
   Decision run();
+  Work work() const { return work_; }
   std::vector<std::string> doubts_to_resend() const;
 
  private:
+  void look_at(const std::set<std::uint32_t>& steps);
   void step(std::uint32_t index);
   void call(const Step& step);
   void ready(const Step& step);
@@ -140,7 +143,9 @@ class Decider {
   bool counts(const Declaration& d) const;
   Reservation reservation(const Declaration& d, const Value& args) const;
   Use use_of(const Declaration& d, const Value& args) const;
+  bool may_afford(const ToolPolicy& tool);
   bool affords(Declaration& d, const Value& args);
+  std::optional<Exceeded> over(const Use& more) const;
   void reserve(const Declaration& d, const Value& args, std::vector<Member>& started);
   void exceed();
   const Step* known(const Declaration& d) const;  // nullptr: it is about to begin
@@ -190,10 +195,16 @@ class Decider {
   const std::string& offered(std::uint32_t tool) const {
     return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
-  // It has said something, and enough.
+  // Enough events, or some and no work left. Where `look_at` does not watch over the work, each evaluation but one adds an event.
   bool full() const {
     const std::size_t events = decision_.events.size();
     return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
+  }
+  // May one more try be open? One that replaces an open try takes its place.
+  bool has_room(bool replaces = false) {
+    if (open_ - (replaces ? 1 : 0) < limits_.parallel_max) return true;
+    held_back_ = true;
+    return false;
   }
 
   const State& s_;
@@ -214,7 +225,8 @@ class Decider {
   std::map<std::string, std::size_t, std::less<>>
       delivered_;                // messages that it delivers, by channel
   std::uint64_t new_items_ = 0;  // of the maps that this decision starts
-  mutable Work work_ = 0;        // of the expressions that it has evaluated
+  mutable Work work_ = 0;        // of the expressions and schemas that it has evaluated
+  std::optional<Unfinished> from_, stopped_;
   Decision decision_;
 };
 

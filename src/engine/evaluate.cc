@@ -15,7 +15,7 @@ constexpr std::size_t kKeyBytesMax = 256;
 // The roots at one step: `.input`, `.job`, transitive needs, and in a map `.item`, `.index` and its name.
 class PlanScope : public ExprScope {
  public:
-  explicit PlanScope(const State& state, Work* work = nullptr) : state_(state), work_(work) {}
+  PlanScope(const State& state, Work* work) : state_(state), work_(work) {}
   PlanScope(const State& state, const Node& map, std::uint32_t index, Work* work)
       : state_(state),
         work_(work),
@@ -62,7 +62,7 @@ class PlanScope : public ExprScope {
 // What a probe or a compensation sees: the call that it is about.
 class CallScope : public ExprScope {
  public:
-  CallScope(const Invocation& call, const Value& result, Work* work = nullptr)
+  CallScope(const Invocation& call, const Value& result, Work* work)
       : work_(work),
         args_(call.arguments),
         call_(Value::object({{"external_key", call.external_key.text},
@@ -109,17 +109,17 @@ Result<Value> side_arguments_of(const State& state, const Step& about, Role role
     AE_ASSIGN(args, side.args.eval(CallScope(*about.call, about.result, work)));
   }
   const auto& schema = state.plan->tools[side.tool].args_schema;
-  if (schema) AE_TRY(schema->check(args));
+  if (schema) AE_TRY(schema->check(args, work));
   return args;
 }
 
-Result<Value> happened_of(const State& state, const Step& about, const Value& answer) {
-  return state.tool_of(about).probe->happened.eval(CallScope(*about.call, answer));
+Result<Value> happened_of(const State& state, const Step& about, const Value& answer, Work* work) {
+  return state.tool_of(about).probe->happened.eval(CallScope(*about.call, answer, work));
 }
 
 Result<Value> change_of(const State& state, const Step& step, std::size_t index,
-                        const Value& result) {
-  return state.tool_of(step).changes[index].eval(CallScope(*step.call, result));
+                        const Value& result, Work* work) {
+  return state.tool_of(step).changes[index].eval(CallScope(*step.call, result, work));
 }
 
 Result<bool> when_of(const State& state, const Node& node, Work* work) {
@@ -152,20 +152,20 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
     return request_of(node.kind == NodeKind::map ? written["do"]["args"] : written["args"],
                       std::move(args));
   }
-  if (tool.args_schema) AE_TRY(tool.args_schema->check(args));
+  if (tool.args_schema) AE_TRY(tool.args_schema->check(args, work));
   AE_TRY(takes(tool.records, args));
   return args;
 }
 
-Result<Value> opening_of(const State& state, const Node& node) {
+Result<Value> opening_of(const State& state, const Node& node, Work* work) {
   if (node.kind == NodeKind::llm) {
-    AE_ASSIGN(const Value request, arguments_of(state, node));
+    AE_ASSIGN(const Value request, arguments_of(state, node, kNoItem, work));
     return request["messages"];
   }
   const LoopSpec& loop = *node.loop;
   std::vector<Value> messages;
   const auto say = [&](const char* role, const Template& source) -> Status {
-    AE_ASSIGN(Value content, source.eval(PlanScope(state)));
+    AE_ASSIGN(Value content, source.eval(PlanScope(state, work)));
     messages.push_back(Value::object({{"content", std::move(content)}, {"role", role}}));
     return {};
   };
@@ -186,7 +186,7 @@ Result<Value> arguments_of(const State& state, const Step& step, Work* work) {
   if (step.turn == kNoTurn) return arguments_of(state, state.node_of(step), step.item, work);
   const Step& loop = state.steps[step.node];
   if (step.is_loop_call()) return asked_arguments_of(state, loop, step.turn, step.nth);
-  return turn_arguments_of(state, loop, step.turn, notice_of(state, loop));
+  return turn_arguments_of(state, loop, step.turn, notice_of(state, loop), work);
 }
 
 Result<std::string> wait_key_of(const State& state, const Node& node, Work* work) {
@@ -212,8 +212,8 @@ Result<Instant> due_of(const State& state, const Node& node, Instant now, Work* 
   return now + span;
 }
 
-Result<Value> output_of(const State& state) {
-  if (state.plan->output) return state.plan->output->eval(PlanScope(state));
+Result<Value> output_of(const State& state, Work* work) {
+  if (state.plan->output) return state.plan->output->eval(PlanScope(state, work));
   std::vector<Member> members;  // the results of the nodes that nothing depends on
   for (const Node& node : state.plan->nodes) {
     if (node.dependents.empty()) {

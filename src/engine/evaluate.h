@@ -11,14 +11,12 @@
 
 namespace ae::engine {
 
-// What evaluations have cost together, in steps (ExprScope::charge).
-using Work = std::size_t;
-
-// All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them. They add to `work`, if there is any.
+// All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them. They add to
+// `work`, if there is any.
 
 // What entry `index` of the tool's `changes` says of a call that gave `result`. REQUIRES: there is such an entry, and a call.
 Result<Value> change_of(const State& state, const Step& step, std::size_t index,
-                        const Value& result);
+                        const Value& result, Work* work = nullptr);
 // Is a condition met that gave this? null and false are not.
 bool is_met(const Value& value);
 // Is the node's `when` met? REQUIRES: it has one.
@@ -33,9 +31,10 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
 Result<Value> side_arguments_of(const State& state, const Step& about, Role role,
                                 Work* work = nullptr);
 // What a probe's answer says of the call of `about`: null = it did not happen, else its result.
-Result<Value> happened_of(const State& state, const Step& about, const Value& answer);
+Result<Value> happened_of(const State& state, const Step& about, const Value& answer,
+                          Work* work = nullptr);
 // What a loop says first: the messages [system?, user], or those of a node of kind llm. REQUIRES: the node has turns.
-Result<Value> opening_of(const State& state, const Node& node);
+Result<Value> opening_of(const State& state, const Node& node, Work* work = nullptr);
 // The arguments of the call of a step, whichever it is; of a turn of a loop, as they are recorded. REQUIRES: a loop that it
 // belongs to is under way, and this is its newest turn.
 Result<Value> arguments_of(const State& state, const Step& step, Work* work = nullptr);
@@ -46,6 +45,6 @@ Result<std::string> channel_of(const State& state, const Node& node, Work* work 
 // When a timer is due, if it is opened at `now`.
 Result<Instant> due_of(const State& state, const Node& node, Instant now, Work* work = nullptr);
 // The result of a job whose nodes are all done.
-Result<Value> output_of(const State& state);
+Result<Value> output_of(const State& state, Work* work = nullptr);
 
 }  // namespace ae::engine

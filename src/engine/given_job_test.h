@@ -347,17 +347,24 @@ class GivenJob {
 
   // Asks what follows until nothing is left to say, and takes that as one commit.
   GivenJob& go() {
+    std::optional<Unfinished> from;
     while (decides) {
       if (auto due = state.next_due(); due && *due <= now) {
         add(take_in(state, {.kind = Act::Kind::timers}, stamp())->events);
+        from.reset();
       }
-      Decision decision = decide(state, stamp(), limits);
+      Decision decision = decide(state, stamp(), limits, from ? &*from : nullptr);
+      from = decision.unfinished;
+      decisions++;
+      work += decision.work;
+      most_work = std::max(most_work, decision.work);
       ask_again = decision.ask_again;
       to_look_at = decision.confirm;
       if (decision.events.empty() && !decision.confirm.empty() && looks) {
         for (const std::string& key : decision.confirm) looked_at(key);
         continue;
       }
+      if (decision.events.empty() && from) continue;
       if (decision.events.empty()) break;
       add(decision.events);
       for (const StepId& id : decision.perform) performed(id);
@@ -508,6 +515,8 @@ class GivenJob {
   Value said;
   std::optional<Code> refused;
   int releases = 0;
+  std::size_t decisions = 0;
+  Work work = 0, most_work = 0;  // of all decisions; of one
   int attempt_count = 0;
 
  private:

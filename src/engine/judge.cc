@@ -12,7 +12,8 @@ namespace {
 // does not have is null), and so does a member that no job has, and a comparison of values of different types.
 class JudgeScope : public ExprScope {
  public:
-  JudgeScope(const State& state, const Value& args) : state_(state), args_(args) {}
+  JudgeScope(const State& state, const Value& args, Work* work)
+      : state_(state), args_(args), work_(work) {}
   const Value* root(std::string_view name) const override {
     if (name == "args") return &args_;
     return name == "job" ? &state_.job_root : nullptr;
@@ -26,10 +27,14 @@ class JudgeScope : public ExprScope {
     return state_.plan->strict_conditions && root == "job";
   }
   bool mixed_fails() const override { return state_.plan->strict_conditions; }
+  void charge(std::size_t steps) const override {
+    if (work_ != nullptr) *work_ += steps;
+  }
 
  private:
   const State& state_;
   const Value& args_;
+  Work* work_;
 };
 
 Result<bool> holds(const Template& when, const ExprScope& scope, const std::string& where) {
@@ -68,14 +73,14 @@ Result<const PolicyRule*> rule_of(const State& state, const ToolPolicy& tool,
 
 }  // namespace
 
-Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value& args) {
+Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value& args, Work* work) {
   if (const std::string_view missing = not_granted(state, tool); !missing.empty()) {
     return Judgement{.action = PolicyAction::deny,
                      .reason = "a model made this plan, and the agent does not grant it `" +
                                std::string(missing) + "`",
                      .expires = {}};
   }
-  const JudgeScope scope(state, args);
+  const JudgeScope scope(state, args, work);
   AE_ASSIGN(const PolicyRule* rule, rule_of(state, tool, scope));
   Judgement said;
   if (rule) said = {.action = rule->action, .reason = rule->reason, .expires = rule->expires};
@@ -92,9 +97,14 @@ Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value&
 }
 
 Result<Judgement> judge(const State& state, const Step* step, const ToolPolicy& tool,
-                        const Value& args) {
+                        const Value& args, Work* work) {
   if (step && step->role != Role::node) return Judgement{};
-  return judge(state, tool, args);
+  return judge(state, tool, args, work);
+}
+
+bool always_allowed(const State& state, const ToolPolicy& tool) {
+  if (tool.is_model()) return true;
+  return !tool.may_ask() && tool.rules.empty() && not_granted(state, tool).empty();
 }
 
 bool judged_by_arguments(const ToolPolicy& tool) {

@@ -24,10 +24,13 @@ struct Judgement {
 // Fails with expression_failed: a condition that gives no value lets nothing through. In plans with "conditions": "strict" nor
 // does one that looks up an argument which is null or not there, but where it says what else to take; one that reads of .job
 // what no job has; and one that compares values of different types (ExprScope::mixed_fails).
-Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value& args);
+Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value& args,
+                        Work* work = nullptr);
 // The same for the call of a step. nullptr: of a part that is about to begin.
 Result<Judgement> judge(const State& state, const Step* step, const ToolPolicy& tool,
-                        const Value& args);
+                        const Value& args, Work* work = nullptr);
+// Is every call of this tool allowed, whatever its arguments are? A model's is.
+bool always_allowed(const State& state, const ToolPolicy& tool);
 // Can it be told without the arguments, once these are erased?
 bool judged_by_arguments(const ToolPolicy& tool);
 

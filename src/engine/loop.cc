@@ -148,7 +148,7 @@ std::string names_of(const Plan& plan, const LoopSpec& spec) {
 
 // Why a call is not made; nullopt: it is.
 std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, const Value& call,
-                                  std::size_t nth) {
+                                  std::size_t nth, Work* work) {
   const Plan& plan = *state.plan;
   const auto granted = std::ranges::find_if(
       spec.tools, [&](std::uint32_t tool) { return plan.tools[tool].name == call.text("name"); });
@@ -173,22 +173,22 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
     return tool_failure(Code::payload_too_large, "the arguments are too long");
   }
   if (tool.args_schema) {
-    if (auto fits = tool.args_schema->check(arguments); !fits) {
+    if (auto fits = tool.args_schema->check(arguments, work); !fits) {
       return tool_failure(fits.error().code, fits.error().message);
     }
   }
   if (auto fits = takes(tool.records, arguments); !fits) {
     return tool_failure(fits.error().code, fits.error().message);
   }
-  if (auto asked = judge(state, tool, arguments); !asked) {
+  if (auto asked = judge(state, tool, arguments, work); !asked) {
     return tool_failure(asked.error().code, asked.error().message);
   }
   return std::nullopt;
 }
 
 // What the last answer of a node that has turns is as JSON: as its schema wants it, and of a planner a plan.
-Result<Value> usable(const Plan& plan, const Node& node, const Value& answer) {
-  AE_ASSIGN(Value json, json_of_answer(*node.loop->schema, answer));
+Result<Value> usable(const Plan& plan, const Node& node, const Value& answer, Work* work) {
+  AE_ASSIGN(Value json, json_of_answer(*node.loop->schema, answer, work));
   if (node.kind != NodeKind::planner || !only_plans(plan)) return json;
   if (auto made = planned(plan, answer); !made) {
     return fail(Code::plan_invalid, "makes no plan: " + made.error().message);
@@ -210,7 +210,7 @@ Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, c
 }
 
 Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
-                        std::uint32_t before);
+                        std::uint32_t before, Work* work);
 
 // Is this an answer in our words?
 Status is_answer(const Value& answer) {
@@ -284,13 +284,13 @@ std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t
 }
 
 Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
-                                const Value& notice) {
+                                const Value& notice, Work* work) {
   const Node& node = state.node_of(loop);
   const LoopProgress& progress = *loop.loop;
   Conversation conversation;
   Value opening;
   if (turn == 0) {
-    AE_ASSIGN(opening, opening_of(state, node));
+    AE_ASSIGN(opening, opening_of(state, node, work));
     for (const Value& message : opening.items()) conversation.say(message);
   } else {
     const auto before = hash_from_hex(progress.conversation);
@@ -313,15 +313,15 @@ const InvocationId& answer_of(const Step& turn) {
   return turn.call ? turn.call->id : turn.imported->invocation;
 }
 
-Result<Value> choice_of(const State& state, const Step& loop) {
-  return choice_at(state, loop, loop.loop->turns.size() - 1, loop.loop->repairs);
+Result<Value> choice_of(const State& state, const Step& loop, Work* work) {
+  return choice_at(state, loop, loop.loop->turns.size() - 1, loop.loop->repairs, work);
 }
 
 namespace {
 
 // `before`: turns before this one whose answer was to be mended.
 Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
-                        std::uint32_t before) {
+                        std::uint32_t before, Work* work) {
   const LoopSpec& spec = *state.node_of(loop).loop;
   const Step& asked = step_of_turn(state, loop, turn);
   AE_TRY(is_answer(asked.result));
@@ -330,7 +330,7 @@ Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
   for (std::size_t nth = 0; nth < wanted.size(); ++nth) {
     const Value& call = wanted.items()[nth];
     std::vector<Member> one{{"id", call_id(call, turn, nth)}, {"name", call.text("name")}};
-    if (auto refused = refusal_of(state, spec, call, nth)) {
+    if (auto refused = refusal_of(state, spec, call, nth, work)) {
       one.emplace_back("refused", failure_value(*refused));
     }
     calls.push_back(Value::object(std::move(one)));
@@ -338,7 +338,7 @@ Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
   std::vector<Member> choice{{"of", answer_of(asked).text},
                              {"turn", static_cast<std::uint64_t>(turn)}};
   if (calls.empty() && before < spec.repairs && can_be_mended(asked.result)) {
-    if (const auto json = usable(*state.plan, state.node_of(loop), asked.result); !json) {
+    if (const auto json = usable(*state.plan, state.node_of(loop), asked.result, work); !json) {
       choice.emplace_back("repair", cut(json.error().message, kRepairMax));
     }
   }
@@ -408,7 +408,7 @@ std::string unfit_turns(const State& state, const Step& loop) {
       return named + "does not follow from what was said before it";
     }
     if (!of.chosen) continue;
-    const auto choice = choice_at(state, loop, turn, repairs);
+    const auto choice = choice_at(state, loop, turn, repairs, nullptr);
     if (!choice || !is_chosen(state, of, *choice) || !is_asked_for(state, loop, turn)) {
       return named + "is not what the model's answer asks for";
     }
@@ -424,13 +424,13 @@ const Value& asked_arguments_of(const State& state, const Step& loop, std::uint3
   return calls.is_array() && nth < calls.size() ? calls.items()[nth]["arguments"] : kNone;
 }
 
-Result<Value> loop_result_of(const State& state, const Step& loop) {
+Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {
   const Node& node = state.node_of(loop);
   const std::size_t turns = loop.loop->turns.size();
   const Value& answer = step_of_turn(state, loop, turns - 1).result;
   Value json;
   if (node.loop->schema) {
-    auto read = usable(*state.plan, node, answer);
+    auto read = usable(*state.plan, node, answer, work);
     if (!read) return std::unexpected(std::move(read).error().in("the model's last answer"));
     json = *std::move(read);
   }

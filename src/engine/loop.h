@@ -37,7 +37,7 @@ inline constexpr std::size_t kRepairMax = 1'024;
 // Messages of one conversation; then the loop fails.
 inline constexpr std::uint64_t kConversationMax = 10'000;
 
-// All of these: REQUIRES: `loop` is a step of a loop that is under way.
+// All of these: REQUIRES: `loop` is a step of a loop that is under way. They add to `work`, if there is any.
 
 // How many answers its model may give: max_turns, and one more for each that was to be mended.
 std::size_t turns_max(const State& state, const Step& loop);
@@ -51,7 +51,7 @@ bool is_notice(const State& state, const Step& loop, const Value& notice);
 // The arguments of a turn, as they are recorded. REQUIRES: it is the next one, or the newest one without a call. Fails with
 // expression_failed (the prompt), turns_limit.
 Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
-                                const Value& notice);
+                                const Value& notice, Work* work = nullptr);
 // About how many tokens the request of a turn with these arguments has: what the turn before it was taken for, and what
 // came since.
 std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
@@ -64,13 +64,13 @@ const InvocationId& answer_of(const Step& turn);
 // else was chosen than its answer asks for. Empty: nothing.
 std::string unfit_turns(const State& state, const Step& loop);
 // The payload of tool_choice of the newest turn, which has its answer. Fails with tool_output_invalid: no such answer.
-Result<Value> choice_of(const State& state, const Step& loop);
+Result<Value> choice_of(const State& state, const Step& loop, Work* work = nullptr);
 // The arguments of a call that the answer of a turn asked for. REQUIRES: it is among those that are made.
 const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
                                 std::uint32_t nth);
 // What the loop gives: {text, turns, finish_reason?, refusal?, json?}; a node of kind llm and a planner its last answer. Fails with tool_output_invalid: the
 // answer is not as its schema wants it; plan_invalid: it makes no plan. REQUIRES: the newest turn asked for nothing.
-Result<Value> loop_result_of(const State& state, const Step& loop);
+Result<Value> loop_result_of(const State& state, const Step& loop, Work* work = nullptr);
 
 // What is sent when this step's call is performed: its recorded arguments, and of a turn the whole request in our words,
 // {"model", "messages", "tools"?, "temperature"?, "max_tokens"?, "schema"?, "repair"?}. Fails with log_corrupt: the conversation

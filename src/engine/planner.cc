@@ -256,7 +256,8 @@ Result<Value> planned_event(const State& state) {
     asked = last->imported->arguments_hash;
   }
   if (asked.size() != 64) asked = state.hash_of(state.input);
-  return Value::object({{"carried", carried_list(state, replan_of(state, plan, {}))},
+  AE_ASSIGN(const Replan replan, replan_of(state, plan, {}));
+  return Value::object({{"carried", carried_list(state, replan)},
                         {"decision_id", plan->decision.text},
                         {"decision_locked", true},
                         {"plan_hash", to_hex(plan->hash)},

@@ -100,6 +100,8 @@ AE_TEST("property/the order of answers changes neither the end nor what happened
       GivenJob job = job_of(plan);
       RandomWorld world(Failing::goes_on);
       Dice dice(seed * 1000 + order);
+      // And where a decision stops since its work is used up.
+      if (order > 1) job.limits.work_max = std::size_t{1} << dice.below(8);
       job.claim();
       run_to_end(job, world, dice);
       if (::testing::Test::HasFailure()) return;
@@ -230,6 +232,7 @@ AE_TEST("property/many crashes change no result and repeat no effect") {
     Dice dice(seed);
     whole.claim();
     run_to_end(whole, quiet, dice);
+    if (dice.one_in(2)) job.limits.work_max = std::size_t{1} << dice.below(8);
     job.claim();
     for (int steps = 0; step_on(job, world, dice); ++steps) {
       ASSERT_LT(steps, kStepsMax);

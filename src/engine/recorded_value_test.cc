@@ -339,7 +339,7 @@ AE_TEST("recorded value/a fork and another plan go on with the values that stand
   const auto replan_with = [&](std::string_view max) {
     std::string nodes(kAll);
     nodes.replace(nodes.find("'max': 6"), 8, "'max': " + std::string(max));
-    return replan_of(rested, compiled(graph(nodes, kNative)), {});
+    return *replan_of(rested, compiled(graph(nodes, kNative)), {});
   };
   EXPECT_EQ(replan_with("6").carried.size(), 3u);
   EXPECT_EQ(replan_with("8").carried.size(), 2u);

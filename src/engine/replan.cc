@@ -20,8 +20,9 @@ bool has_begun(const Step& step) {
 
 class Replanning {
  public:
-  Replanning(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop)
-      : s_(state), drop_(drop) {
+  Replanning(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
+             Work work_max)
+      : s_(state), drop_(drop), work_max_(work_max) {
     next_.job = state.job;
     next_.input = state.input;
     next_.labels = state.labels;
@@ -30,7 +31,7 @@ class Replanning {
     next_.steps.resize(next_.plan->nodes.size());
     done_.resize(next_.plan->nodes.size());
   }
-  Replan run();
+  Result<Replan> run();
 
  private:
   const Step* same(const Node& node) const;
@@ -47,6 +48,8 @@ class Replanning {
 
   const State& s_;
   const Dropped& drop_;
+  const Work work_max_;
+  mutable Work work_ = 0;
   State next_;              // of the new plan, as far as it is carried: what its expressions read
   std::vector<bool> done_;  // nodes of it that are carried as done
 };
@@ -63,7 +66,7 @@ bool Replanning::can_read(const Template& source) const {
 bool Replanning::same_branch(const Step& step, const Node& node) const {
   if (!node.when) return !step.skipped;
   if (!can_read(*node.when)) return false;
-  const auto taken = when_of(next_, node);
+  const auto taken = when_of(next_, node, &work_);
   return taken && *taken == !step.skipped;
 }
 
@@ -86,7 +89,7 @@ bool Replanning::same_call(const Step& step, const Node& node) const {
   // What the old plan asked for counts, whatever a person made of it.
   if (step.approval && !step.approval->edited_from.empty()) hash = step.approval->edited_from;
   if (hash.empty() || tool != name || (node.has_args && !can_read(node.args))) return false;
-  const auto args = arguments_of(next_, node);
+  const auto args = arguments_of(next_, node, kNoItem, &work_);
   return args && s_.hash_of(*args) == hash;
 }
 
@@ -96,7 +99,8 @@ bool Replanning::same_value(const Step& step, const Node& node) const {
       (node.has_args && !can_read(node.args))) {
     return false;
   }
-  const auto was = arguments_of(s_, step), is = arguments_of(next_, node);
+  const auto was = arguments_of(s_, step, &work_);
+  const auto is = arguments_of(next_, node, kNoItem, &work_);
   return was && is && *was == *is;
 }
 
@@ -139,7 +143,7 @@ bool Replanning::same_loop(const Step& step, const Node& node) const {
     return one.node == step.node && one.role == Role::node && one.turn == 0 && one.is_turn();
   });
   if (first == s_.steps.end() || (!first->call && !first->imported)) return false;
-  const auto opening = opening_of(next_, node);
+  const auto opening = opening_of(next_, node, &work_);
   return opening && *opening == turn_arguments(*first)["messages"];
 }
 
@@ -178,13 +182,20 @@ const Step* Replanning::same(const Node& node) const {
   return nullptr;
 }
 
-Replan Replanning::run() {
+Result<Replan> Replanning::run() {
   Replan replan;
   Needs needs;
   for (const Node& node : next_.plan->nodes) needs.push_back(node.needs);
   std::vector<bool> kept(s_.plan->nodes.size());
   for (const std::uint32_t index : order_of(needs).order) {
     const Step* step = same(next_.plan->nodes[index]);
+    if (work_ > work_max_) {
+      return fail(Code::plan_invalid,
+                  "to compare the new plan with what the job has done takes more than " +
+                      std::to_string(work_max_) +
+                      " steps of its expressions; name nodes in `drop` (--drop NODE), which are "
+                      "not compared");
+    }
     if (step == nullptr) continue;
     replan.carried.push_back({.step = step->node, .node = index});
     kept[step->node] = true;
@@ -213,8 +224,9 @@ bool is_effect(const State& state, const Step& step) {
   return step.committed || success || state.may_have_happened(step);
 }
 
-Replan replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop) {
-  return Replanning(state, std::move(plan), drop).run();
+Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
+                         Work work_max) {
+  return Replanning(state, std::move(plan), drop, work_max).run();
 }
 
 Status may_replan(const State& state) {

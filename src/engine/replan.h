@@ -25,8 +25,11 @@ struct Replan {
   std::vector<Carry> carried;  // by node of the new plan
   Dropped lost;                // nodes of the old plan whose committed effects are not carried
 };
-// REQUIRES: nothing is pending or in doubt (`may_replan`).
-Replan replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop);
+// What a comparison may cost at most, in steps; the evaluation that exceeds it is the last one.
+inline constexpr Work kReplanWorkMax = 10'000'000;
+// Fails with plan_invalid: the comparison costs more than `work_max`. REQUIRES: nothing is pending or in doubt (`may_replan`).
+Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
+                         Work work_max = kReplanWorkMax);
 
 // Has the step's call, of a node or an item, changed the world, or may it have?
 bool is_effect(const State& state, const Step& step);

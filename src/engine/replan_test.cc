@@ -473,7 +473,7 @@ AE_TEST(
       if (job.refused == Code::plan_invalid) {
         ASSERT_TRUE(changed) << "all is carried when all is the same\n" << job.story();
         ASSERT_EQ(job.log.size(), before);
-        const Dropped lost = replan_of(job.state, next, {}).lost;
+        const Dropped lost = replan_of(job.state, next, {})->lost;
         ASSERT_FALSE(lost.empty());
         job.replan(next, {lost.begin(), lost.end()});
         ASSERT_FALSE(job.refused) << job.story();

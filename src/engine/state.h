@@ -31,6 +31,9 @@
 
 namespace ae::engine {
 
+// What evaluations, and checks of values against schemas, have cost together, in steps (ExprScope::charge).
+using Work = std::size_t;
+
 enum class JobStatus : std::uint8_t {
   none,
   queued,

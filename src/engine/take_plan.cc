@@ -75,7 +75,7 @@ Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp) 
   }
   AE_TRY(may_replan(state));
   AE_ASSIGN(const Dropped drop, dropped_of(state, act.payload["drop"]));
-  const Replan replan = replan_of(state, plan, drop);
+  AE_ASSIGN(const Replan replan, replan_of(state, plan, drop));
   Dropped unnamed;
   std::ranges::set_difference(replan.lost, drop, std::inserter(unnamed, unnamed.end()));
   if (!unnamed.empty()) {

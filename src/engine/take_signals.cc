@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/confirm.h"
+#include "engine/decide.h"
 #include "engine/evaluate.h"
 #include "engine/judge.h"
 #include "engine/questions.h"
@@ -69,7 +70,7 @@ Result<Value> duplicate(const State& state, const std::string& key, const Closed
 }
 
 // The key that a wait of the plan will open with; "" = nobody can tell yet.
-std::string coming_key(const State& state, const Node& node) {
+std::string coming_key(const State& state, const Node& node, Work& work) {
   const Step& step = state.steps[node.index];
   if (!node.wait_key) return step.id.text;
   if (!node.wait_key->is_constant()) {
@@ -80,7 +81,7 @@ std::string coming_key(const State& state, const Node& node) {
     });
     if (read.all_steps || !known) return {};
   }
-  const auto named = wait_key_of(state, node);
+  const auto named = wait_key_of(state, node, &work);
   return named ? state.key_of_wait(*named) : std::string();
 }
 
@@ -89,12 +90,14 @@ std::string coming_key(const State& state, const Node& node) {
 Status may_come_early(const State& state, const Act& act, const std::string& key) {
   if (!state.plan) return {};
   Status refused;
+  Work work = 0;
   for (const Node& node : state.plan->nodes) {
+    if (work >= DecideLimits{}.work_max) break;  // it is kept, unless a wait before refuses it
     const StepPhase phase = state.steps[node.index].phase;
     const bool to_come = phase == StepPhase::blocked || phase == StepPhase::ready;
     if (node.kind != NodeKind::wait || node.wait_type != WaitType::human || !to_come) continue;
     if (!act.wait_type.empty() && act.wait_type != to_text(node.wait_type)) continue;
-    if (coming_key(state, node) != key) continue;
+    if (coming_key(state, node, work) != key) continue;
     const auto outcome = outcome_of_answer(node, act.payload);
     if (outcome) return {};
     refused = std::unexpected(outcome.error());

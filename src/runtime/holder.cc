@@ -136,6 +136,7 @@ void Holder::loaded(Result<Stood> stood) {
   durable_ = loaded->row.last_seq;
   if (!stood->state) return give_back(stood->state.error());
   state_ = std::move(*stood->state);
+  unfinished_.reset();
   bytes_ = stood->bytes;
   checkpoint_seq_ = stood->checkpoint_seq;
   checkpoint_bytes_ = stood->checkpoint_bytes;
@@ -464,6 +465,7 @@ void Holder::seen(const engine::Sent& sent, Outcome outcome) {
 // ---------------------------------------------------------------- events
 
 void Holder::add(EventDraft draft) {
+  unfinished_.reset();
   Status applied = engine::apply(state_, draft, batch_time_, host_.plans().source());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
   if (draft.type == EventType::wait_completed) {
@@ -587,10 +589,17 @@ void Holder::collect() {
     for (EventDraft& draft : taken->events) add(std::move(draft));
   }
   while (drafts_.size() < 4096 && !slice_is_over()) {
-    engine::Decision decision = engine::decide(state_, at);
+    engine::Decision decision =
+        engine::decide(state_, at, {}, unfinished_ ? &*unfinished_ : nullptr);
     next_ask_ = decision.ask_again;
     if (!decision.confirm.empty()) confirm(decision.confirm);
-    if (decision.events.empty()) break;
+    if (decision.events.empty()) {
+      unfinished_ = decision.unfinished;
+      if (!unfinished_) break;
+      if (world_.steady.since_start() - slice_began_ < kSliceMax) continue;
+      next_ask_ = at.now;  // others have their turn
+      break;
+    }
     for (EventDraft& draft : decision.events) {
       const bool declares = draft.type == EventType::tool_invocation_started;
       if (declares && async::point_handler != nullptr) {  // by node, so that one job can be chosen
@@ -606,6 +615,7 @@ void Holder::collect() {
         drafts_.back().ledger = ledger_row(job_, call, "INFLIGHT");
       }
     }
+    unfinished_ = decision.unfinished;  // `add` has let go of the last one
     for (StepId& step : decision.perform) to_perform_.push_back(std::move(step));
     if (decision.release) {
       release_ = true;

@@ -230,6 +230,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase_;
   std::vector<async::Done<Status>> noted_;
   std::optional<Instant> next_ask_;
+  std::optional<engine::Unfinished>
+      unfinished_;                // of the last decision, when nothing was added since
   std::uint64_t inbox_read_ = 0;  // the last entry of the inbox that was read
   bool release_ = false;
   std::optional<Error> newer_;  // its inbox holds what a newer program is to read: it is being left

@@ -360,6 +360,85 @@ AE_TEST(
       << "it is tried once";
 }
 
+// How long a job keeps the loop to itself, by a clock that counts how often the runtime looks at it: between two commits, or
+// two turns of another timer.
+class Turns {
+ public:
+  static constexpr Duration kEach = 20ms;
+
+  Turns(Ground& ground, Desk& desk) : ground_(ground) {
+    ground.steady.each = kEach;
+    desk.script = [this](const store::Call& call) {
+      if (call.method == Method::commit) note();
+      return Fault::none;
+    };
+    others();
+  }
+  // The clock is looked at before and after a decision, and by the timers of the runtime.
+  void expect_slices() const {
+    EXPECT_LE(longest_, 50ms + 3 * kEach);
+    EXPECT_GE(ground_.steady.spent(), 4 * longest_) << "there is more to do than a slice holds";
+  }
+
+ private:
+  void note() {
+    longest_ = std::max(longest_, ground_.steady.spent() - noted_);
+    noted_ = ground_.steady.spent();
+  }
+  void others() {
+    note();
+    ground_.loop.after(1ms, [this] { others(); });
+  }
+
+  Ground& ground_;
+  Duration noted_{}, longest_{};
+};
+
+AE_TEST("decide/a job that goes on for long gives the loop away after each slice of 50 ms") {
+  std::string nodes;
+  for (int i = 0; i < 4'000; ++i) {
+    nodes += std::string(i > 0 ? "," : "") + "{'id':'n" + std::to_string(i) +
+             "', 'kind':'tool', 'tool':'do', 'when':'${ false }'}";
+  }
+  Ground ground;
+  Desk desk(ground, "worker", {});
+  Turns turns(ground, desk);
+  desk.runtime->start();
+  desk.create(plan("idempotent", "[" + nodes + "]"));
+  ground.loop.advance(5s);
+  EXPECT_EQ(desk.status(), "completed");
+  turns.expect_slices();
+}
+
+AE_TEST("decide/what a used-up budget holds back is looked at to the end, slice by slice") {
+  // A person is asked about the last call only, which is known when all are evaluated; each of them takes the work of a
+  // decision.
+  std::string nodes;
+  for (int i = 0; i < 40; ++i) {
+    nodes += std::string(i > 0 ? "," : "") + "{'id':'n" + std::to_string(i) +
+             "', 'kind':'tool', 'tool':'do', 'args':{'v':'${ if (\\\"a\\\" * 4000000 | "
+             "contains(\\\"b\\\")) then 0 else " +
+             std::to_string(i) + " end }'}}";
+  }
+  const Value simple = plan("idempotent", "[" + nodes + "]")->task_graph;
+  const Value rules = json("[{'action':'require_approval', 'when':'${ .args.v == 39 }'}]");
+  const Value tool = simple["tools"]["do"].with("rules", rules);
+  const auto compiled = engine::Plan::compile(
+      simple.with("tools", Value::object({{"do", tool}})).with("budget", json("{'tool_calls':0}")));
+  ASSERT_TRUE(compiled) << compiled.error().message;
+  Ground ground;
+  Desk desk(ground, "worker", {});
+  Turns turns(ground, desk);
+  desk.runtime->start();
+  desk.create(*compiled);
+  ground.loop.advance(5s);
+  const auto read = desk.read();
+  EXPECT_EQ(read.state.parked_until, "budget");
+  EXPECT_EQ(read.state.waits.size(), 1U);
+  EXPECT_TRUE(desk.calls.empty());
+  turns.expect_slices();
+}
+
 AE_TEST("versions/a worker of another version goes on, and the log says so") {
   Ground ground;
   Desk desk(ground, "w", {.owned = true});

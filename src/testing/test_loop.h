@@ -108,10 +108,13 @@ class TestLoop final : public async::Loop, public async::Clock {
 class TestSteady final : public async::SteadyClock {
  public:
   explicit TestSteady(TestLoop& loop) : loop_(loop) {}
-  Duration since_start() override { return loop_.now() - TestLoop::kStart; }
+  Duration since_start() override { return loop_.now() - TestLoop::kStart + (spent_ += each); }
+  Duration each{};  // what passes between two looks at it, also within a turn
+  Duration spent() const { return spent_; }  // all of that
 
  private:
   TestLoop& loop_;
+  Duration spent_{};
 };
 
 // Other numbers each time, the same ones in each run; different seeds give different ones.
