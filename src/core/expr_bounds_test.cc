@@ -1,10 +1,14 @@
 // The size of what expressions make, with each shared part counted wherever it occurs: no value, however small in
 // memory, reaches code that would walk it for minutes.
+#include <algorithm>
 #include <ctime>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/expr.h"
+#include "core/expr_functions.h"
 #include "core/json.h"
 #include "testing/test.h"
 
@@ -268,6 +272,238 @@ AE_TEST_SLOW("core/expr/long keys are paid for wherever they are compared or cop
             body + ") as $x | 1)",
         input);
   }
+}
+
+// What a use of the language must cost at least, on the large values of `cost_input`.
+struct Cost {
+  std::string_view name;  // of the function, or ""
+  std::string expression;
+  std::size_t steps = 0;
+};
+
+constexpr std::size_t kBytes = 1u << 20;  // of each text
+constexpr std::size_t kCount = 10'000;    // of the items and members of each container
+constexpr std::size_t kCopied = kBytes / 64;
+constexpr std::size_t kLooked = kBytes / 16;
+constexpr std::size_t kSearched = kBytes / 8;
+
+Value cost_input() {
+  std::vector<Value> numbers;
+  std::vector<Value> texts;
+  std::vector<Value> entries;
+  std::vector<Member> members;
+  std::vector<Member> backwards;  // to sort by code points
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const std::string name = "n" + std::to_string(i * 7'919 % kCount);
+    numbers.emplace_back(std::uint64_t{i * 7'919 % kCount});
+    texts.emplace_back(name);
+    entries.push_back(Value::object({{"key", name}, {"value", 1}}));
+    members.emplace_back(name, 1);
+    backwards.emplace_back((i % 2 == 0 ? "\xEE\x80\x80" : "\xF0\x90\x80\x80") + name, 1);
+  }
+  std::string base64;
+  while (base64.size() < kBytes) base64 += "QUJD";
+  const std::string same(kBytes, 'a');
+  return Value::object({
+      {"text", same},
+      {"text_", same + "b"},
+      {"_text", "b" + same},
+      {"blank", std::string(kBytes, ' ')},
+      {"control", std::string(kBytes, '\x01')},
+      {"base64", base64},
+      {"json", "[" + std::string(kBytes, ' ') + "]"},
+      {"digits", "0." + std::string(390, '0') + "1234567"},
+      {"numbers", Value::array(numbers)},
+      {"texts", Value::array(texts)},
+      {"entries", Value::array(entries)},
+      {"pages", Value::array(std::vector<Value>(16, Value(std::string(kBytes / 16, 'a'))))},
+      {"rows", Value::array(std::vector<Value>(kCount, Value::array({})))},
+      {"object", Value::object(members)},
+      {"backwards", Value::object(backwards)},
+  });
+}
+
+std::vector<Cost> costs() {
+  std::vector<Cost> all = {
+      // Texts that are copied, compared or counted.
+      {"", "$i.text + $i.text", 2 * kCopied},
+      {"", "$i.text * 2", 2 * kCopied},
+      {"", "\"\\($i.text)\\($i.text)\"", 2 * kCopied},
+      {"", "\"\\($i.text, $i.text)\"", 2 * kCopied},
+      {"", "$i.text == $i.text_", kCopied},
+      {"", "$i.text < $i.text_", kCopied},
+      {"", "$i.text[1:2]", kLooked},
+      {"", "$i.text / \"b\"", kSearched},
+      {"", "$i.object[$i.text]", 10 * kCopied},
+      {"", "$i.object | .[$i.text]", 10 * kCopied},
+      {"length", "$i.text | length", kCopied},
+      {"ascii_downcase", "$i.text | ascii_downcase", kCopied},
+      {"ascii_upcase", "$i.text | ascii_upcase", kCopied},
+      {"startswith", "$i.text_ | startswith($i.text)", kCopied},
+      {"endswith", "$i._text | endswith($i.text)", kCopied},
+      {"ltrimstr", "$i.text_ | ltrimstr($i.text)", kCopied},
+      {"rtrimstr", "$i._text | rtrimstr($i.text)", kCopied},
+      {"trim", "$i.blank | trim", kCopied},
+      {"ltrim", "$i.blank | ltrim", kCopied},
+      {"rtrim", "$i.blank | rtrim", kCopied},
+      {"error", "first(($i.text | error)?, 1)", kCopied},
+      {"error", "first(error($i.text)?, 1)", kCopied},
+      {"tostring", "[$i.text] | tostring", kCopied},
+      {"tojson", "$i.text | tojson", kCopied},
+      {"tojson", "$i.control | tojson", kSearched},
+      {"tojson", "{($i.control): 1} | tojson", kSearched},
+      {"tonumber", "[range(100) | $i.digits | tonumber]", 5'000},
+      {"fromjson", "$i.json | fromjson", kLooked},
+      {"fromjson", "$i.numbers | tojson | fromjson", 5 * kCount},
+      {"fromjson", "$i.object | tojson | fromjson", 9 * kCount},
+      {"explode", "$i.text[0:100000] | explode", 100'000},
+      {"implode", "[range(50000) | 97] | implode", 50'000},
+      {"split", "$i.text | split(\"b\")", kSearched},
+      {"split", "$i.text[0:100000] | split(\"\")", 200'000},
+      {"join", "$i.pages | join(\"\")", kCopied},
+      {"join", "[range(100) | 1] | join($i.pages[0])", 100 * kCopied / 16},
+      {"index", "$i.text | index(\"ab\")", kSearched},
+      {"rindex", "$i.text | rindex(\"ab\")", kSearched},
+      {"indices", "$i.text | indices(\"ab\")", kSearched},
+      // Each occurrence prepares the search for the next one.
+      {"indices", "$i.text[0:70000] | indices($i.pages[0])", 4'000 * kBytes / 16 / 8},
+      {"contains", "$i.text | contains(\"ab\")", kSearched},
+      {"inside", "\"ab\" | inside($i.text)", kSearched},
+      {"reverse", "$i.text | reverse", kLooked},
+      {"utf8bytelength", "$i.text | utf8bytelength", 1},
+      {"", "@json \"\\($i.control)\"", kSearched},
+      {"", "@uri \"\\($i.text)\"", kLooked},
+      {"", "@base64 \"\\($i.text)\"", kLooked},
+      {"", "@base64d \"\\($i.base64)\"", kLooked},
+      {"", "@html \"\\($i.text)\"", kLooked},
+      {"", "@csv \"\\([$i.text])\"", kSearched},
+      {"", "@tsv \"\\([$i.text])\"", kSearched},
+      // Containers that are walked or made.
+      {"", "$i.numbers + $i.numbers", 2 * kCount},
+      {"", "$i.numbers - []", kCount},
+      {"", "$i.numbers - [-1, -2]", 2 * kCount},
+      {"", "$i.object + {a: 1}", kCount},
+      {"", "$i.object * {a: 1}", kCount},
+      {"", "$i.numbers == $i.numbers", kCount},
+      {"", "$i.object == $i.object", 2 * kCount},
+      {"", "$i.numbers[0:9999]", 9'999},
+      {"", "[$i.numbers[]]", 2 * kCount},
+      {"", "[$i.object[]]", 2 * kCount},
+      {"", "[range(100) | 1e308 % 3]", 100 * 8},
+      {"", "{a: $i.text, b: 1} | .a", 2},
+      {"map", "$i.numbers | map(.)", 2 * kCount},
+      {"map_values", "$i.numbers | map_values(.)", 2 * kCount},
+      {"map_values", "$i.object | map_values(.)", 2 * kCount},
+      {"with_entries", "$i.object | with_entries(.)", 7 * kCount},
+      {"to_entries", "$i.object | to_entries", 4 * kCount},
+      {"to_entries", "$i.numbers | to_entries", 3 * kCount},
+      {"from_entries", "$i.entries | from_entries", 5 * kCount},
+      {"from_entries", "($i.object + {key: \"a\"}) as $o | [range(100) | $o] | from_entries",
+       kCount + 10'000},
+      {"keys", "$i.object | keys", kCount},
+      {"keys", "$i.backwards | keys", 3 * kCount},
+      {"keys", "$i.numbers | keys", kCount},
+      {"keys_unsorted", "$i.object | keys_unsorted", kCount},
+      {"has", "$i.object | has($i.text)", 10 * kCopied},
+      {"in", "$i.text | in($i.object)", 10 * kCopied},
+      {"getpath", "$i | getpath([\"object\", $i.text])", 10 * kCopied},
+      {"contains", "$i.object | contains({($i.text): 1})", 10 * kCopied},
+      {"contains", "$i.numbers | contains([-1])", kCount},
+      {"inside", "[-1] | inside($i.numbers)", kCount},
+      {"add", "$i.numbers | add", kCount},
+      {"add", "$i.pages | add", kCopied},
+      {"add", "$i.rows | add", kCount},
+      {"add", "$i.entries | add", 2 * kCount},
+      {"add", "add($i.numbers[])", 2 * kCount},
+      {"flatten", "$i.numbers | flatten", kCount},
+      {"flatten", "$i.rows | flatten(1)", kCount},
+      {"reverse", "$i.numbers | reverse", kCount},
+      {"sort", "$i.numbers | sort", 5 * kCount},
+      {"sort", "$i.texts | sort", 5 * kCount},
+      {"sort_by", "$i.entries | sort_by(.key)", 5 * kCount},
+      {"group_by", "$i.entries | group_by(.key)", 5 * kCount},
+      {"unique", "$i.numbers | unique", 5 * kCount},
+      {"unique_by", "$i.entries | unique_by(.key)", 5 * kCount},
+      {"min", "$i.numbers | min", kCount},
+      {"max", "$i.numbers | max", kCount},
+      {"min_by", "$i.entries | min_by(.key)", 2 * kCount},
+      {"max_by", "$i.entries | max_by(.key)", 2 * kCount},
+      {"transpose", "$i.rows | transpose", kCount},
+      {"transpose", "[$i.numbers] | transpose", kCount},
+      {"index", "$i.numbers | index(-1)", kCount},
+      {"rindex", "$i.numbers | rindex(-1)", kCount},
+      {"indices", "$i.numbers | indices([-1])", kCount},
+      {"any", "$i.numbers | any(. < 0)", 2 * kCount},
+      {"any", "any($i.numbers[]; . < 0)", 2 * kCount},
+      {"all", "$i.numbers | all(. >= 0)", 2 * kCount},
+      {"IN", "[-1 | IN($i.numbers[])]", 2 * kCount},
+      {"select", "[$i.numbers[] | select(. > 5)]", 2 * kCount},
+      {"first", "first($i.numbers[] | select(. < 0), 1)", 2 * kCount},
+      {"last", "last($i.numbers[])", kCount},
+      {"limit", "[limit(9999; $i.numbers[])]", 9'999},
+      {"nth", "nth(9999; $i.numbers[])", 9'999},
+      {"isempty", "isempty($i.numbers[] | select(. < 0))", 2 * kCount},
+      {"range", "[range(10000)]", 2 * kCount},
+      {"tojson", "$i.numbers | tojson", 2 * kCount},
+      {"tostring", "$i.object | tostring", 2 * kCount},
+  };
+  // What looks at one value, however large.
+  for (const std::string_view name :
+       {"type",    "not",     "toarray", "floor",   "ceil",      "round",   "trunc",
+        "abs",     "fabs",    "sqrt",    "ascii",   "empty",     "nulls",   "booleans",
+        "numbers", "strings", "arrays",  "objects", "iterables", "scalars", "values"}) {
+    all.push_back({name, "[9 | " + std::string(name) + "]", 3});
+  }
+  return all;
+}
+
+AE_TEST_SLOW("core/expr/each function and operator pays for what it walks and makes") {
+  const OneInput scope(cost_input());
+  std::set<std::string_view> covered;
+  for (const Cost& cost : costs()) {
+    covered.insert(cost.name);
+    // Of the result only the evaluation counts, not what it takes to walk it afterwards.
+    const auto parsed = Expr::parse(".input as $i | (" + cost.expression + ") as $x | 1");
+    if (!parsed) {
+      ADD_FAILURE() << cost.expression << ": " << parsed.error().message;
+      continue;
+    }
+    scope.charged = 0;
+    const auto value = parsed->eval(scope);
+    if (!value && value.error().message.find("steps an evaluation may take") == std::string::npos) {
+      ADD_FAILURE() << cost.expression << ": " << value.error().message;
+    }
+    EXPECT_GE(scope.charged, std::min(cost.steps, ExprLimits{}.fuel)) << cost.expression;
+  }
+  for (const auto table : {expr::operations(), expr::value_functions(), expr::text_functions()}) {
+    for (const expr::Function& function : table) {
+      EXPECT_TRUE(covered.contains(function.name)) << function.name << " has no row here";
+    }
+  }
+}
+
+AE_TEST("core/expr/a look-up among many members costs more than one among few") {
+  std::vector<Member> members;
+  for (int i = 0; i < 100'000; ++i) members.emplace_back("n" + std::to_string(i), 1);
+  const OneInput many(Value::object(members));
+  const OneInput few(Value::object({{"n7", 1}}));
+  const auto expr = Expr::parse(".input.n7");
+  ASSERT_TRUE(expr);
+  ASSERT_TRUE(expr->eval(many));
+  ASSERT_TRUE(expr->eval(few));
+  EXPECT_GE(many.charged, few.charged + 10);
+}
+
+AE_TEST("core/template/what stands in a longer string is paid for as it is written") {
+  const OneInput scope(cost_input());
+  const auto cost_of = [&](std::string_view text) {
+    scope.charged = 0;
+    EXPECT_TRUE(Template::compile(Value(text))->eval(scope)) << text;
+    return scope.charged;
+  };
+  EXPECT_GE(cost_of("so: ${ .input.text }"), kCopied);
+  EXPECT_GE(cost_of("so: ${ .input.numbers }"), 2 * kCount);
+  EXPECT_GE(cost_of("so: ${ [.input.control] }"), 5 * kBytes / 16);
 }
 
 AE_TEST("core/expr/an evaluation tells its scope what it cost") {

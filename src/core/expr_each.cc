@@ -117,9 +117,11 @@ bool Eval::each_member(const Node& n, const Value& in, std::vector<Value>& flat,
 bool Eval::each_text(const Node& n, const Value& in, std::size_t left,
                      std::vector<std::string>& texts, Sink sink) {
   if (left == 0) {
+    std::size_t bytes = n.texts[0].size();
+    for (std::size_t i = 0; i < texts.size(); ++i) bytes += texts[i].size() + n.texts[i + 1].size();
+    if (!spend_text(n, bytes) || !may_make_text(n, static_cast<double>(bytes))) return false;
     std::string text = n.texts[0];
-    for (std::size_t i = 0; i < texts.size(); ++i) text += texts[i] + n.texts[i + 1];
-    if (!spend_text(n, text.size())) return false;
+    for (std::size_t i = 0; i < texts.size(); ++i) text.append(texts[i]).append(n.texts[i + 1]);
     const Value v(std::move(text));
     return made(n, v) && sink(v);
   }

@@ -25,7 +25,13 @@ Result<Value> run(const Program& program, const ExprScope& scope, const ExprLimi
 
 std::size_t walking_cost(const Value& v) {
   const Value::Extent extent = v.extent();
-  return extent.values / 8 + extent.bytes / 64;
+  return extent.values / 2 + extent.bytes / 64;
+}
+
+std::size_t writing_cost(const Value& v) {
+  const Value::Extent extent = v.extent();
+  if (v.is_string()) return extent.bytes / 64;
+  return std::size_t{2} * extent.values + extent.bytes / 64;
 }
 
 Result<Value> Eval::run() {
@@ -86,6 +92,11 @@ bool Eval::number(const Node& node, double d, Value& out) {
   return true;
 }
 
+bool Eval::spend_written(const Node& node, std::string_view text) {
+  if (!spend_text(node, text.size())) return false;
+  return !has_escapes(text) || spend(node, text.size() / 8);
+}
+
 bool Eval::weigh(const Node& node, const Value& v) {
   if (v.extent().values > fuel_) {  // known before it is walked
     fuel_ = 0;
@@ -100,13 +111,13 @@ bool Eval::weigh(const Node& node, const Value& v) {
     const auto [value, depth] = todo.back();
     todo.pop_back();
     if (depth > work_depth_max()) return fail(node, "the value nests too deep to be written");
-    if (value->is_string() && !spend_text(node, value->as_string().size())) return false;
+    if (value->is_string() && !spend_written(node, value->as_string())) return false;
     if (!spend(node, 1 + value->size())) return false;
     if (value->is_array()) {
       for (const Value& item : value->items()) todo.push_back({&item, depth + 1});
     } else if (value->is_object()) {
       for (const auto& [key, member] : value->members()) {
-        if (!spend_text(node, key.size())) return false;
+        if (!spend_written(node, key)) return false;
         todo.push_back({&member, depth + 1});
       }
     }
@@ -147,7 +158,7 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
     }
     case Op::all_steps:
       out = scope_.steps();
-      return spend(n, out.size()) && made(n, out);
+      return spend(n, 4 * out.size()) && made(n, out);
     case Op::literal:
       out = n.value;
       return true;
@@ -306,8 +317,7 @@ bool Eval::make_object(const Node& n, const std::vector<Value>& flat, Value& out
     if (!spend_text(n, flat[i].as_string().size())) return false;
     members.emplace_back(flat[i].as_string(), flat[i + 1]);
   }
-  out = object_of(std::move(members));
-  return made(n, out);
+  return object_of(*this, n, std::move(members), out) && made(n, out);
 }
 
 bool Eval::one_text(const Node& n, const Value& in, Value& out) {

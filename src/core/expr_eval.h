@@ -43,9 +43,15 @@ class Eval {
   // For the functions: each returns false when the evaluation has failed and must end.
   bool spend(const Node& node, std::size_t n) { return spend_at(node.at, n); }
   bool spend_text(const Node& node, std::size_t bytes) { return spend_at(node.at, 1 + bytes / 64); }
+  // Of text that is not copied or compared in one go: where each byte is looked at, and where another text is searched
+  // for, which may begin anywhere in it.
+  bool spend_bytes(const Node& node, std::size_t bytes) { return spend_at(node.at, bytes / 16); }
+  bool spend_search(const Node& node, std::size_t bytes) { return spend_at(node.at, bytes / 8); }
   bool fail(const Node& node, std::string_view message) { return fail_at(node.at, message); }
   bool compare(const Node& node, const Value& a, const Value& b, std::strong_ordering& out);
   bool number(const Node& node, double d, Value& out);
+  // Of a text as JSON writes it.
+  bool spend_written(const Node& node, std::string_view text);
   // Pays for writing or walking all of a value; fails when it nests too deep.
   bool weigh(const Node& node, const Value& v);
   // The value at a key of an object or an index of an array.
@@ -134,6 +140,8 @@ const Value& null_value();
 
 // What it takes to walk a value, in steps: for the budgets that count more than evaluation.
 std::size_t walking_cost(const Value& v);
+// What it takes at least to write it: twice a step for each value, as Eval::weigh takes them.
+std::size_t writing_cost(const Value& v);
 
 // Evaluates with what is left of `fuel`, for those that evaluate several expressions on one budget.
 Result<Value> run(const Program& program, const ExprScope& scope, const ExprLimits& limits,

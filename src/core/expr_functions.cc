@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/expr_eval.h"
 #include "core/json.h"
+#include "core/order.h"
 
 namespace ae::expr {
 namespace {
@@ -205,14 +207,20 @@ std::size_t code_points(std::string_view text) {
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-Value object_of(std::vector<Member> members) {
+bool object_of(Eval& eval, const Node& node, std::vector<Member> members, Value& out) {
   const auto less = [](const Member& a, const Member& b) { return key_less(a.first, b.first); };
-  std::ranges::stable_sort(members, less);
+  if (!std::ranges::is_sorted(members, less)) {
+    std::size_t key_bytes = 0;
+    for (const Member& member : members) key_bytes += member.first.size();
+    if (!eval.spend(node, sort_cost(members.size(), key_bytes))) return false;
+    std::ranges::stable_sort(members, less);
+  }
   // Unique from the back, so that the last of equal keys stays.
   const auto same = [](const Member& a, const Member& b) { return a.first == b.first; };
   const auto kept = std::unique(members.rbegin(), members.rend(), same);
   members.erase(members.begin(), kept.base());
-  return Value::object(std::move(members));
+  out = Value::object(std::move(members));
+  return true;
 }
 
 bool depth_within(const Value& v, std::size_t depth_max) { return v.extent().depth <= depth_max; }

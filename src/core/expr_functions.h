@@ -70,8 +70,8 @@ bool is_legal(double number);
 std::string_view kind_name(const Value& v);
 // Number of code points. REQUIRES: valid UTF-8.
 std::size_t code_points(std::string_view text);
-// An object of these members; of equal keys the last wins.
-Value object_of(std::vector<Member> members);
+// An object of these members; of equal keys the last wins. Pays for sorting them.
+bool object_of(Eval& eval, const Node& node, std::vector<Member> members, Value& out);
 // Whether a value nests at most `depth_max` containers deep.
 bool depth_within(const Value& v, std::size_t depth_max);
 inline bool truthy(const Value& v) { return !v.is_null() && !(v.is_bool() && !v.as_bool()); }

@@ -5,6 +5,7 @@
 #include "core/expr_eval.h"
 #include "core/expr_functions.h"
 #include "core/json.h"
+#include "core/order.h"
 
 namespace ae::expr {
 namespace {
@@ -70,7 +71,7 @@ Eval::Found Eval::slice(const Suffix& s, const Value& v, const Value* from, cons
   }
   if (v.is_string()) {
     const std::string& text = v.as_string();
-    if (!spend_at(s.at, 1 + text.size() / 64)) return Found::failed;
+    if (!spend_at(s.at, 1 + text.size() / 16)) return Found::failed;
     const Range range = slice_range(from, to, code_points(text));
     const std::size_t start = code_point_offset(text, range.from);
     const std::string_view rest = std::string_view(text).substr(start);
@@ -121,7 +122,7 @@ Eval::Found Eval::look_up(const Suffix& s, const Value& v, const Value* from, co
   const bool by_name = s.kind == Suffix::Kind::field || from->is_string();
   const std::string& name = s.kind == Suffix::Kind::field || !by_name ? s.name : from->as_string();
   found = &null_value();
-  if (s.kind != Suffix::Kind::field && !spend_at(s.at, name.size() / 64)) return Found::failed;
+  if (by_name && !spend_at(s.at, find_cost(v.size(), name))) return Found::failed;
   if (v.is_object() && by_name) {
     const Value* member = v.find(name);
     if (member != nullptr) found = member;

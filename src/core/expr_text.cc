@@ -37,8 +37,17 @@ bool tojson(const Call& c) { return c.eval.weigh(c.node, c.in) && give(c, Value(
 bool fromjson(const Call& c) {
   if (!need_text(c)) return false;
   const std::string& text = c.in.as_string();
-  // A byte of JSON can be a value: what is read is paid for before.
-  if (!c.eval.spend(c.node, text.size() / 4)) return false;
+  // What is read is paid for before: each value behind one of these, and what sorts the members of an object.
+  std::size_t members = 0;
+  std::size_t values = 1;
+  for (const char ch : text) {
+    members += ch == ':' ? 1u : 0u;
+    values += ch == ',' || ch == '[' || ch == '{' ? 1u : 0u;
+  }
+  if (!c.eval.spend_bytes(c.node, text.size()) ||
+      !c.eval.spend(c.node, 3 * values + 2 * members + sort_cost(members, 0))) {
+    return false;
+  }
   auto value = parse_json(text, {.depth_max = c.eval.work_depth_max() / 2});
   if (!value) return c.eval.fail(c.node, value.error().message);
   return give(c, std::move(*value));
@@ -46,7 +55,9 @@ bool fromjson(const Call& c) {
 
 bool tonumber(const Call& c) {
   if (c.in.is_number()) return give(c, Value(c.in));
-  if (!need_text(c)) return false;
+  if (!need_text(c) ||
+      !c.eval.spend_search(c.node, std::min<std::size_t>(c.in.as_string().size(), 400)))
+    return false;
   auto value =
       c.in.as_string().size() > 400 ? Result<Value>(Value()) : parse_json(c.in.as_string());
   if (!value || !value->is_number()) {
@@ -145,10 +156,10 @@ bool rtrimstr(const Call& c) {
 template <bool Left, bool Right>
 bool trim(const Call& c) {
   if (!need_text(c)) return false;
-  constexpr std::string_view kBlanks = " \t\n\v\f\r";
+  const auto is_blank = [](char ch) { return ch == ' ' || (ch >= '\t' && ch <= '\r'); };
   std::string_view text = c.in.as_string();
-  if (Left) text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  if (Right) text = text.substr(0, text.find_last_not_of(kBlanks) + 1);
+  while (Left && !text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (Right && !text.empty() && is_blank(text.back())) text.remove_suffix(1);
   return give(c, Value(text));
 }
 
@@ -185,11 +196,12 @@ bool positions_in_text(const Call& c, std::vector<Value>& out) {
   const std::string& text = c.in.as_string();
   const std::string& wanted = c.args[0].as_string();
   if (wanted.empty()) return true;
+  if (!c.eval.spend_search(c.node, text.size())) return false;
   std::size_t counted = 0;  // bytes whose code points are in `position`
   std::size_t position = 0;
   for (std::size_t at = find_text(text, wanted, 0); at != text.npos;
        at = find_text(text, wanted, at + 1)) {
-    if (!c.eval.spend_text(c.node, wanted.size())) return false;
+    if (!c.eval.spend(c.node, 1) || !c.eval.spend_search(c.node, wanted.size())) return false;
     position += code_points(std::string_view(text).substr(counted, at - counted));
     counted = at;
     out.emplace_back(static_cast<std::uint64_t>(position));
@@ -394,8 +406,9 @@ bool split_text(Eval& eval, const Node& node, std::string_view text, std::string
   std::vector<Value> parts;
   const auto put = [&](std::string_view part) {
     parts.emplace_back(part);
-    return eval.spend(node, 1 + part.size() / 64);
+    return eval.spend(node, 2 + part.size() / 64);
   };
+  if (!eval.spend_search(node, text.size() + by.size())) return false;
   std::size_t from = 0;
   if (by.empty()) {
     for (std::size_t i = 0; i < text.size(); from = i) {
@@ -431,7 +444,9 @@ bool apply_format(Eval& eval, const Node& node, Format format, const Value& v, s
     write_canonical(v, out);
     return true;
   }
-  if (format == Format::csv || format == Format::tsv) return append_row(eval, node, format, v, out);
+  if (format == Format::csv || format == Format::tsv) {
+    return eval.spend_search(node, v.extent().bytes) && append_row(eval, node, format, v, out);
+  }
   std::string text;
   if (!append_text(eval, node, v, text)) return false;
   // Each of these writes at most six bytes for one.

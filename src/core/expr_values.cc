@@ -8,6 +8,7 @@
 #include "core/expr_eval.h"
 #include "core/expr_functions.h"
 #include "core/json.h"
+#include "core/order.h"
 
 namespace ae::expr {
 namespace {
@@ -80,10 +81,14 @@ bool add(Eval& eval, const Node& node, const Value& a, const Value& b, Value& ou
   switch (a.kind()) {
     case Value::Kind::number:
       return eval.number(node, a.as_number() + b.as_number(), out);
-    case Value::Kind::string:
-      if (!eval.spend_text(node, a.as_string().size() + b.as_string().size())) return false;
+    case Value::Kind::string: {
+      const std::size_t bytes = a.as_string().size() + b.as_string().size();
+      if (!eval.spend_text(node, bytes) || !eval.may_make_text(node, static_cast<double>(bytes))) {
+        return false;
+      }
       out = Value(a.as_string() + b.as_string());
       return true;
+    }
     case Value::Kind::array: {
       if (!eval.spend(node, a.size() + b.size())) return false;
       std::vector<Value> items;
@@ -105,6 +110,7 @@ bool add(Eval& eval, const Node& node, const Value& a, const Value& b, Value& ou
 bool subtract(Eval& eval, const Node& node, const Value& a, const Value& b, Value& out) {
   if (a.is_number() && b.is_number()) return eval.number(node, a.as_number() - b.as_number(), out);
   if (!a.is_array() || !b.is_array()) return cannot(eval, node, "subtract", a, b);
+  if (!eval.spend(node, a.size())) return false;
   std::vector<Value> items;
   for (const Value& item : a.items()) {
     bool found = false;
@@ -116,7 +122,6 @@ bool subtract(Eval& eval, const Node& node, const Value& a, const Value& b, Valu
     }
     if (!found) items.push_back(item);
   }
-  if (!eval.spend(node, a.size())) return false;
   out = Value::array(std::move(items));
   return true;
 }
@@ -136,8 +141,10 @@ bool repeat(Eval& eval, const Node& node, const std::string& text, double times,
   }
   std::string repeated;
   repeated.reserve(static_cast<std::size_t>(bytes));
-  if (!text.empty()) {
-    for (double i = 0; i < count; ++i) repeated += text;
+  repeated = text;
+  const auto whole = static_cast<std::size_t>(bytes);
+  while (repeated.size() < whole) {  // doubled: in few large pieces
+    repeated.append(repeated, 0, std::min(repeated.size(), whole - repeated.size()));
   }
   out = Value(std::move(repeated));
   return true;
@@ -163,9 +170,13 @@ bool divide(Eval& eval, const Node& node, const Value& a, const Value& b, Value&
 // Of the whole parts of both; the sign is the dividend's.
 bool modulo(Eval& eval, const Node& node, const Value& a, const Value& b, Value& out) {
   if (!a.is_number() || !b.is_number()) return cannot(eval, node, "take the remainder of", a, b);
+  const double from = std::trunc(a.as_number());
   const double by = std::trunc(b.as_number());
   if (by == 0) return eval.fail(node, "cannot take a remainder by zero");
-  return eval.number(node, std::fmod(std::trunc(a.as_number()), by), out);
+  // fmod takes a step for each bit that one is longer than the other.
+  const int longer = from == 0 ? 0 : std::max(std::ilogb(from) - std::ilogb(by), 0);
+  if (!eval.spend(node, static_cast<std::size_t>(longer) / 128)) return false;
+  return eval.number(node, std::fmod(from, by), out);
 }
 
 // Numbers.
@@ -230,8 +241,8 @@ bool contains(const Call& c, const Value& a, const Value& b, std::size_t depth, 
   out = true;
   if (a.is_object() && b.is_object()) {
     for (const auto& [key, value] : b.members()) {
+      if (!c.eval.spend(c.node, 1 + find_cost(a.size(), key))) return false;
       const Value* member = a.find(key);
-      if (!c.eval.spend(c.node, 1 + key.size() / 64)) return false;
       if (member == nullptr) {
         out = false;
       } else if (!contains(c, *member, value, depth + 1, out)) {
@@ -253,8 +264,9 @@ bool contains(const Call& c, const Value& a, const Value& b, std::size_t depth, 
     return true;
   }
   if (a.is_string() && b.is_string()) {
+    if (!c.eval.spend_search(c.node, a.as_string().size() + b.as_string().size())) return false;
     out = find_text(a.as_string(), b.as_string(), 0) != std::string::npos;
-    return c.eval.spend_text(c.node, a.as_string().size() + b.as_string().size());
+    return true;
   }
   auto order = std::strong_ordering::less;
   if (!c.eval.compare(c.node, a, b, order)) return false;
@@ -277,7 +289,7 @@ bool inside(const Call& c) { return contains_checked(c, c.args[0], c.in); }
 
 bool has(const Call& c, const Value& container, const Value& key) {
   if (container.is_object() && key.is_string()) {
-    if (!c.eval.spend(c.node, key.as_string().size() / 64)) return false;
+    if (!c.eval.spend(c.node, find_cost(container.size(), key.as_string()))) return false;
     return give(c, Value(container.find(key.as_string()) != nullptr));
   }
   if (container.is_array() && key.is_number()) {
@@ -320,9 +332,12 @@ bool keys(const Call& c) {
     keys.emplace_back(key);
   }
   // The order of texts, which beyond U+D7FF is not that of members.
-  if (c.node.function->name == "keys") {
-    std::ranges::stable_sort(
-        keys, [](const Value& a, const Value& b) { return a.as_string() < b.as_string(); });
+  const auto less = [](const Value& a, const Value& b) { return a.as_string() < b.as_string(); };
+  if (c.node.function->name == "keys" && !std::ranges::is_sorted(keys, less)) {
+    std::size_t bytes = 0;
+    for (const Value& key : keys) bytes += key.as_string().size();
+    if (!c.eval.spend(c.node, sort_cost(keys.size(), bytes))) return false;
+    std::ranges::stable_sort(keys, less);
   }
   return give(c, Value::array(std::move(keys)));
 }
@@ -355,6 +370,8 @@ bool from_entries(const Call& c) {
       return c.eval.fail(c.node,
                          std::string("an entry is {key, value}, not ").append(kind_name(entry)));
     }
+    // Up to ten names are looked up.
+    if (!c.eval.spend(c.node, 1 + 10 * find_cost(entry.size(), ""))) return false;
     const auto first_of = [&](std::initializer_list<std::string_view> names) {
       for (const std::string_view name : names) {
         const Value* found = entry.find(name);
@@ -371,21 +388,20 @@ bool from_entries(const Call& c) {
     if (!c.eval.spend(c.node, 1) || !append_text(c.eval, c.node, key, name)) return false;
     members.emplace_back(std::move(name), first_of({"value", "v", "Value", "V"}));
   }
-  return give(c, object_of(std::move(members)));
+  return object_of(c.eval, c.node, std::move(members), c.out);
 }
 
 // Arrays.
 
 bool add_all(const Call& c) {
+  if (!c.in.is_array() && !c.in.is_object()) return wrong(c, "an array or object");
+  if (!c.eval.spend(c.node, c.in.size())) return false;
   std::vector<Value> items;
   if (c.in.is_array()) {
     items.assign(c.in.items().begin(), c.in.items().end());
-  } else if (c.in.is_object()) {
-    for (const auto& [key, value] : c.in.members()) items.push_back(value);
   } else {
-    return wrong(c, "an array or object");
+    for (const auto& [key, value] : c.in.members()) items.push_back(value);
   }
-  if (!c.eval.spend(c.node, items.size())) return false;
   // Texts and arrays are put together in one go, not copied for each.
   const auto all = [&](Value::Kind kind) {
     return !items.empty() &&
@@ -445,7 +461,6 @@ bool flatten(const Call& c) {
 bool reverse(const Call& c) {
   if (c.in.is_null()) return give(c, Value::array({}));
   if (c.in.is_string()) {
-    std::vector<std::string_view> characters;
     if (!c.eval.spend(c.node, c.in.as_string().size() / 4)) return false;
     std::string text;
     const std::string& s = c.in.as_string();
@@ -458,14 +473,15 @@ bool reverse(const Call& c) {
     return give(c, Value(std::move(text)));
   }
   if (!c.in.is_array()) return wrong(c, "an array");
-  return give_array(c, {c.in.items().rbegin(), c.in.items().rend()});
+  if (!c.eval.spend(c.node, c.in.size())) return false;
+  return give(c, Value::array({c.in.items().rbegin(), c.in.items().rend()}));
 }
 
 // Positions of the items, sorted by their keys; equal ones stay in order.
 bool sorted_positions(const Call& c, std::span<const Value> keys, std::vector<std::size_t>& out) {
+  if (!c.eval.spend(c.node, keys.size())) return false;
   out.resize(keys.size());
   std::iota(out.begin(), out.end(), std::size_t{0});
-  if (!c.eval.spend(c.node, keys.size())) return false;
   bool ok = true;
   // Once the fuel is out nothing is less than anything, which ends every loop of the sort.
   std::stable_sort(out.begin(), out.end(), [&](std::size_t a, std::size_t b) {
@@ -549,6 +565,7 @@ bool nth(const Call& c) {
 
 bool transpose(const Call& c) {
   if (!c.in.is_array()) return wrong(c, "an array of arrays");
+  if (!c.eval.spend(c.node, c.in.size())) return false;
   std::size_t width = 0;
   for (const Value& row : c.in.items()) {
     if (!row.is_array()) return c.eval.fail(c.node, "transpose needs an array of arrays");

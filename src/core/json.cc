@@ -493,6 +493,13 @@ constexpr auto kEscapeOf = [] {
   return table;
 }();
 
+// How many bytes at the front need no escape.
+std::size_t plain_part(std::string_view text) {
+  std::size_t i = plain_prefix(text);
+  while (i < text.size() && kEscapeOf[static_cast<unsigned char>(text[i])] == 0) ++i;
+  return i;
+}
+
 }  // namespace
 
 Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
@@ -510,39 +517,40 @@ Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits) {
 
 void write_canonical_string(std::string_view text, std::string& out) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  const auto is_plain = [](char c) { return kEscapeOf[static_cast<unsigned char>(c)] == 0; };
-  std::size_t i = plain_prefix(text);
-  while (i < text.size() && is_plain(text[i])) ++i;
-  if (i == text.size()) {  // nearly always
-    const std::size_t at = out.size();
-    const std::size_t end = at + text.size() + 2;  // g++ 12 hands the function a larger number
-    out.resize_and_overwrite(end, [&](char* begin, std::size_t) {
-      begin[at] = '"';
-      std::memcpy(begin + at + 1, text.data(), text.size());
-      begin[end - 1] = '"';
-      return end;
-    });
-    return;
+  const std::size_t plain = plain_part(text);
+  std::size_t size = text.size();
+  for (const char c : text.substr(plain)) {
+    const char escape = kEscapeOf[static_cast<unsigned char>(c)];
+    size += escape == 0 ? 0 : escape == 'u' ? 5 : 1;
   }
-  out += '"';
-  std::size_t from = 0;
-  for (; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const char escape = kEscapeOf[c];
-    if (escape == 0) continue;
-    out.append(text, from, i - from);
-    from = i + 1;
-    out += '\\';
-    out += escape;
-    if (escape == 'u') {
-      out += "00";
-      out += kDigits[c >> 4];
-      out += kDigits[c & 15];
+  const std::size_t at = out.size();
+  const std::size_t end = at + size + 2;  // g++ 12 hands the function a larger number
+  out.resize_and_overwrite(end, [&](char* begin, std::size_t) {
+    char* to = begin + at;
+    *to++ = '"';
+    std::memcpy(to, text.data(), plain);
+    to += plain;
+    for (const char c : text.substr(plain)) {
+      const auto byte = static_cast<unsigned char>(c);
+      const char escape = kEscapeOf[byte];
+      if (escape == 0) {
+        *to++ = c;
+        continue;
+      }
+      *to++ = '\\';
+      *to++ = escape;
+      if (escape != 'u') continue;
+      *to++ = '0';
+      *to++ = '0';
+      *to++ = kDigits[byte >> 4];
+      *to++ = kDigits[byte & 15];
     }
-  }
-  out.append(text, from);
-  out += '"';
+    *to = '"';
+    return end;
+  });
 }
+
+bool has_escapes(std::string_view text) noexcept { return plain_part(text) != text.size(); }
 
 // ECMAScript's Number::toString: the shortest digits that read back as the same double, plain from 1e-6
 // up to below 1e21, otherwise with an exponent.
@@ -560,8 +568,11 @@ void write_canonical_number(double number, std::string& out) {
       std::to_chars(begin, end, std::fabs(number), std::chars_format::scientific).ptr;
   // "d.ddde±xx": keep the digits, and how many of them stand before the point.
   const char* const e = std::find<const char*>(begin, last, 'e');
-  std::string digits(1, *begin);
-  if (e - begin > 2) digits.append(begin + 2, static_cast<std::size_t>(e - begin - 2));
+  std::array<char, 40> held;
+  held[0] = *begin;
+  char* held_end = held.data() + 1;
+  if (e - begin > 2) held_end = std::copy(static_cast<const char*>(begin) + 2, e, held_end);
+  const std::string_view digits(held.data(), held_end);
   int exponent = 0;
   std::from_chars(e + (e[1] == '+' ? 2 : 1), last, exponent);
   const int count = static_cast<int>(digits.size());

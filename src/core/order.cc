@@ -2,6 +2,7 @@
 #include "core/order.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -135,6 +136,18 @@ std::optional<std::strong_ordering> order(const Value& a, const Value& b, std::s
   if (!comparison.gave_up()) return result;
   work = 0;
   return std::nullopt;
+}
+
+std::size_t find_cost(std::size_t members, std::string_view key) noexcept {
+  constexpr int kFree = 4;  // comparisons among few members, which are at hand
+  const auto comparisons = static_cast<int>(std::bit_width(members));
+  return static_cast<std::size_t>(std::max(comparisons - kFree, 0)) +
+         key.size() / 64 * static_cast<std::size_t>(1 + comparisons);
+}
+
+std::size_t sort_cost(std::size_t count, std::size_t key_bytes) noexcept {
+  const auto levels = static_cast<std::size_t>(std::bit_width(count));
+  return (count / 4 + key_bytes / 64) * levels;
 }
 
 }  // namespace ae

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -192,6 +193,78 @@ AE_TEST("core/schema/a check adds what it cost to the work of its caller") {
   const Value many = Value::array(std::vector<Value>(4'500'000, Value(1)));
   EXPECT_FALSE(schema->check(many, &all));
   EXPECT_EQ(all, 4'000'000U);
+}
+
+std::string text_of(std::size_t bytes, std::size_t i) {
+  std::string number = std::to_string(i);
+  return std::string(bytes - number.size(), 'k') + number;
+}
+
+std::vector<Value> texts_of(std::size_t bytes, std::size_t count) {
+  std::vector<Value> texts;
+  for (std::size_t i = 0; i < count; ++i) texts.emplace_back(text_of(bytes, i));
+  return texts;
+}
+
+std::size_t work_of(const Value& schema, const Value& value) {
+  const auto compiled = Schema::compile(schema);
+  EXPECT_TRUE(compiled) << compiled.error().message;
+  std::size_t work = 0;
+  if (compiled) (void)compiled->validate(value, &work);
+  return work;
+}
+
+AE_TEST("core/schema/a fault that nobody reads is not put into words") {
+  const Value wanted = Value::object({{"const", std::string(400'000, 'a')}});
+  const Value many = Value::array(std::vector<Value>(50'000, Value(1)));
+  const std::clock_t start = std::clock();
+  EXPECT_FALSE(Schema::compile(Value::object({{"contains", wanted}}))->check(many));
+  EXPECT_FALSE(Schema::compile(Value::object({{"items", wanted}}))->check(many));
+  const Value named = Value::object({{"required", Value::array({std::string(400'000, 'a')})}});
+  EXPECT_FALSE(Schema::compile(Value::object({{"contains", named}}))
+                   ->check(Value::array(std::vector<Value>(50'000, Value::object({})))));
+  // Writing each of the texts takes at least 3 s; what is left, 0.2 s in the slowest build.
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 2.0);
+  EXPECT_EQ(verdict(R"({"const":")" + std::string(70, 'a') + "\"}", "1"),
+            " must be \"" + std::string(70, 'a') + "\" (/const)")
+      << "a short one is shown";
+  EXPECT_NE(verdict(R"({"const":")" + std::string(90, 'a') + "\"}", "1").find("a long string"),
+            std::string::npos);
+}
+
+AE_TEST_SLOW("core/schema/every keyword pays for what it walks") {
+  const std::vector<Value> names = texts_of(6'400, 1'000);  // 100 steps each
+  std::vector<Member> members;
+  for (const Value& name : names) members.emplace_back(name.as_string(), 1);
+  const Value object = Value::object(members);
+  const auto all = [](std::string_view keyword, Value value) {
+    return Value::object({{std::string(keyword), std::move(value)}});
+  };
+  EXPECT_GE(work_of(all("required", Value::array(names)), object), 100'000U);
+  EXPECT_GE(work_of(all("dependentRequired",
+                        Value::object({{names[0].as_string(), Value::array(names)}})),
+                    object),
+            100'000U);
+  std::vector<Member> any;
+  std::vector<Member> dependents;
+  for (const Value& name : names) {
+    any.emplace_back(name.as_string(), true);
+    dependents.emplace_back(name.as_string() + "x", true);
+  }
+  EXPECT_GE(work_of(all("properties", Value::object(any)), object), 100'000U);
+  EXPECT_GE(work_of(all("dependentSchemas", Value::object(dependents)), object), 100'000U);
+  EXPECT_GE(work_of(all("propertyNames", true), object), 100'000U);
+  EXPECT_GE(work_of(all("enum", Value::array(names)), Value(text_of(6'400, 1'000))), 100'000U);
+  EXPECT_GE(work_of(all("uniqueItems", true), Value::array(names)), 900'000U);
+  EXPECT_GE(work_of(all("items", all("multipleOf", 7e-300)),
+                    Value::array(std::vector<Value>(1'000, Value(1e300)))),
+            100'000U);
+  EXPECT_GE(work_of(all("items", all("pattern", "^k*$")), Value::array(names)), 100'000U);
+  EXPECT_GE(work_of(all("items", all("minLength", 1)), Value::array(names)), 100'000U);
+  // Each of the subschemas notes which of the items it has looked at.
+  const Value noting = Value::object(
+      {{"unevaluatedItems", true}, {"anyOf", Value::array(std::vector<Value>(100, Value(true)))}});
+  EXPECT_GE(work_of(noting, Value::array(std::vector<Value>(100'000, Value(1)))), 1'000'000U);
 }
 
 AE_TEST_SLOW("core/schema/a schema with too many parts is refused") {

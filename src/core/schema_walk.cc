@@ -58,14 +58,10 @@ Decimal decimal(double number) {
   return result;
 }
 
-// Exact, on the decimal numbers that were written: 0.3 is a multiple of 0.1.
-bool is_multiple(double number, double of) {
-  if (number == 0) return true;
-  const Decimal a = decimal(std::fabs(number));
-  const Decimal b = decimal(of);
+// Exact, on the decimal numbers that were written: 0.3 is a multiple of 0.1. REQUIRES: a > 0.
+bool is_multiple(const Decimal& a, const Decimal& b) {
   if (a.exponent < b.exponent) return false;  // `a` has no factor ten left to give
-  __extension__ using Wide = unsigned __int128;
-  Wide rest = a.digits % b.digits;
+  std::uint64_t rest = a.digits % b.digits;   // below 10^17, so that ten times as much fits
   for (int i = b.exponent; i < a.exponent && rest != 0; ++i) rest = rest * 10 % b.digits;
   return rest == 0;
 }
@@ -127,11 +123,14 @@ class Schema::Compiled::Walk {
     if (depth_ >= kWalkDepthMax) {
       return stop("nests too deep to be checked, or the schema refers to itself without end");
     }
-    ++depth_;
     std::vector<bool> seen;
     const bool asks = wish.seen != nullptr || n.unevaluated_properties != nullptr ||
                       n.unevaluated_items != nullptr;
-    if (asks) seen.assign(v.size(), false);
+    if (asks) {
+      if (!spend(v.size() / 8)) return false;
+      seen.assign(v.size(), false);
+    }
+    ++depth_;
     const Here here{n, v, place, wish.report, asks ? &seen : nullptr};
     const bool ok = all_of(here) && !stopped_;
     if (ok && wish.seen != nullptr) {
@@ -160,11 +159,14 @@ class Schema::Compiled::Walk {
 
   // Faults.
 
-  bool wrong(const Here& h, std::string_view keyword, std::string message) {
+  // `say` makes the message, only for a fault that is reported.
+  template <class Say>
+  bool wrong(const Here& h, std::string_view keyword, const Say& say) {
     if (!h.report || faults_.size() >= kFaultsMax) return false;
     std::string path = h.n.pointer;
     if (!keyword.empty()) path.append("/").append(keyword);
-    faults_.push_back({pointer(h.place), std::move(path), std::move(message)});
+    faults_.push_back({pointer(h.place), std::move(path), std::string(say())});
+    spend(faults_.back().instance_path.size() / 64);
     return false;
   }
 
@@ -199,19 +201,33 @@ class Schema::Compiled::Walk {
     return text;
   }
 
+  static std::string quoted(std::string_view string) {
+    constexpr std::size_t kShownMax = 80;
+    std::string text;
+    if (string.size() <= kShownMax) write_canonical_string(string, text);
+    return !text.empty() && text.size() <= kShownMax ? text : "a long string";
+  }
   static std::string in_words(const Value& value) {
+    if (value.is_string()) return quoted(value.as_string());
     if (value.is_array() || value.is_object()) return value.is_array() ? "[…]" : "{…}";
-    const std::string text = canonical(value);
-    return text.size() <= 80 ? text : "a long string";
+    return canonical(value);
+  }
+
+  // Looks up a member, and pays for it: a binary search compares long keys again and again.
+  const Value* find(const Here& h, std::string_view key) {
+    if (!spend(1 + find_cost(h.v.size(), key))) return nullptr;
+    return h.v.find(key);
   }
 
   // Keywords.
 
   bool value_itself(const Here& h) {
-    if (h.n.never) return wrong(h, "", "is not allowed here");
+    if (h.n.never) {
+      return wrong(h, "", [] { return "is not allowed here"; });
+    }
     bool ok = true;
     if (h.n.types != 0 && (h.n.types & type_of(h.v)) == 0) {
-      ok = wrong(h, "type", "must be " + h.n.types_text);
+      ok = wrong(h, "type", [&] { return "must be " + h.n.types_text; });
     }
     if (!h.n.has_options) return ok;
     for (const Value& option : h.n.options) {
@@ -219,33 +235,43 @@ class Schema::Compiled::Walk {
       if (!result) return spend(1);
       if (*result == 0) return ok;
     }
-    std::string message = h.n.is_const ? "must be " : "must be one of ";
-    for (std::size_t i = 0; i < std::min<std::size_t>(h.n.options.size(), 8); ++i) {
-      message += (i == 0 ? "" : ", ") + in_words(h.n.options[i]);
+    return wrong(h, h.n.is_const ? "const" : "enum", [&] {
+      std::string message = h.n.is_const ? "must be " : "must be one of ";
+      for (std::size_t i = 0; i < std::min<std::size_t>(h.n.options.size(), 8); ++i) {
+        message += (i == 0 ? "" : ", ") + in_words(h.n.options[i]);
+      }
+      if (h.n.options.size() > 8) message += ", …";
+      return message;
+    });
+  }
+
+  bool multiple(const Here& h, double number) {
+    if (number == 0) return true;
+    const Decimal a = decimal(std::fabs(number));
+    const Decimal of = decimal(*h.n.multiple_of);
+    if (!spend(1 + static_cast<std::size_t>(std::max(a.exponent - of.exponent, 0)) / 4)) {
+      return false;
     }
-    if (h.n.options.size() > 8) message += ", …";
-    return wrong(h, h.n.is_const ? "const" : "enum", message);
+    if (is_multiple(a, of)) return true;
+    return wrong(h, "multipleOf",
+                 [&] { return "must be a multiple of " + in_words(*h.n.multiple_of); });
   }
 
   bool number(const Here& h) {
     if (!h.v.is_number()) return true;
     const Node& n = h.n;
     const double d = h.v.as_number();
-    bool ok = true;
-    if (n.multiple_of && !is_multiple(d, *n.multiple_of)) {
-      ok = wrong(h, "multipleOf", "must be a multiple of " + in_words(*n.multiple_of));
-    }
-    if (n.maximum && d > *n.maximum) {
-      ok = wrong(h, "maximum", "must be at most " + in_words(*n.maximum));
-    }
+    bool ok = !n.multiple_of || multiple(h, d);
+    const auto outside = [&](std::string_view keyword, std::string_view must, double bound) {
+      return wrong(h, keyword, [&] { return std::string(must) + " " + in_words(bound); });
+    };
+    if (n.maximum && d > *n.maximum) ok = outside("maximum", "must be at most", *n.maximum);
     if (n.exclusive_maximum && d >= *n.exclusive_maximum) {
-      ok = wrong(h, "exclusiveMaximum", "must be less than " + in_words(*n.exclusive_maximum));
+      ok = outside("exclusiveMaximum", "must be less than", *n.exclusive_maximum);
     }
-    if (n.minimum && d < *n.minimum) {
-      ok = wrong(h, "minimum", "must be at least " + in_words(*n.minimum));
-    }
+    if (n.minimum && d < *n.minimum) ok = outside("minimum", "must be at least", *n.minimum);
     if (n.exclusive_minimum && d <= *n.exclusive_minimum) {
-      ok = wrong(h, "exclusiveMinimum", "must be greater than " + in_words(*n.exclusive_minimum));
+      ok = outside("exclusiveMinimum", "must be greater than", *n.exclusive_minimum);
     }
     return ok;
   }
@@ -256,20 +282,20 @@ class Schema::Compiled::Walk {
                std::pair<std::string_view, std::optional<double>> most) {
     const auto c = static_cast<double>(count);
     bool ok = true;
-    if (least.second && c < *least.second) {
-      ok = wrong(h, least.first,
-                 "must have at least " + in_words(*least.second) + " " + std::string(what));
-    }
-    if (most.second && c > *most.second) {
-      ok = wrong(h, most.first,
-                 "must have at most " + in_words(*most.second) + " " + std::string(what));
-    }
+    const auto must_have = [&](std::string_view keyword, std::string_view bound, double number) {
+      return wrong(h, keyword, [&] {
+        return "must have at " + std::string(bound) + " " + in_words(number) + " " +
+               std::string(what);
+      });
+    };
+    if (least.second && c < *least.second) ok = must_have(least.first, "least", *least.second);
+    if (most.second && c > *most.second) ok = must_have(most.first, "most", *most.second);
     return ok;
   }
 
   bool matches(const re2::RE2& regex, const std::string& text) {
     const auto size = static_cast<std::size_t>(std::max(regex.ProgramSize(), 1));
-    return spend(1 + text.size() * size / 256) && re2::RE2::PartialMatch(text, regex);
+    return spend(1 + text.size() * size / 16) && re2::RE2::PartialMatch(text, regex);
   }
 
   bool text(const Here& h) {
@@ -282,7 +308,8 @@ class Schema::Compiled::Walk {
                    {"maxLength", h.n.max_length});
     }
     if (h.n.pattern && !matches(*h.n.pattern->regex, text)) {
-      ok = wrong(h, "pattern", "must match the pattern " + in_words(Value(h.n.pattern->key)));
+      ok = wrong(h, "pattern",
+                 [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
     }
     return ok;
   }
@@ -310,15 +337,18 @@ class Schema::Compiled::Walk {
         if (quietly(h, *schema)) any = true;
         if (any && h.seen == nullptr) break;
       }
-      if (!any) ok = wrong(h, "anyOf", "must match at least one of the schemas of anyOf");
+      if (!any) {
+        ok = wrong(h, "anyOf", [] { return "must match at least one of the schemas of anyOf"; });
+      }
     }
     if (!n.one_of.empty()) {
       std::size_t matching = 0;
       for (const Node* schema : n.one_of) matching += quietly(h, *schema) ? 1 : 0;
       if (matching != 1) {
-        ok = wrong(h, "oneOf",
-                   "must match exactly one of the schemas of oneOf, not " +
-                       (matching == 0 ? "none" : std::to_string(matching)));
+        ok = wrong(h, "oneOf", [&] {
+          return "must match exactly one of the schemas of oneOf, not " +
+                 (matching == 0 ? "none" : std::to_string(matching));
+        });
       }
     }
     return ok;
@@ -328,14 +358,15 @@ class Schema::Compiled::Walk {
     const Node& n = h.n;
     bool ok = true;
     if (n.not_schema != nullptr && walk(*n.not_schema, h.v, h.place, {})) {
-      ok = wrong(h, "not", "must not match the schema of not");
+      ok = wrong(h, "not", [] { return "must not match the schema of not"; });
     }
     if (n.if_schema != nullptr) {
       const Node* branch = quietly(h, *n.if_schema) ? n.then_schema : n.else_schema;
       if (branch != nullptr && !stopped_ && !also(h, *branch)) ok = false;
     }
     for (const Named& dependent : n.dependent_schemas) {
-      if (h.v.find(dependent.key) != nullptr && !also(h, *dependent.schema)) ok = false;
+      if (find(h, dependent.key) != nullptr && !also(h, *dependent.schema)) ok = false;
+      if (!ok && enough(h)) return false;
     }
     return ok;
   }
@@ -385,6 +416,7 @@ class Schema::Compiled::Walk {
   }
 
   bool unique(const Here& h) {
+    if (!spend(h.v.size())) return false;
     std::vector<const Value*> items;
     for (const Value& v : h.v.items()) items.push_back(&v);
     bool ok = true;
@@ -398,7 +430,7 @@ class Schema::Compiled::Walk {
                      [&](const Value* a, const Value* b) { return compare(a, b) < 0; });
     for (std::size_t i = 1; i < items.size() && ok; ++i) {
       if (compare(items[i - 1], items[i]) == 0 && ok) {
-        return wrong(h, "uniqueItems", "must not have equal items");
+        return wrong(h, "uniqueItems", [] { return "must not have equal items"; });
       }
     }
     return ok || spend(1);
@@ -409,16 +441,13 @@ class Schema::Compiled::Walk {
     const Node& n = h.n;
     bool ok = counted(h, h.v.size(), "members", {"minProperties", n.min_properties},
                       {"maxProperties", n.max_properties});
-    for (const std::string& name : n.required) {
-      if (h.v.find(name) == nullptr) ok = missing(h, "required", name);
-    }
+    if (!has(h, "required", n.required)) ok = false;
     for (const NamedList& dependent : n.dependent_required) {
-      if (h.v.find(dependent.key) == nullptr) continue;
-      for (const std::string& name : dependent.names) {
-        if (h.v.find(name) == nullptr) ok = missing(h, "dependentRequired", name);
-      }
+      if (!ok && enough(h)) return false;
+      if (find(h, dependent.key) == nullptr) continue;
+      if (!has(h, "dependentRequired", dependent.names)) ok = false;
     }
-    if (!spend(n.required.size() + n.dependent_required.size())) return false;
+    if (stopped_) return false;
     if (n.properties.empty() && n.pattern_properties.empty() &&
         n.additional_properties == nullptr && n.property_names == nullptr) {
       return ok;
@@ -430,8 +459,15 @@ class Schema::Compiled::Walk {
     return ok;
   }
 
-  bool missing(const Here& h, std::string_view keyword, const std::string& name) {
-    return wrong(h, keyword, "must have the member " + in_words(Value(name)));
+  // Are members of all these names there?
+  bool has(const Here& h, std::string_view keyword, const std::vector<std::string>& names) {
+    bool ok = true;
+    for (const std::string& name : names) {
+      if (find(h, name) != nullptr) continue;
+      ok = !stopped_ && wrong(h, keyword, [&] { return "must have the member " + quoted(name); });
+      if (!ok && enough(h)) return false;
+    }
+    return ok;
   }
 
   bool one_member(const Here& h, std::size_t i) {
@@ -439,6 +475,8 @@ class Schema::Compiled::Walk {
     const Member& m = h.v.members()[i];
     bool ok = true;
     bool known = false;
+    const std::size_t copied = n.property_names != nullptr ? m.first.size() / 64 : 0;
+    if (!spend(1 + copied + find_cost(n.properties.size(), m.first))) return false;
     if (n.property_names != nullptr) {
       const Place place{.parent = h.place, .key = m.first};
       if (!walk(*n.property_names, Value(m.first), &place, {.report = h.report})) ok = false;

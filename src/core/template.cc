@@ -272,20 +272,27 @@ class Template::Filler {
              "an expression inside a longer string gives null; say what to write instead: "
              "`${ … // \"nothing\" }`"});
       }
-      const std::size_t before = text.size();
-      if (value.extent().values / 8 > fuel_) return out_of_fuel();
-      fuel_ -= value.extent().values / 8;
+      if (!spend(expr::writing_cost(value))) return out_of_fuel();
       if (value.is_string()) {
+        if (text.size() + value.as_string().size() > limits_.bytes_max) return too_large();
         text += value.as_string();
-      } else {
-        write_canonical(value, text);
+        continue;
       }
-      const std::size_t cost = (text.size() - before) / 64;
-      if (cost > fuel_) return out_of_fuel();
-      fuel_ -= cost;
+      if (text.size() + value.extent().bytes > limits_.bytes_max) return too_large();
+      const std::size_t before = text.size();
+      write_canonical(value, text);
+      // Escapes, and the digits of numbers.
+      const std::size_t more = text.size() - before - value.extent().bytes;
+      if (!spend(more / 16)) return out_of_fuel();
       if (text.size() > limits_.bytes_max) return too_large();
     }
     out = Value(std::move(text));
+    return true;
+  }
+
+  bool spend(std::size_t steps) {
+    if (steps > fuel_) return false;
+    fuel_ -= steps;
     return true;
   }
 
