@@ -308,8 +308,8 @@ class Schema::Compiled::Walk {
                    {"maxLength", h.n.max_length});
     }
     if (h.n.pattern && !matches(*h.n.pattern->regex, text)) {
-      ok = wrong(h, "pattern",
-                 [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
+      ok =
+          wrong(h, "pattern", [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
     }
     return ok;
   }
