@@ -224,23 +224,33 @@ def a_store_and_a_server_are_never_both_named():
         assert "aetheris signal a go-a" in made.err and "--store" not in made.err, made
 
 
-class Foreign(http.server.BaseHTTPRequestHandler):
-    """What is no server of ours; the first segment of the path says nothing to it."""
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """A server of a test: do_GET answers, to POST as well."""
+
+    def begin(self, status=200, kind="application/json", size=None):
+        """Takes the request in and sends the headers of the answer; without a size its end is the end of the connection."""
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if size is not None:
+            self.send_header("Content-Length", str(size))
+        self.end_headers()
+
+    def do_POST(self):
+        self.do_GET()
+
+    def log_message(self, *_):
+        pass
+
+
+class Foreign(Scripted):
+    """Another program's server; the first segment of the path means nothing to it."""
     answer = (404, "text/html", b"<h1>nothing here</h1>")
 
     def do_GET(self):
         status, kind, body = self.answer
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+        self.begin(status, kind, len(body))
         self.wfile.write(body)
-
-    do_POST = do_GET
-
-    def log_message(self, *_):
-        pass
 
 
 @contextlib.contextmanager
@@ -253,28 +263,20 @@ def answering(handler):
         server.shutdown()
 
 
-class Endless(http.server.BaseHTTPRequestHandler):
+class Endless(Scripted):
     """Its health is well; every other answer has no end."""
     protocol_version = "HTTP/1.0"
     piece = b" " * (1 << 20)
     sent = 0
 
     def do_GET(self):
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
+        self.begin()
         if self.path == "/api/health":
             return self.wfile.write(b'{"status": "ok"}')
         with contextlib.suppress(OSError):
             while Endless.sent < 600:
                 self.wfile.write(self.piece)
                 Endless.sent += 1
-
-    do_POST = do_GET
-
-    def log_message(self, *_):
-        pass
 
 
 @test
@@ -287,14 +289,13 @@ def an_answer_of_more_than_256_mib_is_not_read_to_its_end():
             assert 250 <= Endless.sent < 300, Endless.sent
 
 
-class Still(http.server.BaseHTTPRequestHandler):
-    """Answers its health once, as every command asks first. Then it is as a stopped process is, or busy and well."""
+class Still(Scripted):
+    """Answers the health request that each command sends first. Then it is silent like a stopped process, or busy."""
     frozen = True
     asked = 0
     looked = threading.Event()
 
     def do_GET(self):
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path == "/api/health":
             Still.asked += 1
             if Still.asked > 1:
@@ -306,17 +307,9 @@ class Still(http.server.BaseHTTPRequestHandler):
         else:
             Still.looked.wait(PATIENCE)
         body = b'{"status": "ok", "jobs": [], "next_cursor": null}'
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
         with contextlib.suppress(OSError):
+            self.begin(size=len(body))
             self.wfile.write(body)
-
-    do_POST = do_GET
-
-    def log_message(self, *_):
-        pass
 
 
 @test

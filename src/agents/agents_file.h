@@ -116,8 +116,8 @@ std::vector<Note> idle_policies(const std::vector<Policy>& policies,
 
 // Do people or rules decide about calls of these files' agents?
 bool has_approvals(const std::vector<const AgentsFile*>& files);
-// The programs of a file that could write the store or the file, and so get around what people and rules decide: command tools
-// and MCP servers without `sandbox: { read, write }`. Not those whose every call is approved.
+// The programs of a file that could write the store or the file, and so get around what people and rules decide:
+// command tools and MCP servers without `sandbox: { read, write }`. Not those whose every call is approved.
 std::optional<Note> open_programs(const AgentsFile& file);
 
 // One agent, given as JSON, that uses the tools and models of a file. Paths begin at the agent; line and column are those

@@ -157,7 +157,8 @@ bool a_tool_has(const std::vector<tools::ProcessEntry>& processes, std::uint32_t
     below_us.insert(process.pid);
   }
   return std::ranges::any_of(tools::tools_among(processes), [&](const tools::ProcessEntry& tool) {
-    // One of ours that does not let us look could have it. A supervisor does not let us look either, and has no such socket.
+    // One of ours that does not let us look could have it. A supervisor does not let us look either, and has no such
+    // socket.
     const bool if_unknown = below_us.contains(tool.pid) && tool.parent != self;
     return main_thread_has(tool, inode).value_or(if_unknown) ||
            other_threads_have(tool, inode).value_or(if_unknown);

@@ -2,8 +2,8 @@
 //
 // A tool runs as our user. If it could use the owner's socket it could approve its own calls and make keys. So its
 // connections are told apart by the process that made them (proc.h: origin_of), and refused.
-// What cannot be told: a process that another program started for the tool (systemd-run, cron, docker, ssh), and one whose
-// supervisor and Aetheris process are both gone.
+// What cannot be told: a process that another program started for the tool (systemd-run, cron, docker, ssh), and one
+// whose supervisor and Aetheris process are both gone.
 // A TCP connection of our own user counts as a tool's unless another process is found that has its socket.
 // Threads: any.
 #pragma once

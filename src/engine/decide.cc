@@ -54,8 +54,8 @@ void Decider::step(std::uint32_t index) {
   }
 }
 
-// Until there is enough to say, or the work is used up: then the next decision goes on here, so that what was evaluated for
-// nothing (a call that the budget has no room for) is not evaluated again for each part of what there is to say.
+// Visits steps until the decision is full or its work is used up. Then the next decision starts here, so that an
+// evaluation without an event (a call that exceeds the budget) is not repeated for each part of the pass.
 void Decider::look_at(const std::set<std::uint32_t>& steps) {
   const bool startable = &steps == &s_.startable;
   const bool goes_on = from_ && from_->startable == startable;

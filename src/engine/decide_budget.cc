@@ -38,7 +38,7 @@ std::optional<Exceeded> Decider::over(const Use& more) const {
   return budget.over(more);
 }
 
-// What is known before the arguments of a new call are evaluated, of a tool of which nobody has to be asked.
+// What is known before the arguments of a new call are evaluated, of a tool whose calls need no approval.
 bool Decider::may_afford(const ToolPolicy& tool) {
   if (!s_.budget.is_kept() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
   if (!over_ && answered_) {

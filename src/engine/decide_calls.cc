@@ -343,8 +343,7 @@ bool Decider::has_changed(const Step& step) const {
   return !s_.plan->tools[index].is_model() && step.call->tool_version != offered(index);
 }
 
-// Another try under the same external key does no harm, and nobody would have to be asked anew: the earlier try may have
-// happened.
+// The earlier try may have happened. Another one under the same external key does no harm, and needs no new approval.
 bool Decider::may_repeat(const Step& step) const {
   const Invocation& call = *step.call;
   const std::uint32_t index = s_.tool_index(step);

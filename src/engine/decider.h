@@ -195,7 +195,7 @@ class Decider {
   const std::string& offered(std::uint32_t tool) const {
     return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
-  // Enough events, or some and no work left. Where `look_at` does not watch over the work, each evaluation but one adds an event.
+  // Enough events, or some and no work left. Outside of `look_at` each evaluation but one adds an event.
   bool full() const {
     const std::size_t events = decision_.events.size();
     return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);

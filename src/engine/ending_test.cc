@@ -12,8 +12,8 @@ namespace ae::engine::testing {
 namespace {
 
 enum class End { cancel, deadline, max_attempts, other_fails };
-// What the call is when the end comes: its process died and nobody has claimed the job, somebody has (it is parked where a
-// person is asked), it timed out, it is still open and times out then, or its probe is under way.
+// The state of the call when the end comes: its process died and the job is not claimed, or is claimed again (and
+// parked where a person decides); it timed out; it is still open and times out then; or its probe is under way.
 enum class Doubt { killed, killed_and_claimed, timed_out, open, probing };
 enum class Place { node, item, loop_call };
 

@@ -11,8 +11,8 @@
 
 namespace ae::engine {
 
-// All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them. They add to
-// `work`, if there is any.
+// All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them. They
+// add to `work`, if there is any.
 
 // What entry `index` of the tool's `changes` says of a call that gave `result`. REQUIRES: there is such an entry, and a call.
 Result<Value> change_of(const State& state, const Step& step, std::size_t index,

@@ -27,7 +27,8 @@ struct Replan {
 };
 // What a comparison may cost at most, in steps; the evaluation that exceeds it is the last one.
 inline constexpr Work kReplanWorkMax = 10'000'000;
-// Fails with plan_invalid: the comparison costs more than `work_max`. REQUIRES: nothing is pending or in doubt (`may_replan`).
+// Fails with plan_invalid: the comparison costs more than `work_max`. REQUIRES: nothing is pending or in doubt
+// (`may_replan`).
 Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
                          Work work_max = kReplanWorkMax);
 

@@ -79,8 +79,9 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
   return ahead;
 }
 
-// The messages of a channel, and the answers to a wait or a call, count in the order in which they were accepted, also where
-// a job was parked with its inbox: those that it holds come before a later one. The inbox's numbers of what `events` got.
+// The messages of a channel, and the answers to a wait or a call, count in the order in which they were accepted,
+// also where a job was parked with its inbox: those that it holds come before a later one. The inbox's numbers of
+// what `events` got.
 Result<std::vector<std::uint64_t>> accepted_ahead(
     engine::State& state, const std::vector<store::InboxEntry>& inbox, const engine::Act& wanted,
     const engine::Stamp& stamp, const engine::PlanSource& plans, std::vector<EventDraft>& events) {

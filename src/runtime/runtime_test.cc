@@ -360,8 +360,8 @@ AE_TEST(
       << "it is tried once";
 }
 
-// How long a job keeps the loop to itself, by a clock that counts how often the runtime looks at it: between two commits, or
-// two turns of another timer.
+// How long a job keeps the loop to itself, by a clock that counts how often the runtime looks at it: between two
+// commits, or two turns of another timer.
 class Turns {
  public:
   static constexpr Duration kEach = 20ms;

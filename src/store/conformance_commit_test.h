@@ -217,7 +217,7 @@ inline void rests_with_inbox(Rig& r) {
   const auto inbox = r.load("j1")->inbox;
   ASSERT_EQ(inbox.size(), 3u);
   EXPECT_EQ(show(r.put("j1", "s4")), "not_held");
-  // Whoever acts on it takes the entries that come before its own act.
+  // A commit that acts on it takes the entries before its own act.
   Batch act = r.append("j1", Rig::free(), 3, "parked");
   act.inbox_taken = {inbox[0].number, inbox[2].number};
   r.must(act);

@@ -328,8 +328,8 @@ const postgres::Statement& named(const std::vector<postgres::Statement>& stateme
   return *found;
 }
 
-// Of what a worker asks that looks for one job of agent `a`. What the server does beside it only adds to that: an autovacuum
-// that is at work, a catalog that has changed. So the least of a few counts.
+// Of what a worker asks that looks for one job of agent `a`. What the server does beside it only adds to that: an
+// autovacuum that is at work, a catalog that has changed. So the least of a few counts.
 std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
   const auto statements = postgres::claim_statements();
   const std::map<std::string, std::string> values = {
@@ -358,7 +358,8 @@ std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
   return pages;
 }
 
-// Autovacuum would gather statistics in the middle of a test on a slow machine, and the server plan otherwise from then on.
+// Autovacuum would gather statistics in the middle of a test on a slow machine, and the server plan otherwise from
+// then on.
 void keep_plans(const std::string& schema) {
   sql("ALTER TABLE jobs SET (autovacuum_enabled = false);"
       "ALTER TABLE heads SET (autovacuum_enabled = false);"

@@ -31,16 +31,16 @@ std::vector<ProcessEntry> all_processes();
 std::vector<ProcessEntry> running_descendants(pid_t ancestor);
 std::vector<ProcessEntry> running_descendants(pid_t ancestor,
                                               const std::vector<ProcessEntry>& processes);
-// Is `pid` the program of a tool, of this or another Aetheris process, or below one? Then a supervisor is above it, or it was
-// left to the Aetheris process that started its supervisor: both adopt orphans (adopt_orphans). Such a program is never in
-// our session, because its supervisor left it. Supervisors above ourselves do not count: below them we are not apart from
-// their programs. `gone`: it ended while we looked, so there is no answer.
+// Is `pid` the program of a tool, of this or another Aetheris process, or below one? Then a supervisor is above it,
+// or it was left to the Aetheris process that started its supervisor: both adopt orphans (adopt_orphans). Such a
+// program is never in our session, because its supervisor left it. Supervisors above ourselves do not count: below
+// them we are not apart from their programs. `gone`: it ended while we looked, so there is no answer.
 enum class Origin : std::uint8_t { elsewhere, tool, gone };
 Origin origin_of(pid_t pid);
 // Those of all_processes() that are tools and still run.
 std::vector<ProcessEntry> tools_among(const std::vector<ProcessEntry>& processes);
-// From now on this process is the parent of what its supervisors leave behind, and other Aetheris processes see that by its
-// name.
+// From now on this process is the parent of what its supervisors leave behind, and other Aetheris processes see that
+// by its name.
 void adopt_orphans();
 // Ends what was left to us by a supervisor that was killed, and everything below it, except the supervisors in `known`;
 // `since`: nothing that began before is touched. False: something still lives after SIGKILL.

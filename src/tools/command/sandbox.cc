@@ -140,8 +140,9 @@ int enter_landlock(const Sandbox& sandbox, const std::string& program, int abi) 
   if (sandbox.files) {
     attributes.files = kAllOfAbi3 | (abi >= kLandlockForIoctl ? kIoctlDev : 0);
   }
-  // Whatever a domain handles, what is inside traces nothing outside. Where signals are not handled it is an access that no
-  // program has (CAP_MKNOD), and links and renames between folders, which every domain that handles files refuses by default.
+  // Whatever a domain handles, what is inside traces nothing outside. Where signals are not handled it is an access
+  // that no program has (CAP_MKNOD), and links and renames between folders, which every domain that handles files
+  // refuses by default.
   const bool only_tracing = attributes.files == 0 && attributes.scoped == 0 && !sandbox.none &&
                             abi >= kLandlockForTracing;
   if (only_tracing) attributes.files = kMakeBlock | kRefer;
@@ -226,8 +227,8 @@ SandboxSupport look() {
 
 constexpr std::uint64_t bit(int capability) { return std::uint64_t{1} << capability; }
 
-// What programs of root, and of a server with capabilities, keep: rights over files, low ports, signals to other users, and
-// to become another user. None of them reads another process or changes the machine.
+// What programs of root, and of a server with capabilities, keep: rights over files, low ports, signals to other
+// users, and to become another user. None of them reads another process or changes the machine.
 constexpr std::uint64_t kKept = bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) |
                                 bit(CAP_FSETID) | bit(CAP_KILL) | bit(CAP_SETGID) |
                                 bit(CAP_SETUID) | bit(CAP_NET_BIND_SERVICE);

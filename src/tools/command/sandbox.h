@@ -1,10 +1,10 @@
 // Sandbox: what a program of a tool can reach, and how the kernel holds it to that.
 //
-// Without `sandbox:` a program runs as our user with what costs nothing: no new privileges, no core files, no capabilities
-// that reach other processes or the machine (of a server that has them, as of root), and no ptrace (Landlock from ABI 2 on)
-// and no signals (from ABI 6 on) to processes that it did not start. `sandbox: none` leaves out what Landlock does.
-// A mapping closes more. What this machine cannot do fails when the tool is made, with `unsupported`.
-// Threads: values; the functions from any thread, `enter` in a process with one.
+// Without `sandbox:` a program runs as our user with what costs nothing: no new privileges, no core files, no
+// capabilities that reach other processes or the machine (of a server that has them, as of root), and no ptrace
+// (Landlock from ABI 2 on) and no signals (from ABI 6 on) to processes that it did not start. `sandbox: none` leaves
+// out what Landlock does. A mapping closes more. What this machine cannot do fails when the tool is made, with
+// `unsupported`. Threads: values; the functions from any thread, `enter` in a process with one.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct SandboxSupport {
 const SandboxSupport& sandbox_support();
 // Landlock's ABI that `read` and `write` need: from it on it can refuse truncation.
 constexpr int kLandlockForFiles = 3;
-// … the one that keeps signals inside, and the one that keeps tracing inside: before it, a program in a domain makes no link
-// and no rename between folders.
+// … the one that keeps signals inside, and the one that keeps tracing inside: before it, a program in a domain makes
+// no link and no rename between folders.
 constexpr int kLandlockForSignals = 6, kLandlockForTracing = 2;
 
 // The value of `sandbox`, with paths from `folder` on. Fails with plan_invalid, unsupported; begins with `sandbox`.

@@ -173,7 +173,8 @@ AE_TEST("sandbox/a program sends no signal to its supervisor, unless its sandbox
   EXPECT_EQ(box.text(box.with(script, "none")), "yes");
 }
 
-// The exit code of `attempt` in a process that has entered the sandbox as on a kernel with this Landlock; -1: it did not enter.
+// The exit code of `attempt` in a process that has entered the sandbox as on a kernel with this Landlock; -1: it did
+// not enter.
 int inside(const Sandbox& sandbox, int landlock, const std::function<int()>& attempt) {
   const pid_t child = ::fork();
   if (child == 0) {
