@@ -232,6 +232,8 @@ class Runtime : private HolderHost {
   void commit_surely(std::shared_ptr<store::Batch> batch,
                      async::Done<Result<store::Committed>> done, int tries = 0);
   void keep_late(std::shared_ptr<store::Batch> batch, int tries);
+  void keep_late_again(const std::shared_ptr<store::Batch>& batch, int tries,
+                       const std::string& what, const Error& error);
   HolderHost& host() { return *this; }
   AttemptId fresh_attempt();
 
