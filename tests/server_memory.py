@@ -191,14 +191,17 @@ agents:
   large:
     plan: [ { id: each, map: "${ .input.items }", do: { tool: echo, args: { n: "${ .item }" } } } ]
     output: "${ .steps.each[0] }"
+  all:
+    plan: [ { id: each, map: "${ .input.items }", do: { tool: echo, args: { n: "${ .item }" } } } ]
+    output: "${ .steps.each }"
 """
 ANSWERS_MAX = 128 * MIB
 
 
-def large_job(s):
-    """A job whose trace has several MiB; gives its id."""
+def large_job(s, agent="large"):
+    """A job whose trace has several MiB, and of agent `all` its result too; gives its id."""
     items = ["x" * 20_000 + str(i) for i in range(150)]
-    status, job = s.post("/api/jobs?wait=60s", {"agent": "large", "input": {"items": items}},
+    status, job = s.post("/api/jobs?wait=60s", {"agent": agent, "input": {"items": items}},
                          headers=bearer(s.keys["admin"]))
     assert (status, job["status"]) == (201, "completed"), (status, str(job)[:500])
     return job["id"]
@@ -278,6 +281,65 @@ def a_stream_that_is_not_read_is_ended_and_others_go_on():
             more = clients[0].socket.recv(1 << 20)
             assert more, "a stream that is read must come to its end"
             clients[0].seen += more
+        expect(s.stop(), 0)
+
+
+@test
+def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
+    with serving_large() as s:
+        job = large_job(s, "all")
+        call = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
+                           "params": {"name": "aetheris_job", "arguments": {"job_id": job, "wait_seconds": 5},
+                                      "_meta": {"progressToken": 1}}})
+        request = (f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                   f"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2025-11-25\r\n"
+                   f"Content-Length: {len(call)}\r\nAuthorization: Bearer {s.keys['admin']}\r\n\r\n{call}").encode()
+
+        def answer(client):
+            client.socket.settimeout(PATIENCE)
+            while b"\r\n0\r\n" not in client.seen[-20:]:
+                more = client.socket.recv(1 << 20)
+                if not more:
+                    break
+                client.seen += more
+            return client.seen
+
+        first = Client(s)
+        first.send(request)
+        whole = answer(first)
+        assert b"text/event-stream" in whole and b"notifications/progress" in whole, whole[:1000]
+        size = len(whole)
+        assert size > 3 * MIB and b'"isError":false' in whole, size
+        settled(s.process, 0)
+        before = memory(s.process)
+        clients = []
+        for _ in range(ANSWERS_MAX // size + 40):
+            client = Client(s)
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.send(request)
+            clients.append(client)
+        peak, slowest = 0, 0
+        waiting = set(clients)
+        while waiting:
+            slowest = max(slowest, quickly(s))
+            peak = max(peak, memory(s.process) - before)
+            ready = select.select([c.socket for c in waiting], [], [], 0.2)[0]
+            waiting = {c for c in waiting if c.socket not in ready}
+        end = time.monotonic() + 3
+        while time.monotonic() < end:  # the last answers may not be made yet
+            slowest = max(slowest, quickly(s))
+            peak = max(peak, memory(s.process) - before)
+            time.sleep(0.1)
+        assert peak <= ANSWERS_MAX + 96 * MIB, peak / MIB
+        assert slowest < 20, slowest
+        status, small = s.post("/api/jobs?wait=30s", {"agent": "large", "input": {"items": ["x"]}},
+                               headers=bearer(s.keys["admin"]))
+        assert (status, small["status"]) == (201, "completed"), small
+        refused = answer(clients[-1])  # one that came when there was no room
+        assert b'"code":"unknown_outcome"' in refused and b'"id":7' in refused, refused[-1000:]
+        for client in clients:
+            client.close()
+        assert settled(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 

@@ -8,6 +8,7 @@
 #include "app/live.h"
 #include "app/tool_peer.h"
 #include "core/json.h"
+#include "mcp/message.h"
 #include "net/http_server.h"
 
 namespace ae::app {
@@ -45,7 +46,11 @@ class Waits : public std::enable_shared_from_this<Waits> {
   void answer(const api::ApiResponse& answer) {
     if (std::exchange(answered_, true)) return;
     if (!streams_) return std::move(responder_).answer(response_of(answer));
-    if (answer.rpc) stream_.write(message_event(answer.body));
+    if (answer.rpc) {
+      std::string message = message_event(answer.body);
+      if (!stream_.has_room(message.size())) message = message_event(no_room(answer.body["id"]));
+      stream_.write(message);
+    }
     stream_.end();
   }
   // Null: a comment, so that nobody on the way takes the silence for the end.
@@ -68,6 +73,17 @@ class Waits : public std::enable_shared_from_this<Waits> {
   }
 
  private:
+  // In place of a large answer to the message `id`.
+  static Value no_room(const Value& id) {
+    const api::ApiResponse full = refusal(
+        {Code::unknown_outcome,
+         "the answer is large, and this server is sending as many of those as it takes: look "
+         "before repeating the request"});
+    return mcp::error_response({.code = full.status,
+                                .message = std::string(full.body.text("detail")),
+                                .data = full.body,
+                                .id = id});
+  }
   static std::string message_event(const Value& message) {
     return "event: message\ndata: " + canonical(message) + "\n\n";
   }

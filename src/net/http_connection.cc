@@ -390,7 +390,7 @@ HttpResponse HttpConnection::no_room() const {
 }
 
 bool HttpConnection::has_room(std::size_t size) const {
-  return server_ == nullptr || server_->has_room(size);
+  return server_ == nullptr || server_->has_room(size, this);
 }
 
 bool HttpConnection::reads_slowly(std::int64_t now) {
@@ -447,11 +447,16 @@ bool HttpConnection::write_stream(std::string_view bytes) {
     return false;
   }
   std::string piece = chunked_ ? chunk_of(bytes) : std::string(bytes);
+  if (!has_room(piece.size())) {
+    cut();
+    return false;
+  }
   if (out_.size() > in_write_ && out_.back().size() + piece.size() <= kJoinMax) {
     out_.back() += piece;
     out_bytes_ += piece.size();
     kept_ += piece.size();
     server_->out_bytes += piece.size();
+    server_->out_peak = std::max(server_->out_peak, server_->out_bytes);
     flush();
   } else {
     push(std::move(piece));

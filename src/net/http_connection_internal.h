@@ -176,7 +176,8 @@ struct HttpServer::Impl {
   void accept_clients(const std::shared_ptr<Listener>& listener);
   void take_client(int fd, bool tcp);
   bool make_room();
-  bool has_room(std::size_t size);
+  // Of a connection that may keep something already; nullptr = none.
+  bool has_room(std::size_t size, const HttpConnection* of = nullptr);
   void tell_full(int error);
   void close_listeners();
   void sweep_later();

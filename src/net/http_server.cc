@@ -297,15 +297,15 @@ void HttpServer::Impl::give_memory_back() {
   give_freed_memory_back();
 }
 
-// Is there room for an answer of this size? Clients that read too slowly make some.
-bool HttpServer::Impl::has_room(std::size_t size) {
-  if (size <= options.answer_small) return true;
+// Is there room for so many bytes more? Clients that read too slowly make some.
+bool HttpServer::Impl::has_room(std::size_t size, const HttpConnection* of) {
+  if ((of ? of->kept() : 0) + size <= options.answer_small) return true;
   if (out_bytes + size <= options.answers_max) return true;
   const std::int64_t now = BootClock().since_start().count();
   const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
   std::size_t large = 0;
   for (const auto& connection : all) {
-    if (connection->kept() <= options.answer_small) continue;
+    if (connection.get() == of || connection->kept() <= options.answer_small) continue;
     if (connection->reads_slowly(now)) {
       connection->cut();
     } else {

@@ -46,7 +46,7 @@ class HttpStream {
   ~HttpStream();
 
   // Sends, or keeps. False: the client is slow, wait for on_drained; who does not wait loses the connection at
-  // Options::stream_max. On a closed stream it does nothing and says true.
+  // Options::stream_max, or where has_room is false. On a closed stream it does nothing and says true.
   bool write(std::string_view bytes);
   void end();
   bool closed() const;
@@ -102,8 +102,8 @@ class HttpServer {
     std::size_t connections_max = 1024;
     // Told, once a minute at most, that connections were closed or turned away for want of room; may be empty.
     std::function<void(const std::string& what)> full = {};
-    // Bytes of the answers that have not left yet, all together, as far as one has more than `answer_small`. One beyond them
-    // is answered 503 in place of what was to be read, unless it is the only one. Clients that have read less than
+    // Bytes of the answers and streams that have not left yet, all together, as far as one has more than `answer_small`. An
+    // answer beyond them is 503 in place of what was to be read, and a stream is cut, unless it is the only one. Clients that have read less than
     // `slow_rate` a second for `slow_after` make room.
     std::size_t answers_max = 128u << 20;
     std::size_t answer_small = 256u << 10;

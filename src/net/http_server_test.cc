@@ -744,6 +744,32 @@ AE_TEST("http server/bodies beyond the room for all are refused, and small ones 
   EXPECT_TRUE(small.read_answer().ends_with("POST p body abc"));
 }
 
+AE_TEST("http server/streams take of the room for all answers, and one beyond it is cut") {
+  HttpServer::Options options;
+  options.answers_max = 20u << 20;
+  options.slow_after = 1h;
+  std::vector<HttpStream> kept;
+  Site site(
+      [&](HttpRequest, Responder responder) {
+        HttpStream stream = std::move(responder).begin({});
+        stream.write(std::string(16u << 20, 'x'));
+        kept.push_back(std::move(stream));
+      },
+      std::move(options));
+  Raw unread(site.port);
+  unread.send(get("/a"));
+  unread.read_until("\r\n\r\n");
+  Raw other(site.port);
+  other.send(get("/b"));
+  EXPECT_LT(other.read_all().size(), 1000u);
+  site.on_loop([&] {
+    ASSERT_EQ(kept.size(), 2u);
+    EXPECT_FALSE(kept[0].closed());
+    EXPECT_TRUE(kept[1].closed());
+    kept.clear();
+  });
+}
+
 AE_TEST("http server/answers beyond the room for all are refused, until clients have read") {
   HttpServer::Options options;
   options.answers_max = 20u << 20;
