@@ -270,7 +270,12 @@ void HttpConnection::dispatch() {
   is_head_ = request.method == "HEAD";
   only_reads_ = is_head_ || request.method == "GET";
   request.peer = peer_;
-  request.from_tool = from_tool_;
+  // Not when it connects: to find out takes a look at all processes, and who is silent costs nobody that.
+  if (!from_tool_) {
+    const auto& is_tool = server_->options.is_tool;
+    from_tool_ = is_tool && is_tool(socket_.native_handle(), tcp_);
+  }
+  request.from_tool = *from_tool_;
   if (!host_is_known(request)) {
     return refuse({400, Code::input_invalid, "this server is not known by the name in Host"});
   }

@@ -53,7 +53,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // For the server.
   void start();
-  void comes_from_tool() { from_tool_ = true; }  // before start
   void check_deadlines(std::int64_t now);
   void stop();       // gently
   void turn_away();  // in place of start: answers that there is no room
@@ -125,7 +124,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::unique_ptr<TlsStream> tls_;  // around the socket; none: in the clear
   bool said_goodbye_ = false;       // nothing is read through it any more
   const std::string peer_;
-  bool from_tool_ = false;
+  std::optional<bool> from_tool_;  // nullopt: nothing was asked yet
   const bool tcp_;
   Phase phase_ = Phase::reading;
 

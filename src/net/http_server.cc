@@ -214,7 +214,6 @@ void HttpServer::Impl::take_client(int fd, bool tcp) {
   }
   auto connection = std::make_shared<HttpConnection>(*this, std::move(socket), peer, tcp);
   connections.insert(connection);
-  if (!full && options.is_tool && options.is_tool(fd, tcp)) connection->comes_from_tool();
   connections_peak = std::max(connections_peak, connections.size());
   full ? connection->turn_away() : connection->start();
   sweep_later();

@@ -119,8 +119,8 @@ class HttpServer {
     // Names by which clients may call us over TCP, without port, as in `localhost` or `[::1]`; empty: any. A page on
     // a name of its own that resolves to this machine is kept out by it.
     std::vector<std::string> hosts;
-    // Asked once for each client, when it connects, with its socket: did a program of our own tools connect? Requests of
-    // such a client carry `from_tool`. Empty: not asked.
+    // Asked once for each client, with its first request and its socket: did a program of our own tools connect? Requests
+    // of such a client carry `from_tool`. Empty: not asked.
     std::function<bool(int fd, bool tcp)> is_tool = {};
     // TCP clients speak TLS, and are shown this; nullptr: they speak in the clear. Shared with who renews it. A handshake
     // has `head_timeout`.

@@ -499,6 +499,33 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
   FAIL() << "the place was never free again";
 }
 
+AE_TEST("http server/who connects is looked up once, with the first request, and never when silent") {
+  int looks = 0;
+  HttpServer::Options options;
+  options.is_tool = [&](int fd, bool tcp) {
+    EXPECT_GE(fd, 0);
+    EXPECT_TRUE(tcp);
+    return ++looks == 2;
+  };
+  Site site(
+      [](HttpRequest request, Responder responder) {
+        HttpResponse response;
+        response.body = request.from_tool ? "tool" : "other";
+        std::move(responder).answer(std::move(response));
+      },
+      std::move(options));
+  Raw silent(site.port), first(site.port), second(site.port);
+  for (const char* path : {"/1", "/2"}) {
+    first.send(get(path));
+    EXPECT_TRUE(first.read_answer().ends_with("other")) << path;
+  }
+  for (const char* path : {"/3", "/4"}) {
+    second.send(get(path));
+    EXPECT_TRUE(second.read_answer().ends_with("tool")) << path;
+  }
+  site.on_loop([&] { EXPECT_EQ(looks, 2); });
+}
+
 AE_TEST("http server/whoever is silent the longest makes room, and nobody who is served") {
   std::vector<Responder> kept;
   Site site(
