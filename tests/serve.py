@@ -15,6 +15,7 @@ import socket
 import sqlite3
 import sys
 import threading
+import time
 import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -240,6 +241,96 @@ class Foreign(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+@contextlib.contextmanager
+def answering(handler):
+    """A server of this test; gives its URL."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class Endless(http.server.BaseHTTPRequestHandler):
+    """Its health is well; every other answer has no end."""
+    protocol_version = "HTTP/1.0"
+    piece = b" " * (1 << 20)
+    sent = 0
+
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        if self.path == "/api/health":
+            return self.wfile.write(b'{"status": "ok"}')
+        with contextlib.suppress(OSError):
+            while Endless.sent < 600:
+                self.wfile.write(self.piece)
+                Endless.sent += 1
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@test
+def an_answer_of_more_than_256_mib_is_not_read_to_its_end():
+    with home() as h, answering(Endless) as url:
+        for command, code in ((("jobs",), "payload_too_large"), (("cancel", "a"), "unknown_outcome")):
+            Endless.sent = 0
+            said = h.run(*command, env={"AETHERIS_URL": url})
+            assert said.code != 0 and f"[{code}]" in said.err and "larger than 268435456 bytes" in said.err, said
+            assert 250 <= Endless.sent < 300, Endless.sent
+
+
+class Still(http.server.BaseHTTPRequestHandler):
+    """Answers its health once, as every command asks first. Then it is as a stopped process is, or busy and well."""
+    frozen = True
+    asked = 0
+    looked = threading.Event()
+
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/api/health":
+            Still.asked += 1
+            if Still.asked > 1:
+                if Still.frozen:
+                    threading.Event().wait(PATIENCE)
+                Still.looked.set()
+        elif Still.frozen:
+            threading.Event().wait(PATIENCE)
+        else:
+            Still.looked.wait(PATIENCE)
+        body = b'{"status": "ok", "jobs": [], "next_cursor": null}'
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@test
+def a_server_that_stops_answering_is_given_up_and_one_that_is_busy_is_waited_for():
+    with home() as h, answering(Still) as url:
+        for command, code in ((("jobs",), "unavailable"), (("cancel", "a"), "unknown_outcome")):
+            Still.frozen, Still.asked = True, 0
+            began = time.monotonic()
+            said = expect(h.run(*command, env={"AETHERIS_URL": url}), 7)
+            assert f"[{code}]" in said.err and "has stopped answering" in said.err, said
+            assert time.monotonic() - began < 60, "it has two minutes"
+        Still.frozen, Still.asked = False, 0
+        expect(h.run("jobs", env={"AETHERIS_URL": url}), 0)
+        assert Still.looked.is_set()
 
 
 @test

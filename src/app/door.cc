@@ -33,12 +33,17 @@ constexpr Duration kHealthWait = std::chrono::seconds(3);
 constexpr Duration kServerWait =
     std::chrono::seconds(5);  // for the health of a server, before anything is sent
 constexpr Duration kAnswerWait = std::chrono::minutes(2);
+// An answer that has not come after the first: is the process still there? It is not when its health takes longer than the
+// second: one that is stopped keeps its connections, and takes more of them.
+constexpr Duration kLookAfter = std::chrono::seconds(5), kSilenceMax = std::chrono::seconds(10);
 constexpr std::size_t kAnswerMax = std::size_t{1}
                                    << 30;  // bytes, of the process that owns the store
 constexpr std::size_t kServerAnswerMax = std::size_t{256} << 20;  // … of a server
 constexpr Duration kStreamLasts = std::chrono::hours(24);         // then it is asked for anew
 constexpr std::size_t kStreamMax = 256u << 20;  // bytes of one; then it is asked for anew
 constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
+
+const api::Path kHealth{"api", "health"};
 
 bool exists(const std::string& path) {
   struct stat found{};
@@ -48,7 +53,7 @@ bool exists(const std::string& path) {
 // Two paths to one store are one store.
 // A frozen owner must not freeze those who only want to know.
 Duration patience(const api::ApiRequest& request, Duration health) {
-  if (request.path == api::Path{"api", "health"}) return health;
+  if (request.path == kHealth) return health;
   for (const auto& [name, value] : request.query) {
     if (name != "wait") continue;
     if (const auto wait = duration_from_text(value)) return *wait + kAnswerWait;
@@ -77,9 +82,16 @@ class SocketDoor final : public Door {
     return *std::move(answer);
   }
   void start(const api::ApiRequest& request, async::Done<Result<api::ApiResponse>> done) override {
-    client_.start(call_of(request),
-                  [this, method = request.method, done = std::move(done)](
-                      const net::HttpAnswer& seen) mutable { done(answer_of(method, seen)); });
+    const auto asking = std::make_shared<Asking>(Asking{.method = request.method});
+    asking->id = client_.start(
+        call_of(request),
+        [this, asking, done = std::move(done)](const net::HttpAnswer& seen) mutable {
+          asking->over = true;
+          if (asking->timer) loop_.forget(*asking->timer);
+          done(asking->silent ? std::unexpected(silent(asking->method))
+                              : answer_of(asking->method, seen));
+        });
+    if (request.path != kHealth) look_later(asking);
   }
   Result<api::ApiResponse> follow(const api::ApiRequest& request,
                                   const std::function<bool(const LiveEvent&)>& heard) override {
@@ -115,6 +127,39 @@ class SocketDoor final : public Door {
   bool is_socket() const override { return true; }
 
  private:
+  // A request that is under way.
+  struct Asking {
+    std::string method;
+    net::HttpClient::Id id = 0;
+    std::optional<async::TimerId> timer = {};  // until the next look
+    bool over = false;
+    bool silent = false;  // and given up for it
+  };
+  void look_later(const std::shared_ptr<Asking>& asking) {
+    asking->timer = loop_.after(kLookAfter, [this, asking] {
+      asking->timer.reset();
+      look(asking);
+    });
+  }
+  // Does who is to answer still live?
+  void look(const std::shared_ptr<Asking>& asking) {
+    net::HttpCall call = call_of({.path = kHealth});
+    call.total_timeout = kSilenceMax;
+    client_.start(std::move(call), [this, asking](const net::HttpAnswer& seen) {
+      if (asking->over) return;
+      if (!seen.timed_out) return look_later(asking);
+      asking->silent = true;
+      client_.cancel(asking->id);
+    });
+  }
+  Error silent(const std::string& method) const {
+    const std::string what = "who answers at " + where() +
+                             " has stopped answering: its health did not come within " +
+                             ae::to_text(kSilenceMax);
+    if (method == "GET") return {Code::unavailable, what};
+    return {Code::unknown_outcome, what + ": look before you repeat"};
+  }
+
   std::size_t answer_max() const { return path_.empty() ? kServerAnswerMax : kAnswerMax; }
   const std::string& where() const { return path_.empty() ? base_ : path_; }
 
