@@ -44,6 +44,9 @@ class File {
 
 Seen digest(const File& file, off_t size) {
   if (size > kFileMax) return cannot("it is longer than 4 GiB, the most that is read");
+  // One that has no size says how long it is when it is read, as those of /proc do.
+  const off_t most = size > 0 ? size : kFileMax;
+  off_t seen = 0;
   Sha256 sum;
   std::vector<char> buffer(1u << 20);
   while (true) {
@@ -51,6 +54,7 @@ Seen digest(const File& file, off_t size) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return cannot(std::strerror(errno));
     if (n == 0) return {.unreachable = {}, .value = to_hex(sum.finish())};
+    if ((seen += n) > most) return cannot("it grew while it was read");
     sum.add({buffer.data(), static_cast<std::size_t>(n)});
   }
 }

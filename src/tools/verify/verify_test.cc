@@ -8,9 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "core/hash.h"
 #include "core/json.h"
@@ -376,6 +378,24 @@ AE_TEST("verify/file: an answer does not lead to what belongs to the runtime") {
     }
   }
   EXPECT_EQ(bench.look(definition, change("create", digest, {}, "other")).sight, Sight::match);
+}
+
+AE_TEST("verify/file: the digest of one that grows without end is given up") {
+  Folder folder;
+  const std::string path = folder.write("log", "hello");
+  ASSERT_EQ(::truncate(path.c_str(), 64 << 20), 0);
+  std::atomic<bool> over = false;
+  std::thread writer([&] {
+    for (off_t size = 64 << 20; !over; ++size) EXPECT_EQ(::truncate(path.c_str(), size), 0);
+  });
+  Bench bench;
+  bench.folder = folder.path();
+  const Sighting seen = bench.look(json(R"({"kind": "file", "path": "log"})"),
+                                   change("create", to_hex(sha256("hello")), {}, path));
+  over = true;
+  writer.join();
+  EXPECT_NE(seen.sight, Sight::match);
+  EXPECT_NE(seen.reason.find("it grew while it was read"), std::string::npos) << seen.reason;
 }
 
 AE_TEST("verify/file: its digest, its size, its time; gone, or not to be read") {
