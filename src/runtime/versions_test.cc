@@ -191,7 +191,8 @@ AE_TEST("versions/a process that gets the version while it looks who else has it
   ASSERT_EQ(desk.calls.size(), 1u);
   EXPECT_EQ(count(desk, EventType::job_parked), 0u);
   EXPECT_EQ(count(desk, EventType::version_mismatched), 0u);
-  for (const Event* started : all_of(desk.read().events, EventType::tool_invocation_started)) {
+  const auto read = desk.read();
+  for (const Event* started : all_of(read.events, EventType::tool_invocation_started)) {
     EXPECT_EQ(started->payload["tool_version"], "0123456789abcdef");
   }
   desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
