@@ -328,14 +328,9 @@ const postgres::Statement& named(const std::vector<postgres::Statement>& stateme
   return *found;
 }
 
-// Of what a worker asks that looks for one job of agent `a`.
+// Of what a worker asks that looks for one job of agent `a`. What the server does beside it only adds to that: an autovacuum
+// that is at work, a catalog that has changed. So the least of a few counts.
 std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
-  auto connection = postgres::Connection::open({.url = server().url()});
-  AE_CHECK(connection.has_value());
-  AE_CHECK(postgres::prepare_session(*connection, {.schema = schema}).has_value());
-  // What tests before this one have deleted is in the way of who looks first.
-  connection->add_once("VACUUM heads");
-  AE_CHECK(connection->run().has_value());
   const auto statements = postgres::claim_statements();
   const std::map<std::string, std::string> values = {
       {"ripen_delayed", "NULL"},
@@ -343,14 +338,32 @@ std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
       {"claim", "NULL, '{a}', '{}', '{}', 1, '{x}', 'w', 1000"},
       {"claim_lines", "'{a}', '{}'"}};
   std::map<std::string, std::int64_t> pages;
-  for (const auto& [name, with] : values) {
-    pages[name] = pages_of(*connection, named(statements, name), with);
-  }
-  for (const postgres::Statement& timer : postgres::timer_statements()) {
-    pages[timer.name] =
-        pages_of(*connection, timer, std::string(timer.sql).contains("$2") ? "NULL, 1" : "NULL");
+  for (int round = 0; round < 3; ++round) {
+    auto connection = postgres::Connection::open({.url = server().url()});
+    AE_CHECK(connection.has_value());
+    AE_CHECK(postgres::prepare_session(*connection, {.schema = schema}).has_value());
+    // What tests before this one have deleted is in the way of who looks first.
+    connection->add_once("VACUUM heads");
+    AE_CHECK(connection->run().has_value());
+    const auto measure = [&](const postgres::Statement& statement, const std::string& with) {
+      const std::int64_t now = pages_of(*connection, statement, with);
+      const auto [before, first] = pages.emplace(statement.name, now);
+      if (!first) before->second = std::min(before->second, now);
+    };
+    for (const auto& [name, with] : values) measure(named(statements, name), with);
+    for (const postgres::Statement& timer : postgres::timer_statements()) {
+      measure(timer, std::string(timer.sql).contains("$2") ? "NULL, 1" : "NULL");
+    }
   }
   return pages;
+}
+
+// Autovacuum would gather statistics in the middle of a test on a slow machine, and the server plan otherwise from then on.
+void keep_plans(const std::string& schema) {
+  sql("ALTER TABLE jobs SET (autovacuum_enabled = false);"
+      "ALTER TABLE heads SET (autovacuum_enabled = false);"
+      "ALTER TABLE commits SET (autovacuum_enabled = false)",
+      schema);
 }
 
 // Ready jobs of higher priority that a worker of agent `a` may not run: of another agent, or with a capability.
@@ -374,6 +387,7 @@ AE_TEST("postgres_cost/a claim passes by the jobs that others run, however many 
     const OwnSchema schema;
     Desk desk(schema.name());
     EXPECT_TRUE(desk.open());
+    keep_plans(schema.name());
     add_crowd(schema.name(), crowd);
     EXPECT_TRUE(desk.commit(Desk::create("ours")));
     return pages_of_claims(schema.name());
