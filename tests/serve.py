@@ -774,6 +774,39 @@ def silent_clients_cost_nobody_a_job_or_a_place():
             assert len(said.err.splitlines()) < 10, said
 
 
+COSTLY = """
+aetheris: 1
+tools: { echo: { native: echo, effect: read } }
+agents:
+  costly:
+    plan:
+""" + "".join(f'      - {{ id: n{i}, tool: echo, when: "${{ ([range(200000)] | length) < 0 }}" }}\n' for i in range(200))
+
+
+@test
+def a_job_whose_proof_takes_long_makes_nobody_wait():
+    with home() as h:
+        (h.path / "costly.yaml").write_text(COSTLY)
+        s = Server(h, "costly.yaml")
+        status, job = s.post("/api/jobs?wait=60s", {"agent": "costly", "id": "c"})
+        assert (status, job["status"]) == (201, "completed"), job
+        began = time.monotonic()
+        answer = []
+        verifies = threading.Thread(target=lambda: answer.append(s.get("/api/jobs/c/verify")))
+        verifies.start()
+        waits = []
+        while verifies.is_alive():
+            asked = time.monotonic()
+            assert s.get("/api/health")[0] == 200
+            waits.append(time.monotonic() - asked)
+            time.sleep(0.01)
+        took = time.monotonic() - began
+        assert answer[0][0] == 200 and answer[0][1]["ok"], answer
+        # As one request among many, and not behind all of it.
+        assert len(waits) >= 5 and sorted(waits)[len(waits) // 2] < took / 5, (took, waits)
+        expect(s.stop(), 0)
+
+
 @test
 def what_cannot_be_started_for_want_of_descriptors_is_started_later():
     with serving_with(1024, 1024) as s:

@@ -83,14 +83,14 @@ class SocketDoor final : public Door {
   }
   void start(const api::ApiRequest& request, async::Done<Result<api::ApiResponse>> done) override {
     const auto asking = std::make_shared<Asking>(Asking{.method = request.method});
-    asking->id = client_.start(
-        call_of(request),
-        [this, asking, done = std::move(done)](const net::HttpAnswer& seen) mutable {
-          asking->over = true;
-          if (asking->timer) loop_.forget(*asking->timer);
-          done(asking->silent ? std::unexpected(silent(asking->method))
-                              : answer_of(asking->method, seen));
-        });
+    asking->id =
+        client_.start(call_of(request),
+                      [this, asking, done = std::move(done)](const net::HttpAnswer& seen) mutable {
+                        asking->over = true;
+                        if (asking->timer) loop_.forget(*asking->timer);
+                        done(asking->silent ? std::unexpected(silent(asking->method))
+                                            : answer_of(asking->method, seen));
+                      });
     if (request.path != kHealth) look_later(asking);
   }
   Result<api::ApiResponse> follow(const api::ApiRequest& request,

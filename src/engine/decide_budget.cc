@@ -47,8 +47,10 @@ bool Decider::affords(Declaration& d, const Value& args) {
   }
   Budget budget = s_.budget;
   add(budget.reserved, reserved_);
-  over_ = budget.over(use_of(d, args));
-  return !over_;
+  decision_.exceeded = budget.all_over(use_of(d, args));
+  if (decision_.exceeded.empty()) return true;
+  over_ = decision_.exceeded.front();
+  return false;
 }
 
 // Its declaration says what it may use. REQUIRES: it is afforded.

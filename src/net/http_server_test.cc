@@ -499,7 +499,8 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
   FAIL() << "the place was never free again";
 }
 
-AE_TEST("http server/who connects is looked up once, with the first request, and never when silent") {
+AE_TEST(
+    "http server/who connects is looked up once, with the first request, and never when silent") {
   int looks = 0;
   HttpServer::Options options;
   options.is_tool = [&](int fd, bool tcp) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "async/point.h"
+#include "async/portions.h"
 #include "core/bytes.h"
 #include "core/json.h"
 #include "core/seal.h"
@@ -663,17 +664,44 @@ void Runtime::commit_surely(std::shared_ptr<store::Batch> batch,
 
 // ---------------------------------------------------------------- acting
 
+struct Runtime::Reading {
+  Reading(Read&& loaded, const engine::PlanSource& plans, async::Done<Result<Read>> answer)
+      : read(std::move(loaded)),
+        folding(read.row.id, read.events, plans),
+        done(std::move(answer)) {}
+  Read read;
+  engine::Folding folding;
+  async::Done<Result<Read>> done;
+};
+
 void Runtime::read(JobId job, async::Done<Result<Read>> done) {
   world_.store.load(job, 1,
                     [this, job, done = std::move(done)](Result<store::Loaded> loaded) mutable {
                       if (!loaded) return done(std::unexpected(loaded.error()));
                       auto events = open_log(job, *loaded, plans_.known());
                       if (!events) return done(std::unexpected(events.error()));
-                      auto state = engine::fold(job, *events, plans_.source());
-                      if (!state) return done(std::unexpected(state.error()));
-                      done(Read{std::move(loaded->row), std::move(*events), std::move(*state),
-                                std::move(loaded->effects), std::move(loaded->inbox)});
+                      fold_read(Read{std::move(loaded->row),
+                                     std::move(*events),
+                                     {},
+                                     std::move(loaded->effects),
+                                     std::move(loaded->inbox)},
+                                std::move(done));
                     });
+}
+
+// In portions: applying an event may evaluate an expression.
+void Runtime::fold_read(Read&& read, async::Done<Result<Read>> done) {
+  auto reading = std::make_shared<Reading>(std::move(read), plans_.source(), std::move(done));
+  async::in_portions(
+      world_.loop, world_.steady,
+      [reading, alive = handle()] { return !alive.expired() && reading->folding.next(); },
+      [reading, alive = handle()] {
+        if (alive.expired()) return;
+        auto state = std::move(reading->folding).take();
+        if (!state) return reading->done(std::unexpected(state.error()));
+        reading->read.state = std::move(*state);
+        reading->done(std::move(reading->read));
+      });
 }
 
 void Runtime::read_state(JobId job, async::Done<Result<Read>> done) {

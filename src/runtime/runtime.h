@@ -217,6 +217,8 @@ class Runtime : private HolderHost {
   void look_ahead();
   void heartbeat();
   void announce(Duration lasts);
+  struct Reading;
+  void fold_read(Read&& read, async::Done<Result<Read>> done);
   struct Acting;
   void look(const JobId& job, std::optional<Rested> rested, async::Done<Result<Read>> done);
   void keep_resting(const JobId& job, Read&& read);
