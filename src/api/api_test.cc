@@ -902,7 +902,7 @@ AE_TEST("api/jobs come newest first, in pages") {
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "by-hand"}, {"limit", "2"}})), "j4 j3 j3@4");
 }
 
-AE_TEST_SLOW("api/a text is looked for in so many jobs for one page, and the next one goes on") {
+AE_TEST_SLOW("api/a page of a text search looks at a bounded number of jobs, and the next page goes on") {
   Here here(false);
   for (std::size_t i = 0; i < kSearchMax + 10; ++i) {
     const std::string id = i == 5 ? "wanted" : "j" + std::to_string(i);
@@ -1243,7 +1243,7 @@ AE_TEST("api/a call that is said to have happened and gave nothing is read again
   EXPECT_EQ(here.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
 }
 
-// Each look at it is later than a portion lasts.
+// Each reading of it is later than the last one by more than a portion.
 class HastySteady final : public async::SteadyClock {
  public:
   Duration since_start() override { return now_ += 2 * async::kPortionMax; }
@@ -1253,7 +1253,7 @@ class HastySteady final : public async::SteadyClock {
 };
 
 AE_TEST(
-    "api/a log is folded, replayed and proved in portions, and others have their turn between") {
+    "api/a log is folded, replayed and verified in portions, and other tasks run in between") {
   Here here;
   const auto id = here.make(R"({"agent":"maps","input":{"list":[1,2,3,4,5,6,7,8,9,10]}})");
   ASSERT_EQ(here.status(id), "completed");

@@ -27,7 +27,7 @@ struct Api::Asked {
   std::string id;  // the {id} of the path
   Query query;
   async::Done<ApiResponse> done;
-  // Of the log that is being read for it: whoever makes the answer in portions keeps it.
+  // The turn in which its log is read. An answer that is made in portions holds it until it is sent.
   std::weak_ptr<void> turn;
 
   void answer(int status, Value body, std::string location = {}) {

@@ -500,7 +500,8 @@ void Api::replay(Ask ask) {
   if (auto known = ask->query.only({"at"}); !known) return ask->refuse(known.error());
   const auto at = ask->query.number("at");
   if (!at) return ask->refuse(at.error());
-  read(ask, [this, ask, at = *at](runtime::Runtime::Read& read) {
+  read(ask, [this, alive = std::weak_ptr(alive_), ask, at = *at](runtime::Runtime::Read& read) {
+    if (!alive.lock()) return;
     const std::uint64_t last = read.events.empty() ? 0 : read.events.back().seq;
     const std::uint64_t seq = at.value_or(last);
     if (seq < 1 || seq > last) {

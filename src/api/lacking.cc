@@ -18,8 +18,8 @@ namespace {
 using engine::Exceeded;
 using engine::Limit;
 
-// All limits that the next call does not fit; `first` is in its way already. One decision, so that it evaluates no more than
-// a decision may.
+// All limits that the next call exceeds; `first` is one of them. Makes one decision, so it evaluates no more than a decision
+// may.
 std::vector<Exceeded> lacking(const engine::State& state, std::optional<Exceeded> first) {
   std::vector<Exceeded> all;
   if (first) all.push_back(*first);

@@ -26,10 +26,10 @@ namespace ae::api {
 Value job_body(const runtime::Runtime::Read& read, Instant now);
 Value trace_body(const runtime::Runtime::Read& read);
 
-// The bodies that evaluate a log's expressions again are made in portions (async/portions.h): `next` until it gives false,
-// then `take`.
+// Bodies that evaluate the expressions of a log again are made in portions (async/portions.h): `next` until it returns
+// false, then `take`.
 
-// Where the job stood at an event. REQUIRES: 1 <= seq <= the last.
+// The state of the job at an event. REQUIRES: 1 <= seq <= the last.
 class Replaying {
  public:
   Replaying(runtime::Runtime::Read&& read, std::uint64_t seq);
@@ -42,7 +42,7 @@ class Replaying {
   engine::Folding folding_;
 };
 
-// The proofs of a job; they say what is wrong, instead of failing. `keys`: whose signatures count.
+// The proofs of a job; what is wrong is in the body, it never fails. `keys`: whose signatures count.
 class Proving {
  public:
   Proving(const JobId& job, store::Loaded&& loaded, std::vector<PublicKey> keys);

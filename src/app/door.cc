@@ -33,9 +33,9 @@ constexpr Duration kHealthWait = std::chrono::seconds(3);
 constexpr Duration kServerWait =
     std::chrono::seconds(5);  // for the health of a server, before anything is sent
 constexpr Duration kAnswerWait = std::chrono::minutes(2);
-// An answer that has not come after the first: is the process still there? It is not when its health takes longer than the
-// second: one that is stopped keeps its connections, and takes more of them.
-constexpr Duration kLookAfter = std::chrono::seconds(5), kSilenceMax = std::chrono::seconds(10);
+// While an answer is awaited, the health of the process is requested this often. When that is not answered in time, the
+// process has stopped: the kernel still accepts connections for it.
+constexpr Duration kHealthEvery = std::chrono::seconds(5), kSilenceMax = std::chrono::seconds(10);
 constexpr std::size_t kAnswerMax = std::size_t{1}
                                    << 30;  // bytes, of the process that owns the store
 constexpr std::size_t kServerAnswerMax = std::size_t{256} << 20;  // … of a server
@@ -133,15 +133,15 @@ class SocketDoor final : public Door {
     net::HttpClient::Id id = 0;
     std::optional<async::TimerId> timer = {};  // until the next look
     bool over = false;
-    bool silent = false;  // and given up for it
+    bool silent = false;  // its health was not answered
   };
   void look_later(const std::shared_ptr<Asking>& asking) {
-    asking->timer = loop_.after(kLookAfter, [this, asking] {
+    asking->timer = loop_.after(kHealthEvery, [this, asking] {
       asking->timer.reset();
       look(asking);
     });
   }
-  // Does who is to answer still live?
+  // Does the process that is to answer still run?
   void look(const std::shared_ptr<Asking>& asking) {
     net::HttpCall call = call_of({.path = kHealth});
     call.total_timeout = kSilenceMax;
@@ -153,8 +153,8 @@ class SocketDoor final : public Door {
     });
   }
   Error silent(const std::string& method) const {
-    const std::string what = "who answers at " + where() +
-                             " has stopped answering: its health did not come within " +
+    const std::string what = "the process at " + where() +
+                             " has stopped answering: it sent no health within " +
                              ae::to_text(kSilenceMax);
     if (method == "GET") return {Code::unavailable, what};
     return {Code::unknown_outcome, what + ": look before you repeat"};

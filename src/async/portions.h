@@ -1,4 +1,4 @@
-// in_portions: long work on the loop, cut so that the loop's other tasks have their turn in between.
+// in_portions: runs long work on the loop in portions, so that other tasks run in between.
 //
 // Threads: the loop's.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace ae::async {
 
-// So long one task has the loop for itself.
+// How long one portion lasts.
 constexpr Duration kPortionMax = std::chrono::milliseconds(50);
 
-// Calls `next` until it gives false, then `then`. Begins inside this call; when a portion is over, goes on in another task.
-// One call of `next` is never cut. Borrows the loop and the clock.
+// Calls `next` until it returns false, then `then`. The first portion runs inside this call, each later one in a task of its
+// own. One call of `next` is not interrupted. Borrows the loop and the clock.
 void in_portions(Loop& loop, SteadyClock& steady, std::move_only_function<bool()> next, Task then);
 
 }  // namespace ae::async

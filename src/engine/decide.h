@@ -91,7 +91,7 @@ struct Decision {
   std::vector<std::string> confirm;  // keys of State::changes that are to be looked at
   bool release = false;              // give the claim back with this commit
   std::optional<Instant> ask_again;  // when nothing else happens before
-  std::vector<Exceeded> exceeded;    // all limits that the first call which does not fit exceeds
+  std::vector<Exceeded> exceeded;    // by the first call that does not fit into the budget
 };
 Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {});
 

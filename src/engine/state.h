@@ -491,7 +491,7 @@ Status apply(State& state, const Event& event, const PlanSource& plans);
 
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans);
 
-// The same event by event, so that others have their turn in between. Borrows the events.
+// The same, one event at a time: applying an event may evaluate expressions. Borrows the events.
 class Folding {
  public:
   Folding(const JobId& job, std::span<const Event> events, PlanSource plans);

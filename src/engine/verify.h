@@ -103,14 +103,14 @@ struct Verification {
 
 Verification verify(const VerifyInput& input, const PlanSource& plans);
 
-// The same event by event: the expressions of a log can take long, and others have their turn in between. Borrows both.
+// The same, one event at a time: evaluating the expressions of a log can take long. Borrows both.
 class Verifier;  // verify.cc
 class Verifying {
  public:
   Verifying(const VerifyInput& input, const PlanSource& plans);
   ~Verifying();
   bool next();          // false: nothing is left to do
-  Verification take();  // REQUIRES: `next` has given false
+  Verification take();  // REQUIRES: `next` returned false
 
  private:
   std::unique_ptr<Verifier> verifier_;

@@ -270,7 +270,7 @@ void HttpConnection::dispatch() {
   is_head_ = request.method == "HEAD";
   only_reads_ = is_head_ || request.method == "GET";
   request.peer = peer_;
-  // Not when it connects: to find out takes a look at all processes, and who is silent costs nobody that.
+  // Not when it connects: finding out reads all processes, which a connection that sends nothing must not cause.
   if (!from_tool_) {
     const auto& is_tool = server_->options.is_tool;
     from_tool_ = is_tool && is_tool(socket_.native_handle(), tcp_);

@@ -124,7 +124,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::unique_ptr<TlsStream> tls_;  // around the socket; none: in the clear
   bool said_goodbye_ = false;       // nothing is read through it any more
   const std::string peer_;
-  std::optional<bool> from_tool_;  // nullopt: nothing was asked yet
+  std::optional<bool> from_tool_;  // nullopt: no request yet
   const bool tcp_;
   Phase phase_ = Phase::reading;
 
@@ -175,7 +175,7 @@ struct HttpServer::Impl {
   void accept_clients(const std::shared_ptr<Listener>& listener);
   void take_client(int fd, bool tcp);
   bool make_room();
-  // Of a connection that may keep something already; nullptr = none.
+  // `of`: the connection that sends them and may keep unsent bytes already; nullptr = none.
   bool has_room(std::size_t size, const HttpConnection* of = nullptr);
   void tell_full(int error);
   void close_listeners();

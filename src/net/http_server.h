@@ -102,8 +102,8 @@ class HttpServer {
     std::size_t connections_max = 1024;
     // Told, once a minute at most, that connections were closed or turned away for want of room; may be empty.
     std::function<void(const std::string& what)> full = {};
-    // Bytes of the answers and streams that have not left yet, all together, as far as one has more than `answer_small`. An
-    // answer beyond them is 503 in place of what was to be read, and a stream is cut, unless it is the only one. Clients that have read less than
+    // Bytes of all answers and streams that have not left yet; one with up to `answer_small` does not count. An answer beyond
+    // them is replaced by 503, and a stream is cut, unless it is the only large one. Clients that have read less than
     // `slow_rate` a second for `slow_after` make room.
     std::size_t answers_max = 128u << 20;
     std::size_t answer_small = 256u << 10;
@@ -119,8 +119,8 @@ class HttpServer {
     // Names by which clients may call us over TCP, without port, as in `localhost` or `[::1]`; empty: any. A page on
     // a name of its own that resolves to this machine is kept out by it.
     std::vector<std::string> hosts;
-    // Asked once for each client, with its first request and its socket: did a program of our own tools connect? Requests
-    // of such a client carry `from_tool`. Empty: not asked.
+    // Called once for each client, with its socket, at its first request: did a program of our own tools connect? Requests of
+    // such a client carry `from_tool`. Empty: not called.
     std::function<bool(int fd, bool tcp)> is_tool = {};
     // TCP clients speak TLS, and are shown this; nullptr: they speak in the clear. Shared with who renews it. A handshake
     // has `head_timeout`.

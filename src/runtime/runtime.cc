@@ -689,7 +689,7 @@ void Runtime::read(JobId job, async::Done<Result<Read>> done) {
                     });
 }
 
-// In portions: applying an event may evaluate an expression.
+// In portions: applying an event may evaluate expressions.
 void Runtime::fold_read(Read&& read, async::Done<Result<Read>> done) {
   auto reading = std::make_shared<Reading>(std::move(read), plans_.source(), std::move(done));
   async::in_portions(

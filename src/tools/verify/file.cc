@@ -44,7 +44,7 @@ class File {
 
 Seen digest(const File& file, off_t size) {
   if (size > kFileMax) return cannot("it is longer than 4 GiB, the most that is read");
-  // One that has no size says how long it is when it is read, as those of /proc do.
+  // Files of /proc have the size 0 and end when they are read.
   const off_t most = size > 0 ? size : kFileMax;
   off_t seen = 0;
   Sha256 sum;
