@@ -304,6 +304,20 @@ def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
                 client.seen += more
             return client.seen
 
+        def is_refused(client):
+            """The answer is an error. It is short, so all of it has arrived."""
+            client.socket.settimeout(1)
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                while len(client.seen) < 1 << 16 and (more := client.socket.recv(1 << 12)):
+                    client.seen += more
+            return b'"code":"unknown_outcome"' in client.seen and b'"id":7' in client.seen
+
+        def is_cut(client):
+            try:
+                return b"\r\n0\r\n" not in answer(client)[-20:]
+            except ConnectionError:
+                return True
+
         first = Client(s)
         first.send(request)
         whole = answer(first)
@@ -312,7 +326,7 @@ def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
         assert size > 3 * MIB and b'"isError":false' in whole, size
         settled(s.process, 0)
         before = memory(s.process)
-        clients = []
+        clients, began = [], time.monotonic()
         for _ in range(ANSWERS_MAX // size + 40):
             client = Client(s)
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -325,6 +339,7 @@ def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
             peak = max(peak, memory(s.process) - before)
             ready = select.select([c.socket for c in waiting], [], [], 0.2)[0]
             waiting = {c for c in waiting if c.socket not in ready}
+        filled = time.monotonic() - began
         end = time.monotonic() + 3
         while time.monotonic() < end:  # the last answers may not be made yet
             slowest = max(slowest, quickly(s))
@@ -335,8 +350,8 @@ def mcp_streams_that_are_not_read_stay_within_the_room_for_all_answers():
         status, small = s.post("/api/jobs?wait=30s", {"agent": "large", "input": {"items": ["x"]}},
                                headers=bearer(s.keys["admin"]))
         assert (status, small["status"]) == (201, "completed"), small
-        refused = answer(clients[-1])  # one that came when there was no room
-        assert b'"code":"unknown_outcome"' in refused and b'"id":7' in refused, refused[-1000:]
+        # A client that reads nothing for 10 s is cut and makes room. On a slow machine the first ones are, before the last ones come.
+        assert any(is_refused(client) for client in reversed(clients)) or filled > 10 and is_cut(clients[0]), filled
         for client in clients:
             client.close()
         assert settled(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB

@@ -85,7 +85,11 @@ class Waits : public std::enable_shared_from_this<Waits> {
                                 .id = id});
   }
   static std::string message_event(const Value& message) {
-    return "event: message\ndata: " + canonical(message) + "\n\n";
+    constexpr std::string_view kBegin = "event: message\ndata: ", kEnd = "\n\n";
+    const std::string text = canonical(message);
+    std::string event;
+    event.reserve(kBegin.size() + text.size() + kEnd.size());  // growth would double it
+    return event.append(kBegin).append(text).append(kEnd);
   }
 
   net::Responder responder_;

@@ -93,7 +93,10 @@ std::string chunk_of(std::string_view bytes) {
   std::array<char, 16> digits;
   const auto end =
       std::to_chars(digits.data(), digits.data() + digits.size(), bytes.size(), 16).ptr;
-  std::string chunk(digits.data(), end);
+  std::string chunk;
+  // A string that grows by its last two bytes takes twice as much, for as long as the chunk is kept.
+  chunk.reserve(static_cast<std::size_t>(end - digits.data()) + bytes.size() + 4);
+  chunk.append(digits.data(), end);
   chunk += "\r\n";
   chunk += bytes;
   chunk += "\r\n";
