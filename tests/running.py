@@ -155,7 +155,7 @@ def what_a_program_reports_is_seen_while_it_runs():
         h.go()
         said = expect(h.end(process), 0)
         assert said.out == "done\n", said
-        tried = node(h, "j", "r")["tries"][0]
+        tried = node(h, "j", "r")["tries"][-1]  # on a busy machine a first one may not have been sent
         assert tried["progress"]["report"] == {"percent": 100}, tried
         assert [e["payload"]["detail"]["report"]["percent"] for e in of_type(events(h, "j"), "progress")] == [50, 100]
         expect(h.run("verify", "j"), 0)

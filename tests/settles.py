@@ -192,6 +192,11 @@ class Service:
         except (OSError, http.client.HTTPException, ValueError):
             return 0, None
 
+    def doubts(self, job):
+        """The calls of the job whose outcome is unknown; none while the server starts."""
+        status, answer = self.ask("GET", f"/api/jobs/{job}")
+        return answer["in_doubt"] if status == 200 else []
+
 
 def seconds(text):
     whole, part = text.rstrip("Z").split(".")
@@ -313,7 +318,7 @@ def before_and_after_restarts_one_instant_holds():
         seen = []
         for _ in range(3):
             service.start()
-            doubt = until(lambda: service.ask("GET", "/api/jobs/j")[1]["in_doubt"])[0]
+            doubt = until(lambda: service.doubts("j"))[0]
             seen.append(doubt["resolvable_at"])
             status, said = service.ask("POST", "/api/jobs/j/resolve", {"idempotency_key": doubt["idempotency_key"],
                                                                        "resolution": "not_happened"})
@@ -341,7 +346,7 @@ def a_complete_500_settles_its_call():
         service = Service(h, shop, {})
         for status, settles in (("500", True), ("503", False)):
             assert service.ask("POST", "/api/jobs", {"agent": "http_person", "id": status})[0] == 201
-            doubt = until(lambda: service.ask("GET", f"/api/jobs/{status}")[1]["in_doubt"])[0]
+            doubt = until(lambda: service.doubts(status))[0]
             assert doubt["reason"] == f"http_{status}", doubt
             answer, said = service.ask("POST", f"/api/jobs/{status}/resolve",
                                        {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"})
