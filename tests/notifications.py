@@ -93,6 +93,24 @@ def each_question_of_a_service_is_notified_once_over_restarts():
 
 
 @test
+def a_job_that_takes_the_id_of_a_pruned_one_is_notified_too():
+    with home() as h:
+        program = prepare(h)
+        s = Server(h, "asks.yaml", "--notify", program)
+        for n in (1, 2):
+            assert s.post("/api/jobs", {"agent": "asks", "id": "asks"})[0] == 201
+            until(lambda: len(lines(h)) >= n)
+            until(lambda: len(marks(h)) == n)
+            expect(h.run("signal", "asks", "k-asks", '{"decision": "approve"}'), 0)
+            until(lambda: s.status("asks") == "completed")
+            expect(h.run("prune", "--older-than", "0s"), 0)
+        first, second = lines(h)
+        assert first["id"] != second["id"] and {**first, "id": ""} == {**second, "id": ""}, lines(h)
+        assert marks(h) == [first["id"], second["id"]]
+        expect(s.stop(), 0)
+
+
+@test
 def what_was_asked_while_no_service_notified_is_notified_at_the_start():
     with home() as h:
         program = prepare(h)

@@ -32,7 +32,7 @@ struct Notifications::Look {
   std::size_t status = 0;
   std::string after;
   std::optional<std::uint64_t> after_number;
-  std::deque<std::pair<JobId, std::uint64_t>> jobs;  // and their last events
+  std::deque<std::pair<JobId, Hash>> jobs;  // and the hashes of their last events
 };
 
 Notifications::Notifications(app::Site& site, Wish wish)
@@ -96,7 +96,7 @@ void Notifications::take_mark(const std::string& body) {
 void Notifications::record(const Question& question, std::string act, std::vector<Member> more,
                            async::Done<Result<void>> done) {
   more.emplace_back("kind", question.kind);
-  more.emplace_back("question", question.id());
+  more.emplace_back("question", question.id);
   site_.store().record({.at = site_.store().now(),
                         .by = wish_.by,
                         .act = std::move(act),
@@ -115,11 +115,11 @@ void Notifications::look_later() {
 
 void Notifications::look_on(std::shared_ptr<Look> look) {
   while (!look->jobs.empty()) {
-    const auto [job, last_seq] = look->jobs.front();
+    const auto [job, head] = look->jobs.front();
     look->jobs.pop_front();
     const auto before = looked_at_.find(job);
-    if (before == looked_at_.end() || before->second != last_seq) {
-      return look_at(std::move(look), job, last_seq);
+    if (before == looked_at_.end() || before->second != head) {
+      return look_at(std::move(look), job, head);
     }
   }
   if (look->status == std::size(kStatuses)) return look_later();
@@ -132,7 +132,7 @@ void Notifications::look_on(std::shared_ptr<Look> look) {
                                           look](Result<std::vector<store::JobRow>> rows) {
     if (!weak.lock()) return;
     if (!rows) return look_later();
-    for (const store::JobRow& row : *rows) look->jobs.emplace_back(row.id, row.last_seq);
+    for (const store::JobRow& row : *rows) look->jobs.emplace_back(row.id, row.head);
     if (rows->size() < kRowsAtOnce) {
       look->status++;
       look->after.clear();
@@ -146,13 +146,13 @@ void Notifications::look_on(std::shared_ptr<Look> look) {
 }
 
 // The whole log: an older event may ask what is still open.
-void Notifications::look_at(std::shared_ptr<Look> look, const JobId& job, std::uint64_t last_seq) {
+void Notifications::look_at(std::shared_ptr<Look> look, const JobId& job, const Hash& head) {
   site_.runtime().read(job, [this, weak = std::weak_ptr(alive_), look, job,
-                             last_seq](Result<runtime::Runtime::Read> read) {
+                             head](Result<runtime::Runtime::Read> read) {
     if (!weak.lock()) return;
     if (read) {
       if (looked_at_.size() >= kJobsMax) looked_at_.clear();
-      looked_at_[job] = last_seq;
+      looked_at_[job] = head;
       OpenQuestions open(job);
       for (const Event& event : read->events) open.take(event);
       for (const Question& question : open.list()) offer(question);
@@ -178,7 +178,7 @@ void Notifications::on_events(const JobId& job, const std::vector<Event>& events
 // ---------------------------------------------------------------- one question
 
 void Notifications::offer(const Question& question) {
-  const std::string id = question.id();
+  const std::string id = question.id;
   if (notified_.contains(id) || tries_.contains(id)) return;
   if (tries_.size() >= kUnderWayMax) {
     looked_at_.erase(question.job);  // the next look takes it up
@@ -193,10 +193,10 @@ void Notifications::offer(const Question& question) {
 void Notifications::claim(const Question& question) {
   const std::string until = to_text(site_.store().now() + kClaimLasts);
   const auto leave = [this, question] {
-    tries_.erase(question.id());
+    tries_.erase(question.id);
     looked_at_.erase(question.job);  // looked at again: whoever has claimed it may end
   };
-  const auto before = claims_.find(question.id());
+  const auto before = claims_.find(question.id);
   const bool taken = before != claims_.end() && before->second.by != wish_.by &&
                      before->second.until > site_.store().now();
   if (taken) return leave();
@@ -205,7 +205,7 @@ void Notifications::claim(const Question& question) {
            if (!weak.lock()) return;
            if (!kept) return leave();
            read_marks([this, question, leave] {
-             const auto claim = claims_.find(question.id());
+             const auto claim = claims_.find(question.id);
              const bool ours = claim != claims_.end() && claim->second.by == wish_.by;
              ours ? start(question) : leave();
            });
@@ -222,7 +222,7 @@ void Notifications::start(const Question& question) {
 }
 
 void Notifications::ended(const Question& question, const std::string& failure) {
-  const std::string id = question.id();
+  const std::string id = question.id;
   if (failure.empty()) return mark(question);
   const Duration pause = pause_after(++tries_[id]);
   warn(question.job, "--notify " + wish_.program + ": " + failure + "; question " + id +
@@ -243,8 +243,8 @@ void Notifications::start_again(const Question& question) {
       for (const Event& event : read->events) open.take(event);
     }
     const auto asked = open.list();
-    if (std::ranges::count(asked, question.seq, &Question::seq) > 0) return start(question);
-    tries_.erase(question.id());
+    if (std::ranges::count(asked, question.id, &Question::id) > 0) return start(question);
+    tries_.erase(question.id);
   });
 }
 
@@ -253,8 +253,8 @@ void Notifications::mark(const Question& question) {
          [this, weak = std::weak_ptr(alive_), question](const Result<void>& kept) {
            if (!weak.lock()) return;
            if (!kept) return later(kStoreAgain, [this, question] { mark(question); });
-           notified_.insert(question.id());
-           tries_.erase(question.id());
+           notified_.insert(question.id);
+           tries_.erase(question.id);
          });
 }
 

@@ -53,7 +53,7 @@ class Notifications {
   void take_mark(const std::string& body);
   void look();
   void look_on(std::shared_ptr<Look> look);
-  void look_at(std::shared_ptr<Look> look, const JobId& job, std::uint64_t last_seq);
+  void look_at(std::shared_ptr<Look> look, const JobId& job, const Hash& head);
   void look_later();
   void offer(const Question& question);
   void claim(const Question& question);
@@ -71,8 +71,8 @@ class Notifications {
   std::uint64_t audit_seq_ = 0;     // read so far
   std::set<std::string> notified_;  // questions, by id
   std::map<std::string, Claim> claims_;
-  std::map<std::string, unsigned> tries_;     // of those that are under way here
-  std::map<JobId, std::uint64_t> looked_at_;  // the last event of each job that was read
+  std::map<std::string, unsigned> tries_;  // of those that are under way here
+  std::map<JobId, Hash> looked_at_;        // the last event of each job that was read
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Notifier notifier_;  // its thread posts to the loop: ends first
 };

@@ -70,7 +70,7 @@ void Notifier::look_at(const JobId& job, const std::vector<Event>& events) {
   for (const Event& event : events) open.take(event);
   for (const Question& question : open.list()) {
     if (told_.size() >= kToldMax) told_.clear();
-    if (told_.insert(question.id()).second) {
+    if (told_.insert(question.id).second) {
       add({canonical(to_value(question, store_flag_)) + "\n", nullptr});
     }
   }

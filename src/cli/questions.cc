@@ -11,7 +11,7 @@ namespace ae::cli {
 
 Value to_value(const Question& question, const std::string& store_flag) {
   return Value::object({{"command", question.command + store_flag},
-                        {"id", question.id()},
+                        {"id", question.id},
                         {"job", question.job.text},
                         {"key", question.key},
                         {"kind", question.kind},
@@ -22,6 +22,7 @@ void OpenQuestions::ask(const Event& event, std::string_view kind, std::string k
                         std::string command) {
   Question question{.job = job_,
                     .seq = event.seq,
+                    .id = to_text(event.id),
                     .kind = std::string(kind),
                     .key = std::move(key),
                     .node = std::string(event.payload.text("node_id")),

@@ -19,12 +19,11 @@ namespace ae::cli {
 struct Question {
   JobId job;
   std::uint64_t seq = 0;  // of the event that asks
-  std::string kind;       // approval wait question in_doubt confirmation budget parked
-  std::string key;        // of the wait; of a confirmation the step; of a park its reason
+  std::string id;  // of that event: the same however often it is notified, and of no other question
+  std::string kind;  // approval wait question in_doubt confirmation budget parked
+  std::string key;   // of the wait; of a confirmation the step; of a park its reason
   std::string node;
   std::string command;  // that answers, or shows what does, without --store
-  // The same for one question of one store, however often it is notified.
-  std::string id() const { return job.text + "/" + std::to_string(seq); }
 };
 
 // `store_flag` goes behind the command. {command, id, job, key, kind, node_id}
