@@ -25,6 +25,7 @@ tools:
     effect: idempotent
     retry: { max_attempts: 3, initial_backoff: 1ms, retry_on: [exit_75] }
   no:    { command: ["sh", "-c", "exit 1"], effect: read }
+  lost:  { native: doubt, on_in_doubt: fail }
 agents:
   greets:
     labels: { made: by-hand }
@@ -40,6 +41,9 @@ agents:
       - { id: a, tool: hello, args: { said: "${ .steps.w }" }, needs: [w] }
     output: "${ .steps.a }"
   fails: { plan: [ { id: a, tool: no } ] }
+  doubts:
+    plan: [ { id: a, tool: lost, args: { message: "${ .input.to }" }, on_error: continue } ]
+    output: "${ .input.to }"
 """
 
 
@@ -98,6 +102,15 @@ def write(version):
             aetheris(work, "cancel", "cancelled", "--reason", "over")
             aetheris(work, *run, "fails", "--job-id", "fails", code=1)
             aetheris(work, *run, "greets", "--detach", "--job-id", "queued", "--input", '{"n":9,"list":[]}')
+            # A call in doubt that is settled after the end; a job without its values.
+            for job in ("noted", "erased"):
+                aetheris(work, *run, "doubts", "--job-id", job, "--input", '{"to":"ada@x.org"}')
+                doubt, = json.loads(aetheris(work, "job", job, "--json"))["in_doubt"]
+                aetheris(work, "resolve", job, doubt["idempotency_key"], "happened", '{"id":7}')
+            aetheris(work, *run, "greets", "--input", '{"n":1,"list":["ada@x.org"]}', "--job-id", "greeted", "--durability",
+                     "split")
+            for job in ("erased", "greeted"):
+                aetheris(work, "redact", job, "--all", "--reason", "by request")
             shutil.copy(work, store)
             assert not (work.parent / "store.db-wal").exists() or (work.parent / "store.db-wal").stat().st_size == 0
     with tempfile.TemporaryDirectory() as temp:
