@@ -2,23 +2,31 @@
 """After `redact --all` nothing of a job's values is readable but what the answer lists, in any form.
 
 Jobs of every shape run on a SQLite store and on a PostgreSQL server: branches, a map, waits, a note, a failed call, a
-large value, a loop, a model's answer, a plan that a model makes, a fork and its origin. Their values hold a mark.
-Then the store (the files of SQLite, a dump of PostgreSQL), every view, the audit log and an archive are searched for
-the mark, and for the SHA-256 of what can be guessed: inputs, arguments, messages, the creating request. Texts that
-are no values hold another mark: each of them must be listed as kept.
+large value, a loop, a model's answer, a plan that a model makes, recorded values, a compensation, an edited approval,
+a question of a tool, a budget that is raised, a call in doubt that is resolved after the end, a fork and its origin.
+Their values hold a mark. Then the files of the store (its write-ahead log too; of PostgreSQL the data directory
+without the server's), every view, the audit log, a backup and an archive are searched for the mark, and for the
+SHA-256 of what can be guessed: inputs, arguments, messages, the creating request. This is done with the store's owner
+stopped, and with an owner that runs other jobs meanwhile. Texts that are no values hold another mark: each of them
+must be listed as kept.
 
   erasure.py [WORDS]   only tests whose name contains WORDS
 """
+import contextlib
 import hashlib
 import json
+import pathlib
 import re
 import subprocess
 import sys
+import threading
+import urllib.error
 import urllib.request
 
 sys.dont_write_bytecode = True
 from shared import desk as shared  # noqa: E402
-from shared.desk import BIN, run_tests  # noqa: E402
+from shared.desk import BIN, ROOT, run_tests  # noqa: E402
+from cli import until  # noqa: E402
 from postgres import Postgres  # noqa: E402
 
 MARK = "ada-7f3a@x.org"  # in values
@@ -31,6 +39,16 @@ tools:
   echo: { native: echo, effect: read }
   put:  { native: echo, effect: idempotent, args_schema: { type: object } }
   ask:  { native: echo, effect: idempotent, approval: required }
+  clock: { native: now }
+  dice: { native: random }
+  id:   { native: uuid }
+  lost: { native: doubt, on_in_doubt: fail }
+  charge: { native: echo, effect: idempotent, compensate: { tool: put, args: { back: "${ .result.to }" } } }
+  slow:
+    command: ["sh", "-c", "touch began; while [ ! -e go ]; do sleep 0.05; done"]
+    effect: read
+    timeout: 60s
+  s:    { mcp: { command: ["PYTHON", "-B", "SERVER", "--journal", "journal", "--era", "modern", "--tools", "tools.json"] } }
   bad:  { command: ["sh", "-c", "exit 1"], effect: read }
   buy:
     http: { method: POST, url: "${ env.TILL }/buy" }
@@ -71,6 +89,34 @@ agents:
       - { id: sure, needs: [said], wait: { type: human, key: "sure-${ .input.key }" } }
       - { id: p, tool: ask, needs: [sure], args: { to: "${ .input.mail }" } }
       - { id: last, needs: [p], wait: { type: signal, key: never } }
+  values:
+    plan:
+      - { id: at, tool: clock }
+      - { id: roll, tool: dice, args: { min: 100000000000000, max: 900000000000000 } }
+      - { id: name, tool: id, args: { version: 4 } }
+      - { id: sent, tool: put, needs: [at, roll, name], args: { n: "${ .steps.roll }", id: "${ .steps.name }", ms: "${ .steps.at.ms }" } }
+    output: "${ .steps }"
+  undone:
+    plan:
+      - { id: a, tool: charge, args: { to: "${ .input.mail }" } }
+      - { id: b, tool: bad, needs: [a] }
+  edited: { plan: [ { id: p, tool: ask, args: { to: "${ .input.mail }" } } ], output: "${ .steps.p }" }
+  question: { plan: [ { id: q, tool: s.send, args: { to: "${ .input.mail }" } } ], output: "${ .steps.q }" }
+  spends:
+    budget: { tool_calls: 1 }
+    plan:
+      - { id: a, tool: put, args: { to: "${ .input.mail }" } }
+      - { id: b, tool: put, needs: [a], args: { again: "${ .input.mail }" } }
+    output: "${ .steps.b }"
+  doubted:
+    plan: [ { id: a, tool: lost, args: { message: "${ .input.mail }" }, on_error: continue } ]
+    output: "${ .input.mail }"
+  held:
+    plan:
+      - { id: s, tool: slow }
+      - { id: w, wait: { type: signal, key: go } }
+    output: "${ .steps.w }"
+  other: { plan: [ { id: a, tool: put, args: { text: "${ .input.text }" } } ] }
   loop: { loop: { model: chooses, system: "Write to people.", tools: [put, echo] } }
   asked:
     plan:
@@ -78,7 +124,7 @@ agents:
     output: "${ .steps.line.text }"
   planner:
     planner: { model: plans, system: "Make a plan.", tools: [put] }
-""".replace("KEPT", KEPT)
+""".replace("KEPT", KEPT).replace("PYTHON", sys.executable).replace("SERVER", str(ROOT / "tests/shared/mcp_server.py"))
 CHOOSES = {"about": "Two calls, one of a tool that there is not, then the end.", "turns": [
     {"when": {"prompt": "line for"}, "say": f"Dear {MARK}, all is well."},
     {"when": {"turn": 1}, "call": [{"tool": "put", "args": {"to": MARK}},
@@ -102,6 +148,7 @@ class Desk(shared.Desk):
             (self.path / f"{name}.json").write_text(json.dumps(scenario))
             self.scenarios += ["--scenario", self.path / f"{name}.json"]
         (self.path / "agents.yaml").write_text(AGENTS)
+        (self.path / "tools.json").write_text(json.dumps({"send": {"description": "Sends", "inputSchema": {"type": "object"}}}))
         self.till.receipt = lambda body: {"id": f"id-{KEPT}", "version": f"v-{KEPT}", "etag": f"e-{KEPT}",
                                           "url": f"http://127.0.0.1/{KEPT}", "for": MARK}
         self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "NO_COLOR": "1",
@@ -116,9 +163,20 @@ class Desk(shared.Desk):
     def go_on(self, agent, job, code):
         return self.run("run", "agents.yaml", agent, "--job-id", job, "--only", code=code)
 
+    def approve(self, *words):
+        approval, = self.approvals()
+        self.run("approve", approval["id"], *words, code=0)
+
     def contents(self):
-        """Every byte of the store that holds something."""
-        return b"".join(path.read_bytes() for path in sorted(self.path.glob("a.db*")) if path.is_file())
+        """Every byte of the store that holds something, and of a backup of it."""
+        seen = b"".join(path.read_bytes() for path in sorted(self.path.glob("a.db*")) if path.is_file())
+        return seen + self.backup()
+
+    def backup(self):
+        copy = self.path / "copy"
+        copy.unlink(missing_ok=True)
+        self.run("backup", copy, code=0)
+        return copy.read_bytes()
 
 
 class Shared(Desk):
@@ -128,14 +186,80 @@ class Shared(Desk):
         self.server = Postgres()
         super().__init__()
         self.env["AETHERIS_STORE"] = self.server.database()
+        self.start("other", {"text": ""}, "first", "--only", code=0)  # the tables are made
+        # Large values are not compressed: in compressed ones the mark would not be found.
+        for table, column in (("commits", "body"), ("blobs", "bytes"), ("effects", "record"), ("inbox", "act"),
+                              ("checkpoints", "body"), ("ledger", "record")):
+            self.sql(f"ALTER TABLE aetheris.{table} ALTER {column} SET STORAGE EXTERNAL")
+
+    def sql(self, text):
+        return self.server.program("psql", self.env["AETHERIS_STORE"].rsplit("/", 1)[1], "-Atc", text).strip()
 
     def contents(self):
-        # Deleted rows stay on their pages until VACUUM (docs/operations.md): what the database holds is what it dumps.
+        """Every file of the server but its write-ahead log, which the answer lists; and a dump."""
+        self.sql("CHECKPOINT")
+        place, seen = pathlib.Path(self.sql("SHOW data_directory")), []
+        for path in sorted(place.rglob("*")):
+            if path.is_file() and place / "pg_wal" not in path.parents:
+                with contextlib.suppress(FileNotFoundError):  # it has been dropped meanwhile
+                    seen.append(path.read_bytes())
+        return b"".join(seen) + self.backup()
+
+    def backup(self):
         return self.server.program("pg_dump", self.env["AETHERIS_STORE"].rsplit("/", 1)[1]).encode()
 
     def close(self):
         super().close()
         self.server.end()
+
+
+class Owned:
+    """With a process that owns or shares the store, and runs other jobs all the time."""
+
+    def __init__(self):
+        super().__init__()
+        self.owner = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=self.path,
+                                      env=self.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                      stdin=subprocess.DEVNULL, text=True)
+        self.url = json.loads(self.owner.stdout.readline())["listening"]
+        self.stop, self.made = threading.Event(), 0
+        self.load = threading.Thread(target=self.run_others)
+        self.load.start()
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def run_others(self):
+        while not self.stop.wait(0.02):
+            with contextlib.suppress(urllib.error.URLError):  # a busy moment
+                self.post("/api/jobs", {"agent": "other", "input": {"text": "x" * 500}})
+                self.made += 1
+
+    def begin(self, agent, job, *words, code=0, given=None):
+        self.post("/api/jobs", {"agent": agent, "id": job, "input": given or INPUT})
+        self.go_on(agent, job, code)
+
+    def go_on(self, agent, job, code):
+        rests = {0: ("completed",), 1: ("failed", "cancelled"), 4: ("waiting", "parked")}[code]
+        until(lambda: self.json("job", job)["status"] in rests)
+
+    def close(self):
+        self.stop.set()
+        self.load.join()
+        self.owner.terminate()
+        self.owner.wait()
+        self.owner.stdout.close()
+        super().close()
+
+
+class OwnedDesk(Owned, Desk):
+    pass
+
+
+class OwnedShared(Owned, Shared):
+    pass
 
 
 def guesses(desk, job):
@@ -148,6 +272,8 @@ def guesses(desk, job):
                 texts.append(canonical(payload[name]))
                 said = payload[name].get("messages") if isinstance(payload[name], dict) else None
                 texts += [canonical(message) for message in said or []]
+                if isinstance(payload[name], dict) and "arguments" in payload[name]:
+                    texts.append(canonical(payload[name]["arguments"]))
         if event["type"] == "job_created":
             texts.append(canonical({"agent": payload["agent"], "input": payload["input"],
                                     "labels": payload.get("labels", {})}))
@@ -160,23 +286,39 @@ def blinded(blind, text):
 
 
 def expect_none_in(seen, texts, where):
-    for form in (MARK.encode(), MARK.encode().hex().encode()):
+    for form in (MARK.encode(), MARK.encode().hex().encode(), *RECORDED):
         at = seen.find(form)
         assert at < 0, (where, seen[max(0, at - 300):][:600])
-    for text in texts:
+    for text in set(texts):
         digest = hashlib.sha256(text)
         assert digest.digest() not in seen and digest.hexdigest().encode() not in seen, (where, text[:500])
         assert digest.hexdigest()[:16].encode() not in seen, (where, text[:500])
 
 
 def expect_gone(desk, job, texts):
-    seen = desk.contents()
+    expect_none_in(desk.contents(), texts, job)
+    expect_none_shown(desk, job, texts)
+
+
+def expect_none_shown(desk, job, texts):
+    seen = b""
     for view in ("events", "trace", "job", "replay", "verify"):
         seen += desk.run(view, job, "--json", code=0).stdout.encode()
     expect_none_in(seen + desk.run("audit", "--json", code=0).stdout.encode(), texts, job)
     proof = desk.json("verify", job)
     assert proof["ok"], proof
     assert "the blind is gone" in proof["proofs"]["ledger"]["detail"], proof
+
+
+RECORDED = set()  # values that were recorded without a call
+
+
+def note_recorded(desk, job):
+    for event in desk.events(job):
+        if event["type"] in ("random_recorded", "uuid_recorded"):
+            RECORDED.add(str(event["payload"]["value"]).encode())
+        elif event["type"] == "time_recorded":
+            RECORDED.add(str(event["payload"]["value"]["ms"]).encode())
 
 
 def listed(kept):
@@ -202,20 +344,41 @@ def ended(desk):
     desk.begin("shapes", "shapes")
     desk.begin("asks", "asks", code=4)
     desk.run("signal", "asks", "go", json.dumps({"mail": MARK}), code=0)
-    desk.go_on("asks", "asks", 4)
-    approval, = desk.approvals()
-    desk.run("approve", approval["id"], code=0)
+    if not isinstance(desk, Owned):
+        desk.go_on("asks", "asks", 4)
+    until(desk.approvals)
+    desk.approve()
     desk.go_on("asks", "asks", 0)
     desk.begin("fails", "fails", code=1)
     desk.begin("loop", "loop", given={"message": f"Write to {MARK}."})
     desk.begin("asked", "asked")
     desk.begin("planner", "planner", given={"message": f"Write to {MARK}."})
-    return {job: guesses(desk, job) for job in ("shapes", "asks", "fails", "loop", "asked", "planner")}
+    desk.begin("values", "values")
+    RECORDED.clear()
+    note_recorded(desk, "values")
+    desk.begin("undone", "undone", code=1)
+    assert [event["type"] for event in desk.events("undone")].count("command_committed") == 2, "it is undone"
+    desk.begin("edited", "edited", code=4)
+    desk.approve("--arguments", json.dumps({"to": "edited-" + MARK}))
+    desk.go_on("edited", "edited", 0)
+    desk.begin("question", "question", code=4)
+    desk.approve("--arguments", json.dumps({"to": "answered-" + MARK}))
+    desk.go_on("question", "question", 0)
+    desk.begin("spends", "spends", code=4)
+    desk.run("budget", "spends", "--tool-calls", "5", code=0)
+    desk.go_on("spends", "spends", 0)
+    desk.begin("doubted", "doubted")
+    doubt, = desk.json("job", "doubted")["in_doubt"]
+    desk.run("resolve", "doubted", doubt["idempotency_key"], "happened", json.dumps({"to": MARK}), code=0)
+    assert desk.events("doubted")[-1]["type"] == "outcome_noted"
+    return {job: guesses(desk, job) for job in SHAPE}
 
 
 SHAPE = {"shapes": {"decision_recorded.payload", "the number of items of a map"},
          "asks": {"the names and hashes of an approval"}, "fails": {"tool_invocation_finished.error.code"},
-         "loop": {"which tools a model chose"}, "asked": set(), "planner": {"plan_generated.task_graph"}}
+         "loop": {"which tools a model chose"}, "asked": set(), "planner": {"plan_generated.task_graph"},
+         "values": set(), "undone": {"tool_invocation_finished.error.code"}, "edited": {"the names and hashes of an approval"},
+         "question": set(), "spends": set(), "doubted": set()}
 
 
 def nothing_of_an_ended_job_is_readable(desk):
@@ -228,13 +391,53 @@ def nothing_of_an_ended_job_is_readable(desk):
         expect_listed(desk, job, body["kept"])
         again = desk.json("redact", job, "--all", "--reason", "again")
         assert again["redacted"] == [] and again["kept"] == body["kept"], again
+        beside = {"copies of values"} if isinstance(desk, Shared) else set()  # the server's log, and nothing else
+        assert {one["what"] for one in body["kept"] if one["what"] == "copies of values"} == beside, body["kept"]
+    seen = desk.contents()  # at once: the owner has had no time to rest
+    expect_none_in(seen, [text for texts in before.values() for text in texts], "right after the answers")
     for job, texts in before.items():
-        expect_gone(desk, job, texts)
+        expect_none_shown(desk, job, texts)
+    if isinstance(desk, Owned):
+        assert desk.made > 0 and desk.owner.poll() is None
+        return
     desk.run("prune", "--older-than", "0s", "--archive", "archive", code=0)
     assert desk.json("jobs")["jobs"] == []
     for job, texts in before.items():
         expect_none_in((desk.path / f"archive/{job}.json").read_bytes(), texts, job)
     expect_none_in(desk.contents(), [text for texts in before.values() for text in texts], "a store without its jobs")
+
+
+def an_act_that_waited_in_the_inbox_leaves_nothing(desk):
+    desk.post("/api/jobs", {"agent": "held", "id": "held", "input": {}})
+    until(lambda: (desk.path / "began").exists())
+    desk.run("signal", "held", "go", json.dumps({"mail": MARK}), code=0)  # a worker holds the job
+    (desk.path / "go").touch()
+    desk.go_on("held", "held", 0)
+    texts = guesses(desk, "held")
+    desk.run("redact", "held", "--all", "--reason", "by request", code=0)
+    expect_none_in(desk.contents(), texts, "held")
+
+
+def what_the_server_samples_holds_no_value(desk):
+    texts = []
+    for job in ("one", "two", "three"):
+        desk.begin("edited", job, code=4)
+        texts += guesses(desk, job)
+    desk.sql("ANALYZE")
+    seen = desk.sql("SELECT * FROM pg_stats WHERE schemaname = 'aetheris'")
+    assert "|job_id|" in seen, "there are samples"
+    expect_none_in(seen.encode(), texts, "the statistics of the server")
+
+
+def without_the_rights_the_places_are_listed(desk):
+    desk.begin("other", "one", given={"text": MARK})
+    desk.sql("CREATE ROLE works LOGIN; GRANT USAGE ON SCHEMA aetheris TO works;"
+             "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA aetheris TO works;"
+             "GRANT USAGE ON ALL SEQUENCES IN SCHEMA aetheris TO works")
+    desk.env["AETHERIS_STORE"] = desk.env["AETHERIS_STORE"].replace("aetheris@", "works@")
+    kept = desk.json("redact", "one", "--all", "--reason", "x")["kept"]
+    place, = [one for one in kept if one["where"].startswith("old rows in the pages")]
+    assert "does not own" in place["why"] and "VACUUM FULL" in place["why"] and ".commits" in place["why"], place
 
 
 def each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api(desk):
@@ -354,9 +557,20 @@ def on_postgres(test):
     return run
 
 
+def with_an_owner(test):
+    def run(desk):
+        test(desk)
+    run.__name__ = "with_an_owner_" + test.__name__
+    return run
+
+
 if __name__ == "__main__":
     failed = run_tests("erasure", ON_BOTH + (forks_are_named_and_go_with_the_tree,
                                              a_fork_that_is_redacted_alone_names_the_jobs_that_keep_its_blind,
                                              the_same_request_is_the_same_job_also_after_it), Desk)
-    failed |= run_tests("erasure", [on_postgres(test) for test in ON_BOTH], Shared)
+    owned = (with_an_owner(nothing_of_an_ended_job_is_readable), an_act_that_waited_in_the_inbox_leaves_nothing)
+    failed |= run_tests("erasure", owned, OwnedDesk)
+    failed |= run_tests("erasure", [on_postgres(test) for test in ON_BOTH + (
+        what_the_server_samples_holds_no_value, without_the_rights_the_places_are_listed)], Shared)
+    failed |= run_tests("erasure", [on_postgres(test) for test in owned], OwnedShared)
     sys.exit(failed)

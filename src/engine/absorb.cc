@@ -448,6 +448,24 @@ Sent sent_of(const State& state, const Step& step) {
   return sent;
 }
 
+Result<std::string> erased_effect(std::string_view place, std::string_view text) {
+  AE_ASSIGN(const Value record, read_beside(place, text));
+  if (is_erased_effect(record)) return std::string(text);
+  std::vector<Member> left;
+  for (const auto& [name, value] : record.members()) {
+    if (name == "error") {
+      left.emplace_back(name, error_value(value.text("code"), ""));
+    } else if (name != "output" && name != "invalid" && name != "metadata" &&
+               name != "external_id") {
+      left.emplace_back(name, value);
+    }
+  }
+  left.emplace_back("erased", true);
+  return canonical(with_checksum(place, Value::object(std::move(left))));
+}
+
+bool is_erased_effect(const Value& record) { return record["erased"] == Value(true); }
+
 bool is_certain(const Outcome& outcome) {
   return outcome.kind == OutcomeKind::success || outcome.kind == OutcomeKind::input_required ||
          (outcome.kind == OutcomeKind::failure && outcome.definite);

@@ -51,6 +51,12 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, 
 // happened.
 bool is_certain(const Outcome& outcome);
 
+// The record of an effect without what was seen: that it happened, its outcome and the code of an error stay. `record` is
+// as it was written in its place. Fails with log_corrupt.
+Result<std::string> erased_effect(std::string_view place, std::string_view record);
+// Is this the record of an effect whose values were erased?
+bool is_erased_effect(const Value& record);
+
 // What stands in the effect store and is not in the log yet (SPEC §5, W3; §6, late effects): the events that take it in.
 // A try whose fate has been decided meanwhile gets a `finished{late}`, for people.
 struct StoredEffect {

@@ -1,5 +1,6 @@
 #include "engine/ledger_proof.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -192,6 +193,7 @@ std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
       (!mine->attempt.empty() && r.text("attempt_id") != mine->attempt)) {
     return "names another call than the log";
   }
+  if (is_erased_effect(r)) return same_outcome(*mine, r.text("outcome"));
   const auto expected = finished_by(r);
   if (!expected) return "says nothing of what was seen";
   for (const Event* late : mine->later) {
@@ -202,6 +204,15 @@ std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
   if (mine->outcome == "unknown" || mine->outcome == "timeout") return {};
   return "says " + std::string(r.text("outcome")) + ", the log " + mine->outcome +
          (r.text("outcome") == mine->outcome ? " with another content" : "");
+}
+
+// What was seen is gone; that the log was told the same outcome can still be proved.
+std::string LedgerProof::same_outcome(const Try& mine, std::string_view outcome) {
+  const bool same = std::ranges::any_of(
+      mine.later, [&](const Event* late) { return late->payload.text("outcome") == outcome; });
+  const bool open = mine.end == nullptr || mine.outcome == "unknown" || mine.outcome == "timeout";
+  if (same || open || mine.outcome == outcome) return {};
+  return "says " + std::string(outcome) + ", the log " + mine.outcome;
 }
 
 std::string LedgerProof::effects(const std::vector<VerifyInput::Effect>& effects) const {

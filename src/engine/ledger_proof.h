@@ -55,6 +55,7 @@ class LedgerProof {
   std::string recorded(const Event& event);
   std::string same_hashes(const Event& event) const;
   std::string effect(const VerifyInput::Effect& effect) const;
+  static std::string same_outcome(const Try& mine, std::string_view outcome);
   std::string entry(const VerifyInput::Entry& entry) const;
   void note_splits(const VerifyInput& input);
   std::string missing_effect(const VerifyInput& input) const;

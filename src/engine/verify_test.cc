@@ -384,6 +384,14 @@ AE_TEST("verify/effects agree with the log, or are late") {
     input.effects[0].record = record(2, other);
     EXPECT_FALSE(verified(input).ledger.ok) << input.effects[0].record;
   }
+  // Without its values the outcome is compared.
+  const std::string place = effect_place(job.state.job, effect.invocation, 2);
+  for (const OutcomeKind kind : {OutcomeKind::success, OutcomeKind::failure}) {
+    input.effects[0].record =
+        *erased_effect(place, record(2, {.kind = kind, .result = 7, .error_message = "why"}));
+    EXPECT_EQ(verified(input).ledger.ok, kind == OutcomeKind::success) << input.effects[0].record;
+    EXPECT_EQ(*erased_effect(place, input.effects[0].record), input.effects[0].record);
+  }
   // Of another attempt, and of a try that never was.
   const std::string of_first = canonical(with_checksum(
       effect_place(job.state.job, effect.invocation, 2),

@@ -103,6 +103,11 @@ void beside_the_log(const std::vector<Event>& events, const store::Loaded& loade
     if (born.find(name) == nullptr) continue;
     kept.push_back({std::string(name), "the job's row", "jobs are found by it"});
   }
+  if (!loaded.effects.empty()) {
+    kept.push_back({"outcomes of calls", "the effect store",
+                    "that a call happened, how it ended and the code of its error, also of a call "
+                    "that ended after the job"});
+  }
   if (!loaded.inbox.empty()) {
     kept.push_back({"acts", "the inbox", "they came after the end and were never taken in"});
   }

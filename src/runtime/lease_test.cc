@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "runtime/desk_test.h"
+#include "runtime/redact.h"
 
 namespace ae::runtime::testing {
 namespace {
@@ -190,6 +191,84 @@ AE_TEST("late/a person's decision and a late result do not both count") {
   two.ground.loop.advance(5s);
   EXPECT_EQ(two.second.status(), "completed");
   EXPECT_EQ(two.second.calls.size(), 0u) << "it happened: it is not sent again";
+}
+
+// A job that ended while its call was in flight: a person said that it happened.
+struct EndedEarly : TwoWorkers {
+  EndedEarly() : TwoWorkers("at_most_once") {
+    ground.loop.advance(700s);
+    AE_CHECK(second.resolve("happened").has_value());
+    ground.loop.advance(5s);
+    AE_CHECK(second.status() == "completed", second.status());
+  }
+  Redacted redact() {
+    auto done = ground.loop.await<Result<Redacted>>([&](auto answered) {
+      runtime::redact(*second.faulty, {.job = kJob, .all = true, .by = "test", .reason = "test"},
+                      std::move(answered));
+    });
+    AE_CHECK(done.has_value(), done ? "" : done.error().message);
+    return *std::move(done);
+  }
+  void comes_late() {
+    first.answer(0, {.kind = OutcomeKind::success, .result = json("'ada@x.org'")});
+    ground.loop.advance(5s);
+  }
+  void expect_outcome_alone() {
+    const auto read = second.read();
+    ASSERT_EQ(read.effects.size(), 1u);
+    const std::string& record = read.effects[0].record;
+    EXPECT_TRUE(record.contains(R"("outcome":"success")")) << record;
+    EXPECT_FALSE(record.contains("ada@x.org")) << record;
+  }
+};
+
+AE_TEST(
+    "late/of a result that comes after its job was redacted the outcome is kept, not the value") {
+  EndedEarly job;
+  job.redact();
+  job.comes_late();
+  EXPECT_TRUE(job.first.warned("is kept"));
+  job.expect_outcome_alone();
+}
+
+AE_TEST("late/a result that came before its job is redacted is erased, its outcome is kept") {
+  EndedEarly job;
+  job.comes_late();
+  job.redact();
+  job.expect_outcome_alone();
+}
+
+AE_TEST("late/what came into a redacted job with its value is erased by the next redaction") {
+  EndedEarly job;
+  job.redact();
+  const auto read = job.second.read();
+  store::Batch late{.job = kJob, .authority = store::Batch::Late{}};
+  const engine::Sent sent = engine::sent_of(read.state, read.state.steps[0]);
+  late.effects.push_back(
+      {sent.invocation, sent.try_no,
+       canonical(engine::effect_record(
+           kJob, sent, {.kind = OutcomeKind::success, .result = json("'ada@x.org'")},
+           job.second.faulty->now(), engine::Arrival::late))});
+  ASSERT_TRUE(job.ground.loop.await<Result<store::Committed>>(
+      [&](auto done) { job.second.faulty->commit(std::move(late), std::move(done)); }));
+  EXPECT_TRUE(job.redact().dropped.empty()) << "of the log nothing is left to drop";
+  job.expect_outcome_alone();
+}
+
+AE_TEST(
+    "late/a redaction between the reading of the job and the writing of the result is noticed") {
+  EndedEarly job;
+  bool slow = true;
+  job.first.script = [&](const store::Call& call) {
+    return call.method == Method::commit && std::exchange(slow, false) ? Fault::delay : Fault::none;
+  };
+  job.first.answer(0, {.kind = OutcomeKind::success, .result = json("'ada@x.org'")});
+  job.ground.loop.advance(1ms);
+  ASSERT_FALSE(slow) << "it is on its way";
+  job.redact();
+  EXPECT_EQ(job.second.read().effects.size(), 0u);
+  job.ground.loop.advance(20min);
+  job.expect_outcome_alone();
 }
 
 AE_TEST("late/a job does not rest on a question that has been answered") {

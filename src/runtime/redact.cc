@@ -12,6 +12,8 @@
 #include "core/json.h"
 #include "core/redacted.h"
 #include "core/seal.h"
+#include "engine/absorb.h"
+#include "engine/beside.h"
 #include "engine/left.h"
 #include "runtime/kept.h"
 
@@ -42,21 +44,38 @@ Status has_ended(const JobId& job, const engine::State& state, const store::Load
                                      "then redact");
 }
 
+Value names_json(const std::vector<ValueName>& names) {
+  std::vector<Value> list;
+  list.reserve(names.size());
+  for (const ValueName& name : names) {
+    list.push_back(Value::object({{"field", name.field}, {"seq", name.seq}}));
+  }
+  return Value::array(std::move(list));
+}
+
 // A log, read; and then once more without what is to go.
 class Redacting {
  public:
   Redacting(const RedactRequest& request, const store::Loaded& loaded)
       : request_(request), loaded_(loaded) {}
 
-  Result<store::Redaction> make(Redacted& said) {
+  // nullopt: nothing is to be written.
+  Result<std::optional<store::Redaction>> make(Redacted& said) {
     AE_TRY(read());
     AE_TRY(has_ended(request_.job, state_, loaded_));
     AE_TRY(choose(said));
     said.job = request_.job;
     said.kept = kept_of(request_.job, events_, loaded_, request_);
     store::Redaction redaction{.job = request_.job};
-    if (said.dropped.empty()) return redaction;
+    AE_ASSIGN(const std::size_t erased, erase_effects(redaction));
+    if (said.dropped.empty() && erased == 0) return std::nullopt;
     AE_TRY(rewrite(redaction));
+    std::vector<Member> detail{{"reason", request_.reason}, {"values", names_json(said.dropped)}};
+    if (erased > 0) detail.emplace_back("effects", std::uint64_t{erased});
+    redaction.audit = {.by = request_.by,
+                       .act = "redact",
+                       .job = request_.job,
+                       .detail = Value::object(std::move(detail))};
     return redaction;
   }
 
@@ -172,10 +191,23 @@ class Redacting {
                   "the job's course follows from one of these values, which therefore stays: " +
                       folded.error().message);
     }
-    for (const std::string& invocation : invocations_) {
-      redaction.effects.emplace_back(invocation);
-    }
     return {};
+  }
+
+  // What came late is in no event. Of each effect it stays known that it happened. Gives how many are changed.
+  Result<std::size_t> erase_effects(store::Redaction& redaction) const {
+    std::size_t erased = 0;
+    redaction.effects = loaded_.effects;
+    for (store::EffectRow& effect : redaction.effects) {
+      if (!request_.all && !invocations_.contains(effect.invocation.text)) continue;
+      AE_ASSIGN(
+          std::string left,
+          engine::erased_effect(
+              engine::effect_place(request_.job, effect.invocation, effect.try_no), effect.record));
+      if (left != effect.record) ++erased;
+      effect.record = std::move(left);
+    }
+    return erased;
   }
 
   const RedactRequest& request_;
@@ -186,15 +218,6 @@ class Redacting {
   std::set<std::string> invocations_;
   bool blinded_ = false;
 };
-
-Value names_json(const std::vector<ValueName>& names) {
-  std::vector<Value> list;
-  list.reserve(names.size());
-  for (const ValueName& name : names) {
-    list.push_back(Value::object({{"field", name.field}, {"seq", name.seq}}));
-  }
-  return Value::array(std::move(list));
-}
 
 void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
                 async::Done<Result<Redacted>> done, int tries);
@@ -230,14 +253,9 @@ void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
         Redacted said;
         auto redaction = Redacting(*request, *loaded).make(said);
         if (!redaction) return done(std::unexpected(redaction.error()));
-        if (said.dropped.empty()) return done(std::move(said));
-        redaction->audit = {.at = store.now(),
-                            .by = request->by,
-                            .act = "redact",
-                            .job = request->job,
-                            .detail = Value::object({{"reason", request->reason},
-                                                     {"values", names_json(said.dropped)}})};
-        write(store, request, std::make_shared<store::Redaction>(*std::move(redaction)),
+        if (!*redaction) return done(std::move(said));
+        (*redaction)->audit.at = store.now();
+        write(store, request, std::make_shared<store::Redaction>(**std::move(redaction)),
               std::move(said), std::move(done), tries);
       });
 }
@@ -470,13 +488,13 @@ class Tree : public std::enable_shared_from_this<Tree> {
 
   // A fork that was made after the audit log was read has the values that were there then.
   void look_for_new_forks(const std::shared_ptr<Redacted>& own) {
-    if (own->dropped.empty() && own->forks.empty()) return done_(std::move(*own));
+    if (own->dropped.empty() && own->forks.empty()) return wipe(own);
     read_audit([self = shared_from_this(), own](const Status& read) {
       if (!read) {  // the values are erased: this is no error of the redaction
         own->kept.push_back({"copies of values", "forks made during the redaction",
                              "whether there are such is not known (" + read.error().message +
                                  "): redact the job again"});
-        return self->done_(std::move(*own));
+        return self->wipe(own);
       }
       const std::vector<JobId> before = self->family_;
       for (const JobId& job : self->family()) {
@@ -484,6 +502,22 @@ class Tree : public std::enable_shared_from_this<Tree> {
         own->kept.push_back({"copies of values", "job " + job.text,
                              "it was forked during the redaction, and may have values and the "
                              "blind: redact it too when it has ended"});
+      }
+      self->wipe(own);
+    });
+  }
+
+  // Also when nothing was dropped now: an earlier redaction may have ended before this.
+  void wipe(const std::shared_ptr<Redacted>& own) {
+    store_.wipe([self = shared_from_this(), own](Result<std::vector<store::OldCopy>> left) {
+      if (!left) {  // the values are erased: this is no error of the redaction
+        own->kept.push_back(
+            {"copies of values", "the files of the store",
+             "old copies were not removed (" + left.error().message + "): redact the job again"});
+        return self->done_(std::move(*own));
+      }
+      for (store::OldCopy& copy : *left) {
+        own->kept.push_back({std::move(copy.what), std::move(copy.where), std::move(copy.why)});
       }
       self->done_(std::move(*own));
     });

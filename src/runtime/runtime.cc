@@ -8,7 +8,9 @@
 #include "async/point.h"
 #include "core/bytes.h"
 #include "core/json.h"
+#include "core/redacted.h"
 #include "core/seal.h"
+#include "engine/absorb.h"
 #include "engine/beside.h"
 #include "engine/head.h"
 #include "runtime/death.h"
@@ -1063,29 +1065,50 @@ void Runtime::came_late(const JobId& job, const engine::Sent& sent, const Outcom
   keep_late(std::move(batch), 0);
 }
 
-// Kept in the effect store. Who holds the job is told through its inbox, so that it cannot rest without having looked;
-// if nobody does, the result is taken in here.
+// A job whose values were erased gets no new one: that the call happened, and its outcome, is kept without what it gave.
 void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
-  world_.store.commit(*batch, [this, batch, tries](Result<store::Committed> result) {
-    if (result) {
-      warn(batch->job, "a result that came late is kept");
-      return try_act(std::make_shared<Acting>(
-          Acting{.job = batch->job,
-                 .act = {.kind = engine::Act::Kind::timers, .id = fresh_attempt().text},
-                 .done = [](Result<Value>) {},
-                 .tells = true}));
-    }
-    const Code code = result.error().code;
-    const bool passing = code == Code::unavailable || code == Code::unknown_outcome;
-    if (!passing || tries >= kLateTries) {
-      return warn(batch->job,
-                  "a late result cannot be kept, its call is in doubt: " + result.error().message);
-    }
-    world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
-                      [this, alive = handle(), batch, tries] {
-                        if (alive.lock()) keep_late(batch, tries + 1);
-                      });
-  });
+  world_.store.load(
+      batch->job, store::kFirstCommit, [this, batch, tries](Result<store::Loaded> loaded) {
+        const auto created =
+            loaded ? open_created(batch->job, *loaded) : std::unexpected(loaded.error());
+        if (!created) return late_is_kept(batch, tries, std::unexpected(created.error()));
+        if (!erased_values(*created).empty()) {
+          store::EffectRow& effect = batch->effects.front();
+          auto left = engine::erased_effect(
+              engine::effect_place(batch->job, effect.invocation, effect.try_no), effect.record);
+          AE_CHECK(left.has_value(), batch->job.text);  // it was made here
+          effect.record = *std::move(left);
+        }
+        batch->authority = store::Batch::Late{.first_commit = sha256(loaded->commits.front())};
+        world_.store.commit(*batch, [this, batch, tries](Result<store::Committed> result) {
+          late_is_kept(batch, tries, std::move(result));
+        });
+      });
+}
+
+// Who holds the job is told through its inbox, so that it cannot rest without having looked; if nobody does, the result is
+// taken in here.
+void Runtime::late_is_kept(std::shared_ptr<store::Batch> batch, int tries,
+                           Result<store::Committed> result) {
+  if (result) {
+    warn(batch->job, "a result that came late is kept");
+    return try_act(std::make_shared<Acting>(
+        Acting{.job = batch->job,
+               .act = {.kind = engine::Act::Kind::timers, .id = fresh_attempt().text},
+               .done = [](Result<Value>) {},
+               .tells = true}));
+  }
+  const Code code = result.error().code;
+  const bool passing = code == Code::unavailable || code == Code::unknown_outcome ||
+                       code == Code::sequence_conflict;  // its values were erased meanwhile
+  if (!passing || tries >= kLateTries) {
+    return warn(batch->job,
+                "a late result cannot be kept, its call is in doubt: " + result.error().message);
+  }
+  world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
+                    [this, alive = handle(), batch, tries] {
+                      if (alive.lock()) keep_late(batch, tries + 1);
+                    });
 }
 
 // ---------------------------------------------------------------- the end

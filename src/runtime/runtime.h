@@ -232,6 +232,8 @@ class Runtime : private HolderHost {
   void commit_surely(std::shared_ptr<store::Batch> batch,
                      async::Done<Result<store::Committed>> done, int tries = 0);
   void keep_late(std::shared_ptr<store::Batch> batch, int tries);
+  void late_is_kept(std::shared_ptr<store::Batch> batch, int tries,
+                    Result<store::Committed> result);
   HolderHost& host() { return *this; }
   AttemptId fresh_attempt();
 

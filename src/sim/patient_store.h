@@ -102,6 +102,10 @@ class PatientStore final : public store::Store {
     await<void>(std::move(done),
                 [&](auto d) { inner_->redact(std::move(redaction), std::move(d)); });
   }
+  void wipe(async::Done<Result<std::vector<store::OldCopy>>> done) override {
+    await<std::vector<store::OldCopy>>(std::move(done),
+                                       [&](auto d) { inner_->wipe(std::move(d)); });
+  }
   void record(store::AuditEntry entry, async::Done<Result<void>> done) override {
     await<void>(std::move(done), [&](auto d) { inner_->record(std::move(entry), std::move(d)); });
   }

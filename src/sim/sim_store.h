@@ -106,6 +106,10 @@ class SimStore final : public store::Store {
     call<void>({"redact", "redact.answer"}, std::move(done),
                [&](auto d) { host_.inner->redact(std::move(redaction), std::move(d)); });
   }
+  void wipe(async::Done<Result<std::vector<store::OldCopy>>> done) override {
+    call<std::vector<store::OldCopy>>({"wipe", "wipe.answer"}, std::move(done),
+                                      [&](auto d) { host_.inner->wipe(std::move(d)); });
+  }
   void record(store::AuditEntry entry, async::Done<Result<void>> done) override {
     call<void>({"record", "record.answer"}, std::move(done),
                [&](auto d) { host_.inner->record(std::move(entry), std::move(d)); });

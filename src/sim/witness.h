@@ -118,6 +118,9 @@ class Witness final : public store::Store {
     writes_++;
     inner_->redact(std::move(redaction), std::move(done));
   }
+  void wipe(async::Done<Result<std::vector<store::OldCopy>>> done) override {
+    inner_->wipe(std::move(done));
+  }
   void record(store::AuditEntry entry, async::Done<Result<void>> done) override {
     writes_++;
     inner_->record(std::move(entry), std::move(done));

@@ -595,19 +595,27 @@ inline void ended_job(Rig& r) {
   r.must(other);
 }
 
+// Its effects, the first call's with other records.
+inline std::vector<EffectRow> effects_of(const std::string& first) {
+  return {{InvocationId("i1"), 1, first + "1"},
+          {InvocationId("i1"), 2, first + "2"},
+          {InvocationId("i2"), 1, "e3"}};
+}
+
 inline void redacts(Rig& r) {
   ended_job(r);
   const Loaded before = *r.load("j1");
   Redaction wish = redaction_of("j1", sealed("j1", 1, 2), "left");
-  wish.effects = {InvocationId("i1")};
+  wish.effects = effects_of("left");
   EXPECT_EQ(show(r.redact(wish)), "ok");
   const Loaded after = *r.load("j1");
   EXPECT_EQ(after.commits.at(0), "left");
   EXPECT_EQ(after.commits.at(1), before.commits.at(1));
   EXPECT_EQ(after.commits.at(2), before.commits.at(2));
   EXPECT_EQ(show(after.row), show(before.row)) << "the log ends where it ended";
-  ASSERT_EQ(after.effects.size(), 1u);
-  EXPECT_EQ(after.effects[0].invocation.text, "i2");
+  std::string effects;
+  for (const EffectRow& effect : after.effects) effects += effect.record + " ";
+  EXPECT_EQ(effects, "left1 left2 e3 ");
   EXPECT_EQ(after.checkpoint, std::nullopt) << "it holds the values too";
   std::string blobs;
   for (const Blob& b : after.blobs) blobs += b.bytes + " ";
@@ -617,6 +625,10 @@ inline void redacts(Rig& r) {
   EXPECT_NE(r.audit().rows[0].body.find("\"job\":\"j1\""), std::string::npos);
   EXPECT_EQ(show(r.redact(wish)), "ok") << "once more, as after an answer that was lost";
   EXPECT_EQ(r.audit().rows.size(), 1u) << "it was done once";
+  wish.effects = effects_of("other");
+  EXPECT_EQ(show(r.redact(wish)), "ok") << "the effects alone";
+  EXPECT_EQ(r.load("j1")->effects.at(0).record, "other1");
+  EXPECT_EQ(r.audit().rows.size(), 2u);
   // A value that had gone is stored again when somebody writes it again.
   Batch again = r.create("j3", {}, {.status = "completed"});
   again.sealed->blobs = {blob("own")};
@@ -630,12 +642,25 @@ inline void redacts_only_what_was_read(Rig& r) {
   EXPECT_EQ(show(r.redact(redaction_of("held", sealed("held", 1, 2), "left"))), "held");
   EXPECT_EQ(show(r.redact(redaction_of("none", sealed("none", 1, 2), "left"))), "not_found");
   // Two who read the same log: the second must not bring back what the first dropped.
-  EXPECT_EQ(show(r.redact(redaction_of("j1", sealed("j1", 1, 2), "left"))), "ok");
+  Redaction first = redaction_of("j1", sealed("j1", 1, 2), "left");
+  EXPECT_EQ(show(r.redact(first)), "sequence_conflict")
+      << "there are effects that it does not name";
+  first.effects = effects_of("e");
+  EXPECT_EQ(show(r.redact(first)), "ok");
   Redaction second = redaction_of("j1", sealed("j1", 1, 2), "left otherwise");
   second.commits.push_back(
       {.first_seq = 3, .replaces = sha256(sealed("j1", 3).bytes), .bytes = "third", .blobs = {}});
+  second.effects = effects_of("e");
   EXPECT_EQ(show(r.redact(second)), "sequence_conflict");
   EXPECT_EQ(show(r.redact(redaction_of("j1", sealed("j1", 2), "x"))), "sequence_conflict");
+  // A late result of whoever read the job before the redaction.
+  Batch late = r.rows_only("j1", Batch::Late{.first_commit = sha256(sealed("j1", 1, 2).bytes)}, 0);
+  late.effects = {{InvocationId("i3"), 1, "late"}};
+  EXPECT_EQ(r.refused(late), Code::sequence_conflict);
+  EXPECT_EQ(r.load("j1")->effects.size(), 3u);
+  late.authority = Batch::Late{.first_commit = sha256("left")};
+  EXPECT_EQ(show(r.commit(late)), "seq 4");
+  EXPECT_EQ(r.load("j1")->effects.size(), 4u);
   EXPECT_EQ(r.load("j1")->commits.at(0), "left");
   EXPECT_EQ(r.load("j1")->commits.at(1), sealed("j1", 3).bytes) << "all or nothing";
   EXPECT_EQ(r.audit().rows.size(), 1u);

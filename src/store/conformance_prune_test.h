@@ -142,7 +142,7 @@ inline void prunes_only_these_contents(Rig& r) {
   };
   Pruning wish = pruning_of(r, {"old"});
   wish.jobs[0].contents = contents();
-  Redaction redaction{.job = JobId("old")};
+  Redaction redaction{.job = JobId("old"), .effects = r.load("old")->effects};
   redaction.commits.push_back(
       {.first_seq = 4, .replaces = sha256(sealed("old", 4).bytes), .bytes = "left", .blobs = {}});
   redaction.audit = {.at = r.loop.now(),

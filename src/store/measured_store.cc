@@ -87,6 +87,9 @@ void MeasuredStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
 void MeasuredStore::redact(Redaction redaction, async::Done<Result<void>> done) {
   inner_.redact(std::move(redaction), timed("redact", std::move(done)));
 }
+void MeasuredStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
+  inner_.wipe(timed("wipe", std::move(done)));
+}
 void MeasuredStore::record(AuditEntry entry, async::Done<Result<void>> done) {
   inner_.record(std::move(entry), written("record", std::move(done)));
 }

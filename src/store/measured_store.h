@@ -50,6 +50,7 @@ class MeasuredStore final : public Store {
   void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
   void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void wipe(async::Done<Result<std::vector<OldCopy>>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void census(async::Done<Result<Census>> done) override;

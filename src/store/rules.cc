@@ -74,6 +74,16 @@ Status admit(const Batch& batch, const Standing& standing) {
   return {};
 }
 
+bool checks_first(const Batch& batch) {
+  const auto* late = std::get_if<Batch::Late>(&batch.authority);
+  return late != nullptr && late->first_commit;
+}
+
+Status admit_late(const Batch& batch, std::string_view first_commit) {
+  if (std::get<Batch::Late>(batch.authority).first_commit == sha256(first_commit)) return {};
+  return std::unexpected(other_bytes(batch.job, 1));
+}
+
 bool inbox_refuses(const Batch& batch, std::uint64_t entry) {
   return (batch.inbox_read && entry > *batch.inbox_read) ||
          (batch.release && !batch.leaves_inbox &&
@@ -196,6 +206,11 @@ Error other_bytes(const JobId& job, std::uint64_t first_seq) {
   return {Code::sequence_conflict, "the commit of job " + job.text + " that begins at event " +
                                        std::to_string(first_seq) +
                                        " is not the one that was read: load it again"};
+}
+
+Error other_effects(const JobId& job) {
+  return {Code::sequence_conflict,
+          "an effect of job " + job.text + " came meanwhile: load it again"};
 }
 
 Error still_held(const JobId& job) {

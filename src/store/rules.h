@@ -30,6 +30,9 @@ struct Standing {
 
 // Authority, then seq. Not for Create. The `repeated` case comes before this, the inbox after it.
 Status admit(const Batch& batch, const Standing& standing);
+// Of a batch that checks_first: is this still the first commit that its writer read?
+bool checks_first(const Batch& batch);
+Status admit_late(const Batch& batch, std::string_view first_commit);
 
 // Does an entry of the inbox refuse this batch: one that is left behind by a release, or that came after what was read?
 bool inbox_refuses(const Batch& batch, std::uint64_t entry);
@@ -94,6 +97,7 @@ Error job_exists(const JobId& job);
 Error job_not_held(const JobId& job);
 Error inbox_not_empty(const JobId& job);
 Error other_bytes(const JobId& job, std::uint64_t first_seq);
+Error other_effects(const JobId& job);
 Error still_held(const JobId& job);
 Error effect_recorded(const JobId& job, const InvocationId& invocation);
 

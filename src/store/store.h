@@ -109,7 +109,11 @@ struct Batch {
   // Nobody holds it: no claim row, live or expired.
   struct Free {};
   // Whoever holds it: a result that came after its attempt had lost the job. REQUIRES: effects only.
-  struct Late {};
+  struct Late {
+    // SHA-256 of the job's first commit, as it was read: refused with `sequence_conflict` when that is another one now
+    // (values of the job were erased). nullopt = any.
+    std::optional<Hash> first_commit = {};
+  };
   using Authority = std::variant<Create, Held, Free, Late>;
 
   JobId job;
@@ -156,8 +160,14 @@ struct Redaction {
     std::vector<Hash> blobs;  // that these bytes name, each once
   };
   std::vector<Commit> commits;
-  std::vector<InvocationId> effects;  // whose records go, of all tries
+  std::vector<EffectRow> effects;  // all of the job, as they are to stand
   AuditEntry audit;
+};
+
+// A place in the store's files that may still hold values that were dropped.
+struct OldCopy {
+  std::string what, where;
+  std::string why;  // … and what removes them
 };
 
 // Jobs that go, with everything that belongs to them.
@@ -334,12 +344,16 @@ class Store {
   virtual void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) = 0;
 
   // Replaces the bytes of commits that hold the same events with fewer values, drops values that stood apart and that no
-  // commit of any job names any more, the named effects and the job's checkpoint, and writes the audit entry: all or
-  // nothing. The dropped bytes are overwritten in the file. Bytes that stand there already are fine; when all do, nothing is
-  // written. Looks at every commit of the store when something stood apart.
-  // Fails with held (somebody holds the job) · sequence_conflict (other bytes stand there: load again) · not_found ·
-  // unavailable · unknown_outcome.
+  // commit of any job names any more, and the job's checkpoint, replaces the records of its effects, and writes the audit
+  // entry: all or nothing. Bytes that stand there already are fine; when all do, nothing is written. Looks at every commit
+  // of the store when something stood apart.
+  // Fails with held (somebody holds the job) · sequence_conflict (other bytes stand there, or another effect: load again) ·
+  // not_found · unavailable · unknown_outcome.
   virtual void redact(Redaction redaction, async::Done<Result<void>> done) = 0;
+  // Removes what the store's files still hold of values that were dropped before: a write-ahead log, old pages. Takes a few
+  // seconds at most. Answers the places that may still hold some; it does not know of which job.
+  // Fails with unavailable · store_stopped.
+  virtual void wipe(async::Done<Result<std::vector<OldCopy>>> done) = 0;
   // Deletes these jobs: rows, log, everything beside it, and what stood apart and no other job names; and writes the audit
   // entry: all or nothing, in one transaction that costs what the jobs hold, whatever else the store holds. Their ids and
   // idempotency keys are free again. False: nothing is deleted yet, the store has made up a part of its list of values

@@ -143,6 +143,8 @@ class Server:
             with open(folder / "said", "a") as file:
                 file.write(said + "\n")
             return {"result": text(said)}
+        if name == "send":
+            return {"result": send(args, params.get("inputResponses") or {})}
         if name == "book":
             said = book(params.get("inputResponses") or {}, params.get("requestState"))
             while "booked" in json.dumps(said) and (folder / "stop").exists():
@@ -195,6 +197,14 @@ def seal(said):
 def asks(state, **questions):
     return {"resultType": "input_required", "requestState": seal(state), "inputRequests": {
         key: {"method": "elicitation/create", "params": params} for key, params in questions.items()}}
+
+
+def send(arguments, responses):
+    """Asks whether an address is right, and gives back the one that was answered."""
+    if "who" not in responses:
+        return asks({}, who={"mode": "form", "message": f"Is {arguments['to']} right?", "requestedSchema": {
+            "type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}}})
+    return text("sent to " + responses["who"]["content"]["to"])
 
 
 def book(responses, sealed):

@@ -10,8 +10,8 @@ namespace ae::store {
 
 std::string_view to_text(Method method) {
   static constexpr std::string_view kText[] = {
-      "commit", "put_inbox", "claim", "claim_job", "heartbeat", "redact",    "prune", "record",
-      "due",    "next_due",  "load",  "query",     "ended",     "audit_log", "census"};
+      "commit", "put_inbox", "claim", "claim_job", "heartbeat", "redact",    "prune",  "record",
+      "due",    "next_due",  "load",  "query",     "ended",     "audit_log", "census", "wipe"};
   static_assert(std::size(kText) == kMethods);
   return kText[static_cast<std::size_t>(method)];
 }
@@ -179,6 +179,9 @@ void FaultyStore::redact(Redaction redaction, async::Done<Result<void>> done) {
        [redaction = std::move(redaction)](Store& s, auto d) mutable {
          s.redact(std::move(redaction), std::move(d));
        });
+}
+void FaultyStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
+  call(Method::wipe, std::move(done), [](Store& s, auto d) { s.wipe(std::move(d)); });
 }
 void FaultyStore::record(AuditEntry entry, async::Done<Result<void>> done) {
   call(Method::record, std::move(done), [entry = std::move(entry)](Store& s, auto d) mutable {

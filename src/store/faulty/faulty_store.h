@@ -30,8 +30,9 @@ enum class Method : std::uint8_t {
   ended,
   audit_log,
   census,
+  wipe,
 };
-inline constexpr std::size_t kMethods = static_cast<std::size_t>(Method::census) + 1;
+inline constexpr std::size_t kMethods = static_cast<std::size_t>(Method::wipe) + 1;
 inline bool is_read(Method method) { return method >= Method::due; }
 
 // What happens to one call.
@@ -94,6 +95,7 @@ class FaultyStore final : public Store {
   void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
   void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void wipe(async::Done<Result<std::vector<OldCopy>>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void census(async::Done<Result<Census>> done) override;

@@ -188,6 +188,7 @@ Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& poin
     return Committed{.last_seq = batch.sealed->last_seq, .repeated = true};
   }
   AE_TRY(admit(batch, {.last_seq = job->row.last_seq, .claim = job->row.claim}));
+  if (checks_first(batch)) AE_TRY(admit_late(batch, job->commits.front().bytes));
   for (const auto& [invocation, try_no] : batch.effects_absent) {
     if (job->effects.contains({invocation.text, try_no})) {
       return std::unexpected(effect_recorded(batch.job, invocation));
@@ -652,20 +653,31 @@ void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
       stand.push_back(&*it);
       changes = changes || !same;
     }
+    std::map<Slot, std::string> records;
+    for (const EffectRow& effect : redaction.effects) {
+      records[{effect.invocation.text, effect.try_no}] = effect.record;
+    }
+    for (const auto& [slot, record] : job->effects) {
+      const auto wish = records.find(slot);
+      if (wish == records.end()) return std::unexpected(other_effects(redaction.job));
+      changes = changes || wish->second != record;
+    }
     if (!changes) return {};
+    for (auto& [slot, record] : job->effects) record = records.at(slot);
     for (std::size_t i = 0; i < stand.size(); ++i) {
       stand[i]->bytes = redaction.commits[i].bytes;
       stand[i]->blobs = redaction.commits[i].blobs;
     }
     data_.drop_blobs();
-    std::erase_if(job->effects, [&](const auto& effect) {
-      return contains(redaction.effects, InvocationId(effect.first.first));
-    });
     job->checkpoint.reset();
     data_.record(redaction.audit);
     return {};
   };
   answer(std::move(done), run());
+}
+
+void MemoryStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
+  answer(std::move(done), Result<std::vector<OldCopy>>());  // it has no files
 }
 
 void MemoryStore::record(AuditEntry entry, async::Done<Result<void>> done) {

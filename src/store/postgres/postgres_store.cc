@@ -11,6 +11,7 @@
 #include "store/postgres/redaction.h"
 #include "store/postgres/schema.h"
 #include "store/postgres/views.h"
+#include "store/postgres/wipe.h"
 #include "store/postgres/writer.h"
 #include "store/rules.h"
 
@@ -80,7 +81,8 @@ struct PostgresStore::Parts {
   std::unique_ptr<Reader> loads, questions;
   std::shared_ptr<Recollection> recollection;  // none when read-only
   std::shared_ptr<RestTeller> resting;         // none when read-only
-  std::string store_id;
+  std::string store_id, schema;
+  std::size_t rewrite_bytes = 0;
   bool accepting = false;
 };
 
@@ -239,6 +241,8 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   auto parts = std::make_unique<Parts>(options.loop, options.clock);
   parts->recollection = wish.recollection;
   parts->store_id = wish.store_id;
+  parts->schema = options.schema;
+  parts->rewrite_bytes = options.rewrite_bytes;
   parts->accepting = accepting;
   if (auto asked = ask_time(first, parts->database_clock); !asked) {
     return std::unexpected(cannot(asked.error()));
@@ -368,6 +372,15 @@ void PostgresStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
 void PostgresStore::redact(Redaction redaction, async::Done<Result<void>> done) {
   if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
   parts_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+}
+
+// On the connection of questions, which wait meanwhile: 10 s at most.
+void PostgresStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [schema = parts_->schema, most = parts_->rewrite_bytes](Connection& connection) {
+        return postgres::wipe(connection, schema, most);
+      });
 }
 
 void PostgresStore::record(AuditEntry entry, async::Done<Result<void>> done) {

@@ -40,6 +40,7 @@ struct PostgresOptions {
   std::chrono::milliseconds connect_within{5000};
   std::chrono::milliseconds answer_within{9000};  // of silence; then the connection is given up
   std::chrono::milliseconds plans_age{5000};      // then statements are planned anew
+  std::size_t rewrite_bytes = 64u << 20;          // `wipe` rewrites tables up to this size
   std::size_t group_writes = 512;                 // at most this many writes ride one transaction …
   std::size_t group_bytes = 8u << 20;             // … and about this many bytes
   // Of a test, in place of the database's. Borrowed; read on the loop's thread.
@@ -84,6 +85,7 @@ class PostgresStore final : public Store {
   void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
   void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void wipe(async::Done<Result<std::vector<OldCopy>>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void census(async::Done<Result<Census>> done) override;

@@ -438,6 +438,55 @@ AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
   EXPECT_EQ(stored(), "shared twice ");
 }
 
+std::string wiped(Desk& desk) {
+  const auto left = desk.loop.await<Result<std::vector<OldCopy>>>(
+      [&](auto done) { desk.store().wipe(std::move(done)); });
+  if (!left) return left.error().message;
+  std::string all;
+  for (const OldCopy& copy : *left) all += copy.where + ": " + copy.why + "\n";
+  return all;
+}
+
+AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor make others wait") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  PostgresOptions options = desk.options();
+  ASSERT_TRUE(desk.open(options));
+  const auto file = [&] {
+    return sql("SELECT pg_relation_filenode('commits')::bigint", schema.name())[1].integer(0, 0);
+  };
+  const std::int64_t before = file();
+  ASSERT_TRUE(desk.commit(Desk::create("j0")));
+  EXPECT_FALSE(wiped(desk).contains("old rows"));
+  EXPECT_NE(file(), before) << "it is another one";
+  // Somebody reads a table for a long time, as pg_dump does.
+  auto other = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(other);
+  other->add_once("SET search_path = " + schema.name());
+  other->add_once("BEGIN");
+  other->add_once("LOCK TABLE commits IN ACCESS SHARE MODE");
+  ASSERT_TRUE(other->run());
+  std::optional<Result<std::vector<OldCopy>>> left;
+  desk.store().wipe([&](auto answer) { left = std::move(answer); });
+  for (int i = 1; !left; ++i) ASSERT_TRUE(desk.commit(Desk::create("j" + std::to_string(i))));
+  ASSERT_TRUE(*left) << left->error().message;
+  ASSERT_EQ((*left)->size(), 2u);
+  EXPECT_EQ((**left)[1].where, "old rows in the pages of \"" + schema.name() + "\".commits");
+  other->add_once("COMMIT");
+  ASSERT_TRUE(other->run());
+  EXPECT_FALSE(wiped(desk).contains("old rows"));
+  // A transaction that still sees the old rows keeps them from going.
+  other->add_once("BEGIN ISOLATION LEVEL REPEATABLE READ");
+  other->add_once("SELECT 1");
+  ASSERT_TRUE(other->run());
+  EXPECT_TRUE(wiped(desk).contains("process " + std::to_string(other->backend())));
+  other->add_once("COMMIT");
+  ASSERT_TRUE(other->run());
+  options.rewrite_bytes = 8192;
+  ASSERT_TRUE(desk.open(options));
+  EXPECT_TRUE(wiped(desk).contains("too large"));
+}
+
 AE_TEST("postgres/another label for turns leaves the jobs that have ended alone") {
   const OwnSchema schema;
   Desk desk(schema.name());

@@ -1,5 +1,6 @@
 #include "store/postgres/redaction.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -46,9 +47,15 @@ constexpr Statement kLockBlobs{"redaction_lock_blobs", "LOCK TABLE blobs IN EXCL
 constexpr Statement kDropBlobs{
     "redaction_drop_blobs",
     "DELETE FROM blobs WHERE hash = ANY($1::bytea[]) AND " NAMED_BY_NONE("blobs.hash")};
-constexpr Statement kNoEffects{
-    "redaction_no_effects",
-    "DELETE FROM effects WHERE job = $1::bigint AND invocation = ANY($2::text[])"};
+constexpr Statement kReadEffects{"redaction_read_effects",
+                                 "SELECT invocation, try, record FROM effects WHERE job = "
+                                 "(SELECT number FROM jobs WHERE job_id = $1::text)"};
+constexpr Statement kReplaceEffects{
+    "redaction_replace_effects",
+    "UPDATE effects SET record = w.record "
+    "FROM unnest($2::text[], $3::bigint[], $4::bytea[]) AS w(invocation, try, record) "
+    "WHERE effects.job = $1::bigint AND effects.invocation = w.invocation AND effects.try = w.try "
+    "AND effects.record <> w.record"};
 constexpr Statement kNoCheckpoint{"redaction_no_checkpoint",
                                   "DELETE FROM checkpoints WHERE job = $1::bigint"};
 // One statement sees one moment: the head and the rows that lead to it.
@@ -74,8 +81,21 @@ struct Answer {
   std::set<std::string> left_out;      // hashes that its commits name no more
 };
 
+// Do the effects that are stored differ from what they are to be? Fails with sequence_conflict when there is another one.
+Result<bool> differ(const Redaction& redaction, const Rows& effects) {
+  bool differ = false;
+  for (int i = 0; i < effects.size(); ++i) {
+    const auto wish = std::ranges::find_if(redaction.effects, [&](const EffectRow& effect) {
+      return effect.invocation.text == effects.bytes(i, 0) && effect.try_no == effects.count(i, 1);
+    });
+    if (wish == redaction.effects.end()) return std::unexpected(other_effects(redaction.job));
+    differ = differ || wish->record != effects.bytes(i, 2);
+  }
+  return differ;
+}
+
 Answer answer(const Redaction& redaction, const Rows& head,
-              const std::map<std::uint64_t, Stored>& commits) {
+              const std::map<std::uint64_t, Stored>& commits, const Rows& effects) {
   Answer answer;
   if (head.empty()) {
     answer.result = std::unexpected(job_not_found(redaction.job));
@@ -102,7 +122,11 @@ Answer answer(const Redaction& redaction, const Rows& head,
   for (const Redaction::Commit& wish : redaction.commits) {
     for (const Hash& hash : wish.blobs) answer.left_out.erase(listed({hash}));
   }
-  if (!changes) answer.result = Result<void>();
+  if (const auto other = differ(redaction, effects); !other) {
+    answer.result = std::unexpected(other.error());
+  } else if (!changes && !*other) {
+    answer.result = Result<void>();
+  }
   return answer;
 }
 
@@ -115,9 +139,13 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
   }
   connection.add(kReplace, Params().add(job).add(firsts).add(bodies).add(lists));
   if (!redaction.effects.empty()) {
-    Column invocations(Type::text);
-    for (const InvocationId& invocation : redaction.effects) invocations.add(invocation.text);
-    connection.add(kNoEffects, Params().add(job).add(invocations));
+    Column invocations(Type::text), tries(Type::integer), records(Type::bytes);
+    for (const EffectRow& effect : redaction.effects) {
+      invocations.add(effect.invocation.text);
+      tries.add(std::uint64_t{effect.try_no});
+      records.add(std::string_view(effect.record));
+    }
+    connection.add(kReplaceEffects, Params().add(job).add(invocations).add(tries).add(records));
   }
   connection.add(kNoCheckpoint, Params().add(job));
 }
@@ -151,12 +179,13 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   connection.add(kBegin);
   connection.add(kLock, Params().add(redaction.job.text));
   connection.add(kRead, Params().add(redaction.job.text).add(firsts));
+  connection.add(kReadEffects, Params().add(redaction.job.text));
   AE_ASSIGN(const auto answers, connection.run());
   std::map<std::uint64_t, Stored> commits;
   for (int i = 0; i < answers[2].size(); ++i) {
     commits[answers[2].count(i, 0)] = {answers[2].text(i, 1), answers[2].text(i, 2)};
   }
-  Answer decided = answer(redaction, answers[1], commits);
+  Answer decided = answer(redaction, answers[1], commits, answers[3]);
   if (decided.result) {
     connection.add(kCommit);
     AE_TRY(connection.run());

@@ -51,6 +51,10 @@ Result<std::string> store_id(Connection& connection);
 Status check_pooler(Connection& one, Connection& other);
 
 std::string quoted_name(std::string_view name);
+
+// Of every session.
+inline constexpr const char* kLockTimeout = "2s";
+inline constexpr const char* kStatementTimeout = "60s";
 Error cannot(const PgError& error);  // unavailable, nothing has changed
 
 }  // namespace ae::store::postgres

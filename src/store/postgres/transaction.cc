@@ -52,6 +52,12 @@ std::optional<Error> Transaction::refuse(const Batch& batch, const Job& job) con
   if (auto fine = admit(batch, {.last_seq = job.last_seq, .claim = job.claim()}); !fine) {
     return std::move(fine).error();
   }
+  if (checks_first(batch)) {
+    const auto first = old_commits_.find({batch.job.text, 1});
+    if (auto fine = admit_late(batch, first == old_commits_.end() ? "" : first->second); !fine) {
+      return std::move(fine).error();
+    }
+  }
   for (const auto& [invocation, try_no] : batch.effects_absent) {
     if (job.effects.contains({invocation.text, try_no})) {
       return effect_recorded(batch.job, invocation);

@@ -138,6 +138,7 @@ class Transaction {
   std::set<std::pair<std::string, Slot>> effects_asked_;
   std::set<Hash> blobs_asked_;
   std::vector<std::pair<JobId, const Sealed*>> sealed_asked_;
+  std::vector<JobId> first_asked_;  // first commits
   std::size_t creates_ = 0;
   bool audit_asked_ = false;
   std::set<std::string> queues_asked_;

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "store/postgres/transaction.h"
+#include "store/rules.h"
 
 namespace ae::store::postgres {
 namespace {
@@ -100,6 +101,7 @@ void Transaction::needs(const Batch& batch) {
     effects_asked_.emplace(batch.job.text, Slot(invocation.text, try_no));
   }
   if (batch.audit) needs_audit();
+  if (checks_first(batch)) first_asked_.push_back(batch.job);
   if (!batch.sealed) return;
   sealed_asked_.emplace_back(batch.job, &*batch.sealed);
   for (const Blob& blob : batch.sealed->blobs) blobs_asked_.insert(blob.hash);
@@ -221,7 +223,7 @@ void Transaction::take_jobs(const Rows& rows) {
   }
 }
 
-// Only a batch whose place is taken can be a repeated one: then its bytes are compared.
+// Only a batch whose place is taken can be a repeated one: then its bytes are compared. Of others the first commit is asked.
 Pg<void> Transaction::read_old_commits(Connection& connection) {
   Column jobs(Type::text), seqs(Type::integer);
   for (const auto& [id, sealed] : sealed_asked_) {
@@ -229,6 +231,10 @@ Pg<void> Transaction::read_old_commits(Connection& connection) {
     if (job == nullptr || sealed->first_seq > job->last_seq) continue;
     jobs.add(id.text);
     seqs.add(sealed->first_seq);
+  }
+  for (const JobId& id : first_asked_) {
+    jobs.add(id.text);
+    seqs.add(std::uint64_t{1});
   }
   if (jobs.empty()) return {};
   connection.add(kOldCommits, Params().add(jobs).add(seqs));

@@ -176,8 +176,6 @@ Tables::Answer<bool> Tables::prune(const Pruning& pruning) {
   }
   AE_ASSIGN(const bool listed, list_values());
   if (!listed) return Result<bool>(false);
-  // What is freed is overwritten, also inside of a page.
-  AE_TRY(db_->execute("PRAGMA secure_delete = ON"));
   std::unordered_set<Hash> named;
   std::int64_t last_job = 0;
   for (std::size_t i = 0; i < leaving.size(); ++i) {
@@ -188,7 +186,6 @@ Tables::Answer<bool> Tables::prune(const Pruning& pruning) {
   AE_TRY(drop_blobs(named, "SELECT 1 FROM value_uses WHERE hash = ?1 LIMIT 1"));
   AE_TRY(keep_numbers(last_job));
   AE_TRY(record(pruning.audit));
-  AE_TRY(db_->execute("PRAGMA secure_delete = OFF"));
   return Result<bool>(true);
 }
 

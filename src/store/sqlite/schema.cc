@@ -244,6 +244,8 @@ Status prepare_schema(Database& db, const std::string& path) {
     AE_TRY(db.execute("PRAGMA journal_mode = WAL"));
     AE_TRY(db.execute("PRAGMA synchronous = FULL"));
     AE_TRY(db.execute("PRAGMA wal_autocheckpoint = 0"));
+    // What is deleted or moved is overwritten: an act that was taken in, a checkpoint that was replaced.
+    AE_TRY(db.execute("PRAGMA secure_delete = ON"));
     AE_TRY(db.execute("PRAGMA cache_size = -65536"));            // a group never spills
     AE_TRY(db.execute("PRAGMA journal_size_limit = 67108864"));  // of a WAL that is begun anew
     if (layout == kLayout) return {};

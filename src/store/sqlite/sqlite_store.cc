@@ -59,7 +59,9 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, Loss& 
                             .group_bytes = options.group_bytes,
                             .wal_bytes = options.wal_bytes,
                             .idle = options.idle,
-                            .busy = options.busy};
+                            .busy = options.busy,
+                            .rewrite_bytes = options.rewrite_bytes,
+                            .readers = options.readers};
   return std::make_unique<Writer>(
       options.loop, std::move(db), *std::move(tables), limits,
       Place{.path = options.path, .remembered = PositionFile(position_path(options.path))});
@@ -251,6 +253,11 @@ void SqliteStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
 void SqliteStore::redact(Redaction redaction, async::Done<Result<void>> done) {
   if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
   parts_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+}
+
+void SqliteStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<WipeWrite>(std::move(done)));
 }
 
 void SqliteStore::record(AuditEntry entry, async::Done<Result<void>> done) {

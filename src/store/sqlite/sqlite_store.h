@@ -40,8 +40,10 @@ struct SqliteOptions {
   std::size_t wal_bytes = 16u << 20;     // the WAL is copied back when it has grown by this
   std::chrono::milliseconds idle{1000};  // after this long without a write the WAL is emptied
   std::chrono::milliseconds busy{
-      5000};        // how long another program's lock on the file is waited for
-  std::string vfs;  // sqlite's file layer; "" = the system's (tests)
+      5000};  // how long another program's lock on the file is waited for
+  std::size_t rewrite_bytes = 64u << 20;    // `wipe` rewrites a file up to this size
+  std::chrono::milliseconds readers{2000};  // how long it waits for readers of the WAL
+  std::string vfs;                          // sqlite's file layer; "" = the system's (tests)
 };
 
 struct SqliteStats {
@@ -102,6 +104,7 @@ class SqliteStore final : public Store {
   void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
   void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void wipe(async::Done<Result<std::vector<OldCopy>>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void census(async::Done<Result<Census>> done) override;

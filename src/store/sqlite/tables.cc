@@ -257,6 +257,14 @@ Sql<std::optional<Error>> Tables::refuse(const Batch& batch, const Job& job) {
   if (auto fine = admit(batch, {.last_seq = job.last_seq, .claim = job.claim()}); !fine) {
     return std::move(fine).error();
   }
+  if (checks_first(batch)) {
+    AE_ASSIGN(const std::int64_t first, commit_at(job, 1));
+    Rows row(commit_bytes_, first);
+    AE_ASSIGN(const bool found, row.next());
+    if (auto fine = admit_late(batch, found ? row->bytes(0) : ""); !fine) {
+      return std::move(fine).error();
+    }
+  }
   for (const auto& [invocation, try_no] : batch.effects_absent) {
     Rows row(find_effect_, job.id, invocation.text, try_no);
     AE_ASSIGN(const bool found, row.next());
@@ -479,6 +487,19 @@ Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redactio
     }
     changes = changes || !same;
   }
+  AE_ASSIGN(Statement effects,
+            db_->prepare("SELECT invocation, try, record FROM effects WHERE job = ?1"));
+  for (Rows row(effects, job.id);;) {
+    AE_ASSIGN(const bool found, row.next());
+    if (!found) break;
+    const auto wish = std::ranges::find_if(redaction.effects, [&](const EffectRow& effect) {
+      return effect.invocation.text == row->bytes(0) && effect.try_no == row->count(1);
+    });
+    if (wish == redaction.effects.end()) {
+      return Result<void>(std::unexpected(other_effects(redaction.job)));
+    }
+    changes = changes || wish->record != row->bytes(2);
+  }
   if (!changes) return Result<void>();
   return std::nullopt;
 }
@@ -493,8 +514,6 @@ Tables::Answer<void> Tables::redact(const Redaction& redaction) {
   const std::int64_t id = job->id;
   settle(redaction.job);
   if (answered) return *std::move(answered);
-  // What is freed is overwritten, also inside of a page.
-  AE_TRY(db_->execute("PRAGMA secure_delete = ON"));
   AE_ASSIGN(Statement blobs_of, db_->prepare("SELECT blobs FROM commits WHERE id = ?1"));
   AE_ASSIGN(Statement replace,
             db_->prepare("UPDATE commits SET body = ?2, blobs = ?3 WHERE id = ?1"));
@@ -517,15 +536,14 @@ Tables::Answer<void> Tables::redact(const Redaction& redaction) {
   // Hashes of other lists could only keep one from going, by chance.
   AE_TRY(drop_blobs(
       left_out, "SELECT 1 FROM commits WHERE blobs IS NOT NULL AND instr(blobs, ?1) > 0 LIMIT 1"));
-  AE_ASSIGN(Statement no_effect,
-            db_->prepare("DELETE FROM effects WHERE job = ?1 AND invocation = ?2"));
-  for (const InvocationId& invocation : redaction.effects) {
-    AE_TRY(no_effect.run(id, invocation.text));
+  AE_ASSIGN(Statement replace_effect, db_->prepare("UPDATE effects SET record = ?4 WHERE job = ?1 "
+                                                   "AND invocation = ?2 AND try = ?3"));
+  for (const EffectRow& effect : redaction.effects) {
+    AE_TRY(replace_effect.run(id, effect.invocation.text, effect.try_no, Bytes{effect.record}));
   }
   AE_ASSIGN(Statement no_checkpoint, db_->prepare("DELETE FROM checkpoints WHERE job = ?1"));
   AE_TRY(no_checkpoint.run(id));
   AE_TRY(record(redaction.audit));
-  AE_TRY(db_->execute("PRAGMA secure_delete = OFF"));
   return Result<void>();
 }
 

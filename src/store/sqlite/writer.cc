@@ -94,14 +94,22 @@ Writer::Group Writer::next_group() {
   Group group;
   std::size_t bytes = 0;
   while (!queue_.empty() && group.size() < limits_.group_writes && bytes < limits_.group_bytes) {
+    const bool wipes = queue_.front()->wipes();
+    if (wipes && !group.empty()) break;
     bytes += queue_.front()->bytes();
     group.push_back(std::move(queue_.front()));
     queue_.pop_front();
+    if (wipes) break;
   }
   return group;
 }
 
 void Writer::process(Group group) {
+  if (group.front()->wipes()) {
+    wipe(*group.front());
+    loop_.post([group = std::move(group)] { group.front()->answer(); });
+    return remember(false);
+  }
   Attempt all = attempt(group, 0, group.size());
   if (all.fate == Fate::rolled_back && group.size() > 1 && !all.error.busy()) {
     for (std::size_t i = 0; i < group.size(); ++i) finish(group, i, 1, attempt(group, i, 1));
@@ -231,6 +239,54 @@ void Writer::remember(bool now) {
   if (at.number == remembered_ || (!now && clock < remember_at_) || stopped()) return;
   if (place_.remembered.write(at)) remembered_ = at.number;
   remember_at_ = clock + place_.remember;
+}
+
+// Dropped values may stand in frames of the WAL, and in free space of pages: where SQLite moves rows from one page to
+// another, the bytes that stood there before are not overwritten, whatever `secure_delete` says.
+void Writer::wipe(Write& write) {
+  if (auto why = replaced()) stop(*std::move(why));
+  std::vector<OldCopy> left;
+  if (!stopped()) {
+    if (auto copy = rewrite()) left.push_back(*std::move(copy));
+  }
+  if (!stopped()) {
+    if (auto copy = empty_wal()) left.push_back(*std::move(copy));
+  }
+  if (auto why = stopped()) return write.fail(*why);
+  write.wiped(std::move(left));
+}
+
+std::optional<OldCopy> Writer::rewrite() {
+  const auto free_space = [&](const std::string& why) {
+    return OldCopy{"copies of values", "free space in pages of " + place_.path,
+                   why + ": stop the processes that use the store, then run `sqlite3 " +
+                       place_.path + " VACUUM`"};
+  };
+  const auto size =
+      db_->integer("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size");
+  if (size && static_cast<std::size_t>(*size) > limits_.rewrite_bytes) {
+    return free_space("the file is too large to be rewritten while it is in use");
+  }
+  const auto done = db_->execute("PRAGMA temp_store = MEMORY; VACUUM");
+  if (done) return std::nullopt;
+  if (done.error().io()) stop_writing(done.error());
+  return free_space("the file was not rewritten (" + done.error().text() + ")");
+}
+
+std::optional<OldCopy> Writer::empty_wal() {
+  db_->set_busy_timeout(limits_.readers);
+  const auto done = db_->checkpoint(true);
+  db_->set_busy_timeout(limits_.busy);
+  note_file();
+  if (done) {
+    wal_pages_ = checkpointed_at_ = 0;
+    stats_.wal_bytes = 0;
+    return std::nullopt;
+  }
+  if (done.error().io()) stop_writing(done.error());
+  return OldCopy{"copies of values", "the write-ahead log " + place_.path + "-wal",
+                 "it was not emptied (" + done.error().text() +
+                     "): end other programs that read the store, then redact the job again"};
 }
 
 void Writer::checkpoint(bool truncate) {

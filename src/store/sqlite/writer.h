@@ -21,6 +21,7 @@
 #include "async/loop.h"
 #include "store/sqlite/database.h"
 #include "store/sqlite/tables.h"
+#include "store/store.h"
 
 namespace ae::store::sqlite {
 
@@ -33,6 +34,9 @@ class Write {
   virtual Sql<void> apply(Tables& tables) = 0;
   // The transaction is durable: failpoints, freeing what is no longer needed.
   virtual void committed() = 0;
+  // No transaction: removes what the files still hold of dropped values, and gets what may be left.
+  virtual bool wipes() const { return false; }
+  virtual void wiped(std::vector<OldCopy> left) { static_cast<void>(left); }
   // In place of an answer: nothing happened, or nobody knows.
   virtual void fail(const Error& error) = 0;
   virtual void answer() = 0;
@@ -45,6 +49,8 @@ struct WriterLimits {
   std::chrono::milliseconds idle{1000};  // then the WAL is emptied
   std::chrono::milliseconds busy{
       5000};  // how long another program's lock on the file is waited for
+  std::size_t rewrite_bytes = 64u << 20;    // a file up to this size is rewritten by `wipe` …
+  std::chrono::milliseconds readers{2000};  // … and its readers are waited for
 };
 
 // Where the file of the store stands, and what is remembered beside it.
@@ -89,6 +95,9 @@ class Writer {
   void note_file();
   std::optional<Error> replaced();
   void remember(bool now);
+  void wipe(Write& write);
+  std::optional<OldCopy> rewrite();
+  std::optional<OldCopy> empty_wal();
 
   async::Loop& loop_;
   std::unique_ptr<Database> db_;

@@ -99,6 +99,15 @@ class RedactWrite final : public Answering<void> {
   const Redaction redaction_;
 };
 
+class WipeWrite final : public Answering<std::vector<OldCopy>> {
+ public:
+  using Answering::Answering;
+  bool wipes() const override { return true; }
+  Sql<void> apply(Tables&) override { return {}; }
+  void committed() override {}
+  void wiped(std::vector<OldCopy> left) override { keep(std::move(left)); }
+};
+
 class PruneWrite final : public Answering<bool> {
  public:
   PruneWrite(Pruning pruning, async::Done<Result<bool>> done)
