@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "core/seal.h"
+#include "engine/left.h"
 #include "engine/loop_job_test.h"
 #include "engine/planner.h"
 #include "engine/verify.h"
@@ -41,6 +42,7 @@ std::string read_file(const fs::path& path) {
 struct Named {
   const char* name;
   GivenJob job;
+  bool erased = false;  // stored without its values, as `redact --all` leaves it
 };
 
 std::list<Named> jobs() {
@@ -183,6 +185,48 @@ std::list<Named> jobs() {
       .claim()
       .approve("r")
       .ok("a");
+  // A strict job: another version of the program parks it, and the one that it began with ends it.
+  GivenJob& strict = add("versions",
+                         "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+                         " {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}]",
+                         {.more = "{'versions':{'policy':'strict'}}"});
+  strict.claims_again = false;
+  strict.claim();
+  strict.execution_version = "v2";
+  strict.reload().begin_attempt();
+  strict.add(
+      {{EventType::version_mismatched, Value::object({{"attempt_id", strict.state.attempt.text},
+                                                      {"job_version", "v1"},
+                                                      {"worker_version", "v2"}})}});
+  strict.go();
+  strict.execution_version = "v1";
+  strict.offer().claim().ok("a").ok("b");
+  // Without its values: a branch, a map, messages that stand apart, an answer of a person, an error.
+  add("erased",
+      R"([{'id':'yes', 'kind':'tool', 'tool':'put', 'when':'${ .input.n > 5 }',
+       'args':{'to':'${ .input.to }'}},
+      {'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2,
+       'do':{'tool':'once', 'args':{'i':'${ .item }'}}},
+      {'id':'one', 'kind':'llm', 'tool':'model:main', 'needs':['yes', 'm'],
+       'args':{'model':'small', 'messages':[)" +
+          said +
+          R"(]}},
+      {'id':'p', 'kind':'tool', 'tool':'sends', 'needs':['one'], 'args':{'to':'${ .input.to }'}},
+      {'id':'w', 'kind':'wait', 'needs':['p'], 'wait':{'type':'signal', 'key':'k'}},
+      {'id':'e', 'kind':'tool', 'tool':'put', 'needs':['w'], 'on_error':'continue'}])",
+      {.more = "{'output':'${ .steps }', 'tools':{'sends':{'approval':'required'},"
+               " 'model:main':{'effect':'read', 'provider':'openai'}}}",
+       .input = "{'n':7, 'to':'ada@example.org', 'list':['ada', 'bob'], 'x':'who is ada?'}"})
+      .claim()
+      .ok("yes", "'ada'")
+      .ok("m/1", "'sent to bob'")
+      .ok("m/0", "'sent to ada'")
+      .ok("one", "{'text':'Ada.', 'model':'small-1'}")
+      .approve("p")
+      .ok("p", "'ada'")
+      .signal("k", "{'from':'ada'}")
+      .fails("e");
+  all.back().erased = true;
   add("repaired", chat(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
       {.more = kTools, .input = "{'message':'Hello'}"})
       .claim()
@@ -219,8 +263,21 @@ std::list<Named> jobs() {
 
 // ---------------------------------------------------------------- their stored form
 
-Value exported(const GivenJob& job) {
+// The commit without its values.
+std::string without_values(const JobId& job, const Sealed& sealed, const Hash& previous,
+                           const BlobSource& blobs) {
+  auto left = redact(
+      job, sealed.bytes, previous, blobs,
+      [](const Event& event, std::string_view field) { return why_kept(event, field).empty(); },
+      [](const Event& event, std::string_view field) { return left_of(event, field, true); });
+  AE_CHECK(left.has_value(), left ? "" : left.error().message);
+  return *left;
+}
+
+Value exported(const Named& named) {
+  const GivenJob& job = named.job;
   std::vector<Value> commits, blobs;
+  std::map<std::string, std::string> apart;  // by hash
   std::set<std::string> seen;
   Hash head;
   std::size_t from = 0;
@@ -238,10 +295,19 @@ Value exported(const GivenJob& job) {
                         .salt_seed_b = from},
                        drafts);
     AE_CHECK(sealed.has_value());
-    commits.emplace_back(to_hex(sealed->bytes));
-    for (const Blob& blob : sealed->blobs) {
-      if (seen.insert(blob.bytes).second) blobs.emplace_back(blob.bytes);
-    }
+    for (const Blob& blob : sealed->blobs) apart[to_hex(sha256(blob.bytes))] = blob.bytes;
+    const BlobSource stored = [&](const Hash& hash) -> Result<std::string> {
+      return apart.at(to_hex(hash));
+    };
+    const std::string bytes =
+        named.erased ? without_values(job.state.job, *sealed, previous, stored) : sealed->bytes;
+    const BlobSource noted = [&](const Hash& hash) -> Result<std::string> {
+      const std::string& blob = apart.at(to_hex(hash));
+      if (seen.insert(blob).second) blobs.emplace_back(blob);
+      return blob;
+    };
+    AE_CHECK(open(job.state.job, bytes, previous, noted).has_value());
+    commits.emplace_back(to_hex(bytes));
     head = sealed->head;
     from = to;
   }
@@ -384,7 +450,7 @@ AE_TEST("golden/new ones are written when they are asked for") {
   if (folder == nullptr) GTEST_SKIP() << "AETHERIS_GOLDEN_WRITE=<folder> writes them";
   fs::create_directories(folder);
   for (const Named& named : jobs()) {
-    Value file = exported(named.job);
+    Value file = exported(named);
     auto events = opened(file);
     ASSERT_TRUE(events);
     write_once(fs::path(folder) / (std::string(named.name) + ".json"),
