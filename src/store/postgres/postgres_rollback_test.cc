@@ -248,6 +248,33 @@ AE_TEST(
   EXPECT_TRUE(refused.error().message.contains("audit log")) << refused.error().message;
 }
 
+AE_TEST(
+    "rollback/a store that was written in another cluster, database or set of tables is refused") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  ASSERT_TRUE(desk.commit(Desk::create("j0")));
+  desk.close();
+  const std::string place = word_of(schema, "place");
+  const auto put = [&](const std::string& words) {
+    sql("UPDATE meta SET value = '" + words + "' WHERE key = 'place'", schema.name());
+  };
+  const std::size_t first = place.find(' '), second = place.rfind(' ');
+  const std::pair<std::string, std::string> others[] = {
+      {"cluster", "1" + place.substr(first)},
+      {"database", place.substr(0, first) + " 1" + place.substr(second)},
+      {"set of tables", place.substr(0, second) + " 1"}};
+  for (const auto& [what, words] : others) {
+    put(words);
+    const auto refused = desk.open();
+    ASSERT_FALSE(refused) << what;
+    EXPECT_EQ(refused.error().code, Code::store_rolled_back);
+    EXPECT_TRUE(refused.error().message.contains("another " + what)) << refused.error().message;
+  }
+  put(place);
+  EXPECT_TRUE(desk.open());
+}
+
 AE_TEST("rollback/who deleted jobs misses it when they are back") {
   const OwnSchema schema;
   const Folder folder;
