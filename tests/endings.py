@@ -7,6 +7,7 @@ A downstream of our own keeps a journal of what arrived and what took effect.
 """
 
 import calendar
+import contextlib
 import http.server
 import json
 import os
@@ -37,6 +38,7 @@ tools:
     UNDO
   lost:   { native: doubt, on_in_doubt: fail }
   parked: { native: doubt, timeout: 1s, grace: 0s }
+  slow:   { native: nap, timeout: 500ms, grace: 0s, on_in_doubt: fail }
   bad:    { native: fail, effect: read }
 agents:
   once:   { plan: [ { id: a, tool: once, args: { n: 1 } } ] }
@@ -46,6 +48,12 @@ agents:
   quiet:  { plan: [ { id: a, tool: lost, args: { n: 1 }, on_error: continue } ], output: "ok" }
   items:  { plan: [ { id: m, map: "${ [1] }", on_item_error: collect, do: { tool: lost } } ], output: "ok" }
   given:  { plan: [ { id: a, tool: parked, on_error: continue } ], output: "ok" }
+  slow:   { plan: [ { id: a, tool: slow, args: { ms: 2500, deaf: true } } ] }
+  waits:
+    plan:
+      - { id: a, tool: lost, args: { n: 1 }, on_error: continue }
+      - { id: w, wait: { type: signal, key: go }, needs: [a] }
+  long:   { plan: [ { id: t, wait: { type: timer, for: 2s } } ] }
   loud:   { plan: [ { id: a, tool: lost, on_error: continue }, { id: b, tool: bad, needs: [a] } ] }
 """
 UNDO = 'compensate: { tool: undo, args: { id: "${ .result.id }" } }'
@@ -104,6 +112,20 @@ class Shop:
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
+    @contextlib.contextmanager
+    def serves(self):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        words = [BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"]
+        with open(self.folder / "serve.log", "ab") as log:
+            server = subprocess.Popen(words, cwd=self.folder, env=kept, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert server.stdout.readline(), (self.folder / "serve.log").read_text()
+            yield
+        finally:
+            server.terminate()
+            server.wait(60)
+            server.stdout.close()
+
     def job(self, job):
         return json.loads(self.run("job", job, "--json").stdout)
 
@@ -133,6 +155,13 @@ def key_of(body):
 def wait_until(instant):
     due = time.strptime(instant[:19], "%Y-%m-%dT%H:%M:%S")
     time.sleep(max(0.0, calendar.timegm(due) + 1 - time.time()))
+
+
+def until(condition, patience=60):
+    give_up = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.05)
 
 
 def a_cancelled_job_parks_for_its_only_call_and_ends_after_one_resolve(shop):
@@ -218,13 +247,83 @@ def what_is_found_out_later_is_noted(shop):
     shop.run("cancel", "quiet", code=5)
 
 
+def a_recovered_job_says_how_many_outcomes_are_unknown(shop):
+    shop.run("run", "agents.yaml", "quiet", "--job-id", "left", "--detach")
+    done = shop.run("run", "agents.yaml", "long", "--job-id", "beside")
+    assert "recovered job left: completed; the outcome of 1 call is unknown (aetheris job left" in done.stderr, done.stderr
+
+
+def a_job_that_waits_after_a_call_that_was_given_up_shows_it(shop):
+    done = shop.run("run", "agents.yaml", "waits", "--job-id", "waits", "--only", code=4)
+    assert "given up" in done.stderr, done.stderr
+    doubt, = shop.job("waits")["in_doubt"]
+    assert (doubt["given_up"], doubt["commands"], doubt["tool"]) == (True, [], "lost"), doubt
+    listed = shop.run("jobs", "--in-doubt").stdout
+    assert "waits  waiting" in listed and "given up" in listed, listed
+    shown = shop.run("job", "waits")
+    assert "given up" in shown.stderr, shown.stderr
+
+
+def a_fork_of_it_shows_it_too(shop):
+    key = key_of(shop.job("waits"))
+    seq = shop.job("waits")["seq"]
+    shop.run("fork", "waits", "--at", str(seq), "--job-id", "forked")
+    assert key_of(shop.job("forked")) == key
+    shop.goes_on("forked", 4)
+    shop.run("signal", "forked", "go", "1")
+    done = shop.goes_on("forked", 0)
+    assert "outcome of a call is unknown" in done.stderr and key in done.stderr, done.stderr
+    shop.run("verify", "forked")
+
+
+def a_plan_that_drops_it_does_not_hide_it(shop):
+    key = key_of(shop.job("waits"))
+    (shop.folder / "other.yaml").write_text("aetheris: 1\nagents: { waits: { plan: [ { id: z, wait: { type: signal, key: on } } ] } }\n")
+    shop.run("plan", "waits", "other.yaml", "--drop", "a")
+    assert key_of(shop.job("waits")) == key
+    assert key in json.dumps(json.loads(shop.run("jobs", "--in-doubt", "--json").stdout))
+    shop.goes_on("waits", 4)
+    shop.run("signal", "waits", "on", "1")
+    done = shop.goes_on("waits", 0)
+    assert "outcome of a call is unknown" in done.stderr and key in done.stderr, done.stderr
+    last = json.loads(shop.run("events", "waits", "--json").stdout)["events"][-1]
+    assert last["payload"]["in_doubt"] == [key], last
+    assert "noted" in shop.run("resolve", "waits", key, "happened", '{"id":7}').stdout
+    assert shop.job("waits")["in_doubt"][0]["noted"]["resolution"] == "happened"
+    shop.run("verify", "waits")
+
+
+def a_result_that_comes_after_the_end_is_noted(shop):
+    with shop.serves():
+        shop.run("run", "agents.yaml", "slow", "--job-id", "slow", "--detach")
+        until(lambda: shop.job("slow")["status"] == "failed")
+        until(lambda: shop.job("slow")["in_doubt"][0]["noted"])
+    noted = shop.job("slow")["in_doubt"][0]["noted"]
+    assert (noted["by"], noted["resolution"], noted["result"]) == ("runtime", "happened", {"slept_ms": 2500}), noted
+    assert "noted: happened, by runtime" in shop.run("jobs", "--in-doubt").stdout
+    assert "noted: happened, by runtime" in shop.run("job", "slow").stdout
+    trace = json.loads(shop.run("trace", "slow", "--json").stdout)
+    assert trace["nodes"][0]["world"] == "changed", trace["nodes"][0]
+    events = json.loads(shop.run("events", "slow", "--json").stdout)["events"]
+    assert [event["type"] for event in events].count("outcome_noted") == 1, events
+    shop.run("verify", "slow")
+    shop.run("rebuild")
+
+
 def main():
     tests = [test for test in (a_cancelled_job_parks_for_its_only_call_and_ends_after_one_resolve,
                                a_job_past_its_deadline_parks_for_its_only_call_and_ends_after_one_resolve,
                                an_idempotent_call_is_sent_again_under_its_key_and_undone,
                                a_probe_says_what_happened_and_it_is_undone,
                                an_unknown_call_is_shown_wherever_the_job_ended,
-                               what_is_found_out_later_is_noted)]
+                               what_is_found_out_later_is_noted,
+                               a_recovered_job_says_how_many_outcomes_are_unknown,
+                               a_job_that_waits_after_a_call_that_was_given_up_shows_it,
+                               a_fork_of_it_shows_it_too,
+                               a_plan_that_drops_it_does_not_hide_it,
+                               a_result_that_comes_after_the_end_is_noted)]
+    words = sys.argv[1:]
+    tests = [test for test in tests if all(word in test.__name__ for word in words)]
     with tempfile.TemporaryDirectory() as folder:
         shop = Shop(folder)
         for test in tests:

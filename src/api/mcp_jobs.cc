@@ -117,6 +117,9 @@ std::string wait_text(const Value& job, const Value& wait) {
          ", \"payload\": …}";
 }
 
+// Is a person asked about this call in doubt? One that was given up keeps nothing from going on.
+bool is_asked(const Value& doubt) { return doubt["commands"].size() > 0; }
+
 }  // namespace
 
 std::optional<std::string> job_of(const Value& value) {
@@ -146,13 +149,18 @@ bool is_settled(const Value& job) {
   // What only time answers goes on by itself.
   return std::ranges::any_of(items_of(job["waits"]),
                              [](const Value& wait) { return wait.text("wait_type") != "timer"; }) ||
-         job["in_doubt"].size() > 0;
+         std::ranges::any_of(items_of(job["in_doubt"]), is_asked);
 }
 
 std::string waits_text(const Value& job) {
   std::string text;
   for (const Value& wait : items_of(job["waits"])) text += "\n" + wait_text(job, wait);
   for (const Value& doubt : items_of(job["in_doubt"])) {
+    if (!is_asked(doubt)) {
+      text += "\n- nothing: the call of " + std::string(doubt.text("tool")) +
+              " was given up, and its outcome is unknown";
+      continue;
+    }
     text += "\n- somebody who finds out whether the call of " + std::string(doubt.text("tool")) +
             " happened, and says so:";
     for (const Value& command : items_of(doubt["commands"])) text += "\n  " + command.as_string();
@@ -166,7 +174,8 @@ std::string waits_text(const Value& job) {
       limits.append(one.text("limit"));
     }
     text += limits;
-    if (parked["command"].is_string() && job["in_doubt"].size() == 0) {
+    if (parked["command"].is_string() &&
+        std::ranges::none_of(items_of(job["in_doubt"]), is_asked)) {
       text += "; " + parked["command"].as_string();
     }
   }

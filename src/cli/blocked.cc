@@ -1,5 +1,6 @@
 // Why a job does not go on, in words: the calls in doubt, the waits, the budget; and the commands that answer it.
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,6 +156,9 @@ std::vector<std::string> doubt_lines(const Value& doubt) {
     lines.push_back("  its request may still take effect until " +
                     safe(doubt.text("resolvable_at")) + ": not_happened is accepted from then on");
   }
+  if (doubt["given_up"] == Value(true)) {
+    lines.emplace_back("  it was given up: the job went on without its outcome");
+  }
   return lines;
 }
 
@@ -172,8 +176,10 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
-  if (!ended || !job["in_doubt"].is_array()) return all;
+  // Of a job that is blocked, say_blocked lists them beside what it waits for.
+  if (status == "waiting" || status == "parked" || !job["in_doubt"].is_array()) return all;
   for (const Value& doubt : job["in_doubt"].items()) {
+    if (!ended && !(doubt["given_up"] == Value(true))) continue;
     for (std::string& line : doubt_lines(doubt)) all.push_back(std::move(line));
     all.push_back("  key: " + safe(doubt.text("idempotency_key")));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
@@ -322,7 +328,11 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     all = {{safe(job["parked"].text("command")) + store_flag(store)}};
   }
   for (const std::vector<std::string>& commands : all) say_commands(commands, terminal);
-  if (job["in_doubt"].size() > 0 && !all.empty()) terminal.note(std::string(kResultBelongs));
+  const auto doubts =
+      job["in_doubt"].is_array() ? job["in_doubt"].items() : std::span<const Value>();
+  const bool asks =
+      std::ranges::any_of(doubts, [](const Value& doubt) { return doubt["commands"].size() > 0; });
+  if (asks && !all.empty()) terminal.note(std::string(kResultBelongs));
 }
 
 }  // namespace ae::cli

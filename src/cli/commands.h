@@ -101,8 +101,8 @@ constexpr std::string_view kResultBelongs =
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.
 Value with_store(const Value& job, const app::StoreUrl& store);
-// The calls whose outcome stayed unknown when the job ended: a sentence each, with what is known of the call, and what a
-// person noted since or the command that notes it.
+// The calls whose outcome stayed unknown when the job ended, or that it went on without: a sentence each, with what is
+// known of the call, and what was noted since or the command that notes it.
 std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store);
 // "noted: happened, by ann at …"; "" when nothing is noted of the call.
 std::string noted_text(const Value& doubt);

@@ -234,6 +234,9 @@ std::string stuck_text(const Value& job, const std::string& flag) {
     text += "  node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
     for (const std::string& line : call_lines(doubt)) text += "    " + line + "\n";
+    if (doubt["given_up"] == Value(true)) {
+      text += "    it was given up: the job went on without its outcome\n";
+    }
     if (const std::string noted = noted_text(doubt); !noted.empty()) text += "    " + noted + "\n";
     commands(doubt["commands"]);
   }

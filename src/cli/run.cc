@@ -245,7 +245,13 @@ void Run::on_event_of_another(const JobId& job, const Event& event) {
     case EventType::job_failed:
     case EventType::job_cancelled: {
       const std::string how(event_name(event).substr(4));
-      terminal_.note("recovered job " + job.text + ": " + terminal_.err()(status_tint(how), how));
+      const std::size_t unknown = event.payload["in_doubt"].size();
+      terminal_.note("recovered job " + job.text + ": " + terminal_.err()(status_tint(how), how) +
+                     (unknown == 0
+                          ? ""
+                          : "; the outcome of " + std::to_string(unknown) +
+                                (unknown == 1 ? " call" : " calls") + " is unknown (aetheris job " +
+                                job.text + store_flag(wishes_.store) + ")"));
       return;
     }
     default:

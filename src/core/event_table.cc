@@ -47,6 +47,7 @@ constexpr auto kPlanGenerated = std::to_array<Field>({
 constexpr auto kForkImported = std::to_array<Field>({
     {"commands", 1, json, kRequired},
     {"results", 2, value, kRequired},
+    {"unknown", 3, json, kOptional},
 });
 constexpr auto kDecisionRecorded = std::to_array<Field>({
     {"at", 1, instant, kOptional},
@@ -105,6 +106,7 @@ constexpr auto kToolInvocationStarted = std::to_array<Field>({
     {"try", 16, integer, kRequired},
 });
 constexpr auto kToolInvocationFinished = std::to_array<Field>({
+    {"at", 17, instant, kOptional},
     {"caught_up", 1, boolean, kOptional},
     {"definite", 2, boolean, kOptional},
     {"duration_us", 3, integer, kOptional},
@@ -301,7 +303,7 @@ constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::command_committed, "command_committed", history, 1, kCommandCommitted},
     {EventType::tool_invocation_started, "tool_invocation_started", history, 2,
      kToolInvocationStarted},
-    {EventType::tool_invocation_finished, "tool_invocation_finished", history, 3,
+    {EventType::tool_invocation_finished, "tool_invocation_finished", history, 4,
      kToolInvocationFinished},
     {EventType::node_finished, "node_finished", history, 1, kNodeFinished},
     {EventType::step_committed, "step_committed", history, 1, kStepCommitted},
@@ -310,7 +312,7 @@ constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::job_completed, "job_completed", history, 2, kJobCompleted},
     {EventType::job_failed, "job_failed", history, 1, kJobFailed},
     {EventType::job_cancelled, "job_cancelled", history, 1, kJobCancelled},
-    {EventType::fork_imported, "fork_imported", history, 2, kForkImported},
+    {EventType::fork_imported, "fork_imported", history, 3, kForkImported},
     {EventType::job_running, "job_running", coordination, 2, kJobRunning},
     {EventType::job_requeued, "job_requeued", coordination, 1, kJobRequeued},
     {EventType::job_waiting, "job_waiting", coordination, 1, kJobWaiting},
@@ -367,6 +369,7 @@ std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
           commands.is_array() && std::ranges::any_of(commands.items(), [](const Value& entry) {
             return entry.find("under_way") != nullptr;
           });
+      if (payload.find("unknown") != nullptr) return 3;  // 2 lists no unknown call of the origin
       return newer ? 2 : 1;
     }
     case EventType::
@@ -380,6 +383,8 @@ std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
     }
     case EventType::
         tool_invocation_finished:  // 1 takes an outcome that it does not know for `unknown`
+      // 3 takes a check for one of this try that was made before its end
+      if (payload.find("at") != nullptr) return 4;
       if (payload.find("settled") != nullptr) return 3;  // 2 waits for what has been answered
       return payload.text("outcome") == "input_required" ? 2 : 1;
     case EventType::job_running:  // 1 takes a call of an earlier process for one that is over

@@ -104,80 +104,83 @@ Result<const std::pair<const std::string, Wait>*> find_doubt(const State& state,
   return found;
 }
 
-// What a person says that a call gave is what the call could have given.
-Status given_result_fits(const State& state, const Step& step, const Act& act) {
-  const ToolPolicy& tool = state.tool_of(step);
-  if (!tool.result_schema) return {};
-  auto fits = tool.result_schema->check(act.result.value_or(Value()));
+// What a person says that a call gave is what the call could have given. A tool that is not in the plan any more has no
+// schema.
+Status given_result_fits(const State& state, const std::string& tool, const Act& act) {
+  const auto policy = std::ranges::find(state.plan->tools, tool, &ToolPolicy::name);
+  if (policy == state.plan->tools.end() || !policy->result_schema) return {};
+  auto fits = policy->result_schema->check(act.result.value_or(Value()));
   if (fits) return {};
   return std::unexpected(std::move(fits).error().in(
-      act.result ? "the result that is given for \"" + tool.name + "\""
-                 : "`happened` needs a result as \"" + tool.name + "\" gives it"));
+      act.result ? "the result that is given for \"" + tool + "\""
+                 : "`happened` needs a result as \"" + tool + "\" gives it"));
 }
 
 // The call that the act names, of those whose outcome was unknown when the job ended. Fails with job_terminal when there is
 // none, input_invalid when the key names several.
-Result<const Step*> unknown_call(const State& state, const Act& act) {
-  const Step* found = nullptr;
-  for (const Step& step : state.steps) {
-    const bool named = act.idempotency_key.size() >= 8 && state.may_have_happened(step) &&
-                       step.call->key.text.starts_with(act.idempotency_key) &&
-                       (act.try_no == 0 || act.try_no == step.call->try_no);
+Result<UnknownCall> unknown_call(const State& state, const Act& act) {
+  std::optional<UnknownCall> found;
+  for (UnknownCall& call : state.unknown()) {
+    const bool named = act.idempotency_key.size() >= 8 &&
+                       call.key.text.starts_with(act.idempotency_key) &&
+                       (act.try_no == 0 || act.try_no == call.try_no);
     if (!named) continue;
-    if (found != nullptr) {
+    if (found) {
       return fail(Code::input_invalid, "more than one call in doubt begins with \"" +
                                            act.idempotency_key + "\"; give more of the key");
     }
-    found = &step;
+    found = std::move(call);
   }
-  if (found == nullptr) {
+  if (!found) {
     return fail(Code::job_terminal, "the job has ended, and no call with this key is in doubt");
   }
-  return found;
+  return *std::move(found);
 }
 
 // Can `not_happened` be decided from what was known at `looked_at`? Not while a try may still take effect, and not from
-// a check that was made before the newest try could begin.
-Status is_settled(const State& state, const Step& step, Instant looked_at) {
-  const Invocation& call = *step.call;
-  if (call.ruled_out_at && looked_at < *call.ruled_out_at) {
-    return fail(Code::not_settled, "the call was made again after " + to_text(*call.ruled_out_at) +
-                                       ", and this check was made at " + to_text(looked_at) +
-                                       "; check again");
-  }
-  const auto settles = state.settles_at(step);
-  if (!settles || looked_at >= *settles) return {};
+// a check that was made before the newest try had been sent.
+Status is_settled(const std::optional<Instant>& checkable_at, Instant looked_at) {
+  if (!checkable_at || looked_at >= *checkable_at) return {};
   return fail(Code::not_settled, "at " + to_text(looked_at) +
                                      " the call could still be under way, until " +
-                                     to_text(*settles) + "; look then, and say it then");
+                                     to_text(*checkable_at) + "; look then, and say it then");
+}
+
+// What became of a call that nothing in the job stands on any more.
+EventDraft noted(const UnknownCall& call, Instant at, std::string_view resolution,
+                 std::string_view by, std::vector<Member> p) {
+  p.emplace_back("at", to_text(at));
+  if (!by.empty()) p.emplace_back("by", by);
+  p.emplace_back("idempotency_key", call.key.text);
+  p.emplace_back("invocation_id", call.invocation.text);
+  p.emplace_back("node_id", call.node_id);
+  p.emplace_back("resolution", resolution);
+  p.emplace_back("step_id", call.step.text);
+  return draft(EventType::outcome_noted, std::move(p));
 }
 
 // After the end a person can only say what they found out. The end and the result stay as they are.
 Result<Taken> take_note(const State& state, const Act& act, const Stamp& stamp) {
-  AE_ASSIGN(const Step* step, unknown_call(state, act));
-  const Invocation& call = *step->call;
+  AE_ASSIGN(const UnknownCall call, unknown_call(state, act));
   if (act.resolution == "fail") {
     return fail(Code::job_terminal,
                 "the job has ended: what its call did can be noted, as happened or not_happened");
   }
-  if (state.noted.contains(call.id.text)) {
+  if (state.noted.contains(call.invocation.text)) {
     return fail(Code::not_in_doubt, "the outcome of this call is noted already");
   }
   const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
-  if (act.resolution == "not_happened") AE_TRY(is_settled(state, *step, looked_at));
-  if (act.result) AE_TRY(given_result_fits(state, *step, act));
-  std::vector<Member> p{{"at", to_text(stamp.now)},      {"idempotency_key", call.key.text},
-                        {"invocation_id", call.id.text}, {"node_id", state.node_of(*step).id},
-                        {"resolution", act.resolution},  {"step_id", step->id.text}};
-  if (!act.by.empty()) p.emplace_back("by", act.by);
+  if (act.resolution == "not_happened") AE_TRY(is_settled(call.checkable_at, looked_at));
+  if (act.result) AE_TRY(given_result_fits(state, call.tool, act));
+  std::vector<Member> p;
   if (!act.reason.empty()) p.emplace_back("note", act.reason);
   if (act.result) p.emplace_back("result", *act.result);
   Value answer = Value::object({{"idempotency_key", call.key.text},
-                                {"node_id", state.node_of(*step).id},
+                                {"node_id", call.node_id},
                                 {"noted", true},
                                 {"resolution", act.resolution}});
   if (act.result) answer = answer.with("result", *act.result);
-  return Taken{.events = {draft(EventType::outcome_noted, std::move(p))},
+  return Taken{.events = {noted(call, stamp.now, act.resolution, act.by, std::move(p))},
                .answer = std::move(answer)};
 }
 
@@ -198,10 +201,10 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   const std::uint32_t try_no = step.call ? step.call->try_no : 0;
   const bool under_way = step.call && (step.call->open || step.call->doubted);
   const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
-  if (not_happened && under_way) AE_TRY(is_settled(state, step, looked_at));
+  if (not_happened && under_way) AE_TRY(is_settled(state.checkable_at(step), looked_at));
   Extracted changed;
   if (happened && step.call) {
-    AE_TRY(given_result_fits(state, step, act));
+    AE_TRY(given_result_fits(state, state.tool_of(step).name, act));
     changed = changes_of(state, step, act.result.value_or(Value()));
     if (!changed.whole) {
       return fail(Code::input_invalid, "the result does not say what the call changed: " +
@@ -402,6 +405,46 @@ std::vector<Member> judged_by(const Value& record, std::vector<Member> p) {
   return p;
 }
 
+// What late results say of the calls that nothing in the job stands on any more: one try succeeded, or each try of unknown
+// outcome did nothing for certain.
+Status note_late(const State& state, const std::vector<StoredEffect>& effects,
+                 std::vector<EventDraft>& events) {
+  struct Late {
+    UnknownCall call;
+    std::size_t refused = 0;  // tries
+  };
+  std::unordered_map<std::string, Late> calls;
+  for (UnknownCall& call : state.unknown()) {
+    const bool over = is_terminal(state.status) || call.given_up;
+    if (!over || state.noted.contains(call.invocation.text)) continue;
+    const std::string id = call.invocation.text;
+    calls.emplace(id, Late{.call = std::move(call)});
+  }
+  if (calls.empty()) return {};
+  for (const StoredEffect& effect : effects) {
+    const auto found = calls.find(effect.invocation.text);
+    if (found == calls.end() || !found->second.call.unsure.contains(effect.try_no)) continue;
+    AE_ASSIGN(
+        const Value record,
+        read_beside(effect_place(state.job, effect.invocation, effect.try_no), effect.record));
+    AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
+    Late& late = found->second;
+    if (!(record["late"] == Value(true)) || !is_certain(outcome)) continue;
+    const bool happened = outcome.kind == OutcomeKind::success;
+    if (!happened && ++late.refused < late.call.unsure.size()) continue;
+    std::vector<Member> p;
+    const Value& result = result_of(outcome);
+    // A job whose values were erased gets no new one.
+    if (happened && !state.blind_gone && !result.is_null()) p.emplace_back("result", result);
+    const auto at = instant_from_text(record.text("created_at"));
+    if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
+    events.push_back(
+        noted(late.call, *at, happened ? "happened" : "not_happened", "runtime", std::move(p)));
+    calls.erase(found);
+  }
+  return {};
+}
+
 }  // namespace
 
 Value wait_members(const State& state, const std::string& key, const Wait& wait,
@@ -414,7 +457,8 @@ Value wait_members(const State& state, const std::string& key, const Wait& wait,
   return Value::object(std::move(more));
 }
 
-std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& seen) {
+std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& seen,
+                               Instant at) {
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   const ToolPolicy& tool = state.tool_of(step);
@@ -423,6 +467,7 @@ std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Ou
   if (outcome.kind == OutcomeKind::success && tool.result_schema) {
     more.emplace_back("response_schema_hash", tool.result_digest);
   }
+  if (!is_certain(outcome)) more.emplace_back("at", to_text(at));
   std::vector<EventDraft> events{finished(step, step.call->try_no, outcome, std::move(more))};
   if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
   return events;
@@ -504,14 +549,16 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     if (record.text("attempt_id") != call.attempt.text) continue;
     const bool doubted = step.phase == StepPhase::in_doubt;
     if (doubted && !is_certain(outcome)) continue;
-    events.push_back(finished(step, effect.try_no, outcome,
-                              judged_by(record, {{"caught_up", true}, {"source", kKept}})));
+    std::vector<Member> more{{"caught_up", true}, {"source", kKept}};
+    if (!is_certain(outcome)) more.emplace_back("at", record["created_at"]);
+    events.push_back(finished(step, effect.try_no, outcome, judged_by(record, std::move(more))));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
     if (auto wait = state.waits.find(step.wait_key); doubted && wait != state.waits.end()) {
       events.push_back({EventType::wait_completed, wait_members(state, wait->first, wait->second,
                                                                 {{"outcome", "cancelled"}})});
     }
   }
+  AE_TRY(note_late(state, effects, events));
   return events;
 }
 

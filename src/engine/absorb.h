@@ -22,8 +22,9 @@
 
 namespace ae::engine {
 
-// REQUIRES: the step's newest try is open and is `try_no`.
-std::vector<EventDraft> absorb(const State& state, std::uint32_t step, const Outcome& outcome);
+// `at`: the store's clock, when it was seen. REQUIRES: the step's newest try is open and is `try_no`.
+std::vector<EventDraft> absorb(const State& state, std::uint32_t step, const Outcome& outcome,
+                               Instant at);
 
 // Which try it was that somebody performed: enough to say later what came of it, without the state.
 struct Sent {
@@ -114,7 +115,7 @@ struct Act {
   std::string resolution;    // happened | not_happened | fail; of a confirmation accept | fail
   std::uint32_t try_no = 0;  // the try that it is about; 0 = whichever is in doubt
   std::optional<Value> result;
-  // When its giver looked, by the store's clock: `not_happened` is worth what could be seen then. Absent = now.
+  // When the check was made, by the store's clock: `not_happened` is judged by that time. Absent = now.
   std::optional<Instant> looked_at;
   // resolve, of what a step changed: accept | fail
   std::string step_id;

@@ -103,10 +103,12 @@ class Applier {
   Status re_plan(std::shared_ptr<const Plan> plan);
   Result<std::map<std::uint32_t, std::uint32_t>> carried(const Plan& plan) const;
   Status check_let_go(const std::set<std::uint32_t>& kept) const;
+  void keep_unknown(const std::set<std::uint32_t>& kept);
   static void move_step(Step& step, std::uint32_t node);
   Status move_tool(Step& step, const Plan& before);
   Status settle_in(const std::map<std::uint32_t, std::uint32_t>& moved);
   Status fork_imported();
+  Status import_unknown(const Value& list);
   Status import_one(const Value& entry, const Value& result);
   Status import_over(Step& map, const Value& over);
   Status import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,

@@ -288,7 +288,7 @@ Status Applier::may_end() const {
   return {};
 }
 
-// A person found out what became of a call after the job had ended. It changes nothing but what the views show.
+// What became of a call that was given up, or whose job has ended. It changes nothing but what the views show.
 void Applier::outcome_noted() {
   const auto value = [&](std::string_view field) { return erased(field) ? Value() : p_[field]; };
   s_.noted.insert_or_assign(std::string(p_.text("invocation_id")),

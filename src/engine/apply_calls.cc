@@ -125,6 +125,7 @@ Status Applier::tool_invocation_started() {
   call.send_by = instant_of(p_, "send_by");
   call.deadline = instant_of(p_, "deadline");
   call.left_at.reset();
+  call.ended_at.reset();
   call.sent_opening = s_.opened_at;
   call.next_opening.reset();
   enter(*step, StepPhase::calling);
@@ -145,6 +146,8 @@ Status Applier::tool_invocation_finished() {
   }
   Invocation& call = *step->call;
   call.open = false;
+  call.ended_at = created_at_;
+  if (const auto at = maybe_instant(p_, "at")) call.check_from = at;
   s_.open_tries--;
   if (s_.status == JobStatus::queued) s_.not_before.reset();  // what it was left alone for is known
   call.outcome = outcome_of(p_.text("outcome"));

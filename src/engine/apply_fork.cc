@@ -17,6 +17,30 @@ Status Applier::fork_imported() {
   for (const Value& entry : p_["commands"].items()) {
     AE_TRY(import_one(entry, p_["results"][entry.text("step_id")]));
   }
+  return p_.find("unknown") != nullptr ? import_unknown(p_["unknown"]) : Status();
+}
+
+// Calls of the origin whose outcome was unknown then, and that this job does not make again.
+Status Applier::import_unknown(const Value& list) {
+  if (!list.is_array()) return bad("without the unknown calls");
+  for (const Value& one : list.items()) {
+    UnknownCall& call = s_.earlier_unknown.emplace_back();
+    call.step = StepId(std::string(one.text("step_id")));
+    call.node_id = one.text("node_id");
+    call.tool = one.text("tool");
+    call.invocation = InvocationId(std::string(one.text("invocation_id")));
+    call.key = IdempotencyKey(std::string(one.text("idempotency_key")));
+    call.external_key = ExternalKey(std::string(one.text("external_key")));
+    call.error.code = one.text("reason");
+    call.checkable_at = maybe_instant(one, "checkable_at");
+    call.given_up = true;
+    const auto try_no = maybe_int(one, "try"), item = maybe_int(one, "item");
+    call.try_no = static_cast<std::uint32_t>(try_no.value_or(0));
+    if (item) call.item = static_cast<std::uint32_t>(*item);
+    if (call.step.text.empty() || call.key.text.empty() || call.invocation.text.empty()) {
+      return bad("an unknown call without its names");
+    }
+  }
   return {};
 }
 

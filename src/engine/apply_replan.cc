@@ -56,6 +56,16 @@ Status Applier::check_let_go(const std::set<std::uint32_t>& kept) const {
   return {};
 }
 
+// The outcome of a call stays unknown, though nothing of the new plan stands for it.
+void Applier::keep_unknown(const std::set<std::uint32_t>& kept) {
+  for (const Step& step : s_.steps) {
+    if (kept.contains(step.node) || !s_.may_have_happened(step)) continue;
+    UnknownCall call = s_.call_of(step);
+    call.given_up = true;
+    s_.earlier_unknown.push_back(std::move(call));
+  }
+}
+
 // The tool that a call of a loop was made with, where the new plan has it.
 Status Applier::move_tool(Step& step, const Plan& before) {
   const std::string& name = before.tools[step.tool].name;
@@ -104,6 +114,7 @@ Status Applier::re_plan(std::shared_ptr<const Plan> plan) {
     kept.insert(step);
   }
   AE_TRY(check_let_go(kept));
+  keep_unknown(kept);
 
   std::deque<Step> old = std::exchange(s_.steps, {});
   const std::shared_ptr<const Plan> before = std::exchange(s_.plan, std::move(plan));

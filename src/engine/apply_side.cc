@@ -56,7 +56,7 @@ Status Applier::in_doubt_decided(Step& step) {
     // Who said it waited until every earlier try was over; the newest one stays open only for its result.
     if (step.call) {
       step.call->doubted = step.call->unsettled = false;
-      step.call->ruled_out_at = maybe_instant(p_, "at");
+      step.call->check_from = maybe_instant(p_, "at");
     }
     enter(step, step.call ? StepPhase::redo : StepPhase::ready);
   } else if (p_.text("state") ==

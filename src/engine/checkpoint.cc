@@ -85,12 +85,12 @@ template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
          counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
-         left_at, sent_opening, next_opening, unsettled, ruled_out_at, unsure, outcome, definite,
-         retryable, error, retry_after, charge, reserved, questions] = x;
+         left_at, sent_opening, next_opening, unsettled, check_from, ended_at, unsure, outcome,
+         definite, retryable, error, retry_after, charge, reserved, questions] = x;
   all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
       counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
-      left_at, sent_opening, next_opening, unsettled, ruled_out_at, unsure, outcome, definite,
-      retryable, error, retry_after, charge, reserved, questions);
+      left_at, sent_opening, next_opening, unsettled, check_from, ended_at, unsure, outcome,
+      definite, retryable, error, retry_after, charge, reserved, questions);
 }
 
 template <class A>
@@ -238,6 +238,14 @@ void parts(A& a, Part<A, NotedOutcome>& x) {
   all(a, resolution, by, at, result, note);
 }
 
+template <class A>
+void parts(A& a, Part<A, UnknownCall>& x) {
+  auto& [step, node_id, tool, item, invocation, key, external_key, try_no, unsure, error, arguments,
+         ended_at, checkable_at, compensates, given_up] = x;
+  all(a, step, node_id, tool, item, invocation, key, external_key, try_no, unsure, error, arguments,
+      ended_at, checkable_at, compensates, given_up);
+}
+
 // `plan` stands before everything else; `by_id` follows from the steps.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
@@ -247,14 +255,14 @@ void parts(A& a, Part<A, State>& x) {
          steps, by_id, todo, startable, calling, open_tries, tries_started, nodes_left, map_items,
          waits, closed_waits, mail, early, message_names, pausing, parked_reason, parked_until,
          parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
-         undelivered, signals, models, budget, changes, to_confirm, raised] = x;
+         earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, raised] = x;
   all(a, job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
       traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
       process_deaths, deadline, not_before, deadline_fired, plan_number, planned_by_model, steps,
       todo, startable, calling, open_tries, tries_started, nodes_left, map_items, waits,
       closed_waits, mail, early, message_names, pausing, parked_reason, parked_until, parked_since,
-      ending, undoable, undone, given_up, result, error, final_in_doubt, noted, undelivered,
-      signals, models, budget, changes, to_confirm, raised);
+      ending, undoable, undone, given_up, result, error, final_in_doubt, noted, earlier_unknown,
+      undelivered, signals, models, budget, changes, to_confirm, raised);
 }
 
 // ---------------------------------------------------------------- what fields are made of

@@ -4,6 +4,7 @@
 
 #include "engine/given_job_test.h"
 #include "engine/loop_job_test.h"
+#include "engine/trace.h"
 #include "engine/verify.h"
 #include "engine/view.h"
 #include "testing/test.h"
@@ -245,6 +246,7 @@ void expect_proved(const GivenJob& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
+  input.effects = job.effects;
   const Verification all = verify(input, compile_each_time());
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
@@ -579,6 +581,180 @@ AE_TEST("note/a call is noted once, and only when it is in doubt and settled") {
   GivenJob known("[{'id':'a','kind':'tool','tool':'risk'}]");
   known.claim().ok("a");
   EXPECT_EQ(known.resolve("a", "happened").refused, Code::job_terminal);
+}
+
+// ---------------------------------------------------------------- late results that nothing stands on any more
+
+Outcome succeeded() { return {.kind = OutcomeKind::success, .result = json("{'id':7}")}; }
+Outcome refused() {
+  return {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_409"};
+}
+
+AE_TEST("note/a certain result that comes after the end is noted, once") {
+  GivenJob job = ended();
+  const std::uint64_t seq = job.state.seq;
+  job.kept("a", succeeded());
+  EXPECT_EQ(job.state.seq, seq + 1);
+  const Value note = job.last(EventType::outcome_noted);
+  EXPECT_EQ(note["by"], Value("runtime"));
+  EXPECT_EQ(note["idempotency_key"], Value(job.sent[0].key));
+  EXPECT_EQ(note["resolution"], Value("happened"));
+  EXPECT_EQ(note["result"], json("{'id':7}"));
+  EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["noted"]["resolution"], Value("happened"));
+  const Value trace = trace_view(job.state, job.log);
+  EXPECT_EQ(trace["nodes"].items()[0]["world"], Value("changed")) << canonical(trace);
+  job.kept("a", succeeded());
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_in_doubt);
+  expect_proved(job);
+}
+
+AE_TEST("note/a late refusal is noted as not_happened, a late result that says nothing is not") {
+  GivenJob job = ended();
+  job.kept("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  EXPECT_EQ(job.count(EventType::outcome_noted), 0u);
+  GivenJob other = ended();
+  other.kept("a", refused());
+  EXPECT_EQ(other.last(EventType::outcome_noted)["resolution"], Value("not_happened"));
+  EXPECT_EQ(trace_view(other.state, other.log)["nodes"].items()[0]["world"], Value("unchanged"));
+  expect_proved(other);
+}
+
+AE_TEST("note/a call of two unknown tries has not happened when each was refused") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'do'}]",
+               {.more = "{'tools':{'do':{'effect':'idempotent','on_in_doubt':'fail',"
+                        "'retry':{'max_attempts':2,'retry_on':['timeout']}}}}"});
+  job.claim();
+  const Sent first = sent_of(job.state, job.step("a"));
+  job.times_out("a").after(20s);
+  ASSERT_EQ(job.tries("a"), 2u) << job.story();
+  const Sent second = sent_of(job.state, job.step("a"));
+  job.times_out("a");
+  ASSERT_EQ(job.status(), "failed") << job.story();
+  const auto record = [&](const Sent& sent) {
+    return canonical(effect_record(job.state.job, sent, refused(), job.now, Arrival::late));
+  };
+  const std::string one = record(first), two = record(second);
+  const auto notes = [&](const std::vector<StoredEffect>& effects) {
+    const auto events = catch_up(job.state, effects);
+    AE_CHECK(events.has_value());
+    return events->size();
+  };
+  EXPECT_EQ(notes({{first.invocation, 1, one}}), 0u) << "the second try may have happened";
+  EXPECT_EQ(notes({{first.invocation, 2, two}}), 0u) << "the first try may have happened";
+  EXPECT_EQ(notes({{first.invocation, 1, one}, {first.invocation, 2, two}}), 1u);
+}
+
+AE_TEST("note/an erased job gets no value with a late result") {
+  GivenJob job = ended();
+  const Sent sent = sent_of(job.state, job.step("a"));
+  const std::string record =
+      canonical(effect_record(job.state.job, sent, succeeded(), job.now, Arrival::late));
+  job.state.blind_gone = true;
+  const auto events = catch_up(job.state, {{sent.invocation, 1, record}});
+  ASSERT_TRUE(events && events->size() == 1);
+  EXPECT_EQ(events->front().payload["resolution"], Value("happened"));
+  EXPECT_EQ(events->front().payload.find("result"), nullptr);
+}
+
+// ---------------------------------------------------------------- given up while the job goes on
+
+constexpr std::string_view kRiskThenWait =
+    "[{'id':'a','kind':'tool','tool':'risk','args':{'n':1},'on_error':'continue'},"
+    "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]";
+
+Value doubt_of(const GivenJob& job) {
+  const Value view = job_view(job.state)["in_doubt"];
+  AE_CHECK(view.size() == 1, job.story());
+  return view.items()[0];
+}
+
+AE_TEST("ending/a job that waits shows a call that was given up, and parks for no person") {
+  GivenJob job(kRiskThenWait);
+  job.claim().unknown("a");
+  ASSERT_EQ(job.status(), "waiting") << job.story();
+  const Value doubt = doubt_of(job);
+  EXPECT_EQ(doubt["given_up"], Value(true));
+  EXPECT_EQ(doubt["idempotency_key"], Value(job.sent[0].key));
+  EXPECT_EQ(doubt["commands"], json("[]"));
+  job.pause();
+  EXPECT_EQ(job_view(job.state)["parked"]["command"], Value("aetheris resume job-1"));
+  job.resume().signal("k");
+  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+}
+
+AE_TEST("ending/a call in doubt comes before one that was given up") {
+  GivenJob job(
+      "[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'},"
+      "{'id':'b','kind':'tool','tool':'pay','needs':['a']}]");
+  job.claim().unknown("a").unknown("b");
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  const Value view = job_view(job.state);
+  ASSERT_EQ(view["in_doubt"].size(), 2u);
+  EXPECT_EQ(view["in_doubt"].items()[0]["node_id"], Value("b"));
+  EXPECT_EQ(view["in_doubt"].items()[0]["given_up"], Value(false));
+  EXPECT_EQ(view["in_doubt"].items()[1]["node_id"], Value("a"));
+  EXPECT_EQ(view["parked"]["command"], view["in_doubt"].items()[0]["commands"].items()[0]);
+}
+
+AE_TEST("note/a late result of a call that was given up is noted while the job goes on") {
+  GivenJob job(kRiskThenWait);
+  job.claim().unknown("a").kept("a", succeeded());
+  ASSERT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
+  EXPECT_EQ(doubt_of(job)["noted"]["by"], Value("runtime"));
+  job.signal("k").kept("a", succeeded());
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
+  GivenJob job(kRiskThenWait);
+  job.claim();
+  const Sent sent = sent_of(job.state, job.step("a"));
+  job.unknown("a").replan(
+      compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")), {"a"});
+  ASSERT_EQ(job.refused, std::nullopt) << job.refusal;
+  ASSERT_EQ(job.status(), "waiting") << job.story();
+  const std::string key = job.sent[0].key;
+  Value doubt = doubt_of(job);
+  EXPECT_EQ(doubt["idempotency_key"], Value(key));
+  EXPECT_EQ(doubt["tool"], Value("risk"));
+  EXPECT_EQ(doubt["node_id"], Value("a"));
+  EXPECT_EQ(doubt["arguments"], json("{'n':1}"));
+  EXPECT_EQ(doubt["given_up"], Value(true));
+  expect_proved(job);
+  job.reload().signal("z");
+  ASSERT_EQ(job.status(), "completed");
+  EXPECT_EQ(listed(terminal(job)), std::set{key});
+  expect_proved(job);
+  const auto says = [&](std::string_view resolution) {
+    return job
+        .act({.kind = Act::Kind::resolve,
+              .idempotency_key = key,
+              .resolution = std::string(resolution)})
+        .refused;
+  };
+  EXPECT_EQ(says("not_happened"), Code::not_settled);
+  job.after(2min);
+  EXPECT_EQ(says("not_happened"), std::nullopt);
+  EXPECT_EQ(doubt_of(job)["noted"]["resolution"], Value("not_happened"));
+  job.kept(sent, succeeded());
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u) << "one note for each call";
+  expect_proved(job);
+}
+
+AE_TEST("note/a late result of a call that a plan dropped is noted") {
+  GivenJob job(kRiskThenWait);
+  job.claim();
+  const Sent sent = sent_of(job.state, job.step("a"));
+  job.unknown("a")
+      .replan(compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")),
+              {"a"})
+      .kept(sent, succeeded());
+  EXPECT_EQ(doubt_of(job)["noted"]["resolution"], Value("happened"));
+  expect_proved(job);
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ class Forking {
                   std::vector<Member> beside = {});
   static std::unexpected<Error> erased_from(std::string_view node);
   Status put(Value entry, std::vector<Member> results);
+  void bring_in_unknown(const UnknownCall& call);
   void cut();
   std::vector<Value> effects() const;
   std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
@@ -79,7 +80,7 @@ class Forking {
   std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
   std::vector<bool> whole_;                                            // nodes that are brought in
   std::unordered_set<std::string> imported_;                           // step ids
-  std::vector<Value> entries_;
+  std::vector<Value> entries_, unknown_;
   std::vector<Member> entry_results_;
   std::size_t bytes_ = 0;
 };
@@ -205,10 +206,12 @@ void Forking::gather_items() {
 }
 
 void Forking::cut() {
-  fork_.imported.push_back(
-      {EventType::fork_imported,
-       Value::object({{"commands", Value::array(std::exchange(entries_, {}))},
-                      {"results", Value::object(std::exchange(entry_results_, {}))}})});
+  std::vector<Member> p{{"commands", Value::array(std::exchange(entries_, {}))},
+                        {"results", Value::object(std::exchange(entry_results_, {}))}};
+  if (!unknown_.empty()) {
+    p.emplace_back("unknown", Value::array(std::exchange(unknown_, {})));
+  }
+  fork_.imported.push_back({EventType::fork_imported, Value::object(std::move(p))});
   bytes_ = 0;
 }
 
@@ -231,6 +234,22 @@ Status Forking::put(Value entry, std::vector<Member> results) {
   entries_.push_back(std::move(entry));
   std::ranges::move(results, std::back_inserter(entry_results_));
   return {};
+}
+
+// The fork does not make this call again, and its outcome is not known. What the origin noted of it since is known.
+void Forking::bring_in_unknown(const UnknownCall& call) {
+  if (now_.noted.contains(call.invocation.text)) return;
+  std::vector<Member> p{{"external_key", call.external_key.text},
+                        {"idempotency_key", call.key.text},
+                        {"invocation_id", call.invocation.text},
+                        {"node_id", call.node_id},
+                        {"step_id", call.step.text},
+                        {"tool", call.tool},
+                        {"try", std::uint64_t{call.try_no}}};
+  if (call.checkable_at) p.emplace_back("checkable_at", to_text(*call.checkable_at));
+  if (call.item != kNoItem) p.emplace_back("item", std::uint64_t{call.item});
+  if (!call.error.code.empty()) p.emplace_back("reason", call.error.code);
+  unknown_.push_back(Value::object(std::move(p)));
 }
 
 Status Forking::bring_in(const Step& step, const Value* result, std::vector<Member> more,
@@ -265,6 +284,7 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
     more.emplace_back("tool", then_.tool_of(step).name);
   }
   imported_.insert(step.id.text);
+  if (then_.may_have_happened(step)) bring_in_unknown(then_.call_of(step));
   if (result && step.erased && !step.failure) erased_.insert(step.id.text);
   if (result) beside.emplace_back(step.id.text, *result);
   return put(Value::object(std::move(more)), std::move(beside));
@@ -432,6 +452,12 @@ std::string_view Forking::effect_state(const std::string& id, std::uint64_t firs
         step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
     return step.committed || success ? "committed" : "";
   }
+  const auto left_unknown = [&](const State& state) {
+    return std::ranges::any_of(state.earlier_unknown,
+                               [&](const UnknownCall& call) { return call.step.text == id; });
+  };
+  // The fork lists it among its own unknown calls, or begins it again.
+  if (left_unknown(now_)) return left_unknown(then_) ? "" : "in_doubt";
   // A later plan has no such step. What was given up before the fork is not begun again by it.
   if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return "";
   const bool committed = std::ranges::any_of(events_, [&](const Event& event) {
@@ -470,6 +496,16 @@ std::vector<Value> Forking::effects() const {
     add(step.id.text, Value::object({{"node_id", now_.node_of(step).id}, {"tool_name", tool.name}}),
         {}, to_text(tool.effect), "committed");
   }
+  for (const UnknownCall& call : now_.earlier_unknown) {
+    const auto step = now_.by_id.find(call.step);  // it had this one from another job, too
+    if (step == now_.by_id.end() || imported_.contains(call.step.text)) continue;
+    add(call.step.text,
+        Value::object({{"external_key", call.external_key.text},
+                       {"idempotency_key", call.key.text},
+                       {"node_id", call.node_id},
+                       {"tool_name", call.tool}}),
+        {}, to_text(now_.tool_of(now_.steps[step->second]).effect), "in_doubt");
+  }
   for (const Event& event : events_) {
     const Value& p = event.payload;
     if (event.type != EventType::tool_invocation_started || p["try"] != Value(1)) continue;
@@ -490,6 +526,7 @@ Result<Fork> Forking::run() {
     }
   }
   gather_items();
+  for (const UnknownCall& call : then_.earlier_unknown) bring_in_unknown(call);
   fork_.plan = then_.plan;
   const auto& nodes = then_.plan->nodes;
   whole_.resize(nodes.size());
@@ -497,7 +534,7 @@ Result<Fork> Forking::run() {
   needs.reserve(nodes.size());
   for (const Node& node : nodes) needs.push_back(node.needs);
   for (const std::uint32_t index : order_of(needs).order) AE_TRY(import_node(nodes[index]));
-  if (!entries_.empty() || fork_.imported.empty()) cut();
+  if (!entries_.empty() || !unknown_.empty() || fork_.imported.empty()) cut();
   fork_.effects = effects();
   const Event& at = events_[then_.seq - 1];
   const Value& born = events_.front().payload;

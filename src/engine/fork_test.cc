@@ -429,5 +429,90 @@ AE_TEST(
   EXPECT_TRUE((forks > 10 && listed > 0) || std::getenv("AETHERIS_SEED"));
 }
 
+// ---------------------------------------------------------------- calls whose outcome is unknown
+
+constexpr std::string_view kRiskThenWait =
+    "[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'},"
+    "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]";
+
+std::string unknown_keys(const Value& list) {
+  std::string text;
+  for (const Value& one : list.items()) text += one.text("idempotency_key");
+  return text;
+}
+
+AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
+  GivenJob origin(kRiskThenWait);
+  origin.claim().unknown("a");
+  const std::string key = origin.sent[0].key;
+  const auto fork = origin.fork(origin.log.size());
+  ASSERT_TRUE(fork);
+  EXPECT_EQ(again(*fork), "") << "it is not made again";
+  GivenJob job(*fork, "job-2");
+  EXPECT_EQ(schema_of(*event_kind(EventType::fork_imported), job.last(EventType::fork_imported)),
+            3);
+  job.claim();
+  const Value doubt = job_view(job.state)["in_doubt"];
+  EXPECT_EQ(unknown_keys(doubt), key);
+  EXPECT_EQ(doubt.items()[0]["given_up"], Value(true));
+  EXPECT_EQ(doubt.items()[0]["tool"], Value("risk"));
+  EXPECT_EQ(doubt.items()[0]["external_key"], Value(origin.sent[0].external_key));
+  const auto next = job.fork(job.log.size());
+  ASSERT_TRUE(next);
+  GivenJob third(*next, "job-3");
+  EXPECT_EQ(unknown_keys(job_view(third.state)["in_doubt"]), key) << "a fork of the fork";
+  job.signal("k");
+  EXPECT_EQ(job.last(EventType::job_completed)["in_doubt"], Value::array({Value(key)}));
+  job.act({.kind = Act::Kind::resolve, .idempotency_key = key, .resolution = "happened"});
+  EXPECT_EQ(job.refused, std::nullopt);
+  expect_proved(job);
+}
+
+AE_TEST("fork/an item that was given up stays unknown in the fork") {
+  GivenJob origin(
+      "[{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'on_item_error':'collect',"
+      "'do':{'tool':'risk'}},"
+      "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
+  origin.claim().unknown("m/1").ok("m/0");
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  const Value doubt = job_view(job.state)["in_doubt"];
+  ASSERT_EQ(doubt.size(), 1u);
+  EXPECT_EQ(doubt.items()[0]["item"], Value(1));
+  expect_proved(job);
+}
+
+AE_TEST("fork/a call that is made again is listed before, and is no unknown call of the fork") {
+  GivenJob origin(kRiskThenWait);
+  origin.claim().unknown("a");
+  const auto fork = origin.fork(2);
+  EXPECT_EQ(again(*fork), "a in_doubt ");
+  EXPECT_EQ(job_view(GivenJob(*fork, "job-2").state)["in_doubt"].size(), 0u);
+}
+
+AE_TEST("fork/a call that the origin dropped unknown is listed, or stays unknown") {
+  GivenJob origin(kRiskThenWait);
+  origin.claim().unknown("a");
+  const std::uint64_t before = origin.log.size();
+  origin.replan(compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")),
+                {"a"});
+  ASSERT_EQ(origin.refused, std::nullopt);
+  EXPECT_EQ(again(*origin.fork(2)), "a in_doubt ") << "it is made again";
+  for (const std::uint64_t at : {before, std::uint64_t{origin.log.size()}}) {
+    const auto fork = origin.fork(at);
+    EXPECT_EQ(again(*fork), "");
+    GivenJob job(*fork, "job-2");
+    EXPECT_EQ(unknown_keys(job_view(job.state)["in_doubt"]), origin.sent[0].key) << at;
+    expect_proved(job);
+  }
+}
+
+AE_TEST("fork/what the origin has noted of a call is known in the fork") {
+  GivenJob origin("[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'}]");
+  origin.claim().unknown("a").resolve("a", "happened");
+  ASSERT_EQ(origin.count(EventType::outcome_noted), 1u);
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  EXPECT_EQ(job_view(job.state)["in_doubt"].size(), 0u);
+}
+
 }  // namespace
 }  // namespace ae::engine::testing

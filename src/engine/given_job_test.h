@@ -230,7 +230,7 @@ class GivenJob {
     return go();
   }
   GivenJob& answer(std::uint32_t step, const Outcome& outcome) {
-    add(absorb(state, step, outcome));
+    add(absorb(state, step, outcome, now));
     in_flight.erase(step);
     return go();
   }

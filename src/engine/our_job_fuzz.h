@@ -114,7 +114,7 @@ class OurJob {
   void answer(std::string_view node, const Outcome& outcome) {
     const std::uint32_t step = state.plan->by_id.at(std::string(node));
     if (!state.is_live(state.steps[step])) return;
-    add(absorb(state, step, outcome));
+    add(absorb(state, step, outcome, now));
     go();
   }
   void act(const Act& what) {

@@ -453,7 +453,7 @@ Cost cost_of(GivenJob& job) {
     }
     if (is_terminal(job.state.status)) break;
     AE_CHECK(!job.state.calling.empty());
-    take(absorb(job.state, *job.state.calling.begin(), {.kind = OutcomeKind::success}));
+    take(absorb(job.state, *job.state.calling.begin(), {.kind = OutcomeKind::success}, job.now));
   }
   return cost;
 }

@@ -45,6 +45,11 @@ std::optional<Instant> State::settles_at(const Step& step) const {
   return over + tool.grace;
 }
 
+std::optional<Instant> State::checkable_at(const Step& step) const {
+  const auto settles = settles_at(step);
+  return settles ? settles : step.call->check_from;
+}
+
 bool State::holds_end(const Step& step) const {
   if (step.role != Role::node || !may_have_happened(step)) return false;
   const ToolPolicy& tool = tool_of(step);
@@ -76,11 +81,38 @@ bool State::has_to_undo() const {
          std::ranges::any_of(steps, [&](const Step& step) { return holds_end(step); });
 }
 
+UnknownCall State::call_of(const Step& step) const {
+  UnknownCall one{.step = step.id,
+                  .node_id = node_of(step).id,
+                  .tool = tool_of(step).name,
+                  .item = step.item,
+                  .key = key_of(step)};
+  one.invocation = invocation_id(job, step.id, one.key);
+  one.given_up = step.phase == StepPhase::done;
+  if (step.role == Role::undo) one.compensates = steps[step.of].id;
+  if (const Invocation* call = step.call.get()) {
+    one.external_key = call->external_key;
+    one.try_no = call->try_no;
+    one.unsure = call->unsure;
+    one.error = call->error;
+    one.arguments = call->arguments;
+    one.ended_at = call->ended_at;
+    one.checkable_at = checkable_at(step);
+  }
+  return one;
+}
+
+std::vector<UnknownCall> State::unknown() const {
+  std::vector<UnknownCall> calls = earlier_unknown;
+  for (const Step& step : steps) {
+    if (may_have_happened(step)) calls.push_back(call_of(step));
+  }
+  return calls;
+}
+
 std::vector<Value> State::unknown_calls() const {
   std::vector<Value> keys;
-  for (const Step& step : steps) {
-    if (may_have_happened(step)) keys.emplace_back(step.call->key.text);
-  }
+  for (const UnknownCall& call : unknown()) keys.emplace_back(call.key.text);
   return keys;
 }
 

@@ -105,9 +105,11 @@ struct Invocation {
   // that had the job after it. That process had the lock, so by then the sender was dead.
   std::optional<Instant> sent_opening, next_opening;
   bool unsettled = false;  // a try ended and its request may still take effect
-  // When a person or a probe decided last that the tries before did not happen.
-  std::optional<Instant> ruled_out_at;
-  std::set<std::uint32_t> unsure;  // the tries that ended without a certain result
+  // A check that was made before this says nothing of the newest try: when the tries before it were ruled out, and from its
+  // own end on when that was seen.
+  std::optional<Instant> check_from;
+  std::optional<Instant> ended_at;  // the newest try; for people
+  std::set<std::uint32_t> unsure;   // the tries that ended without a certain result
   // The newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
   bool definite = false, retryable = false;
@@ -325,6 +327,25 @@ struct NotedOutcome {
   Value result, note;  // null = none was given
 };
 
+// A call whose outcome is unknown, or is asked about: what people need to find it out and to name it.
+struct UnknownCall {
+  StepId step;
+  std::string node_id, tool;
+  std::uint32_t item = kNoItem;
+  InvocationId invocation;
+  IdempotencyKey key;
+  ExternalKey external_key;        // "" = it could not be made, for want of arguments
+  std::uint32_t try_no = 0;        // the newest try; 0 = none
+  std::set<std::uint32_t> unsure;  // the tries that ended without a certain result
+  Failure error;
+  Value arguments;
+  std::optional<Instant> ended_at;  // the newest try
+  // From when on a check shows what the newest try did; nullopt = at any time.
+  std::optional<Instant> checkable_at;
+  StepId compensates;     // "" = it undoes nothing
+  bool given_up = false;  // the job went on without its outcome
+};
+
 // What models were asked, and what their answers cost.
 struct ModelUsage {
   std::uint64_t tries = 0, withdrawn = 0;  // of all calls; withdrawn = before a byte was sent
@@ -392,10 +413,12 @@ class State {
   std::vector<std::uint32_t> undoable;
   std::vector<std::uint32_t> undone, given_up;  // compensated; not, since a person said so
   Value result;
-  std::optional<Failure> error;  // of job_failed
-  Value final_in_doubt;          // in_doubt[] of the terminal event
-  // By invocation. Of an ended job only, so that no checkpoint holds them.
-  std::map<std::string, NotedOutcome, std::less<>> noted;
+  std::optional<Failure> error;                            // of job_failed
+  Value final_in_doubt;                                    // in_doubt[] of the terminal event
+  std::map<std::string, NotedOutcome, std::less<>> noted;  // by invocation
+  // Of unknown outcome, and no step of this plan stands for them: another plan dropped the step, or they are calls of the job
+  // that this one is forked from.
+  std::vector<UnknownCall> earlier_unknown;
   // Accepted signals that the end of the job overtook: {correlation_key, signal_id}.
   std::vector<Value> undelivered;
   std::uint64_t signals = 0;  // accepted and taken in
@@ -426,7 +449,11 @@ class State {
   bool has_to_undo() const;
   // Has the job to undo something before it ends?
   bool must_undo() const { return ending && ending->compensate && has_to_undo(); }
-  // The idempotency keys of the calls whose outcome is unknown.
+  // The call of a step, as people see it.
+  UnknownCall call_of(const Step& step) const;
+  // The calls whose outcome is unknown.
+  std::vector<UnknownCall> unknown() const;
+  // Their idempotency keys.
   std::vector<Value> unknown_calls() const;
   // The command that asks about the newest try of a step's call, or undoes the call.
   StepId side_step_id(const Step& step, Role role) const;
@@ -449,6 +476,9 @@ class State {
   // Until when a request of the step's call may still take effect; nullopt = all of them are over. A probe and a person's
   // `not_happened` count from then on, on every store. REQUIRES: step.call.
   std::optional<Instant> settles_at(const Step& step) const;
+  // From when on a check shows what the newest try did: it had been sent by then, and has settled. nullopt = at any time.
+  // REQUIRES: step.call.
+  std::optional<Instant> checkable_at(const Step& step) const;
   // Its newest try ended without an answer that says what it did, and nobody has said it since.
   bool may_have_happened(const Step& step) const;
   // Its call, or that which it asks about, may have changed something outside that is not recorded.

@@ -694,7 +694,7 @@ AE_TEST("not_sent/another attempt sends at once what an earlier one withdrew") {
 AE_TEST("crash/a success without its command_committed is committed, never called again") {
   GivenJob job(one("pay"));
   job.claim();
-  auto seen = absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")});
+  auto seen = absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")}, job.now);
   job.add({seen[0]});
   job.commits.push_back(job.log.size());
   job.crash();
@@ -869,6 +869,34 @@ AE_TEST(
   EXPECT_EQ(says(settles + 10s), Code::not_settled) << "another person checked before it";
   job.after(1s);
   EXPECT_EQ(says(job.now), std::nullopt);
+}
+
+AE_TEST("resolve/not_happened from a check before the newest try was sent is refused") {
+  GivenJob job(one("pay"));
+  job.claim().times_out("a");
+  const Instant settles = *job.state.settles_at(job.step("a"));
+  const auto says = [&](Instant looked_at) {
+    return job
+        .act({.kind = Act::Kind::resolve,
+              .by = "someone",
+              .idempotency_key = job.sent[0].key,
+              .resolution = "not_happened",
+              .looked_at = looked_at})
+        .refused;
+  };
+  job.now = settles + 60s;
+  ASSERT_EQ(says(job.now), std::nullopt);
+  const Instant decided = job.now;
+  job.now = decided + 5s;  // the second try is declared, sent and answered
+  job.answer("a", {.kind = OutcomeKind::unknown,
+                   .settled = true,
+                   .error_code = "http_500",
+                   .error_message = "the server answered 500"});
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  job.after(1s);
+  EXPECT_EQ(says(decided + 1ms), Code::not_settled) << "between the decision and the next try";
+  EXPECT_EQ(says(decided + 5s - 1us), Code::not_settled) << "before it was answered";
+  EXPECT_EQ(says(decided + 5s), std::nullopt);
 }
 
 AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {

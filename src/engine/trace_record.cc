@@ -9,6 +9,20 @@
 namespace ae::engine {
 namespace {
 
+// What was found out about a call that was given up: as a decision about it is shown.
+Value note_view(const Event& event) {
+  const Value& p = event.payload;
+  return Value::object({{"at", p["at"]},
+                        {"by", p["by"]},
+                        {"kind", "in_doubt"},
+                        {"not_before", Value()},
+                        {"payload", Value::object({{"idempotency_key", p["idempotency_key"]},
+                                                   {"resolution", p["resolution"]}})},
+                        {"reason", p["note"]},
+                        {"seq", event.seq},
+                        {"state", p["resolution"]}});
+}
+
 Value decision_view(const Event& event) {
   const Value& p = event.payload;
   // The value a map goes over can be long, and stands below it, item by item.
@@ -138,6 +152,14 @@ void TraceRecord::take(const Event& event) {
       if (!(one.number == detail["try"])) continue;
       one.progress =
           Value::object({{"at", to_text(event.created_at)}, {"report", detail["report"]}});
+    }
+  }
+  if (event.type == EventType::outcome_noted) {
+    StepSpan& span = steps[std::string(id)];
+    span.decisions.push_back(note_view(event));
+    for (TrySpan& one : span.tries) {
+      if (one.outcome != "success" && !one.definite)
+        one.resolution = event.payload.text("resolution");
     }
   }
   const EventKind* kind = event_kind(event.type);

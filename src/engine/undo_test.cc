@@ -101,7 +101,8 @@ AE_TEST("undo/a step committed in the commit of the failure is undone too") {
   GivenJob job =
       booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
   job.claim();
-  job.add(absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("{'id':'A'}")}));
+  job.add(
+      absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("{'id':'A'}")}, job.now));
   job.fails("b");
   EXPECT_EQ(to_text(job.step("b").result_type), "compensatable_failure") << job.story();
   job.ok("a/compensate");
@@ -605,7 +606,8 @@ AE_TEST("undo/the cost of undoing a step does not grow with the steps") {
       const bool last = step == job.index_of("z");
       take(absorb(job.state, step,
                   last ? Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"}
-                       : Outcome{.kind = OutcomeKind::success, .result = json("{'id':1}")}));
+                       : Outcome{.kind = OutcomeKind::success, .result = json("{'id':1}")},
+                  job.now));
     }
     EXPECT_EQ(job.state.undone.size(), static_cast<std::size_t>(items));
     EXPECT_LE(decisions, static_cast<std::size_t>(items) * 4 + 20);

@@ -296,6 +296,24 @@ Value results_view(const State& state) {
   return Value::object(std::move(results));
 }
 
+Value earlier_unknown_view(const State& state) {
+  std::vector<Value> calls;
+  calls.reserve(state.earlier_unknown.size());
+  for (const UnknownCall& call : state.earlier_unknown) {
+    calls.push_back(Value::object({{"checkable_at", or_null(call.checkable_at)},
+                                   {"external_key", call.external_key.text},
+                                   {"idempotency_key", call.key.text},
+                                   {"invocation_id", call.invocation.text},
+                                   {"item", call.item == kNoItem ? Value() : number(call.item)},
+                                   {"node_id", call.node_id},
+                                   {"reason", or_null(call.error.code)},
+                                   {"step_id", call.step.text},
+                                   {"tool", call.tool},
+                                   {"try", number(call.try_no)}}));
+  }
+  return Value::array(std::move(calls));
+}
+
 Value closed_waits_view(const State& state) {
   std::vector<Value> waits;
   waits.reserve(state.closed_waits.size());
@@ -323,9 +341,9 @@ std::string shell_word(const std::string& text) {
 }
 
 // What a person may answer, each a command that can be run as it stands; the result is theirs to put in.
-std::vector<Value> resolve_commands(const State& state, const Step& step) {
+std::vector<Value> resolve_commands(const State& state, const IdempotencyKey& key) {
   const std::string resolve =
-      "aetheris resolve " + state.job.text + " " + state.key_of(step).text.substr(0, kKeyShown);
+      "aetheris resolve " + state.job.text + " " + key.text.substr(0, kKeyShown);
   return {Value(resolve + " happened '{}'"), Value(resolve + " not_happened"),
           Value(resolve + " fail")};
 }
@@ -403,7 +421,7 @@ std::vector<Value> waits_view(const State& state) {
   return views;
 }
 
-// What a person found out after the job had ended.
+// What a person found out after the job had ended, or what a late result showed.
 Value noted_view(const NotedOutcome& noted) {
   return Value::object({{"at", to_text(noted.at)},
                         {"by", or_null(noted.by)},
@@ -412,56 +430,57 @@ Value noted_view(const NotedOutcome& noted) {
                         {"result", noted.result}});
 }
 
-Value doubt_view(const State& state, const Step& step, const Wait* wait) {
-  const Invocation* call = step.call.get();  // null: it could not be made, for want of arguments
-  std::string reason = wait ? wait->reason : call ? call->error.code : "";
+// `wait`: of a person who is asked about the call; nullptr: nobody is.
+Value doubt_view(const State& state, const UnknownCall& call, const Wait* wait) {
+  std::string reason = wait ? wait->reason : call.error.code;
   if (reason.empty()) reason = "nobody knows whether it happened";
   const bool ended = is_terminal(state.status);
-  const auto noted = call ? state.noted.find(call->id.text) : state.noted.end();
+  const auto noted = state.noted.find(call.invocation.text);
   const bool is_noted = noted != state.noted.end();
   std::vector<Value> commands;
-  if (wait || (ended && !is_noted)) commands = resolve_commands(state, step);
+  if (wait || (ended && !is_noted)) commands = resolve_commands(state, call.key);
   if (ended && !commands.empty()) commands.pop_back();  // nothing is left to fail
+  const Instant since = wait    ? wait->opened_at
+                        : ended ? state.updated_at
+                                : call.ended_at.value_or(state.updated_at);
   Value resolvable;
-  if (call && (wait || ended)) {
-    resolvable =
-        to_text(state.settles_at(step).value_or(wait ? wait->opened_at : state.updated_at));
+  if (call.try_no > 0 && (wait || ended)) {
+    resolvable = to_text(call.checkable_at.value_or(since));
   }
-  return Value::object(
-      {{"arguments", call ? call->arguments : Value()},
-       {"commands", Value::array(std::move(commands))},
-       {"compensates", step.role == Role::undo ? Value(state.steps[step.of].id.text) : Value()},
-       {"external_key", call ? Value(call->external_key.text) : Value()},
-       {"idempotency_key", state.key_of(step).text},
-       {"invocation_id", invocation_id(state.job, step.id, state.key_of(step)).text},
-       {"item", item_number(step)},
-       {"node_id", state.node_of(step).id},
-       {"noted", is_noted ? noted_view(noted->second) : Value()},
-       {"reason", reason},
-       {"resolvable_at", resolvable},
-       {"said", call ? or_null(call->error.message) : Value()},
-       {"since", to_text(wait ? wait->opened_at : state.updated_at)},
-       {"step_id", step.id.text},
-       {"tool", state.tool_of(step).name},
-       {"try", call ? number(call->try_no) : Value()}});
+  return Value::object({{"arguments", call.arguments},
+                        {"commands", Value::array(std::move(commands))},
+                        {"compensates", or_null(call.compensates.text)},
+                        {"external_key", or_null(call.external_key.text)},
+                        {"given_up", !wait && call.given_up},
+                        {"idempotency_key", call.key.text},
+                        {"invocation_id", call.invocation.text},
+                        {"item", call.item == kNoItem ? Value() : number(call.item)},
+                        {"node_id", call.node_id},
+                        {"noted", is_noted ? noted_view(noted->second) : Value()},
+                        {"reason", reason},
+                        {"resolvable_at", resolvable},
+                        {"said", or_null(call.error.message)},
+                        {"since", to_text(since)},
+                        {"step_id", call.step.text},
+                        {"tool", call.tool},
+                        {"try", call.try_no > 0 ? number(call.try_no) : Value()}});
 }
 
+// The calls that a person is asked about, then those that were given up; after the end all whose outcome is unknown.
 std::vector<Value> in_doubt_view(const State& state) {
   std::vector<std::pair<std::uint32_t, Value>> doubts;
   for (const auto& [key, wait] : state.waits) {
-    const Step& step = state.steps[wait.step];
-    if (wait.resolve) doubts.emplace_back(wait.step, doubt_view(state, step, &wait));
-  }
-  if (is_terminal(state.status)) {
-    for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
-      const Step& step = state.steps[i];
-      if (state.may_have_happened(step)) doubts.emplace_back(i, doubt_view(state, step, nullptr));
-    }
+    if (!wait.resolve) continue;
+    doubts.emplace_back(wait.step, doubt_view(state, state.call_of(state.steps[wait.step]), &wait));
   }
   std::ranges::sort(doubts, {}, [](const auto& entry) { return entry.first; });
   std::vector<Value> views;
   views.reserve(doubts.size());
   for (auto& [step, view] : doubts) views.push_back(std::move(view));
+  for (const UnknownCall& call : state.unknown()) {
+    if (!call.given_up && !is_terminal(state.status)) continue;
+    views.push_back(doubt_view(state, call, nullptr));
+  }
   return views;
 }
 
@@ -550,7 +569,8 @@ Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   if (const auto raised = raised_steps(state); !raised.empty()) {
     command = confirmation_commands(state, raised.front()).front();
   }
-  if (state.parked_until == "resolve" && !in_doubt.empty()) {
+  if (state.parked_until == "resolve" && !in_doubt.empty() &&
+      in_doubt.front()["commands"].size() > 0) {
     command = in_doubt.front()["commands"].items()[0];
   } else if (state.awaits_budget()) {
     command = raise_command(state);
@@ -653,6 +673,7 @@ Value state_view(const State& state) {
        {"closed_waits", closed_waits_view(state)},
        {"deadline", or_null(state.deadline)},
        {"deadline_fired", state.deadline_fired},
+       {"earlier_unknown", earlier_unknown_view(state)},
        {"early", kept_view(state.early)},
        {"ending", state.ending ? Value::object({{"by", state.ending->by},
                                                 {"cancelled", state.ending->cancelled},

@@ -331,6 +331,36 @@ AE_TEST("death/what came late for a worn-out job is left to the attempt of its r
   EXPECT_EQ(last.calls.size(), 0U);
 }
 
+AE_TEST("death/what came late for a worn-out job that is cancelled is not lost") {
+  Ground ground;
+  Page page = dies_later(ground, 2, dies_later(ground, 1, Page{}));
+  {
+    RunningSlot slot(page);
+    Desk desk(ground, "looks", {.owned = true, .seed = 3, .claims = false, .slot = &slot});
+    desk.runtime->start();
+    ground.loop.advance(2s);
+    const auto read = desk.read();
+    ASSERT_EQ(read.state.parked_reason, "worn_out");
+    const engine::Sent sent = engine::sent_of(read.state, read.state.steps[0]);
+    const Outcome seven{.kind = OutcomeKind::success, .result = json("7")};
+    store::Batch late;
+    late.job = kJob;
+    late.authority = store::Batch::Late{};
+    late.effects.push_back({sent.invocation, sent.try_no,
+                            canonical(engine::effect_record(kJob, sent, seven, desk.faulty->now(),
+                                                            engine::Arrival::late))});
+    ASSERT_TRUE(ground.loop.await<Result<store::Committed>>(
+        [&](auto done) { desk.faulty->commit(std::move(late), std::move(done)); }));
+    ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .id = "c", .by = "ann"}));
+  }
+  Desk last(ground, "last", {.owned = true, .seed = 4});
+  last.runtime->start();
+  ground.loop.advance(2s);
+  EXPECT_EQ(last.status(), "cancelled");
+  EXPECT_EQ(last.calls.size(), 0U);
+  EXPECT_EQ(last.read().state.unknown_calls().size(), 0U) << "its result is in the log";
+}
+
 AE_TEST("death/is recorded once, whenever the process that records it dies") {
   Ground ground;
   const Page left = dies(ground, "first", true, Page{}, create_queued);

@@ -511,7 +511,8 @@ void Holder::add_outcome(Seen seen) {
   if (seen.outcome.kind == OutcomeKind::input_required) {
     askers_.push_back({sent.step, step.call->tool, sent.invocation, sent.try_no});
   }
-  for (EventDraft& draft : engine::absorb(state_, index, seen.outcome)) add(std::move(draft));
+  for (EventDraft& draft : engine::absorb(state_, index, seen.outcome, world_.store.now()))
+    add(std::move(draft));
   recorded_.push_back(std::move(seen));
   drafts_[first].effect = std::move(effect);
   drafts_.back().ledger = std::move(ledger);

@@ -440,5 +440,98 @@ AE_TEST(
   ASSERT_TRUE(desk.resolve("happened"));
 }
 
+// ---------------------------------------------------------------- after the end
+
+// Its call was given up, and the job has failed.
+void gives_up(Ground& ground, Desk& desk) {
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  desk.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  AE_CHECK(desk.resolve("fail").has_value());
+  ground.loop.run_ready();
+  AE_CHECK(desk.status() == "failed", desk.status());
+}
+
+const Outcome kSeven{.kind = OutcomeKind::success, .result = json("7")};
+
+void expect_noted_once(Desk& desk) {
+  const auto read = desk.read();
+  const auto notes = all_of(read.events, EventType::outcome_noted);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0]->payload["by"], Value("runtime"));
+  EXPECT_EQ(notes[0]->payload["resolution"], Value("happened"));
+  EXPECT_EQ(notes[0]->payload["result"], json("7"));
+  EXPECT_EQ(read.state.status, engine::JobStatus::failed);
+  EXPECT_EQ(read.effects.size(), 1u);
+}
+
+AE_TEST("late/a certain result that comes after the end of its job is noted in the log") {
+  for (const bool owned : {true, false}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = owned});
+    gives_up(ground, desk);
+    desk.calls[0].call.late(kSeven);
+    ground.loop.advance(5s);
+    expect_noted_once(desk);
+    desk.calls[0].call.late(kSeven);  // it arrives twice
+    ground.loop.advance(5s);
+    expect_noted_once(desk);
+  }
+}
+
+AE_TEST("late/a worker that lost a job notes its late result after another worker ended the job") {
+  TwoWorkers two("at_most_once");
+  two.ground.loop.advance(700s);
+  ASSERT_EQ(two.second.status(), "parked");
+  ASSERT_TRUE(two.second.resolve("fail"));
+  two.ground.loop.run_ready();
+  ASSERT_EQ(two.second.status(), "failed");
+  two.first.answer(0, kSeven);
+  two.ground.loop.advance(5s);
+  expect_noted_once(two.second);
+}
+
+AE_TEST("late/a note that the store would not take at first is written later") {
+  for (const Fault fault : {Fault::fail_before, Fault::fail_after}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true});
+    gives_up(ground, desk);
+    int commits = 0;
+    desk.script = [&](const store::Call& call) {
+      const bool note = call.method == Method::commit && ++commits == 2;
+      return note ? fault : Fault::none;
+    };
+    desk.calls[0].call.late(kSeven);
+    ground.loop.advance(5s);
+    EXPECT_GE(commits, 2);
+    expect_noted_once(desk);
+  }
+}
+
+AE_TEST("late/a process that dies before its note leaves it to the next act on the job") {
+  Ground ground;
+  {
+    Desk desk(ground, "w", {.owned = true, .seed = 1});
+    gives_up(ground, desk);
+    int commits = 0;
+    desk.script = [&](const store::Call& call) {
+      return call.method == Method::commit && ++commits > 1 ? Fault::fail_before : Fault::none;
+    };
+    desk.calls[0].call.late(kSeven);
+    ground.loop.run_ready();
+    ASSERT_EQ(desk.read().effects.size(), 1u);
+    ASSERT_TRUE(all_of(desk.read().events, EventType::outcome_noted).empty());
+  }
+  Desk next(ground, "next", {.owned = true, .seed = 2});
+  next.runtime->start();
+  ground.loop.advance(1h);
+  const auto said = next.resolve("not_happened");
+  ASSERT_FALSE(said);
+  EXPECT_EQ(said.error().code, Code::not_in_doubt) << said.error().message;
+  expect_noted_once(next);
+  EXPECT_FALSE(next.resolve("happened"));
+  expect_noted_once(next);
+}
+
 }  // namespace
 }  // namespace ae::runtime::testing

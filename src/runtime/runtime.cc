@@ -137,7 +137,8 @@ bool leaves_late(const engine::State& state, const engine::Act& act) {
     case Kind::cancel:
     case Kind::timers:
     case Kind::version:
-      return state.is_worn_out();
+      // Of a job that has ended a late result is only noted.
+      return state.is_worn_out() && !engine::is_terminal(state.status);
     default:
       return false;
   }
@@ -1087,23 +1088,28 @@ void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
 }
 
 // Who holds the job is told through its inbox, so that it cannot rest without having looked; if nobody does, the result is
-// taken in here.
+// taken in here: nobody looks again at a job that has ended.
 void Runtime::late_is_kept(std::shared_ptr<store::Batch> batch, int tries,
                            Result<store::Committed> result) {
-  if (result) {
-    warn(batch->job, "a result that came late is kept");
-    return try_act(std::make_shared<Acting>(
-        Acting{.job = batch->job,
-               .act = {.kind = engine::Act::Kind::timers, .id = fresh_attempt().text},
-               .done = [](Result<Value>) {},
-               .tells = true}));
-  }
-  const Code code = result.error().code;
-  const bool passing = code == Code::unavailable || code == Code::unknown_outcome ||
-                       code == Code::sequence_conflict;  // its values were erased meanwhile
+  if (!result) return keep_late_again(batch, tries, "cannot be kept", result.error());
+  if (tries == 0) warn(batch->job, "a result that came late is kept");
+  try_act(std::make_shared<Acting>(
+      Acting{.job = batch->job,
+             .act = {.kind = engine::Act::Kind::timers, .id = fresh_attempt().text},
+             .done =
+                 [this, batch, tries](Result<Value> taken) {
+                   if (taken) return;
+                   keep_late_again(batch, tries, "is kept and not in the log", taken.error());
+                 },
+             .tells = true}));
+}
+
+void Runtime::keep_late_again(const std::shared_ptr<store::Batch>& batch, int tries,
+                              const std::string& what, const Error& error) {
+  const bool passing = error.code == Code::unavailable || error.code == Code::unknown_outcome ||
+                       error.code == Code::sequence_conflict;  // its values were erased meanwhile
   if (!passing || tries >= kLateTries) {
-    return warn(batch->job,
-                "a late result cannot be kept, its call is in doubt: " + result.error().message);
+    return warn(batch->job, "a late result " + what + ", its call is in doubt: " + error.message);
   }
   world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
                     [this, alive = handle(), batch, tries] {

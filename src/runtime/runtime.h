@@ -234,6 +234,8 @@ class Runtime : private HolderHost {
   void keep_late(std::shared_ptr<store::Batch> batch, int tries);
   void late_is_kept(std::shared_ptr<store::Batch> batch, int tries,
                     Result<store::Committed> result);
+  void keep_late_again(const std::shared_ptr<store::Batch>& batch, int tries,
+                       const std::string& what, const Error& error);
   HolderHost& host() { return *this; }
   AttemptId fresh_attempt();
 

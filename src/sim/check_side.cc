@@ -236,13 +236,22 @@ class Undoing {
     std::erase_if(undoable_,
                   [&](const std::string& step) { return !nodes.contains(nodes_[step]); });
     std::erase_if(walk_.commands, [&](const auto& entry) {
-      return !entry.second.node_id.empty() && !nodes.contains(entry.second.node_id);
+      const Command& command = entry.second;
+      const bool gone = !command.node_id.empty() && !nodes.contains(command.node_id);
+      if (gone && command.unknown) earlier_unknown_.insert(command.key);
+      return gone;
     });
     std::erase_if(others_, [&](const std::string& node) { return !nodes.contains(node); });
   }
 
   // What another job did is not this one's to undo, and listed when it fails.
   void brought_in(const Value& p) {
+    if (const Value& unknown = p["unknown"]; unknown.is_array()) {
+      for (const Value& call : unknown.items()) {
+        earlier_unknown_.emplace(call.text("idempotency_key"));
+        judge_.mark("fork.unknown");
+      }
+    }
     for (const Value& entry : p["commands"].items()) {
       const ToolKind* kind = tool_kind(entry.text("tool"));
       const bool done =
@@ -309,7 +318,7 @@ class Undoing {
   // The end lists each call whose outcome stayed unknown, and none of them could have been undone: unless a person or its
   // tool gave it up, or a person said that what was done stays.
   void lists_unknown(const Event& end, bool completed) {
-    std::set<std::string> unknown, listed;
+    std::set<std::string> unknown = earlier_unknown_, listed;
     for (const auto& [step, command] : walk_.commands) {
       if (!command.unknown) continue;
       unknown.insert(command.key);
@@ -364,9 +373,10 @@ class Undoing {
   std::vector<std::string> undoable_, done_;  // steps, in order
   std::set<std::string> given_up_, by_hand_;
   std::map<std::string, std::string, std::less<>> nodes_;  // of steps
-  std::vector<std::string> others_;  // nodes of what was brought in and can be undone
-  std::string undoing_, undo_;       // the step that is being undone, and what undoes it
-  bool stays_ = false;               // somebody said that what was done stays
+  std::vector<std::string> others_;        // nodes of what was brought in and can be undone
+  std::set<std::string> earlier_unknown_;  // keys: of the origin, or of dropped nodes
+  std::string undoing_, undo_;             // the step that is being undone, and what undoes it
+  bool stays_ = false;                     // somebody said that what was done stays
 };
 
 void what_was_done_is_undone(const JobEvidence& e, Judge& judge) { Undoing(e, judge).run(); }
