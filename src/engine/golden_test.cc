@@ -154,6 +154,26 @@ std::list<Named> jobs() {
                          std::string(kFirst) + "]")),
           {"m"});
   forked.ok("z", "1").signal("k", "'go'");
+  // Calls that were given up: one is dropped by another plan, and of both somebody finds out after the end what they did.
+  GivenJob& unknown =
+      add("unknown",
+          "[{'id':'a', 'kind':'tool', 'tool':'risk', 'args':{'n':1}, 'on_error':'continue'},"
+          " {'id':'b', 'kind':'tool', 'tool':'risk', 'args':{'n':2}, 'on_error':'continue'},"
+          " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['a','b']}]");
+  unknown.claim();
+  const Sent late = sent_of(unknown.state, unknown.step("b"));
+  unknown.unknown("a").unknown("b").replan(
+      compiled(
+          graph("[{'id':'b', 'kind':'tool', 'tool':'risk', 'args':{'n':2}, 'on_error':'continue'},"
+                " {'id':'z', 'kind':'wait', 'wait':{'type':'signal','key':'z'}}]")),
+      {"a"});
+  unknown.signal("z").after(1h).kept(late,
+                                     {.kind = OutcomeKind::success, .result = json("{'id':7}")});
+  unknown.act({.kind = Act::Kind::resolve,
+               .by = "ann",
+               .reason = "looked",
+               .idempotency_key = unknown.sent[0].key,
+               .resolution = "not_happened"});
   // What people said: that a call happened and gave nothing; too early and not well; and a result that breaks its schema.
   GivenJob& people =
       add("people",
