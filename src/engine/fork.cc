@@ -19,7 +19,7 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::size_t kImportBytes = 4u << 20;  // of results in one event, about
+constexpr std::size_t kImportBytes = 4u << 20;  // of results and unknown calls in one event, about
 
 class Forking {
  public:
@@ -60,6 +60,7 @@ class Forking {
   static std::unexpected<Error> erased_from(std::string_view node);
   Status put(Value entry, std::vector<Member> results);
   void bring_in_unknown(const UnknownCall& call);
+  void make_room(std::size_t bytes);
   void cut();
   std::vector<Value> effects() const;
   std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
@@ -215,6 +216,11 @@ void Forking::cut() {
   bytes_ = 0;
 }
 
+void Forking::make_room(std::size_t bytes) {
+  if (bytes_ > 0 && bytes_ + bytes > kImportBytes) cut();
+  bytes_ += bytes;
+}
+
 std::unexpected<Error> Forking::erased_from(std::string_view node) {
   return fail(Code::input_invalid,
               "what node \"" + std::string(node) +
@@ -229,8 +235,7 @@ Status Forking::put(Value entry, std::vector<Member> results) {
     }
     bytes += canonical(result).size();
   }
-  if (bytes_ > 0 && bytes_ + bytes > kImportBytes) cut();
-  bytes_ += bytes;
+  make_room(bytes);
   entries_.push_back(std::move(entry));
   std::ranges::move(results, std::back_inserter(entry_results_));
   return {};
@@ -249,7 +254,9 @@ void Forking::bring_in_unknown(const UnknownCall& call) {
   if (call.checkable_at) p.emplace_back("checkable_at", to_text(*call.checkable_at));
   if (call.item != kNoItem) p.emplace_back("item", std::uint64_t{call.item});
   if (!call.error.code.empty()) p.emplace_back("reason", call.error.code);
-  unknown_.push_back(Value::object(std::move(p)));
+  Value one = Value::object(std::move(p));
+  make_room(canonical(one).size());
+  unknown_.push_back(std::move(one));
 }
 
 Status Forking::bring_in(const Step& step, const Value* result, std::vector<Member> more,

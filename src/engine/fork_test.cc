@@ -481,6 +481,24 @@ AE_TEST("fork/an item that was given up stays unknown in the fork") {
   expect_proved(job);
 }
 
+AE_TEST_SLOW("fork/more unknown calls than one event takes are in several") {
+  constexpr int kItems = 10'000;  // each takes about 500 bytes
+  std::string over;
+  for (int i = 0; i < kItems; ++i) over += i == 0 ? "0" : ",0";
+  GivenJob origin("[{'id':'m','kind':'map','over':[" + over +
+                  "],'max_parallel':16,'on_item_error':'collect','do':{'tool':'risk'}},"
+                  "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
+  origin.claim();
+  for (int i = 0; i < kItems; ++i) origin.unknown("m/" + std::to_string(i));
+  const auto fork = origin.fork(origin.log.size());
+  ASSERT_TRUE(fork);
+  ASSERT_GE(fork->imported.size(), 2u);
+  for (const EventDraft& event : fork->imported) {
+    EXPECT_LT(canonical(event.payload["unknown"]).size(), 5u << 20);
+  }
+  EXPECT_EQ(GivenJob(*fork, "job-2").state.earlier_unknown.size(), std::size_t{kItems});
+}
+
 AE_TEST("fork/a call that is made again is listed before, and is no unknown call of the fork") {
   GivenJob origin(kRiskThenWait);
   origin.claim().unknown("a");
