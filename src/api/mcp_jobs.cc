@@ -156,11 +156,7 @@ std::string waits_text(const Value& job) {
   std::string text;
   for (const Value& wait : items_of(job["waits"])) text += "\n" + wait_text(job, wait);
   for (const Value& doubt : items_of(job["in_doubt"])) {
-    if (!is_asked(doubt)) {
-      text += "\n- nothing: the call of " + std::string(doubt.text("tool")) +
-              " was given up, and its outcome is unknown";
-      continue;
-    }
+    if (!is_asked(doubt)) continue;
     text += "\n- somebody who finds out whether the call of " + std::string(doubt.text("tool")) +
             " happened, and says so:";
     for (const Value& command : items_of(doubt["commands"])) text += "\n  " + command.as_string();
@@ -178,6 +174,11 @@ std::string waits_text(const Value& job) {
         std::ranges::none_of(items_of(job["in_doubt"]), is_asked)) {
       text += "; " + parked["command"].as_string();
     }
+  }
+  for (const Value& doubt : items_of(job["in_doubt"])) {
+    if (is_asked(doubt)) continue;
+    text += "\nIt does not wait for the call of " + std::string(doubt.text("tool")) +
+            ": the call was given up, and its outcome is unknown.";
   }
   return text;
 }

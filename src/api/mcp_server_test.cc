@@ -24,6 +24,7 @@ tools:
   echo: { native: echo, effect: read }
   fail: { native: fail, effect: read }
   buy:  { native: echo, effect: idempotent, approval: required }
+  lost: { native: doubt, on_in_doubt: fail }
 agents:
   echo:
     description: Says it again
@@ -52,6 +53,10 @@ agents:
       - { id: name, wait: { type: human, key: user_name, answer: data } }
       - { id: color, needs: [name], wait: { type: human, key: color, answer: data } }
     output: "${ .steps.name.name + \" likes \" + .steps.color }"
+  without:
+    plan:
+      - { id: a, tool: lost, on_error: continue }
+      - { id: w, needs: [a], wait: { type: signal, key: "go" } }
   aetheris_job: { plan: [ { id: say, tool: echo } ] }
 )";
 
@@ -353,7 +358,7 @@ AE_TEST("mcp/each agent is a tool, beside those of our own, in an order that sta
     }
     EXPECT_EQ(names,
               "aetheris_answer aetheris_cancel aetheris_job aetheris_signal asks buys echo fails "
-              "interview number sleeps wants ")
+              "interview number sleeps wants without ")
         << "an agent that is called as a tool of ours is not offered";
     EXPECT_EQ(listed["ttlMs"].is_integer(), mcp::is_modern(revision));
   }
@@ -362,7 +367,7 @@ AE_TEST("mcp/each agent is a tool, beside those of our own, in an order that sta
   EXPECT_EQ(tools.items()[6]["annotations"]["readOnlyHint"], Value(false));
   EXPECT_EQ(tools.items()[6]["execution"].text("taskSupport"), "optional");
   EXPECT_EQ(tools.items()[9]["inputSchema"]["properties"]["input"].text("type"), "integer");
-  EXPECT_EQ(here.result(kLegacy, "tools/list", R"("cursor":"after:fails")")["tools"].size(), 4u);
+  EXPECT_EQ(here.result(kLegacy, "tools/list", R"("cursor":"after:fails")")["tools"].size(), 5u);
   for (const char* cursor : {"\"x\"", "1", "[]"}) {
     EXPECT_EQ(here.error(kLegacy, "tools/list", R"("cursor":)" + std::string(cursor)),
               mcp::kInvalidParams);
@@ -459,6 +464,16 @@ AE_TEST("mcp/a job that waits answers at once, with what it waits for and what a
   EXPECT_EQ(late["structuredContent"].text("code"), "job_terminal");
 }
 
+AE_TEST("mcp/a job that waits names a call that was given up, beside what it waits for") {
+  Here here;
+  const std::string text(text_of(here.call(kLegacy, "without", "{}")));
+  const std::size_t signal = text.find("\n- "),
+                    call = text.find("\nIt does not wait for the call of lost");
+  ASSERT_NE(call, std::string::npos) << text;
+  EXPECT_LT(signal, call) << text;
+  EXPECT_EQ(text.find("finds out whether"), std::string::npos) << text;
+}
+
 AE_TEST("mcp/what a person is asked is answered by a tool, for the question that is open") {
   Here here;
   const std::string job = job_in(here.call(kLegacy, "buys", R"({"n": 5})"));
@@ -518,7 +533,7 @@ AE_TEST(
     "mcp/roles are those of the routes: who looks calls nothing, who starts answers for nobody") {
   Here here;
   const std::string echo = R"("name":"echo","arguments":{})";
-  EXPECT_EQ(here.result(kModern, "tools/list", "", "{}", Role::viewer)["tools"].size(), 12u);
+  EXPECT_EQ(here.result(kModern, "tools/list", "", "{}", Role::viewer)["tools"].size(), 13u);
   const auto refused = here.start(kModern, "tools/call", echo, "{}", Role::viewer);
   EXPECT_EQ(refused->answer->body["error"]["code"], Value(403));
   EXPECT_EQ(refused->answer->body["error"]["data"].text("code"), "forbidden");
