@@ -146,7 +146,7 @@ Status is_settled(const std::optional<Instant>& checkable_at, Instant looked_at)
                                      to_text(*checkable_at) + "; look then, and say it then");
 }
 
-// What became of a call that nothing in the job stands on any more.
+// What became of a call that was given up, or whose job has ended.
 EventDraft noted(const UnknownCall& call, Instant at, std::string_view resolution,
                  std::string_view by, std::vector<Member> p) {
   p.emplace_back("at", to_text(at));
@@ -405,8 +405,8 @@ std::vector<Member> judged_by(const Value& record, std::vector<Member> p) {
   return p;
 }
 
-// What late results say of the calls that nothing in the job stands on any more: one try succeeded, or each try of unknown
-// outcome did nothing for certain.
+// Notes from late results of calls that were given up, or whose job has ended: one try succeeded, or each try of unknown
+// outcome failed for certain.
 Status note_late(const State& state, const std::vector<StoredEffect>& effects,
                  std::vector<EventDraft>& events) {
   struct Late {

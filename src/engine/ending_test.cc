@@ -583,7 +583,7 @@ AE_TEST("note/a call is noted once, and only when it is in doubt and settled") {
   EXPECT_EQ(known.resolve("a", "happened").refused, Code::job_terminal);
 }
 
-// ---------------------------------------------------------------- late results that nothing stands on any more
+// ---------------------------------------------------------------- late results of calls that were given up
 
 Outcome succeeded() { return {.kind = OutcomeKind::success, .result = json("{'id':7}")}; }
 Outcome refused() {
