@@ -657,6 +657,19 @@ AE_TEST("note/an erased job gets no value with a late result") {
   EXPECT_EQ(events->front().payload.find("result"), nullptr);
 }
 
+AE_TEST("note/what an erased effect record keeps of a late result is noted") {
+  GivenJob job = ended();
+  const Sent sent = sent_of(job.state, job.step("a"));
+  const auto record = erased_effect(
+      effect_place(job.state.job, sent.invocation, 1),
+      canonical(effect_record(job.state.job, sent, succeeded(), job.now, Arrival::late)));
+  ASSERT_TRUE(record) << record.error().message;
+  const auto events = catch_up(job.state, {{sent.invocation, 1, *record}});
+  ASSERT_TRUE(events && events->size() == 1);
+  EXPECT_EQ(events->front().payload["resolution"], Value("happened"));
+  EXPECT_EQ(events->front().payload.find("result"), nullptr);
+}
+
 // ---------------------------------------------------------------- given up while the job goes on
 
 constexpr std::string_view kRiskThenWait =
