@@ -18,54 +18,25 @@ namespace {
 using engine::Exceeded;
 using engine::Limit;
 
-// What stands in the way of a job whose budget held back as much as this one's.
-std::optional<Exceeded> next_exceeded(const engine::State& state) {
-  const engine::Stamp stamp{.now = state.updated_at,
-                            .lease_until = state.updated_at + std::chrono::hours(1)};
-  const engine::Decision decision = engine::decide(state, stamp);
-  for (const EventDraft& event : decision.events) {
-    const Value& p = event.payload;
-    if (event.type != EventType::decision_recorded || p.text("kind") != "budget") continue;
-    const std::string_view name = p["payload"].text("limit");
-    for (const Limit limit : engine::kCounted) {
-      if (to_text(limit) != name || !p["payload"]["asked"].is_integer()) continue;
-      const auto asked = static_cast<std::uint64_t>(p["payload"]["asked"].as_int());
-      return Exceeded{.limit = limit, .asked = asked};
-    }
-  }
-  return std::nullopt;
-}
-
-// As if nothing limited it.
-void lift(engine::Budget& budget, Limit limit) {
-  if (limit != Limit::wall) {
-    budget.limits.most(limit).reset();
-    return;
-  }
-  budget.limits.wall.reset();
-  budget.wall_until.reset();
-  budget.wall_passed = false;
-}
-
-// All limits that the next call does not fit; `first` is in its way already.
+// All limits that leave no room for the next call, as one decision of the running job finds them: `first` alone, when its
+// work is used up before. `first`: the one that the log names.
 std::vector<Exceeded> lacking(const engine::State& state, std::optional<Exceeded> first) {
   std::vector<Exceeded> all;
+  if (first) all.push_back(*first);
   // A checkpoint is how a state is copied.
   auto copy = engine::restore(
       state.job, state.seq, engine::checkpoint(state, {}),
       [&](const Value&, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
         return state.plan;
       });
-  if (!copy) return first ? std::vector{*first} : all;
-  engine::State& freed = copy->state;
-  freed.status = engine::JobStatus::running;
-  freed.budget.exceeded.reset();
-  freed.budget.erased = true;  // without any limit, too, it is one that is kept
-  std::optional<Exceeded> next = first ? first : next_exceeded(freed);
-  while (next && all.size() < std::size(engine::kCounted) + 1) {
-    all.push_back(*next);
-    lift(freed.budget, next->limit);
-    next = next_exceeded(freed);
+  if (!copy) return all;
+  copy->state.status = engine::JobStatus::running;
+  copy->state.budget.exceeded.reset();
+  const engine::Stamp stamp{.now = state.updated_at,
+                            .lease_until = state.updated_at + std::chrono::hours(1)};
+  const engine::Decision decision = engine::decide(copy->state, stamp);
+  for (const Exceeded& one : decision.exceeded) {
+    if (!first || one.limit != first->limit) all.push_back(one);
   }
   return all;
 }

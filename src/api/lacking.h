@@ -1,7 +1,7 @@
-// Lacking: all the limits of its budget that a parked job's next call does not fit, and the one command that raises them.
+// Lacking: all limits of its budget that leave no room for a parked job's next call, and the one command that raises them.
 //
-// The log names the first of them alone. Which others follow is asked of the engine: with that one raised, what would it
-// decide? Threads: pure functions.
+// The log names only the first of them. The others come from one decision of the engine, as if the job ran; when the work of
+// that decision is used up before, only the first is known. Threads: pure functions.
 #pragma once
 
 #include <string>

@@ -58,7 +58,7 @@ Status Applier::reserve(const Step& step) {
     call.reserved = *reserved;
   }
   const Use use = use_of(call, model);
-  if (s_.budget.over(use)) return bad("the job's budget does not allow it");
+  if (!s_.budget.over(use).empty()) return bad("the job's budget does not allow it");
   if (!can_add(s_.budget.reserved, use)) return bad("more is reserved than a number can hold");
   add(s_.budget.reserved, use);
   call.charge = Charge::reserved;
@@ -127,7 +127,7 @@ bool Applier::has_room(const Value& said) const {
   if (!most) return !budget.erased;
   Use use;
   part(use, *limit) = static_cast<std::uint64_t>(*asked);
-  return !budget.over(use);
+  return budget.over(use).empty();
 }
 
 Status Applier::budget_decided() {

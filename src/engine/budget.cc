@@ -299,16 +299,17 @@ Reservation reserve_for(const std::optional<Price>& price, std::uint64_t input,
   return reservation;
 }
 
-std::optional<Exceeded> Budget::over(const Use& more) const {
-  if (wall_passed) return Exceeded{.limit = Limit::wall, .asked = 0};
+std::vector<Exceeded> Budget::over(const Use& more) const {
+  std::vector<Exceeded> all;
+  if (wall_passed) all.push_back({.limit = Limit::wall, .asked = 0});
   for (const Limit limit : kCounted) {
     const std::uint64_t asked = part(more, limit);
     const auto& most = limits.most(limit);
     if (most && asked > 0 && sum(used(limit), asked) > *most) {
-      return Exceeded{.limit = limit, .asked = asked};
+      all.push_back({.limit = limit, .asked = asked});
     }
   }
-  return std::nullopt;
+  return all;
 }
 
 bool Budget::is_low(Limit limit) const {

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "core/time.h"
@@ -107,8 +108,8 @@ struct Budget {
   // Does it count what calls use?
   bool is_kept() const { return limits.any() || erased; }
   std::uint64_t used(Limit limit) const { return part(spent, limit) + part(reserved, limit); }
-  // The first limit that leaves no room for `more`; nullopt = there is room.
-  std::optional<Exceeded> over(const Use& more) const;
+  // The limits that leave no room for `more`; empty = there is room.
+  std::vector<Exceeded> over(const Use& more) const;
   // Has so much of it been spent that a model is to be told?
   bool is_low(Limit limit) const;
 };

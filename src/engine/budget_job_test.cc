@@ -113,6 +113,22 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
   }
 }
 
+AE_TEST("budget/the decision that parks a job names every limit that its next call exceeds") {
+  GivenJob job = given(asks("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
+  job.claim();
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  // As it was when it parked.
+  job.state.status = JobStatus::running;
+  job.state.budget.exceeded.reset();
+  const Instant now = job.state.updated_at;
+  const Decision decision = decide(job.state, {.now = now, .lease_until = now + 60s});
+  ASSERT_EQ(decision.exceeded.size(), 2u);
+  EXPECT_EQ(decision.exceeded[0].limit, Limit::tokens);
+  EXPECT_EQ(decision.exceeded[0].asked, kOne);
+  EXPECT_EQ(decision.exceeded[1].limit, Limit::cost);
+  EXPECT_EQ(decision.exceeded[1].asked, 111u);
+}
+
 AE_TEST("budget/calls side by side reserve together, and the next begins when there is room") {
   GivenJob job = given(asks("a") + "," + asks("b"), "{'tokens': 100}");
   job.claim();

@@ -74,5 +74,23 @@ AE_TEST("budget/a request is taken for a third of its bytes, and an image for it
   EXPECT_EQ(all.tokens, 64 * 2 * kReservedMax);
 }
 
+AE_TEST("budget/every limit that a call does not fit is named, in one order") {
+  Budget budget;
+  budget.limits.tokens = 10;
+  budget.limits.model_calls = 1;
+  budget.limits.tool_calls = 5;
+  budget.spent = {.tokens = 9, .model_calls = 1};
+  const Use call{.tokens = 2, .cost_micros = 7, .model_calls = 1};
+  const auto all = budget.over(call);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].limit, Limit::tokens);
+  EXPECT_EQ(all[0].asked, 2u);
+  EXPECT_EQ(all[1].limit, Limit::model_calls);
+  budget.wall_passed = true;
+  EXPECT_EQ(budget.over(call).size(), 3u);
+  EXPECT_EQ(budget.over(call)[0].limit, Limit::wall);
+  EXPECT_TRUE(Budget().over(call).empty());
+}
+
 }  // namespace
 }  // namespace ae::engine::testing

@@ -173,7 +173,8 @@ Verdict admit(const State& state, const Ask& ask) {
   const bool ends = state.ending && step.role == Role::node && !state.holds_end(step);
   if (ends || is_terminal(state.status)) return Verdict::refuse;
   const bool approved = !ask.arguments || is_approved(state, &step, state.tool_of(step), ask);
-  const bool fits = ask.use == nullptr || step.role != Role::node || !state.budget.over(*ask.use);
+  const bool fits =
+      ask.use == nullptr || step.role != Role::node || state.budget.over(*ask.use).empty();
   const Verdict may_declare = !approved ? Verdict::unapproved
                               : fits    ? Verdict::declare
                                         : Verdict::over_budget;

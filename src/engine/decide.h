@@ -91,7 +91,7 @@ struct Unfinished {
   bool startable = false;  // it stopped in State::startable, else in State::todo
   std::uint32_t step = 0;  // the next one to look at
   bool said = false;       // they have added events: the steps before this one may have more to say
-  std::optional<Exceeded> over;
+  std::vector<Exceeded> over;
   // When they have added none:
   bool held_back = false;
   std::optional<Instant> later, ask_again;
@@ -106,6 +106,8 @@ struct Decision {
   // The next decision goes on from here, also when this one has no events.
   std::optional<Unfinished> unfinished;
   Work work = 0;  // of the expressions and schemas that it has evaluated
+  // When it parks the job for its budget: each limit that leaves no room for the next call.
+  std::vector<Exceeded> exceeded;
 };
 // `from`: of the last decision, when nothing but its events was applied since; nullptr = the first step.
 Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {},

@@ -32,7 +32,7 @@ Use Decider::use_of(const Declaration& d, const Value& args) const {
   return model_use(reservation(d, args));
 }
 
-std::optional<Exceeded> Decider::over(const Use& more) const {
+std::vector<Exceeded> Decider::over(const Use& more) const {
   Budget budget = s_.budget;
   add(budget.reserved, reserved_);
   return budget.over(more);
@@ -41,12 +41,12 @@ std::optional<Exceeded> Decider::over(const Use& more) const {
 // What is known before the arguments of a new call are evaluated, of a tool whose calls need no approval.
 bool Decider::may_afford(const ToolPolicy& tool) {
   if (!s_.budget.is_kept() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
-  if (!over_ && answered_) {
+  if (over_.empty() && answered_) {
     held_back_ = true;
     return false;
   }
-  if (!over_ && !tool.is_model()) over_ = over({.tool_calls = 1});
-  return !over_;
+  if (over_.empty() && !tool.is_model()) over_ = over({.tool_calls = 1});
+  return over_.empty();
 }
 
 // May this call be declared now, as far as the budget goes? Once one may not, nothing else is begun.
@@ -56,13 +56,13 @@ bool Decider::affords(Declaration& d, const Value& args) {
     digest(d);
     if (!approved(d, args, d.hash)) return true;
   }
-  if (over_) return false;
+  if (!over_.empty()) return false;
   if (answered_) {  // what an answer of this decision cost is known when it is applied
     held_back_ = true;
     return false;
   }
   over_ = over(use_of(d, args));
-  return !over_;
+  return over_.empty();
 }
 
 // Its declaration says what it may use. REQUIRES: it is afforded.
@@ -76,13 +76,13 @@ void Decider::reserve(const Declaration& d, const Value& args, std::vector<Membe
 
 // Nothing is under way, and the next call does not fit.
 void Decider::exceed() {
-  const Limit limit = over_->limit;
+  const Limit limit = over_.front().limit;
   std::vector<Member> payload{{"limit", to_text(limit)}};
   if (limit == Limit::wall) {
     // Unknown, when what raised it was erased.
     if (s_.budget.limits.wall) payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
   } else {
-    payload.emplace_back("asked", over_->asked);
+    payload.emplace_back("asked", over_.front().asked);
     payload.emplace_back("most", *s_.budget.limits.most(limit));
     payload.emplace_back("spent", s_.budget.used(limit));
   }
@@ -93,6 +93,7 @@ void Decider::exceed() {
         {"payload", Value::object(std::move(payload))},
         {"state", "exceeded"}});
   emit(EventType::job_parked, {{"reason", code_name(Code::budget_exceeded)}, {"until", "budget"}});
+  decision_.exceeded = over_;
   decision_.release = true;
 }
 

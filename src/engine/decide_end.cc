@@ -210,7 +210,7 @@ void Decider::rest() {
   }
   if (later_ && (!backoff || *later_ < *backoff)) backoff = later_;
   // What only has to be sent again is sent before the job parks: nobody has to look what became of it.
-  if (over_ && (!backoff || *backoff <= stamp_.now)) return exceed();
+  if (!over_.empty() && (!backoff || *backoff <= stamp_.now)) return exceed();
   if (release_until(backoff)) return;
   AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
   const bool all_resolve =

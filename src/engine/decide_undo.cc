@@ -83,7 +83,7 @@ void Decider::settle_doubt(const Step& step) {
   // Sent again, or left to a person, by the same rules as in a job that goes on.
   if (s_.holds_end(step) && !worn_out()) {
     call(step);
-    return over_ ? park(step, code_name(Code::budget_exceeded)) : void();
+    return !over_.empty() ? park(step, code_name(Code::budget_exceeded)) : void();
   }
   if (!code.empty()) return park(step, code);
   park(step, step.call->open ? "the runtime stopped during the call" : "unknown");

@@ -145,7 +145,7 @@ class Decider {
   Use use_of(const Declaration& d, const Value& args) const;
   bool may_afford(const ToolPolicy& tool);
   bool affords(Declaration& d, const Value& args);
-  std::optional<Exceeded> over(const Use& more) const;
+  std::vector<Exceeded> over(const Use& more) const;
   void reserve(const Declaration& d, const Value& args, std::vector<Member>& started);
   void exceed();
   const Step* known(const Declaration& d) const;  // nullptr: it is about to begin
@@ -218,7 +218,7 @@ class Decider {
   bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
   bool answered_ = false;         // a model's answer is committed in this decision
   Use reserved_;                  // of the budget, by what this decision declares
-  std::optional<Exceeded> over_;  // a call did not fit into the budget
+  std::vector<Exceeded> over_;    // a call did not fit into the budget
   bool unconfirmed_ = false;      // what another attempt changed is known now, and not looked at
   std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
   std::set<std::string> keys_;           // of waits that this decision opens
