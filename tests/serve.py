@@ -767,6 +767,39 @@ def silent_clients_cost_nobody_a_job_or_a_place():
             assert len(said.err.splitlines()) < 10, said
 
 
+COSTLY = """
+aetheris: 1
+tools: { echo: { native: echo, effect: read } }
+agents:
+  costly:
+    plan:
+""" + "".join(f'      - {{ id: n{i}, tool: echo, when: "${{ ([range(200000)] | length) < 0 }}" }}\n' for i in range(600))
+
+
+@test
+def a_long_verify_does_not_delay_other_requests():
+    with home() as h:
+        (h.path / "costly.yaml").write_text(COSTLY)
+        s = Server(h, "costly.yaml")
+        status, job = s.post("/api/jobs?wait=60s", {"agent": "costly", "id": "c"})
+        assert (status, job["status"]) == (201, "completed"), job
+        began = time.monotonic()
+        answer = []
+        verifies = threading.Thread(target=lambda: answer.append(s.get("/api/jobs/c/verify")))
+        verifies.start()
+        waits = []
+        while verifies.is_alive():
+            asked = time.monotonic()
+            assert s.get("/api/health")[0] == 200
+            waits.append(time.monotonic() - asked)
+            time.sleep(0.01)
+        took = time.monotonic() - began
+        assert answer[0][0] == 200 and answer[0][1]["ok"], answer
+        # Each health request waits for a few portions, not for the whole verify.
+        assert max(waits) < took / 2, (took, waits)
+        expect(s.stop(), 0)
+
+
 @test
 def what_cannot_be_started_for_want_of_descriptors_is_started_later():
     with serving_with(1024, 1024) as s:

@@ -206,6 +206,7 @@ void Api::read_in_turn(const Ask& ask, const JobId& job,
   turns_.take(ask->request.by, [this, ask, job,
                                 done = std::move(done)](ReadTurns::Turn turn) mutable {
     if (auto may = ask->may_grow_large(); !may) return done(std::unexpected(may.error()));
+    ask->turn = turn;
     runtime_.read(job, [turn = std::move(turn), done = std::move(done)](
                            Result<runtime::Runtime::Read> read) mutable { done(std::move(read)); });
   });

@@ -36,6 +36,7 @@ constexpr std::size_t kBodyMax = 4u << 20;     // bytes of a request
 constexpr std::size_t kEventsMax = 1'000'000;  // of one answer
 constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
 constexpr std::size_t kJobsMax = 1'000;        // of one page
+constexpr std::size_t kSearchMax = 10'000;     // jobs examined for one page of a text search
 constexpr std::size_t kLogsMax = 2'000;        // read for one page of what logs alone tell
 constexpr std::size_t kReadsMax = 2;           // whole logs that are read for answers at once
 constexpr Duration kWaitMax = std::chrono::minutes(5);

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "api/gate.h"
+#include "async/portions.h"
 #include "core/json.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
@@ -899,6 +902,23 @@ AE_TEST("api/jobs come newest first, in pages") {
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "by-hand"}, {"limit", "2"}})), "j4 j3 j3@4");
 }
 
+AE_TEST_SLOW(
+    "api/a page of a text search examines at most 10,000 jobs, and the next page goes on") {
+  Here here(false);
+  for (std::size_t i = 0; i < kSearchMax + 10; ++i) {
+    const std::string id = i == 5 ? "wanted" : "j" + std::to_string(i);
+    here.post({"api", "jobs"}, R"({"agent":"asks","id":")" + id + R"("})");
+  }
+  const ApiResponse first = here.get({"api", "jobs"}, {{"q", "wanted"}});
+  EXPECT_EQ(first.body["jobs"].size(), 0u);
+  ASSERT_TRUE(first.body["next_cursor"].is_string());
+  const ApiResponse second = here.get(
+      {"api", "jobs"}, {{"q", "wanted"}, {"cursor", first.body["next_cursor"].as_string()}});
+  ASSERT_EQ(second.body["jobs"].size(), 1u);
+  EXPECT_EQ(second.body["jobs"].items()[0].text("id"), "wanted");
+  EXPECT_TRUE(second.body["next_cursor"].is_null());
+}
+
 AE_TEST("api/events are envelopes, in pages, by class and by type") {
   Here here;
   here.make(R"({"agent":"echo","id":"j"})");
@@ -1222,6 +1242,53 @@ AE_TEST("api/a call that is said to have happened and gave nothing is read again
   here.loop.run_ready();
   EXPECT_EQ(here.status(id), "completed");
   EXPECT_EQ(here.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
+}
+
+// Each reading of it is later than the last one by more than a portion.
+class HastySteady final : public async::SteadyClock {
+ public:
+  Duration since_start() override { return now_ += 2 * async::kPortionMax; }
+
+ private:
+  Duration now_{};
+};
+
+AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks run in between") {
+  Here here;
+  const auto id = here.make(R"({"agent":"maps","input":{"list":[1,2,3,4,5,6,7,8,9,10]}})");
+  ASSERT_EQ(here.status(id), "completed");
+  const std::size_t events = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  ASSERT_GT(events, 50u);
+  HastySteady hasty;
+  runtime::RuntimeOptions options;
+  options.claims = false;
+  runtime::Runtime looks(runtime::World{.loop = here.loop,
+                                        .steady = hasty,
+                                        .chance = here.chance,
+                                        .store = here.store,
+                                        .performers = here.performers},
+                         options, nullptr);
+  Api api(here.loop, hasty, here.store, looks, ApiOptions{.agents = &here.file});
+  for (const char* what : {"", "trace", "replay", "verify"}) {
+    ApiRequest request;
+    request.path = {"api", "jobs", id};
+    if (*what != 0) request.path.emplace_back(what);
+    std::optional<ApiResponse> answer;
+    api.handle(std::move(request), [&](ApiResponse given) { answer = std::move(given); });
+    std::size_t turns = 0;
+    std::function<void()> other = [&] {
+      ++turns;
+      if (!answer) here.loop.post([&] { other(); });
+    };
+    here.loop.post([&] { other(); });
+    ASSERT_TRUE(here.loop.run_until([&] { return answer.has_value(); }));
+    EXPECT_EQ(answer->status, 200) << what;
+    EXPECT_GE(turns, events) << what;
+    here.loop.run_ready();
+    const ApiResponse whole =
+        *what != 0 ? here.get({"api", "jobs", id, what}) : here.get({"api", "jobs", id});
+    EXPECT_EQ(canonical(answer->body), canonical(whole.body)) << what;
+  }
 }
 
 AE_TEST("api/who says that a call in doubt did not happen may say when they looked") {

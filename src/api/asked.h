@@ -27,6 +27,8 @@ struct Api::Asked {
   std::string id;  // the {id} of the path
   Query query;
   async::Done<ApiResponse> done;
+  // The turn in which its log is read. An answer that is made in portions holds it until it is sent.
+  std::weak_ptr<void> turn;
 
   void answer(int status, Value body, std::string location = {}) {
     done({.status = status, .body = std::move(body), .location = std::move(location)});
@@ -68,6 +70,7 @@ Error role_missing(Role role, const std::vector<Role>& needed);
 Value row_json(const store::JobRow& row);
 
 // Where a list goes on: `ID@NUMBER`, or the id alone. The number counts, also when that job has been deleted meanwhile.
+std::string cursor_of(const std::string& job, std::uint64_t number);
 std::string cursor_of(const store::JobRow& row);
 void go_on_after(std::string_view cursor, store::Filter& filter);
 

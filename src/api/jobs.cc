@@ -7,6 +7,7 @@
 #include "agents/faults.h"
 #include "api/asked.h"
 #include "api/views.h"
+#include "async/portions.h"
 #include "core/json.h"
 #include "core/seal.h"
 #include "core/trace_context.h"
@@ -224,9 +225,10 @@ Value row_json(const store::JobRow& row) {
   return Value::object(std::move(members));
 }
 
-std::string cursor_of(const store::JobRow& row) {
-  return row.id.text + "@" + std::to_string(row.number);
+std::string cursor_of(const std::string& job, std::uint64_t number) {
+  return job + "@" + std::to_string(number);
 }
+std::string cursor_of(const store::JobRow& row) { return cursor_of(row.id.text, row.number); }
 
 void go_on_after(std::string_view cursor, store::Filter& filter) {
   const std::size_t at = cursor.find('@');
@@ -247,6 +249,7 @@ struct Api::Search {
   store::Filter filter;
   std::size_t wanted = 0;
   std::string text;
+  std::size_t examined = 0;
   std::vector<store::JobRow> found;
 };
 
@@ -293,20 +296,25 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
     }
     if (!rows) return ask->refuse(rows.error());
     const bool last = rows->size() < search->filter.limit;
+    search->examined += rows->size();
     for (store::JobRow& row : *rows) {
       search->filter.after = row.id.text;
       search->filter.after_number = row.number;
       if (holds_text(row, search->text)) search->found.push_back(std::move(row));
     }
-    if (!last && search->found.size() <= search->wanted && alive.lock()) {
-      return search_jobs(ask, search);
-    }
     const bool more = search->found.size() > search->wanted;
+    const bool enough = more || search->examined >= kSearchMax;
+    if (!last && !enough && alive.lock()) return search_jobs(ask, search);
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
     for (const store::JobRow& row : search->found) items.push_back(row_json(row));
-    const Value next = more ? Value(cursor_of(search->found.back())) : Value();
+    Value next;
+    if (more) {
+      next = cursor_of(search->found.back());
+    } else if (!last) {
+      next = cursor_of(search->filter.after, *search->filter.after_number);
+    }
     ask->answer(200,
                 Value::object({{"jobs", Value::array(std::move(items))}, {"next_cursor", next}}));
   });
@@ -471,32 +479,43 @@ void Api::verify(Ask ask) {
     if (!key) return ask->refuse(key.error());
     keys.push_back(*key);
   }
-  turns_.take(ask->request.by,
-              [this, ask, id = *job, keys = std::move(keys)](ReadTurns::Turn turn) mutable {
-                if (auto may = ask->may_grow_large(); !may) return ask->refuse(may.error());
-                store_.load(id, 1,
-                            [ask, id, turn = std::move(turn),
-                             keys = std::move(keys)](Result<store::Loaded> loaded) {
-                              if (!loaded) return ask->refuse(loaded.error());
-                              ask->answer(200, verify_body(id, *loaded, keys));
-                            });
-              });
+  turns_.take(ask->request.by, [this, ask, id = *job,
+                                keys = std::move(keys)](ReadTurns::Turn turn) mutable {
+    if (auto may = ask->may_grow_large(); !may) return ask->refuse(may.error());
+    store_.load(id, 1,
+                [this, alive = std::weak_ptr(alive_), ask, id, turn = std::move(turn),
+                 keys = std::move(keys)](Result<store::Loaded> loaded) mutable {
+                  if (!loaded) return ask->refuse(loaded.error());
+                  if (!alive.lock()) return;
+                  const auto body =
+                      std::make_shared<VerifyBody>(id, std::move(*loaded), std::move(keys));
+                  async::in_portions(
+                      loop_, steady_, [body] { return body->next(); },
+                      [ask, body, turn = std::move(turn)] { ask->answer(200, body->take()); });
+                });
+  });
 }
 
 void Api::replay(Ask ask) {
   if (auto known = ask->query.only({"at"}); !known) return ask->refuse(known.error());
   const auto at = ask->query.number("at");
   if (!at) return ask->refuse(at.error());
-  read(ask, [ask, at = *at](runtime::Runtime::Read& read) {
+  read(ask, [this, alive = std::weak_ptr(alive_), ask, at = *at](runtime::Runtime::Read& read) {
+    if (!alive.lock()) return;
     const std::uint64_t last = read.events.empty() ? 0 : read.events.back().seq;
     const std::uint64_t seq = at.value_or(last);
     if (seq < 1 || seq > last) {
       return ask->refuse({Code::input_invalid, "\"at\" must be from 1 to " + std::to_string(last) +
                                                    ", the last event of this job"});
     }
-    auto body = replay_body(read, seq);
-    if (!body) return ask->refuse(body.error());
-    ask->answer(200, std::move(*body));
+    const auto body = std::make_shared<ReplayBody>(std::move(read), seq);
+    async::in_portions(
+        loop_, steady_, [body] { return body->next(); },
+        [ask, body, turn = ask->turn.lock()] {
+          auto state = body->take();
+          if (!state) return ask->refuse(state.error());
+          ask->answer(200, std::move(*state));
+        });
   });
 }
 

@@ -9,7 +9,6 @@
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/trace.h"
-#include "engine/verify.h"
 #include "engine/view.h"
 #include "runtime/redact.h"
 #include "runtime/row.h"
@@ -68,65 +67,83 @@ Value trace_body(const runtime::Runtime::Read& read) {
   return engine::trace_view(read.state, read.events);
 }
 
-Result<Value> replay_body(const runtime::Runtime::Read& read, std::uint64_t seq) {
-  std::vector<Event> events;
-  for (const Event& event : read.events) {
-    if (event.seq <= seq) events.push_back(event);
-  }
-  AE_ASSIGN(const engine::State state,
-            engine::fold(read.state.job, events, engine::compile_each_time()));
-  return engine::state_view(state).with("at", seq);
+ReplayBody::ReplayBody(runtime::Runtime::Read&& read, std::uint64_t seq)
+    : read_(std::move(read)),
+      seq_(seq),
+      folding_(read_.row.id, std::span(read_.events).first(seq), engine::compile_each_time()) {}
+
+Result<Value> ReplayBody::take() {
+  AE_ASSIGN(const engine::State state, std::move(folding_).take());
+  return engine::state_view(state).with("at", seq_);
 }
 
-Value verify_body(const JobId& job, const store::Loaded& loaded,
-                  const std::vector<PublicKey>& keys) {
-  const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
-    for (const Blob& blob : loaded.blobs) {
-      if (blob.hash == hash) return blob.bytes;
-    }
+VerifyBody::VerifyBody(const JobId& job, store::Loaded&& loaded, std::vector<PublicKey> keys)
+    : loaded_(std::move(loaded)), input_{.job = job} {
+  input_.keys = std::move(keys);
+  for (const Blob& blob : loaded_.blobs) blobs_.emplace(blob.hash, &blob.bytes);
+}
+
+bool VerifyBody::next() {
+  if (opened_ < loaded_.commits.size() && !input_.refused) {
+    open_commit(loaded_.commits[opened_++]);
+    return true;
+  }
+  if (!verifying_) {
+    complete();
+    verifying_.emplace(input_, plans_);
+    return true;
+  }
+  return verifying_->next();
+}
+
+void VerifyBody::open_commit(const std::string& bytes) {
+  auto opened = open(input_.job, bytes, head_, [&](const Hash& hash) -> Result<std::string> {
+    if (const auto blob = blobs_.find(hash); blob != blobs_.end()) return *blob->second;
     return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
-  };
-  engine::VerifyInput input{.job = job};
-  Hash head;
-  for (const std::string& bytes : loaded.commits) {
-    auto opened = open(job, bytes, head, blobs);
-    if (!opened) {
-      input.refused = opened.error();
-      break;
-    }
-    head = opened->head;
-    for (Event& event : opened->events) input.events.push_back(std::move(event));
+  });
+  if (!opened) {
+    input_.refused = opened.error();
+    return;
   }
-  input.last_seq = loaded.row.last_seq;
-  input.head = loaded.row.head;
-  input.row = {.status = loaded.row.status,
-               .agent = loaded.row.agent,
-               .idempotency_key = loaded.row.idempotency_key,
-               .labels = loaded.row.labels,
-               .created_at = loaded.row.created_at,
-               .request_hash = loaded.request_hash,
-               .of_the_request = input.events.empty()
-                                     ? std::nullopt
-                                     : runtime::request_hash_of(input.events.front()),
-               .commits = loaded.commit_count,
-               .commits_read = loaded.commits.size()};
-  for (const store::EffectRow& row : loaded.effects) {
-    input.effects.push_back({row.invocation, row.try_no, row.record});
+  head_ = opened->head;
+  for (Event& event : opened->events) input_.events.push_back(std::move(event));
+}
+
+void VerifyBody::complete() {
+  input_.last_seq = loaded_.row.last_seq;
+  input_.head = loaded_.row.head;
+  input_.row = {.status = loaded_.row.status,
+                .agent = loaded_.row.agent,
+                .idempotency_key = loaded_.row.idempotency_key,
+                .labels = loaded_.row.labels,
+                .created_at = loaded_.row.created_at,
+                .request_hash = loaded_.request_hash,
+                .of_the_request = input_.events.empty()
+                                      ? std::nullopt
+                                      : runtime::request_hash_of(input_.events.front()),
+                .commits = loaded_.commit_count,
+                .commits_read = loaded_.commits.size()};
+  for (const store::EffectRow& row : loaded_.effects) {
+    input_.effects.push_back({row.invocation, row.try_no, row.record});
   }
-  for (const store::LedgerRow& row : loaded.ledger) {
-    input.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
+  for (const store::LedgerRow& row : loaded_.ledger) {
+    input_.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
   }
-  for (const store::InboxEntry& entry : loaded.inbox) input.inbox.emplace_back(entry.id, entry.act);
-  if (loaded.checkpoint) input.checkpoint.emplace(loaded.checkpoint->seq, loaded.checkpoint->bytes);
-  input.signed_head = loaded.signed_head;
-  input.keys = keys;
+  for (const store::InboxEntry& entry : loaded_.inbox) {
+    input_.inbox.emplace_back(entry.id, entry.act);
+  }
+  if (loaded_.checkpoint) {
+    input_.checkpoint.emplace(loaded_.checkpoint->seq, loaded_.checkpoint->bytes);
+  }
+  input_.signed_head = loaded_.signed_head;
+}
+
+Value VerifyBody::take() {
   std::vector<Value> redacted;
-  for (const runtime::ValueName& name : runtime::redacted_values(input.events)) {
+  for (const runtime::ValueName& name : runtime::redacted_values(input_.events)) {
     redacted.push_back(Value::object({{"field", name.field}, {"seq", name.seq}}));
   }
-  return engine::verify(input, engine::compile_each_time())
-      .to_json()
-      .with("redacted", Value::array(std::move(redacted)));
+  return verifying_->take().to_json().with("redacted", Value::array(std::move(redacted)));
 }
 
 }  // namespace ae::api

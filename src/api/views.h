@@ -1,15 +1,23 @@
 // Views: the bodies of the routes that look at one job. They only put engine's views and the store's rows together.
 //
-// Threads: pure functions.
+// Threads: pure functions and values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/sign.h"
 #include "core/value.h"
+#include "engine/state.h"
+#include "engine/verify.h"
 #include "runtime/runtime.h"
+#include "store/store.h"
 
 namespace ae::api {
 
@@ -17,10 +25,47 @@ namespace ae::api {
 // nothing answers it any more.
 Value job_body(const runtime::Runtime::Read& read, Instant now);
 Value trace_body(const runtime::Runtime::Read& read);
-// Fails with log_corrupt. REQUIRES: 1 <= seq <= the last.
-Result<Value> replay_body(const runtime::Runtime::Read& read, std::uint64_t seq);
-// Says what is wrong, instead of failing. `keys`: whose signatures count.
-Value verify_body(const JobId& job, const store::Loaded& loaded,
-                  const std::vector<PublicKey>& keys = {});
+
+// Bodies that evaluate the expressions of a log again are made in portions (async/portions.h): `next` until it returns
+// false, then `take`.
+
+// The state of the job at an event. REQUIRES: 1 <= seq <= the last.
+class ReplayBody {
+ public:
+  ReplayBody(runtime::Runtime::Read&& read, std::uint64_t seq);
+  ReplayBody(const ReplayBody&) = delete;
+  ReplayBody& operator=(const ReplayBody&) = delete;
+
+  bool next() { return folding_.next(); }
+  Result<Value> take();  // fails with log_corrupt
+
+ private:
+  const runtime::Runtime::Read read_;
+  const std::uint64_t seq_;
+  engine::Folding folding_;
+};
+
+// The proofs of a job. What is wrong is in the body; making it does not fail. `keys`: whose signatures count.
+class VerifyBody {
+ public:
+  VerifyBody(const JobId& job, store::Loaded&& loaded, std::vector<PublicKey> keys);
+  VerifyBody(const VerifyBody&) = delete;
+  VerifyBody& operator=(const VerifyBody&) = delete;
+
+  bool next();
+  Value take();
+
+ private:
+  void open_commit(const std::string& bytes);
+  void complete();
+
+  const store::Loaded loaded_;
+  const engine::PlanSource plans_ = engine::compile_each_time();
+  engine::VerifyInput input_;
+  std::map<Hash, const std::string*> blobs_;  // of `loaded_`
+  std::size_t opened_ = 0;                    // commits
+  Hash head_;
+  std::optional<engine::Verifying> verifying_;
+};
 
 }  // namespace ae::api

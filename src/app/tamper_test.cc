@@ -181,8 +181,11 @@ store::Loaded load(TestLoop& loop, store::Store& store, const char* job) {
 }
 
 std::vector<PublicKey> keys() { return {signing_key().public_key()}; }
-Value verified(const char* job, const store::Loaded& loaded) {
-  return api::verify_body(JobId(job), loaded, keys());
+Value verified(const char* job, const store::Loaded& loaded, std::vector<PublicKey> by = keys()) {
+  api::VerifyBody body(JobId(job), store::Loaded(loaded), std::move(by));
+  while (body.next()) {
+  }
+  return body.take();
 }
 
 // The detail of the first proof that does not hold; "" when all do.
@@ -375,7 +378,7 @@ AE_TEST("tamper/a tail that was taken away with all its traces is found by the s
     store::Loaded loaded = shortened(stored.done, left);
     EXPECT_EQ(verified("done", loaded).text("head"), "truncated") << left;
     EXPECT_EQ(verified("done", loaded)["ok"], Value(false)) << left;
-    EXPECT_EQ(api::verify_body(JobId("done"), loaded).text("head"), "truncated") << left;
+    EXPECT_EQ(verified("done", loaded, {}).text("head"), "truncated") << left;
     // Without the signature nobody can know.
     loaded.signed_head.reset();
     EXPECT_EQ(verified("done", loaded).text("head"), "unsigned") << left;
@@ -386,17 +389,15 @@ AE_TEST("tamper/a tail that was taken away with all its traces is found by the s
 
 AE_TEST("tamper/whose signature it is, matters") {
   const Stored stored(Durability::fused);
-  const Value no_key = api::verify_body(JobId("done"), stored.done);
+  const Value no_key = verified("done", stored.done, {});
   EXPECT_EQ(no_key.text("head"), "unknown_key");
   EXPECT_EQ(no_key["ok"], Value(true));
   EXPECT_EQ(no_key["signature"].text("key_id"), signing_key().public_key().id());
   const SigningKey other = SigningKey::from_seed({8});
-  const Value by_other = api::verify_body(JobId("done"), stored.done, {other.public_key()});
+  const Value by_other = verified("done", stored.done, {other.public_key()});
   EXPECT_EQ(by_other.text("head"), "unknown_key");
   EXPECT_EQ(by_other["ok"], Value(false));
-  EXPECT_EQ(
-      api::verify_body(JobId("done"), stored.done, {other.public_key(), keys()[0]}).text("head"),
-      "intact");
+  EXPECT_EQ(verified("done", stored.done, {other.public_key(), keys()[0]}).text("head"), "intact");
   // The signed head of another job.
   store::Loaded loaded = stored.done;
   loaded.signed_head = R"({"count":3,"hash":")" + std::string(64, 'a') +

@@ -8,17 +8,24 @@
 
 namespace ae::engine {
 
+Folding::Folding(const JobId& job, std::span<const Event> events, PlanSource plans)
+    : left_(events), plans_(std::move(plans)) {
+  state_->job = job;
+}
+
+bool Folding::next() {
+  if (left_.empty() || !state_) return false;
+  Status applied = apply(*state_, left_.front(), plans_);
+  left_ = left_.subspan(1);
+  if (!applied) state_ = std::unexpected(std::move(applied).error());
+  return true;
+}
+
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans) {
-  Result<State> state(std::in_place);  // what is returned, in its place
-  state->job = job;
-  for (const Event& event : events) {
-    Status applied = apply(*state, event, plans);
-    if (!applied) {
-      state = std::unexpected(std::move(applied).error());
-      break;
-    }
+  Folding folding(job, events, plans);
+  while (folding.next()) {
   }
-  return state;
+  return std::move(folding).take();
 }
 
 PlanSource compile_each_time() {

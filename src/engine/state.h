@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -523,5 +524,18 @@ Status apply(State& state, const EventDraft& event, Instant created_at, const Pl
 Status apply(State& state, const Event& event, const PlanSource& plans);
 
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans);
+
+// The same, one event at a time: applying an event may evaluate expressions. Borrows the events.
+class Folding {
+ public:
+  Folding(const JobId& job, std::span<const Event> events, PlanSource plans);
+  bool next();  // false: no event is left, or one could not be applied
+  Result<State> take() && { return std::move(state_); }
+
+ private:
+  Result<State> state_{std::in_place};
+  std::span<const Event> left_;
+  PlanSource plans_;
+};
 
 }  // namespace ae::engine

@@ -117,17 +117,21 @@ std::string inbox_fault(const JobId& job,
   return {};
 }
 
+}  // namespace
+
 class Verifier {
  public:
-  Verifier(const VerifyInput& input, const PlanSource& plans) : in_(input), plans_(plans) {}
-  Verification run();
+  Verifier(const VerifyInput& input, const PlanSource& plans);
+  bool next();
+  Verification take();
 
  private:
-  void walk();
+  void look_at(const Event& event);
+  void end_walk();
   std::string compare_checkpoint(const Event& event) const;
   std::string compare_doubts(const Event& event) const;
-  void conclude_replay(const std::string& wrong);
-  void conclude_ledger(LedgerProof& ledger, std::string wrong);
+  void conclude_replay();
+  void conclude_ledger();
   void note_ends(const Event& event);
   void execution_hash();
   void signature(Chain& chain);
@@ -141,7 +145,12 @@ class Verifier {
   const PlanSource& plans_;
   Verification out_;
   State state_;
-  std::size_t commands_ = 0;
+  LedgerProof ledger_{in_.job};
+  ReplayProof replay_;
+  std::string ledger_wrong_, replay_wrong_;
+  std::size_t next_ = 0;  // of the events
+  bool walked_ = false;
+  std::optional<Folding> again_;
   std::vector<std::string> plans_seen_;  // their hashes, in order
   struct End {
     std::string step, path, result_type;
@@ -181,48 +190,46 @@ std::string Verifier::compare_doubts(const Event& event) const {
   return at(event) + " lists other calls in doubt than the log leaves unknown";
 }
 
-void Verifier::walk() {
-  LedgerProof ledger(in_.job);
-  ReplayProof replay;
-  std::string ledger_wrong, replay_wrong;
-  state_.job = in_.job;
-  out_.state_machine.detail = counted(in_.events.size(), "event") + " in a legal order";
-  for (const Event& event : in_.events) {
-    if (ledger_wrong.empty()) ledger_wrong = ledger.event(event);
-    if (ledger_wrong.empty()) ledger_wrong = compare_doubts(event);
-    if (replay_wrong.empty() && state_.plan) replay_wrong = replay.before(state_, event);
-    auto applied = apply(state_, event, plans_);
-    if (!applied) {
-      out_.state_machine = broken(applied.error().message);
-      if (replay_wrong.empty()) replay_wrong = "nothing can be replayed past a " + at(event);
-      break;
-    }
-    note_ends(event);
-    if (replay_wrong.empty()) replay_wrong = ReplayProof::after(state_, event);
-    if (replay_wrong.empty()) replay_wrong = compare_checkpoint(event);
+// One event of the walk.
+void Verifier::look_at(const Event& event) {
+  if (ledger_wrong_.empty()) ledger_wrong_ = ledger_.event(event);
+  if (ledger_wrong_.empty()) ledger_wrong_ = compare_doubts(event);
+  if (replay_wrong_.empty() && state_.plan) replay_wrong_ = replay_.before(state_, event);
+  auto applied = apply(state_, event, plans_);
+  if (!applied) {
+    out_.state_machine = broken(applied.error().message);
+    if (replay_wrong_.empty()) replay_wrong_ = "nothing can be replayed past a " + at(event);
+    return;
   }
-  if (in_.checkpoint && replay_wrong.empty() && in_.checkpoint->first > in_.events.size()) {
-    replay_wrong = "the checkpoint is of event " + std::to_string(in_.checkpoint->first) +
-                   ", which the log does not have";
-  }
-  commands_ = replay.commands();
-  conclude_ledger(ledger, std::move(ledger_wrong));
-  conclude_replay(replay_wrong);
+  note_ends(event);
+  if (replay_wrong_.empty()) replay_wrong_ = ReplayProof::after(state_, event);
+  if (replay_wrong_.empty()) replay_wrong_ = compare_checkpoint(event);
 }
 
-void Verifier::conclude_ledger(LedgerProof& ledger, std::string wrong) {
-  if (wrong.empty()) wrong = ledger.at_end();
-  if (wrong.empty()) wrong = ledger.effects(in_.effects);
-  if (wrong.empty()) wrong = ledger.entries(in_.ledger);
-  if (wrong.empty()) wrong = ledger.missing(in_);
+void Verifier::end_walk() {
+  walked_ = true;
+  if (in_.checkpoint && replay_wrong_.empty() && in_.checkpoint->first > in_.events.size()) {
+    replay_wrong_ = "the checkpoint is of event " + std::to_string(in_.checkpoint->first) +
+                    ", which the log does not have";
+  }
+  conclude_ledger();
+  if (replay_wrong_.empty()) again_.emplace(in_.job, in_.events, plans_);
+}
+
+void Verifier::conclude_ledger() {
+  std::string wrong = std::move(ledger_wrong_);
+  if (wrong.empty()) wrong = ledger_.at_end();
+  if (wrong.empty()) wrong = ledger_.effects(in_.effects);
+  if (wrong.empty()) wrong = ledger_.entries(in_.ledger);
+  if (wrong.empty()) wrong = ledger_.missing(in_);
   if (wrong.empty()) wrong = inbox_fault(in_.job, in_.inbox);
-  out_.pending = ledger.pending();
+  out_.pending = ledger_.pending();
   if (!wrong.empty()) {
     out_.ledger = broken("ledger: derived; " + wrong);
     return;
   }
-  std::string detail = "ledger: derived; " + counted(ledger.invocations(), "invocation") + ", " +
-                       std::to_string(ledger.tries()) + (ledger.tries() == 1 ? " try" : " tries");
+  std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "invocation") + ", " +
+                       std::to_string(ledger_.tries()) + (ledger_.tries() == 1 ? " try" : " tries");
   if (state_.blind_gone) detail += ", " + std::string(kBlindGone);
   if (!in_.effects.empty()) detail += ", " + counted(in_.effects.size(), "effect") + " agree";
   if (out_.pending.empty()) {
@@ -237,23 +244,23 @@ void Verifier::conclude_ledger(LedgerProof& ledger, std::string wrong) {
   out_.ledger = {true, std::move(detail)};
 }
 
-void Verifier::conclude_replay(const std::string& wrong) {
-  if (!wrong.empty()) {
+void Verifier::conclude_replay() {
+  if (!replay_wrong_.empty()) {
     // What an expression read may have been taken out; then only a complete log can prove more.
     if (out_.state_machine.ok && any_redacted()) {
       out_.replay = {true, "values are redacted: arguments and branches cannot all be compared"};
       if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
       return;
     }
-    out_.replay = broken(wrong);
+    out_.replay = broken(replay_wrong_);
     return;
   }
-  const auto again = fold(in_.job, in_.events, plans_);
+  const auto again = std::move(*again_).take();
   if (!again || !(state_view(*again) == state_view(state_))) {
     out_.replay = broken("folding the log twice gives two states");
     return;
   }
-  out_.replay = {true, counted(commands_, "command") +
+  out_.replay = {true, counted(replay_.commands(), "command") +
                            " where the plan asks for them, with the arguments it gives"};
   if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
 }
@@ -341,19 +348,38 @@ void Verifier::compare_row() {
   differs("labels", canonical(Value::object(std::move(labels))), canonical(logged));
 }
 
-Verification Verifier::run() {
+Verifier::Verifier(const VerifyInput& input, const PlanSource& plans) : in_(input), plans_(plans) {
   Chain chain = chain_of(in_);
   signature(chain);
   out_.event_chain = std::move(chain.proof);
   out_.head = std::move(chain.head);
   if (!in_.events.empty()) out_.root_hash_hex = to_hex(in_.events.back().hash);
-  walk();
+  state_.job = in_.job;
+  out_.state_machine.detail = counted(in_.events.size(), "event") + " in a legal order";
+}
+
+bool Verifier::next() {
+  if (next_ < in_.events.size() && out_.state_machine.ok) {
+    look_at(in_.events[next_++]);
+    return true;
+  }
+  if (!walked_) {
+    end_walk();
+    return true;
+  }
+  return again_ && again_->next();
+}
+
+Verification Verifier::take() {
+  conclude_replay();
   compare_row();
   execution_hash();
   out_.ok = out_.event_chain.ok && out_.execution_hash.ok && out_.ledger.ok && out_.replay.ok &&
             out_.state_machine.ok;
   return std::move(out_);
 }
+
+namespace {
 
 Value proof_json(const Proof& proof) {
   return Value::object({{"detail", proof.detail}, {"ok", proof.ok}});
@@ -372,8 +398,17 @@ Value Verification::to_json() const {
   return Value::object({{"head", head}, {"ok", ok}, {"proofs", proofs}, {"signature", signature}});
 }
 
+Verifying::Verifying(const VerifyInput& input, const PlanSource& plans)
+    : verifier_(std::make_unique<Verifier>(input, plans)) {}
+Verifying::~Verifying() = default;
+bool Verifying::next() { return verifier_->next(); }
+Verification Verifying::take() { return verifier_->take(); }
+
 Verification verify(const VerifyInput& input, const PlanSource& plans) {
-  return Verifier(input, plans).run();
+  Verifying verifying(input, plans);
+  while (verifying.next()) {
+  }
+  return verifying.take();
 }
 
 }  // namespace ae::engine

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -101,5 +102,18 @@ struct Verification {
 };
 
 Verification verify(const VerifyInput& input, const PlanSource& plans);
+
+// The same, one event at a time: evaluating the expressions of a log can take long. Borrows both.
+class Verifier;  // verify.cc
+class Verifying {
+ public:
+  Verifying(const VerifyInput& input, const PlanSource& plans);
+  ~Verifying();
+  bool next();          // false: nothing is left to do
+  Verification take();  // REQUIRES: `next` returned false
+
+ private:
+  std::unique_ptr<Verifier> verifier_;
+};
 
 }  // namespace ae::engine

@@ -1,14 +1,52 @@
 // Reading a job's log back from the store.
-#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "core/seal.h"
 #include "engine/checkpoint.h"
+#include "runtime/log_opening.h"
 #include "runtime/resting.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
+
+LogOpening::LogOpening(const JobId& job, const store::Loaded& loaded, KnownValue known,
+                       std::uint64_t seq, const Hash& head)
+    : job_(job), loaded_(loaded), known_(std::move(known)), seq_(seq), head_(head) {
+  for (const Blob& blob : loaded.blobs) blobs_.emplace(blob.hash, &blob.bytes);
+}
+
+bool LogOpening::next() {
+  if (opened_ == loaded_.commits.size() || !status_) return false;
+  status_ = open_commit(loaded_.commits[opened_++]);
+  return true;
+}
+
+Status LogOpening::open_commit(const std::string& bytes) {
+  const BlobSource blobs = [this](const Hash& hash) -> Result<std::string> {
+    if (const auto blob = blobs_.find(hash); blob != blobs_.end()) return *blob->second;
+    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+  };
+  AE_ASSIGN(Opened opened, open(job_, bytes, head_, blobs, known_));
+  head_ = opened.head;
+  if (opened.first_seq != seq_ + 1) {
+    return fail(Code::log_corrupt, "event " + std::to_string(seq_ + 1) + " is missing");
+  }
+  seq_ = opened.last_seq;
+  for (Event& event : opened.events) events_.push_back(std::move(event));
+  return {};
+}
+
+Result<std::vector<Event>> LogOpening::take() {
+  AE_TRY(status_);
+  if (seq_ == 0) return fail(Code::log_corrupt, "the job has no events");
+  if (seq_ != loaded_.row.last_seq || head_ != loaded_.row.head) {
+    return fail(Code::log_corrupt, "the log ends at event " + std::to_string(seq_) +
+                                       ", the job's row says " +
+                                       std::to_string(loaded_.row.last_seq));
+  }
+  return std::move(events_);
+}
 
 namespace {
 
@@ -24,25 +62,11 @@ BlobSource blobs_of(const store::Loaded& loaded) {
 
 // What follows event `seq`, whose hash is `head`.
 Result<std::vector<Event>> open_from(const JobId& job, const store::Loaded& loaded,
-                                     std::uint64_t seq, Hash head, const KnownValue& known) {
-  const BlobSource blobs = blobs_of(loaded);
-  std::vector<Event> events;
-  for (const std::string& bytes : loaded.commits) {
-    AE_ASSIGN(Opened opened, open(job, bytes, head, blobs, known));
-    head = opened.head;
-    if (opened.first_seq != seq + 1) {
-      return fail(Code::log_corrupt, "event " + std::to_string(seq + 1) + " is missing");
-    }
-    seq = opened.last_seq;
-    for (Event& event : opened.events) events.push_back(std::move(event));
+                                     std::uint64_t seq, const Hash& head, const KnownValue& known) {
+  LogOpening opening(job, loaded, known, seq, head);
+  while (opening.next()) {
   }
-  if (seq == 0) return fail(Code::log_corrupt, "the job has no events");
-  if (seq != loaded.row.last_seq || head != loaded.row.head) {
-    return fail(Code::log_corrupt, "the log ends at event " + std::to_string(seq) +
-                                       ", the job's row says " +
-                                       std::to_string(loaded.row.last_seq));
-  }
-  return events;
+  return opening.take();
 }
 
 }  // namespace

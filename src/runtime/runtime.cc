@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "async/point.h"
+#include "async/portions.h"
 #include "core/bytes.h"
 #include "core/json.h"
 #include "core/redacted.h"
@@ -14,6 +15,7 @@
 #include "engine/beside.h"
 #include "engine/head.h"
 #include "runtime/death.h"
+#include "runtime/log_opening.h"
 #include "runtime/row.h"
 #include "runtime/sayings.h"
 
@@ -668,17 +670,52 @@ void Runtime::commit_surely(std::shared_ptr<store::Batch> batch,
 
 // ---------------------------------------------------------------- acting
 
+// One reading of a whole log: opens its commits, then folds its events.
+struct Runtime::Reading {
+  Reading(const JobId& job, store::Loaded&& all, const engine::PlanCache& cache,
+          async::Done<Result<Read>> answer)
+      : loaded(std::move(all)),
+        plans(cache),
+        opening(job, loaded, plans.known()),
+        done(std::move(answer)) {}
+
+  bool next() {
+    if (folding) return folding->next();
+    if (opening.next()) return true;
+    opened = opening.take();
+    if (opened) folding.emplace(loaded.row.id, *opened, plans.source());
+    return opened.has_value();
+  }
+  Result<Read> take() {
+    if (!opened) return std::unexpected(opened.error());
+    AE_ASSIGN(engine::State state, std::move(*folding).take());
+    return Read{std::move(loaded.row), std::move(*opened), std::move(state),
+                std::move(loaded.effects), std::move(loaded.inbox)};
+  }
+
+  store::Loaded loaded;
+  const engine::PlanCache& plans;
+  LogOpening opening;
+  Result<std::vector<Event>> opened;
+  std::optional<engine::Folding> folding;
+  async::Done<Result<Read>> done;
+};
+
 void Runtime::read(JobId job, async::Done<Result<Read>> done) {
-  world_.store.load(job, 1,
-                    [this, job, done = std::move(done)](Result<store::Loaded> loaded) mutable {
-                      if (!loaded) return done(std::unexpected(loaded.error()));
-                      auto events = open_log(job, *loaded, plans_.known());
-                      if (!events) return done(std::unexpected(events.error()));
-                      auto state = engine::fold(job, *events, plans_.source());
-                      if (!state) return done(std::unexpected(state.error()));
-                      done(Read{std::move(loaded->row), std::move(*events), std::move(*state),
-                                std::move(loaded->effects), std::move(loaded->inbox)});
-                    });
+  world_.store.load(
+      job, 1,
+      [this, alive = handle(), job, done = std::move(done)](Result<store::Loaded> loaded) mutable {
+        if (!loaded) return done(std::unexpected(loaded.error()));
+        if (alive.expired()) return;
+        const auto reading =
+            std::make_shared<Reading>(job, std::move(*loaded), plans_, std::move(done));
+        async::in_portions(
+            world_.loop, world_.steady,
+            [reading, alive] { return !alive.expired() && reading->next(); },
+            [reading, alive] {
+              if (!alive.expired()) reading->done(reading->take());
+            });
+      });
 }
 
 void Runtime::read_state(JobId job, async::Done<Result<Read>> done) {

@@ -217,6 +217,7 @@ class Runtime : private HolderHost {
   void look_ahead();
   void heartbeat();
   void announce(Duration lasts);
+  struct Reading;
   struct Acting;
   void look(const JobId& job, std::optional<Rested> rested, async::Done<Result<Read>> done);
   void keep_resting(const JobId& job, Read&& read);

@@ -1,0 +1,47 @@
+// LogOpening: opens the commits of a loaded log one at a time, for decoding a long log takes long.
+//
+// Threads: a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/event.h"
+#include "core/hash.h"
+#include "core/ids.h"
+#include "core/seal.h"
+#include "store/store.h"
+
+namespace ae::runtime {
+
+class LogOpening {
+ public:
+  // Of what follows event `seq`, whose hash is `head`. Borrows `loaded`.
+  LogOpening(const JobId& job, const store::Loaded& loaded, KnownValue known, std::uint64_t seq = 0,
+             const Hash& head = {});
+  LogOpening(const LogOpening&) = delete;
+  LogOpening& operator=(const LogOpening&) = delete;
+
+  bool next();  // false: no commit is left, or one could not be opened
+  // Fails with log_corrupt, needs_version. REQUIRES: `next` returned false.
+  Result<std::vector<Event>> take();
+
+ private:
+  Status open_commit(const std::string& bytes);
+
+  const JobId job_;
+  const store::Loaded& loaded_;
+  const KnownValue known_;
+  std::map<Hash, const std::string*> blobs_;  // of `loaded_`
+  std::size_t opened_ = 0;                    // commits
+  std::uint64_t seq_;
+  Hash head_;
+  Status status_;
+  std::vector<Event> events_;
+};
+
+}  // namespace ae::runtime
