@@ -2,6 +2,7 @@
 // one `resolve` brings the job to its end, and the terminal event lists exactly the calls whose outcome stayed unknown.
 #include <set>
 
+#include "engine/beside.h"
 #include "engine/given_job_test.h"
 #include "engine/loop_job_test.h"
 #include "engine/trace.h"
