@@ -128,6 +128,11 @@ def a_plan_of_a_model_that_makes_such_a_value_fails_its_job():
         desk.close()
 
 
+def state_of(pid):
+    """The state of a process as /proc names it: T = stopped."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(") ", 1)[1][0]
+
+
 @test
 def a_second_signal_ends_a_process_whose_loop_is_busy():
     with home() as h:
@@ -135,6 +140,7 @@ def a_second_signal_ends_a_process_whose_loop_is_busy():
         server = Server(h)
         # Stopped, it is as busy as a process can be: both signals arrive before its loop runs again.
         os.kill(server.process.pid, signal.SIGSTOP)
+        until(lambda: state_of(server.process.pid) == "T")
         os.kill(server.process.pid, signal.SIGINT)
         os.kill(server.process.pid, signal.SIGTERM)
         os.kill(server.process.pid, signal.SIGCONT)

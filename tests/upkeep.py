@@ -46,7 +46,7 @@ def schema(path):
                         "pragma_table_xinfo(m.name) c WHERE m.type = 'table'")
     indexes = sql(path, "SELECT name, tbl_name, sql FROM sqlite_schema WHERE type <> 'table'")
     how = sql(path, "SELECT name, wr, strict FROM pragma_table_list WHERE type = 'table'")
-    meta = sql(path, "SELECT key FROM meta")
+    meta = sql(path, "SELECT key FROM meta WHERE key <> 'audit_head'")  # written with the first audit entry
     layout = sql(path, "PRAGMA user_version") + sql(path, "PRAGMA application_id")
     return sorted(columns, key=str), sorted((n, t, re.sub(r"\s+", " ", s or "")) for n, t, s in indexes), sorted(how), \
         sorted(meta), layout

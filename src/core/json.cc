@@ -601,6 +601,8 @@ void write_canonical(const Value& value, std::string& out) {
 
 std::string canonical(const Value& value) {
   std::string out;
+  // At least this long, without escapes. A text that grows by doubling takes up to three times its length meanwhile.
+  if (const auto least = value.extent().bytes; least < Value::kExtentMax) out.reserve(least + 1);
   write_canonical(value, out);
   return out;
 }

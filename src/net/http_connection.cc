@@ -417,6 +417,8 @@ void HttpConnection::keep(std::string bytes) {
     out_since_ = now_us();
     out_written_ = 0;
   }
+  // A text that grew while it was made has up to as much again to spare, for as long as the client needs to read it.
+  if (bytes.size() > server_->options.answer_small) bytes.shrink_to_fit();
   out_bytes_ += bytes.size();
   kept_ += bytes.size();
   server_->out_bytes += bytes.size();

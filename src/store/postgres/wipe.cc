@@ -111,6 +111,7 @@ class Wiping {
       if (answers[0].empty()) return {};
       if (Clock::now() >= until) {
         std::vector<std::string> older;
+        older.reserve(static_cast<std::size_t>(answers[0].size()));
         for (int i = 0; i < answers[0].size(); ++i) older.push_back(answers[0].text(i, 0));
         left_.push_back({kWhat, "old rows of the tables",
                          "they may still be visible to what began before (" + named(older) +
