@@ -56,7 +56,7 @@ def environment(build):
     env = dict(os.environ)
     env["AETHERIS_ROOT"] = str(ROOT)
     env["AETHERIS_BIN"] = str(ROOT / build / "aetheris")
-    # The programs that the packages brought. A version manager's wrapper of python3 costs half a second of CPU a start.
+    # The programs of the packages: a version manager's wrapper of python3 starts a shell each time.
     env["PATH"] = f"/usr/bin:{env['PATH']}"
     env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
     env.setdefault("ASAN_OPTIONS", "detect_stack_use_after_return=1")
