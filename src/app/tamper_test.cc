@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <filesystem>
 #include <functional>
@@ -153,8 +154,10 @@ class Maker {
   }
   // Goes on until the job stands so, and its log has come to rest.
   void settle(const char* id, std::string_view status) {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     std::uint64_t last = 0;
-    for (int i = 0, same = 0; i < 2000 && same < 20; ++i) {
+    for (int same = 0; same < 20;) {
+      AE_CHECK(std::chrono::steady_clock::now() < give_up, id);
       loop_.advance(std::chrono::milliseconds(1));
       const auto loaded = loop_.await<Result<store::Loaded>>(
           [&](auto done) { store_.load(JobId(id), 1, std::move(done)); });

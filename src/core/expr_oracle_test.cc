@@ -472,7 +472,8 @@ class Generator {
       case 5:
         return path();
       case 6:
-        return "if " + truth(d - 1) + " then " + any(d - 1) + " else " + any(d - 1) + " end";
+        // In parentheses: jq 1.6 takes no `[]` behind `end`.
+        return paren("if " + truth(d - 1) + " then " + any(d - 1) + " else " + any(d - 1) + " end");
       case 7:
         return paren(paren(any(d - 1)) + " // " + paren(any(d - 1)));
       default:
@@ -568,10 +569,10 @@ class Generator {
       case 3:
         return paren(array(d - 1) + " | map(" + any(d - 1) + ")");
       case 4:
-        return paren(
-            array(d - 1) + " | " +
-            one_of({"sort", "unique", "reverse", "flatten", "sort_by(type)", ".[1:]", ".[:-1]",
-                    "group_by(type)", "unique_by(type)", "map(select(. != null))"}));
+        return paren(array(d - 1) + " | " +
+                     one_of({"sort", "unique", "[.[]] | reverse",  // jq 1.6 reverses no text
+                             "flatten", "sort_by(type)", ".[1:]", ".[:-1]", "group_by(type)",
+                             "unique_by(type)", "map(select(. != null))"}));
       case 5:
         return "[" + array(d - 1) + "[] | " + any(d - 1) + "]";
       case 6:

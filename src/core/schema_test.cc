@@ -255,11 +255,12 @@ AE_TEST_SLOW("core/schema/every keyword pays for what it walks") {
   EXPECT_GE(work_of(all("dependentSchemas", Value::object(dependents)), object), 100'000U);
   EXPECT_GE(work_of(all("propertyNames", true), object), 100'000U);
   EXPECT_GE(work_of(all("enum", Value::array(names)), Value(text_of(6'400, 1'000))), 100'000U);
-  EXPECT_GE(work_of(all("uniqueItems", true), Value::array(names)), 900'000U);
-  EXPECT_GE(work_of(all("items", all("multipleOf", 7e-300)),
+  EXPECT_GE(work_of(all("uniqueItems", true), Value::array(names)), 700'000U);  // it sorts
+  // Values that fit, because a check stops at a number of faults.
+  EXPECT_GE(work_of(all("items", all("multipleOf", 1e-300)),
                     Value::array(std::vector<Value>(1'000, Value(1e300)))),
             100'000U);
-  EXPECT_GE(work_of(all("items", all("pattern", "^k*$")), Value::array(names)), 100'000U);
+  EXPECT_GE(work_of(all("items", all("pattern", "^k*[0-9]*$")), Value::array(names)), 100'000U);
   EXPECT_GE(work_of(all("items", all("minLength", 1)), Value::array(names)), 100'000U);
   // Each of the subschemas notes which of the items it has looked at.
   const Value noting = Value::object(
