@@ -313,7 +313,8 @@ def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk)
         assert tries == ["1", "2", "3"][:len(tries)] and len(tries) == (3 if "3 times" in message else 1), tries
         assert job["error"] == {"code": code, "message": message}, (agent, job["error"])
         assert f"{code}: {message}" in stderr, stderr
-        for shown in (stderr, ok(desk.run("job", "t")).stdout, ok(desk.run("trace", "t")).stdout):
+        assert "aetheris retry t agents.yaml" in stderr and f"the server answered {answer}" in stderr, stderr
+        for shown in (ok(desk.run("job", "t")).stdout, ok(desk.run("trace", "t")).stdout):
             assert ("aetheris retry t" in shown) == (answer != 400) and f"the server answered {answer}" in shown, shown
     ask_stranger(desk, "anyway", 503, code=0)
     assert cases[0][3] in " ".join(ok(desk.run("trace", "t")).stdout.replace("│", "").split()), "told in full, and once"
@@ -323,11 +324,10 @@ def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk)
 
 def the_command_that_is_told_asks_again_once_the_provider_answers(desk):
     stderr, _, _ = ask_stranger(desk, "chat", "page")
-    words = stderr.split("aetheris retry ")[1].split()[0]
-    again = ok(desk.run("retry", words)).stdout.strip()
+    words = stderr.split("aetheris retry ")[1].splitlines()[0].split()
     stranger = Stranger("good")
     try:
-        done = ok(desk.run("run", "agents.yaml", "chat", "--job-id", again, STRANGER="http://" + stranger.host))
+        done = ok(desk.run("retry", *words, STRANGER="http://" + stranger.host))
     finally:
         stranger.close()
     assert "All of it." in done.stdout, done.stdout

@@ -246,7 +246,8 @@ class Api {
   Value job_json(const runtime::Runtime::Read& read);
   bool nobody_is_there() const { return owner_lives_ && !owner_lives_(); }
   Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
-  void created(Ask ask, const JobId& job, int status, bool input_erased = false);
+  // `more`: members of the body beside the job's.
+  void created(Ask ask, const JobId& job, int status, std::vector<Member> more = {});
   void exists(Ask ask, runtime::NewJobRequest wish);
   void fork_known(Ask ask, runtime::ForkRequest wish);
   void fork_new(Ask ask, runtime::ForkRequest wish);

@@ -643,6 +643,10 @@ AE_TEST("roles/a plan of one's own, which says what people are asked about, is f
   expect_problem(here.ask(request), 403, "forbidden");
   request.role = Role::admin;
   EXPECT_EQ(here.ask(request).status, 202);
+  request.path = {"api", "jobs", job, "retry"};
+  expect_problem(here.ask(request), 400, "input_invalid");  // it has not failed
+  request.role = Role::operator_;
+  expect_problem(here.ask(request), 403, "forbidden");
 }
 
 AE_TEST("api/a job is created, runs, and is shown") {

@@ -10,6 +10,22 @@ namespace {
 
 constexpr std::size_t kNamedMax = 5;  // effects in a sentence; the list has all
 
+// The nodes whose committed effects another plan need not carry over.
+Result<std::vector<std::string>> drop_of(const Fields& fields) {
+  std::vector<std::string> nodes;
+  const Value& drop = fields["drop"];
+  if (drop.is_null()) return nodes;
+  if (fields["task_graph"].is_null()) {
+    return fail(Code::input_invalid, "\"drop\" needs a \"task_graph\"");
+  }
+  if (!drop.is_array()) return fail(Code::input_invalid, "\"drop\" is a list of nodes");
+  for (const Value& node : drop.items()) {
+    if (!node.is_string()) return fail(Code::input_invalid, "\"drop\" is a list of nodes");
+    nodes.push_back(node.as_string());
+  }
+  return nodes;
+}
+
 Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fields) {
   runtime::ForkRequest wish;
   if (const auto context = trace_context(request.traceparent, request.tracestate)) {
@@ -24,6 +40,12 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
   }
   AE_TRY(fields.text("idempotency_key"));
   AE_ASSIGN(wish.idempotency_key, idempotency_key(request, fields.object()));
+  wish.task_graph = fields["task_graph"];
+  if (!wish.task_graph.is_null() && request.role != Role::admin) {
+    // A plan brings the rules of its tools along.
+    return std::unexpected(role_missing(request.role, {Role::admin}));
+  }
+  AE_ASSIGN(wish.drop, drop_of(fields));
   const Value& repeat = fields["repeat_effects"];
   bool fits = repeat.is_null() || repeat.is_bool() || repeat.is_array();
   if (repeat.is_bool()) wish.repeat_all = repeat.as_bool();
@@ -35,7 +57,7 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
   }
   if (!fits) {
     return fail(Code::input_invalid,
-                "\"repeat_effects\" is true, or a list of idempotency keys or step ids");
+                "\"repeat_effects\" is true, or a list of idempotency keys, step ids or nodes");
   }
   return wish;
 }
@@ -83,7 +105,8 @@ void Api::retry(Ask ask) {
   auto wish = [&]() -> Result<runtime::ForkRequest> {
     AE_TRY(ask->query.only({"wait"}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body, {"id", "idempotency_key", "repeat_effects"}));
+              Fields::parse(ask->request.body,
+                            {"drop", "id", "idempotency_key", "repeat_effects", "task_graph"}));
     return wish_of(ask->request, fields);
   }();
   if (!wish) return ask->refuse(wish.error());
@@ -109,6 +132,15 @@ void Api::fork_known(Ask ask, runtime::ForkRequest wish) {
         const bool same = from.text("job_id") == wish.origin.text &&
                           (wish.at == 0 || from["seq"] == Value(wish.at)) &&
                           (!wish.input || *wish.input == read->state.input);
+        if (same && !wish.task_graph.is_null() && read->state.plan) {
+          const auto plan = engine::Plan::compile(wish.task_graph);
+          if (!plan) return ask->refuse(plan.error());
+          if ((*plan)->hash != read->state.plan->hash) {
+            return ask->refuse({Code::already_exists,
+                                "the job " + wish.job.text +
+                                    " exists and has another plan; give the retry another id"});
+          }
+        }
         if (!same) {
           return ask->refuse({Code::already_exists, "the job " + wish.job.text +
                                                         " is another one, not this fork; give the "
@@ -152,7 +184,9 @@ void Api::make_fork(Ask ask, runtime::ForkRequest wish) {
       return ask->answer(http_status(error.code),
                          problem(error).with("effects", Value::array(made->repeated)));
     }
-    created(ask, made->created.job, made->created.existing ? 200 : 201);
+    std::vector<Member> more;
+    if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
+    created(ask, made->created.job, made->created.existing ? 200 : 201, std::move(more));
   });
 }
 

@@ -393,7 +393,11 @@ void Api::make_job(Ask ask) {
   }();
   if (!wish) return ask->refuse(wish.error());
   runtime_.create(*wish, [this, ask, wish = *wish](Result<runtime::Created> made) mutable {
-    if (made) return created(ask, made->job, made->existing ? 200 : 201, made->input_erased);
+    if (made) {
+      std::vector<Member> more;
+      if (made->input_erased) more.emplace_back("input_compared", false);
+      return created(ask, made->job, made->existing ? 200 : 201, std::move(more));
+    }
     if (made.error().code == Code::already_exists) return exists(ask, std::move(wish));
     ask->refuse(made.error());
   });
@@ -415,14 +419,15 @@ void Api::exists(Ask ask, runtime::NewJobRequest wish) {
 }
 
 // `input_erased`: the job had been made before, and its input is erased, so that it was not compared.
-void Api::created(Ask ask, const JobId& job, int status, bool input_erased) {
+void Api::created(Ask ask, const JobId& job, int status, std::vector<Member> more) {
   ask->id = job.text;
   const Duration most = wait_of(ask->query).value_or(Duration(0));
   wait(ask, job, most,
-       [this, ask, status, input_erased, most, job](const std::shared_ptr<Waiting>& waiting) {
+       [this, ask, status, more = std::move(more), most,
+        job](const std::shared_ptr<Waiting>& waiting) {
          read_in_turn(
              ask, job,
-             [this, ask, status, input_erased, most, waiting](Result<runtime::Runtime::Read> read) {
+             [this, ask, status, more, most, waiting](Result<runtime::Runtime::Read> read) {
                if (!read) {
                  // The job is there, so nothing may be said that promises that nothing was changed.
                  waiting->over = true;
@@ -435,7 +440,7 @@ void Api::created(Ask ask, const JobId& job, int status, bool input_erased) {
                if (most.count() > 0 && !rests && !waiting->last) return waiting->not_yet();
                waiting->over = true;
                Value shown = job_json(*read);
-               if (input_erased) shown = shown.with("input_compared", false);
+               for (const auto& [name, value] : more) shown = shown.with(name, value);
                ask->answer(status, std::move(shown), target({"api", "jobs", ask->id}, {}));
              });
        });

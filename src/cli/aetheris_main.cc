@@ -48,7 +48,7 @@ constexpr struct {
     {"cancel", cancel_command},
     {"resolve", resolve_command},
     {"fork", fork_command},
-    {"retry", fork_command},
+    {"retry", retry_command},
     {"plan", plan_command},
     {"inspect", inspect_command},
     {"rebuild", rebuild_command},

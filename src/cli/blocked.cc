@@ -275,7 +275,7 @@ bool asks_people(const Value& job) {
 
 }  // namespace
 
-std::string retry_command(const Value& job, const std::string& store_flag) {
+std::string retry_text(const Value& job, const std::string& store_flag) {
   constexpr std::string_view kReasons[] = {"connect",  "tls",           "timeout",  "reset",
                                            "http_401", "http_403",      "http_404", "http_408",
                                            "http_429", "secret_missing"};

@@ -48,7 +48,8 @@ int pause_command(const Options& options, Terminal& terminal);
 int budget_command(const Options& options, Terminal& terminal);
 int resume_command(const Options& options, Terminal& terminal);
 int approve_command(const Options& options, Terminal& terminal);  // and reject
-int fork_command(const Options& options, Terminal& terminal);     // and retry
+int fork_command(const Options& options, Terminal& terminal);
+int retry_command(const Options& options, Terminal& terminal);
 int plan_command(const Options& options, Terminal& terminal);
 int redact_command(const Options& options, Terminal& terminal);
 int prune_command(const Options& options, Terminal& terminal);
@@ -107,7 +108,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
 // "noted: happened, by ann at …"; "" when nothing is noted of the call.
 std::string noted_text(const Value& doubt);
 // The command that tries a failed job's call again, when its reason may pass or be mended; else "".
-std::string retry_command(const Value& job, const std::string& store_flag);
+std::string retry_text(const Value& job, const std::string& store_flag);
 // A blocked job in words: what it waits for and the commands that answer it.
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal);
 // A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.

@@ -51,66 +51,153 @@ void say_effects(const Value& effects, Terminal& terminal) {
 
 }  // namespace
 
-int fork_command(const Options& options, Terminal& terminal) {
-  const auto store = store_of(options);
-  if (!store) return terminal.fail_with(store.error());
+namespace {
+
+// FILE's plan of the job's agent. Fails with plan_invalid: FILE has no such agent.
+Result<Value> task_graph_of(const Options& options, const agents::AgentsFile& file,
+                            const Value& job) {
+  const std::string name(job.text("agent"));
+  const auto agent = file.agents.find(name);
+  if (agent != file.agents.end()) return agent->second.task_graph;
+  return fail(Code::plan_invalid, "job " + options.id + " is one of agent \"" + name +
+                                      "\", which is not in " + options.file);
+}
+
+Result<Value> job_of(app::Door& door, const std::string& id) {
+  api::ApiRequest look;
+  look.path = {"api", "jobs", id};
+  AE_ASSIGN(api::ApiResponse job, door.ask(look));
+  if (job.status >= 400) return std::unexpected(api::error_of_problem(job.body, job.status));
+  return std::move(job.body);
+}
+
+// What FILE changes of the plan, a line for each node and tool.
+void say_changes(const Value& changes, Terminal& terminal) {
+  if (!changes.is_array()) return;
+  if (changes.size() == 0) return terminal.note("plan unchanged");
+  for (const Value& change : changes.items()) {
+    std::string fields;
+    for (const Value& field : change["fields"].items()) {
+      fields += (fields.empty() ? ": " : ", ") + safe(field.as_string());
+    }
+    terminal.note("plan " + safe(change.text("change")) + ": " + safe(change.text("path")) +
+                  fields);
+  }
+}
+
+// Makes the new job. Its body, or an exit code when the failure has been printed.
+std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl& store,
+                                    const agents::AgentsFile* file, Terminal& terminal) {
+  const auto failed = [&](const Error& error, const Value& body = {}) {
+    return std::unexpected(terminal.fail_with(error, body));
+  };
   auto body = body_of(options);
-  if (!body) return terminal.fail_with(body.error());
+  if (!body) return failed(body.error());
+  auto door = app::Door::open(store, app::Purpose::write);
+  if (!door && door.error().code == Code::not_found) {
+    return failed({Code::not_found, "there is no job " + options.id + ": " + door.error().message});
+  }
+  if (!door) return failed(door.error());
+  if (file != nullptr) {
+    const auto job = job_of(**door, options.id);
+    if (!job) return failed(job.error());
+    auto graph = task_graph_of(options, *file, *job);
+    if (!graph) return failed(graph.error());
+    body->emplace_back("task_graph", *std::move(graph));
+    if (!options.drop.empty()) {
+      body->emplace_back(
+          "drop", Value::array(std::vector<Value>(options.drop.begin(), options.drop.end())));
+    }
+  }
   api::ApiRequest request;
   request.method = "POST";
   request.path = {"api", "jobs", options.id, options.command};
   request.body = canonical(Value::object(std::move(*body)));
   request.by = who();
-  auto door = app::Door::open(*store, app::Purpose::write);
-  if (!door && door.error().code == Code::not_found) {
-    return terminal.fail_with(
-        {Code::not_found, "there is no job " + options.id + ": " + door.error().message});
-  }
-  if (!door) return terminal.fail_with(door.error());
   const auto answer = (*door)->ask(request);
-  if (!answer) return terminal.fail_with(answer.error());
+  if (!answer) return failed(answer.error());
   const Value& made = answer->body;
-  if (answer->status >= 400) {
-    if (!terminal.json()) say_effects(made["effects"], terminal);
-    Error error = of_option(api::error_of_problem(made, answer->status));
-    if (error.code == Code::effects_repeated) error.message += " (--repeat-effects, --repeat STEP)";
-    return terminal.fail_with(error, made);
-  }
+  if (answer->status < 400) return made;
+  if (!terminal.json()) say_effects(made["effects"], terminal);
+  Error error = of_option(api::error_of_problem(made, answer->status));
+  if (error.code == Code::effects_repeated) error.message += " (--repeat-effects, --repeat STEP)";
+  return failed(error, made);
+}
+
+}  // namespace
+
+int fork_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  const auto made = make_fork(options, *store, nullptr, terminal);
+  if (!made) return made.error();
   if (terminal.json()) {
-    terminal.print_json(with_store(made, *store));
+    terminal.print_json(with_store(*made, *store));
     return kDone;
   }
-  terminal.print(safe(made.text("id")) + "\n");
-  const Value& from = made["forked_from"];
-  if (made.text("status") == "queued") {
+  terminal.print(safe(made->text("id")) + "\n");
+  const Value& from = (*made)["forked_from"];
+  if (made->text("status") == "queued") {
     terminal.note("it begins at event " + std::to_string(from["seq"].as_int()) + " of " +
                   safe(from.text("job_id")) + "; to run it: " +
                   terminal.err()(Tint::bold, "aetheris run FILE --job-id " +
-                                                 quoted(std::string(made.text("id"))) +
+                                                 quoted(std::string(made->text("id"))) +
                                                  store_flag(*store)));
   }
   return kDone;
+}
+
+// With FILE the new job runs under FILE's plan, and this command waits for it as `run` does.
+int retry_command(const Options& options, Terminal& terminal) {
+  if (options.file.empty()) {
+    if (options.detach || !options.drop.empty()) {
+      return terminal.fail_with({Code::usage, "--detach and --drop need FILE"});
+    }
+    return fork_command(options, terminal);
+  }
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  std::string id;
+  {
+    const auto loaded = load_sound(options.file, options, terminal);
+    if (!loaded) return loaded.error();
+    warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
+    const auto made = make_fork(options, *store, &loaded->file, terminal);
+    if (!made) return made.error();
+    id = made->text("id");
+    if (!terminal.json()) {
+      terminal.note("job " + safe(id) + " retries " + safe(options.id) + " from event " +
+                    std::to_string((*made)["forked_from"]["seq"].as_int()));
+      say_changes((*made)["plan_changes"], terminal);
+    }
+    if (options.detach) {
+      if (terminal.json()) {
+        terminal.print_json(with_store(*made, *store));
+      } else {
+        terminal.print(safe(id) + "\n");
+      }
+      return kDone;
+    }
+  }
+  Options run = options;
+  run.command = "run";
+  run.id.clear();
+  run.job_id = id;
+  run.idempotency_key.clear();
+  return run_command(run, terminal);
 }
 
 namespace {
 
 // The plan that FILE has for the job's agent, as the job is told of it.
 Result<Value> asked_of(app::Door& door, const Options& options, const agents::AgentsFile& file) {
-  api::ApiRequest look;
-  look.path = {"api", "jobs", options.id};
-  AE_ASSIGN(const api::ApiResponse job, door.ask(look));
-  if (job.status >= 400) return std::unexpected(api::error_of_problem(job.body, job.status));
-  const std::string name(job.body.text("agent"));
-  const auto agent = file.agents.find(name);
-  if (agent == file.agents.end()) {
-    return fail(Code::plan_invalid, "job " + options.id + " is one of agent \"" + name +
-                                        "\", which is not in " + options.file);
-  }
-  const std::string_view status = job.body.text("status");
+  AE_ASSIGN(const Value job, job_of(door, options.id));
+  AE_ASSIGN(Value graph, task_graph_of(options, file, job));
+  const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed" || status == "cancelled") {
     return fail(Code::job_terminal, "the job has ended (" + std::string(status) + ")");
   }
-  Value body = Value::object({{"task_graph", agent->second.task_graph}});
+  Value body = Value::object({{"task_graph", std::move(graph)}});
   if (!options.reason.empty()) body = body.with("reason", options.reason);
   if (options.drop.empty()) return body;
   std::vector<Value> names(options.drop.begin(), options.drop.end());

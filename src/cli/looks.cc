@@ -416,7 +416,7 @@ int job_command(const Options& options, Terminal& terminal) {
   if ((*job)["error"].is_object()) {
     line("error", paint(Tint::bad, safe((*job)["error"].text("code"))) + ": " +
                       safe((*job)["error"].text("message")));
-    line("again", retry_command(*job, store_flag(*store)));
+    line("again", retry_text(*job, store_flag(*store)));
   }
   for (const std::string& doubt : doubts_of_end(*job, *store)) {
     line(doubt.starts_with(' ') ? "" : "in doubt", doubt);

@@ -445,9 +445,20 @@ class Grammar {
                      "times")
         ->allow_extra_args(false);
     plan->add_option("--reason", options_.reason, "why, for the record");
-    CLI::App* retry =
-        command("retry", "try a job that failed again, as a new job", "aetheris retry holiday");
+    CLI::App* retry = command("retry", "retry a failed job as a new job; with FILE, run it",
+                              "aetheris retry holiday agents.yaml");
     positional(retry, "ID", options_.id, "the job that failed");
+    positional(retry, "FILE", options_.file,
+               "the agents file: the new job runs its plan and keeps the results that still apply",
+               false);
+    policies(retry);
+    retry
+        ->add_option("--drop", options_.drop,
+                     "a node whose committed effect the changed plan does not keep; may be given "
+                     "several times")
+        ->allow_extra_args(false);
+    retry->add_flag("--detach", options_.detach,
+                    "with FILE: create the job and leave; another process runs it");
     for (CLI::App* sub : {fork, retry}) {
       sub->add_option("--job-id", options_.job_id,
                       "the id of the new job; the same again is the "
@@ -459,7 +470,7 @@ class Grammar {
       sub->add_flag("--repeat-effects", options_.repeat_effects,
                     "what was done after that event may be done again");
       sub->add_option("--repeat", options_.repeat,
-                      "only this effect, by its key or step id; may be given several times")
+                      "only this effect, by its node, step id or key; may be given several times")
           ->allow_extra_args(false);
     }
   }

@@ -218,15 +218,32 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
   return request;
 }
 
+// FILE's plan is not the one that the job has.
+void say_plan_differs(const Value& job, const Wish& wish, const agents::AgentsFile& file,
+                      Terminal& terminal) {
+  const auto agent = file.agents.find(job.text("agent"));
+  if (agent == file.agents.end() || !job["plan_hash"].is_string()) return;
+  const auto plan = engine::Plan::compile(agent->second.task_graph);
+  if (!plan || to_hex((*plan)->hash) == job.text("plan_hash")) return;
+  const std::string id(job.text("id"));
+  const std::string status(job.text("status"));
+  const std::string with = quoted(id) + " " + quoted(wish.file) + store_flag(wish.store);
+  std::string text = wish.file + " differs from the plan of job " + id + ", which keeps its plan.";
+  if (status == "failed") text += " To retry with the file's plan: aetheris retry " + with;
+  if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
+  terminal.note(safe(text));
+}
+
 using Asker = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
 
 // The job of this run: found under its id, or made.
 Result<Value> find_or_make(const Wish& wish, const Options& options, const agents::AgentsFile& file,
-                           const std::string& plan_hash, const Asker& ask) {
+                           const std::string& plan_hash, const Asker& ask, Terminal& terminal) {
   if (!options.job_id.empty()) {
     AE_ASSIGN(const api::ApiResponse found, ask(get_job(options.job_id)));
     if (found.status == 200) {
       AE_TRY(is_meant(wish, options, file, found.body));
+      say_plan_differs(found.body, wish, file, terminal);
       return found.body;
     }
     if (found.status != 404) {
@@ -263,9 +280,10 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") + ": " +
                   safe(job["error"].text("code")) + ": " +
                   safe(job["error"].text("message"), true));
-    const std::string again = retry_command(job, store_flag(wish.store));
-    if (!again.empty() && wish.store.kind != app::StoreUrl::Kind::memory) {
-      terminal.note("when that is mended: " + terminal.err()(Tint::bold, again));
+    if (wish.store.kind != app::StoreUrl::Kind::memory) {
+      terminal.note("After fixing the cause, run: " +
+                    terminal.err()(Tint::bold, "aetheris retry " + quoted(id) + " " +
+                                                   quoted(wish.file) + store_flag(wish.store)));
     }
   } else if (status == "cancelled") {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
@@ -298,9 +316,9 @@ int with_owner(const Wish& wish, const Options& options, const agents::AgentsFil
   const auto owner = app::find_owner(wish.store);
   if (!owner) return terminal.fail_with(locked);
   if (options.detach) {
-    const auto job =
-        find_or_make(wish, options, file, plan_hash,
-                     [&](const api::ApiRequest& request) { return owner->ask(request); });
+    const auto job = find_or_make(
+        wish, options, file, plan_hash,
+        [&](const api::ApiRequest& request) { return owner->ask(request); }, terminal);
     if (!job) return terminal.fail_with(job.error());
     if (terminal.json()) {
       terminal.print_json(with_store(*job, wish.store));
@@ -334,7 +352,7 @@ int at_server(const std::string& url, const Wish& wish, const Options& options,
   const auto door = app::Door::to_server(url);
   if (!door) return terminal.fail_with(door.error());
   const auto ask = [&](const api::ApiRequest& request) { return (*door)->ask(request); };
-  auto job = find_or_make(wish, options, file, plan_hash, ask);
+  auto job = find_or_make(wish, options, file, plan_hash, ask, terminal);
   if (!job) return terminal.fail_with(job.error());
   const std::string id(job->text("id"));
   if (options.detach) {
@@ -418,15 +436,16 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
       terminal.warn("other commands cannot reach this process: " + listens.error().message);
     }
   }
-  const auto job =
-      find_or_make(wish, options, loaded.file, {},
-                   [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
-                     if (request.method == "POST" && !options.detach) {
-                       AE_TRY(app::has_secrets(loaded.file, wish.store,
-                                               loaded.file.agents.find(wish.agent)->second));
-                     }
-                     return site.ask(request);
-                   });
+  const auto job = find_or_make(
+      wish, options, loaded.file, {},
+      [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
+        if (request.method == "POST" && !options.detach) {
+          AE_TRY(app::has_secrets(loaded.file, wish.store,
+                                  loaded.file.agents.find(wish.agent)->second));
+        }
+        return site.ask(request);
+      },
+      terminal);
   if (!job) return terminal.fail_with(job.error());
   const std::string id(job->text("id"));
   if (options.detach) {

@@ -254,7 +254,7 @@ class Trace {
   void foot() {
     if (const Value& error = trace_["error"]; error.is_object()) {
       wrapped("", std::string(error.text("code")), error.text("message"));
-      if (const std::string again = retry_command(trace_, ""); !again.empty()) {
+      if (const std::string again = retry_text(trace_, ""); !again.empty()) {
         command("", "again:  ", again);
       }
     } else if (trace_.text("status") == "completed") {

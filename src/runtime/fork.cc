@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/plan_changes.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
@@ -10,7 +11,8 @@ namespace {
 bool agreed(const ForkRequest& request, const Value& effect) {
   if (request.repeat_all) return true;
   return std::ranges::any_of(request.repeat, [&](const std::string& name) {
-    return name == effect.text("step_id") || name == effect.text("idempotency_key");
+    return name == effect.text("step_id") || name == effect.text("idempotency_key") ||
+           name == effect.text("node_id");
   });
 }
 
@@ -18,58 +20,70 @@ bool agreed(const ForkRequest& request, const Value& effect) {
 
 void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
   const JobId origin = request.origin;
-  read(origin,
-       [this, request = std::move(request), done = std::move(done)](Result<Read> read) mutable {
-         if (!read) return done(std::unexpected(read.error()));
-         if (request.at == 0) {
-           const auto point = engine::retry_point(read->state, read->events);
-           if (!point) return done(std::unexpected(point.error()));
-           request.at = *point;
-         }
-         auto fork = engine::fork_at(read->state, read->events, request.at, plans_.source());
-         if (!fork) return done(std::unexpected(fork.error()));
-         Forked forked;
-         for (const Value& effect : fork->effects) {
-           if (!agreed(request, effect)) forked.repeated.push_back(effect);
-         }
-         if (!forked.repeated.empty()) return done(std::move(forked));
-         if (request.input) {
-           fork->input = std::move(*request.input);
-         } else if (fork->input_erased) {
-           return done(fail(Code::input_invalid,
-                            "the origin's input has been erased from its log; give the fork one"));
-         }
-         if (request.job.empty()) request.job = fresh_job_id();
-         NewJobRequest wish{.job = std::move(request.job),
-                            .agent = fork->agent,
-                            .plan = fork->plan,
-                            .input = fork->input,
-                            .labels = labels_of(fork->labels),
-                            .idempotency_key = std::move(request.idempotency_key),
-                            .priority = fork->priority,
-                            .queue = fork->queue,
-                            .required_capabilities = fork->required_capabilities,
-                            .deadline = {},
-                            .budget = fork->budget,
-                            .asked = {},
-                            .hold = false,
-                            .fork = nullptr,
-                            .audit = std::nullopt,
-                            .traceparent = std::move(request.traceparent),
-                            .tracestate = std::move(request.tracestate)};
-         // Values of one job go into the log of another.
-         wish.audit = store::AuditEntry{
-             .at = world_.store.now(),
-             .by = request.by,
-             .act = "fork",
-             .job = request.origin,
-             .detail = Value::object({{"at", request.at}, {"fork", wish.job.text}})};
-         wish.fork = std::make_shared<const engine::Fork>(std::move(*fork));
-         create(std::move(wish), [done = std::move(done)](Result<Created> made) mutable {
-           if (!made) return done(std::unexpected(made.error()));
-           done(Forked{.created = std::move(*made), .repeated = {}});
-         });
-       });
+  read(origin, [this, request = std::move(request),
+                done = std::move(done)](Result<Read> read) mutable {
+    if (!read) return done(std::unexpected(read.error()));
+    if (request.at == 0) {
+      const auto point = engine::retry_point(read->state, read->events);
+      if (!point) return done(std::unexpected(point.error()));
+      request.at = *point;
+    }
+    auto fork = engine::fork_at(read->state, read->events, request.at, plans_.source());
+    if (!fork) return done(std::unexpected(fork.error()));
+    Forked forked;
+    for (const Value& effect : fork->effects) {
+      if (!agreed(request, effect)) forked.repeated.push_back(effect);
+    }
+    if (!forked.repeated.empty()) return done(std::move(forked));
+    if (request.input) {
+      fork->input = std::move(*request.input);
+    } else if (fork->input_erased) {
+      return done(fail(Code::input_invalid,
+                       "the origin's input has been erased from its log; give the fork one"));
+    }
+    std::optional<AnotherPlan> another;
+    if (!request.task_graph.is_null()) {
+      auto plan = engine::Plan::compile(request.task_graph);
+      if (!plan) return done(std::unexpected(plan.error()));
+      forked.changes = engine::plan_changes(fork->plan->task_graph, request.task_graph);
+      another =
+          AnotherPlan{.plan = *std::move(plan), .drop = std::move(request.drop), .by = request.by};
+    }
+    if (request.job.empty()) request.job = fresh_job_id();
+    NewJobRequest wish{
+        .job = std::move(request.job),
+        .agent = fork->agent,
+        .plan = fork->plan,
+        .input = fork->input,
+        .labels = labels_of(fork->labels),
+        .idempotency_key = std::move(request.idempotency_key),
+        .priority = fork->priority,
+        .queue = fork->queue,
+        .required_capabilities = fork->required_capabilities,
+        .deadline = {},
+        .budget = fork->budget,
+        .asked = another ? Value::object({{"plan_hash", to_hex(another->plan->hash)}}) : Value(),
+        .hold = false,
+        .fork = nullptr,
+        .another_plan = std::move(another),
+        .audit = std::nullopt,
+        .traceparent = std::move(request.traceparent),
+        .tracestate = std::move(request.tracestate)};
+    // Values of one job go into the log of another.
+    wish.audit =
+        store::AuditEntry{.at = world_.store.now(),
+                          .by = request.by,
+                          .act = "fork",
+                          .job = request.origin,
+                          .detail = Value::object({{"at", request.at}, {"fork", wish.job.text}})};
+    wish.fork = std::make_shared<const engine::Fork>(std::move(*fork));
+    create(std::move(wish),
+           [done = std::move(done), forked = std::move(forked)](Result<Created> made) mutable {
+             if (!made) return done(std::unexpected(made.error()));
+             forked.created = std::move(*made);
+             done(std::move(forked));
+           });
+  });
 }
 
 }  // namespace ae::runtime

@@ -355,6 +355,55 @@ AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
   }
 }
 
+constexpr std::string_view kTwoCallsMended =
+    "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
+    " {'id':'b', 'kind':'tool', 'tool':'do', 'args':{'n':'${ .steps.a + 1 }'}, 'needs':['a']}]";
+
+AE_TEST("fork/a retry under a changed plan keeps what was committed and runs what was changed") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.durability = durability});
+    desk.runtime->start();
+    desk.create(plan("at_most_once", kTwoCalls));
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    desk.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
+    ASSERT_EQ(desk.status(), "failed");
+    ForkRequest wish{.job = JobId("job-2"), .by = "ann"};
+    wish.task_graph = plan("at_most_once", kTwoCallsMended)->task_graph;
+    const auto made = fork(ground, desk, wish);
+    ASSERT_TRUE(made) << made.error().message;
+    EXPECT_EQ(made->changes, json("[{'change':'changed','fields':['args'],'path':'nodes.b'}]"));
+    ground.loop.advance(2s);
+    ASSERT_EQ(desk.calls.size(), 3u) << "a is not called again";
+    EXPECT_EQ(desk.calls[2].call.args, json("{'n':8}"));
+    desk.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
+    ground.loop.advance(2s);
+    const auto read = read_of(ground, desk, "job-2");
+    EXPECT_EQ(read.state.result, json("{'b':9}"));
+    EXPECT_EQ(read.state.plan_number, 1u);
+  }
+}
+
+AE_TEST("fork/a changed plan that loses a committed effect is refused until the node is dropped") {
+  Ground ground;
+  Desk desk(ground, "w", {});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kTwoCalls));
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  desk.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
+  ForkRequest wish{.job = JobId("job-2"), .by = "ann"};
+  wish.task_graph =
+      plan("at_most_once", "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':2}}]")->task_graph;
+  const auto refused = fork(ground, desk, wish);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::plan_invalid);
+  wish.drop = {"a"};
+  ASSERT_TRUE(fork(ground, desk, wish));
+  ground.loop.advance(2s);
+  ASSERT_EQ(desk.calls.size(), 3u);
+  EXPECT_EQ(desk.calls[2].call.args, json("{'n':2}"));
+}
+
 AE_TEST("replan/a plan whose tool is not here leaves the job to another process") {
   Ground ground;
   Desk desk(ground, "w", {});

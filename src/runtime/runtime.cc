@@ -129,6 +129,14 @@ Status acts_before_end(const engine::State& state, const std::vector<store::Inbo
   return {};
 }
 
+engine::Act act_of(const AnotherPlan& another) {
+  std::vector<Value> drop(another.drop.begin(), another.drop.end());
+  return {.kind = engine::Act::Kind::plan,
+          .by = another.by,
+          .payload = Value::object(
+              {{"drop", Value::array(std::move(drop))}, {"task_graph", another.plan->task_graph}})};
+}
+
 // Taking in what came late may be what kills the process: of a worn-out job its next attempt does it. These acts stand on no
 // outcome of a call.
 bool leaves_late(const engine::State& state, const engine::Act& act) {
@@ -525,15 +533,17 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   fresh.now = now;
   fresh.traceparent = request.traceparent;
   fresh.tracestate = request.tracestate;
-  if (request.plan->deadline) {
-    const Instant of_agent = now + *request.plan->deadline;
+  const std::shared_ptr<const engine::Plan> runs =
+      request.another_plan ? request.another_plan->plan : request.plan;
+  if (runs->deadline) {
+    const Instant of_agent = now + *runs->deadline;
     fresh.deadline = std::min(fresh.deadline.value_or(of_agent), of_agent);
   }
   std::vector<EventDraft> events = engine::job_events(fresh);
   const AttemptId attempt = fresh_attempt();
   store::JobRow needs;
   needs.capabilities = needed_capabilities(request.required_capabilities, request.agent,
-                                           fresh.execution_version, request.plan->versions);
+                                           fresh.execution_version, runs->versions);
   store::NewJob row;
   if (!request.queue.empty()) row.queue = request.queue;
   // Only a claim counts how many of its queue are held.
@@ -545,14 +555,28 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     events.push_back(engine::running_event(attempt, 1, options_.worker, world_.store.opened_at()));
 
   const engine::PlanSource plan =
-      [&](const Value&, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
-    return request.plan;
+      [&](const Value& graph, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
+    return graph == request.plan->task_graph ? request.plan : runs;
   };
   auto state = std::make_shared<engine::State>();
   state->job = job;
   for (const EventDraft& draft : events) {
     Status applied = engine::apply(*state, draft, now, plan);
     AE_CHECK(applied, applied.error().message);
+  }
+  if (request.another_plan) {
+    auto taken =
+        engine::take_in(*state, act_of(*request.another_plan), {.now = now, .lease_until = now});
+    if (!taken) {
+      return world_.loop.post([done = std::move(done), error = taken.error()]() mutable {
+        done(std::unexpected(error));
+      });
+    }
+    for (EventDraft& draft : taken->events) {
+      Status applied = engine::apply(*state, draft, now, plan);
+      AE_CHECK(applied, applied.error().message);
+      events.push_back(std::move(draft));
+    }
   }
   auto sealed = seal({.job = job,
                       .first_seq = 1,

@@ -47,6 +47,13 @@ struct RuntimeOptions {
   }
 };
 
+// A plan that replaces the one that a fork begins with (engine/replan.h).
+struct AnotherPlan {
+  std::shared_ptr<const engine::Plan> plan;
+  std::vector<std::string> drop;  // nodes whose committed effects it need not carry over
+  std::string by;                 // who gave it
+};
+
 struct NewJobRequest {
   JobId job;  // empty = a fresh UUIDv7
   std::string agent;
@@ -66,7 +73,9 @@ struct NewJobRequest {
   // Run it here at once (born claimed), if there is room; false: leave it queued.
   bool hold = true;
   std::shared_ptr<const engine::Fork> fork;  // what it begins with; nullptr = it is no fork
-  std::optional<store::AuditEntry> audit;    // written with the job
+  std::optional<AnotherPlan> another_plan =
+      {};                                  // of a fork: it replaces `plan` before anything is done
+  std::optional<store::AuditEntry> audit;  // written with the job
   std::string traceparent,
       tracestate;  // of whoever asks (core/trace_context.h); no part of what is asked
 };
@@ -78,8 +87,10 @@ struct ForkRequest {
   std::optional<Value> input;  // nullopt = the origin's
   std::string idempotency_key;
   std::string by;                       // who
+  Value task_graph;                     // another plan for it; null = the origin's
+  std::vector<std::string> drop;        // of another plan
   std::string traceparent, tracestate;  // as in NewJobRequest
-  // Effects of the origin that may happen again: all of them, or those with these idempotency keys or step ids.
+  // Effects of the origin that may happen again: all of them, or those with these idempotency keys, step ids or nodes.
   bool repeat_all = false;
   std::vector<std::string> repeat;
 };
@@ -103,6 +114,7 @@ struct Forked {
   Created created;
   std::vector<Value>
       repeated;  // not empty: nothing was made, since these were not agreed to (engine::Fork::effects)
+  Value changes;  // engine::plan_changes, of another plan
 };
 
 // What watchers hear. On the loop, after the events are durable.
@@ -130,7 +142,8 @@ class Runtime : private HolderHost {
   // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable, unknown_outcome.
   void create(NewJobRequest request, async::Done<Result<Created>> done);
   // A new job that begins where another one stood; it is left queued. The origin is read, with its chain, and not
-  // touched. Fails with not_found, log_corrupt, as engine::fork_at and retry_point do, and as `create`.
+  // touched. Fails with not_found, log_corrupt, as engine::fork_at and retry_point do, as `create`, and as an act that gives
+  // another plan.
   void fork(ForkRequest request, async::Done<Result<Forked>> done);
   // A signal, a message, an approval, a cancel, a pause, a resolution. The answer says {"delivered"| …} when it is
   // written, or {"accepted": true} when it is in the inbox of whoever holds the job, and will be taken in. Fails as
