@@ -324,7 +324,7 @@ void HttpConnection::drop_body() {
   room_.reset();
   const std::size_t size = parser_.body_size();
   parser_.drop_body();
-  server_->on_body_dropped(size);
+  server_->on_freed(size);
 }
 
 // False: there is no room for this body, and the client was told so.
@@ -417,8 +417,11 @@ void HttpConnection::keep(std::string bytes) {
     out_since_ = now_us();
     out_written_ = 0;
   }
-  // A text that grew while it was made has up to as much again to spare, for as long as the client needs to read it.
-  if (bytes.size() > server_->options.answer_small) bytes.shrink_to_fit();
+  if (bytes.size() > server_->options.answer_small) {
+    // A text that grew while it was made has up to as much again to spare, for as long as the client needs to read it.
+    bytes.shrink_to_fit();
+    server_->on_freed(bytes.size());  // what it was made of is at least as large
+  }
   out_bytes_ += bytes.size();
   kept_ += bytes.size();
   server_->out_bytes += bytes.size();

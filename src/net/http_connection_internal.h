@@ -181,7 +181,7 @@ struct HttpServer::Impl {
   void close_listeners();
   void sweep_later();
   void give_memory_back();
-  void on_body_dropped(std::size_t size);
+  void on_freed(std::size_t size);
   void remove(const std::shared_ptr<HttpConnection>& connection);
   void end_if_stopped();
   void stop(Duration grace, async::Task done);
@@ -195,7 +195,7 @@ struct HttpServer::Impl {
   std::optional<async::TimerId> sweep, grace_end;
   const std::shared_ptr<std::size_t> body_bytes = std::make_shared<std::size_t>(0);  // BodyRoom
   // Since memory was given back.
-  std::size_t body_bytes_peak = 0, body_bytes_dropped = 0, connections_peak = 0, out_peak = 0;
+  std::size_t body_bytes_peak = 0, bytes_freed = 0, connections_peak = 0, out_peak = 0;
   std::size_t out_bytes = 0;                   // HttpConnection::kept() of all
   std::size_t made_room = 0, turned_away = 0;  // since it was told last
   std::int64_t tells_again = 0;

@@ -291,7 +291,7 @@ void HttpServer::Impl::give_memory_back() {
   if (!fewer && !smaller) return;
   connections_peak = connections.size();
   body_bytes_peak = *body_bytes;
-  body_bytes_dropped = 0;
+  bytes_freed = 0;
   out_peak = out_bytes;
   give_freed_memory_back();
 }
@@ -314,10 +314,11 @@ bool HttpServer::Impl::has_room(std::size_t size, const HttpConnection* of) {
   return large == 0 || out_bytes + size <= options.answers_max;
 }
 
-// Of bodies that come to nothing the allocator must not keep as much again as there is room for.
-void HttpServer::Impl::on_body_dropped(std::size_t size) {
-  if ((body_bytes_dropped += size) < kGiveBackBytes) return;
-  body_bytes_dropped = 0;
+// The allocator must not keep as much again as there is room for: of bodies that come to nothing, of what large answers
+// were made of.
+void HttpServer::Impl::on_freed(std::size_t size) {
+  if ((bytes_freed += size) < kGiveBackBytes) return;
+  bytes_freed = 0;
   give_freed_memory_back();
 }
 

@@ -105,7 +105,7 @@ class HttpServer {
     // Bytes of all answers and streams that have not left yet; one with up to `answer_small` does not count. An
     // answer beyond them is replaced by 503, and a stream is cut, unless it is the only large one. Clients that have
     // read less than `slow_rate` a second for `slow_after` make room.
-    std::size_t answers_max = 128u << 20;
+    std::size_t answers_max = 64u << 20;
     std::size_t answer_small = 256u << 10;
     Duration slow_after = std::chrono::seconds(10);
     std::size_t slow_rate = 256u << 10;
