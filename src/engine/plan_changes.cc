@@ -16,7 +16,11 @@ std::vector<Member> parts_of(const Value& graph) {
         parts.emplace_back("nodes." + std::string(node.text("id")), node);
       }
     } else if (value.is_object()) {
-      for (const auto& [key, part] : value.members()) parts.emplace_back(name + "." + key, part);
+      for (const auto& [key, part] : value.members()) {
+        std::string path = name;
+        path.append(".").append(key);
+        parts.emplace_back(std::move(path), part);
+      }
     } else {
       parts.emplace_back(name, value);
     }
