@@ -1148,8 +1148,8 @@ void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
       });
 }
 
-// Who holds the job is told through its inbox, so that it cannot rest without having looked; if nobody does, the result is
-// taken in here: nobody looks again at a job that has ended.
+// The lease holder gets it through the job's inbox, so that the job cannot come to rest without it. Without a holder the
+// result is taken in here, because no process reads a job again that has ended.
 void Runtime::late_is_kept(std::shared_ptr<store::Batch> batch, int tries,
                            Result<store::Committed> result) {
   if (!result) return keep_late_again(batch, tries, "cannot be kept", result.error());
