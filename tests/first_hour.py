@@ -6,8 +6,10 @@ count of the effects.
 
   first_hour.py [WORDS]   only tests whose name contains WORDS
 """
+import json
 import re
 import shlex
+import shutil
 import sys
 import time
 
@@ -93,6 +95,41 @@ def a_retry_whose_answer_was_lost_is_one_by_its_job_id():
 
 
 @test
+def the_printed_command_makes_one_job_whenever_it_is_killed():
+    with home() as h:
+        said = broken(h)
+        fix(h)
+        retry = printed_command(said.err)
+        shutil.copytree(h.path, h.path.parent / (h.path.name + "-failed"))
+        traced = expect(h.run(*retry, env={"AETHERIS_FAILPOINTS_TRACE": "1"}), 0)
+        points = list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", traced.err)))
+        assert len(points) >= 10, traced
+        for point in points:
+            shutil.rmtree(h.path)
+            shutil.copytree(h.path.parent / (h.path.name + "-failed"), h.path)
+            killed = h.run(*retry, env={"AETHERIS_FAILPOINTS": point.replace("@", "=exit@")})
+            assert killed.code == 137, (point, killed)
+            assert expect(h.run(*retry), 0).out == "7\n", point
+            jobs = json.loads(expect(h.run("jobs", "--json"), 0).out)["jobs"]
+            assert sorted(job["id"] for job in jobs) == ["x1", "x1-retry-1"], (point, jobs)
+            assert lines(h, "paid") == ["paid"], point
+        shutil.rmtree(h.path.parent / (h.path.name + "-failed"))
+
+
+@test
+def a_retry_that_fails_prints_a_command_with_the_next_id():
+    with home() as h:
+        said = broken(h)
+        for number in (1, 2):
+            words = printed_command(said.err)
+            assert words[-2:] == ["--job-id", f"x1-retry-{number}"], words
+            said = expect(h.run(*words), 1)
+        fix(h)
+        assert expect(h.run(*printed_command(said.err)), 0).out == "7\n"
+        assert lines(h, "paid") == ["paid"]
+
+
+@test
 def a_changed_effect_is_repeated_only_when_its_node_is_dropped():
     with home() as h:
         broken(h)
@@ -111,7 +148,7 @@ def run_says_when_the_file_differs_from_the_plan_of_the_job():
         fix(h)
         again = expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
         assert "trip.yaml differs from the plan of job x1" in again.err, again
-        assert "aetheris retry x1 trip.yaml" in again.err, again
+        assert "aetheris retry x1 trip.yaml --job-id x1-retry-1" in again.err, again
 
 
 @test

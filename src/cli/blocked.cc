@@ -1,5 +1,6 @@
 // Why a job does not go on, in words: the calls in doubt, the waits, the budget; and the commands that answer it.
 #include <algorithm>
+#include <charconv>
 #include <span>
 #include <string>
 #include <utility>
@@ -275,6 +276,34 @@ bool asks_people(const Value& job) {
 
 }  // namespace
 
+namespace {
+
+// "a" → "a-retry-1", "a-retry-1" → "a-retry-2". A job id has at most 64 characters.
+std::string retry_id(std::string_view id) {
+  constexpr std::string_view kMark = "-retry-";
+  unsigned number = 0;
+  if (const auto mark = id.rfind(kMark); mark != std::string_view::npos) {
+    const std::string_view digits = id.substr(mark + kMark.size());
+    const auto [end, fault] = std::from_chars(digits.begin(), digits.end(), number);
+    if (fault == std::errc() && end == digits.end() && number < 1'000'000) {
+      id = id.substr(0, mark);
+    } else {
+      number = 0;
+    }
+  }
+  const std::string suffix = std::string(kMark) + std::to_string(number + 1);
+  return std::string(id.substr(0, 64 - suffix.size())) + suffix;
+}
+
+}  // namespace
+
+std::string retry_command_text(std::string_view id, std::string_view file,
+                               const std::string& store_flag) {
+  std::string text = "aetheris retry " + quoted(std::string(id));
+  if (!file.empty()) text += " " + quoted(std::string(file));
+  return text + " --job-id " + quoted(retry_id(id)) + store_flag;
+}
+
 std::string retry_text(const Value& job, const std::string& store_flag) {
   constexpr std::string_view kReasons[] = {"connect",  "tls",           "timeout",  "reset",
                                            "http_401", "http_403",      "http_404", "http_408",
@@ -282,7 +311,7 @@ std::string retry_text(const Value& job, const std::string& store_flag) {
   const std::string_view code = job["error"].text("code");
   const bool mendable = std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
                         code.starts_with("http_5");
-  return mendable ? "aetheris retry " + quoted(std::string(job.text("id"))) + store_flag : "";
+  return mendable ? retry_command_text(job.text("id"), "", store_flag) : "";
 }
 
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal) {

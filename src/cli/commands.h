@@ -107,7 +107,11 @@ Value with_store(const Value& job, const app::StoreUrl& store);
 std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store);
 // "noted: happened, by ann at …"; "" when nothing is noted of the call.
 std::string noted_text(const Value& doubt);
-// The command that tries a failed job's call again, when its reason may pass or be mended; else "".
+// The command that retries job ID, under the plan of FILE unless that is empty. Its --job-id is derived from ID, so that
+// the same command run twice makes one job: "a" → "a-retry-1" → "a-retry-2".
+std::string retry_command_text(std::string_view id, std::string_view file,
+                               const std::string& store_flag);
+// The command that retries a failed job, if its error may be temporary or can be fixed; else "".
 std::string retry_text(const Value& job, const std::string& store_flag);
 // A blocked job in words: what it waits for and the commands that answer it.
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal);

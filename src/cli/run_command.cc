@@ -229,7 +229,10 @@ void say_plan_differs(const Value& job, const Wish& wish, const agents::AgentsFi
   const std::string status(job.text("status"));
   const std::string with = quoted(id) + " " + quoted(wish.file) + store_flag(wish.store);
   std::string text = wish.file + " differs from the plan of job " + id + ", which keeps its plan.";
-  if (status == "failed") text += " To retry with the file's plan: aetheris retry " + with;
+  if (status == "failed") {
+    text += " To retry with the file's plan: " +
+            retry_command_text(id, wish.file, store_flag(wish.store));
+  }
   if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
   terminal.note(safe(text));
 }
@@ -281,9 +284,9 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
                   safe(job["error"].text("code")) + ": " +
                   safe(job["error"].text("message"), true));
     if (wish.store.kind != app::StoreUrl::Kind::memory) {
-      terminal.note("After fixing the cause, run: " +
-                    terminal.err()(Tint::bold, "aetheris retry " + quoted(id) + " " +
-                                                   quoted(wish.file) + store_flag(wish.store)));
+      terminal.note(
+          "After fixing the cause, run: " +
+          terminal.err()(Tint::bold, retry_command_text(id, wish.file, store_flag(wish.store))));
     }
   } else if (status == "cancelled") {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
