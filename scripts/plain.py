@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""The language check: documentation and messages use plain standard English.
+
+  plain.py              checks the pages and the messages; prints FILE:LINE: PHRASE → REPLACEMENT
+  plain.py --list       also prints every banned phrase in the messages, and in the pages of NOT_YET
+  plain.py --self-test  plants banned phrases and long lines and checks that each is found
+
+Pages: README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md. Exempt are code (fenced, indented and in backticks),
+addresses of links and HTML comments; decision records up to number 0074 are history. Lines of prose have at most 120
+columns; tables, headings and lines that consist of one long link or word are exempt.
+Messages: string literals with at least two words in src/cli, src/api and src/agents, without tests.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+COLUMNS = 120
+LAST_EXEMPT_DECISION = 74
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+# Pages that are not rewritten yet. Remove a page when it is clean; do not add any.
+NOT_YET = {f"docs/{name}.md" for name in (
+    "README", "api", "architecture", "bench", "chaos", "cli", "data", "fuzzing", "guarantees", "mcp", "mcp-server", "models",
+    "operations", "security", "seeds", "simulation", "specification", "status", "testing", "verify")} | {"CHANGELOG.md"}
+
+# The most findings in the messages of each folder. Lower a number when messages improve; never raise it.
+MESSAGES = {"src/agents": 46, "src/api": 50, "src/cli": 98}
+
+# Phrase (a regular expression between word boundaries; a space matches any white space) and what to write instead.
+BANNED = [(re.compile(r"(?<![\w'-])(?:" + phrase.replace(" ", r"\s+") + r")(?![\w-])", re.I), instead) for phrase, instead in (
+    (r"nobody(?:'s)?", "no worker, no operator, no client"),
+    (r"somebody(?:'s)?|anybody(?:'s)?", "an operator, another process"),
+    (r"everybody(?:'s)?", "every client, every user"),
+    (r"who(?:so)?ever", "the caller, the user, the process that"),
+    (r"(?:a|one|the|each|every|no|another) person(?:'s)?(?: who)?", "an operator, an approver, a user"),
+    (r"said", "reported, returned, recorded"),
+    (r"says?|saying", "states, shows, has"),
+    (r"told", "notified, receives"),
+    (r"tells? of", "reports, describes"),
+    (r"hears?|heard", "receives"),
+    (r"speaks? of|spoken of", "describes, refers to"),
+    (r"look(?:s|ed|ing)? (?:at|on|again|inside)|a look", "checks, inspects, reads"),
+    (r"(?:of|for) (?:whom|whose)|of which|in whose", "split the sentence"),
+    (r"so long(?! as)", "for this long, until"),
+    (r"anew", "again"),
+    (r"mend(?:s|ed|ing)?", "fixes, repairs, corrects"),
+    (r"for ?ever(?: after)?|ever after", "permanently, always"),
+    (r"let(?:s|ting)? go(?: of)?", "releases, abandons"),
+    (r"stands?(?! for)|stood(?! for)", "is, is stored"),
+    (r"in (?:the|its) place of", "instead of"),
+    (r"(?<!there\s)(?:is|are|was) no(?! (?:longer|more|later|less|other|greater|larger|matter))", "is not a, is invalid"),
+    (r"comes? to pass|came to pass", "happens"),
+    (r"go(?:es|ing)? on|gone on|went on", "continues, resumes"),
+    (r"from now on", "delete it"),
+    (r"reads? back", "replays, replayed"),
+    (r"in doubt", "with an unknown outcome"),
+    (r"the world (?:is|was) (?:un)?changed", "effect applied, no effect"),
+    (r"what became of", "the outcome of"),
+    (r"tak(?:es?|en|ing) in|took in", "applies, applied"),
+    (r"br(?:ings?|inging|ought) in", "imports"),
+    (r"gives? back|given back|gave back", "returns, releases"),
+    (r"written out", "literal"),
+    (r"in a circle", "in a cycle"),
+    (r"of chance|and chance", "random values"),
+    (r"(?:keeps?|kept|fallen|falls?|fell) silent|is silent", "does not respond, prints nothing"),
+    (r"all is well", "all checks pass"),
+    (r"at hand", "current, available"),
+    (r"where(?:of|with|upon)|there(?:of|with|upon)", "split the sentence"),
+    (r"as we take it", "delete it"),
+)]
+
+
+def blank(text):
+    """The same length and lines, without the characters."""
+    return re.sub(r"[^\n]", "\x00", text)
+
+
+def prose(text):
+    """A page without code, addresses of links and comments; positions stay."""
+    lines, fence, previous_blank, in_list = [], None, True, False
+    for line in text.split("\n"):
+        mark = re.match(r"\s*(?:> ?)?(```+|~~~+)", line)
+        if fence or mark:
+            if fence and mark and mark[1].startswith(fence):
+                fence = None
+            elif not fence:
+                fence = mark[1]
+            lines.append(blank(line))
+            continue
+        empty = not line.strip()
+        if re.match(r"\s*([-*+]|\d+[.)]) ", line):
+            in_list = True
+        elif not empty and not line.startswith(" "):
+            in_list = False
+        code = line.startswith(("    ", "\t")) and not in_list and previous_blank
+        lines.append(blank(line) if code else line)
+        previous_blank = empty or code
+    text = "\n".join(lines)
+    text = re.sub(r"<!--.*?-->", lambda match: blank(match[0]), text, flags=re.S)
+    text = re.sub(r"(`+)(?!`)((?:(?!\n\s*\n).)+?)(?<!`)\1(?!`)", lambda match: blank(match[0]), text, flags=re.S)
+    text = re.sub(r"\]\([^)\s]*\)", lambda match: "]" + blank(match[0][1:]), text)
+    return re.sub(r"https?://\S+", lambda match: blank(match[0]), text)
+
+
+def phrases(text):
+    """(position, phrase, what to write instead) of each banned phrase."""
+    found = []
+    for pattern, instead in BANNED:
+        for match in pattern.finditer(text):
+            if "\n\n" not in match[0]:
+                found.append((match.start(), " ".join(match[0].split()), instead))
+    return sorted(found)
+
+
+def page_findings(name, text):
+    readable = prose(text)
+    found = [(readable.count("\n", 0, at) + 1, f"{phrase} → {instead}") for at, phrase, instead in phrases(readable)]
+    for number, (line, shown) in enumerate(zip(text.split("\n"), readable.split("\n")), 1):
+        code = line.strip() and not shown.strip("\x00 ") and not re.match(r"\s*(`|\[)", line)
+        words = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)\S*", "x", line.strip()).split()
+        table_or_heading = re.match(r"\s*(>\s*)?[|#]", line)
+        if len(line) > COLUMNS and not (code or table_or_heading or len(words) <= 2):
+            found.append((number, f"{len(line)} columns → at most {COLUMNS}"))
+    return [f"{name}:{number}: {what}" for number, what in sorted(found)]
+
+
+def decision_is_exempt(name):
+    number = re.fullmatch(r"docs/decisions/(\d{4})-.*\.md", name)
+    return bool(number) and int(number[1]) <= LAST_EXEMPT_DECISION
+
+
+LITERAL = re.compile(r'''//[^\n]*|/\*.*?\*/|\#\s*include[^\n]*|'(?:\\.|[^'\\\n])'|R"(\w*)\((.*?)\)\1"|"((?:\\.|[^"\\\n])*)"''', re.S)
+
+
+def literals(text):
+    """(content, position of each character) of the string literals of C++; adjacent ones are one."""
+    found, end = [], None
+    for match in LITERAL.finditer(text):
+        group = 2 if match[2] is not None else 3
+        if match[group] is None:
+            continue
+        if end is None or text[end:match.start()].strip():
+            found.append(("", []))
+        content, at = found[-1]
+        at += range(match.start(group), match.end(group))
+        found[-1] = (content + re.sub(r"\\[nt]", "  ", match[group]), at)
+        end = match.end()
+    return found
+
+
+def message_findings(root, folder):
+    found = []
+    for path in sorted((root / folder).rglob("*")):
+        if path.suffix not in (".cc", ".h") or re.search(r"_test\.|^test_", path.name):
+            continue
+        text = path.read_text()
+        for content, at in literals(text):
+            if len(content.split()) > 1:
+                found += [f"{path.relative_to(root)}:{text.count(chr(10), 0, at[first]) + 1}: {phrase} → {instead}"
+                          for first, phrase, instead in phrases(content)]
+    return found
+
+
+def check(root, not_yet, messages, everything=False):
+    """The problems, and notes that fail nothing."""
+    problems, notes = [], []
+    names = [name for name in PAGES if (root / name).exists()]
+    names += [str(path.relative_to(root)) for path in sorted((root / "docs").rglob("*.md"))]
+    for name in names:
+        if decision_is_exempt(name):
+            continue
+        found = page_findings(name, (root / name).read_text(encoding="utf-8"))
+        if name not in not_yet:
+            problems += found
+        elif not found:
+            notes.append(f"{name} is clean: remove it from NOT_YET in scripts/plain.py")
+        elif everything:
+            notes += found
+    problems += [f"{name} is in NOT_YET of scripts/plain.py and does not exist" for name in sorted(not_yet - set(names))]
+    for folder, most in messages.items():
+        found = message_findings(root, folder)
+        if everything:
+            notes += found
+        if len(found) > most:
+            problems += found if len(found) < 40 else found[:40] + ["…"]
+            problems.append(f"{folder}: {len(found)} banned phrases in messages, at most {most} (scripts/plain.py MESSAGES)")
+        elif len(found) < most:
+            notes.append(f"{folder}: {len(found)} banned phrases in messages: lower {most} in scripts/plain.py MESSAGES")
+    return problems, notes
+
+
+# (file, content, what must be found; empty: nothing)
+LONG = "The worker " + "renews its lease and " * 6 + "stops."
+PLANTED = [
+    ("README.md", "# Title\n\nThe worker sends it,\nand nobody\nreads it.\n", "README.md:4: nobody → "),
+    ("README.md", "The job goes\non.\n", "README.md:1: goes on → "),
+    ("docs/page.md", "- The error said so.\n", "docs/page.md:1: said → "),
+    ("docs/page.md", "| a | the call is in doubt |\n|---|---|\n", "docs/page.md:1: in doubt → "),
+    ("docs/page.md", "This is no plan. [It is told](page.md).\n", "docs/page.md:1: is no → "),
+    ("docs/page.md", "This is text. [It is told](page.md).\n", "docs/page.md:1: told → "),
+    ("docs/page.md", f"Short.\n\n{LONG}\n", f"docs/page.md:3: {len(LONG)} columns → at most 120"),
+    ("docs/decisions/0075-new.md", "It begins anew.\n", "docs/decisions/0075-new.md:1: anew → "),
+    ("CHANGELOG.md", "- mended\n", "CHANGELOG.md:1: mended → "),
+    ("src/cli/a.cc", 'auto a = "one "\n   "person"; f("ok, " "nobody knows");\n', "src/cli/a.cc:2: nobody → "),
+    ("src/cli/a.cc", 'f(R"(whoever calls)");\n', "src/cli/a.cc:1: whoever → "),
+    ("docs/page.md", "```\nnobody\n```\n\n    nobody\n\nThe key `said`, `is no\nword` and [a](said.md#told-anew). There is no job.\n", ""),
+    ("docs/page.md", f"| {LONG} |\n\n```\n{LONG}\n```\n\n    {LONG}\n\n[a page](https://example.org/{'a' * 120})\n", ""),
+    ("docs/page.md", "It is no longer a person-hour.\n", ""),
+    ("docs/decisions/0074-old.md", "Nobody goes on.\n", ""),
+    ("src/cli/a.cc", '// nobody knows\n#include "a.h"\nf("nobody"); g("is running");\n', ""),
+    ("src/cli/a_test.cc", 'f("nobody knows");\n', ""),
+]
+
+
+def self_test():
+    bad = 0
+    for name, content, expected in PLANTED:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+            problems, _ = check(pathlib.Path(folder), set(), {"src/cli": 0})
+        if not any(expected in line for line in problems) if expected else problems:
+            bad += 1
+            print(f"{content!r}: expected {expected or 'nothing'!r}, found {problems}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "docs"
+        path.mkdir()
+        (path / "late.md").write_text("Nobody.\n")
+        (path / "done.md").write_text("Clean.\n")
+        problems, notes = check(pathlib.Path(folder), {"docs/late.md", "docs/done.md", "docs/gone.md"}, {"src/cli": 3})
+    if len(problems) != 1 or "gone.md" not in problems[0] or len(notes) != 2:
+        bad += 1
+        print(f"NOT_YET and MESSAGES: found {problems}, {notes}")
+    if not bad:
+        print(f"{len(PLANTED)} planted texts and the lists of exceptions, all as expected")
+    return 1 if bad else 0
+
+
+def main():
+    if "--self-test" in sys.argv:
+        return self_test()
+    problems, notes = check(pathlib.Path(__file__).resolve().parent.parent, NOT_YET, MESSAGES, "--list" in sys.argv)
+    for text in notes + problems:
+        print(text)
+    print(f"{len(problems)} problems; {len(NOT_YET)} pages not rewritten, {sum(MESSAGES.values())} phrases left in messages")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
