@@ -495,7 +495,7 @@ def a_job_that_no_worker_can_take_names_what_is_missing():
             listed = h.run("jobs", "--stuck", "--older-than", "0s", "--json", env=env).json()["jobs"]
             return [(one["stuck"]["message"], one["stuck"]["missing"], one["stuck"]["commands"]) for one in listed]
 
-        wanted = [("no worker offers gpu", ["gpu"], ["aetheris worker FILE --capability gpu"])]
+        wanted = [("no worker has gpu", ["gpu"], ["aetheris worker FILE --capability gpu"])]
         until(lambda: message() == wanted)
         metrics = Asked(plain.line["listening"])("/metrics")[1]
         assert 'aetheris_job_state{state="queued"} 1\n' in metrics, metrics
