@@ -488,7 +488,7 @@ def a_job_that_no_worker_can_take_names_what_is_missing():
     with shared() as (h, env):
         make(h, env, "pins", "a", "--input", '{"n": 1}')
         stuck = h.run("jobs", "--stuck", "--older-than", "0s", "--json", env=env).json()["jobs"]
-        assert [one["stuck"]["message"] for one in stuck] == ["no worker is there"], stuck
+        assert [one["stuck"]["message"] for one in stuck] == ["no worker is running"], stuck
         plain = Worker(h, "--listen", "127.0.0.1:0", env=env)
 
         def message():
