@@ -194,7 +194,7 @@ def what_a_policy_denies_is_never_declared(desk):
 def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
     (desk.path / "house.yaml").write_text(
         "aetheris: 1\npolicies:\n  - { tools: [refnd], action: deny }\n  - { capability: payments, action: deny }\n")
-    idle = "house.yaml: policies[0]: nothing here is under this rule: no file has a tool named `refnd`"
+    idle = "house.yaml: policies[0]: this policy applies to nothing: no file has a tool named `refnd`"
     checked = desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0)
     assert idle in checked.stderr and "policies[1]" not in checked.stderr and "ok" in checked.stdout, checked
     notes = json.loads(desk.run("check", "agents.yaml", "--policies", "house.yaml", "--json", code=0).stdout)["notes"]

@@ -260,7 +260,7 @@ def every_limit_in_the_way_is_said_at_once_and_one_command_raises_them_all():
             assert job["parked"]["command"] + "\n" in seen, seen
         # One of them alone does not do: whoever raises it is told of all, and of the command.
         refused = expect(h.run("budget", "b", "--cost", "5"), 2).err
-        assert "does not fit tokens, cost, model_calls: `" + job["parked"]["command"] + "` would" in refused, refused
+        assert "exceeds tokens, cost, model_calls: `" + job["parked"]["command"] + "` allows it" in refused, refused
         expect(h.run("run", "led.yaml", "both", "--job-id", "p", "--input", TURNS), 4)
         part = expect(h.run("budget", "p", "--tokens", "5000"), 0)
         assert part.out == "raised\n" and "cost: 0 of 0.000001 used" in part.err and "tokens:" not in part.err, part

@@ -1798,7 +1798,7 @@ def no_command_is_printed_that_cannot_work():
         assert "did you mean" not in expect(h.run("xyzzy"), 2).err
         expect(h.run("run", "agents.yaml", "echo", "--job-id", "e"), 0)
         said = expect(h.run("fork", "e", "--at", "0"), 2)
-        assert "--at must be 1 or more" in said.err and "missing" not in said.err, said
+        assert "--at must be at least 1" in said.err and "missing" not in said.err, said
         # The same refusal for whatever comes too late, also for the plan that it had.
         for words in (("plan", "e", "agents.yaml"), ("pause", "e"), ("cancel", "e"), ("budget", "e", "--tokens", "4")):
             assert "[job_terminal]" in expect(h.run(*words), 5).err, words
@@ -1896,9 +1896,9 @@ def a_killed_run_goes_on_where_it_stopped():
         left = expect(h.run("job", "r", "--json"), 0).json()
         assert left["status"] == "running" and left["unattended"]["commands"][0] == "aetheris run FILE --job-id r", left
         seen = expect(h.run("job", "r"), 0).err
-        assert f":{runner.pid}, which ran it, is gone" in seen and "aetheris run FILE --job-id r\n" in seen, seen
+        assert f":{runner.pid}, its last worker, is gone" in seen and "aetheris run FILE --job-id r\n" in seen, seen
         stuck = expect(h.run("jobs", "--stuck"), 0).out
-        assert "no_worker: no process runs the jobs of this store" in stuck and "1970" not in stuck, stuck
+        assert "no_worker: no process runs jobs of this store" in stuck and "1970" not in stuck, stuck
         assert "aetheris run FILE --job-id r\n" in stuck and "aetheris worker" not in stuck, stuck
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
         assert expect(h.run("job", "r", "--json"), 0).json()["unattended"] is None

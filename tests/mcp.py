@@ -310,7 +310,7 @@ def arguments_that_the_server_would_not_take_are_not_sent():
     with home() as h:
         write(h, {"command": command(h)}, {"echo": ("s.echo", {"text": 7})})
         said = expect(h.run("run", "agents.yaml"), 2)
-        assert "break its args_schema at `/text`" in said.err and not journal(h), said
+        assert "do not match its args_schema at `/text`" in said.err and not journal(h), said
 
 
 @test

@@ -500,7 +500,7 @@ def what_a_client_of_2025_is_asked_it_answers_as_the_page_shows():
 
         poor, = made(server, ("poor", {}))
         said = poor["content"][0]["text"]
-        assert "the next call does not fit tool_calls; aetheris budget " in said and "--tool-calls 1" in said, said
+        assert "the next call exceeds tool_calls; aetheris budget " in said and "--tool-calls 1" in said, said
         assert poor["structuredContent"]["budget"]["lacking"][0]["limit"] == "tool_calls", poor
         expect(server.stop(), 0)
 

@@ -886,7 +886,7 @@ def what_does_not_go_on_is_listed_with_what_would_help():
         stuck = s.get("/api/jobs?stuck=true")[1]["jobs"]
         assert [(job["id"], job["stuck"]["reason"], job["stuck"]["until"]) for job in stuck] == [("d", "parked", "resolve")]
         text = expect(s.h.run("jobs", "--stuck", "--older-than", "0s"), 0).out
-        assert "aetheris resolve d " in text and "no worker offers gpu" in text, text
+        assert "aetheris resolve d " in text and "no worker has gpu" in text, text
         assert "aetheris serve FILE --capability gpu" in text and "w  waiting" not in text, text
         for words in (["--older-than", "1s"], ["--stuck", "--in-doubt"], ["--stuck", "--status", "parked"],
                       ["--stuck", "--older-than", "soon"]):

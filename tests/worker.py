@@ -488,14 +488,14 @@ def a_job_that_no_worker_can_take_names_what_is_missing():
     with shared() as (h, env):
         make(h, env, "pins", "a", "--input", '{"n": 1}')
         stuck = h.run("jobs", "--stuck", "--older-than", "0s", "--json", env=env).json()["jobs"]
-        assert [one["stuck"]["message"] for one in stuck] == ["no worker is there"], stuck
+        assert [one["stuck"]["message"] for one in stuck] == ["no worker is running"], stuck
         plain = Worker(h, "--listen", "127.0.0.1:0", env=env)
 
         def message():
             listed = h.run("jobs", "--stuck", "--older-than", "0s", "--json", env=env).json()["jobs"]
             return [(one["stuck"]["message"], one["stuck"]["missing"], one["stuck"]["commands"]) for one in listed]
 
-        wanted = [("no worker offers gpu", ["gpu"], ["aetheris worker FILE --capability gpu"])]
+        wanted = [("no worker has gpu", ["gpu"], ["aetheris worker FILE --capability gpu"])]
         until(lambda: message() == wanted)
         metrics = Asked(plain.line["listening"])("/metrics")[1]
         assert 'aetheris_job_state{state="queued"} 1\n' in metrics, metrics

@@ -43,16 +43,16 @@ class AgentCheck {
                         {"plan", "loop", "planner", "input_schema", "output", "deadline",
                          "max_attempts", "labels", "description", "versions",
                          "required_capabilities", "confirm", "queue", "budget", "grants"},
-                        {{"code", "agents written as a program come later"},
-                         {"cron", "schedules come later"},
-                         {"schedule", "schedules come later"}})) {
+                        {{"code", "agents written as code are not available yet"},
+                         {"cron", "schedules are not available yet"},
+                         {"schedule", "schedules are not available yet"}})) {
       return std::move(agent_);
     }
     cost_ = check_settings(check_, spot_, agent_, graph_);
     grants();
     if (const auto loop = spot_.find("loop")) {
       if (spot_->find("plan") != nullptr) {
-        check_.fault(*loop, "an agent has either a `plan` or a `loop`; a plan may hold loops");
+        check_.fault(*loop, "an agent has either a `plan` or a `loop`; a plan can contain loops");
       }
       if (spot_->find("planner") != nullptr) {
         check_.fault(*loop, "an agent has either a `loop` or a `planner`");
@@ -60,7 +60,7 @@ class AgentCheck {
       alone(*loop);
     } else if (const auto planner = spot_.find("planner")) {
       if (spot_->find("plan") != nullptr) {
-        check_.fault(*planner, "an agent has either a `plan` or a `planner`, which makes one");
+        check_.fault(*planner, "an agent has either a `plan` or a `planner`");
       }
       plans(*planner);
     } else if (const auto plan = find_plan()) {
@@ -68,7 +68,7 @@ class AgentCheck {
     }
     const auto output = spot_.find("output");
     if (output && spot_->find("planner") != nullptr) {
-      check_.fault(*output, "what a planner's job gives is a part of the plan that it makes", {},
+      check_.fault(*output, "the plan that the planner writes defines the output", {},
                    Code::unsupported);
     } else if (output) {
       this->output(*output);
@@ -110,7 +110,7 @@ class AgentCheck {
       if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
       check_.fault(*cost_, "the model " +
                                shown(std::string_view(name).substr(kModelToolPrefix.size())) +
-                               " has no `price`: what it costs cannot be limited");
+                               " has no `price`; a cost limit needs one");
     }
   }
 
@@ -119,12 +119,12 @@ class AgentCheck {
     if (!plan) {
       if (spot_->find("code") != nullptr) return std::nullopt;  // said already: not yet
       check_.required(spot_, "plan",
-                      "the list of nodes that this agent runs; or a `loop`, or a `planner`");
+                      "the list of nodes that this agent runs (or use `loop` or `planner`)");
       return std::nullopt;
     }
     if (!check_.list(*plan)) return std::nullopt;
     if ((*plan)->items.empty()) {
-      check_.fault(*plan, "a plan has at least one node");
+      check_.fault(*plan, "a plan needs at least one node");
       return std::nullopt;
     }
     const std::size_t most = engine::PlanLimits{}.nodes_max;
@@ -195,15 +195,15 @@ class AgentCheck {
   void node_id(std::uint32_t index) {
     const Spot& spot = nodes_[index].spot;
     if (!spot->is_mapping()) return;
-    const auto id = check_.required(spot, "id", "the name of this node, as in .steps.NAME");
+    const auto id = check_.required(spot, "id", "the node id, used as .steps.ID");
     if (!id) return;
     const auto text = check_.text(*id);
     if (!text || !check_.name("a node", *text, id->at(), id->path)) return;
     nodes_[index].id = *text;
     const auto [twin, fresh] = by_id_.emplace(*text, index);
     if (!fresh) {
-      check_.fault(*id, "plan[" + std::to_string(twin->second) + "] is called " + shown(*text) +
-                            " too: each node has a name of its own");
+      check_.fault(*id, "duplicate node id " + shown(*text) + ", also used by plan[" +
+                            std::to_string(twin->second) + "]");
     }
   }
 
@@ -212,10 +212,10 @@ class AgentCheck {
     if (!check_.mapping(spot,
                         {"id", "tool", "args", "needs", "when", "on_error", "wait", "map", "as",
                          "max_parallel", "do", "on_item_error", "llm", "loop"},
-                        {{"approval", "whether a person is asked is said at the tool"},
-                         {"agent", "child jobs come later"},
-                         {"retry", "a retry policy stands at the tool"},
-                         {"timeout", "a timeout stands at the tool"}})) {
+                        {{"approval", "set approval on the tool, not on the node"},
+                         {"agent", "child jobs are not available yet"},
+                         {"retry", "set retry on the tool, not on the node"},
+                         {"timeout", "set timeout on the tool, not on the node"}})) {
       return {};
     }
     node_ = index;
@@ -239,12 +239,13 @@ class AgentCheck {
       if (spot->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
-      check_.fault(spot, "a node is one of tool, llm, wait, map and loop: this one is none");
+      check_.fault(spot, "a node needs one of tool, llm, wait, map or loop");
       return;
     }
     if (kinds.size() > 1) {
-      check_.fault(spot, "a node is one of tool, llm, wait, map and loop: this one has " +
-                             std::string(kinds[0]) + " and " + std::string(kinds[1]));
+      check_.fault(spot,
+                   "a node can have only one of tool, llm, wait, map and loop; this one has " +
+                       std::string(kinds[0]) + " and " + std::string(kinds[1]));
       return;
     }
     if (kinds[0] == "tool") {
@@ -289,11 +290,11 @@ class AgentCheck {
       const auto found = id ? by_id_.find(*id) : by_id_.end();
       if (found == by_id_.end()) {
         nodes_[node_].clouded = true;
-        if (id) check_.fault(item, "there is no node " + shown(*id), nearest_node(*id));
+        if (id) check_.fault(item, "unknown node " + shown(*id), nearest_node(*id));
         continue;
       }
       if (found->second == node_) {
-        check_.fault(item, "a node cannot need itself");
+        check_.fault(item, "a node cannot depend on itself");
         continue;
       }
       indices.push_back(found->second);
@@ -301,7 +302,7 @@ class AgentCheck {
     }
     std::ranges::sort(indices);
     if (const auto twin = std::ranges::adjacent_find(indices); twin != indices.end()) {
-      check_.fault(*list, shown(nodes_[*twin].id) + " stands twice");
+      check_.fault(*list, "duplicate entry " + shown(nodes_[*twin].id));
       const auto rest = std::ranges::unique(indices);
       indices.erase(rest.begin(), rest.end());
     }
@@ -318,7 +319,7 @@ class AgentCheck {
       if (!spot->scalar.as_bool()) members.emplace_back("when", false);
       return;
     }
-    if (!expression(spot, "`when` is true, false or one ${ … }")) return;
+    if (!expression(spot, "`when` must be true, false or a single ${ … }")) return;
     members.emplace_back("when", spot->scalar);
   }
 
@@ -353,7 +354,8 @@ class AgentCheck {
     const auto args = spot.find("args");
     bool good = true;
     if (args && !(*args)->is_mapping()) {
-      good = expression(*args, "`args` is a mapping, or one ${ … } that gives an object");
+      good = expression(*args,
+                        "`args` must be a mapping, or a single ${ … } that evaluates to an object");
     } else if (args) {
       good = templated(*args);
     }
@@ -370,7 +372,7 @@ class AgentCheck {
     if (!check_.mapping(spot,
                         {"model", "prompt", "messages", "system", "temperature", "max_tokens",
                          "schema", "repair"},
-                        {{"tools", "a model that may call tools leads a `loop`"}})) {
+                        {{"tools", "tools need a `loop`"}})) {
       return;
     }
     std::vector<Member> request;
@@ -402,7 +404,7 @@ class AgentCheck {
     }
     if (in_item_) {
       if (const auto repair = spot.find("repair")) {
-        check_.fault(*repair, "answers about the items of a map are not mended: leave it out", {},
+        check_.fault(*repair, "`repair` is not supported in a map; remove it", {},
                      Code::unsupported);
       }
     } else if (mends_answers(check_, spot)) {
@@ -416,7 +418,7 @@ class AgentCheck {
     if (!name) return nullptr;
     const auto found = models_.find(*name);
     if (found != models_.end()) return &found->second;
-    check_.fault(named, "there is no model " + shown(*name),
+    check_.fault(named, "unknown model " + shown(*name),
                  check_.nearest(*name, models_,
                                 [](const auto& model) { return std::string_view(model.first); }));
     return nullptr;
@@ -428,18 +430,19 @@ class AgentCheck {
     const Spot over = *spot.find("map");
     if (over->is_list()) {
       if (over->items.size() > engine::PlanLimits{}.map_items_max) {
-        check_.fault(over, "a map goes over at most 100,000 items");
+        check_.fault(over, "a map can have at most 100,000 items");
       } else if (templated(over)) {
         members.emplace_back("over", over->value());
       }
-    } else if (expression(over, "`map` is a list, or one ${ … } that gives a list")) {
+    } else if (expression(over,
+                          "`map` must be a list, or a single ${ … } that evaluates to a list")) {
       members.emplace_back("over", over->scalar);
     }
     if (const auto as = spot.find("as")) {
       const auto name = check_.text(*as);
       if (name && !engine::is_item_name(*name)) {
         check_.fault(*as, shown(*name) +
-                              " cannot be the name of an item: letters, digits and _, and none of "
+                              " is not a valid item name: use letters, digits and _, and none of "
                               "input, steps, job, index, args, call, result, env");
       } else if (name) {
         item_name_ = *name;
@@ -456,18 +459,17 @@ class AgentCheck {
         members.emplace_back("on_item_error", "collect");
       }
     }
-    const auto each = check_.required(spot, "do", "what to do with each item, a tool and its args");
-    if (!each ||
-        !check_.mapping(*each, {"tool", "args", "llm"},
-                        {{"map", "maps inside of maps come later"},
-                         {"wait", "waits inside of maps come later"},
-                         {"when", "`when` is for the node; filter the list of the map"}})) {
+    const auto each = check_.required(spot, "do", "the tool call or llm step to run for each item");
+    if (!each || !check_.mapping(*each, {"tool", "args", "llm"},
+                                 {{"map", "nested maps are not available yet"},
+                                  {"wait", "waits in maps are not available yet"},
+                                  {"when", "set `when` on the node, or filter the list"}})) {
       return;
     }
     const auto asked = each->find("llm");
     if (asked) {
       if ((*each)->find("tool") != nullptr) {
-        check_.fault(*each, "with each item either a tool is called or a model is asked");
+        check_.fault(*each, "`do` needs either `tool` or `llm`");
       }
       check_.misplaced(*each, "a tool", {"args"});
     } else if ((*each)->find("tool") == nullptr &&
@@ -506,13 +508,13 @@ class AgentCheck {
     }
     if (read.all_steps && !in_output_) {
       check_.root_fault(string, ".steps",
-                        "a node reads the results that it needs, .steps.NAME; only `output` reads "
+                        "a node can read .steps.ID of nodes in its `needs`; only `output` can read "
                         "all of .steps");
     }
     for (const std::string& step : read.steps) {
       const auto found = by_id_.find(step);
       if (found == by_id_.end()) {
-        check_.root_fault(string, ".steps", "there is no node " + shown(step), steps_hint(step));
+        check_.root_fault(string, ".steps", "unknown node " + shown(step), steps_hint(step));
       } else if (!in_output_) {
         reads_.push_back({.node = node_, .step = found->second, .where = string});
       }
@@ -521,11 +523,12 @@ class AgentCheck {
 
   void unknown_root(const Spot& string, const std::string& root) {
     if (root == "args" || root == "call" || root == "result") {
-      check_.root_fault(string, "." + root, "." + root + " is known in tools, not in plans");
+      check_.root_fault(string, "." + root,
+                        "." + root + " is available in tools only, not in plans");
       return;
     }
     if (root == "item" || root == "index") {
-      check_.root_fault(string, "." + root, "." + root + " is known in the `do` of a map only");
+      check_.root_fault(string, "." + root, "." + root + " is available in the `do` of a map only");
       return;
     }
     Nearest nearest(root);
@@ -536,7 +539,7 @@ class AgentCheck {
     }
     std::string meant = nearest.take();
     if (meant.empty() && by_id_.contains(root)) meant = "steps." + root;
-    check_.root_fault(string, "." + root, "there is no ." + root + " here",
+    check_.root_fault(string, "." + root, "." + root + " is not available here",
                       meant.empty() ? meant : "." + meant);
   }
 
@@ -573,10 +576,9 @@ class AgentCheck {
   void unseen(const Read& read) {
     const std::string& step = nodes_[read.step].id;
     check_.root_fault(read.where, ".steps",
-                      read.node == read.step
-                          ? "a node cannot read its own result"
-                          : ".steps." + step + " is read here, so this node must need " +
-                                shown(step) + ": add it to `needs`");
+                      read.node == read.step ? "a node cannot read its own result"
+                                             : ".steps." + step + " is read here, so add " +
+                                                   shown(step) + " to `needs`");
   }
 
   // A node sees less when a circle is broken. So a read of what it does not reach now is a fault in any case.
@@ -626,7 +628,7 @@ class AgentCheck {
     const std::string& next = nodes_[cycle[1 % cycle.size()]].id;
     for (std::size_t i = 0; i < list->items.size(); ++i) {
       if (!list->items[i].is_string() || list->items[i].scalar.as_string() != next) continue;
-      check_.fault(list.item(i), "these nodes need each other in a circle: " + path);
+      check_.fault(list.item(i), "dependency cycle: " + path);
       return;
     }
   }
@@ -664,7 +666,7 @@ class AgentCheck {
     if (policy.find("provider") != nullptr) return policy;  // a model
     auto rules = rules_for(policies_, agent_.name, name, policy["capabilities"]);
     if (rules.size() > kRulesMax) {
-      check_.fault(spot_, "more than 256 policies are about the tool " + shown(name));
+      check_.fault(spot_, "more than 256 policies apply to the tool " + shown(name));
     } else if (!rules.empty()) {
       policy = policy.with("rules", Value::array(std::move(rules)));
     }

@@ -59,7 +59,7 @@ AE_TEST("agents/all faults of an agent given as JSON are told at once, with path
   {"id": "a", "tool": "ech"},
   {"id": "b", "tool": "pay", "args": {}},
   {"id": "c", "lm": 1}], "outputs": 1})");
-  EXPECT_NE(text.find(":2:23: two.plan[0].tool: there is no tool `ech` (did you mean echo?)"),
+  EXPECT_NE(text.find(":2:23: two.plan[0].tool: unknown tool `ech` (did you mean echo?)"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("two.plan[1]"), std::string::npos) << text;

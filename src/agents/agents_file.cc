@@ -176,12 +176,12 @@ Offered check_offered(Check& check, const Spot& top, std::string_view text) {
 }
 
 void check_version(Check& check, const Spot& top) {
-  const auto version = check.required(top, "aetheris", "the file begins with `aetheris: 1`");
+  const auto version = check.required(top, "aetheris", "start the file with `aetheris: 1`");
   if (!version) return;
   if (!(*version)->scalar.is_integer()) {
     check.fault(*version, "must be the number 1");
   } else if ((*version)->scalar.as_int() != 1) {
-    check.fault(*version, "this version reads agents files of version 1", {}, Code::unsupported);
+    check.fault(*version, "unsupported version; this build reads version 1", {}, Code::unsupported);
   }
 }
 
@@ -189,14 +189,15 @@ void check_file(Check& check, const Located& root, std::string_view text, Agents
   LineCount lines(text);
   const Spot top{&root, {}};
   if (!check.mapping(top, {"aetheris", "tools", "models", "agents", "policies", "outbound"},
-                     {{"cron", "schedules come later"}, {"schedules", "schedules come later"}})) {
+                     {{"cron", "schedules are not available yet"},
+                      {"schedules", "schedules are not available yet"}})) {
     return;
   }
   check_version(check, top);
   auto [tools, models, notes, made, policies] = check_offered(check, top, text);
-  const auto spot = check.required(top, "agents", "what this file is for: agents and their plans");
+  const auto spot = check.required(top, "agents", "the agents of this file, by name");
   if (spot && check.any_mapping(*spot)) {
-    if ((*spot)->items.empty()) check.fault(*spot, "a file has at least one agent");
+    if ((*spot)->items.empty()) check.fault(*spot, "a file needs at least one agent");
     for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
       const Located::Key& key = (*spot)->keys[i];
       const Spot agent{&(*spot)->items[i], spot->path_of(key.text)};
@@ -223,7 +224,7 @@ std::vector<Fault> read_whole(const Source& source, const Look& look) {
   Faults faults;
   std::string_view text = source.text;
   if (text.size() > kFileMax) {
-    faults.add({}, {.path = {}, .message = "an agents file has at most 8 MiB"});
+    faults.add({}, {.path = {}, .message = "an agents file can have at most 8 MiB"});
     return faults.finish(source.name, {});
   }
   if (const std::size_t bad = first_bad_byte(text); bad != text.npos) {
@@ -258,7 +259,7 @@ std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out)
     const Spot top{&root, {}};
     if (!check.mapping(top, {"aetheris", "policies"})) return;
     check_version(check, top);
-    if (const auto list = check.required(top, "policies", "the rules of this file, in order")) {
+    if (const auto list = check.required(top, "policies", "the list of policies, in order")) {
       policies = check_policies(check, *list, nullptr, nullptr);
     }
   });

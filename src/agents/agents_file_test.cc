@@ -222,11 +222,11 @@ AE_TEST("agents/a JSON file has faults with places too") {
                                "}\"}, \"b\":\n{}}}",
                                "a.json")
                          .faults),
-      "2:14 plan_invalid agents[\"ä\"]: `ä` cannot be the name of an agent: letters, digits, "
-      "_ and -, a letter or _ first, at most 64\n"
+      "2:14 plan_invalid agents[\"ä\"]: `ä` is not a valid name for an agent: use up to 64 "
+      "letters, digits, _ and -, starting with a letter or _\n"
       "2:28 plan_invalid agents[\"ä\"].plan: must be a list, not a string\n"
       "3:1 plan_invalid agents.b.plan: `plan` is missing: the list of nodes that this agent "
-      "runs; or a `loop`, or a `planner`\n");
+      "runs (or use `loop` or `planner`)\n");
 }
 
 AE_TEST("agents/a .json file is held to the rules of JSON") {
@@ -275,7 +275,7 @@ AE_TEST("agents/faults are told as text and as JSON") {
   const auto loaded = load_text("aetheris: 1\nagents: { a: { plans: [] } }\n");
   EXPECT_EQ(faults_text(loaded.faults),
             "agents.yaml:2:14: agents.a.plan: `plan` is missing: the list of nodes that this agent "
-            "runs; or a `loop`, or a `planner`\n"
+            "runs (or use `loop` or `planner`)\n"
             "agents.yaml:2:16: agents.a.plans: unknown key `plans` (did you mean plan?)\n");
   EXPECT_EQ(canonical(faults_json({loaded.faults.at(1)})),
             R"({"faults":[{"code":"plan_invalid","column":16,"file":"agents.yaml","line":2,)"
@@ -451,15 +451,15 @@ AE_TEST("agents/what is wrong in a loop is said where it stands") {
   EXPECT_EQ(faults("{ loop: { model: m, tools: [t] } }"), "");
   for (const auto& [agent, words] : std::vector<std::pair<std::string, std::string>>{
            {"{ loop: {} }", "`model` is missing"},
-           {"{ loop: { model: n } }", "there is no model `n`"},
-           {"{ loop: { model: m, tools: [u] } }", "there is no tool `u`"},
-           {"{ loop: { model: m, tools: ['t*'] } }", "a pattern is NAME.*"},
-           {"{ loop: { model: m, tools: ['s.*'] } }", "no tool of this file is named so"},
-           {"{ loop: { model: m, tools: ['model:m'] } }", "there is no tool"},
+           {"{ loop: { model: n } }", "unknown model `n`"},
+           {"{ loop: { model: m, tools: [u] } }", "unknown tool `u`"},
+           {"{ loop: { model: m, tools: ['t*'] } }", "a pattern must be NAME.*"},
+           {"{ loop: { model: m, tools: ['s.*'] } }", "no tool of this file matches"},
+           {"{ loop: { model: m, tools: ['model:m'] } }", "unknown tool"},
            {"{ loop: { model: m, max_turns: 0 } }", "max_turns"},
            {"{ loop: { model: m, parallel_tools: 65 } }", "parallel_tools"},
            {"{ loop: { model: m, prompt: '' } }", "must not be empty"},
-           {"{ loop: { model: m, prompt: '${ .steps.x }' } }", "there is no node `x`"},
+           {"{ loop: { model: m, prompt: '${ .steps.x }' } }", "unknown node `x`"},
            {"{ loop: { model: m, system: '${ .item }' } }", ".item"},
            {"{ loop: { model: m, budget: 1 } }", "unsupported"},
            {"{ loop: { model: m, approval: 1 } }", "unknown key `approval`"},
@@ -530,8 +530,8 @@ AE_TEST(
   for (const auto& [budget, model, words] :
        std::vector<std::tuple<std::string, std::string, std::string>>{
            {"{ cost: 1 }", "plain", "the model `plain` has no `price`"},
-           {"{}", "claude", "limits something"},
-           {"{ soft: 80 }", "claude", "limits something"},
+           {"{}", "claude", "needs at least one of tokens"},
+           {"{ soft: 80 }", "claude", "needs at least one of tokens"},
            {"{ tokens: -1 }", "claude", "agents.a.budget.tokens: must be a whole number"},
            {"{ tokens: '5' }", "claude", "agents.a.budget.tokens: must be a whole number"},
            {"{ cost: '1,5' }", "claude", "agents.a.budget.cost: a cost is a number"},

@@ -18,12 +18,12 @@ class ChangeCheck {
 
   CheckedChanges run(bool reads) {
     if (const auto changes = tool_.find("changes")) {
-      if (reads) check_.fault(*changes, "a tool that only reads changes nothing");
+      if (reads) check_.fault(*changes, "`changes` is not allowed with `effect: read`");
       this->changes(*changes);
     }
     if (const auto verify = tool_.find("verify")) {
       if (!tool_.find("changes")) {
-        check_.fault(*verify, "without `changes` there is nothing to look at");
+        check_.fault(*verify, "`verify` needs `changes`");
       }
       this->verify(*verify);
     }
@@ -38,7 +38,7 @@ class ChangeCheck {
   void changes(const Spot& spot) {
     if (!check_.list(spot)) return;
     if (spot->items.empty() || spot->items.size() > kChangesMax) {
-      return check_.fault(spot, "a list of 1 to 64 changes");
+      return check_.fault(spot, "must be a list of 1 to 64 changes");
     }
     std::vector<Value> entries;
     entries.reserve(spot->items.size());
@@ -48,9 +48,9 @@ class ChangeCheck {
 
   Value change(const Spot& spot) {
     if (!check_.mapping(spot, {"type", "id", "op", "version", "etag", "ref"})) return {};
-    check_.required(spot, "type", "what kind of thing it is, such as charge");
-    check_.required(spot, "id", "which one: ${ .result.id }");
-    check_.required(spot, "op", "what is done to it: create, update, delete");
+    check_.required(spot, "type", "the resource type, such as charge");
+    check_.required(spot, "id", "the resource id, such as ${ .result.id }");
+    check_.required(spot, "op", "create, update or delete");
     for (std::size_t i = 0; i < spot->items.size(); ++i) {
       const Spot part{&spot->items[i], spot.path_of(spot->keys[i].text)};
       if (!check_.text(part)) continue;
@@ -74,7 +74,7 @@ class ChangeCheck {
       if (!found) continue;
       if (!kind.empty()) {
         check_.fault(*found,
-                     "it is looked at in one way: there is `" + std::string(kind) + "` too");
+                     "`verify` can have only one method; `" + std::string(kind) + "` is also set");
         continue;
       }
       kind = one;
@@ -83,7 +83,7 @@ class ChangeCheck {
     }
     if (kind.empty()) {
       check_.fault(spot,
-                   "it says how to look: http_etag, http_last_modified, http_json, file, git_ref, "
+                   "`verify` needs one of http_etag, http_last_modified, http_json, file, git_ref, "
                    "github or sql");
     }
     std::vector<Member> policy{{"by", kind}};
@@ -97,7 +97,7 @@ class ChangeCheck {
     for (const std::string_view key : {"headers", "timeout"}) {
       const auto found = spot.find(key);
       if (found && !asks) {
-        check_.fault(*found, "`" + std::string(key) + "` is for what is asked over HTTP");
+        check_.fault(*found, "`" + std::string(key) + "` is for HTTP checks only");
       }
     }
     if (const auto timeout = spot.find("timeout"); timeout && asks) {
@@ -129,8 +129,8 @@ class ChangeCheck {
     if (whole_url_) {
       if (!check_.outbound().empty()) put("allow", Value::array(check_.outbound()));
       check_.note(spot.path,
-                  "what the tool answers chooses the host that is asked here: public addresses and "
-                  "the hosts of `outbound.allow` only");
+                  "the tool's result chooses this host; only public addresses and the hosts of "
+                  "`outbound.allow` are allowed");
     }
     put("url", *std::move(text));
   }
@@ -145,9 +145,10 @@ class ChangeCheck {
   void http_json(const Spot& spot) {
     if (!check_.mapping(spot, {"url", "field"})) return;
     if (const auto target = check_.required(spot, "url", "http://… or https://…")) url(*target);
-    if (const auto field = check_.required(spot, "field", "one ${ … } of .result, the answer")) {
+    if (const auto field =
+            check_.required(spot, "field", "a single ${ … } over .result, the response")) {
       if (reads_only(check_, *field, {"result"}) && !is_one_expression(*field->value)) {
-        check_.fault(*field, "`field` is one ${ … } of .result, the answer");
+        check_.fault(*field, "`field` must be a single ${ … } over .result, the response");
       }
       put("field", (*field)->value());
     }
@@ -157,7 +158,7 @@ class ChangeCheck {
     if (spot->is_string()) return file_path(spot, false);
     if (!check_.mapping(spot, {"path", "by", "below"})) return;
     const auto below = spot.find("below");
-    if (const auto path = check_.required(spot, "path", "where the file is")) {
+    if (const auto path = check_.required(spot, "path", "the path of the file")) {
       file_path(*path, below.has_value());
     }
     if (below) folders(*below);
@@ -170,22 +171,24 @@ class ChangeCheck {
   void file_path(const Spot& spot, bool below) {
     filled(spot, "path");
     if (below || !spot->is_string() || !has_expression(spot->scalar.as_string())) return;
-    check_.note(spot.path,
-                "what the tool answers chooses the file that is read here: only below the folder "
-                "of this file; name others in `below`");
+    check_.note(
+        spot.path,
+        "the tool's result chooses this path; only files below the agents file's folder are "
+        "read; list other folders in `below`");
   }
 
   void folders(const Spot& spot) {
     if (!check_.list(spot)) return;
     if (spot->items.empty() || spot->items.size() > kParamsMax) {
-      return check_.fault(spot, "a list of 1 to 64 folders");
+      return check_.fault(spot, "must be a list of 1 to 64 folders");
     }
     std::vector<Value> folders;
     for (std::size_t i = 0; i < spot->items.size(); ++i) {
       const Spot item = spot.item(i);
       auto text = text_.literal(item);
       if (!text) continue;
-      if (text->empty() || text->find('\0') != text->npos) check_.fault(item, "must name a folder");
+      if (text->empty() || text->find('\0') != text->npos)
+        check_.fault(item, "must be a folder path");
       folders.emplace_back(*std::move(text));
     }
     put("below", Value::array(std::move(folders)));
@@ -216,7 +219,8 @@ class ChangeCheck {
       const auto found = spot.find(one);
       if (!found) continue;
       if (!what.empty()) {
-        check_.fault(*found, "one thing: there is `" + std::string(what) + "` too");
+        check_.fault(
+            *found, "only one of issue, pull and release; `" + std::string(what) + "` is also set");
         continue;
       }
       what = one;
@@ -226,7 +230,7 @@ class ChangeCheck {
         filled(*found, one);
       }
     }
-    if (what.empty()) check_.fault(spot, "it names an issue, a pull or a release");
+    if (what.empty()) check_.fault(spot, "needs one of issue, pull or release");
     if (const auto by = spot.find("by")) {
       constexpr std::string_view kBy[] = {"updated_at", "state"};
       if (const auto word = check_.word(*by, {"updated_at", "state"})) put("by", kBy[*word]);
@@ -260,7 +264,7 @@ class ChangeCheck {
   void headers(const Spot& spot) {
     if (whole_url_) {
       check_.fault(spot,
-                   "headers go only to a host that is written out: begin the url with http://… or "
+                   "headers need a literal host: start the url with http://… or "
                    "https://…");
       return;
     }
@@ -271,13 +275,13 @@ class ChangeCheck {
       const Located::Key& key = spot->keys[i];
       const Spot value{&spot->items[i], spot.path_of(key.text)};
       if (!is_header_name(key.text)) {
-        check_.fault_at(key.at, value.path, shown(key.text) + " is not the name of a header");
+        check_.fault_at(key.at, value.path, shown(key.text) + " is not a valid header name");
         continue;
       }
       auto text = text_.literal(value, Secrets::replaced);
       if (!text) continue;
       if (text->find_first_of(std::string_view("\r\n\0", 3)) != text->npos) {
-        check_.fault(value, "a header holds no line break and no NUL");
+        check_.fault(value, "a header value cannot contain a line break or NUL");
       }
       const auto same = [&](const Member& other) { return other.first == key.text; };
       if (std::ranges::none_of(headers, same)) headers.emplace_back(key.text, *std::move(text));

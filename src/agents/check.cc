@@ -145,7 +145,7 @@ void Check::fault_at(Place at, std::string path, std::string message, std::strin
 
 std::string Check::no_tool(std::string_view name) const {
   const auto known = unusable_.find(name);
-  return known == unusable_.end() ? "there is no tool " + shown(name)
+  return known == unusable_.end() ? "unknown tool " + shown(name)
                                   : shown(name) + " " + known->second;
 }
 
@@ -162,6 +162,39 @@ bool Check::any_mapping(const Spot& spot) {
   return false;
 }
 
+namespace {
+
+// The key that other workflow languages' word stands for here; "" if none of `known`.
+std::string_view synonym_of(std::string_view word, Words known) {
+  constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
+      {"if", "when"},
+      {"condition", "when"},
+      {"depends_on", "needs"},
+      {"dependsOn", "needs"},
+      {"after", "needs"},
+      {"with", "args"},
+      {"arguments", "args"},
+      {"params", "args"},
+      {"parameters", "args"},
+      {"for_each", "map"},
+      {"foreach", "map"},
+      {"uses", "tool"},
+      {"retries", "retry"},
+      {"prompts", "prompt"},
+      {"name", "id"},
+      {"attempts", "max_attempts"},
+      {"steps", "plan"},
+      {"nodes", "plan"},
+      {"system_prompt", "system"},
+      {"instructions", "system"}};
+  for (const auto& [synonym, key] : kSynonyms) {
+    if (synonym == word && std::ranges::find(known, key) != known.end()) return key;
+  }
+  return {};
+}
+
+}  // namespace
+
 bool Check::mapping(const Spot& spot, Words known, LaterWords later) {
   if (!any_mapping(spot)) return false;
   for (const Located::Key& key : spot->keys) {
@@ -170,15 +203,16 @@ bool Check::mapping(const Spot& spot, Words known, LaterWords later) {
     const auto* to_come = std::ranges::find(later, key.text, &Later::word);
     if (to_come != later.end()) {
       fault_at(key.at, spot.path_of(key.text),
-               "this version does not act on `" + key.text + "`: " + std::string(to_come->why), {},
+               "unsupported key `" + key.text + "`: " + std::string(to_come->why), {},
                Code::unsupported);
       continue;
     }
     Nearest nearest(key.text);
     for (const std::string_view word : known) nearest.look_at(word);
-    std::string meant = nearest.take();
+    std::string meant(synonym_of(key.text, known));
+    if (meant.empty()) meant = nearest.take();
     std::string message = "unknown key " + shown(key.text);
-    if (meant.empty()) message += "; known here: " + list_of(known);
+    if (meant.empty()) message += "; allowed keys: " + list_of(known);
     fault_at(key.at, spot.path_of(key.text), std::move(message), std::move(meant));
   }
   return true;
@@ -281,8 +315,7 @@ std::optional<std::size_t> Check::word(const Spot& spot, Words words, LaterWords
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
   const auto* to_come = std::ranges::find(later, text, &Later::word);
   if (to_come != later.end()) {
-    fault(spot,
-          "this version does not act on " + shown(text) + " here: " + std::string(to_come->why), {},
+    fault(spot, "unsupported value " + shown(text) + ": " + std::string(to_come->why), {},
           Code::unsupported);
     return std::nullopt;
   }
@@ -295,20 +328,20 @@ std::optional<std::size_t> Check::word(const Spot& spot, Words words, LaterWords
 bool Check::name(std::string_view what, std::string_view text, Place at, const std::string& path) {
   if (engine::is_name(text)) return true;
   fault_at(at, path,
-           shown(text) + " cannot be the name of " + std::string(what) +
-               ": letters, digits, _ and -, a letter or _ first, at most 64");
+           shown(text) + " is not a valid name for " + std::string(what) +
+               ": use up to 64 letters, digits, _ and -, starting with a letter or _");
   return false;
 }
 
 std::optional<Schema> Check::schema(const Spot& spot) {
   if (depth(*spot.value) > kSchemaDepthMax) {
-    fault(spot, "a schema nests at most 48 deep");
+    fault(spot, "a schema can nest at most 48 levels deep");
     return std::nullopt;
   }
   auto compiled = Schema::compile(spot->value());
   if (compiled) return *std::move(compiled);
   const Spot where = follow(spot, pointer_in(compiled.error().message));
-  fault(where, "not a JSON Schema as we take it: " + compiled.error().message);
+  fault(where, "unsupported or invalid JSON Schema: " + compiled.error().message);
   return std::nullopt;
 }
 
@@ -336,7 +369,7 @@ bool Check::templates_below(const Spot& spot, const Seen& seen, std::size_t dept
     return true;
   }
   if (depth_so_far == kTemplateDepthMax) {
-    fault(spot, "values nest at most 48 deep here");
+    fault(spot, "values can nest at most 48 levels deep here");
     return false;
   }
   bool good = true;
@@ -354,7 +387,7 @@ bool Check::templates_below(const Spot& spot, const Seen& seen, std::size_t dept
 
 bool Check::text_fits(const Spot& spot) {
   if (spot->scalar.as_string().size() <= kTextMax) return true;
-  fault(spot, "a text with expressions has at most 256 KiB");
+  fault(spot, "a string with expressions can have at most 256 KiB");
   return false;
 }
 
@@ -384,14 +417,16 @@ void refuse_env_and_secrets(Check& check, const Spot& spot) {
   for_each_string(spot, [&check](const Spot& string) {
     const std::string& text = string->scalar.as_string();
     if (names_secret_only(text)) {
-      check.fault(string, "secrets stand in a tool's headers and env: here it would be recorded");
+      check.fault(
+          string,
+          "secrets are allowed in a tool's headers and env only; here it would be recorded");
     }
     const std::size_t env = env_in(text);
     if (env == text.npos) return;
     Place place = string.at();
     place.inside = static_cast<std::uint32_t>(env);
     check.fault_at(place, string.path,
-                   "env. is read at the start, in `tools` and `models` only: a plan reads .input");
+                   "env. is available in `tools` and `models` only; a plan reads .input");
   });
 }
 
@@ -405,7 +440,7 @@ bool reads_only(Check& check, const Spot& spot, Words roots) {
       Nearest nearest(root);
       for (const std::string_view known : roots) nearest.look_at(known);
       std::string meant = nearest.take();
-      std::string what = "there is no ." + root + " here: what stands here reads ";
+      std::string what = "." + root + " is not available here; available: ";
       for (const std::string_view known : roots) {
         what.append(known == *roots.begin() ? "." : ", .").append(known);
       }
@@ -430,7 +465,7 @@ void check_members(Check& check, const Spot& string, const ExprRoots& read) {
     for (const std::string& name : named->second) {
       if (std::ranges::find(fixed, name) != fixed.end()) continue;
       Nearest nearest(name);
-      std::string what = "there is no " + shown(name) + " in " + at + ": it has ";
+      std::string what = at + " has no member " + shown(name) + "; available: ";
       for (const std::string_view known : fixed) {
         nearest.look_at(known);
         what.append(known == fixed.front() ? "." : ", .").append(known);

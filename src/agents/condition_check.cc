@@ -84,18 +84,17 @@ ConditionWords judge_condition(const ExprRoots& read, const std::vector<Judged>&
     if (without.empty()) continue;
     const std::string what = dotted(names, at + 1);
     if (without.size() == tools.size()) {
-      words.fault = "there is no " + what + ": " +
-                    (tools.size() == 1 ? "the tool " + some_of(without) + " takes no such argument"
-                                       : "none of " + some_of(without) + " takes such an argument");
+      words.fault = what + " does not exist: " +
+                    (tools.size() == 1 ? "the tool " + some_of(without) + " has no such argument"
+                                       : "none of " + some_of(without) + " has such an argument");
       words.suggestion = nearest.take();
       words.mention = "." + names[at];
       return words;
     }
     if (!needed || !words.note.empty()) continue;
     words.note = "every call of " + some_of(without) + " will fail: ";
-    words.note += without.size() == 1 ? "it takes no " : "they take no ";
-    words.note.append(what).append(
-        ". Name the `tools` that the rule is about, or say what else to take: `");
+    words.note += without.size() == 1 ? "it has no argument " : "they have no argument ";
+    words.note.append(what).append(". List the `tools` of the rule, or give a default: `");
     words.note.append(what).append(" // other`");
   }
   return words;

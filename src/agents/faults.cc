@@ -169,7 +169,7 @@ Value text_or_null(const std::string& text) { return text.empty() ? Value() : Va
 void Faults::add(Place at, Words words) {
   if (full()) return;
   if (found_.size() + 1 == kFaultsMax) {
-    words = {.path = {}, .message = "this is the thousandth fault: I stop counting here"};
+    words = {.path = {}, .message = "too many errors; the first 1,000 are shown"};
   }
   found_.push_back({at, std::move(words)});
 }

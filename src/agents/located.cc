@@ -52,7 +52,7 @@ bool LocatedBuilder::wants_key() const {
 
 bool LocatedBuilder::open(Located::Kind kind, Place at) {
   if (open_.size() == kDepthMax) {
-    faults_.add(at, {.path = {}, .message = "lists and mappings nest at most 64 deep"});
+    faults_.add(at, {.path = {}, .message = "lists and mappings can nest at most 64 levels deep"});
     return false;
   }
   Open& open = open_.emplace_back();
@@ -83,7 +83,7 @@ void LocatedBuilder::key(std::string text, Place at) {
 
 bool LocatedBuilder::put(Located value) {
   if (++values_ > kValuesMax) {
-    faults_.add(value.at, {.path = {}, .message = "a file holds at most 1,000,000 values"});
+    faults_.add(value.at, {.path = {}, .message = "a file can have at most 1,000,000 values"});
     return false;
   }
   if (open_.empty()) {
@@ -107,9 +107,7 @@ void LocatedBuilder::refuse_twins(Located& mapping) {
     const Located::Key& key = mapping.keys[order[i]];
     if (key.text != mapping.keys[order[i - 1]].text) continue;
     twin[order[i]] = true;
-    faults_.add(key.at, {.path = {},
-                         .message = "the key " + shown(key.text) +
-                                    " stands twice in this mapping: keep one of them"});
+    faults_.add(key.at, {.path = {}, .message = "duplicate key " + shown(key.text)});
   }
   if (std::ranges::find(twin, true) == twin.end()) return;
   Located kept;

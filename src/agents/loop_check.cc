@@ -29,8 +29,8 @@ class LoopCheck {
     if (!check_.mapping(spot,
                         {"model", "system", "prompt", "tools", "max_turns", "parallel_tools",
                          "temperature", "max_tokens", "schema", "repair", "on_reject"},
-                        {{"budget", "a budget stands at the agent, beside its `loop` or `plan`"},
-                         {"memory", "what is kept between jobs comes later"}})) {
+                        {{"budget", "set budget on the agent, next to `loop` or `plan`"},
+                         {"memory", "memory across jobs is not available yet"}})) {
       return {};
     }
     model(spot);
@@ -51,7 +51,7 @@ class LoopCheck {
     if (!check_.mapping(spot,
                         {"model", "system", "prompt", "tools", "max_nodes", "temperature",
                          "max_tokens", "repair"},
-                        {{"schema", "what a planner answers is given: a plan"}})) {
+                        {{"schema", "a planner always returns a plan"}})) {
       return {};
     }
     model(spot);
@@ -124,7 +124,7 @@ class LoopCheck {
   void tools(const Spot& spot) {
     if (const auto list = spot.find("tools"); list && check_.list(*list)) {
       for (std::size_t i = 0; i < (*list)->items.size(); ++i) grant(list->item(i));
-      if (granted_.size() > kToolsMax) check_.fault(*list, "a loop may call at most 256 tools");
+      if (granted_.size() > kToolsMax) check_.fault(*list, "a loop can have at most 256 tools");
       say_kept(*list);
     }
     loop_.emplace_back("tools", Value::array(std::vector<Value>(granted_.begin(), granted_.end())));
@@ -145,7 +145,7 @@ class LoopCheck {
     }
     const std::string_view prefix = std::string_view(*name).substr(0, name->size() - 1);
     if (prefix.find('*') != prefix.npos || (!prefix.empty() && !prefix.ends_with('.'))) {
-      return check_.fault(item, "a pattern is NAME.*, all tools of a server, or * alone");
+      return check_.fault(item, "a pattern must be NAME.* (all tools of a server) or *");
     }
     bool any = false;
     for (const auto& tool : all) {
@@ -153,7 +153,7 @@ class LoopCheck {
       grant(tool);
       any = true;
     }
-    if (!any && !check_.clouded(*name)) check_.fault(item, "no tool of this file is named so");
+    if (!any && !check_.clouded(*name)) check_.fault(item, "no tool of this file matches");
   }
 
   // What a tool can do and the agent does not grant to plans of models; "" = all of it is granted.
@@ -178,9 +178,9 @@ class LoopCheck {
     if (count > kKeptShown) text += ", …";
     place_.callable.notes->push_back(
         {list.path,
-         "the agent does not grant what these can do, so the model is not offered them, "
-         "and a plan that calls one is no plan: " +
-             text + ". `grants` of the agent names capabilities"});
+         "these tools need capabilities that the agent does not grant; they are not offered "
+         "to the model: " +
+             text + ". Add the capabilities to `grants`"});
   }
 
   void grant(const CheckedTools::value_type& tool) {

@@ -74,7 +74,7 @@ Value without_dialect(const Value& schema) {
 }
 
 constexpr std::string_view kTasksOnly =
-    "can be called as a task of MCP only (`taskSupport: required`), which is not done here";
+    "supports MCP task calls only (`taskSupport: required`), which are not supported";
 
 // Of revision 2025-11-25: a plain call of it is refused.
 bool is_task_only(const Value& pinned) {
@@ -103,8 +103,7 @@ class ServerTools {
     if (check_.count() != before) return check_.cloud(name_);
     const auto& ask = check_.source().server_tools;
     if (!ask) {
-      check_.fault(mcp, "nobody can be asked here for the tools of an MCP server", {},
-                   Code::unsupported);
+      check_.fault(mcp, "the tools of an MCP server cannot be listed here", {}, Code::unsupported);
       return check_.cloud(name_);
     }
     const auto pinned = ask(name_, connection_);
@@ -115,9 +114,9 @@ class ServerTools {
     known_overrides(*pinned);
     for (const Value& tool : pinned->items()) add(tool);
     approved_arguments(*pinned);
-    suggest(reads_, "readOnlyHint", "`effect: read` lets a call be made again after a crash");
+    suggest(reads_, "readOnlyHint", "with `effect: read` a call is retried after a crash");
     suggest(repeats_, "idempotentHint",
-            "`effect: idempotent` is for those that know the key of a call again");
+            "use `effect: idempotent` for tools that deduplicate by key");
   }
 
  private:
@@ -161,8 +160,8 @@ class ServerTools {
       const auto is_it = [&](const Value& tool) { return tool.text("name") == key.text; };
       if (std::ranges::any_of(pinned.items(), is_it)) continue;
       check_.fault_at(key.at, tools->path_of(key.text),
-                      "the server has no tool " + shown(key.text) +
-                          "; if it is new, accept it with aetheris check FILE --accept",
+                      "the lock file has no tool " + shown(key.text) +
+                          "; to accept a new tool: aetheris check FILE --accept",
                       check_.nearest(key.text, pinned.items(),
                                      [](const Value& tool) { return tool.text("name"); }));
     }
@@ -173,7 +172,7 @@ class ServerTools {
     const std::string tool(pinned.text("name"));
     if (is_task_only(pinned)) {
       const std::string why(kTasksOnly);
-      into_.notes.push_back({spot_.path, "`" + tool + "` " + why + ": it is not offered"});
+      into_.notes.push_back({spot_.path, "`" + tool + "` " + why + "; it is not offered"});
       return check_.unusable(std::string(name_) + "." + tool, why);
     }
     const Place at = spot_.find("mcp")->at();
@@ -241,15 +240,16 @@ class ServerTools {
               Place at) {
     if (merged.find(key) != nullptr) return;
     const Value usable = without_dialect(theirs);
-    std::string why = depth(usable) > kSchemaDepth ? "it nests too deep" : "";
+    std::string why = depth(usable) > kSchemaDepth ? "nested too deep" : "";
     if (why.empty()) {
       if (auto compiled = Schema::compile(usable); !compiled) why = compiled.error().message;
     }
     if (why.empty()) return put(merged, key, located(usable, at));
     if (key == "args_schema") put(merged, key, located(Value::object({{"type", "object"}}), at));
     into_.notes.push_back(
-        {spot_.path, std::string(key == "args_schema" ? "the arguments" : "the result") + " of " +
-                         shown(tool) + " cannot be held to what the server says of them: " + why});
+        {spot_.path, std::string(key == "args_schema" ? "arguments" : "results") + " of " +
+                         shown(tool) +
+                         " are not validated; the server's schema is not usable: " + why});
   }
 
   void suggest(const std::vector<std::string>& tools, const char* hint, const char* what) {
@@ -259,9 +259,10 @@ class ServerTools {
       names += (i == 0 ? "" : ", ") + tools[i];
     }
     if (tools.size() > kNamesShown) names += ", …";
-    into_.notes.push_back({spot_.path, std::string("the server says ") + hint + " of " + names +
-                                           ": they are at_most_once until this file says "
-                                           "otherwise; " +
+    into_.notes.push_back({spot_.path, std::string("the server declares ") + hint + " for " +
+                                           names +
+                                           "; they stay at_most_once unless this file sets "
+                                           "`effect`: " +
                                            what});
   }
 

@@ -56,9 +56,9 @@ AE_TEST(
     "taken") {
   const auto shown = server("");
   ASSERT_EQ(shown.file.notes.size(), 3u);
-  EXPECT_NE(shown.file.notes[0].message.find("`odd` cannot be held"), std::string::npos);
-  EXPECT_NE(shown.file.notes[1].message.find("readOnlyHint of find"), std::string::npos);
-  EXPECT_NE(shown.file.notes[2].message.find("idempotentHint of put"), std::string::npos);
+  EXPECT_NE(shown.file.notes[0].message.find("of `odd` are not validated"), std::string::npos);
+  EXPECT_NE(shown.file.notes[1].message.find("readOnlyHint for find"), std::string::npos);
+  EXPECT_NE(shown.file.notes[2].message.find("idempotentHint for put"), std::string::npos);
   const auto trusted = server(", trust_annotations: true");
   ASSERT_EQ(faults_as_text(trusted.faults), "");
   EXPECT_TRUE(trusted.file.tools.at("s.find").policy.effect == EffectClass::read);
@@ -120,7 +120,7 @@ AE_TEST("mcp/of a server that cannot be asked, what names its tools is no fault 
                            file);
   EXPECT_EQ(testing::faults_as_text(faults),
             "3:17 unavailable tools.files.mcp: it did not answer\n"
-            "12:39 plan_invalid agents.c.loop.tools[1]: there is no tool `filse.write`\n");
+            "12:39 plan_invalid agents.c.loop.tools[1]: unknown tool `filse.write`\n");
 }
 
 AE_TEST(
@@ -152,10 +152,10 @@ AE_TEST(
   EXPECT_FALSE(file.tools.contains("s.book"));
   ASSERT_FALSE(file.notes.empty());
   EXPECT_EQ(file.notes[0].message,
-            "`book` can be called as a task of MCP only (`taskSupport: required`), which is not "
-            "done here: it is not offered");
+            "`book` supports MCP task calls only (`taskSupport: required`), which are not "
+            "supported; it is not offered");
   const std::string faults = testing::faults_as_text(loaded("[s.find, s.book]"));
-  EXPECT_NE(faults.find("agents.a.loop.tools[1]: `s.book` can be called as a task of MCP only"),
+  EXPECT_NE(faults.find("agents.a.loop.tools[1]: `s.book` supports MCP task calls only"),
             std::string::npos)
       << faults;
 }

@@ -34,7 +34,7 @@ class ModelCheck {
             spot_,
             {"provider", "model", "base_url", "api_key", "temperature", "max_tokens",
              "max_tokens_name", "price", "timeout", "grace", "retry", "description", "stream"},
-            {{"fallback", "going on with another model comes later"}})) {
+            {{"fallback", "model fallback is not available yet"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       provider();
       name();
@@ -62,20 +62,19 @@ class ModelCheck {
       nearest.look_at(known);
     }
     if (!checked_.tool.kind.empty()) return;
-    check_.fault(
-        *spot,
-        "this version speaks `openai`, Chat Completions, which other servers speak too, and "
-        "`anthropic`, Messages",
-        nearest.take(), Code::unsupported);
+    check_.fault(*spot,
+                 "unsupported provider; use `openai` (Chat Completions, and compatible servers) or "
+                 "`anthropic` (Messages)",
+                 nearest.take(), Code::unsupported);
   }
 
   void name() {
-    const auto spot = check_.required(spot_, "model", "the model's name at its provider");
+    const auto spot = check_.required(spot_, "model", "the provider's name for the model");
     if (!spot) return;
     auto text = text_.literal(*spot);
     if (!text) return;
     if (text->empty() || text->size() > kModelNameMax || has_expression(*text)) {
-      return check_.fault(*spot, "the name of a model has 1 to 256 bytes, and no ${");
+      return check_.fault(*spot, "a model name must have 1 to 256 bytes and no ${");
     }
     checked_.model = *std::move(text);
   }
@@ -88,7 +87,7 @@ class ModelCheck {
     const auto text = key ? check_.text(*key) : std::nullopt;
     if (!text) return;
     if (!names_secret_only(*text)) {
-      return check_.fault(*key, "is written secret:NAME: a key in this file is no secret");
+      return check_.fault(*key, "use secret:NAME; literal keys are not allowed");
     }
     put("api_key", *text);
   }
@@ -101,11 +100,11 @@ class ModelCheck {
     if (check_.count() != before) return;
     const auto parts = Template::parts(*text);
     if (!parts || parts->size() > 1) {
-      check_.fault(spot, "holds no expression but ${ env.NAME }", {}, Code::unsupported);
+      check_.fault(spot, "only ${ env.NAME } is allowed here", {}, Code::unsupported);
     } else if (text->find('?') != text->npos) {
-      check_.fault(spot, "has no query: " +
+      check_.fault(spot, "a query is not allowed: " +
                              std::string(speaks_messages() ? "/messages" : "/chat/completions") +
-                             " is put behind it");
+                             " is appended");
     }
     put("base_url", *std::move(text));
   }
@@ -121,7 +120,7 @@ class ModelCheck {
       checked_.max_tokens = kMaxTokens;  // the provider wants one, and what is asked is recorded
     }
     if (const auto spot = spot_.find("max_tokens_name")) {
-      if (speaks_messages()) check_.fault(*spot, "this provider knows one name only: leave it out");
+      if (speaks_messages()) check_.fault(*spot, "not supported by this provider; remove it");
       const auto word = check_.word(*spot, {"max_completion_tokens", "max_tokens"});
       if (word == 1) put("max_tokens_name", "max_tokens");
     }
@@ -133,7 +132,7 @@ class ModelCheck {
     const auto put_amount = [&](std::string_view key, auto& amount) {
       const bool must = key != "cached";
       const auto at =
-          must ? check_.required(spot, key, "what a million tokens cost") : spot.find(key);
+          must ? check_.required(spot, key, "the price of a million tokens") : spot.find(key);
       if (!at) return;
       const Value& said = (*at)->scalar;
       const std::string text = said.is_string()   ? said.as_string()
@@ -225,15 +224,15 @@ void check_parts(Check& check, const Spot& content) {
     if (!word) continue;
     const std::string_view key = *word == 1 ? "url" : "text";
     if (!check.mapping(part, {"type", key})) continue;
-    const auto said = check.required(part, key, *word == 1 ? "where the image is" : "what is said");
+    const auto said = check.required(part, key, *word == 1 ? "the URL of the image" : "the text");
     const auto text = said ? check.text(*said) : std::nullopt;
     if (!text) continue;
     if (text->empty()) {
       check.fault(*said, "must not be empty");
     } else if (*word == 1 && !engine::names_its_host(*text)) {
       check.fault(*said,
-                  "begins with https://HOST/ or data:image/…;base64, written out: what a stranger "
-                  "says chooses no host");
+                  "must start with a literal https://HOST/ or data:image/…;base64, so that data "
+                  "cannot choose the host");
     }
   }
 }
@@ -243,12 +242,11 @@ std::optional<Value> check_answer_schema(Check& check, const Spot& spot,
   if (!check.schema(spot)) return std::nullopt;
   Value schema = spot->value();
   if (has_expression(canonical(schema))) {
-    check.fault(spot, "holds no ${");
+    check.fault(spot, "expressions are not allowed here");
     return std::nullopt;
   }
   if (provider == kAnthropic && !is_closed(schema)) {
-    check.fault(spot,
-                "every object of it says additionalProperties: false, as this provider wants");
+    check.fault(spot, "this provider needs additionalProperties: false on every object");
     return std::nullopt;
   }
   return schema;
@@ -259,7 +257,7 @@ bool mends_answers(Check& check, const Spot& spot) {
   const auto repair = spot.find("repair");
   if (!repair) return holds;
   const auto wish = check.boolean(*repair);
-  if (!holds) check.fault(*repair, "is for an answer with a `schema`");
+  if (!holds) check.fault(*repair, "`repair` needs a `schema`");
   return holds && wish != false;
 }
 

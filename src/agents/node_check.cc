@@ -29,11 +29,11 @@ class WaitCheck {
     if (*word != human_wait) check_.misplaced(spot, "human waits", {"on_reject", "answer"});
     if (*word != message_wait) check_.misplaced(spot, "message waits", {"channel"});
     if (*word == timer_wait) {
-      check_.misplaced(spot, "waits that somebody answers", {"key", "expires", "on_expire"});
+      check_.misplaced(spot, "waits that are answered", {"key", "expires", "on_expire"});
       timer(spot, wait);
     } else if (*word == message_wait) {
       check_.misplaced(spot, "signal, webhook and human waits", {"key"});
-      if (const auto channel = check_.required(spot, "channel", "where the message comes")) {
+      if (const auto channel = check_.required(spot, "channel", "the channel of the message")) {
         named(*channel, "channel", wait);
       }
       expiry(spot, wait);
@@ -51,7 +51,7 @@ class WaitCheck {
     const auto until = spot.find("until");
     if (span.has_value() == until.has_value()) {
       check_.fault(spot, span ? "a timer has either `for` or `until`, not both"
-                              : "a timer waits `for: 30s` or `until: 2030-01-31T08:00:00Z`");
+                              : "a timer needs `for: 30s` or `until: 2030-01-31T08:00:00Z`");
       return;
     }
     if (span) {
@@ -101,7 +101,7 @@ class WaitCheck {
       if (check_.word(*on_expire, {"fail", "continue"}) == 1) {
         wait.emplace_back("on_expire", "continue");
       }
-      if (!expires) check_.fault(*on_expire, "without `expires` this wait never expires");
+      if (!expires) check_.fault(*on_expire, "`on_expire` needs `expires`");
     }
   }
 
@@ -120,16 +120,17 @@ std::optional<Value> check_messages(Check& check, const Spot& spot, const Templa
   const auto list = spot.find("messages");
   const auto system = spot.find("system");
   if (prompt.has_value() == list.has_value()) {
-    check.fault(spot, prompt ? "a model is given a `prompt` or `messages`, not both"
-                             : "a model is given a `prompt`, or `messages`");
+    check.fault(spot, prompt ? "use either `prompt` or `messages`, not both"
+                             : "needs `prompt` or `messages`");
     return std::nullopt;
   }
   if (list && !(*list)->is_list()) {
     const bool good = templated(*list);
     if (good && !is_one_expression(*list->value)) {
-      check.fault(*list, "`messages` is a list of { role, content }, or one ${ … }");
+      check.fault(*list, "`messages` must be a list of { role, content }, or a single ${ … }");
     }
-    if (system) check.fault(*system, "stands in `messages`, when that is one ${ … }");
+    if (system)
+      check.fault(*system, "put the system message into `messages` when that is a single ${ … }");
     return good ? std::optional((*list)->scalar) : std::nullopt;
   }
   std::vector<Value> said;
@@ -150,7 +151,7 @@ std::optional<Value> check_messages(Check& check, const Spot& spot, const Templa
   if (system) say("system", *system);
   if (prompt) say("user", *prompt);
   const std::size_t count = list ? (*list)->items.size() : 0;
-  if (list && count == 0) check.fault(*list, "has at least one message");
+  if (list && count == 0) check.fault(*list, "needs at least one message");
   if (count > kMessagesMax) {
     check.fault(*list, "at most 10,000 messages");
     return std::nullopt;
@@ -160,7 +161,7 @@ std::optional<Value> check_messages(Check& check, const Spot& spot, const Templa
     const Spot item = list->item(i);
     if (!check.mapping(item, {"role", "content"})) continue;
     const auto role = check.required(item, "role", "system, user or assistant");
-    const auto content = check.required(item, "content", "what is said");
+    const auto content = check.required(item, "content", "the text of the message");
     if (role && content && check.word(*role, {"system", "user", "assistant", "developer"})) {
       say((*role)->scalar, *content);
     }
@@ -186,9 +187,9 @@ void check_arguments(Check& check, const Spot& spot, bool given, const CheckedTo
       Spot where = spot;
       std::string_view pointer = fault.instance_path;
       if (given) where = follow(spot, pointer);
-      check.fault(where, "the arguments of " + shown(tool.tool.name) + " break its args_schema" +
-                             (pointer.empty() ? "" : " at " + shown(pointer)) + ": " +
-                             fault.message);
+      check.fault(where,
+                  "the arguments of " + shown(tool.tool.name) + " do not match its args_schema" +
+                      (pointer.empty() ? "" : " at " + shown(pointer)) + ": " + fault.message);
     }
     return;
   }

@@ -73,8 +73,7 @@ class PolicyCheck {
  private:
   void action(const Spot& spot) {
     constexpr std::string_view kActions[] = {"allow", "require_approval", "deny"};
-    const auto found =
-        check_.required(spot, "action", "what the rule says: allow, require_approval or deny");
+    const auto found = check_.required(spot, "action", "allow, require_approval or deny");
     const auto word =
         found ? check_.word(*found, {"allow", "require_approval", "deny"}) : std::nullopt;
     if (!word) return;
@@ -86,7 +85,7 @@ class PolicyCheck {
   template <class Take>
   void names(const Spot& list, const Take& take) {
     if (!check_.list(list)) return;
-    if (list->items.empty()) check_.fault(list, "names nothing: leave it out, or name something");
+    if (list->items.empty()) check_.fault(list, "empty list; remove it or add a name");
     if (list->items.size() > kNamesMax) check_.fault(list, "at most 256 names");
     for (std::size_t i = 0; i < list->items.size() && !check_.full(); ++i) {
       const Spot item = list.item(i);
@@ -101,7 +100,7 @@ class PolicyCheck {
           is_pattern(name) ? std::string_view(name).substr(0, name.size() - 1) : name;
       const bool whole = is_pattern(name) && !prefix.empty() && !prefix.ends_with('.');
       if (prefix.empty() != (name == "*") || prefix.find('*') != prefix.npos || whole) {
-        check_.fault(item, "a pattern is NAME.*, all tools of a server, or * alone");
+        check_.fault(item, "a pattern must be NAME.* (all tools of a server) or *");
         return;
       }
       if (known_ == nullptr || name == "*") return;
@@ -109,7 +108,7 @@ class PolicyCheck {
           std::ranges::any_of(*known_, [&](const auto& tool) { return matches(name, tool.first); });
       if (any || check_.clouded(name)) return;
       check_.fault(
-          item, is_pattern(name) ? "no tool of this file is named so" : check_.no_tool(name),
+          item, is_pattern(name) ? "no tool of this file matches" : check_.no_tool(name),
           is_pattern(name) ? std::string() : check_.nearest(name, *known_, [](const auto& tool) {
             return std::string_view(tool.first);
           }));
@@ -126,7 +125,8 @@ class PolicyCheck {
     const auto name = check_.text(spot);
     if (!name) return;
     if (!is_capability(*name)) {
-      return check_.fault(spot, "a capability has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+      return check_.fault(spot,
+                          "a capability must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
     }
     policy_.capability = *name;
     if (known_ == nullptr) return;
@@ -136,7 +136,7 @@ class PolicyCheck {
   void when(const Spot& spot) {
     const std::size_t before = check_.count();
     if (reads_only(check_, spot, {"args", "job"}) && !is_one_expression(*spot.value)) {
-      check_.fault(spot, "`when` is one ${ … } over .args and .job");
+      check_.fault(spot, "`when` must be a single ${ … } over .args and .job");
     }
     if (check_.count() == before) rule_.emplace_back("when", spot->scalar);
   }
@@ -163,7 +163,7 @@ class PolicyCheck {
     const std::size_t behind = colon == text->npos ? 0 : text->size() - colon - 1;
     if (colon == 0 || behind == 0 || colon > engine::kPolicyLabelMax ||
         behind > engine::kPolicyLabelMax) {
-      return check_.fault(spot, "a label is NAME:VALUE, each of 1 to 256 bytes");
+      return check_.fault(spot, "a label must be NAME:VALUE, each of 1 to 256 bytes");
     }
     rule_.emplace_back("label", *text);
   }
@@ -172,15 +172,15 @@ class PolicyCheck {
     const auto text = check_.text(spot);
     if (!text) return;
     if (text->empty() || text->size() > engine::kPolicyReasonMax) {
-      return check_.fault(spot, "a reason has 1 to 1024 bytes");
+      return check_.fault(spot, "a reason must have 1 to 1024 bytes");
     }
-    if (has_expression(*text)) return check_.fault(spot, "a reason holds no expression");
+    if (has_expression(*text)) return check_.fault(spot, "a reason cannot contain an expression");
     rule_.emplace_back("reason", *text);
   }
 
   void expires(const Spot& spot) {
     const auto span = check_.duration(spot, kDurationLeast);
-    if (!asks_) return check_.fault(spot, "`expires` is for `action: require_approval`");
+    if (!asks_) return check_.fault(spot, "`expires` needs `action: require_approval`");
     if (span) rule_.emplace_back("expires", to_text(*span));
   }
 
@@ -216,7 +216,7 @@ void check_policy_agents(Check& check, const Spot& spot,
       if (!item->is_string()) continue;
       const std::string& name = item->scalar.as_string();
       if (std::ranges::find(known, name) != known.end()) continue;
-      check.fault(item, "there is no agent " + shown(name),
+      check.fault(item, "unknown agent " + shown(name),
                   check.nearest(name, known, [](std::string_view agent) { return agent; }));
     }
   }
@@ -320,7 +320,7 @@ std::vector<Note> idle_policies(const std::vector<Policy>& policies,
       if (!misspelt.empty()) idle.push_back({policy.path + ".when", std::move(misspelt)});
       continue;
     }
-    idle.push_back({policy.path, "nothing here is under this rule: no file has a" + names});
+    idle.push_back({policy.path, "this policy applies to nothing: no file has a" + names});
   }
   return idle;
 }
@@ -356,10 +356,10 @@ std::optional<Note> open_programs(const AgentsFile& file) {
     if (std::ranges::find(open, one) == open.end()) open.push_back(std::move(one));
   }
   if (open.empty()) return std::nullopt;
-  return Note{"tools", "the programs of " + some(open) +
-                           " can write the store and this file, and so get around its approvals "
-                           "and policies: give them `sandbox: { read, write }`, or run them as "
-                           "another user"};
+  return Note{"tools",
+              "the programs of " + some(open) +
+                  " can write the store and this file and so bypass approvals and policies: "
+                  "set `sandbox: { read, write }`, or run them as another user"};
 }
 
 void check_capability_known(Check& check, const Spot& spot, std::string_view name,
@@ -387,7 +387,7 @@ std::vector<std::string> check_capabilities(Check& check, const Spot& spot) {
     auto text = check.text(item);
     if (!text) continue;
     if (!is_capability(*text)) {
-      check.fault(item, "a capability has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+      check.fault(item, "a capability must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
       continue;
     }
     found.push_back(*std::move(text));

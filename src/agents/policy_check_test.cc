@@ -128,7 +128,7 @@ AE_TEST("policies/rules that nothing of the files is under are told, by what the
   };
   const auto one = with("");
   ASSERT_EQ(faults_as_text(one.faults), "");
-  const std::string kNothing = "nothing here is under this rule: no file has a";
+  const std::string kNothing = "this policy applies to nothing: no file has a";
   const std::string kOther = "policies[7] " + kNothing + " tool named `other`\n";
   const std::string found = "policies[0] " + kNothing + " tool named `paay`\n" +
                             "policies[1].tools[0] no file has a tool named `paay`\n" +
@@ -166,28 +166,29 @@ AE_TEST(
   const auto faults = [](const std::string& text) {
     return faults_as_text(load_text("aetheris: 1\n" + text).faults);
   };
-  const std::string kOf = " in .job: it has .agent, .created_at, .id, .labels";
+  const std::string kOf = "; available: .agent, .created_at, .id, .labels";
   const std::string rest = "tools: { pay: { native: echo } }\nagents: { one: { plan: [ ";
   const std::string plain = "{ id: a, tool: pay } ] } }\n";
   EXPECT_EQ(faults("policies: [ { when: \"${ .job.label.tier == 1 }\", action: deny } ]\n" + rest +
                    plain),
-            "2:25 plan_invalid policies[0].when: there is no `label`" + kOf +
+            "2:25 plan_invalid policies[0].when: .job has no member `label`" + kOf +
                 " (did you mean .job.labels?)\n");
   EXPECT_EQ(faults("policies: [ { when: \"${ .job.labels.label == .job.id }\", action: deny } ]\n" +
                    rest + plain),
             "");
   EXPECT_EQ(faults(rest + "{ id: a, tool: pay, when: \"${ .job[\\\"lables\\\"].x }\" } ] } }\n"),
-            "3:56 plan_invalid agents.one.plan[0].when: there is no `lables`" + kOf +
+            "3:56 plan_invalid agents.one.plan[0].when: .job has no member `lables`" + kOf +
                 " (did you mean .job.labels?)\n");
-  EXPECT_EQ(faults(rest + "{ id: a, tool: pay, args: { x: [\"of ${ .job.name }\"] } } ] } }\n"),
-            "3:65 plan_invalid agents.one.plan[0].args.x[0]: there is no `name`" + kOf + "\n");
+  EXPECT_EQ(
+      faults(rest + "{ id: a, tool: pay, args: { x: [\"of ${ .job.name }\"] } } ] } }\n"),
+      "3:65 plan_invalid agents.one.plan[0].args.x[0]: .job has no member `name`" + kOf + "\n");
   EXPECT_EQ(faults("tools: { pay: { command: [echo, \"${ .call.invocation }\"] } }\n"
                    "agents: { one: { plan: [ " +
                    plain),
-            "2:37 plan_invalid tools.pay.command[1]: there is no `invocation` in .call: it has "
+            "2:37 plan_invalid tools.pay.command[1]: .call has no member `invocation`; available: "
             ".external_key, .invocation_id, .key, .try (did you mean .call.invocation_id?)\n");
   EXPECT_EQ(faults(rest + "{ id: a, tool: pay, when: \"${ .job.id == .job.name }\" } ] } }\n"),
-            "3:67 plan_invalid agents.one.plan[0].when: there is no `name`" + kOf + "\n");
+            "3:67 plan_invalid agents.one.plan[0].when: .job has no member `name`" + kOf + "\n");
   std::vector<Policy> policies;
   EXPECT_EQ(
       faults_as_text(load_policies(
@@ -197,7 +198,7 @@ AE_TEST(
            .native = {},
            .usable = {}},
           policies)),
-      "3:31 plan_invalid policies[0].when: there is no `agnet`" + kOf +
+      "3:31 plan_invalid policies[0].when: .job has no member `agnet`" + kOf +
           " (did you mean .job.agent?)\n");
 }
 
@@ -214,26 +215,25 @@ AE_TEST(
     return text;
   };
   EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ .args.amuont > 500 }\" }"),
-            "3:50 plan_invalid policies[0].when: there is no .args.amuont: the tool `pay` takes no "
-            "such argument (did you mean amount?)\n");
+            "3:50 plan_invalid policies[0].when: .args.amuont does not exist: the tool `pay` has "
+            "no such argument (did you mean amount?)\n");
   EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ (.args.amuont // 0) > 500 }\" }"),
-            "3:51 plan_invalid policies[0].when: there is no .args.amuont: the tool `pay` takes no "
-            "such argument (did you mean amount?)\n");
+            "3:51 plan_invalid policies[0].when: .args.amuont does not exist: the tool `pay` has "
+            "no such argument (did you mean amount?)\n");
   EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ .args.to.iabn == 1 }\" }"),
-            "3:53 plan_invalid policies[0].when: there is no .args.to.iabn: the tool `pay` takes "
+            "3:53 plan_invalid policies[0].when: .args.to.iabn does not exist: the tool `pay` has "
             "no such argument (did you mean iban?)\n");
-  EXPECT_EQ(
-      faults("{ capability: payments, action: deny, when: \"${ .args.sum > 500 }\" }"),
-      "3:58 plan_invalid policies[0].when: there is no .args.sum: none of `back`, `pay` takes "
-      "such an argument\n");
+  EXPECT_EQ(faults("{ capability: payments, action: deny, when: \"${ .args.sum > 500 }\" }"),
+            "3:58 plan_invalid policies[0].when: .args.sum does not exist: none of `back`, `pay` "
+            "has such an argument\n");
   // The tools of a server are pinned: what they take is known.
   EXPECT_EQ(faults("{ tools: [s.find], action: deny, when: \"${ .args.qq == 1 }\" }"),
-            "3:53 plan_invalid policies[0].when: there is no .args.qq: the tool `s.find` takes no "
+            "3:53 plan_invalid policies[0].when: .args.qq does not exist: the tool `s.find` has no "
             "such argument\n");
   // Some take it: calls of the others would fail, if it must be there.
   EXPECT_EQ(faults("{ capability: payments, action: deny, when: \"${ .args.amount > 500 }\" }"),
-            "policies[0].when: every call of `back` will fail: it takes no .args.amount. Name the "
-            "`tools` that the rule is about, or say what else to take: `.args.amount // other`\n");
+            "policies[0].when: every call of `back` will fail: it has no argument .args.amount. "
+            "List the `tools` of the rule, or give a default: `.args.amount // other`\n");
   for (const char* good :
        {"{ capability: payments, action: deny, when: \"${ (.args.amount // 0) > 500 }\" }",
         "{ tools: [pay], action: deny, when: \"${ .args.amount > 500 }\" }",
@@ -256,10 +256,9 @@ AE_TEST(
   };
   const std::string schema =
       "args_schema: { type: object, additionalProperties: false, properties: { n: {} } }";
-  EXPECT_EQ(
-      faults("{ native: echo, approval: \"${ .args.m > 5 }\", " + schema + " }"),
-      "3:43 plan_invalid tools.pay.approval: there is no .args.m: the tool `pay` takes no such "
-      "argument\n");
+  EXPECT_EQ(faults("{ native: echo, approval: \"${ .args.m > 5 }\", " + schema + " }"),
+            "3:43 plan_invalid tools.pay.approval: .args.m does not exist: the tool `pay` has no "
+            "such argument\n");
   EXPECT_EQ(faults("{ native: echo, approval: \"${ .args.n > 5 }\", " + schema + " }"), "");
   EXPECT_EQ(faults("{ native: echo, approval: \"${ .args.m > 5 }\" }"), "");
   // Of a server: the entry speaks of all tools, `tools` of one.
@@ -267,8 +266,8 @@ AE_TEST(
       << "`odd` and `put` may take anything";
   EXPECT_EQ(
       faults("{ mcp: { command: [npx] }, tools: { find: { approval: \"${ .args.qq == 1 }\" } } }"),
-      "3:71 plan_invalid tools.pay.tools.find.approval: there is no .args.qq: the tool "
-      "`pay.find` takes no such argument\n");
+      "3:71 plan_invalid tools.pay.tools.find.approval: .args.qq does not exist: the tool "
+      "`pay.find` has no such argument\n");
 }
 
 constexpr std::string_view kPlanner =
@@ -307,9 +306,8 @@ AE_TEST("grants/a planner's model is not offered what its plan could not call, a
   ASSERT_EQ(loaded.file.notes.size(), 1u);
   EXPECT_EQ(
       loaded.file.notes[0].path + ": " + loaded.file.notes[0].message,
-      "agents.a.planner.tools: the agent does not grant what these can do, so the model is not "
-      "offered them, and a plan that calls one is no plan: `pay` (`payments`). `grants` of the "
-      "agent names capabilities");
+      "agents.a.planner.tools: these tools need capabilities that the agent does not grant; they "
+      "are not offered to the model: `pay` (`payments`). Add the capabilities to `grants`");
   const Value& graph = loaded.file.agents.at("a").task_graph;
   const Value& planner = graph["nodes"].items()[0]["planner"];
   EXPECT_EQ(canonical(planner["tools"]), R"(["look","free"])");
@@ -367,7 +365,7 @@ AE_TEST(
   ASSERT_EQ(idle.size(), 1u);
   EXPECT_EQ(
       idle[0].path + ": " + idle[0].message,
-      "policies[0].when: there is no .args.amuont: the tool `pay` takes no such argument (did "
+      "policies[0].when: .args.amuont does not exist: the tool `pay` has no such argument (did "
       "you mean amount?)");
 }
 
@@ -410,7 +408,7 @@ AE_TEST("policies/faults of a file of its own are told with their places") {
   EXPECT_EQ(faults("aetheris: 1\npolicies:\n  - { action: dney }\nagents: {}\n"),
             "3:15 plan_invalid policies[0].action: must be one of allow, require_approval, deny "
             "(did you mean deny?)\n"
-            "4:1 plan_invalid agents: unknown key `agents`; known here: aetheris, policies\n");
+            "4:1 plan_invalid agents: unknown key `agents`; allowed keys: aetheris, policies\n");
   EXPECT_NE(faults("aetheris: 1\n"), "");
   EXPECT_NE(faults("policies: []\n"), "");
   EXPECT_NE(faults("aetheris: 2\npolicies: []\n"), "");

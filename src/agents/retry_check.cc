@@ -42,17 +42,17 @@ void check_entry(Check& check, const Spot& spot, std::vector<std::string>& entri
     nearest.look_at(word);
   }
   if (std::string meant = nearest.take(); !is_status && !meant.empty() && entry != meant) {
-    check.fault(spot, "no call ends with " + shown(entry), std::move(meant));
+    check.fault(spot, "unknown error " + shown(entry), std::move(meant));
     return;
   }
   if (!may(entry)) {
     check.fault(spot, shown(entry) +
-                          " may mean that the call happened: a tool that is at_most_once is "
-                          "tried again only after answers that say it did not");
+                          " can mean that the call took effect; an at_most_once tool is retried "
+                          "only after definite failures");
     return;
   }
   if (std::ranges::find(entries, entry) != entries.end()) {
-    check.fault(spot, shown(entry) + " stands twice");
+    check.fault(spot, "duplicate entry " + shown(entry));
     return;
   }
   entries.push_back(std::move(entry));
@@ -65,7 +65,7 @@ void check_retry(Check& check, const Spot& spot, engine::RetryPolicy& retry, con
           spot, {"max_attempts", "initial_backoff", "max_backoff", "multiplier", "retry_on"})) {
     return;
   }
-  if (const auto tries = check.required(spot, "max_attempts", "how often to try, in all")) {
+  if (const auto tries = check.required(spot, "max_attempts", "the total number of tries")) {
     retry.max_attempts = check.count(*tries, kTriesMax).value_or(1);
   }
   if (const auto backoff = spot.find("initial_backoff")) {

@@ -47,7 +47,7 @@ class SettingsCheck {
     if (const auto queue = spot_.find("queue")) {
       const auto text = check_.text(*queue);
       if (text && !is_capability(*text)) {
-        check_.fault(*queue, "a queue's name has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+        check_.fault(*queue, "a queue name must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
       } else if (text) {
         agent_.queue = *text;
       }
@@ -96,7 +96,7 @@ class SettingsCheck {
       if (const auto percent = check_.count(*soft, 100)) budget_.soft = *percent;
     }
     if (spot->keys.empty() || (spot->keys.size() == 1 && spot->find("soft") != nullptr)) {
-      check_.fault(spot, "limits something: tokens, cost, model_calls, tool_calls or wall");
+      check_.fault(spot, "needs at least one of tokens, cost, model_calls, tool_calls or wall");
     }
     if (budget_.any()) graph_.emplace_back("budget", engine::stored(budget_));
   }
@@ -115,7 +115,7 @@ class SettingsCheck {
       if (!text) return;
       if (!is_capability(*text)) {
         return check_.fault(*execution,
-                            "a version has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+                            "a version must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
       }
       agent_.execution_version = *text;
     }
@@ -128,12 +128,12 @@ class SettingsCheck {
       const std::string& key = spot->keys[i].text;
       const Spot value{&spot->items[i], spot.path_of(key)};
       if (key.empty() || key.size() > kLabelMax) {
-        check_.fault_at(spot->keys[i].at, value.path, "a label's name has 1 to 256 bytes");
+        check_.fault_at(spot->keys[i].at, value.path, "a label name must have 1 to 256 bytes");
       }
       auto text = check_.text(value);
       if (!text) continue;
-      if (text->size() > kLabelMax) check_.fault(value, "a label's value has at most 256 bytes");
-      if (has_expression(*text)) check_.fault(value, "a label of an agent holds no expression");
+      if (text->size() > kLabelMax) check_.fault(value, "a label value can have at most 256 bytes");
+      if (has_expression(*text)) check_.fault(value, "a label cannot contain an expression");
       agent_.labels.emplace_back(key, *std::move(text));
     }
   }

@@ -79,7 +79,8 @@ class ToolCheck {
     if (program) {
       command(*spot_.find("command"));
     } else if (const auto target = check_.required(
-                   spot_, "url", "a server is a `command` to start, or a `url` to talk to")) {
+                   spot_, "url",
+                   "set `command` (to start a server) or `url` (to connect to one)")) {
       if (auto text = text_.resolved(*target, Secrets::refused)) {
         text_.url(*target, *text);
         put("url", *std::move(text));
@@ -92,11 +93,11 @@ class ToolCheck {
     if (whole["headers"].is_object()) {
       for (const auto& [name, text] : whole["headers"].members()) {
         if (!of_the_protocol(lower(name))) continue;
-        check_.fault(spot_, "the header " + shown(name) + " is the protocol's own: leave it out");
+        check_.fault(spot_, "the header " + shown(name) + " is set by the protocol; remove it");
       }
     }
     if (holds_expression(whole)) {
-      check_.fault(spot_, "a server serves many calls: its settings read none of them, only env.");
+      check_.fault(spot_, "server settings can read env. only, not the arguments of a call");
     }
     return whole;
   }
@@ -132,8 +133,8 @@ class ToolCheck {
          {"timeout", "retry", "on_in_doubt", "dedupe_window", "grace", "args_schema",
           "result_schema", "probe", "compensate", "changes", "verify", "heartbeat_timeout"}) {
       if (const auto other = spot_.find(key)) {
-        check_.fault(*other, "`" + std::string(key) + "` is about calls, and `" + name +
-                                 "` makes none: its value is recorded, leave it out");
+        check_.fault(*other, "`" + std::string(key) + "` does not apply: `" + name +
+                                 "` makes no call; remove it");
       }
     }
     if (const auto effect = spot_.find("effect");
@@ -161,9 +162,10 @@ class ToolCheck {
         policy.on_in_doubt = static_cast<OnInDoubt>(*word);
         if (effect_known_ && policy.effect == EffectClass::at_most_once &&
             policy.on_in_doubt == OnInDoubt::resend) {
-          check_.fault(*in_doubt,
-                       "a tool that is at_most_once is never sent again: use park or fail, or "
-                       "declare effect: idempotent if its downstream knows repeated keys");
+          check_.fault(
+              *in_doubt,
+              "an at_most_once call is never resent: use park or fail, or set effect: idempotent "
+              "if the service deduplicates by key");
         }
       }
     }
@@ -221,7 +223,7 @@ class ToolCheck {
     }
     const auto expires = spot_.find("approval_expires");
     if (!expires) return;
-    if (!spot) check_.fault(*expires, "without `approval` nobody is asked");
+    if (!spot) check_.fault(*expires, "`approval_expires` needs `approval`");
     if (const auto span = check_.duration(*expires, kDurationLeast); span && asks) {
       approval_.emplace_back("approval_expires", to_text(*span));
     }
@@ -235,12 +237,12 @@ class ToolCheck {
       const ExprRoots& read = compiled.roots();
       for (const std::string& root : read.roots) {
         if (root == "args") continue;
-        check_.root_fault(string, "." + root, "`approval` reads the arguments of the call, .args");
+        check_.root_fault(string, "." + root, "`approval` can read .args only");
       }
     });
     if (check_.count() != before) return false;
     if (is_one_expression(*spot.value)) return true;
-    check_.fault(spot, "`approval` is never, required, or one ${ … } over .args");
+    check_.fault(spot, "`approval` must be never, required or a single ${ … } over .args");
     return false;
   }
 
@@ -263,16 +265,18 @@ class ToolCheck {
     const bool reads = effect_known_ && checked_.tool.policy.effect == EffectClass::read;
     if (const auto probe = spot_.find("probe")) {
       if (in_doubt != OnInDoubt::probe) {
-        check_.fault(*probe, "`probe` is used by `on_in_doubt: probe` only: write that too");
+        check_.fault(*probe, "`probe` needs `on_in_doubt: probe`");
       } else if (reads) {
-        check_.fault(*probe, "a tool that only reads is never in doubt");
+        check_.fault(*probe, "`probe` is not allowed with `effect: read`");
       }
       checked_.probe = side_call(*probe, {"tool", "args", "happened"}, {"args", "call"}, probe_);
-      if (const auto happened = check_.required(
-              *probe, "happened", "one ${ … } of .result: null when nothing happened")) {
+      if (const auto happened =
+              check_.required(*probe, "happened",
+                              "a single ${ … } over .result; null means the call did not happen")) {
         if (reads_only(check_, *happened, {"args", "call", "result"}) &&
             !is_one_expression(*happened->value)) {
-          check_.fault(*happened, "`happened` is one ${ … }: null when nothing happened");
+          check_.fault(*happened,
+                       "`happened` must be a single ${ … }; null means the call did not happen");
         }
         probe_.emplace_back("happened", (*happened)->value());
       }
@@ -281,7 +285,7 @@ class ToolCheck {
                    "on_in_doubt: probe needs `probe: { tool, args, happened }`");
     }
     if (const auto undo = spot_.find("compensate")) {
-      if (reads) check_.fault(*undo, "a tool that only reads leaves nothing to undo");
+      if (reads) check_.fault(*undo, "`compensate` is not allowed with `effect: read`");
       checked_.compensate =
           side_call(*undo, {"tool", "args"}, {"args", "call", "result"}, compensate_);
     }
@@ -297,7 +301,8 @@ class ToolCheck {
     if (const auto args = spot.find("args")) {
       if (reads_only(check_, *args, roots) && !(*args)->is_mapping() &&
           !is_one_expression(*args->value)) {
-        check_.fault(*args, "`args` is a mapping, or one ${ … } that gives an object");
+        check_.fault(*args,
+                     "`args` must be a mapping, or a single ${ … } that evaluates to an object");
       }
       if (!((*args)->is_mapping() && (*args)->items.empty())) {
         members.emplace_back("args", (*args)->value());
@@ -343,12 +348,13 @@ class ToolCheck {
       if (spot_->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
-      check_.fault(spot_, "a tool says how it is reached: http, command, native or mcp");
+      check_.fault(spot_, "a tool needs one of http, command, native or mcp");
       return;
     }
     if (kinds.size() > 1) {
-      check_.fault(spot_, "a tool is reached in one way: this one has " + std::string(kinds[0]) +
-                              " and " + std::string(kinds[1]));
+      check_.fault(spot_,
+                   "a tool can have only one of http, command, native and mcp; this one has " +
+                       std::string(kinds[0]) + " and " + std::string(kinds[1]));
     }
     checked_.tool.kind = kinds[0];
     only_for("http", {"result", "definite_failures"});
@@ -370,9 +376,10 @@ class ToolCheck {
     const auto spot = spot_.find("local");
     if (!spot) return;
     if (checked_.tool.kind != "command") {
-      return check_.fault(*spot,
-                          "is for command tools: what any other tool has sent may take "
-                          "effect after its process has ended");
+      return check_.fault(
+          *spot,
+          "`local` is for command tools only: other calls can take effect after the "
+          "process has ended");
     }
     checked_.tool.policy.local = check_.boolean(*spot).value_or(false);
   }
@@ -394,15 +401,14 @@ class ToolCheck {
     if (!spot) return;
     if (checked_.tool.kind == "http") {
       return check_.fault(*spot,
-                          "an http tool cannot report progress: `heartbeat_timeout` is for command "
-                          "and native tools; `timeout` says how long the answer may take");
+                          "`heartbeat_timeout` is for command and native tools; for http tools use "
+                          "`timeout`");
     }
     const auto silence = check_.duration(*spot, kHeartbeatLeast);
     if (!silence) return;
     const Duration timeout = checked_.tool.policy.timeout;
     if (*silence >= timeout) {
-      return check_.fault(
-          *spot, "would never act: the whole call may take " + to_text(timeout) + " (`timeout`)");
+      return check_.fault(*spot, "must be shorter than `timeout` (" + to_text(timeout) + ")");
     }
     put("heartbeat_timeout", to_text(*silence));
   }
@@ -449,7 +455,7 @@ class ToolCheck {
       const Spot item = spot.item(i);
       const Value& number = item->scalar;
       if (!number.is_integer() || number.as_int() < 300 || number.as_int() > 599) {
-        check_.fault(item, "must be an HTTP status from 300 to 599 that means: nothing happened");
+        check_.fault(item, "must be an HTTP status from 300 to 599");
         continue;
       }
       definite_.push_back(static_cast<int>(number.as_int()));
@@ -481,7 +487,7 @@ class ToolCheck {
   void body(const Spot& spot, std::vector<Member>& members) {
     const std::string method = members.empty() ? "" : members[0].second.as_string();
     if (method == "GET" || method == "HEAD") {
-      check_.fault(spot, method + " has no body");
+      check_.fault(spot, method + " requests cannot have a body");
     }
     if (auto value = text_.resolved_value(spot)) members.emplace_back("body", *std::move(value));
   }
@@ -499,18 +505,18 @@ class ToolCheck {
       const Spot value{&spot->items[i], spot.path_of(key.text)};
       const std::string name = lower(key.text);
       if (!is_header_name(key.text)) {
-        check_.fault_at(key.at, value.path, shown(key.text) + " is not the name of a header");
+        check_.fault_at(key.at, value.path, shown(key.text) + " is not a valid header name");
       } else if (ours(name)) {
         check_.fault_at(key.at, value.path,
-                        "the header " + shown(key.text) + " is set by the runtime: leave it out");
+                        "the header " + shown(key.text) + " is set by the runtime; remove it");
       } else if (std::ranges::find(names, name) != names.end()) {
-        check_.fault_at(key.at, value.path, "the header " + shown(key.text) + " stands twice");
+        check_.fault_at(key.at, value.path, "duplicate header " + shown(key.text));
       }
       names.push_back(name);
       auto text = text_.resolved(value, Secrets::replaced);
       if (!text) continue;
       if (text->find_first_of(std::string_view("\r\n\0", 3)) != text->npos) {
-        check_.fault(value, "a header holds no line break and no NUL");
+        check_.fault(value, "a header value cannot contain a line break or NUL");
       }
       headers.emplace_back(key.text, *std::move(text));
     }
@@ -540,7 +546,7 @@ class ToolCheck {
     if (const auto box = spot_.find("sandbox")) sandbox(*box);
     if (const auto cwd = spot_.find("cwd")) {
       if (auto text = text_.literal(*cwd)) {
-        if (text->empty()) check_.fault(*cwd, "must name a folder");
+        if (text->empty()) check_.fault(*cwd, "must be a folder path");
         put("cwd", *std::move(text));
       }
     }
@@ -566,7 +572,7 @@ class ToolCheck {
         const Spot item = list->item(i);
         auto text = text_.literal(item);
         if (!text) continue;
-        if (text->empty() || text->find('\0') != text->npos) check_.fault(item, "must name a path");
+        if (text->empty() || text->find('\0') != text->npos) check_.fault(item, "must be a path");
         paths.emplace_back(*std::move(text));
       }
       members.emplace_back(key, Value::array(std::move(paths)));
@@ -598,7 +604,7 @@ class ToolCheck {
 
   void argv(const Spot& spot) {
     if (spot->items.empty()) {
-      check_.fault(spot, "a command names a program: [\"date\", \"-u\"]");
+      check_.fault(spot, "a command needs a program, such as [\"date\", \"-u\"]");
       return;
     }
     std::vector<Value> words;
@@ -608,15 +614,17 @@ class ToolCheck {
       auto text = text_.resolved(item, Secrets::refused);
       if (!text) continue;
       if (i == 0 && (text->empty() || has_expression(*text))) {
-        check_.fault(item, "the program of a command is written out: no ${ }, not empty");
+        check_.fault(item, "the program must be literal and not empty");
       }
-      if (text->find('\0') != text->npos) check_.fault(item, "a word of a command holds no NUL");
+      if (text->find('\0') != text->npos)
+        check_.fault(item, "a command argument cannot contain NUL");
       // The words behind `-c` are read by the shell's script, and those behind `--` are no options.
       takes_options = takes_options && *text != "--" && *text != "-c";
       if (i > 0 && takes_options && text->starts_with("${")) {
-        check_.note(item.path,
-                    "a value that begins with - is read as an option by most programs: put \"--\" "
-                    "before it if the program knows that");
+        check_.note(
+            item.path,
+            "a value that starts with - can be read as an option; put \"--\" before it if the "
+            "program supports that");
       }
       words.emplace_back(*std::move(text));
     }
@@ -631,7 +639,8 @@ class ToolCheck {
       const Spot value{&spot->items[i], spot.path_of(key.text)};
       env_key(key.text, key.at, value.path);
       if (auto text = text_.resolved(value, Secrets::replaced)) {
-        if (text->find('\0') != text->npos) check_.fault(value, "holds no NUL");
+        if (text->find('\0') != text->npos)
+          check_.fault(value, "an environment variable cannot contain NUL");
         members.emplace_back(key.text, *std::move(text));
       }
     }
@@ -653,9 +662,9 @@ class ToolCheck {
 
   void env_key(std::string_view name, Place at, const std::string& path) {
     if (!is_env_name(name)) {
-      check_.fault_at(at, path, shown(name) + " is not the name of an environment variable");
+      check_.fault_at(at, path, shown(name) + " is not a valid environment variable name");
     } else if (name.starts_with("AETHERIS_")) {
-      check_.fault_at(at, path, "AETHERIS_… is set by the runtime: leave it out");
+      check_.fault_at(at, path, "AETHERIS_… variables are set by the runtime; remove it");
     }
   }
 
@@ -664,7 +673,7 @@ class ToolCheck {
     if (!name) return;
     const auto& known = check_.source().native;
     if (known && !known(*name) && checked_.tool.policy.makes_call()) {
-      check_.fault(spot, "there is no native function " + shown(*name) + " in this program");
+      check_.fault(spot, "unknown native function " + shown(*name));
     }
     put("function", *name);
   }
@@ -782,18 +791,17 @@ void check_side_calls(Check& check, CheckedTools& tools) {
     const bool reads = found->second.tool.policy.effect == EffectClass::read;
     const bool asks = found->second.policy.find("approval") != nullptr;
     if (probe && !found->second.tool.policy.makes_call()) {
-      check.fault(named, "a probe asks about a call, and " + shown(name) +
-                             " asks nobody: it records a value");
+      check.fault(named, shown(name) + " makes no call and cannot be a probe");
       tool.good = false;
       return;
     }
     if (probe == reads && !asks) return;
     if (asks) {
-      check.fault(named, "nobody is asked before what asks about a call or undoes it: " +
-                             shown(name) + " must be `approval: never`");
+      check.fault(named, "a probe or compensation cannot need approval; set `approval: never` on " +
+                             shown(name));
     } else {
-      check.fault(named, probe ? "a probe only asks: " + shown(name) + " must be `effect: read`"
-                               : shown(name) + " is `effect: read`: it undoes nothing");
+      check.fault(named, probe ? "a probe must be `effect: read`; set it on " + shown(name)
+                               : shown(name) + " is `effect: read` and cannot compensate");
     }
     tool.good = false;
   };

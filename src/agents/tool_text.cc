@@ -97,7 +97,7 @@ std::optional<std::string> ToolText::resolved(const Spot& spot, Secrets secrets)
   auto text = check_.text(spot);
   if (!text) return std::nullopt;
   if (secrets == Secrets::refused && names_secret(*text)) {
-    check_.fault(spot, "secret:NAME is replaced in the values of headers and env only");
+    check_.fault(spot, "secret:NAME is allowed in headers and env values only");
   }
   if (!has_expression(*text)) return text;
   if (check_.full() || !check_.text_fits(spot)) return std::nullopt;
@@ -140,7 +140,7 @@ bool ToolText::env(const Spot& spot, std::size_t at, std::string_view name, char
     place.inside = static_cast<std::uint32_t>(at);
     check_.fault_at(place, spot.path,
                     "the environment variable " + std::string(name) +
-                        (value ? " is not UTF-8" : " is not set: set it before the start"));
+                        (value ? " is not UTF-8" : " is not set"));
     return false;
   }
   out += as_literal(*value, next);
@@ -158,9 +158,8 @@ std::optional<std::string> ToolText::checked(const Spot& spot, std::string text,
   for (const std::string& root : compiled.roots().roots) {
     if (root_.empty() ? root == "args" || root == "call" : root == root_) continue;
     if (!root_.empty()) {
-      check_.root_fault(
-          spot, "." + root,
-          "there is no ." + root + " here: what stands here reads ." + std::string(root_));
+      check_.root_fault(spot, "." + root,
+                        "." + root + " is not available here; available: ." + std::string(root_));
       continue;
     }
     Nearest nearest(root);
@@ -168,8 +167,8 @@ std::optional<std::string> ToolText::checked(const Spot& spot, std::string text,
     nearest.look_at("call");
     const bool elsewhere = root == "input" || root == "steps" || root == "job";
     check_.root_fault(spot, "." + root,
-                      "a tool reads .args and .call, not ." + root +
-                          (elsewhere ? ": give it to the tool in `args`" : ""),
+                      "a tool can read .args and .call, not ." + root +
+                          (elsewhere ? "; pass the value in `args`" : ""),
                       elsewhere ? "" : nearest.take(),
                       elsewhere ? Code::unsupported : Code::plan_invalid);
   }
@@ -184,7 +183,7 @@ std::optional<Value> ToolText::below(const Spot& spot, std::size_t depth) {
   }
   if (spot->kind == Located::Kind::scalar) return spot->scalar;
   if (depth == kBodyDepthMax) {
-    check_.fault(spot, "a body nests at most 32 deep");
+    check_.fault(spot, "a body can nest at most 32 levels deep");
     return std::nullopt;
   }
   std::vector<Value> items;
@@ -195,7 +194,7 @@ std::optional<Value> ToolText::below(const Spot& spot, std::size_t depth) {
       const Located::Key& key = spot->keys[i];
       inner.path = spot.path_of(key.text);
       if (has_expression(key.text)) {
-        check_.fault_at(key.at, inner.path, "a key is written out: no ${ } in it");
+        check_.fault_at(key.at, inner.path, "a key cannot contain ${ }");
       }
     }
     auto value = below(inner, depth + 1);
@@ -218,8 +217,8 @@ std::optional<std::string> ToolText::literal(const Spot& spot, Secrets secrets) 
     if (value && value->is_string()) return value->as_string();
   }
   check_.fault(spot,
-               root_.empty() ? "holds no expression but ${ env.NAME }: give what changes in `args`"
-                             : "holds no expression but ${ env.NAME }",
+               root_.empty() ? "only ${ env.NAME } is allowed here; pass other values in `args`"
+                             : "only ${ env.NAME } is allowed here",
                {}, Code::unsupported);
   return std::nullopt;
 }
@@ -234,29 +233,27 @@ void ToolText::url(const Spot& spot, const std::string& text) {
                              : literal.starts_with("https://") ? 8
                                                                : 0;
   if (scheme == 0) {
-    check_.fault(spot, "a url begins with http:// or https://, written out");
+    check_.fault(spot, "a url must start with a literal http:// or https://");
     return;
   }
   const std::size_t end = literal.find_first_of("/?#", scheme);
   if (end == literal.npos && !whole) {
-    check_.fault(spot,
-                 "scheme, host and port are written out: no ${ } before the first / of "
-                 "the path");
+    check_.fault(spot, "scheme, host and port must be literal: no ${ } before the path");
     return;
   }
   const std::string host = literal.substr(scheme, end == literal.npos ? end : end - scheme);
   if (!is_authority(host)) {
     check_.fault(spot, host.find('@') != host.npos
-                           ? "no user name in a url: use a header with secret:NAME"
-                           : shown(host) + " is not a host, or a host and a port");
+                           ? "a url cannot contain a user name; use a header with secret:NAME"
+                           : shown(host) + " is not a valid HOST or HOST:PORT");
   }
   for (const Template::Part& part : *parts) {
     const auto* words = std::get_if<std::string>(&part);
     if (words == nullptr) continue;
     if (words->find('#') != words->npos) {
-      check_.fault(spot, "a fragment (#) is never sent: leave it out");
+      check_.fault(spot, "a fragment (#) is never sent; remove it");
     } else if (!std::ranges::all_of(*words, may_stand_in_url)) {
-      check_.fault(spot, "write this character of a url percent-encoded (a space is %20)");
+      check_.fault(spot, "percent-encode this character (a space is %20)");
     }
   }
 }

@@ -92,7 +92,7 @@ class Reader {
       if (!take(event.raw)) return false;
     }
     if (!builder_.done()) {
-      faults_.add({}, {.path = {}, .message = "the file is empty: it begins with `aetheris: 1`"});
+      faults_.add({}, {.path = {}, .message = "the file is empty; start it with `aetheris: 1`"});
       return false;
     }
     out = builder_.take();
@@ -115,7 +115,7 @@ class Reader {
       case YAML_DOCUMENT_START_EVENT:
         return document(event, at);
       case YAML_ALIAS_EVENT:
-        fault(at, "aliases (*name) are not taken: write the value out");
+        fault(at, "aliases (*name) are not supported; repeat the value");
         return builder_.wants_key() ? (builder_.key("*", at), true) : builder_.scalar({}, at, true);
       case YAML_SCALAR_EVENT:
         return scalar(event, at);
@@ -135,13 +135,13 @@ class Reader {
 
   bool document(const yaml_event_t& event, Place at) {
     if (builder_.done()) {
-      fault(at, "a file holds one document: a second one begins here");
+      fault(at, "a file can have only one document; a second one starts here");
       return false;
     }
     const auto& start = event.data.document_start;
     const bool old = start.version_directive != nullptr && start.version_directive->minor < 2;
     if (old || start.tag_directives.start != start.tag_directives.end) {
-      fault(at, "directives (%YAML, %TAG) are not taken: this file is YAML 1.2");
+      fault(at, "directives (%YAML, %TAG) are not supported; this file is YAML 1.2");
     }
     return true;
   }
@@ -155,8 +155,8 @@ class Reader {
   }
 
   void marks(const unsigned char* anchor, const unsigned char* tag, Place at) {
-    if (anchor != nullptr) fault(at, "anchors (&name) are not taken: write the value out");
-    if (tag != nullptr) fault(at, "tags (!name) are not taken: quote what is a string");
+    if (anchor != nullptr) fault(at, "anchors (&name) are not supported; repeat the value");
+    if (tag != nullptr) fault(at, "tags (!name) are not supported; quote strings");
   }
 
   bool scalar(const yaml_event_t& event, Place at) {
@@ -166,7 +166,7 @@ class Reader {
     const bool plain = raw.style == YAML_PLAIN_SCALAR_STYLE;
     if (builder_.wants_key()) {
       if (plain && text.empty()) fault(at, "a key is missing before the colon");
-      if (plain && text == "<<") fault(at, "merge keys (<<) are not taken: write the keys out");
+      if (plain && text == "<<") fault(at, "merge keys (<<) are not supported; repeat the keys");
       builder_.key(std::move(text), at);
       return true;
     }
@@ -185,12 +185,11 @@ class Reader {
       auto number = parse_json(text);
       if (number) return *number;
       fault(at, "the number " + shown(text) +
-                    " is too large to be exact (2^53 - 1 is the largest integer): quote it");
+                    " is too large (the largest integer is 2^53 - 1); quote it");
       return {};
     }
     if (!looks_like_number(text)) return text;
-    fault(at, shown(text) +
-                  " is a number to some and a text to others: write it as in JSON, or quote it");
+    fault(at, shown(text) + " is ambiguous (number or string): write a JSON number, or quote it");
     return {};
   }
 
@@ -198,7 +197,7 @@ class Reader {
 
   void syntax() {
     if (parser_.error == YAML_READER_ERROR) {
-      fault(at_byte(parser_.problem_offset), "a control character: a text file has none");
+      fault(at_byte(parser_.problem_offset), "control characters are not allowed");
       return;
     }
     if (parser_.error == YAML_MEMORY_ERROR) {
@@ -215,17 +214,17 @@ class Reader {
     const std::size_t begin = text_.substr(0, byte).find_last_of("\r\n") + 1;
     const std::string_view line = text_.substr(begin, text_.find_first_of("\r\n", begin) - begin);
     if (has_unquoted_expression(line)) {
-      return "unquoted ${ } is not YAML here: quote it, \"${ … }\"";
+      return "quote the expression: \"${ … }\"";
     }
     const std::size_t indent = line.find_first_not_of(' ');
     if (indent != line.npos && line[indent] == '\t') {
-      return "a tab cannot indent YAML: use spaces";
+      return "indent with spaces, not tabs";
     }
-    std::string message = "not YAML: " + std::string(problem);
+    std::string message = "invalid YAML: " + std::string(problem);
     if (!context.empty()) {
       message += ", " + std::string(context);
       if (parser_.context_mark.line != parser_.problem_mark.line) {
-        message += " that begins in line " + std::to_string(parser_.context_mark.line + 1);
+        message += " that starts on line " + std::to_string(parser_.context_mark.line + 1);
       }
     }
     return message;

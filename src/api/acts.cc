@@ -82,12 +82,12 @@ void Api::signal(Ask ask) {
     AE_ASSIGN(wish.wait_type, fields.text("wait_type"));
     AE_ASSIGN(wish.id, fields.text("message_id"));
     if (const Value& buffer = fields["buffer"]; !buffer.is_null()) {
-      if (!buffer.is_bool()) return fail(Code::input_invalid, "\"buffer\" is true or false");
+      if (!buffer.is_bool()) return fail(Code::input_invalid, "\"buffer\" must be true or false");
       wish.buffer = buffer.as_bool();
     }
     if (wish.correlation_key.empty()) {
       return fail(Code::wait_mismatch,
-                  "\"correlation_key\" is missing: it names the wait that this signal answers");
+                  "\"correlation_key\" is missing: the key of the wait to answer");
     }
     wish.payload = fields["payload"];
     return wish;
@@ -216,14 +216,14 @@ void Api::resolve(Ask ask) {
     AE_ASSIGN(wish.resolution, fields.text("resolution"));
     AE_ASSIGN(wish.reason, fields.text("note"));
     if (wish.idempotency_key.empty() == wish.step_id.empty()) {
-      return fail(
-          Code::input_invalid,
-          "either \"idempotency_key\" names the call in doubt, or \"step_id\" the step that "
-          "changed what is not as it was");
+      return fail(Code::input_invalid,
+                  "set either \"idempotency_key\" (of a call with an unknown outcome) or "
+                  "\"step_id\" (of a failed confirmation)");
     }
     if (const Value& of = fields["try"]; !of.is_null()) {
       if (!of.is_integer() || of.as_int() < 1 || of.as_int() > 1'000'000) {
-        return fail(Code::input_invalid, "\"try\" is the number of a try, as in_doubt shows it");
+        return fail(Code::input_invalid,
+                    "\"try\" must be the number of a try, as shown in in_doubt");
       }
       wish.try_no = static_cast<std::uint32_t>(of.as_int());
     }

@@ -57,7 +57,7 @@ Result<Api::Offer*> Api::offer_of(std::string_view name) {
   if (!offer.agent) {
     return fail(Code::needs_version, "version " + std::to_string(offer.version) + " of agent \"" +
                                          std::string(name) +
-                                         "\" cannot be run here: " + offer.refused);
+                                         "\" is not available here: " + offer.refused);
   }
   AE_TRY(compile(offer));
   return &offer;
@@ -199,14 +199,14 @@ void Api::look_for_agents() {
 void Api::put_agent(Ask ask) {
   if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
   if (!registers_) {
-    return ask->refuse({Code::unsupported,
-                        "agents are registered at a server that has an agents file, whose tools "
-                        "they use: `aetheris serve FILE`"});
+    return ask->refuse(
+        {Code::unsupported,
+         "registering agents needs a server with an agents file: `aetheris serve FILE`"});
   }
   auto agent = std::make_shared<agents::Agent>();
   const auto faults = options_.read_agent(ask->id, ask->request.body, *agent);
   if (!faults.empty()) {
-    const Error error{Code::plan_invalid, "the agent has faults; nothing was registered"};
+    const Error error{Code::plan_invalid, "the agent has errors; nothing was registered"};
     return ask->answer(http_status(error.code),
                        problem(error).with("faults", agents::faults_json(faults)["faults"]));
   }
@@ -234,9 +234,8 @@ void Api::put_agent(Ask ask) {
     const auto& agents = registry_.registry().agents();
     const auto of = agents.find(ask->id);
     if (of == agents.end() ? agents.size() >= kAgentsMax : of->second.size() >= kVersionsMax) {
-      return ask->refuse({Code::input_invalid,
-                          "a store has at most 1000 agents, and 1000 "
-                          "versions of each"});
+      return ask->refuse(
+          {Code::input_invalid, "a store can have at most 1000 agents with 1000 versions each"});
     }
     store_.record(store::agent_registered(version),
                   [this, alive, ask, answer](Result<void> written) {

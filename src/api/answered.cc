@@ -183,7 +183,7 @@ Result<Value> answered_before(const Act& act, const std::vector<Event>& events, 
   if (said.last() == nullptr) return std::unexpected(std::move(refusal));
   if (said.says_the_same()) return said.shown();
   return fail(Code::not_in_doubt,
-              "this was answered before, and not so: " + told(*said.last(), said.resolution()));
+              "already answered differently: " + told(*said.last(), said.resolution()));
 }
 
 }  // namespace ae::api

@@ -27,9 +27,8 @@ Error no_route(const Path& path) {
 }  // namespace
 
 Error role_missing(Role role, const std::vector<Role>& needed) {
-  return {Code::forbidden, "this needs a key with the role " + roles_text(needed) +
-                               "; the one that was sent has the role " +
-                               std::string(to_text(role))};
+  return {Code::forbidden, "this request needs a key with the role " + roles_text(needed) +
+                               "; this key has the role " + std::string(to_text(role))};
 }
 
 // "{id}" stands for one segment, whatever it is.
@@ -173,9 +172,8 @@ std::expected<const Api::Route*, ApiResponse> Api::route_of(std::string_view met
     }
     if (options_.looks_only && !tells_of_process(path)) {
       return refuse({Code::not_found,
-                     "this process is a worker: it answers /api/health, "
-                     "/api/ready and /metrics; ask an `aetheris serve` on the "
-                     "same store"},
+                     "this process is a worker and serves /api/health, /api/ready and /metrics "
+                     "only; use a server of the same store"},
                     404);
     }
     if (may(role, route.access)) return &route;

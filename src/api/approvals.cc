@@ -73,7 +73,7 @@ void Api::approvals(Ask ask) {
     const std::size_t colon = cursor->find(':');
     const auto status = std::ranges::find(kOpenStatuses, cursor->substr(0, colon));
     if (colon == cursor->npos || status == std::end(kOpenStatuses)) {
-      return fail(Code::input_invalid, "\"cursor\" is none that an answer gave");
+      return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
     }
     inbox->status = static_cast<std::size_t>(status - std::begin(kOpenStatuses));
     inbox->after = cursor->substr(colon + 1);
@@ -91,7 +91,7 @@ void Api::next_jobs(Ask ask, std::shared_ptr<Inbox> inbox) {
   store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
                                    inbox](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
-      return ask->refuse({Code::input_invalid, "\"cursor\" is no job of this store"});
+      return ask->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
     }
     if (!rows) return ask->refuse(rows.error());
     inbox->last_page = rows->size() < kRowsAtOnce;
@@ -146,7 +146,7 @@ void Api::answer_approval(Ask ask) {
     AE_ASSIGN(const std::string decision, fields.text("decision"));
     AE_ASSIGN(const std::string note, fields.text("note"));
     if (decision != "approve" && decision != "reject") {
-      return fail(Code::input_invalid, "\"decision\" is approve or reject");
+      return fail(Code::input_invalid, "\"decision\" must be approve or reject");
     }
     const std::size_t dot = ask->id.rfind('.');
     if (dot == ask->id.npos) {
@@ -159,7 +159,7 @@ void Api::answer_approval(Ask ask) {
     if (!note.empty()) wish.payload = wish.payload.with("note", note);
     if (const Value* arguments = fields.find("arguments")) wish.arguments = *arguments;
     ask->id.resize(dot);
-    if (wish.approval.empty()) return fail(Code::not_found, "there is no such approval");
+    if (wish.approval.empty()) return fail(Code::not_found, "approval not found");
     return wish;
   }();
   if (!act) return ask->refuse(act.error());

@@ -12,7 +12,7 @@ constexpr std::size_t kTextMax = 256;  // of names, keys and ids (store.h)
 Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std::string_view> known,
                              std::initializer_list<Later> later) {
   if (body.size() > kBodyMax) {
-    return fail(Code::payload_too_large, "a request has at most 4 MiB");
+    return fail(Code::payload_too_large, "a request body can have at most 4 MiB");
   }
   Fields fields;
   fields.object_ = Value::object({});
@@ -34,7 +34,7 @@ Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std:
     std::string names;
     for (const std::string_view n : known) names += (names.empty() ? "" : ", ") + std::string(n);
     return fail(Code::input_invalid,
-                "the field \"" + name.substr(0, 64) + "\" is not known here; known are " + names);
+                "the field \"" + name.substr(0, 64) + "\" is unknown; allowed fields: " + names);
   }
   return fields;
 }
@@ -46,10 +46,10 @@ Result<std::string> Fields::text(std::string_view name) const {
     return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be a string");
   }
   if (value.as_string().size() > kTextMax) {
-    return fail(Code::input_invalid, "\"" + std::string(name) + "\" has at most 256 bytes");
+    return fail(Code::input_invalid, "\"" + std::string(name) + "\" can have at most 256 bytes");
   }
   if (value.as_string().find('\0') != std::string::npos) {
-    return fail(Code::input_invalid, "\"" + std::string(name) + "\" holds a NUL character");
+    return fail(Code::input_invalid, "\"" + std::string(name) + "\" contains a NUL character");
   }
   return value.as_string();
 }
@@ -65,17 +65,18 @@ Result<std::string> idempotency_key(const ApiRequest& request, const Value& body
   if (!header && !in_body) return key;
   // A variable that was never set must not make a job without a key.
   if (is_blank(key) || (in_body && is_blank(field->as_string()))) {
-    return fail(Code::input_invalid, "an idempotency key is not blank; leave it out for none");
+    return fail(Code::input_invalid, "an idempotency key cannot be blank; omit it instead");
   }
   if (header && std::ranges::any_of(*header, [](char c) { return c < 0x20 || c > 0x7e; })) {
     return fail(Code::input_invalid,
-                "the header Idempotency-Key is ASCII; the field \"idempotency_key\" takes others");
+                "the header Idempotency-Key must be ASCII; use the field \"idempotency_key\" for "
+                "other characters");
   }
   if (header && in_body && field->as_string() != *header) {
     return fail(Code::input_invalid, "the header Idempotency-Key and \"idempotency_key\" differ");
   }
   if (key.size() > kTextMax) {
-    return fail(Code::input_invalid, "an idempotency key has at most 256 bytes");
+    return fail(Code::input_invalid, "an idempotency key can have at most 256 bytes");
   }
   return key;
 }

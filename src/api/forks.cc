@@ -18,9 +18,9 @@ Result<std::vector<std::string>> drop_of(const Fields& fields) {
   if (fields["task_graph"].is_null()) {
     return fail(Code::input_invalid, "\"drop\" needs a \"task_graph\"");
   }
-  if (!drop.is_array()) return fail(Code::input_invalid, "\"drop\" is a list of nodes");
+  if (!drop.is_array()) return fail(Code::input_invalid, "\"drop\" must be a list of node ids");
   for (const Value& node : drop.items()) {
-    if (!node.is_string()) return fail(Code::input_invalid, "\"drop\" is a list of nodes");
+    if (!node.is_string()) return fail(Code::input_invalid, "\"drop\" must be a list of node ids");
     nodes.push_back(node.as_string());
   }
   return nodes;
@@ -56,8 +56,9 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
     }
   }
   if (!fits) {
-    return fail(Code::input_invalid,
-                "\"repeat_effects\" is true, or a list of idempotency keys, step ids or nodes");
+    return fail(
+        Code::input_invalid,
+        "\"repeat_effects\" must be true, or a list of idempotency keys, step ids or node ids");
   }
   return wish;
 }
@@ -72,9 +73,9 @@ Error repeats(const std::string& origin, const std::vector<Value>& effects) {
              ")";
   }
   if (effects.size() > kNamedMax) names += ", …";
-  return {Code::effects_repeated,
-          "job " + origin + " did, or may have done, what the new job would do again: " + names +
-              "; agree with repeat_effects, or fork at a later event"};
+  return {Code::effects_repeated, "job " + origin +
+                                      " has effects that the new job would repeat: " + names +
+                                      "; allow it with repeat_effects, or fork at a later event"};
 }
 
 }  // namespace
@@ -85,13 +86,12 @@ void Api::fork(Ask ask) {
     AE_ASSIGN(const Fields fields,
               Fields::parse(ask->request.body,
                             {"at_seq", "id", "idempotency_key", "input", "repeat_effects"},
-                            {{"overrides", "of a fork, only the input can be another one"}}));
+                            {{"overrides", "a fork can override the input only"}}));
     AE_ASSIGN(runtime::ForkRequest made, wish_of(ask->request, fields));
     const Value& at = fields["at_seq"];
     if (!at.is_integer() || at.as_int() < 1) {
-      const std::string what = at.is_null() ? "is missing: the" : "must be 1 or more: the";
-      return fail(Code::input_invalid,
-                  "\"at_seq\" " + what + " number of the event at which the fork begins");
+      const std::string what = at.is_null() ? "is missing: set the" : "must be at least 1: the";
+      return fail(Code::input_invalid, "\"at_seq\" " + what + " number of the event to fork at");
     }
     made.at = static_cast<std::uint64_t>(at.as_int());
     if (const Value* input = fields.find("input")) made.input = *input;
@@ -121,33 +121,33 @@ void Api::fork_known(Ask ask, runtime::ForkRequest wish) {
   wish.by = ask->request.by;
   if (wish.job.empty()) return fork_new(ask, std::move(wish));
   const JobId job = wish.job;
-  read_in_turn(
-      ask, job,
-      [this, alive = std::weak_ptr(alive_), ask,
-       wish = std::move(wish)](Result<runtime::Runtime::Read> read) mutable {
-        if (!alive.lock()) return;
-        if (!read && read.error().code == Code::not_found) return fork_new(ask, std::move(wish));
-        if (!read) return ask->refuse(read.error());
-        const Value& from = read->state.forked_from;
-        const bool same = from.text("job_id") == wish.origin.text &&
-                          (wish.at == 0 || from["seq"] == Value(wish.at)) &&
-                          (!wish.input || *wish.input == read->state.input);
-        if (same && !wish.task_graph.is_null() && read->state.plan) {
-          const auto plan = engine::Plan::compile(wish.task_graph);
-          if (!plan) return ask->refuse(plan.error());
-          if ((*plan)->hash != read->state.plan->hash) {
-            return ask->refuse({Code::already_exists,
-                                "the job " + wish.job.text +
-                                    " exists and has another plan; give the retry another id"});
-          }
-        }
-        if (!same) {
-          return ask->refuse({Code::already_exists, "the job " + wish.job.text +
-                                                        " is another one, not this fork; give the "
-                                                        "fork another id"});
-        }
-        created(ask, wish.job, 200);
-      });
+  read_in_turn(ask, job,
+               [this, alive = std::weak_ptr(alive_), ask,
+                wish = std::move(wish)](Result<runtime::Runtime::Read> read) mutable {
+                 if (!alive.lock()) return;
+                 if (!read && read.error().code == Code::not_found)
+                   return fork_new(ask, std::move(wish));
+                 if (!read) return ask->refuse(read.error());
+                 const Value& from = read->state.forked_from;
+                 const bool same = from.text("job_id") == wish.origin.text &&
+                                   (wish.at == 0 || from["seq"] == Value(wish.at)) &&
+                                   (!wish.input || *wish.input == read->state.input);
+                 if (same && !wish.task_graph.is_null() && read->state.plan) {
+                   const auto plan = engine::Plan::compile(wish.task_graph);
+                   if (!plan) return ask->refuse(plan.error());
+                   if ((*plan)->hash != read->state.plan->hash) {
+                     return ask->refuse(
+                         {Code::already_exists, "the job " + wish.job.text +
+                                                    " exists with another plan; use another id"});
+                   }
+                 }
+                 if (!same) {
+                   return ask->refuse(
+                       {Code::already_exists, "the job " + wish.job.text +
+                                                  " exists and is not this fork; use another id"});
+                 }
+                 created(ask, wish.job, 200);
+               });
 }
 
 void Api::fork_new(Ask ask, runtime::ForkRequest wish) {
@@ -214,10 +214,9 @@ void Api::plan(Ask ask) {
   read(ask, [this, ask, act = std::move(*act)](runtime::Runtime::Read& read) mutable {
     const agents::Agent* const agent = find_agent(read.state.agent);
     if (agent == nullptr) {
-      return ask->refuse(
-          {Code::plan_invalid, "the agent \"" + read.state.agent +
-                                   "\" is in no agents file of this process: give it the plan "
-                                   "(`aetheris plan ID FILE`)"});
+      return ask->refuse({Code::plan_invalid,
+                          "the agent \"" + read.state.agent +
+                              "\" is in no agents file of this process; replace the plan instead"});
     }
     act.payload = act.payload.with("task_graph", agent->task_graph);
     this->act(ask, std::move(act), 202);

@@ -41,19 +41,15 @@ std::string_view token_of(std::string_view header) {
 
 Error no_key() {
   return {Code::unauthorized,
-          "this server asks for a key: send `Authorization: Bearer aek_…`; for commands set "
+          "authentication required: send `Authorization: Bearer aek_…`; for commands set "
           "AETHERIS_API_KEY"};
 }
 
 // One text for all that is wrong with a key, so that nobody learns which ids there are.
-Error bad_key() {
-  return {Code::unauthorized,
-          "the key in Authorization is none of this server's, or it has expired or was revoked"};
-}
+Error bad_key() { return {Code::unauthorized, "the API key is unknown, expired or revoked"}; }
 
 Error no_token() {
-  return {Code::unauthorized,
-          "the header Authorization holds no key: send it as `Authorization: Bearer aek_…`"};
+  return {Code::unauthorized, "send the header as `Authorization: Bearer aek_…`"};
 }
 
 ApiResponse refusal(const Error& error) {
@@ -91,12 +87,12 @@ Gate::Gate(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
           Open{.all_max = kStreamsMax,
                .each_max = kStreamsPerCaller,
                .type = "streams",
-               .too_many = "too many live streams are open; end one, or ask with ?wait="})),
+               .too_many = "too many open streams; close one, or use ?wait="})),
       waits_(std::make_shared<Open>(
           Open{.all_max = kWaitsMax,
                .each_max = kWaitsPerCaller,
                .type = "waits",
-               .too_many = "too many requests wait; let one end, or ask without ?wait="})) {}
+               .too_many = "too many long-poll requests; retry later, or without ?wait="})) {}
 
 Gate::~Gate() {
   if (watch_timer_) loop_.forget(*watch_timer_);
@@ -125,12 +121,11 @@ void Gate::with_keys(Still then) {
     const bool known = read || (age && *age <= kKeysAgeMax);
     auto go_on = std::exchange(waiting->then, nullptr);
     if (known) return go_on({});
-    go_on(fail(Code::unavailable,
-               "the store does not tell which keys there are: " + read.error().message));
+    go_on(fail(Code::unavailable, "API keys cannot be loaded: " + read.error().message));
   };
   waiting->timer = loop_.after(kKeysWait, [waiting, answer] {
     waiting->timer.reset();
-    answer(fail(Code::unavailable, "it did not answer in time"));
+    answer(fail(Code::unavailable, "the store timed out"));
   });
   registry_.within(kKeysAge, answer);
 }
@@ -164,7 +159,7 @@ std::expected<Pass, ApiResponse> Gate::judge(const Knock& knock) {
   // A key that counts always comes in: nobody can shut others out by sending wrong ones from their address.
   if (const auto wait = failed_keys_.take(knock.address, steady_.since_start())) {
     return std::unexpected(
-        too_much("failed_keys", "too many keys that do not count came from this address", *wait));
+        too_much("failed_keys", "too many invalid API keys from this address", *wait));
   }
   return std::unexpected(refusal(token_of(*knock.authorization).empty() ? no_token() : bad_key()));
 }
@@ -173,11 +168,11 @@ std::expected<Pass, ApiResponse> Gate::within_rate(Pass pass) {
   if (options_.rate <= 0) return pass;
   const auto wait = requests_.take(pass.caller, steady_.since_start());
   if (!wait) return pass;
-  return std::unexpected(too_much("requests",
-                                  "this server takes " +
-                                      std::to_string(std::llround(options_.rate)) +
-                                      " requests a second from one key or address",
-                                  *wait));
+  return std::unexpected(
+      too_much("requests",
+               "rate limit exceeded: " + std::to_string(std::llround(options_.rate)) +
+                   " requests a second from one key or address",
+               *wait));
 }
 
 std::expected<std::shared_ptr<void>, ApiResponse> Gate::stream(const Pass& pass) {

@@ -258,7 +258,7 @@ AE_TEST(
 }
 
 AE_TEST(
-    "gate/while the store does not answer what was known counts for a second, then nobody comes "
+    "gate/while the store is not available what was known counts for a second, then nobody comes "
     "in") {
   House house;
   const std::string key = house.make("000000000001", "admin");

@@ -33,7 +33,7 @@ Result<std::pair<std::string, std::string>> label(const std::string& text) {
   std::size_t at = text.find(':');
   if (at == text.npos) at = text.find('=');
   if (at == 0 || at == text.npos) {
-    return fail(Code::input_invalid, "a label is NAME:VALUE, not \"" + text + "\"");
+    return fail(Code::input_invalid, "a label must be NAME:VALUE, not \"" + text + "\"");
   }
   return std::pair(text.substr(0, at), text.substr(at + 1));
 }
@@ -47,11 +47,11 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& 
   for (const auto& [name, value] : labels.members()) {
     if (!value.is_string() || name.empty() || name.size() > 256 || value.as_string().size() > 256) {
       return fail(Code::input_invalid, "label \"" + name.substr(0, 64) +
-                                           "\" must be a string; names and values have at most "
+                                           "\" must be a string; names and values can have at most "
                                            "256 bytes");
     }
     if (name.find('\0') != name.npos || value.as_string().find('\0') != std::string::npos) {
-      return fail(Code::input_invalid, "a label holds a NUL character");
+      return fail(Code::input_invalid, "a label contains a NUL character");
     }
     out.emplace_back(name, value.as_string());
   }
@@ -68,9 +68,10 @@ Result<std::vector<std::string>> capabilities_of(const Value& needed) {
     if (fits) out.push_back(one.as_string());
   }
   if (!fits) {
-    return fail(Code::input_invalid,
-                "\"required_capabilities\" is a list of at most 64 names, each of 1 to 64 of the "
-                "characters A-Z a-z 0-9 . _ -");
+    return fail(
+        Code::input_invalid,
+        "\"required_capabilities\" must be a list of at most 64 names, each of 1 to 64 of the "
+        "characters A-Z a-z 0-9 . _ -");
   }
   return out;
 }
@@ -83,7 +84,7 @@ Result<std::optional<EventClass>> class_of(const std::string* name) {
   if (*name == "recorded_effect") return EventClass::recorded_effect;
   if (*name == "narrative") return EventClass::narrative;
   return fail(Code::input_invalid,
-              "\"class\" is history, coordination, recorded_effect, narrative or effect");
+              "\"class\" must be history, coordination, recorded_effect, narrative or effect");
 }
 
 Status is_event_type(const std::string& name) {
@@ -91,7 +92,7 @@ Status is_event_type(const std::string& name) {
   agents::Nearest nearest(name);
   for (const EventKind& kind : event_kinds()) nearest.look_at(kind.name);
   const std::string meant = nearest.take();
-  return fail(Code::input_invalid, "\"type\" names no event: \"" + name.substr(0, 64) + "\"" +
+  return fail(Code::input_invalid, "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
                                        (meant.empty() ? "" : " (did you mean " + meant + "?)"));
 }
 
@@ -115,10 +116,9 @@ Result<Deadline> deadline_of(std::string_view text, Instant now) {
   if (const auto at = instant_from_text(text)) return Deadline{*at, to_text(*at)};
   const auto from_now = duration_from_text(text);
   if (!from_now || from_now->count() == 0) {
-    return fail(
-        Code::input_invalid,
-        "\"deadline\" is a time in UTC, as in 2025-01-31T09:30:00Z, or a duration from now on "
-        "of at least 1ms and at most 36500d, as in 90s");
+    return fail(Code::input_invalid,
+                "\"deadline\" must be a time in UTC (2025-01-31T09:30:00Z) or a duration from 1ms "
+                "to 36500d (90s)");
   }
   return Deadline{now + *from_now, ae::to_text(*from_now)};
 }
@@ -146,8 +146,7 @@ Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
   auto budget = engine::limits_asked(body);
   if (!budget) return std::unexpected(std::move(budget).error().in("\"budget\""));
   if (budget->cost_micros && !plan.prices_all()) {
-    return fail(Code::input_invalid,
-                "the cost cannot be limited: a model of the agent has no `price`");
+    return fail(Code::input_invalid, "a cost limit needs a `price` for every model of the agent");
   }
   return budget;
 }
@@ -158,14 +157,15 @@ Status take_wishes(const Value& body, const agents::Agent& agent, Instant now,
   if (const Value& priority = body["priority"]; !priority.is_null()) {
     const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
     if (!fits) {
-      return fail(Code::input_invalid, "\"priority\" is an integer from -1000 to 1000");
+      return fail(Code::input_invalid, "\"priority\" must be an integer from -1000 to 1000");
     }
     wish.priority = priority.as_int();
   }
   wish.queue = body["queue"].is_null() ? agent.queue : std::string(body.text("queue"));
   if (!wish.queue.empty() || !body["queue"].is_null()) {
     if (!agents::is_capability(wish.queue)) {
-      return fail(Code::input_invalid, "\"queue\" has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+      return fail(Code::input_invalid,
+                  "\"queue\" must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
     }
   }
   if (wish.queue == store::kDefaultQueue) wish.queue.clear();
@@ -198,7 +198,7 @@ Result<Duration> wait_of(const Query& query) {
   if (!text) return Duration(0);
   auto wait = duration_from_text(*text);
   if (!wait) return std::unexpected(std::move(wait).error().in("\"wait\""));
-  if (*wait > kWaitMax) return fail(Code::input_invalid, "\"wait\" is five minutes (5m) at most");
+  if (*wait > kWaitMax) return fail(Code::input_invalid, "\"wait\" can be at most 5m");
   return *wait;
 }
 
@@ -262,7 +262,7 @@ void Api::jobs(Ask ask) {
     if (const auto* status = ask->query.find("status")) {
       if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
         return fail(Code::input_invalid,
-                    "\"status\" is queued, running, waiting, parked, completed, failed or "
+                    "\"status\" must be queued, running, waiting, parked, completed, failed or "
                     "cancelled");
       }
       wanted.status = *status;
@@ -292,7 +292,7 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
   store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
                                    search](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
-      return ask->refuse({Code::input_invalid, "\"cursor\" is no job of this store"});
+      return ask->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
     }
     if (!rows) return ask->refuse(rows.error());
     const bool last = rows->size() < search->filter.limit;
@@ -325,8 +325,9 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
 Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body) {
   runtime::NewJobRequest wish;
   if (!options_.agents) {
-    return fail(Code::unsupported,
-                "this process has no agents file: `aetheris run FILE --detach` creates jobs");
+    return fail(
+        Code::unsupported,
+        "this process has no agents file; create the job with `aetheris run FILE --detach`");
   }
   AE_ASSIGN(const Offer* const offer, offer_of(body.text("agent")));
   const agents::Agent* const agent = offer->agent.get();
@@ -412,7 +413,7 @@ void Api::exists(Ask ask, runtime::NewJobRequest wish) {
                           "the job " + wish.job.text + " was created with another " +
                               (read.state.agent != wish.agent ? "agent (" + read.state.agent + ")"
                                                               : std::string("input")) +
-                              "; give a new job another id"});
+                              "; use another id for a new job"});
     }
     created(ask, wish.job, 200);
   });
@@ -431,9 +432,9 @@ void Api::created(Ask ask, const JobId& job, int status, std::vector<Member> mor
                if (!read) {
                  // The job is there, so nothing may be said that promises that nothing was changed.
                  waiting->over = true;
-                 return ask->refuse({Code::unknown_outcome,
-                                     "the job " + ask->id + " is there, and cannot be read now: " +
-                                         read.error().message});
+                 return ask->refuse({Code::unknown_outcome, "the job " + ask->id +
+                                                                " exists but cannot be read now: " +
+                                                                read.error().message});
                }
                const engine::JobStatus stands = read->state.status;
                const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
@@ -463,7 +464,7 @@ void Api::show_job(Ask ask) {
       body = body.with("needs_version", why->message);
     } else if (const auto missing = runtime_.missing(read.row);
                options_.runs && !missing.empty() && store::may_run(read.row.status)) {
-      body = body.with("needs_version", "this process does not offer " + missing.front());
+      body = body.with("needs_version", "this process does not have " + missing.front());
     }
     ask->answer(200, std::move(body));
   });
@@ -616,7 +617,7 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
           for (const Blob& blob : loaded->blobs) {
             if (blob.hash == hash) return blob.bytes;
           }
-          return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+          return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
         };
         Log log{std::move(loaded->row), {}};
         Mark mark = from;

@@ -35,7 +35,7 @@ Result<std::string> name_of(const Fields& fields) {
       name.size() <= store::Registry::kNameMax && std::ranges::none_of(name, [](char c) {
         return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
       });
-  if (!fits) return fail(Code::input_invalid, "\"name\" is one line of at most 64 bytes");
+  if (!fits) return fail(Code::input_invalid, "\"name\" must be one line of at most 64 bytes");
   return name;
 }
 
@@ -61,7 +61,8 @@ Result<KeyWish> wish_of(const std::string& body) {
   if (!expires.empty()) {
     auto duration = duration_from_text(expires);
     if (!duration) return std::unexpected(std::move(duration).error().in("\"expires\""));
-    if (*duration < kExpiresLeast) return fail(Code::input_invalid, "\"expires\" is 1s or more");
+    if (*duration < kExpiresLeast)
+      return fail(Code::input_invalid, "\"expires\" must be at least 1s");
     wish.expires = *duration;
   }
   return wish;
@@ -125,10 +126,9 @@ void Api::create_key(Ask ask) {
     if (wish.expires) key.expires_at = std::min(key.created_at + *wish.expires, kInstantMax);
     store_.record(store::key_created(key), [this, alive, ask, key, text](Result<void> written) {
       if (!written && written.error().code == Code::unknown_outcome) {
-        return ask->refuse({Code::unknown_outcome,
-                            "there may be a new key now, " + text.id +
-                                ", whose secret nobody has: look with `aetheris keys list`, and "
-                                "revoke it"});
+        return ask->refuse(
+            {Code::unknown_outcome, "the outcome is unknown: key " + text.id +
+                                        " may exist; revoke it if `aetheris keys list` shows it"});
       }
       if (!written) return ask->refuse(written.error());
       if (!alive.lock()) return;

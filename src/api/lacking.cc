@@ -109,8 +109,8 @@ Error with_lacking(const engine::State& state, Error refusal) {
   std::string names;
   for (const Exceeded& one : all)
     names.append(names.empty() ? "" : ", ").append(to_text(one.limit));
-  refusal.message.append("; the next call does not fit ").append(names);
-  refusal.message.append(": `").append(raises).append("` would let it go on");
+  refusal.message.append("; the next call exceeds ").append(names);
+  refusal.message.append(": `").append(raises).append("` allows it");
   return refusal;
 }
 

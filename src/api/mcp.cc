@@ -14,8 +14,8 @@ namespace {
 constexpr std::string_view kInstructions =
     "Each tool but aetheris_* is a durable agent: a call starts a job that survives restarts of "
     "this server and of you. A job that takes long or needs a person answers with its job_id: "
-    "follow it with aetheris_job, answer it with aetheris_answer or aetheris_signal, end it with "
-    "aetheris_cancel. To be able to repeat a call without starting a second job, send "
+    "follow it with aetheris_job, answer it with aetheris_answer or aetheris_signal, cancel it "
+    "with aetheris_cancel. To repeat a call without starting a second job, send "
     "_meta[\"aetheris/idempotency-key\"]. Jobs are resources: aetheris://jobs/{id}, …/trace, "
     "…/events.";
 
@@ -125,12 +125,10 @@ void Mcp::batch(const ApiRequest& request, const Value& all, async::Done<ApiResp
   }
   const bool known = revision && *revision <= mcp::Revision::r2025_03_26;
   if (!known || all.size() == 0 || all.size() > mcp::kBatchMax) {
-    return done(rpc(
-        400,
-        mcp::error_response({.code = mcp::kInvalidRequest,
-                             .message = known ? "an array of messages has 1 to 100 of them"
-                                              : "this revision of MCP takes one message at a time, "
-                                                "and no arrays of them"})));
+    return done(rpc(400, mcp::error_response(
+                             {.code = mcp::kInvalidRequest,
+                              .message = known ? "a batch must have 1 to 100 messages"
+                                               : "this MCP revision does not support batches"})));
   }
   struct Gathered {
     std::vector<Value> answers;
@@ -172,17 +170,17 @@ void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> d
       found != std::end(kMethods) && (call->modern() ? found->modern : found->legacy);
   if (!known) {
     return call->refuse({.code = mcp::kMethodNotFound,
-                         .message = "there is no method \"" + mcp::clipped(call->message.method) +
+                         .message = "unknown method \"" + mcp::clipped(call->message.method) +
                                     "\" in revision " + std::string(mcp::to_text(call->revision)) +
                                     " here"});
   }
   const Value& token = call->meta()["progressToken"];
   if (!token.is_null() && !token.is_string() && !token.is_integer()) {
-    return call->refuse_params("\"progressToken\" is a text or a whole number");
+    return call->refuse_params("\"progressToken\" must be a string or an integer");
   }
   for (const Value& kept : {token, call->message.id}) {
     if (kept.is_string() && kept.as_string().size() > kIdMax) {
-      return call->refuse_params("an id or \"progressToken\" has at most 1024 bytes");
+      return call->refuse_params("an id or \"progressToken\" can have at most 1024 bytes");
     }
   }
   call->read_client();
@@ -218,7 +216,7 @@ std::expected<void, mcp::RpcError> Mcp::understand(Call& call) const {
     call.revision = *call.who.mcp_revision;
   }
   if (said == nullptr && call.modern() && is_request && call.message.method != "initialize") {
-    return refused(mcp::kInvalidParams, "\"_meta\" must say \"" +
+    return refused(mcp::kInvalidParams, "\"_meta\" must contain \"" +
                                             std::string(mcp::kProtocolVersion) + "\" and \"" +
                                             std::string(mcp::kClientCapabilities) + "\"");
   }
@@ -227,7 +225,8 @@ std::expected<void, mcp::RpcError> Mcp::understand(Call& call) const {
     return {};
   }
   if (!said->is_string()) {
-    return refused(mcp::kInvalidParams, "\"" + std::string(mcp::kProtocolVersion) + "\" is a text");
+    return refused(mcp::kInvalidParams,
+                   "\"" + std::string(mcp::kProtocolVersion) + "\" must be a string");
   }
   if (headers) {
     call.revision = mcp::Revision::r2026_07_28;
@@ -238,7 +237,7 @@ std::expected<void, mcp::RpcError> Mcp::understand(Call& call) const {
   call.revision = *revision;
   if (!call.client().is_object()) {
     return refused(mcp::kInvalidParams,
-                   "\"_meta\" must say \"" + std::string(mcp::kClientCapabilities) + "\"");
+                   "\"_meta\" must contain \"" + std::string(mcp::kClientCapabilities) + "\"");
   }
   return {};
 }
@@ -282,7 +281,7 @@ void Mcp::ask(const Ask& call, std::string_view method, Path path, QueryPairs qu
 
 void Mcp::initialize(Ask call) {
   const Value& asked = call->params()["protocolVersion"];
-  if (!asked.is_string()) return call->refuse_params("\"protocolVersion\" is a text");
+  if (!asked.is_string()) return call->refuse_params("\"protocolVersion\" must be a string");
   const auto known = mcp::revision_from_text(asked.as_string());
   const mcp::Revision agreed = known && !mcp::is_modern(*known) ? *known : mcp::kNewestLegacy;
   call->revision = agreed;

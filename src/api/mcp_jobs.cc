@@ -67,33 +67,33 @@ std::string clipped(std::string text) {
 
 // What a person is asked, so that whoever passes it on can say it: the call with its arguments, or the question.
 std::string person_text(const std::string& job, const Value& wait) {
-  std::string text = "- a person (" + std::string(wait.text("node_id")) + ")";
+  std::string text = "- a person's decision (" + std::string(wait.text("node_id")) + ")";
   const std::string tool(wait.text("tool"));
   const Value& question = wait["question"];
   if (question.is_object()) {
     // In quotes: what a server asks cannot pass for a line of ours.
-    text.append(", whom ").append(tool).append(" asks in the middle of its call: ");
+    text.append(", requested by ").append(tool).append(" during its call: ");
     text += clipped(visible_json(canonical(question["message"])));
     if (question["url"].is_string())
       text.append(", at ").append(visible_json(canonical(question["url"])));
   } else if (!tool.empty()) {
-    text += " who approves the call of " + tool + " with " +
-            clipped(visible_json(canonical(wait["arguments"])));
+    text +=
+        " on the call of " + tool + " with " + clipped(visible_json(canonical(wait["arguments"])));
   } else {
-    text += ", under the key " + visible_json(canonical(wait["correlation_key"]));
+    text += ", key " + visible_json(canonical(wait["correlation_key"]));
   }
   if (wait["reason"].is_string() && !question.is_object()) {
-    text.append(", because: ").append(visible(wait.text("reason")));
+    text.append(", reason: ").append(visible(wait.text("reason")));
   }
   if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
-  text += ": when one has decided, aetheris_answer {\"job_id\": \"" + job + "\", ";
+  text += ": with the decision, call aetheris_answer {\"job_id\": \"" + job + "\", ";
   if (wait["approval_id"].is_string()) {
     text += "\"approval_id\": " + canonical(wait["approval_id"]) + ", ";
   }
   if (is_form(wait)) {
-    return text + "\"payload\": …}, where the payload is as this schema says: " +
+    return text + "\"payload\": …}, with a payload that matches this schema: " +
            clipped(visible_json(canonical(question["schema"]))) +
-           "; or \"decision\": \"reject\" instead of it";
+           "; or \"decision\": \"reject\" instead";
   }
   const bool data = wait.text("answer") == "data";
   return text + (data ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
@@ -105,7 +105,7 @@ std::string wait_text(const Value& job, const Value& wait) {
   const std::string_view type = wait.text("wait_type");
   if (wait["expired"] == Value(true)) {
     return "- nothing: its wait (" + std::string(wait.text("node_id")) + ") expired at " +
-           std::string(wait.text("expires_at")) + ", and it goes on as soon as a process runs it";
+           std::string(wait.text("expires_at")) + ", and it resumes when a process runs it";
   }
   if (type == "human") return person_text(id, wait);
   if (type == "timer") return "- the time " + std::string(wait.text("due_at"));
@@ -157,16 +157,15 @@ std::string waits_text(const Value& job) {
   for (const Value& wait : items_of(job["waits"])) text += "\n" + wait_text(job, wait);
   for (const Value& doubt : items_of(job["in_doubt"])) {
     if (!is_asked(doubt)) continue;
-    text += "\n- somebody who finds out whether the call of " + std::string(doubt.text("tool")) +
-            " happened, and says so:";
+    text += "\n- a decision whether the call of " + std::string(doubt.text("tool")) + " happened:";
     for (const Value& command : items_of(doubt["commands"])) text += "\n  " + command.as_string();
   }
   const Value& parked = job["parked"];
   if (parked.is_object()) {
-    text += "\n- it is parked: " + std::string(parked.text("reason"));
+    text += "\n- parked: " + std::string(parked.text("reason"));
     std::string limits;
     for (const Value& one : lacking_of(job)) {
-      limits.append(limits.empty() ? ", the next call does not fit " : ", ");
+      limits.append(limits.empty() ? ", the next call exceeds " : ", ");
       limits.append(one.text("limit"));
     }
     text += limits;
@@ -177,7 +176,7 @@ std::string waits_text(const Value& job) {
   }
   for (const Value& doubt : items_of(job["in_doubt"])) {
     if (is_asked(doubt)) continue;
-    text += "\nIt does not wait for the call of " + std::string(doubt.text("tool")) +
+    text += "\nIt does not wait for the call to " + std::string(doubt.text("tool")) +
             ": the call was given up, and its outcome is unknown.";
   }
   return text;
@@ -224,11 +223,11 @@ Value job_result(mcp::Revision revision, const Value& job) {
   }
   std::string text = "The job " + id + " ";
   if (is_settled(job)) {
-    text += "does not go on without somebody. It waits for:" + waits_text(job);
+    text += "is blocked. It waits for:" + waits_text(job);
   } else {
     const std::string far = progress_text(job);
     text += "is " + std::string(status) + (far.empty() ? "" : ", " + far) +
-            ". It goes on whether anybody waits or not; aetheris_job {\"job_id\": \"" + id +
+            ". It continues in the background; aetheris_job {\"job_id\": \"" + id +
             "\", \"wait_seconds\": 45} waits for it.";
   }
   return tool_result(revision, std::move(text), standing(job), false, id);

@@ -17,9 +17,9 @@ struct Part {
   std::string_view name, what;  // "" = the job itself
 };
 constexpr auto kParts =
-    std::to_array<Part>({{"", "A job: its status, result or error, what it waits for"},
-                         {"trace", "What a job did, step by step, with the outcome of each call"},
-                         {"events", "A job's log; ?after=SEQ goes on behind an event"}});
+    std::to_array<Part>({{"", "A job: status, result or error, open waits"},
+                         {"trace", "The steps of a job with the outcome of each call"},
+                         {"events", "A job's log; ?after=SEQ continues after an event"}});
 
 struct Wanted {
   std::string job;
@@ -62,7 +62,7 @@ void Mcp::list_resources(Ask call) {
   QueryPairs query{{"limit", std::to_string(kMcpPage)}};
   const Value& cursor = call->params()["cursor"];
   if (!cursor.is_null() && !cursor.is_string()) {
-    return call->refuse_params("\"cursor\" is none that an answer gave");
+    return call->refuse_params("\"cursor\" must be one that a response returned");
   }
   if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
   ask(call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
@@ -103,7 +103,7 @@ void Mcp::list_templates(Ask call) {
 
 void Mcp::read_resource(Ask call) {
   const Value& uri = call->params()["uri"];
-  if (!uri.is_string()) return call->refuse_params("\"uri\" is a text");
+  if (!uri.is_string()) return call->refuse_params("\"uri\" must be a string");
   const auto missing = [call] {
     const std::string uri_asked = call->params()["uri"].as_string();
     call->refuse({.code = call->modern() ? mcp::kInvalidParams : mcp::kResourceNotFound,

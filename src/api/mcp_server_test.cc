@@ -468,7 +468,7 @@ AE_TEST("mcp/a job that waits names a call that was given up, beside what it wai
   Here here;
   const std::string text(text_of(here.call(kLegacy, "without", "{}")));
   const std::size_t signal = text.find("\n- "),
-                    call = text.find("\nIt does not wait for the call of lost");
+                    call = text.find("\nIt does not wait for the call to lost");
   ASSERT_NE(call, std::string::npos) << text;
   EXPECT_LT(signal, call) << text;
   EXPECT_EQ(text.find("finds out whether"), std::string::npos) << text;
@@ -563,7 +563,8 @@ AE_TEST("mcp/a call waits for time to pass, and after a while answers that the j
   here.loop.advance(std::chrono::seconds(3));
   ASSERT_TRUE(left->answer) << "who has gone is not waited for";
   const std::string job = job_in(left->answer->body["result"]);
-  EXPECT_NE(text_of(left->answer->body["result"]).find("goes on"), std::string::npos);
+  EXPECT_NE(text_of(left->answer->body["result"]).find("continues in the background"),
+            std::string::npos);
   const auto look = here.start(
       kLegacy, "tools/call",
       R"("name":"aetheris_job","arguments":{"wait_seconds":45,"job_id":")" + job + "\"}");

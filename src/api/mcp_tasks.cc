@@ -77,8 +77,8 @@ Value question(const Value& approval) {
   const Value choice = Value::object(
       {{"enum", Value::array({Value("approve"), Value("reject")})}, {"type", "string"}});
   // A form cannot ask for a value of any shape; who answers without a form may say what it is made of (data_of).
-  const Value payload = Value::object(
-      {{"description", "As JSON; what is no JSON is taken as text"}, {"type", "string"}});
+  const Value payload =
+      Value::object({{"description", "JSON; other text is taken as a string"}, {"type", "string"}});
   const Value schema =
       is_form_approval(approval) ? approval["question"]["schema"]
       : decides
@@ -110,7 +110,7 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
   ApiRequest act;
   act.method = "POST";
   if (action != "accept" && action != "decline" && action != "cancel") {
-    return fail(Code::input_invalid, "\"action\" is accept, decline or cancel");
+    return fail(Code::input_invalid, "\"action\" must be accept, decline or cancel");
   }
   if (action == "cancel") return std::nullopt;
   if (!is_decision(approval)) {
@@ -118,7 +118,7 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
     const std::optional<Value> data = data_of(content);
     if (!data) {
       return fail(Code::input_invalid,
-                  "\"content\" is {\"payload\": text}, or an object that is the data itself");
+                  "\"content\" must be {\"payload\": string}, or the data object itself");
     }
     act.path = {"api", "jobs", std::string(approval.text("job_id")), "signal"};
     act.body = canonical(Value::object({{"correlation_key", approval["correlation_key"]},
@@ -133,7 +133,7 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
   }
   const Value decision = action == "decline" ? Value("reject") : content["decision"];
   if (decision != Value("approve") && decision != Value("reject")) {
-    return fail(Code::input_invalid, "\"decision\" is approve or reject");
+    return fail(Code::input_invalid, "\"decision\" must be approve or reject");
   }
   act.path = {"api", "approvals", std::string(approval.text("id"))};
   act.body = canonical(Value::object({{"decision", decision}, {"note", content["note"]}}));
@@ -168,7 +168,7 @@ void Mcp::take_answers(const Ask& call, const std::string& job, async::Task then
   const Value& answers = call->params()["inputResponses"];
   if (answers.is_null()) return then();
   if (!answers.is_object() || answers.size() > kMcpInputResponsesMax) {
-    return call->refuse_params("\"inputResponses\" is an object of at most 100 answers");
+    return call->refuse_params("\"inputResponses\" must be an object of at most 100 answers");
   }
   ask(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
       [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
@@ -212,12 +212,12 @@ void Mcp::with_task(const Ask& call, WithJob then) {
                              {{"requiredCapabilities", Value::object({{"extensions", needed}})}})});
   }
   if (!call->modern() && call->revision != mcp::Revision::r2025_11_25) {
-    return call->refuse(
-        {.code = mcp::kMethodNotFound,
-         .message = "there are no tasks in revision " + std::string(mcp::to_text(call->revision))});
+    return call->refuse({.code = mcp::kMethodNotFound,
+                         .message = "tasks are not supported in revision " +
+                                    std::string(mcp::to_text(call->revision))});
   }
   const auto job = job_of(call->params()["taskId"]);
-  if (!job) return call->refuse_params("\"taskId\" names a task");
+  if (!job) return call->refuse_params("\"taskId\" must be a task id");
   ask(call, "GET", {"api", "jobs", *job}, {}, {},
       [call, then = std::move(then)](const ApiResponse& seen) mutable {
         if (seen.status == 404) return call->refuse_params("Task not found");
@@ -255,7 +255,7 @@ void Mcp::get_task(Ask call) {
 void Mcp::update_task(Ask call) {
   with_task(call, [this, call](const Value& job) {
     if (!call->params()["inputResponses"].is_object()) {
-      return call->refuse_params("\"inputResponses\" is an object");
+      return call->refuse_params("\"inputResponses\" must be an object");
     }
     take_answers(call, std::string(job.text("id")),
                  [this, call] { finish(call, Value::object({})); });
@@ -268,7 +268,7 @@ void Mcp::cancel_task(Ask call) {
     ask(call, "POST", {"api", "jobs", id, "cancel"}, {},
         Value::object({{"reason", "tasks/cancel"}}), [this, call, id](const ApiResponse& done) {
           const bool over = done.body.text("code") == code_name(Code::job_terminal);
-          if (over && !call->modern()) return call->refuse_params("the task has ended already");
+          if (over && !call->modern()) return call->refuse_params("the task has ended");
           if (done.status >= 400 && !over) return call->refuse(done);
           if (call->modern()) return finish(call, Value::object({}));
           ask(call, "GET", {"api", "jobs", id}, {}, {}, [this, call](const ApiResponse& seen) {
@@ -281,14 +281,14 @@ void Mcp::cancel_task(Ask call) {
 
 void Mcp::list_tasks(Ask call) {
   if (call->revision != mcp::Revision::r2025_11_25) {
-    return call->refuse(
-        {.code = mcp::kMethodNotFound,
-         .message = "there are no tasks in revision " + std::string(mcp::to_text(call->revision))});
+    return call->refuse({.code = mcp::kMethodNotFound,
+                         .message = "tasks are not supported in revision " +
+                                    std::string(mcp::to_text(call->revision))});
   }
   QueryPairs query{{"limit", std::to_string(kMcpPage)}};
   const Value& cursor = call->params()["cursor"];
   if (!cursor.is_null() && !cursor.is_string()) {
-    return call->refuse_params("\"cursor\" is none that an answer gave");
+    return call->refuse_params("\"cursor\" must be one that a response returned");
   }
   if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
   ask(call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
@@ -308,8 +308,7 @@ void Mcp::task_result(Ask call) {
   with_task(call, [this, call](const Value& first) {
     follow(call, first, [this, call](const Value& job) {
       if (!has_ended(job)) {
-        return call->refuse(
-            {.code = 409, .message = "the task has not ended yet: tasks/get tells when"});
+        return call->refuse({.code = 409, .message = "the task has not ended; poll tasks/get"});
       }
       const Value result = job_result(call->revision, job);
       finish(call,

@@ -28,7 +28,7 @@ Value object_schema(Value properties, std::vector<Value> required) {
 }
 
 Value job_schema(std::vector<Member> more, std::vector<Value> required = {}) {
-  more.emplace_back("job_id", text_type("The job, as the call of its agent named it"));
+  more.emplace_back("job_id", text_type("The job id that the agent's call returned"));
   required.emplace_back("job_id");
   return object_schema(Value::object(std::move(more)), std::move(required));
 }
@@ -122,42 +122,42 @@ struct Mcp::OwnTool {
 
 const Mcp::OwnTool Mcp::kTools[] = {
     {"aetheris_answer",
-     "Answers a person's question that a job waits for (approve or reject, or the data it asks "
-     "for). Only with a person's own decision.",
+     "Answers a question that a job waits for (approve, reject, or the requested data). Use it "
+     "only with a person's own decision.",
      false, true,
      [] {
        return job_schema(
-           {{"approval_id", text_type("Which question, as aetheris_job names it; needed when there "
-                                      "are several")},
+           {{"approval_id",
+             text_type("The question's id, from aetheris_job; needed if there are several")},
             {"decision", Value::object({{"enum", Value::array({Value("approve"), Value("reject")})},
                                         {"type", "string"}})},
-            {"note", text_type("Why, for the record")},
-            {"payload", Value::object({{"description",
-                                        "Of a question for data, or of a form: the answer"}})}});
+            {"note", text_type("The reason, for the log")},
+            {"payload",
+             Value::object({{"description", "The answer to a data question or a form"}})}});
      },
      &Mcp::answer_wait},
-    {"aetheris_cancel", "Ends a job; what it did is undone where its tools say how.", false, true,
-     [] { return job_schema({{"reason", text_type("Why, for the record")}}); }, &Mcp::cancel_job},
-    {"aetheris_job",
-     "Shows where a job stands: its status, its result or error, what it waits for and how to "
-     "answer that.",
+    {"aetheris_cancel", "Cancels a job. Effects are compensated where tools define it.", false,
+     true, [] { return job_schema({{"reason", text_type("The reason, for the log")}}); },
+     &Mcp::cancel_job},
+    {"aetheris_job", "Shows a job: status, result or error, open waits and how to answer them.",
      true, false,
      [] {
        return job_schema(
-           {{"wait_seconds", Value::object({{"description",
-                                             "Answer when it has ended or needs "
-                                             "somebody, after so long at the latest"},
-                                            {"maximum", std::uint64_t{kWaitSecondsMax}},
-                                            {"minimum", 0},
-                                            {"type", "integer"}})}});
+           {{"wait_seconds",
+             Value::object(
+                 {{"description",
+                   "Return when the job has ended or is blocked, at most after this many seconds"},
+                  {"maximum", std::uint64_t{kWaitSecondsMax}},
+                  {"minimum", 0},
+                  {"type", "integer"}})}});
      },
      &Mcp::look_at_job},
-    {"aetheris_signal", "Answers a wait of a job for a signal, by its key.", false, true,
+    {"aetheris_signal", "Sends a signal to a job, by correlation key.", false, true,
      [] {
        return job_schema(
-           {{"key", text_type("The wait's correlation key, as aetheris_job shows it")},
-            {"message_id", text_type("The same id again changes nothing")},
-            {"payload", Value::object({{"description", "What the wait gives"}})}},
+           {{"key", text_type("The wait's correlation key, from aetheris_job")},
+            {"message_id", text_type("A deduplication id")},
+            {"payload", Value::object({{"description", "The payload of the signal"}})}},
            {Value("key")});
      },
      &Mcp::signal_job},
@@ -168,7 +168,7 @@ const Mcp::OwnTool Mcp::kTools[] = {
 void Mcp::list_tools(Ask call) {
   const Value& cursor = call->params()["cursor"];
   if (!cursor.is_null() && !(cursor.is_string() && cursor.as_string().starts_with(kCursor))) {
-    return call->refuse_params("\"cursor\" is none that an answer gave");
+    return call->refuse_params("\"cursor\" must be one that a response returned");
   }
   ask(call, "GET", {"api", "agents"}, {}, {}, [this, call](const ApiResponse& seen) {
     if (seen.status != 200) return call->refuse(seen);
@@ -200,9 +200,9 @@ void Mcp::list_tools(Ask call) {
 void Mcp::call_tool(Ask call) {
   const Value& name = call->params()["name"];
   const Value& arguments = call->params()["arguments"];
-  if (!name.is_string()) return call->refuse_params("\"name\" is a text: which tool is called");
+  if (!name.is_string()) return call->refuse_params("\"name\" must be a string: the tool to call");
   if (!arguments.is_null() && !arguments.is_object()) {
-    return call->refuse_params("\"arguments\" is an object");
+    return call->refuse_params("\"arguments\" must be an object");
   }
   if (!name.as_string().starts_with(kMcpOwnTools)) return call_agent(std::move(call));
   const OwnTool* own =
@@ -212,21 +212,21 @@ void Mcp::call_tool(Ask call) {
   }
   if (call->wants_task) {
     return call->refuse({.code = mcp::kMethodNotFound,
-                         .message = name.as_string() + " answers at once: it is never a task"});
+                         .message = name.as_string() + " does not support task execution"});
   }
   const Value known = own->schema()["properties"];
   const Value given = arguments.is_null() ? Value::object({}) : arguments;
   for (const auto& [argument, value] : given.members()) {
     if (known.find(argument) == nullptr) {
-      return finish(call, tool_error(call->revision,
-                                     problem({Code::input_invalid,
-                                              "there is no argument \"" + mcp::clipped(argument) +
-                                                  "\" of " + name.as_string()})));
+      return finish(
+          call, tool_error(call->revision, problem({Code::input_invalid,
+                                                    "unknown argument \"" + mcp::clipped(argument) +
+                                                        "\" of " + name.as_string()})));
     }
   }
   if (!job_of(arguments["job_id"])) {
-    return finish(
-        call, tool_error(call->revision, problem({Code::input_invalid, "\"job_id\" names a job"})));
+    return finish(call, tool_error(call->revision,
+                                   problem({Code::input_invalid, "\"job_id\" must be a job id"})));
   }
   (this->*own->handle)(std::move(call));
 }
@@ -255,13 +255,13 @@ void Mcp::start_job(const Ask& call, const Value& agent) {
   if (!state.is_null()) {
     const auto job = job_of_state(state);
     if (!call->modern() || !job) {
-      return call->refuse_params("\"requestState\" is none that an answer gave");
+      return call->refuse_params("\"requestState\" must be one that a response returned");
     }
     return ask(
         call, "GET", {"api", "jobs", *job}, {}, {},
         [this, call, id = *job, name = std::string(agent.text("name"))](const ApiResponse& seen) {
           if (seen.status != 200 || seen.body.text("agent") != name) {
-            return call->refuse_params("\"requestState\" names no job of this agent");
+            return call->refuse_params("\"requestState\" does not match a job of this agent");
           }
           take_answers(call, id, [this, call, id] { go_on(call, id); });
         });
@@ -341,7 +341,7 @@ void Mcp::look_at_job(Ask call) {
   if (!sound) {
     return finish(call, tool_error(call->revision,
                                    problem({Code::input_invalid,
-                                            "\"wait_seconds\" is a whole number from 0 to 45"})));
+                                            "\"wait_seconds\" must be an integer from 0 to 45"})));
   }
   const std::int64_t seconds = wait.is_null() ? 0 : wait.as_int();
   call->until = steady_.since_start() + std::chrono::seconds(seconds);
@@ -404,13 +404,13 @@ void Mcp::answer_wait(Ask call) {
         }
         const bool decides = !given["decision"].is_null();
         if (decides == (given.find("payload") != nullptr)) {
-          return refuse("say either \"decision\" or, where data is asked for, \"payload\"");
+          return refuse("set either \"decision\" or, if data is requested, \"payload\"");
         }
         if (asked != nullptr) return answer_question(call, *asked);
         const bool of_job = given.text("approval_id").starts_with(job + ".");
         if (given["approval_id"].is_null() ? ids.empty() : of_job) return answer_again(call);
-        refuse(ids.empty() ? "\"approval_id\" is no question of this job"
-                           : "\"approval_id\" is one of " + ids);
+        refuse(ids.empty() ? "\"approval_id\" does not match a question of this job"
+                           : "\"approval_id\" must be one of " + ids);
       });
 }
 
@@ -462,12 +462,13 @@ void Mcp::answer_again(const Ask& call) {
           if (asked_people) keys.push_back(p["correlation_key"]);
         }
         if (keys.size() != 1) {
-          return finish(call, tool_error(call->revision,
-                                         problem({Code::input_invalid,
-                                                  keys.empty() ? "the job asks nobody anything now"
-                                                               : "the job asks nobody anything "
-                                                                 "now; \"approval_id\" says which "
-                                                                 "question you answer again"})));
+          return finish(
+              call, tool_error(
+                        call->revision,
+                        problem({Code::input_invalid,
+                                 keys.empty() ? "the job has no open question"
+                                              : "the job has no open question; set \"approval_id\" "
+                                                "to answer an earlier one again"})));
         }
         Value payload = said["payload"];
         if (!said["decision"].is_null()) {

@@ -15,29 +15,28 @@ struct Family {
   const char* help;
 };
 constexpr Family kFamilies[] = {
-    {"aetheris_approval_requests_total", "counter", "Calls that a person was asked to approve."},
+    {"aetheris_approval_requests_total", "counter", "Calls that needed approval."},
     {"aetheris_confirmation_replay_fail_total", "counter",
-     "Resources that were not as a job had left them, by mode."},
-    {"aetheris_human_decision_total", "counter", "What people decided, by kind."},
-    {"aetheris_in_doubt_total", "counter", "Calls that went to a person, since nobody knows."},
+     "Failed confirmations of recorded changes, by mode."},
+    {"aetheris_human_decision_total", "counter", "Decisions by people, by kind."},
+    {"aetheris_in_doubt_total", "counter", "Calls with an unknown outcome."},
     {"aetheris_job_created_total", "counter", "Jobs created."},
-    {"aetheris_job_duration_seconds", "histogram",
-     "How long jobs took from their creation to their end, by agent."},
+    {"aetheris_job_duration_seconds", "histogram", "Time from creation to end of jobs, by agent."},
     {"aetheris_job_fail_total", "counter", "Jobs that failed."},
-    {"aetheris_job_parked_duration_seconds", "histogram", "How long jobs were parked."},
+    {"aetheris_job_parked_duration_seconds", "histogram", "Time jobs were parked."},
     {"aetheris_job_total", "counter", "Jobs that ended, by status."},
     {"aetheris_llm_tokens_total", "counter", "Tokens of models, by direction."},
     {"aetheris_node_execution_total", "counter", "Nodes that ended, by type of result."},
-    {"aetheris_rate_limit_rejections_total", "counter",
-     "Requests that were sent away, by what there was too much of."},
+    {"aetheris_rate_limit_rejections_total", "counter", "Rejected requests, by limit."},
     {"aetheris_run_pause_total", "counter", "Jobs that were parked, by what ends the park."},
-    {"aetheris_run_resume_total", "counter", "Parks that an act ended."},
-    {"aetheris_step_retries_total", "counter", "Tries that were planned after another had failed."},
-    {"aetheris_step_timeout_total", "counter", "Tries of calls that ended by their timeout."},
-    {"aetheris_tool_errors_total", "counter", "Tries that ended otherwise than well, by tool."},
+    {"aetheris_run_resume_total", "counter", "Parks ended by a request."},
+    {"aetheris_step_retries_total", "counter", "Retries."},
+    {"aetheris_step_timeout_total", "counter", "Tries that timed out."},
+    {"aetheris_tool_errors_total", "counter",
+     "Tries that failed or had an unknown outcome, by tool."},
     {"aetheris_tool_invocation_total", "counter", "Tries of calls that ended, by outcome."},
-    {"aetheris_tool_invocations_total", "counter", "Tries of calls that were declared, by tool."},
-    {"aetheris_tool_duration_seconds", "histogram", "How long tries took, by tool."},
+    {"aetheris_tool_invocations_total", "counter", "Tries that started, by tool."},
+    {"aetheris_tool_duration_seconds", "histogram", "Duration of tries, by tool."},
     {"aetheris_wait_total", "counter", "Waits that were resolved, by outcome."},
 };
 
@@ -60,16 +59,15 @@ double seconds_between(Instant from, Instant to) {
 
 constexpr Family kGauges[] = {
     {"aetheris_confirmation_replay_warn_total", "counter",
-     "Resources that were not as a job had left them, with which it went on."},
+     "Failed confirmations that the job continued with."},
     {"aetheris_job_state", "gauge", "Jobs that have not ended, by status; 100000 is that or more."},
     {"aetheris_lease_acquire_total", "counter", "Jobs claimed (true); claims that failed (false)."},
-    {"aetheris_lease_conflict_total", "counter", "Jobs held here that another may have taken."},
+    {"aetheris_lease_conflict_total", "counter", "Leases lost to another process."},
     {"aetheris_queue_backlog", "gauge", "Jobs that could be claimed now, by queue."},
-    {"aetheris_requests_waiting", "gauge", "Requests that wait for a job to go on."},
-    {"aetheris_store_hint_total", "counter", "What other processes of the store told this one."},
-    {"aetheris_store_up", "gauge", "1 if the store answers."},
-    {"aetheris_stuck_job_count", "gauge",
-     "Jobs that do not go on by themselves (jobs?stuck=true)."},
+    {"aetheris_requests_waiting", "gauge", "Open long-poll requests."},
+    {"aetheris_store_hint_total", "counter", "Notifications from other processes of the store."},
+    {"aetheris_store_up", "gauge", "1 if the store is available."},
+    {"aetheris_stuck_job_count", "gauge", "Jobs that need an operator (jobs?stuck=true)."},
     {"aetheris_worker_busy", "gauge", "Jobs held by this worker."},
     {"aetheris_workers", "gauge", "Processes that claim jobs of this store."},
 };
@@ -95,10 +93,10 @@ std::string storage_text(const std::map<std::string_view, store::OperationTimes>
   constexpr std::string_view kSeconds = "aetheris_storage_operation_duration_seconds";
   constexpr std::string_view kFailures = "aetheris_storage_operation_errors_total";
   std::string out, failures;
-  out.append("# HELP ").append(kSeconds).append(" How long the store took to answer.\n# TYPE ");
+  out.append("# HELP ").append(kSeconds).append(" Latency of store operations.\n# TYPE ");
   out.append(kSeconds).append(" histogram\n");
   failures.append("# HELP ").append(kFailures);
-  failures.append(" Answers that were unavailable or unknown.\n# TYPE ");
+  failures.append(" Store operations that failed or had an unknown outcome.\n# TYPE ");
   failures.append(kFailures).append(" counter\n");
   for (const auto& [operation, seen] : times) {
     const std::string label = labelled("", "operation", operation);

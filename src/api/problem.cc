@@ -92,8 +92,7 @@ Error error_of_problem(const Value& body, int status) {
   if (name == #code_) return Error{Code::code_, std::move(detail)};
   AE_ERROR_CODES(X)
 #undef X
-  if (detail.empty())
-    detail = "the owner of the store answered with status " + std::to_string(status);
+  if (detail.empty()) detail = "the store's owner returned status " + std::to_string(status);
   return Error{Code::unavailable, std::move(detail)};
 }
 

@@ -13,10 +13,10 @@ constexpr std::size_t kEntriesMax = 1000;
 
 Result<runtime::ValueName> name_of(const Value& seq, const Value& field) {
   if (!seq.is_integer() || seq.as_int() < 1) {
-    return fail(Code::input_invalid, "\"seq\" is the number of the event that holds the value");
+    return fail(Code::input_invalid, "\"seq\" must be the number of the event with the value");
   }
   if (!field.is_null() && !field.is_string()) {
-    return fail(Code::input_invalid, "\"field\" is the name of a value of that event");
+    return fail(Code::input_invalid, "\"field\" must be the name of a value of that event");
   }
   return runtime::ValueName{static_cast<std::uint64_t>(seq.as_int()),
                             field.is_null() ? std::string() : field.as_string()};
@@ -26,10 +26,10 @@ Result<runtime::RedactRequest> wish_of(const Fields& fields) {
   runtime::RedactRequest wish;
   AE_ASSIGN(wish.reason, fields.text("reason"));
   if (wish.reason.empty()) {
-    return fail(Code::input_invalid, "\"reason\" is missing: it stays, the value does not");
+    return fail(Code::input_invalid, "\"reason\" is missing: it is kept in place of the value");
   }
   if (const Value& all = fields["all"]; !all.is_null()) {
-    if (!all.is_bool()) return fail(Code::input_invalid, "\"all\" is true or false");
+    if (!all.is_bool()) return fail(Code::input_invalid, "\"all\" must be true or false");
     wish.all = all.as_bool();
   }
   for (const auto& [name, flag] :
@@ -38,13 +38,13 @@ Result<runtime::RedactRequest> wish_of(const Fields& fields) {
     const Value& said = fields[name];
     if (said.is_null()) continue;
     if (!said.is_bool()) {
-      return fail(Code::input_invalid, "\"" + std::string(name) + "\" is true or false");
+      return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be true or false");
     }
     *flag = said.as_bool();
   }
   if (wish.tree && (!wish.all || wish.keep_forks)) {
     return fail(Code::input_invalid,
-                "\"tree\" redacts all of a job and of its forks: it goes with \"all\", and not "
+                "\"tree\" needs \"all\" and cannot be used "
                 "with \"keep_forks\"");
   }
   if (!fields["seq"].is_null() || !fields["field"].is_null()) {
@@ -53,18 +53,19 @@ Result<runtime::RedactRequest> wish_of(const Fields& fields) {
   }
   const Value& values = fields["values"];
   if (!values.is_null() && (!values.is_array() || values.size() > kRedactMax)) {
-    return fail(Code::input_invalid,
-                "\"values\" is a list of at most " + std::to_string(kRedactMax) + " {seq, field}");
+    return fail(Code::input_invalid, "\"values\" must be a list of at most " +
+                                         std::to_string(kRedactMax) + " {seq, field}");
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Value& one = values.items()[i];
-    if (!one.is_object()) return fail(Code::input_invalid, "\"values\" is a list of {seq, field}");
+    if (!one.is_object())
+      return fail(Code::input_invalid, "\"values\" must be a list of {seq, field}");
     AE_ASSIGN(runtime::ValueName name, name_of(one["seq"], one["field"]));
     wish.values.push_back(std::move(name));
   }
   if (wish.all == !wish.values.empty()) {
     return fail(Code::input_invalid,
-                "name the values by \"seq\" and \"field\", or \"values\", or "
+                "set \"seq\" and \"field\", or \"values\", or "
                 "say \"all\": true");
   }
   return wish;
@@ -104,7 +105,7 @@ Result<std::vector<std::string>> statuses_of(const Value& status) {
   }
   if (!fine) {
     return fail(Code::input_invalid,
-                "\"status\" is a list of completed, failed and cancelled: other jobs stay");
+                "\"status\" must be a list of completed, failed and cancelled");
   }
   return all;
 }
@@ -113,7 +114,8 @@ Result<runtime::PruneRequest> prune_of(const Fields& fields) {
   runtime::PruneRequest wish;
   AE_ASSIGN(const std::string age, fields.text("older_than"));
   if (age.empty()) {
-    return fail(Code::input_invalid, "\"older_than\" is missing: how long ago they ended, as 90d");
+    return fail(Code::input_invalid,
+                "\"older_than\" is missing: the minimum time since the end, such as 90d");
   }
   auto older_than = duration_from_text(age);
   if (!older_than) return std::unexpected(std::move(older_than).error().in("\"older_than\""));
@@ -122,21 +124,22 @@ Result<runtime::PruneRequest> prune_of(const Fields& fields) {
   AE_ASSIGN(wish.agent, fields.text("agent"));
   const Value& labels = fields["labels"];
   if (!labels.is_null() && !labels.is_object()) {
-    return fail(Code::input_invalid, "\"labels\" is an object of texts");
+    return fail(Code::input_invalid, "\"labels\" must be an object of strings");
   }
   if (labels.is_object()) {
     for (const auto& [key, value] : labels.members()) {
-      if (!value.is_string()) return fail(Code::input_invalid, "\"labels\" is an object of texts");
+      if (!value.is_string())
+        return fail(Code::input_invalid, "\"labels\" must be an object of strings");
       wish.labels.emplace_back(key, value.as_string());
     }
   }
   if (const Value& dry = fields["dry_run"]; !dry.is_null()) {
-    if (!dry.is_bool()) return fail(Code::input_invalid, "\"dry_run\" is true or false");
+    if (!dry.is_bool()) return fail(Code::input_invalid, "\"dry_run\" must be true or false");
     wish.dry_run = dry.as_bool();
   }
   if (const Value& after = fields["after"]; !after.is_null()) {
     if (!after.is_integer() || after.as_int() < 0) {
-      return fail(Code::input_invalid, "\"after\" is the \"next\" of an answer");
+      return fail(Code::input_invalid, "\"after\" must be the \"next\" of a response");
     }
     wish.after = static_cast<std::uint64_t>(after.as_int());
   }
@@ -177,12 +180,12 @@ void Api::prune(Ask ask) {
     const Value& archive = fields["archive"];
     if (archive.is_null()) return read;
     if (!archive.is_string() || archive.as_string().empty()) {
-      return fail(Code::input_invalid, "\"archive\" is the path of a folder");
+      return fail(Code::input_invalid, "\"archive\" must be a folder path");
     }
     if (!ask->request.local || !options_.archive) {
       return fail(Code::unsupported,
-                  "an archive is a folder of the machine of the store, and nobody else's to name: "
-                  "run `aetheris prune --archive` there");
+                  "an archive folder can be set on the store's machine only: run `aetheris prune "
+                  "--archive` there");
     }
     if (read.dry_run) return read;
     AE_ASSIGN(read.archive, options_.archive(archive.as_string()));

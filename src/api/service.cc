@@ -33,17 +33,17 @@ void Api::health(Ask ask) {
 // Can a job be created and run here now? A balancer sends nobody here while not.
 void Api::ready(Ask ask) {
   if (leaving_) {
-    return ask->refuse({Code::unavailable, "this process is about to end; ask another one"});
+    return ask->refuse({Code::unavailable, "this process is shutting down; use another one"});
   }
   if (options_.measured != nullptr && options_.measured->writes_fail()) {
     return ask->refuse({Code::unavailable,
-                        "the last write to the store failed: the disk may be full, or the database "
-                        "takes no writes; the log of this process says more"});
+                        "the last write to the store failed (disk full or database read-only?); "
+                        "see the log of this process"});
   }
   store_.next_due([ask](Result<std::optional<Instant>> due) {
     if (!due) {
       const bool stranger = ask->request.role == Role::nobody;
-      return ask->refuse({Code::unavailable, stranger ? "the store does not answer"
+      return ask->refuse({Code::unavailable, stranger ? "the store is not available"
                                                       : "the store: " + due.error().message});
     }
     ask->answer(200, Value::object({{"status", "ready"}}));

@@ -53,7 +53,7 @@ std::string joined(const std::vector<std::string>& words) {
 std::optional<Stuck> nobody(const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
   Stuck stuck{.reason = "no_worker", .since = {}, .missing = {}, .message = {}};
   if (offers.empty()) {
-    stuck.message = "no worker is there";
+    stuck.message = "no worker is running";
     return stuck;
   }
   const auto missing = least_missing(row, offers);
@@ -67,9 +67,9 @@ std::optional<Stuck> nobody(const store::JobRow& row, const std::vector<WorkerOf
       *missing, [](const std::string& one) { return one.starts_with(kVersion); });
   if (version != missing->end()) {
     stuck.reason = "needs_version";
-    stuck.message = "no worker offers the version " + version->substr(kVersion.size());
+    stuck.message = "no worker has the version " + version->substr(kVersion.size());
   } else {
-    stuck.message = "no worker offers " + joined(*missing);
+    stuck.message = "no worker has " + joined(*missing);
   }
   return stuck;
 }
@@ -105,8 +105,8 @@ std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older
 
 Stuck unattended(const store::JobRow& row) {
   Stuck stuck{.reason = "no_worker", .since = row.updated_at, .missing = {}, .message = {}};
-  stuck.message = "no process runs the jobs of this store";
-  if (row.claim) stuck.message += "; " + row.claim_worker + ", which ran it, is gone";
+  stuck.message = "no process runs jobs of this store";
+  if (row.claim) stuck.message += "; " + row.claim_worker + ", its last worker, is gone";
   return stuck;
 }
 
@@ -156,7 +156,7 @@ namespace {
 
 Status read_flag(const Query& query, std::string_view name) {
   if (*query.find(name) == "true") return {};
-  return fail(Code::input_invalid, "\"" + std::string(name) + "\" is true or left out");
+  return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be true if set");
 }
 
 std::vector<Value> commands_of(const Value& body) {
@@ -222,7 +222,7 @@ void Api::begin_walk(Ask ask, std::shared_ptr<Walk> walk) {
     const std::size_t colon = cursor->find(':');
     const auto status = std::ranges::find(walk->statuses, cursor->substr(0, colon));
     if (colon == cursor->npos || status == walk->statuses.end()) {
-      return fail(Code::input_invalid, "\"cursor\" is none that an answer gave");
+      return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
     }
     walk->status = static_cast<std::size_t>(status - walk->statuses.begin());
     walk->after = cursor->substr(colon + 1);
@@ -244,7 +244,7 @@ void Api::next_page(Ask ask, std::shared_ptr<Walk> walk) {
   store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
                                    walk](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
-      return ask->refuse({Code::input_invalid, "\"cursor\" is no job of this store"});
+      return ask->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
     }
     if (!rows) return ask->refuse(rows.error());
     walk->last_page = rows->size() < kStuckRowsAtOnce;
@@ -320,7 +320,7 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
         if (body["parked"].text("until") == "version") {
           missing = {
               runtime::version_capability(body.text("agent"), body.text("execution_version"))};
-          message = "no worker offers the version " + missing[0].substr(kVersion.size());
+          message = "no worker has the version " + missing[0].substr(kVersion.size());
         }
         walk->found.push_back(
             shown.with("stuck", Value::object({{"commands", Value::array(commands_of(body))},

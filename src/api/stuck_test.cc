@@ -44,16 +44,16 @@ AE_TEST("stuck/what waits, ends or stands in line for a worker that is there is 
 
 AE_TEST("stuck/a job that nobody there can take says what is missing") {
   store::JobRow job = row("queued", minutes(7));
-  EXPECT_EQ(told(job, {}), "no_worker no worker is there, for 7m, missing");
+  EXPECT_EQ(told(job, {}), "no_worker no worker is running, for 7m, missing");
   EXPECT_EQ(told(job, {{{"other"}, {}}}),
             "no_worker no worker runs the agent refund, for 7m, missing");
   job.capabilities = {"eu", "gpu"};
   EXPECT_EQ(told(job, {{{}, {"eu"}}, {{}, {}}, {{"other"}, {"eu", "gpu"}}}),
-            "no_worker no worker offers gpu, for 7m, missing gpu");
+            "no_worker no worker has gpu, for 7m, missing gpu");
   EXPECT_EQ(told(job, {{{}, {"gpu", "eu"}}}), "-");
   job.capabilities = {"execution_version:refund=2"};
   EXPECT_EQ(told(job, {{{}, {"execution_version:refund=1"}}}),
-            "needs_version no worker offers the version refund=2, for 7m, missing "
+            "needs_version no worker has the version refund=2, for 7m, missing "
             "execution_version:refund=2");
 }
 
@@ -65,7 +65,7 @@ AE_TEST("stuck/only for long, and not before its time has come") {
   job.not_before = kNow + minutes(4);
   EXPECT_EQ(told(job, {}), "-");
   job.not_before = kNow - minutes(6);
-  EXPECT_EQ(told(job, {}), "no_worker no worker is there, for 6m, missing");
+  EXPECT_EQ(told(job, {}), "no_worker no worker is running, for 6m, missing");
 }
 
 AE_TEST("stuck/a lease that ran out long ago, and nobody took the job over") {
@@ -80,7 +80,7 @@ AE_TEST("stuck/a lease that ran out long ago, and nobody took the job over") {
   EXPECT_EQ(told(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
   job.capabilities = {"gpu"};
   EXPECT_EQ(told(job, {{{}, {}}}),
-            "lease_expired its worker w1 is gone, and no worker offers gpu, for 9m, missing gpu");
+            "lease_expired its worker w1 is gone, and no worker has gpu, for 9m, missing gpu");
 }
 
 AE_TEST("stuck/a lease that a new owner ended is not told as of no time at all") {
@@ -96,7 +96,7 @@ AE_TEST("stuck/in a store that nobody owns each job that could go on, at once, w
   job.claim = store::Fence{AttemptId("A"), 1};
   job.claim_worker = "host:7";
   const Stuck left = unattended(job);
-  EXPECT_EQ(left.message, "no process runs the jobs of this store; host:7, which ran it, is gone");
+  EXPECT_EQ(left.message, "no process runs jobs of this store; host:7, its last worker, is gone");
   EXPECT_EQ(left.since, job.updated_at);
   EXPECT_EQ(unattended_json(job)["commands"].items()[0], Value("aetheris run FILE --job-id j"));
 }

@@ -49,13 +49,13 @@ Status Query::only(std::initializer_list<std::string_view> names) const {
   for (const auto& [name, value] : pairs_) {
     if (std::ranges::find(names, std::string_view(name)) != names.end()) {
       if (name == "label" || name == "key" || all(name).size() == 1) continue;
-      return fail(Code::input_invalid, "the query parameter \"" + name + "\" stands there twice");
+      return fail(Code::input_invalid, "duplicate query parameter \"" + name + "\"");
     }
     std::string known;
     for (const std::string_view n : names) known += (known.empty() ? "" : ", ") + std::string(n);
     return fail(Code::input_invalid,
-                "the query parameter \"" + name + "\" is not known here; " +
-                    (known.empty() ? "this route takes none" : "this route takes " + known));
+                "unknown query parameter \"" + name + "\"; " +
+                    (known.empty() ? "this route has none" : "allowed: " + known));
   }
   return {};
 }
@@ -83,7 +83,7 @@ Result<std::optional<std::uint64_t>> Query::number(std::string_view name) const 
   const char* end = text->data() + text->size();
   const auto [at, error] = std::from_chars(text->data(), end, value);
   if (error != std::errc() || at != end || value > (1ull << 53) - 1) {
-    return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be a whole number");
+    return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be an integer");
   }
   return value;
 }

@@ -99,7 +99,7 @@ bool VerifyBody::next() {
 void VerifyBody::open_commit(const std::string& bytes) {
   auto opened = open(input_.job, bytes, head_, [&](const Hash& hash) -> Result<std::string> {
     if (const auto blob = blobs_.find(hash); blob != blobs_.end()) return *blob->second;
-    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+    return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
   });
   if (!opened) {
     input_.refused = opened.error();
