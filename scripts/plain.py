@@ -21,11 +21,10 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 # Pages that are not rewritten yet. Remove a page when it is clean; do not add any.
 NOT_YET = {f"docs/{name}.md" for name in (
-    "README", "api", "architecture", "bench", "chaos", "cli", "data", "fuzzing", "guarantees", "mcp", "mcp-server", "models",
-    "operations", "security", "seeds", "simulation", "specification", "status", "testing", "verify")} | {"CHANGELOG.md"}
+    "data", "guarantees", "security", "seeds", "simulation", "specification", "verify")}
 
 # The most findings in the messages of each folder. Lower a number when messages improve; never raise it.
-MESSAGES = {"src/agents": 46, "src/api": 50, "src/cli": 98}
+MESSAGES = {"src/agents": 0, "src/api": 0, "src/cli": 98}
 
 # Phrase (a regular expression between word boundaries; a space matches any white space) and what to write instead.
 BANNED = [(re.compile(r"(?<![\w'-])(?:" + phrase.replace(" ", r"\s+") + r")(?![\w-])", re.I), instead) for phrase, instead in (
@@ -89,11 +88,11 @@ def prose(text):
             lines.append(blank(line))
             continue
         empty = not line.strip()
-        if re.match(r"\s*([-*+]|\d+[.)]) ", line):
+        code = line.startswith(("    ", "\t")) and not in_list and previous_blank
+        if not code and re.match(r"\s*([-*+]|\d+[.)]) ", line):
             in_list = True
         elif not empty and not line.startswith(" "):
             in_list = False
-        code = line.startswith(("    ", "\t")) and not in_list and previous_blank
         lines.append(blank(line) if code else line)
         previous_blank = empty or code
     text = "\n".join(lines)
@@ -117,7 +116,7 @@ def page_findings(name, text):
     readable = prose(text)
     found = [(readable.count("\n", 0, at) + 1, f"{phrase} → {instead}") for at, phrase, instead in phrases(readable)]
     for number, (line, shown) in enumerate(zip(text.split("\n"), readable.split("\n")), 1):
-        code = line.strip() and not shown.strip("\x00 ") and not re.match(r"\s*(`|\[)", line)
+        code = line.strip() and not shown.strip("\x00 ") and not re.match(r"\s*(`|\[[^\]]*\]\()", line)
         words = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)\S*", "x", line.strip()).split()
         table_or_heading = re.match(r"\s*(>\s*)?[|#]", line)
         if len(line) > COLUMNS and not (code or table_or_heading or len(words) <= 2):

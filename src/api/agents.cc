@@ -125,7 +125,7 @@ Value Api::job_json(const runtime::Runtime::Read& read) {
 // ---------------------------------------------------------------- registering
 
 void Api::keep_registry(async::Done<Status> done) {
-  AE_CHECK(options_.read_agent, "nobody could read what is registered");
+  AE_CHECK(options_.read_agent, "a server with agents has read_agent");
   registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_),
                                  done = std::move(done)](Status read) mutable {
     if (!read) return done(std::move(read));
@@ -162,7 +162,7 @@ void Api::keep_registry(async::Done<Status> done) {
 }
 
 void Api::follow_registry(async::Done<Status> done) {
-  AE_CHECK(options_.read_agent, "nobody could read what is registered");
+  AE_CHECK(options_.read_agent, "a server with agents has read_agent");
   registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_),
                                  done = std::move(done)](Status read) mutable {
     if (!read) return done(std::move(read));

@@ -634,7 +634,7 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
           const bool is_end = mark.seq == log.row.last_seq && mark.head == log.row.head;
           if (is_end || (from.seq == 0 && mark.seq >= log.row.last_seq)) return {};
           return fail(Code::log_corrupt, "the log ends at event " + std::to_string(mark.seq) +
-                                             ", the job's row says " +
+                                             ", the job's row has " +
                                              std::to_string(log.row.last_seq));
         }();
         // It may be another log than the one that was read to there: that job was deleted, and this one has its id.

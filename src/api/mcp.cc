@@ -12,8 +12,9 @@ namespace ae::api {
 namespace {
 
 constexpr std::string_view kInstructions =
-    "Each tool but aetheris_* is a durable agent: a call starts a job that survives restarts of "
-    "this server and of you. A job that takes long or needs a person answers with its job_id: "
+    "Every tool except aetheris_* is a durable agent: a call starts a job that survives restarts "
+    "of "
+    "server and client. A job that takes long or needs an answer returns its job_id: "
     "follow it with aetheris_job, answer it with aetheris_answer or aetheris_signal, cancel it "
     "with aetheris_cancel. To repeat a call without starting a second job, send "
     "_meta[\"aetheris/idempotency-key\"]. Jobs are resources: aetheris://jobs/{id}, …/trace, "

@@ -67,7 +67,7 @@ std::string clipped(std::string text) {
 
 // What a person is asked, so that whoever passes it on can say it: the call with its arguments, or the question.
 std::string person_text(const std::string& job, const Value& wait) {
-  std::string text = "- a person's decision (" + std::string(wait.text("node_id")) + ")";
+  std::string text = "- a decision (" + std::string(wait.text("node_id")) + ")";
   const std::string tool(wait.text("tool"));
   const Value& question = wait["question"];
   if (question.is_object()) {

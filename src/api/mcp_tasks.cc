@@ -70,8 +70,8 @@ Value question(const Value& approval) {
     const std::string url(approval["question"].text("url"));
     if (!url.empty()) message += " (" + url + ")";
   } else {
-    message += (decides ? "may it go on at " : "data for ") +
-               std::string(approval.text("correlation_key")) + "?";
+    message +=
+        (decides ? "approve " : "data for ") + std::string(approval.text("correlation_key")) + "?";
   }
   const Value text = Value::object({{"type", "string"}});
   const Value choice = Value::object(

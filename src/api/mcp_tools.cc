@@ -123,7 +123,7 @@ struct Mcp::OwnTool {
 const Mcp::OwnTool Mcp::kTools[] = {
     {"aetheris_answer",
      "Answers a question that a job waits for (approve, reject, or the requested data). Use it "
-     "only with a person's own decision.",
+     "only with the user's own decision.",
      false, true,
      [] {
        return job_schema(

@@ -66,7 +66,7 @@ Result<runtime::RedactRequest> wish_of(const Fields& fields) {
   if (wish.all == !wish.values.empty()) {
     return fail(Code::input_invalid,
                 "set \"seq\" and \"field\", or \"values\", or "
-                "say \"all\": true");
+                "\"all\": true");
   }
   return wish;
 }

@@ -89,7 +89,7 @@ void Api::answer_metrics(const Ask& ask, const Standing* standing) {
 
 void Api::openapi(Ask ask) {
   auto document = parse_json(openapi_json(), {.depth_max = 100});
-  AE_CHECK(document.has_value(), "docs/openapi.json is no JSON");
+  AE_CHECK(document.has_value(), "docs/openapi.json is valid JSON");
   ask->answer(200, document->with("info", (*document)["info"].with("version", options_.version)));
 }
 
