@@ -14,11 +14,13 @@ namespace {
 constexpr std::string_view kInstructions =
     "Every tool except aetheris_* is a durable agent: a call starts a job that survives restarts "
     "of "
-    "server and client. A job that takes long or needs an answer returns its job_id: "
-    "follow it with aetheris_job, answer it with aetheris_answer or aetheris_signal, cancel it "
-    "with aetheris_cancel. To repeat a call without starting a second job, send "
-    "_meta[\"aetheris/idempotency-key\"]. Jobs are resources: aetheris://jobs/{id}, …/trace, "
-    "…/events.";
+    "server and client.\n"
+    "A job that takes long or needs an answer returns its job_id: follow it with aetheris_job, "
+    "answer "
+    "it with aetheris_answer or aetheris_signal,\n"
+    "cancel it with aetheris_cancel.\n"
+    "To repeat a call without starting a second job, send _meta[\"aetheris/idempotency-key\"].\n"
+    "Jobs are resources: aetheris://jobs/{id}, …/trace, …/events.";
 
 // What a list or a file may be kept for, in milliseconds.
 constexpr int kKeepServer = 3'600'000;
