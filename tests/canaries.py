@@ -40,10 +40,10 @@ AGENTS = """\
 aetheris: 1
 tools:
   tells: { http: { method: GET, url: "${ env.WORLD }/tells", headers: { Authorization: "Bearer secret:HEADER" } }, result: full, effect: read }
-  fails: { http: { method: GET, url: "${ env.WORLD }/fails", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
+  fails: { http: { method: GET, url: "${ env.WORLD }/fails", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read, retry: { max_attempts: 1 } }
   plain: { http: { method: GET, url: "${ env.WORLD }/plain", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
   moved: { http: { method: GET, url: "${ env.WORLD }/moved", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
-  broken: { http: { method: GET, url: "${ env.WORLD }/broken", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
+  broken: { http: { method: GET, url: "${ env.WORLD }/broken", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read, retry: { max_attempts: 1 } }
   asks:
     http: { method: POST, url: "${ env.WORLD }/tells", headers: { Authorization: "Bearer secret:HEADER" } }
     effect: idempotent

@@ -6,11 +6,13 @@ count of the effects.
 
   first_hour.py [WORDS]   only tests whose name contains WORDS
 """
+import http.server
 import json
 import re
 import shlex
 import shutil
 import sys
+import threading
 import time
 
 sys.dont_write_bytecode = True
@@ -160,6 +162,138 @@ def retry_detached_leaves_the_job_to_another_process():
         assert made.out == "x2\n" and lines(h, "printed") == [], made
         assert expect(h.run("run", "trip.yaml", "--job-id", "x2"), 0).out == "7\n"
         assert lines(h, "paid") == ["paid"]
+
+
+# ---------------------------------------------------------------- retries without `retry` in the file
+
+RETRIES = """\
+aetheris: 1
+tools:
+  look: { http: { method: GET, url: "${ env.AT }/look" }, effect: read }
+  once: { http: { method: GET, url: "${ env.AT }/once" }, effect: read, retry: { max_attempts: 1 } }
+  pay: { http: { method: POST, url: "${ env.AT }/pay" }, effect: at_most_once }
+  mark: { http: { method: POST, url: "${ env.AT }/mark" }, effect: idempotent }
+models:
+  main: { provider: openai, base_url: "${ env.AT }/v1", model: m, stream: false }
+agents:
+  ask: { plan: [ { id: a, llm: { model: main, prompt: Hi } } ], output: "${ .steps.a.text }" }
+  chat: { loop: { model: main, tools: [look] } }
+  few: { budget: { model_calls: 2 }, plan: [ { id: a, llm: { model: main, prompt: Hi } } ], output: "${ .steps.a.text }" }
+  soon: { deadline: 1500ms, plan: [ { id: a, llm: { model: main, prompt: Hi } } ] }
+  look: { plan: [ { id: a, tool: look } ], output: "${ .steps.a }" }
+  once: { plan: [ { id: a, tool: once } ] }
+  pay: { plan: [ { id: a, tool: pay } ] }
+  mark: { plan: [ { id: a, tool: mark } ] }
+"""
+
+
+class Upstream(http.server.ThreadingHTTPServer):
+    """A model and a web service. `answers`: statuses in order, then 200. Records the time of each request."""
+
+    def __init__(self, *answers, retry_after=None):
+        super().__init__(("127.0.0.1", 0), UpstreamRequest)
+        self.daemon_threads = True
+        self.answers, self.retry_after, self.times = list(answers), retry_after, []
+        self.env = {"AT": f"http://127.0.0.1:{self.server_port}"}
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class UpstreamRequest(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.do_GET()
+
+    def do_GET(self):
+        upstream = self.server
+        upstream.times.append(time.monotonic())
+        status = upstream.answers.pop(0) if upstream.answers else 200
+        body = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
+                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+        text = json.dumps(body if status == 200 else {"error": {"message": "not now"}}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        if status != 200 and upstream.retry_after is not None:
+            self.send_header("Retry-After", str(upstream.retry_after))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+def tries(h, job):
+    """The tries of a job, as its log has them."""
+    events = expect(h.run("events", job, "--json"), 0).json()["events"]
+    return [e["payload"]["outcome"] for e in events if e["type"] == "tool_invocation_finished"]
+
+
+def retries(h, agent, upstream, code):
+    (h.path / "agents.yaml").write_text(RETRIES, encoding="utf-8")
+    words = ["--input", '{"message": "Hi"}'] if agent == "chat" else []
+    done = expect(h.run("run", "agents.yaml", agent, "--job-id", "r", *words, env=upstream.env), code)
+    expect(h.run("verify", "r"), 0)
+    return done
+
+
+@test
+def a_model_is_retried_by_default_as_its_server_asks():
+    for agent in ("ask", "chat"):
+        with home() as h, Upstream(429, 429, retry_after=1) as upstream:
+            assert "Hello." in retries(h, agent, upstream, 0).out
+            assert len(upstream.times) == 3 and tries(h, "r")[-1] == "success" and len(tries(h, "r")) == 3, upstream.times
+            waits = [b - a for a, b in zip(upstream.times, upstream.times[1:])]
+            assert all(1 <= wait < 9 for wait in waits), waits
+            trace = expect(h.run("trace", "r"), 0).out
+            assert all(f"try {n}" in trace for n in (1, 2, 3)) and "http_429" in trace, trace
+
+
+@test
+def a_failure_that_persists_ends_after_four_tries():
+    with home() as h, Upstream(*[529] * 9) as upstream:
+        assert "(tried 4 times)" in retries(h, "ask", upstream, 1).err
+        assert len(upstream.times) == 4, upstream.times
+
+
+@test
+def a_read_tool_is_retried_by_default():
+    with home() as h, Upstream(503) as upstream:
+        assert "Hello." in retries(h, "look", upstream, 0).out
+        assert len(upstream.times) == 2 and len(tries(h, "r")) == 2, upstream.times
+
+
+@test
+def a_definitive_error_is_not_retried():
+    for agent, status in (("ask", 401), ("ask", 400), ("ask", 413), ("look", 404), ("look", 403)):
+        with home() as h, Upstream(status) as upstream:
+            retries(h, agent, upstream, 1)
+            assert len(upstream.times) == 1, (agent, status, upstream.times)
+
+
+@test
+def one_try_in_the_file_and_tools_with_a_side_effect_have_no_default():
+    # The at_most_once call of unknown outcome is not repeated: the job waits for an operator.
+    for agent, code in (("once", 1), ("pay", 4), ("mark", 4)):
+        with home() as h, Upstream(503, retry_after=0) as upstream:
+            retries(h, agent, upstream, code)
+            assert len(upstream.times) == 1, (agent, upstream.times)
+
+
+@test
+def a_retry_counts_in_the_budget_and_ends_with_the_deadline():
+    with home() as h, Upstream(503, 503, 503, retry_after=0) as upstream:
+        retries(h, "few", upstream, 4)
+        assert len(upstream.times) == 2, upstream.times
+        shown = expect(h.run("job", "r", "--json"), 0).json()
+        assert shown["usage"]["model_calls"] == 2, shown
+    with home() as h, Upstream(*[429] * 9, retry_after=30) as upstream:
+        began = time.monotonic()
+        assert "deadline_exceeded" in retries(h, "soon", upstream, 1).err
+        assert len(upstream.times) == 1 and time.monotonic() - began < 20, upstream.times
 
 
 if __name__ == "__main__":

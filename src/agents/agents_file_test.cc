@@ -136,8 +136,85 @@ agents: { a: { plan: [ { id: x, tool: read } ] } }
   EXPECT_EQ(nothing_said.grace, std::chrono::seconds(30));
   EXPECT_EQ(nothing_said.dedupe_window, std::chrono::hours(24));
   EXPECT_EQ(loaded.file.tools.at("read").policy.on_in_doubt, engine::OnInDoubt::resend);
+  EXPECT_EQ(loaded.file.tools.at("read").policy.retry.max_attempts, 4u);
+  EXPECT_EQ(loaded.file.tools.at("idempotent").policy.retry.max_attempts, 1u);
   EXPECT_EQ(loaded.file.tools.at("idempotent").policy.on_in_doubt, engine::OnInDoubt::fail);
   EXPECT_EQ(loaded.file.tools.at("idempotent").policy.dedupe_window, std::nullopt);
+}
+
+constexpr std::string_view kDefaultRetry =
+    R"({"initial_backoff":"1s","max_attempts":4,"max_backoff":"1m","multiplier":2,)"
+    R"("retry_on":["connect","timeout","reset","408","429","5xx"]})";
+constexpr std::string_view kOneTry =
+    R"({"initial_backoff":"200ms","max_attempts":1,"max_backoff":"10s","multiplier":2,"retry_on":["connect"]})";
+
+AE_TEST("agents/a model and a read tool without retry get one in the plan, other tools do not") {
+  const auto loaded = load_text(R"(aetheris: 1
+tools:
+  look: { http: { method: GET, url: 'http://shop:9000/' }, effect: read }
+  once: { native: echo }
+  keyed: { native: echo, effect: idempotent }
+  clock: { native: now }
+  own: { native: echo, effect: read, retry: { max_attempts: 2 } }
+  off: { native: echo, effect: read, retry: { max_attempts: 1 } }
+models:
+  main: { provider: openai, base_url: 'http://h:1/v1', model: m }
+  claude: { provider: anthropic, base_url: 'http://h:1/v1', model: m }
+  off: { provider: openai, base_url: 'http://h:1/v1', model: m, retry: { max_attempts: 1 } }
+agents:
+  a:
+    plan:
+      - { id: l, tool: look }
+      - { id: o, tool: once }
+      - { id: k, tool: keyed }
+      - { id: c, tool: clock }
+      - { id: w, tool: own }
+      - { id: f, tool: off }
+      - { id: m, llm: { model: main, prompt: Hi } }
+      - { id: t, loop: { model: claude, prompt: Hi, tools: [look] } }
+      - { id: n, llm: { model: off, prompt: Hi } }
+  p: { planner: { model: main, system: Plan., tools: [look, once] } }
+)");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& tools = loaded.file.agents.at("a").task_graph["tools"];
+  for (const char* name : {"look", "model:main", "model:claude"}) {
+    EXPECT_EQ(canonical(tools[name]["retry"]), kDefaultRetry) << name;
+  }
+  for (const char* name : {"once", "keyed", "clock", "off", "model:off"}) {
+    EXPECT_EQ(canonical(tools[name]["retry"]), kOneTry) << name;
+  }
+  // A `retry` of its own is the whole policy: none of the defaults above remains.
+  EXPECT_EQ(
+      canonical(tools["own"]["retry"]),
+      R"({"initial_backoff":"200ms","max_attempts":2,"max_backoff":"10s","multiplier":2,"retry_on":["connect"]})");
+  const Value& planned = loaded.file.agents.at("p").task_graph["tools"];
+  EXPECT_EQ(canonical(planned["model:main"]["retry"]), kDefaultRetry);
+  EXPECT_EQ(canonical(planned["look"]["retry"]), kDefaultRetry);
+  EXPECT_EQ(canonical(planned["once"]["retry"]), kOneTry);
+}
+
+AE_TEST("agents/the default retry is not part of a version: an older build has the same tool") {
+  const auto loaded = load_text(R"(aetheris: 1
+tools:
+  plain: { native: echo, effect: read }
+  off: { native: echo, effect: read, retry: { max_attempts: 1 } }
+  own: { native: echo, effect: read, retry: { max_attempts: 2 } }
+models:
+  plain: { provider: openai, base_url: 'http://h:1/v1', model: m }
+  off: { provider: openai, base_url: 'http://h:1/v1', model: m, retry: { max_attempts: 1 } }
+agents: { a: { plan: [ { id: x, tool: plain }, { id: m, llm: { model: plain, prompt: Hi } } ] } }
+)");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const auto& tools = loaded.file.tools;
+  const auto& models = loaded.file.models;
+  // What builds without the default computed.
+  EXPECT_EQ(tools.at("plain").policy.version, "fefe3421b0e0f1d8");
+  EXPECT_EQ(models.at("model:plain").policy.version, "1ca164513ef8eb89");
+  EXPECT_EQ(tools.at("off").policy.version, tools.at("plain").policy.version);
+  EXPECT_NE(tools.at("own").policy.version, tools.at("plain").policy.version);
+  EXPECT_EQ(models.at("model:off").policy.version, models.at("model:plain").policy.version);
+  const Value& graph = loaded.file.agents.at("a").task_graph;
+  EXPECT_EQ(graph["tools"]["plain"].text("version"), tools.at("plain").policy.version);
 }
 
 AE_TEST("agents/a tool's version changes with its target and its policy, not with its words") {

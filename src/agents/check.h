@@ -166,6 +166,9 @@ using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;
 // Is a failure of this code such that `retry_on` may name it?
 using MayRetry = std::function<bool(std::string_view entry)>;
 void check_retry(Check& check, const Spot& spot, engine::RetryPolicy& retry, const MayRetry& may);
+// The policy of a model, and of a tool with `effect: read`, without `retry`. Its plan records it; a plan that was recorded
+// by an older build keeps its own. The version of the tool does not cover it: with other defaults it is the same tool.
+engine::RetryPolicy default_read_retry();
 Value retry_value(const engine::RetryPolicy& retry);
 
 // A model is a tool that nodes with `llm` call.

@@ -63,6 +63,8 @@ AE_TEST(
   ASSERT_EQ(faults_as_text(trusted.faults), "");
   EXPECT_TRUE(trusted.file.tools.at("s.find").policy.effect == EffectClass::read);
   EXPECT_TRUE(trusted.file.tools.at("s.put").policy.effect == EffectClass::at_most_once);
+  EXPECT_EQ(trusted.file.tools.at("s.find").policy.retry.max_attempts, 4u);
+  EXPECT_EQ(trusted.file.tools.at("s.put").policy.retry.max_attempts, 1u);
   const auto said = server(", trust_annotations: true, effect: at_most_once");
   EXPECT_TRUE(said.file.tools.at("s.find").policy.effect == EffectClass::at_most_once);
 }

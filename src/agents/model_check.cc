@@ -166,6 +166,9 @@ class ModelCheck {
     }
     if (const auto retry = spot_.find("retry")) {
       check_retry(check_, *retry, policy.retry, [](std::string_view) { return true; });
+      version_retry_ = policy.retry;
+    } else {
+      policy.retry = default_read_retry();
     }
   }
 
@@ -178,13 +181,14 @@ class ModelCheck {
                                                  {"timeout", to_text(policy.timeout)},
                                                  {"grace", to_text(policy.grace)},
                                                  {"dedupe_window", to_text(*policy.dedupe_window)},
-                                                 {"retry", retry_value(policy.retry)},
+                                                 {"retry", retry_value(version_retry_)},
                                                  {"provider", policy.provider}});
     const Value whole = Value::object({{"kind", checked_.tool.kind},
                                        {"definition", checked_.tool.definition},
                                        {"policy", without_version}});
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
-    checked_.policy = without_version.with("version", policy.version);
+    checked_.policy =
+        without_version.with("version", policy.version).with("retry", retry_value(policy.retry));
     // How an answer travels and what it costs is no part of what it is: neither makes another model.
     if (!streams_) {
       checked_.tool.definition = checked_.tool.definition.with("stream", false);
@@ -197,6 +201,7 @@ class ModelCheck {
   const Spot& spot_;
   CheckedModel checked_;
   std::vector<Member> definition_;
+  engine::RetryPolicy version_retry_;  // as the version covers it
   bool streams_ = true;
   Value price_;
 };

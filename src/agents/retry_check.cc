@@ -12,6 +12,11 @@ namespace {
 constexpr std::uint32_t kTriesMax = 1'000;
 constexpr std::size_t kEntriesMax = 1'000;
 
+// Of a call without a side effect whose `retry` is not written: 3 retries after about 1 s, 2 s and 4 s.
+constexpr std::uint32_t kReadTries = 4;
+constexpr Duration kReadInitialBackoff = std::chrono::seconds(1);
+constexpr Duration kReadMaxBackoff = std::chrono::minutes(1);  // the longest Retry-After too
+
 // An entry as it is written; "" when it is none.
 std::string entry_at(const Spot& spot) {
   if (spot->is_string()) return spot->scalar.as_string();
@@ -89,6 +94,15 @@ void check_retry(Check& check, const Spot& spot, engine::RetryPolicy& retry, con
   for (std::size_t i = 0; i < (*on)->items.size(); ++i) {
     check_entry(check, on->item(i), retry.retry_on, may);
   }
+}
+
+engine::RetryPolicy default_read_retry() {
+  engine::RetryPolicy retry;
+  retry.max_attempts = kReadTries;
+  retry.initial_backoff = kReadInitialBackoff;
+  retry.max_backoff = kReadMaxBackoff;
+  retry.retry_on = {"connect", "timeout", "reset", "408", "429", "5xx"};
+  return retry;
 }
 
 Value retry_value(const engine::RetryPolicy& retry) {

@@ -312,11 +312,17 @@ class ToolCheck {
   }
 
   void retry() {
+    engine::ToolPolicy& policy = checked_.tool.policy;
     const auto spot = spot_.find("retry");
-    if (!spot) return;
-    const bool once = effect_known_ && checked_.tool.policy.effect == EffectClass::at_most_once;
-    check_retry(check_, *spot, checked_.tool.policy.retry,
+    if (!spot) {
+      const bool reads = effect_known_ && policy.effect == EffectClass::read && policy.makes_call();
+      if (reads) policy.retry = default_read_retry();
+      return;
+    }
+    const bool once = effect_known_ && policy.effect == EffectClass::at_most_once;
+    check_retry(check_, *spot, policy.retry,
                 [&](std::string_view entry) { return !once || is_definite(entry); });
+    version_retry_ = policy.retry;
   }
 
   // SPEC §6: for sure nothing happened.
@@ -696,7 +702,7 @@ class ToolCheck {
         {"timeout", to_text(policy.timeout)},
         {"grace", to_text(policy.grace)},
         {"dedupe_window", policy.dedupe_window ? to_text(*policy.dedupe_window) : "unlimited"},
-        {"retry", retry_value(policy.retry)}};
+        {"retry", retry_value(version_retry_)}};
     if (const auto schema = spot_.find("args_schema")) {
       checked_.tool.args_schema = (*schema)->value();
       members.emplace_back("args_schema", checked_.tool.args_schema);
@@ -722,7 +728,8 @@ class ToolCheck {
                                  {"policy", without_version}});
     if (!changes_.verify.is_null()) whole = whole.with("verify", changes_.verify);
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
-    checked_.policy = without_version.with("version", policy.version);
+    checked_.policy =
+        without_version.with("version", policy.version).with("retry", retry_value(policy.retry));
     if (const auto& usable = check_.source().usable) {
       if (auto can = usable(checked_.tool); !can) unusable(can.error());
     }
@@ -759,6 +766,7 @@ class ToolCheck {
   CheckedChanges changes_;
   std::vector<int> definite_;
   bool effect_known_ = true;
+  engine::RetryPolicy version_retry_;  // as the version covers it
 };
 
 }  // namespace
