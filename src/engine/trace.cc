@@ -13,6 +13,7 @@
 #include "core/trace_context.h"
 #include "engine/drift.h"
 #include "engine/effects.h"
+#include "engine/failure_place.h"
 #include "engine/trace_record.h"
 #include "engine/view.h"
 #include "engine/view_values.h"
@@ -362,7 +363,7 @@ Value Tracer::node_view(const Step& step) {
                         {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
                         {"duration_us", between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
-                        {"error", error_of(step, span)},
+                        {"error", step_error_view(s_, step, error_of(step, span))},
                         {"executed_by", or_null(span.finished_by)},
                         {"finished_at", or_null(finished_at)},
                         {"imported", step.imported != nullptr},
