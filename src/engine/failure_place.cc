@@ -38,11 +38,13 @@ bool may_evaluate(const State& state) {
          std::ranges::none_of(state.steps, [](const Step& step) { return step.erased; });
 }
 
+bool is_of_evaluation(std::string_view code) {
+  return code == code_name(Code::expression_failed) || code == code_name(Code::input_invalid) ||
+         code == code_name(Code::correlation_key_reused);
+}
+
 std::optional<FailedField> field_of(const State& state, const Step& step, std::string_view code) {
-  const bool evaluated = code == code_name(Code::expression_failed) ||
-                         code == code_name(Code::input_invalid) ||
-                         code == code_name(Code::correlation_key_reused);
-  if (!evaluated || !may_evaluate(state)) return std::nullopt;
+  if (!is_of_evaluation(code) || !may_evaluate(state)) return std::nullopt;
   return failed_field_of(state, step, code);
 }
 
@@ -145,10 +147,14 @@ Value job_error_view(const State& state) {
                         {"turn", turn}});
 }
 
-Value step_error_view(const State& state, const Step& step, const Value& error) {
+Value step_error_view(const State& state, const Step& step, const Value& error, std::size_t& left) {
   if (!error.is_object()) return error;
   std::optional<FailedField> field;
-  if (step.failure && step.role == Role::node) field = field_of(state, step, error.text("code"));
+  const std::string_view code = error.text("code");
+  if (step.failure && step.role == Role::node && left > 0 && is_of_evaluation(code)) {
+    left--;
+    field = field_of(state, step, code);
+  }
   return error.with("field", or_null(field ? field->field : ""))
       .with("expression", or_null(field ? field->expression : ""));
 }

@@ -4,6 +4,7 @@
 // because it reads only values that cannot change. Threads: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -21,7 +22,10 @@ namespace ae::engine {
 //    summary}            one line: "node trip (tool get_trip): args.id: .input.id is null"
 Value job_error_view(const State& state);
 
-// `error` ({code, message}) of a failed step, with its `field` and `expression`.
-Value step_error_view(const State& state, const Step& step, const Value& error);
+// How many steps of a trace are evaluated again to find the field: a map may have 100,000 items that fail.
+constexpr std::size_t kStepsLocated = 16;
+// `error` ({code, message}) of a failed step, with its `field` and `expression`. Evaluates only while `left` > 0, and
+// counts it down.
+Value step_error_view(const State& state, const Step& step, const Value& error, std::size_t& left);
 
 }  // namespace ae::engine

@@ -97,6 +97,22 @@ AE_TEST("failure/the trace names field and expression of each failed step") {
   EXPECT_EQ(error.text("expression"), ".input.x");
 }
 
+AE_TEST("failure/the trace evaluates the first 16 failed steps again") {
+  GivenJob job(
+      "[{'id':'m','kind':'map','over':'${ [range(40)] "
+      "}','max_parallel':8,'on_item_error':'collect',"
+      "'do':{'tool':'put','args':{'id':'n ${ .input.x }'}}}]");
+  job.claim();
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  const Value trace = trace_view(job.state, job.log);
+  std::size_t named = 0;
+  for (const Value& item : trace["nodes"].items()[0]["items"].items()) {
+    EXPECT_EQ(item["error"].text("code"), "expression_failed");
+    named += item["error"].text("expression") == ".input.x";
+  }
+  EXPECT_EQ(named, kStepsLocated);
+}
+
 AE_TEST("failure/what is stored of it stays as it was") {
   GivenJob job("[{'id':'a','kind':'tool','tool':'put','args':{'id':'n ${ .input.x }'}}]");
   job.claim();
