@@ -142,7 +142,7 @@ std::vector<std::string> call_lines(const Value& call) {
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
   if (const std::string_view said = call.text("said"); !said.empty()) {
-    lines.push_back("said: " + cut(safe(said), kArgumentsShown));
+    lines.push_back("error: " + cut(safe(said), kArgumentsShown));
   }
   if (call["external_key"].is_string()) {
     lines.push_back("external key: " + safe(call.text("external_key")));
