@@ -68,7 +68,7 @@ AE_TEST("core/template/a failure names the string and the expression in it") {
   EXPECT_EQ(failed(json(R"({"a":["x",{"b":"n ${ .input.none }"}]})")),
             "args.a[1].b: .input.none is null");
   EXPECT_EQ(failed("${ .input.id.x }"),
-            "args: .input.id.x: line 1, column 12: cannot look up `x` in a number");
+            "args: .input.id.x: line 1, column 11: cannot look up `x` in a number");
   EXPECT_EQ(
       failed(json(R"({"a":{"b":"${ .input.id + .input.name }"}})")),
       "args.a.b: .input.id + .input.name: line 1, column 12: cannot add a number and a string");
