@@ -173,7 +173,7 @@ def the_demo_of_agents_is_killed_twice_and_nothing_is_done_twice():
     done = subprocess.run([ROOT / "scripts/demo", "--agent"], env={**os.environ, "AETHERIS_BIN": BIN}, capture_output=True, text=True,
                           timeout=2 * PATIENCE, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.count("\n$ kill -9 ") == 2 and done.stdout.count("\nok ") == 8 and "read back" in done.stdout, done.stdout
+    assert done.stdout.count("\n$ kill -9 ") == 2 and done.stdout.count("\nok ") == 8 and "replayed" in done.stdout, done.stdout
 
 
 # ---------------------------------------------------------------- many at once

@@ -95,7 +95,11 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
                   f"aetheris approve {one['id']}"):
         assert words in text, (words, text)
     desk.run("approve", one["id"], code=0)
-    said = json.loads(desk.job(code=0, more=("--label", "tier=new")).stdout)
+    done = desk.job(code=0, more=("--label", "tier=new", "-v"))
+    steps = [line for line in done.stderr.splitlines() if line.startswith("  ")]
+    assert steps and not any("an item" in line or line.endswith(",") for line in steps), done.stderr
+    assert any(line.split() == ["✓", "loop"] for line in steps), done.stderr
+    said = json.loads(done.stdout)
     assert said["text"] == "12 was paid back for order 43.", said
     assert desk.till.paid == [("/refunds/43", {"amount": 12, "order": "43"})], desk.till.paid
     assert desk.till.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
@@ -160,7 +164,7 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     assert json.loads(said) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, said
     assert desk.till.paid == [("/refunds/43", less)], desk.till.paid
     shown = desk.run("trace", "t", code=0).stdout
-    assert json.dumps(less, separators=(",", ":")) in shown and "said: edited" in shown, shown
+    assert json.dumps(less, separators=(",", ":")) in shown and "edited by " in shown, shown
     again = desk.run("approve", one["id"], "--arguments", json.dumps(less), "--note", "once more", code=0)
     assert "it had been answered before: edited" in again.stdout, again.stdout
     desk.run("approve", one["id"], "--arguments", '{"amount": 6, "order": "43"}', code=5)
@@ -233,7 +237,7 @@ def what_nobody_answers_expires_and_is_not_made(desk):
     for wait in (seen["waits"][0], seen["waiting"]):
         assert (wait["expired"], wait["command"], wait["commands"]) == (True, None, []), wait
     text = desk.run("job", "t", code=0)
-    assert f"expired at {one['expires_at']}" in text.stderr and "aetheris a" not in text.stderr, text.stderr
+    assert f"expired at {one['expires_at']}" in text.stdout and "aetheris a" not in text.stdout, text
     for words in (("approve", one["approval_id"]), ("reject", one["approval_id"]),
                   ("signal", "t", one["correlation_key"], '{"decision": "approve"}')):
         late = desk.run(*words, code=5)

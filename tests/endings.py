@@ -261,7 +261,7 @@ def a_job_that_waits_after_a_call_that_was_given_up_shows_it(shop):
     listed = shop.run("jobs", "--in-doubt").stdout
     assert "waits  waiting" in listed and "given up" in listed, listed
     shown = shop.run("job", "waits")
-    assert "given up" in shown.stderr, shown.stderr
+    assert "given up" in shown.stdout, shown.stdout
 
 
 def a_fork_of_it_shows_it_too(shop):

@@ -6,6 +6,7 @@ count of the effects.
 
   first_hour.py [WORDS]   only tests whose name contains WORDS
 """
+import contextlib
 import http.server
 import json
 import re
@@ -162,6 +163,182 @@ def retry_detached_leaves_the_job_to_another_process():
         assert made.out == "x2\n" and lines(h, "printed") == [], made
         assert expect(h.run("run", "trip.yaml", "--job-id", "x2"), 0).out == "7\n"
         assert lines(h, "paid") == ["paid"]
+
+
+WHERE = """\
+aetheris: 1
+models:
+  main: { provider: openai, base_url: "http://HOST/v1", model: m, retry: { max_attempts: 1 } }
+tools:
+  get_trip:
+    http: { method: GET, url: "http://HOST/trips/${ .args.id }?token=${ .args.token // 1 }" }
+    effect: read
+    retry: { max_attempts: 1 }
+  head: { http: { method: GET, url: "http://HOST/", headers: { X-Id: "id ${ .args.id }" } }, effect: read }
+  post: { http: { method: POST, url: "http://HOST/", body: { a: ["n ${ .args.n }"] } }, effect: at_most_once }
+  say:  { command: [echo, "it is ${ .args.word }"], effect: read }
+  env:  { command: [echo], env: { WORD: "${ .args.word + 1 }" }, effect: read }
+  json: { command: [echo, not json], output: json, effect: read }
+  rule: { command: [echo, "{}"], output: json, result_schema: { type: object, required: [n] }, effect: read }
+  take: { command: [echo], args_schema: { type: object, properties: { n: { type: integer } } }, effect: read }
+agents:
+  AGENT
+"""
+# The agent; what its failure names: node, tool, field, expression and cause, and its code.
+FAILURES = {
+    "args": ('plan: [ { id: a, tool: say, args: { list: [ { word: "to ${ .input.who }" } ] } } ]',
+             "at node a (tool say): args.list[0].word: .input.who is null [expression_failed]"),
+    "types": ('plan: [ { id: a, tool: say, args: { word: "${ .input.n + 1 | .x }" } } ]',
+              "at node a (tool say): args.word: .input.n + 1 | .x: "),
+    "when": ('plan: [ { id: a, tool: say, when: "${ .input.n | .x }", args: { word: x } } ]',
+             "at node a (tool say): when: .input.n | .x: "),
+    "output": ('plan: [ { id: a, tool: say, args: { word: x } } ]\n    output: { b: "see ${ .input.none }" }',
+               ": output.b: .input.none is null [expression_failed]"),
+    "map": ('plan: [ { id: m, map: "${ .input.n }", do: { tool: say, args: { word: x } } } ]',
+            "at node m: map: .input.n: the value of `map` must be an array [expression_failed]"),
+    "item": ('plan: [ { id: m, map: "${ [1, null] }", do: { tool: say, args: { word: "is ${ .item }" } } } ]',
+             "at node m, item 1 (tool say): args.word: .item is null [expression_failed]"),
+    "wait": ('plan: [ { id: w, wait: { type: signal, key: "k-${ .input.key }" } } ]',
+             "at node w: wait.key: .input.key is null [expression_failed]"),
+    "timer": ('plan: [ { id: w, wait: { type: timer, for: "${ .input.n }" } } ]',
+              "at node w: wait.for: .input.n: "),
+    "prompt": ('plan: [ { id: a, llm: { model: main, prompt: "Say ${ .input.word }" } } ]',
+               "at node a (model main): prompt: .input.word is null [expression_failed]"),
+    "loop": ('loop: { model: main, system: "You are ${ .input.who }", tools: [say] }',
+             "at node loop (model main): system: .input.who is null [expression_failed]"),
+    "planner": ('planner: { model: main, system: Plan., prompt: "Do ${ .input.what }", tools: [say] }',
+                "at node planner (model main): prompt: .input.what is null [expression_failed]"),
+    "schema": ('plan: [ { id: a, tool: take, args: { n: "${ .input.word // .input.text }" } } ]',
+               "at node a (tool take): args.n: .input.word // .input.text: "),
+    "url": ('plan: [ { id: a, tool: get_trip, args: { x: 1 } } ]',
+            "at node a (tool get_trip): http.url: .args.id is null [request_invalid]"),
+    "headers": ('plan: [ { id: a, tool: head } ]',
+                "at node a (tool head): http.headers.X-Id: .args.id is null [request_invalid]"),
+    "body": ('plan: [ { id: a, tool: post } ]',
+             "at node a (tool post): http.body.a[0]: .args.n is null [request_invalid]"),
+    "command": ('plan: [ { id: a, tool: say } ]',
+                "at node a (tool say): command[1]: .args.word is null [request_invalid]"),
+    "env": ('plan: [ { id: a, tool: env, args: { word: x } } ]',
+            "at node a (tool env): env: WORD: .args.word + 1: "),
+    "status": ('plan: [ { id: a, tool: get_trip, args: { id: "a b", token: geheim } } ]',
+               "at node a (tool get_trip): GET HOST/trips/a%20b answered 404: no such trip [http_404]"),
+    "connect": ('plan: [ { id: a, tool: get_trip, args: { id: 7, token: geheim } } ]',
+                "at node a (tool get_trip): GET HOST/trips/7: "),
+    "broken": ('plan: [ { id: a, tool: json } ]', "at node a (tool json): the call succeeded, but "),
+    "result": ('plan: [ { id: a, tool: rule } ]', "at node a (tool rule): the call succeeded, but "),
+    "model": ('plan: [ { id: a, llm: { model: main, prompt: Hi } } ]',
+              "at node a (model main): the server answered 404: no such trip; check `base_url` (HOST) and `model` "
+              "(tried once) [http_404]"),
+}
+
+
+class NotFound(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b"no such trip"
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def nothing_found():
+    """HOST of a server that answers 404."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), NotFound)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def fails(h, name, agent, host):
+    """The job's failure and what `run` printed; the printed commands are run verbatim."""
+    text = WHERE.replace("AGENT", f"{name}:\n    {agent}").replace("HOST", host)
+    (h.path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    run = expect(h.run("run", f"{name}.yaml", "--job-id", name, "--input", '{"n": 1, "text": "t"}'), 1)
+    details = shlex.split(re.search(r"^Details: aetheris (.*)$", run.err, re.M)[1])
+    traced = expect(h.run(*details), 0)
+    retried = expect(h.run(*printed_command(run.err)), 1)
+    line = re.search(r"^job \S+ failed(.*)$", run.err, re.M)[1]
+    assert re.search(r"^job \S+ failed(.*)$", retried.err, re.M)[1] == line, (run, retried)
+    return line.replace(host, "HOST"), traced, run
+
+
+@test
+def a_failure_names_node_tool_field_expression_and_the_next_command():
+    with home() as h, nothing_found() as host:
+        for name, (agent, wanted) in FAILURES.items():
+            at = "127.0.0.1:1" if name == "connect" else host
+            line, traced, run = fails(h, name, agent, at)
+            assert line.lstrip().startswith(wanted), (name, line)
+            assert re.search(r" \[[a-z0-9_]+\]$", line), line
+            assert "geheim" not in run.err and "token=" not in run.err, run
+            error = json.loads(expect(h.run("job", name, "--json"), 0).out)["error"]
+            summary = error["summary"].replace(at, "HOST")
+            assert line == (" at " if error["node_id"] else ": ") + f"{summary} [{error['code']}]", (line, error)
+            shown = expect(h.run("job", name), 0)
+            assert error["summary"] in shown.out and f"aetheris trace {name}" in shown.out, shown
+            squeezed = "".join(traced.out.split())
+            assert "".join(error["summary"].split()) in squeezed, (error, traced)
+            followed = expect(h.run("events", name, "-f"), 0)
+            assert error["summary"] in followed.err, followed
+            listed = expect(h.run("jobs"), 0).out
+            assert f"{error['code']}: {error['summary']}"[:50] in listed, listed
+
+
+@test
+def the_members_of_a_failure_are_null_where_they_do_not_apply():
+    with home() as h, nothing_found() as host:
+        wanted = {
+            "item": {"node_id": "m", "item": 1, "turn": None, "tool": "say", "model": None, "field": "args.word",
+                     "expression": ".item"},
+            "output": {"node_id": None, "item": None, "turn": None, "tool": None, "model": None,
+                       "field": "output.b", "expression": ".input.none"},
+            "loop": {"node_id": "loop", "item": None, "turn": None, "tool": None, "model": "main", "field": "system",
+                     "expression": ".input.who"},
+            "status": {"node_id": "a", "item": None, "turn": None, "tool": "get_trip", "model": None, "field": None,
+                       "expression": None},
+        }
+        for name, members in wanted.items():
+            fails(h, name, FAILURES[name][0], host)
+            error = json.loads(expect(h.run("job", name, "--json"), 0).out)["error"]
+            assert {k: error[k] for k in members} == members, error
+            nodes = json.loads(expect(h.run("trace", name, "--json"), 0).out)["nodes"]
+            if name == "item":
+                assert nodes[0]["items"][1]["error"]["expression"] == ".item", nodes
+            expect(h.run("verify", name), 0)
+
+
+@test
+def job_prints_why_a_job_is_blocked_on_stdout():
+    with home() as h:
+        blocked = expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+        assert "aetheris signal w go-w" in blocked.err and blocked.out == "", blocked
+        shown = expect(h.run("job", "w"), 0)
+        assert "aetheris signal w go-w '{}'" in shown.out and shown.err == "", shown
+
+
+@test
+def a_timer_and_a_wait_are_no_crash_in_the_trace():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+        expect(h.run("signal", "w", "go-w", "1"), 0)
+        expect(h.run("run", "agents.yaml", "--job-id", "w", "asks"), 0)
+        traced = expect(h.run("trace", "w"), 0).out
+        assert "attempt" not in traced and "replayed" not in traced and "key " not in traced, traced
+        assert len(json.loads(expect(h.run("trace", "w", "--json"), 0).out)["attempts"]) == 2
+        assert " · key " in expect(h.run("trace", "w", "-v"), 0).out
 
 
 # ---------------------------------------------------------------- retries without `retry` in the file

@@ -311,8 +311,11 @@ def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk)
     for agent, answer, code, message in cases:
         stderr, job, tries = ask_stranger(desk, agent, answer)
         assert tries == ["1", "2", "3"][:len(tries)] and len(tries) == (3 if "3 times" in message else 1), tries
-        assert job["error"] == {"code": code, "message": message}, (agent, job["error"])
-        assert f"{code}: {message}" in stderr, stderr
+        assert (job["error"]["code"], job["error"]["message"]) == (code, message), (agent, job["error"])
+        place, said = message.split(", model main: ")
+        assert job["error"]["summary"] == f"{place} (model main): {said}", job["error"]
+        assert (job["error"]["model"], job["error"]["tool"]) == ("main", None), job["error"]
+        assert f"failed at {place} (model main): {said} [{code}]" in stderr, stderr
         assert "aetheris retry t agents.yaml" in stderr and f"the server answered {answer}" in stderr, stderr
         for shown in (ok(desk.run("job", "t")).stdout, ok(desk.run("trace", "t")).stdout):
             assert ("aetheris retry t" in shown) == (answer != 400) and f"the server answered {answer}" in shown, shown
@@ -347,7 +350,8 @@ def what_is_no_answer_is_the_providers_failure_and_is_tried_again(desk):
     for name, message in cases.items():
         stderr, job, tries = ask_stranger(desk, "once", name)
         assert job["error"]["code"] == "http_502" and tries == ["1", "2", "3"], (name, job, tries)
-        assert f"http_502: node note, model main: {message}" in stderr and "(tried 3 times)" in stderr, stderr
+        assert f"failed at node note (model main): {message}" in stderr, stderr
+        assert "(tried 3 times) [http_502]" in stderr, stderr
         _, job, tries = ask_stranger(desk, "once", name, "good", code=0)
         assert job["result"] == "All of it." and tries == ["1", "2"], (name, job, tries)
     _, job, tries = ask_stranger(desk, "once", "unknown", code=0)

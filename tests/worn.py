@@ -61,7 +61,7 @@ def third_start_serves(h, env, failpoint):
     stuck = expect(h.run("jobs", "--stuck", env=server.env), 0).out
     assert "aetheris resume p" in stuck and "worn_out" in stuck, stuck
     shown = expect(h.run("job", "p", env=server.env), 0)
-    assert "worn_out" in shown.err and "aetheris resume p" in shown.err, shown
+    assert "worn_out" in shown.out and "aetheris resume p" in shown.out, shown
     said = expect(h.run("run", "agents.yaml", "poison", "--job-id", "p", env=server.env), 4).err
     assert "worn_out" in said and "aetheris resume p" in said, said
     expect(server.stop(), 0)

@@ -142,7 +142,7 @@ std::vector<std::string> call_lines(const Value& call) {
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
   if (const std::string_view said = call.text("said"); !said.empty()) {
-    lines.push_back("said: " + cut(safe(said), kArgumentsShown));
+    lines.push_back("error: " + cut(safe(said), kArgumentsShown));
   }
   if (call["external_key"].is_string()) {
     lines.push_back("external key: " + safe(call.text("external_key")));
@@ -261,11 +261,22 @@ std::string waits_text(const Value& job) {
   return text;
 }
 
-void say_commands(const std::vector<std::string>& commands, Terminal& terminal) {
-  for (std::size_t i = 0; i < commands.size(); ++i) {
-    terminal.note((i == 0 ? "answer: " : "    or: ") + terminal.err()(Tint::bold, commands[i]));
+// Writes lines to one of the two streams.
+struct Writer {
+  Terminal& terminal;
+  Stream stream;
+
+  void line(const std::string& text) const {
+    if (stream == Stream::err) return terminal.note(text);
+    terminal.print(text + "\n");
   }
-}
+  const Paint& paint() const { return stream == Stream::err ? terminal.err() : terminal.out(); }
+  void commands(const std::vector<std::string>& all) const {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      line((i == 0 ? "answer: " : "    or: ") + paint()(Tint::bold, all[i]));
+    }
+  }
+};
 
 bool asks_people(const Value& job) {
   return job["waits"].is_array() &&
@@ -314,39 +325,45 @@ std::string retry_text(const Value& job, const std::string& store_flag) {
   return mendable ? retry_command_text(job.text("id"), "", store_flag) : "";
 }
 
-void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal) {
+std::string failure_text(const Value& error) {
+  const std::string_view summary = error.text("summary");
+  const std::string what = safe(summary.empty() ? error.text("message") : summary, true);
+  return (error["node_id"].is_string() ? " at " : ": ") + what + " [" + safe(error.text("code")) +
+         "]";
+}
+
+void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal, Stream stream) {
+  const Writer to{terminal, stream};
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));
   if (job["unattended"].is_object()) {
-    terminal.note("nobody runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
-    say_commands(commands_of(job["unattended"]["commands"], store_flag(store)), terminal);
+    to.line("nobody runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
+    to.commands(commands_of(job["unattended"]["commands"], store_flag(store)));
   }
   if (const std::string settling = settling_text(job); !settling.empty()) {
-    terminal.note("job " + safe(id) + " has calls in doubt" + settling);
+    to.line("job " + safe(id) + " has calls in doubt" + settling);
   }
   if (status != "waiting" && status != "parked") return;
-  terminal.note("job " + safe(id) + " is " + terminal.err()(status_tint(status), status) +
-                waits_text(job));
+  to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) + waits_text(job));
   if (job["parked"].is_object()) {
-    terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
-                  safe(job["parked"].text("until")) + lacking_text(job["budget"]));
+    to.line("parked: " + safe(job["parked"].text("reason")) + ", until " +
+            safe(job["parked"].text("until")) + lacking_text(job["budget"]));
     if (job["parked"].text("until") == "version") {
-      terminal.note("a process whose file says `versions: { execution: " +
-                    safe(job.text("execution_version")) + " }` for the agent " +
-                    safe(job.text("agent")) + " goes on with it; `aetheris plan " + safe(id) +
-                    " FILE" + store_flag(store) + "` gives it another plan, `aetheris cancel " +
-                    safe(id) + store_flag(store) + "` ends it");
+      to.line("a process whose file says `versions: { execution: " +
+              safe(job.text("execution_version")) + " }` for the agent " + safe(job.text("agent")) +
+              " goes on with it; `aetheris plan " + safe(id) + " FILE" + store_flag(store) +
+              "` gives it another plan, `aetheris cancel " + safe(id) + store_flag(store) +
+              "` ends it");
     }
   }
   if (store.kind == app::StoreUrl::Kind::memory) {
-    terminal.note(
+    to.line(
         "the store was in memory, and is gone with this process: nobody can answer; use one in a "
         "file (--store sqlite:PATH)");
     return;
   }
   if (asks_people(job)) {
-    terminal.note("see:    " +
-                  terminal.err()(Tint::bold, "aetheris approvals" + store_flag(store)));
+    to.line("see:    " + to.paint()(Tint::bold, "aetheris approvals" + store_flag(store)));
   }
   auto all = answers(job, store);
   const std::string_view until = job["parked"].text("until");
@@ -356,12 +373,12 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
       job["parked"]["command"].is_string()) {
     all = {{safe(job["parked"].text("command")) + store_flag(store)}};
   }
-  for (const std::vector<std::string>& commands : all) say_commands(commands, terminal);
+  for (const std::vector<std::string>& commands : all) to.commands(commands);
   const auto doubts =
       job["in_doubt"].is_array() ? job["in_doubt"].items() : std::span<const Value>();
   const bool asks =
       std::ranges::any_of(doubts, [](const Value& doubt) { return doubt["commands"].size() > 0; });
-  if (asks && !all.empty()) terminal.note(std::string(kResultBelongs));
+  if (asks && !all.empty()) to.line(std::string(kResultBelongs));
 }
 
 }  // namespace ae::cli

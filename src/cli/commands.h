@@ -111,10 +111,14 @@ std::string noted_text(const Value& doubt);
 // the same command run twice makes one job: "a" → "a-retry-1" → "a-retry-2".
 std::string retry_command_text(std::string_view id, std::string_view file,
                                const std::string& store_flag);
+// What follows "failed" of a job's error: " at node trip (tool get_trip): http.url: .args.id is null [request_invalid]".
+std::string failure_text(const Value& error);
 // The command that retries a failed job, if its error may be temporary or can be fixed; else "".
 std::string retry_text(const Value& job, const std::string& store_flag);
-// A blocked job in words: what it waits for and the commands that answer it.
-void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal);
+// A blocked job in words: what it waits for and the commands that answer it. On stdout only where that is the answer.
+enum class Stream { out, err };
+void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal,
+                 Stream stream = Stream::err);
 // A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.
 std::string shown_value(const Value& value);
 

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -12,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/trace_text.h"
 #include "core/json.h"
+#include "core/time.h"
 #include "engine/budget.h"
 
 namespace ae::cli {
@@ -53,12 +56,12 @@ bool is_terminal_event(std::string_view type) {
   return type == "job_completed" || type == "job_failed" || type == "job_cancelled";
 }
 
-// "2025-01-02T03:04:05.123456Z" → "2025-01-02 03:04:05"
+// "2025-01-02T03:04:05.123456Z" → "2025-01-02 03:04:05Z"
 std::string short_time(std::string_view instant) {
   if (instant.size() < 19) return safe(instant);
   std::string text(instant.substr(0, 19));
   text[10] = ' ';
-  return text;
+  return text + "Z";
 }
 
 std::string labels_text(const Value& labels) {
@@ -245,6 +248,45 @@ std::string stuck_text(const Value& job, const std::string& flag) {
 
 }  // namespace
 
+namespace {
+
+constexpr std::size_t kErrorsShown = 20;  // failed jobs of a list whose state is read
+
+// From creation to the end, of a job that has ended.
+std::string lasted(const Value& job) {
+  const std::string_view status = job.text("status");
+  if (status != "completed" && status != "failed" && status != "cancelled") return "";
+  const auto from = instant_from_text(job.text("created_at"));
+  const auto to = instant_from_text(job.text("updated_at"));
+  return from && to ? duration_shown(*to - *from) : "";
+}
+
+// "http_404: node trip (tool get_trip): …" of the first failed jobs of a list, by id: a list itself has no errors.
+std::map<std::string, std::string, std::less<>> errors_of(const Value& jobs,
+                                                          const Options& options) {
+  std::map<std::string, std::string, std::less<>> errors;
+  const auto store = store_of(options);
+  std::unique_ptr<app::Door> door;
+  for (const Value& job : jobs.items()) {
+    if (job.text("status") != "failed" || errors.size() == kErrorsShown) continue;
+    if (!door) {
+      auto opened = store ? open(*store, {}) : std::unexpected(store.error());
+      if (!opened) return errors;
+      door = *std::move(opened);
+    }
+    const std::string id(job.text("id"));
+    const auto whole = get(*door, {"api", "jobs", id}, {});
+    if (!whole) continue;
+    const Value& error = (*whole)["error"];
+    const std::string_view summary = error.text("summary");
+    errors[id] =
+        safe(error.text("code")) + ": " + safe(summary.empty() ? error.text("message") : summary);
+  }
+  return errors;
+}
+
+}  // namespace
+
 int jobs_command(const Options& options, Terminal& terminal) {
   Value none = Value::object({{"jobs", Value::array({})}, {"next_cursor", Value()}});
   auto page = [&]() -> Result<Value> {
@@ -294,14 +336,23 @@ int jobs_command(const Options& options, Terminal& terminal) {
     }
     return kDone;
   }
-  Table table({"ID", "STATUS", "AGENT", "CREATED", "LABELS"});
+  const auto errors = errors_of((*page)["jobs"], options);
+  std::vector<std::string> head{"ID", "STATUS", "AGENT", "CREATED", "DURATION", "LABELS"};
+  if (!errors.empty()) head.emplace_back("ERROR");
+  Table table(std::move(head));
   for (const Value& job : (*page)["jobs"].items()) {
     const std::string status(job.text("status"));
-    table.row({{std::string(job.text("id"))},
-               {status, status_tint(status)},
-               {std::string(job.text("agent"))},
-               {short_time(job.text("created_at"))},
-               {labels_text(job["labels"])}});
+    const auto error = errors.find(job.text("id"));
+    std::vector<Table::Cell> cells{{std::string(job.text("id"))},
+                                   {status, status_tint(status)},
+                                   {std::string(job.text("agent"))},
+                                   {short_time(job.text("created_at"))},
+                                   {lasted(job)},
+                                   {labels_text(job["labels"])}};
+    if (!errors.empty()) {
+      cells.push_back({error == errors.end() ? std::string() : error->second, Tint::bad});
+    }
+    table.row(std::move(cells));
   }
   terminal.print(table.text(terminal.out(), terminal.width()));
   if ((*page)["next_cursor"].is_string()) {
@@ -414,16 +465,22 @@ int job_command(const Options& options, Terminal& terminal) {
   value_line("input", (*job)["input"]);
   value_line("result", (*job)["result"]);
   if ((*job)["error"].is_object()) {
-    line("error", paint(Tint::bad, safe((*job)["error"].text("code"))) + ": " +
-                      safe((*job)["error"].text("message")));
-    line("again", retry_text(*job, store_flag(*store)));
+    const Value& error = (*job)["error"];
+    const std::string_view summary = error.text("summary");
+    line("error", paint(Tint::bad, safe(error.text("code"))) + ": " +
+                      safe(summary.empty() ? error.text("message") : summary));
+    if (status == "failed") {
+      line("details",
+           "aetheris trace " + quoted(std::string(job->text("id"))) + store_flag(*store));
+    }
+    line("retry", retry_text(*job, store_flag(*store)));
   }
   for (const std::string& doubt : doubts_of_end(*job, *store)) {
     line(doubt.starts_with(' ') ? "" : "in doubt", doubt);
   }
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
-  say_blocked(*job, *store, terminal);
+  say_blocked(*job, *store, terminal, Stream::out);
   return kDone;
 }
 
@@ -485,6 +542,7 @@ class Follow {
         continue;
       }
       lost = 0;
+      if (over_ && failed_) say_failure(*door, store);
       if (over_ || !terminal_.flush()) return {};  // or nobody reads any more
       // A process that took the store meanwhile is asked from now on: it tells at once what we would have to look for, and
       // what answers say.
@@ -505,6 +563,18 @@ class Follow {
     print_event(event, terminal_);
     after_ = static_cast<std::uint64_t>(event["seq"].as_int());
     over_ = over_ || is_terminal_event(event.text("type"));
+    failed_ = failed_ || event.text("type") == "job_failed";
+  }
+
+  // Where it failed, which the event does not say.
+  void say_failure(app::Door& door, const app::StoreUrl& store) {
+    const auto job = get(door, {"api", "jobs", options_.id}, {});
+    if (!job || !(*job)["error"].is_object()) return;
+    terminal_.note("job " + safe(options_.id) + " " + terminal_.err()(Tint::bad, "failed") +
+                   failure_text((*job)["error"]));
+    terminal_.note(
+        "Details: " +
+        terminal_.err()(Tint::bold, "aetheris trace " + quoted(options_.id) + store_flag(store)));
   }
 
   // A page of events; did any come?
@@ -565,7 +635,7 @@ class Follow {
   const Options& options_;
   Terminal& terminal_;
   std::uint64_t after_;
-  bool over_ = false;
+  bool over_ = false, failed_ = false;
   std::map<std::string, std::size_t> told_;  // bytes of what was said, by call and try
 };
 
@@ -620,6 +690,7 @@ int trace_command(const Options& options, Terminal& terminal) {
   terminal.print(
       trace_text(*trace, {.paint = terminal.out(),
                           .width = terminal.width() == 0 ? std::size_t{100} : terminal.width(),
+                          .verbose = options.verbose,
                           .store_flag = store ? store_flag(*store) : std::string()}));
   return kDone;
 }

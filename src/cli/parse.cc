@@ -339,8 +339,10 @@ class Grammar {
                        "of effects, with their kind");
     events->add_option("--type", options_.event_type, "only events of this type");
 
-    positional(command("trace", "show what a job did, step by step", "aetheris trace holiday"),
-               "ID", options_.id, "the job");
+    CLI::App* trace =
+        command("trace", "show what a job did, step by step", "aetheris trace holiday");
+    positional(trace, "ID", options_.id, "the job");
+    trace->add_flag("-v,--verbose", options_.verbose, "with call ids and idempotency keys");
 
     CLI::App* replay = command("replay", "show a job's state as it was; touches nothing",
                                "aetheris replay holiday --at 5");

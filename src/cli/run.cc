@@ -364,7 +364,9 @@ void Run::tell(const Event& event) {
       return;
     case EventType::node_finished: {
       const auto started = nodes_.find(node);
-      const bool item = started != nodes_.end() && started->second.step != step;
+      // Of a node that began before this process came, only its parts were seen to begin.
+      const bool seen = steps_.contains(step) || calls_.contains(step);
+      const bool item = seen && started != nodes_.end() && started->second.step != step;
       const auto begun = steps_.find(step);
       const std::string took =
           begun == steps_.end() ? "" : duration_text(event.created_at - begun->second);
@@ -376,7 +378,8 @@ void Run::tell(const Event& event) {
       }
       if (item && !wishes_.verbose && !turns_.contains(node)) return;
       if (p["skipped"] == Value(true)) return step_line(Tint::dim, "-", node, "skipped");
-      return step_line(Tint::good, "✓", node, item ? part + ", " + took : took);
+      return step_line(Tint::good, "✓", node,
+                       part + (part.empty() || took.empty() ? "" : ", ") + took);
     }
     case EventType::plan_generated:
       if (!p["task_graph"]["nodes"].is_array()) return;

@@ -280,10 +280,11 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     terminal.print(shown_value(job["result"]));
   }
   if (status == "failed") {
-    terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") + ": " +
-                  safe(job["error"].text("code")) + ": " +
-                  safe(job["error"].text("message"), true));
+    terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") +
+                  failure_text(job["error"]));
     if (wish.store.kind != app::StoreUrl::Kind::memory) {
+      terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
+                                                                 store_flag(wish.store)));
       terminal.note(
           "After fixing the cause, run: " +
           terminal.err()(Tint::bold, retry_command_text(id, wish.file, store_flag(wish.store))));

@@ -51,19 +51,7 @@ std::span<const Value> list(const Value& value) {
   return value.is_array() ? value.items() : std::span<const Value>();
 }
 
-std::string span_text(Duration duration) {
-  const std::int64_t us = std::max<std::int64_t>(duration.count(), 0);
-  const auto tenths = [](std::int64_t whole, std::int64_t tenth, const char* unit) {
-    return std::to_string(whole) + "." + std::to_string(tenth) + unit;
-  };
-  if (us < 10'000) return tenths(us / 1'000, us / 100 % 10, " ms");
-  if (us < 10'000'000) return std::to_string(us / 1'000) + " ms";
-  const std::int64_t s = us / 1'000'000;
-  if (s < 600) return tenths(s, us / 100'000 % 10, " s");
-  if (s < 7'200) return std::to_string(s / 60) + " min";
-  if (s < 172'800) return std::to_string(s / 3'600) + " h";
-  return std::to_string(s / 86'400) + " d";
-}
+std::string span_text(Duration duration) { return duration_shown(duration); }
 
 std::string span_text(const Value& us) {
   return us.is_integer() ? span_text(Duration(us.as_int())) : std::string();
@@ -121,6 +109,9 @@ class Trace {
     tool_width_ = std::min(tool_width_, kToolMax);
     has_tools_ = tool_width_ > 0 && style.width >= 72;
     has_bar_ = end_ > begin_ && style.width >= 96;
+    const auto attempts = list(trace["attempts"]);
+    lost_ = std::ranges::any_of(
+        attempts, [](const Value& attempt) { return attempt.text("ended") == "lost"; });
   }
 
   std::string text() {
@@ -156,7 +147,7 @@ class Trace {
     if (node["turn_call"].is_integer()) {
       return "[" + std::to_string(node["turn_call"].as_int()) + "]";
     }
-    if (node["turn"].is_integer()) return "turn " + std::to_string(node["turn"].as_int());
+    if (node["turn"].is_integer()) return "turn " + std::to_string(node["turn"].as_int() + 1);
     return std::string(node.text("node_id"));
   }
 
@@ -198,7 +189,7 @@ class Trace {
       put(Line().add(Tint::dim, "  trace " + std::string(id)));
     }
     const auto attempts = list(trace_["attempts"]);
-    if (attempts.size() > 1) {
+    if (lost_) {
       for (std::size_t i = 0; i < attempts.size(); ++i) {
         const Value& one = attempts[i];
         const std::string ended(one.text("ended", "running"));
@@ -245,17 +236,20 @@ class Trace {
       std::ranges::replace(what, '_', ' ');
       put(Line()
               .add(Tint::warn, "  drift  ")
-              .add((one["tool"].is_string() ? std::string(one.text("tool")) + ": " : "") + what +
-                   " " + shown("from") + " is " + shown("to"))
-              .add(Tint::dim, " from event " + std::to_string(natural(one["seq"])) + " on"));
+              .add((one["tool"].is_string() ? "tool \"" + std::string(one.text("tool")) + "\" "
+                                            : std::string()) +
+                   "changed during this job: " + what + " " + shown("from") + " → " + shown("to"))
+              .add(Tint::dim, " (event " + std::to_string(natural(one["seq"])) + ")"));
     }
   }
 
   void foot() {
     if (const Value& error = trace_["error"]; error.is_object()) {
-      wrapped("", std::string(error.text("code")), error.text("message"));
+      const std::string_view summary = error.text("summary");
+      wrapped("", std::string(error.text("code")),
+              summary.empty() ? error.text("message") : summary);
       if (const std::string again = retry_text(trace_, ""); !again.empty()) {
-        command("", "again:  ", again);
+        command("", "retry with: ", again);
       }
     } else if (trace_.text("status") == "completed") {
       put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
@@ -352,7 +346,7 @@ class Trace {
     return waits.empty() ? std::string(node.text("kind")) : std::string(waits[0].text("wait_type"));
   }
 
-  static std::string word_of(const Value& node, const std::string& status) {
+  std::string word_of(const Value& node, const std::string& status) const {
     std::string word = why_of(node, status);
     const bool part = node["item"].is_integer() || node["turn"].is_integer();
     if (part || !node["dropped_by"].is_integer()) return word;
@@ -361,11 +355,22 @@ class Trace {
     return word += std::to_string(natural(node["dropped_by"]));
   }
 
+  // Recorded by an attempt before the last one that was lost: what a timer or an approval suspends loses nothing.
+  bool replayed(const Value& node) const {
+    if (node["replayed"] != Value(true)) return false;
+    bool after = false;
+    for (const Value& attempt : list(trace_["attempts"])) {
+      after = after || attempt.text("attempt_id") == node.text("executed_by");
+      if (after && attempt.text("ended") == "lost") return true;
+    }
+    return false;
+  }
+
   // Why a step is not simply done.
-  static std::string why_of(const Value& node, const std::string& status) {
-    if (node["imported"] == Value(true)) return "taken over";
-    if (status == "done") return node["replayed"] == Value(true) ? "read back" : "";
-    if (status == "in_doubt") return "in doubt";
+  std::string why_of(const Value& node, const std::string& status) const {
+    if (node["imported"] == Value(true)) return "imported";
+    if (status == "done") return replayed(node) ? "replayed" : "";
+    if (status == "in_doubt") return "outcome unknown";
     if (status == "not_run") return "not run";
     if (node["items"].size() > 0 && status == "running") {
       std::size_t done = 0;
@@ -423,16 +428,19 @@ class Trace {
     for (const Value& change : list(node["changes"])) this->change(change, trunk);
     story(node, trunk);
     for (const Value& wait : list(node["waits"])) this->wait(node, wait, trunk);
-    for (const Value& probe : list(node["probes"])) beside(probe, "asked: ", trunk);
+    for (const Value& probe : list(node["probes"])) beside(probe, "probe: ", trunk);
     if (node["compensation"].is_object()) beside(node["compensation"], "undo: ", trunk);
     if (status == "failed" && node["error"].is_object()) {
       const std::string code(node["error"].text("code"));
       const auto all = list(node["tries"]);
       // What a try was told stands beside it; more than that is said once, here or at the foot.
       const Value& heard = all.empty() ? Value() : all.back()["error"];
-      const bool said =
-          heard.text("code") == code && (heard.text("message") == node["error"].text("message") ||
-                                         trace_["error"] == node["error"]);
+      const Value& end = trace_["error"];
+      const bool at_foot = end.text("code") == code &&
+                           end.text("message") == node["error"].text("message") &&
+                           (heard.text("code") == code || !end.text("summary").empty());
+      const bool said = at_foot || (heard.text("code") == code &&
+                                    heard.text("message") == node["error"].text("message"));
       if (!said) wrapped(trunk, code, node["error"].text("message"));
     }
   }
@@ -498,16 +506,26 @@ class Trace {
     const Value& effect = node["effect"];
     const std::string world(node.text("world"));
     Line line;
-    line.add(Tint::dim, trunk + std::string(effect.text("effect_class")) + ", the world is ");
-    line.add(world == "unknown"   ? Tint::bad
-             : world == "changed" ? Tint::none
-                                  : Tint::dim,
-             world == "unknown" ? "unknown" : world);
-    line.add(Tint::dim, ", call " + std::string(effect.text("invocation_id")) + ", key " +
-                            std::string(effect.text("idempotency_key").substr(0, kKeyShown)) +
-                            (effect["external_id"].is_string()
-                                 ? ", there it is " + std::string(effect.text("external_id"))
-                                 : std::string()));
+    const std::string kind(effect.text("effect_class"));
+    if (kind == "read") {
+      line.add(Tint::dim, trunk + "effect: read");
+    } else {
+      line.add(Tint::dim, trunk + kind + " · ");
+      line.add(world == "unknown"   ? Tint::bad
+               : world == "changed" ? Tint::none
+                                    : Tint::dim,
+               world == "unknown"     ? "outcome unknown"
+               : world == "changed"   ? "effect applied"
+               : world == "unchanged" ? "no effect"
+                                      : world);
+    }
+    if (effect["external_id"].is_string()) {
+      line.add(Tint::dim, " · external id: " + std::string(effect.text("external_id")));
+    }
+    if (style_.verbose) {
+      line.add(Tint::dim, " · call " + std::string(effect.text("invocation_id")) + " · key " +
+                              std::string(effect.text("idempotency_key").substr(0, kKeyShown)));
+    }
     put(line);
   }
 
@@ -537,7 +555,7 @@ class Trace {
   // Which attempt it was, when there were several.
   std::string attempt_of(std::string_view id) const {
     const auto attempts = list(trace_["attempts"]);
-    if (attempts.size() < 2) return {};
+    if (!lost_) return {};
     for (std::size_t i = 0; i < attempts.size(); ++i) {
       if (attempts[i].text("attempt_id") == id) return ", attempt " + std::to_string(i + 1);
     }
@@ -557,16 +575,21 @@ class Trace {
         line.add(Tint::dim, " at " + clock_text(one["progress"].text("at")));
       }
     } else {
-      line.add(good ? Tint::good : doubtful ? Tint::warn : Tint::bad, outcome);
-      if (outcome == "failure" && one["definite"] != Value(true)) line.add(" (not for sure)");
+      line.add(good       ? Tint::good
+               : doubtful ? Tint::warn
+                          : Tint::bad,
+               outcome == "unknown" ? "outcome unknown" : outcome);
+      if (outcome == "failure" && one["definite"] != Value(true)) {
+        line.add(" (may have taken effect)");
+      }
     }
     if (one["error"].is_object() && !one["error"].text("code").empty()) {
-      line.add("  " + std::string(one["error"].text("code")));
+      line.add("  error: " + std::string(one["error"].text("code")));
       if (!one["error"].text("message").empty()) {
         line.add(": " + std::string(one["error"].text("message")));
       }
     }
-    if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  caught up from the record");
+    if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  recovered from its record");
     const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
     line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
     put(line);
@@ -587,8 +610,8 @@ class Trace {
       line.add("  ").add(tint, verdict);
     }
     if (verdict == "mismatch") {
-      line.add(Tint::dim, "  " + std::string(detail.text("expected")) + " was recorded, " +
-                              std::string(detail.text("observed")) + " is there now");
+      line.add(Tint::dim, "  recorded " + std::string(detail.text("expected")) + ", now " +
+                              std::string(detail.text("observed")));
     }
     if (!detail.text("reason").empty()) {
       line.add(Tint::dim, "  " + std::string(detail.text("reason")));
@@ -600,7 +623,7 @@ class Trace {
     const std::string_view kind = decision.text("kind");
     if (kind == "confirmation" && decision.text("state") == "requested") {
       return detail(trunk, Tint::warn,
-                    "a person is asked whether what it changed is well as it is");
+                    "confirmation requested: is the changed resource as it should be?");
     }
     const std::string by(decision.text("by"));
     const std::string reason(decision.text("reason"));
@@ -612,13 +635,12 @@ class Trace {
       const auto at = instant(decision["at"]);
       const auto next = instant(decision["not_before"]);
       const std::string pause = at && next ? " after " + span_text(*next - *at) : "";
-      return detail(trunk, Tint::dim,
-                    "↻ again" + pause + (reason.empty() ? "" : ", because of " + reason));
+      return detail(trunk, Tint::dim, "↻ retry" + pause + (reason.empty() ? "" : ": " + reason));
     }
     if (kind == "tool_choice") return choice(decision["payload"], trunk);
-    std::string text = (by.empty() ? std::string("decided") : by + " said") + ": " +
-                       std::string(decision.text("state", kind));
-    if (!reason.empty()) text += ", \"" + reason + "\"";
+    std::string text = decided(kind, decision.text("state", kind));
+    if (!by.empty()) text += " by " + by;
+    if (!reason.empty()) text += ": \"" + reason + "\"";
     detail(trunk, Tint::accent, text);
     if (decision.text("state") != "edited") return;
     // What was sent in the place of what was asked for. Never cut: it is what the answer was.
@@ -626,13 +648,20 @@ class Trace {
             safe_json(canonical(decision["payload"]["arguments"])) + "\n";
   }
 
+  // "approval requested", "approved", "resolved as happened"
+  static std::string decided(std::string_view kind, std::string_view state) {
+    const std::string word(state);
+    if (kind == "in_doubt") return "resolved as " + word;
+    return state == "requested" || state == "checked" ? std::string(kind) + " " + word : word;
+  }
+
   // What a model chose in a turn. Of turns that are not shown, only what is not plain.
   void choice(const Value& said, const std::string& trunk) {
     const std::size_t turn = natural(said["turn"]);
-    const std::string head = "turn " + std::to_string(turn);
+    const std::string head = "turn " + std::to_string(turn + 1);
     if (said["repair"].is_string()) {
       return detail(trunk, Tint::warn,
-                    head + ": its answer is sent back: " + std::string(said.text("repair")));
+                    head + ": answer rejected: " + std::string(said.text("repair")));
     }
     std::string names;
     bool refused = false;
@@ -670,7 +699,7 @@ class Trace {
       const std::string reason(wait.text("reason"));
       const bool undo = node.text("role") == "compensation";
       detail(trunk, Tint::warn,
-             std::string(undo ? "not known to be undone" : "nobody knows whether it happened") +
+             std::string(undo ? "not known to be undone" : "call outcome unknown") +
                  (reason.empty() ? "" : " (" + reason + ")"));
       const std::string resolve = "aetheris resolve " + id + " " + key.substr(8, kKeyShown);
       command(trunk, "answer: ", resolve + " happened '{}'");
@@ -681,11 +710,11 @@ class Trace {
       return detail(trunk, Tint::warn, "until " + std::string(wait.text("due_at")));
     }
     const std::string approval(wait.text("approval")), channel(wait.text("channel"));
-    std::string text = "waits for a " + type;
+    std::string text = "waiting for ";
     if (key.starts_with("approval/")) {
-      text += " who approves its call";
+      text += "approval of its call";
     } else {
-      text += channel.empty() ? " with the key " + key : " on the channel " + channel;
+      text += type + (channel.empty() ? " with key " + key : " on channel " + channel);
     }
     text += " since " + clock_text(wait.text("opened_at"));
     if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
@@ -710,6 +739,7 @@ class Trace {
   Instant begin_, end_;
   std::size_t name_width_ = 8, tool_width_ = 0;
   bool has_tools_ = false, has_bar_ = false;
+  bool lost_ = false;  // an attempt ended without a release: its process died, or lost its claim
   std::string out_;
 };
 
@@ -717,6 +747,20 @@ class Trace {
 
 std::string trace_text(const Value& trace, const TraceStyle& style) {
   return Trace(trace, style).text();
+}
+
+std::string duration_shown(Duration duration) {
+  const std::int64_t us = std::max<std::int64_t>(duration.count(), 0);
+  const auto tenths = [](std::int64_t whole, std::int64_t tenth, const char* unit) {
+    return std::to_string(whole) + "." + std::to_string(tenth) + unit;
+  };
+  if (us < 10'000) return tenths(us / 1'000, us / 100 % 10, " ms");
+  if (us < 10'000'000) return std::to_string(us / 1'000) + " ms";
+  const std::int64_t s = us / 1'000'000;
+  if (s < 600) return tenths(s, us / 100'000 % 10, " s");
+  if (s < 7'200) return std::to_string(s / 60) + " min";
+  if (s < 172'800) return std::to_string(s / 3'600) + " h";
+  return std::to_string(s / 86'400) + " d";
 }
 
 }  // namespace ae::cli

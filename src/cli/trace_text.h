@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/text.h"
+#include "core/time.h"
 #include "core/value.h"
 
 namespace ae::cli {
@@ -14,9 +15,13 @@ namespace ae::cli {
 struct TraceStyle {
   Paint paint = Paint(false);
   std::size_t width = 100;  // nothing is longer, but words that cannot be cut
+  bool verbose = false;     // with call ids and keys
   std::string store_flag;   // goes with the commands that it prints
 };
 
 std::string trace_text(const Value& trace, const TraceStyle& style);
+
+// "12 ms", "3.4 s", "5 min"
+std::string duration_shown(Duration duration);
 
 }  // namespace ae::cli

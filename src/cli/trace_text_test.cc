@@ -90,8 +90,11 @@ AE_TEST("cli/a trace says where a tool or a model has drifted") {
                             .with("drift", Value::array({one("pay", "tool_version", "v1", "v2"),
                                                          one("pay", "result_schema", {}, digest)}));
   const std::string text = trace_text(drifted, {});
-  EXPECT_NE(text.find("drift  pay: tool version v1 is v2 from event 12 on\n"), text.npos) << text;
-  EXPECT_NE(text.find("drift  pay: result schema none is aaaa"), text.npos) << text;
+  EXPECT_NE(
+      text.find("drift  tool \"pay\" changed during this job: tool version v1 → v2 (event 12)\n"),
+      text.npos)
+      << text;
+  EXPECT_NE(text.find("changed during this job: result schema none → aaaa"), text.npos) << text;
   EXPECT_EQ(text.find(digest), text.npos) << "as short as other hashes";
   EXPECT_EQ(trace_text(trace("trace_completed"), {}).find("drift"), std::string::npos);
 }
@@ -178,10 +181,10 @@ AE_TEST("cli/a trace says what a model chose, what was refused, and which answer
     {"kind":"tool_choice","seq":8,"payload":{"turn":30,"of":"x","calls":[{"id":"3","name":"look"}]}}]}]})");
   ASSERT_TRUE(shown);
   const std::string text = trace_text(*shown, {});
-  EXPECT_NE(text.find("turn 0 calls look, pay (refused: not_offered)\n"), text.npos) << text;
-  EXPECT_NE(text.find("turn 1: its answer is sent back: no JSON\n"), text.npos) << text;
-  EXPECT_NE(text.find("turn 2 calls no tool\n"), text.npos) << text;
-  EXPECT_EQ(text.find("turn 30"), text.npos) << text;
+  EXPECT_NE(text.find("turn 1 calls look, pay (refused: not_offered)\n"), text.npos) << text;
+  EXPECT_NE(text.find("turn 2: answer rejected: no JSON\n"), text.npos) << text;
+  EXPECT_NE(text.find("turn 3 calls no tool\n"), text.npos) << text;
+  EXPECT_EQ(text.find("turn 31"), text.npos) << text;
   EXPECT_EQ(text.find("tool_choice"), text.npos) << text;
 }
 
@@ -194,6 +197,61 @@ AE_TEST("cli/a call that a person resolved took until then, whenever the job wen
   const std::string text = trace_text(*shown, {});
   EXPECT_NE(text.find(" 5000 ms"), text.npos) << text;
   EXPECT_EQ(text.find("2 d"), text.npos) << text;
+}
+
+AE_TEST("cli/a trace shows attempts and what was replayed only when one was lost") {
+  const auto of = [](const char* ended) {
+    return object(R"({"id":"j","agent":"a","status":"completed","nodes":[
+      {"node_id":"n","tool":"t","status":"done","replayed":true,"executed_by":"one","tries":[
+        {"try":1,"outcome":"failure","definite":true,"attempt":"one"}]}]})")
+        .with("attempts",
+              Value::array({Value::object({{"attempt_id", "one"}, {"ended", ended}}),
+                            Value::object({{"attempt_id", "two"}, {"ended", "completed"}})}));
+  };
+  for (const char* ended : {"waiting", "released", "parked"}) {
+    const std::string text = trace_text(of(ended), {});
+    EXPECT_EQ(text.find("attempt"), text.npos) << text;
+    EXPECT_EQ(text.find("replayed"), text.npos) << text;
+  }
+  const std::string text = trace_text(of("lost"), {});
+  EXPECT_NE(text.find("  attempt 1  "), text.npos) << text;
+  EXPECT_NE(text.find(", attempt 1\n"), text.npos) << text;
+  EXPECT_NE(text.find("replayed"), text.npos) << text;
+}
+
+AE_TEST("cli/a trace hides call ids and keys unless it is verbose") {
+  const Value shown = object(R"({"id":"j","status":"completed","nodes":[
+    {"node_id":"n","tool":"t","status":"done","world":"changed","effect":{"effect_class":"idempotent",
+     "invocation_id":"0123456789abcdef","idempotency_key":"fedcba9876543210","external_id":"re_1"}}]})");
+  const std::string text = trace_text(shown, {});
+  EXPECT_NE(text.find("idempotent · effect applied · external id: re_1\n"), text.npos) << text;
+  const std::string all = trace_text(shown, {.verbose = true});
+  EXPECT_NE(all.find("re_1 · call 0123456789abcdef · key fedcba987654\n"), all.npos) << all;
+}
+
+AE_TEST("cli/a trace says decisions with who made them") {
+  const Value shown =
+      object(R"({"id":"j","status":"running","nodes":[{"node_id":"n","status":"running",
+    "decisions":[{"kind":"approval","state":"requested","seq":1},
+      {"kind":"approval","state":"approved","by":"cli:ada","reason":"as agreed","seq":2},
+      {"kind":"in_doubt","state":"not_happened","by":"probe","seq":3}]}]})");
+  const std::string text = trace_text(shown, {});
+  EXPECT_NE(text.find("approval requested\n"), text.npos) << text;
+  EXPECT_NE(text.find("approved by cli:ada: \"as agreed\"\n"), text.npos) << text;
+  EXPECT_NE(text.find("resolved as not_happened by probe\n"), text.npos) << text;
+}
+
+AE_TEST("cli/a trace ends with where the job failed, once") {
+  const Value shown = object(R"({"id":"j","status":"failed",
+    "error":{"code":"expression_failed","message":"at /id: null","node_id":"n",
+             "summary":"node n (tool t): args.id: .input.id is null"},
+    "nodes":[{"node_id":"n","tool":"t","status":"failed",
+              "error":{"code":"expression_failed","message":"at /id: null","field":"args.id"}}]})");
+  const std::string text = trace_text(shown, {});
+  EXPECT_NE(text.find("\nexpression_failed: node n (tool t): args.id: .input.id is null\n"),
+            text.npos)
+      << text;
+  EXPECT_EQ(text.find("at /id"), text.npos) << text;
 }
 
 }  // namespace

@@ -88,6 +88,14 @@ Result<Value> Expr::eval(const ExprScope& scope, const ExprLimits& limits) const
   return value;
 }
 
+std::string Expr::text() const {
+  AE_CHECK(program_ != nullptr);
+  const std::string& source = program_->source;
+  const std::size_t begin = source.find_first_not_of(" \t\n");
+  if (begin == source.npos) return {};
+  return source.substr(begin, source.find_last_not_of(" \t\n") + 1 - begin);
+}
+
 const ExprRoots& Expr::roots() const {
   AE_CHECK(program_ != nullptr);
   return program_->roots;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -74,6 +75,9 @@ struct ExprRoots {
   std::map<std::string, std::set<std::string>, std::less<>> members;  // every X of `.ROOT.X`
 };
 
+// `args` and the pointer /rows/0/id: args.rows[0].id
+std::string field_at(std::string field, std::string_view pointer);
+
 class Expr {
  public:
   // `source` without the `${ }`. Fails with plan_invalid; the message names line and column within the source
@@ -81,6 +85,7 @@ class Expr {
   static Result<Expr> parse(std::string_view source, const ExprLimits& limits = {});
   Result<Value> eval(const ExprScope& scope, const ExprLimits& limits = {}) const;
   const ExprRoots& roots() const;
+  std::string text() const;  // its source, without blanks around it
 
  private:
   friend class Template;  // gives all its expressions one budget
@@ -109,6 +114,16 @@ class Template {
   Result<Value> eval(const ExprScope& scope, const ExprLimits& limits = {}) const;
   const ExprRoots& roots() const;
   bool is_constant() const;
+
+  // Where an evaluation fails: the string (JSON pointer) and the expression in it; "" = not in one expression.
+  struct Failure {
+    std::string pointer, expression;
+    bool gives_null = false;  // the expression gives null inside a longer string
+    Error error;              // as eval returns it
+    // "args.id: .input.id is null" of a template that is the value of `field`.
+    std::string text(const std::string& field) const;
+  };
+  std::optional<Failure> failure(const ExprScope& scope, const ExprLimits& limits = {}) const;
 
   // The parts of one string template (for URLs, headers and argv, where each value is encoded on its own).
   static Result<std::vector<Part>> parts(std::string_view text, const ExprLimits& limits = {});

@@ -97,6 +97,32 @@ void merge(const ExprRoots& from, ExprRoots& into) {
 
 }  // namespace
 
+std::string field_at(std::string field, std::string_view pointer) {
+  while (!pointer.empty()) {
+    pointer.remove_prefix(1);
+    const std::size_t end = std::min(pointer.find('/'), pointer.size());
+    const std::string_view token = pointer.substr(0, end);
+    const bool digits = token.find_first_not_of("0123456789") == token.npos;
+    if (digits && !token.empty()) {
+      field.append("[").append(token).append("]");
+    } else {
+      field.append(".").append(token);
+    }
+    pointer.remove_prefix(end);
+  }
+  return field;
+}
+
+std::string Template::Failure::text(const std::string& field) const {
+  std::string text = field_at(field, pointer) + ": ";
+  if (gives_null) return text + expression + " is null";
+  std::string_view message = error.message;
+  const std::string where = "at " + pointer + ": ";
+  if (!pointer.empty() && message.starts_with(where)) message.remove_prefix(where.size());
+  if (!expression.empty()) text += expression + ": ";
+  return text.append(message);
+}
+
 // Builds nodes; keeps the pointer to where it is.
 class Template::Compiler {
  public:
@@ -219,6 +245,14 @@ class Template::Filler {
   Filler(const ExprScope& scope, const ExprLimits& limits)
       : scope_(scope), limits_(limits), fuel_(limits.fuel) {}
 
+  // Where it failed. REQUIRES: run has.
+  Failure failure(Error error) const {
+    return {.pointer = pointer_,
+            .expression = culprit_ == nullptr ? "" : culprit_->text(),
+            .gives_null = gives_null_,
+            .error = std::move(error)};
+  }
+
   Result<Value> run(const Node& root) {
     Value out;
     const bool filled = fill(root, out);
@@ -247,7 +281,10 @@ class Template::Filler {
 
   bool evaluate(const Expr& expression, Value& out) {
     auto value = expr::run(*expression.program_, scope_, limits_, fuel_);
-    if (!value) return failed(std::move(value).error());
+    if (!value) {
+      culprit_ = &expression;
+      return failed(std::move(value).error());
+    }
     out = std::move(*value);
     return true;
   }
@@ -267,6 +304,8 @@ class Template::Filler {
       Value value;
       if (!evaluate(std::get<Expr>(part), value)) return false;
       if (value.is_null()) {
+        culprit_ = &std::get<Expr>(part);
+        gives_null_ = true;
         return failed(
             {Code::expression_failed,
              "an expression inside a longer string gives null; say what to write instead: "
@@ -328,6 +367,8 @@ class Template::Filler {
   std::size_t fuel_;
   Error error_;
   std::string pointer_;
+  const Expr* culprit_ = nullptr;
+  bool gives_null_ = false;
 };
 
 std::vector<Template::Fault> Template::compile(const Value& source, Template& out,
@@ -358,6 +399,17 @@ Result<Value> Template::eval(const ExprScope& scope, const ExprLimits& limits) c
                                              std::to_string(limits.depth_max) + " levels");
   }
   return value;
+}
+
+std::optional<Template::Failure> Template::failure(const ExprScope& scope,
+                                                   const ExprLimits& limits) const {
+  AE_CHECK(root_ != nullptr);
+  Filler filler(scope, limits);
+  auto value = filler.run(*root_);
+  if (!value) return filler.failure(std::move(value).error());
+  auto whole = eval(scope, limits);
+  if (whole) return std::nullopt;
+  return Failure{.pointer = {}, .expression = {}, .error = std::move(whole).error()};
 }
 
 const ExprRoots& Template::roots() const {

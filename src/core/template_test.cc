@@ -56,6 +56,25 @@ AE_TEST("core/template/null in a longer string is a failure") {
       << got;
 }
 
+AE_TEST("core/template/a failure names the string and the expression in it") {
+  const auto failed = [](const Value& source) {
+    const auto compiled = Template::compile(source);
+    EXPECT_TRUE(compiled);
+    const auto failure = compiled->failure(Scope());
+    EXPECT_TRUE(failure);
+    EXPECT_EQ(failure->error.message, compiled->eval(Scope()).error().message) << "as eval fails";
+    return failure->text("args");
+  };
+  EXPECT_EQ(failed(json(R"({"a":["x",{"b":"n ${ .input.none }"}]})")),
+            "args.a[1].b: .input.none is null");
+  EXPECT_EQ(failed("${ .input.id.x }"),
+            "args: .input.id.x: line 1, column 11: cannot look up `x` in a number");
+  EXPECT_EQ(
+      failed(json(R"({"a":{"b":"${ .input.id + .input.name }"}})")),
+      "args.a.b: .input.id + .input.name: line 1, column 12: cannot add a number and a string");
+  EXPECT_FALSE(Template::compile("${ .input.id }")->failure(Scope()));
+}
+
 AE_TEST("core/template/two dollars write the opening of an expression") {
   EXPECT_EQ(filled("$${ .input.id }"), R"("${ .input.id }")");
   EXPECT_EQ(filled("a $${b} ${ .input.id } $$$ $"), R"("a ${b} 7 $$$ $")");

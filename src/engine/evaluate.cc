@@ -1,6 +1,8 @@
 // The roots of expressions, and the rules for what may come out.
 #include "engine/evaluate.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "engine/loop.h"
@@ -21,6 +23,14 @@ class PlanScope : public ExprScope {
         work_(work),
         as_(map.as),
         item_(&state.steps[map.index].map->over.items()[index]),
+        index_(static_cast<std::int64_t>(index)) {}
+
+  // Of an item of a map that has ended.
+  PlanScope(const State& state, const Node& map, const Value* item, std::uint32_t index)
+      : state_(state),
+        work_(nullptr),
+        as_(map.as),
+        item_(item),
         index_(static_cast<std::int64_t>(index)) {}
 
   const Value* root(std::string_view name) const override {
@@ -221,6 +231,152 @@ Result<Value> output_of(const State& state, Work* work) {
     }
   }
   return Value::object(std::move(members));
+}
+
+// ---------------------------------------------------------------- what failed
+
+namespace {
+
+// Of a string that is exactly one `${ }`: what stands in it.
+std::string sole_expression(const Value& source) {
+  if (!source.is_string()) return {};
+  const auto parts = Template::parts(source.as_string());
+  if (!parts || parts->size() != 1) return {};
+  const auto* expression = std::get_if<Expr>(&parts->front());
+  return expression == nullptr ? std::string() : expression->text();
+}
+
+FailedField failed(std::string field, std::string expression, bool gives_null = false) {
+  return {.field = std::move(field), .expression = std::move(expression), .gives_null = gives_null};
+}
+
+std::optional<FailedField> failed_in(const Template& source, const std::string& field,
+                                     const ExprScope& scope) {
+  auto failure = source.failure(scope);
+  if (!failure) return std::nullopt;
+  return failed(field_at(field, failure->pointer), failure->expression, failure->gives_null);
+}
+
+const Value& at_pointer(const Value& value, std::string_view pointer) {
+  const Value* at = &value;
+  static const Value kNone{};
+  while (!pointer.empty()) {
+    pointer.remove_prefix(1);
+    const std::size_t end = std::min(pointer.find('/'), pointer.size());
+    const std::string token(pointer.substr(0, end));
+    if (at->is_object()) {
+      at = &(*at)[token];
+    } else if (at->is_array() && !token.empty() && token.size() < 7 &&
+               token.find_first_not_of("0123456789") == token.npos &&
+               std::stoul(token) < at->size()) {
+      at = &at->items()[std::stoul(token)];
+    } else {
+      return kNone;
+    }
+    pointer.remove_prefix(end);
+  }
+  return *at;
+}
+
+// The messages of a model node are written as `system` and `prompt`, or as a list.
+FailedField named_as_written(FailedField found, const Value& messages) {
+  const std::span<const Value> items =
+      messages.is_array() ? messages.items() : std::span<const Value>();
+  const bool short_form = !items.empty() && items.size() <= 2 &&
+                          items.back().text("role") == "user" &&
+                          (items.size() == 1 || items.front().text("role") == "system");
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::string head = "args.messages[" + std::to_string(i) + "].content";
+    if (!found.field.starts_with(head)) continue;
+    found.field.replace(0, short_form ? head.size() : std::string_view("args.").size(),
+                        !short_form             ? ""
+                        : i + 1 == items.size() ? "prompt"
+                                                : "system");
+    return found;
+  }
+  if (found.field.starts_with("args.")) found.field.erase(0, std::string_view("args.").size());
+  return found;
+}
+
+std::optional<FailedField> failed_arguments(const State& state, const Node& node,
+                                            const Value& written, const ExprScope& scope) {
+  if (!node.has_args) return std::nullopt;
+  const ToolPolicy& tool = state.plan->tools[node.tool];
+  if (auto found = failed_in(node.args, "args", scope)) {
+    return tool.is_model() ? named_as_written(*std::move(found), written["messages"]) : found;
+  }
+  if (tool.is_model() || !tool.args_schema) return std::nullopt;
+  const auto args = node.args.eval(scope);
+  if (!args) return std::nullopt;
+  const auto faults = tool.args_schema->validate(*args);
+  if (faults.empty()) return std::nullopt;
+  const std::string& pointer = faults.front().instance_path;
+  return failed(field_at("args", pointer), sole_expression(at_pointer(written, pointer)));
+}
+
+std::optional<FailedField> failed_wait(const State& state, const Node& node, const Value& written,
+                                       std::string_view code) {
+  const PlanScope scope(state, nullptr);
+  const auto look = [&](const std::optional<Template>& source, const char* name,
+                        bool fits) -> std::optional<FailedField> {
+    if (!source) return std::nullopt;
+    const std::string field = std::string("wait.") + name;
+    if (auto found = failed_in(*source, field, scope)) return found;
+    if (fits) return std::nullopt;
+    return failed(field, sole_expression(written["wait"][name]));
+  };
+  const bool reused = code == code_name(Code::correlation_key_reused);
+  const bool has_due = node.wait_for || node.wait_until;
+  if (auto found = look(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
+    return found;
+  if (auto found =
+          look(node.wait_channel, "channel", node.wait_channel && channel_of(state, node))) {
+    return found;
+  }
+  const bool due = has_due && due_of(state, node, state.updated_at);
+  if (auto found = look(node.wait_for, "for", due)) return found;
+  return look(node.wait_until, "until", due);
+}
+
+}  // namespace
+
+std::optional<FailedField> failed_field_of(const State& state, const Step& step,
+                                           std::string_view code) {
+  const Node& node = state.node_of(step);
+  if (step.role != Role::node || step.turn != kNoTurn) return std::nullopt;
+  const Value& written = state.plan->task_graph["nodes"].items()[node.index];
+  if (step.item != kNoItem) {
+    const auto over = over_of(state, node);
+    if (!over || step.item >= over->size()) return std::nullopt;
+    const PlanScope scope(state, node, &over->items()[step.item], step.item);
+    return failed_arguments(state, node, written["do"]["args"], scope);
+  }
+  const PlanScope scope(state, nullptr);
+  if (node.when && !step.branch) return failed_in(*node.when, "when", scope);
+  switch (node.kind) {
+    case NodeKind::wait:
+      return failed_wait(state, node, written, code);
+    case NodeKind::map: {
+      if (auto found = failed_in(node.over, "map", scope)) return found;
+      if (over_of(state, node)) return std::nullopt;
+      return failed("map", sole_expression(written["over"]));
+    }
+    case NodeKind::loop:
+    case NodeKind::planner:
+      if (node.loop->system) {
+        if (auto found = failed_in(*node.loop->system, "system", scope)) return found;
+      }
+      return failed_in(node.loop->prompt, "prompt", scope);
+    case NodeKind::tool:
+    case NodeKind::llm:
+      return failed_arguments(state, node, written["args"], scope);
+  }
+  return std::nullopt;
+}
+
+std::optional<FailedField> failed_output_of(const State& state) {
+  if (!state.plan->output) return std::nullopt;
+  return failed_in(*state.plan->output, "output", PlanScope(state, nullptr));
 }
 
 }  // namespace ae::engine

@@ -5,6 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "core/error.h"
 #include "engine/state.h"
@@ -46,5 +49,16 @@ Result<std::string> channel_of(const State& state, const Node& node, Work* work 
 Result<Instant> due_of(const State& state, const Node& node, Instant now, Work* work = nullptr);
 // The result of a job whose nodes are all done.
 Result<Value> output_of(const State& state, Work* work = nullptr);
+
+// What of a node could not be evaluated, in the words of an agents file.
+struct FailedField {
+  std::string field;        // when, args.id, wait.key, map, prompt, output.x
+  std::string expression;   // without `${ }`; "" = the field holds several, or none
+  bool gives_null = false;  // it is null where a text is needed
+};
+// Of a step that failed with `code`: evaluates its expressions again. nullopt: they do not fail so.
+std::optional<FailedField> failed_field_of(const State& state, const Step& step,
+                                           std::string_view code);
+std::optional<FailedField> failed_output_of(const State& state);
 
 }  // namespace ae::engine

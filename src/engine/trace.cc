@@ -13,6 +13,7 @@
 #include "core/trace_context.h"
 #include "engine/drift.h"
 #include "engine/effects.h"
+#include "engine/failure_place.h"
 #include "engine/trace_record.h"
 #include "engine/view.h"
 #include "engine/view_values.h"
@@ -54,6 +55,7 @@ class Tracer {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>>
       calls_;                                                          // by loop and turn
   std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;  // by what they are about
+  std::size_t located_ = kStepsLocated;  // failed steps whose field is yet to be found
   std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0,
                 refused_ = 0;
 };
@@ -362,7 +364,7 @@ Value Tracer::node_view(const Step& step) {
                         {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
                         {"duration_us", between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
-                        {"error", error_of(step, span)},
+                        {"error", step_error_view(s_, step, error_of(step, span), located_)},
                         {"executed_by", or_null(span.finished_by)},
                         {"finished_at", or_null(finished_at)},
                         {"imported", step.imported != nullptr},

@@ -14,6 +14,7 @@
 #include "core/json.h"
 #include "core/trace_context.h"
 #include "engine/confirm.h"
+#include "engine/failure_place.h"
 #include "engine/view_values.h"
 
 namespace ae::engine {
@@ -596,11 +597,20 @@ Value ending_view(const State& state) {
 }
 
 Value error_view(const State& state) {
-  if (state.error) return failure_view(state.error);
+  if (state.error) return job_error_view(state);
   if (state.status != JobStatus::cancelled || !state.ending) return {};
-  const std::string& reason = state.ending->message;
-  return Value::object(
-      {{"code", "cancelled"}, {"message", reason.empty() ? "the job was cancelled" : reason}});
+  const std::string reason =
+      state.ending->message.empty() ? "the job was cancelled" : state.ending->message;
+  return Value::object({{"code", "cancelled"},
+                        {"expression", Value()},
+                        {"field", Value()},
+                        {"item", Value()},
+                        {"message", reason},
+                        {"model", Value()},
+                        {"node_id", Value()},
+                        {"summary", reason},
+                        {"tool", Value()},
+                        {"turn", Value()}});
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
 // Steps that could have been undone before the job ended and were not.
 std::vector<std::uint32_t> not_undone(const State& state);
 
-// {id, agent, status, input, result, error{code,message}, waiting{wait_type, correlation_key, expires_at, due_at,
+// {id, agent, status, input, result, error{code, message, node_id, item, turn, tool, model, field, expression, summary}, waiting{wait_type, correlation_key, expires_at, due_at,
 //  node_id, command}, waits[], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id, item,
 //  arguments, try, reason, since, resolvable_at, noted{resolution, by, at, note, result}}], parked{reason, until, since, command},
 //  ending{kind, code, message, node_id}, attempt, attempt_id, deadline, not_before, next_due, created_at, updated_at,

@@ -132,7 +132,10 @@ AE_TEST("job_view/a job that is being cancelled says so") {
   EXPECT_EQ(view["ending"]["kind"], "cancelled");
   const Value end = job_view(job.ok("a").state);
   EXPECT_TRUE(end["ending"].is_null());
-  EXPECT_EQ(end["error"], json("{'code':'cancelled','message':'enough'}"));
+  EXPECT_EQ(
+      end["error"],
+      json("{'code':'cancelled','expression':null,'field':null,'item':null,'message':'enough',"
+           "'model':null,'node_id':null,'summary':'enough','tool':null,'turn':null}"));
 }
 
 AE_TEST("job_view/before its plan, a job has a page too") {

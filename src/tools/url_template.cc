@@ -143,11 +143,10 @@ Result<std::string> UrlTemplate::render(const ExprScope& scope) const {
 }
 
 Result<std::string> text_in_place(const Expr& expression, const ExprScope& scope) {
-  AE_ASSIGN(const Value value, expression.eval(scope));
-  if (value.is_null()) {
-    return fail(Code::expression_failed, "an expression inside a longer text gave null");
-  }
-  return value.is_string() ? value.as_string() : canonical(value);
+  auto value = expression.eval(scope);
+  if (!value) return std::unexpected(std::move(value).error().in(expression.text()));
+  if (value->is_null()) return fail(Code::expression_failed, expression.text() + " is null");
+  return value->is_string() ? value->as_string() : canonical(*value);
 }
 
 }  // namespace ae::tools

@@ -203,11 +203,12 @@ class CallScope final : public ExprScope {
 };
 
 Result<std::string> text_of(const Expr& expression, const ExprScope& scope) {
-  AE_ASSIGN(const Value value, expression.eval(scope));
-  if (value.is_null()) return fail(Code::expression_failed, "the value is null");
-  std::string text = value.is_string() ? value.as_string() : canonical(value);
+  auto value = expression.eval(scope);
+  if (!value) return std::unexpected(std::move(value).error().in(expression.text()));
+  if (value->is_null()) return fail(Code::expression_failed, expression.text() + " is null");
+  std::string text = value->is_string() ? value->as_string() : canonical(*value);
   if (text.find('\0') != std::string::npos) {
-    return fail(Code::input_invalid, "the value holds a NUL, which no program can be given");
+    return fail(Code::input_invalid, expression.text() + " holds a NUL character");
   }
   return text;
 }

@@ -147,6 +147,17 @@ class CallScope final : public ExprScope {
   Value call_;
 };
 
+constexpr std::size_t kTargetShown = 120;  // bytes
+
+// "GET example.com/orders/7": without scheme and query. It is cut after it is scrubbed, so that no part of a secret is left.
+std::string target_of(const HttpCall& http, const std::vector<UsedSecret>& used) {
+  std::string_view url = http.url;
+  if (const std::size_t scheme = url.find("://"); scheme != url.npos) url.remove_prefix(scheme + 3);
+  const std::string shown = scrub(url.substr(0, url.find('?')), used);
+  const bool whole = shown.size() <= kTargetShown;
+  return http.method + " " + shown.substr(0, kTargetShown) + (whole ? "" : "…");
+}
+
 bool is_json_type(std::string_view type) {
   const std::string_view media = type.substr(0, type.find_first_of("; \t"));
   constexpr std::string_view kSuffix = "+json";
@@ -310,7 +321,13 @@ Status HttpTool::read_rules(const Value& definition) {
 
 Result<std::string> HttpTool::make_body(const ExprScope& scope, const Call& call) const {
   if (!body_) return canonical(call.args);
-  AE_ASSIGN(const Value value, body_->eval(scope));
+  auto filled = body_->eval(scope);
+  if (!filled) {
+    Error error = std::move(filled).error();
+    if (const auto failure = body_->failure(scope)) error.message = failure->text("http.body");
+    return std::unexpected(std::move(error));
+  }
+  const Value value = *std::move(filled);
   // A text under another type than JSON is the body itself: a form, a line of CSV.
   if (value.is_string() && !body_is_json_) return value.as_string();
   return canonical(value);
@@ -320,7 +337,9 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
   const CallScope scope(call);
   HttpCall& http = request.http;
   http.method = method_;
-  AE_ASSIGN(http.url, url_.render(scope));
+  auto url = url_.render(scope);
+  if (!url) return std::unexpected(std::move(url).error().in("http.url"));
+  http.url = *std::move(url);
   http.headers = {{"Idempotency-Key", call.external_key.text},
                   {"X-Aetheris-Execution-Key", call.key.text},
                   {"X-Aetheris-Invocation-Id", call.invocation.text},
@@ -335,8 +354,10 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
     std::string value;
     for (const Template::Part& part : header.value) {
       if (const auto* expression = std::get_if<Expr>(&part)) {
-        AE_ASSIGN(const std::string text, text_in_place(*expression, scope));
-        value += text;
+        auto text = text_in_place(*expression, scope);
+        if (!text)
+          return std::unexpected(std::move(text).error().in("http.headers." + header.name));
+        value += *text;
       } else {
         AE_ASSIGN(const Secret text,
                   replace_secrets(std::get<std::string>(part), secrets, request.used));
@@ -394,6 +415,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   }
   HttpRules rules = rules_;
   rules.json_only = stream != nullptr;  // its answer is one of a protocol, however it comes
+  if (!stream) rules.target = target_of(request.http, request.used);
   const auto id = needs_.client.start(
       std::move(request.http),
       [calls = calls_, key, rules = std::move(rules), stream, done = std::move(done),

@@ -83,6 +83,11 @@ Value post_tool(const RawHttpServer& server) {
   return Value::object({{"method", "POST"}, {"url", server.url("/charges")}});
 }
 
+// As messages show it.
+std::string shown_target(const RawHttpServer& server, const std::string& path) {
+  return "127.0.0.1:" + std::to_string(server.port()) + path;
+}
+
 // ---- what is sent
 
 AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who it is") {
@@ -174,8 +179,47 @@ AE_TEST("http tool/values in a URL: numbers and objects as JSON, null is an erro
   EXPECT_EQ(server.requests()[0].target(), "/v1.5-%5Btrue%5D?c=2");
   const Outcome outcome = bench.call(tool, a_call());
   EXPECT_EQ(outcome.error_code, "request_invalid");
+  EXPECT_EQ(outcome.error_message, "http.url: .args.a is null");
   EXPECT_TRUE(outcome.definite);
   EXPECT_EQ(server.arrivals(), 1);
+}
+
+AE_TEST("http tool/a request that cannot be made names the field and the expression") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  const auto message = [&](const char* key, Value value) {
+    const Outcome outcome = bench.call(post_tool(server).with(key, std::move(value)), a_call());
+    EXPECT_EQ(outcome.error_code, "request_invalid");
+    return outcome.error_message;
+  };
+  EXPECT_EQ(message("url", server.url("/x?q=${ .args.q }")), "http.url: .args.q is null");
+  EXPECT_EQ(message("headers", Value::object({{"X-Id", "n ${ .args.id }"}})),
+            "http.headers.X-Id: .args.id is null");
+  EXPECT_EQ(message("body", Value::object({{"a", Value::array({"n ${ .args.n }"})}})),
+            "http.body.a[0]: .args.n is null");
+  EXPECT_TRUE(message("url", server.url("/${ .args.q + 1 | .x }"))
+                  .starts_with("http.url: .args.q + 1 | .x: "));
+  EXPECT_TRUE(message("body", Value::object({{"a", "${ .args.n + 1 | .x }"}}))
+                  .starts_with("http.body.a: .args.n + 1 | .x: "));
+}
+
+AE_TEST("http tool/a failed call names method, host and path, no query and no secret") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(404, "no", "text/plain")));
+  Bench bench;
+  const Value tool =
+      Value::object({{"url", server.url("/trips/${ .args.id }?token=${ .args.token }")},
+                     {"headers", Value::object({{"X-Key", "secret:TOKEN"}})}});
+  const auto message = [&](const char* id) {
+    return bench.call(tool, a_call(Value::object({{"id", id}, {"token", "query"}})), true)
+        .error_message;
+  };
+  EXPECT_EQ(message("a b"), "GET " + shown_target(server, "/trips/a%20b") + " answered 404: no");
+  const std::string secret = message("s3cr3t-canary");
+  EXPECT_EQ(secret.find("s3cr3t"), secret.npos) << secret;
+  EXPECT_EQ(secret.find("query"), secret.npos) << secret;
+  const std::string longest = message(std::string(5'000, 'x').c_str());
+  EXPECT_LT(longest.size(), 200u) << longest;
+  EXPECT_NE(longest.find("… answered 404"), longest.npos) << longest;
 }
 
 AE_TEST("http tool/an argument cannot leave its place in the path") {
@@ -677,7 +721,8 @@ AE_TEST("http tool/what the server said is shown in an error, bounded and harmle
       RawHttpServer::always(raw_answer(422, "no\n\x1b]0;x\x07" + std::string(5000, 'y'), "a/b")));
   Bench bench;
   const Outcome outcome = bench.call(post_tool(server), a_call());
-  EXPECT_TRUE(outcome.error_message.starts_with("the server answered 422: no\\n\\x1b]0;x\\x07yyy"))
+  EXPECT_TRUE(outcome.error_message.starts_with("POST " + shown_target(server, "/charges") +
+                                                " answered 422: no\\n\\x1b]0;x\\x07yyy"))
       << outcome.error_message;
   EXPECT_LT(outcome.error_message.size(), 400u);
 }
@@ -686,9 +731,13 @@ AE_TEST("http tool/an error that has a message shows it, without the JSON around
   const auto shown = [](std::string body, const char* type = "application/problem+json") {
     RawHttpServer server(RawHttpServer::always(raw_answer(422, std::move(body), type)));
     Bench bench;
-    return bench.call(post_tool(server), a_call()).error_message;
+    const std::string said = bench.call(post_tool(server), a_call()).error_message;
+    const std::string target = shown_target(server, "/charges");
+    const std::size_t at = said.find(target);
+    return at == said.npos ? said
+                           : said.substr(0, at) + "HOST/charges" + said.substr(at + target.size());
   };
-  const std::string before = "the server answered 422: ";
+  const std::string before = "POST HOST/charges answered 422: ";
   EXPECT_EQ(shown(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");
   EXPECT_EQ(shown(R"({"error":{"message":""}})"), before + R"({"error":{"message":""}})");
   EXPECT_EQ(shown(R"({"error":"no"})"), before + R"({"error":"no"})");

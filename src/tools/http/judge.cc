@@ -194,7 +194,8 @@ Outcome by_status(const HttpAnswer& answer, const HttpRules& rules,
   const bool declared = std::ranges::count(rules.definite_failures, status) > 0;
   const bool definite = declared || nothing;
   const bool retryable = status == 429 || (status >= 400 && !nothing);
-  std::string message = "the server answered " + std::to_string(status);
+  const std::string who = rules.target.empty() ? "the server" : rules.target;
+  std::string message = who + " answered " + std::to_string(status);
   if (const std::string said = said_in(answer, used); !said.empty()) message += ": " + said;
   Outcome outcome = ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite,
                           retryable, "http_" + std::to_string(status), std::move(message));
@@ -204,8 +205,10 @@ Outcome by_status(const HttpAnswer& answer, const HttpRules& rules,
 
 Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
                  const std::vector<UsedSecret>& used) {
+  const std::string lead = rules.target.empty() ? "" : rules.target + ": ";
   const auto refused = [&](const char* code, bool retryable) {
-    return ended(OutcomeKind::failure, true, retryable, code, timeless(scrub(answer.error, used)));
+    return ended(OutcomeKind::failure, true, retryable, code,
+                 lead + timeless(scrub(answer.error, used)));
   };
   switch (answer.phase) {
     case HttpPhase::invalid:
@@ -225,7 +228,7 @@ Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
   }
   // We stopped reading; the server had said all that counts.
   if (answer.too_large) return by_status(answer, rules, used);
-  const std::string why = timeless(scrub(answer.error, used));
+  const std::string why = lead + timeless(scrub(answer.error, used));
   if (answer.timed_out) return ended(OutcomeKind::timeout, false, true, "timeout", why);
   return ended(OutcomeKind::unknown, false, true, answer.cancelled ? "abandoned" : "reset", why);
 }

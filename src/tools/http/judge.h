@@ -34,6 +34,7 @@ struct HttpRules {
   bool big_integers_as_strings = false;
   bool json_only = false;  // whoever answers with anything else is somebody else
   std::size_t output_max = kOutputMax;
+  std::string target;  // "GET example.com/orders/7", for messages; "" = they name none
 };
 
 // REQUIRES: the answer was read with answer_max >= output_max; with secrets also >= kScrubWindow, or the shown head
