@@ -63,6 +63,13 @@ int approvals_command(const Options& options, Terminal& terminal);
 Result<app::StoreUrl> store_of(const Options& options);
 // " --store URL" when it is not the default, for commands that we tell people to type.
 std::string store_flag(const app::StoreUrl& store);
+// What is asked, of an item of GET /api/approvals: its id, then the call with all that it would send; several lines.
+std::string approval_text(const Value& asked);
+// Can this command put a question to its user? stdin and stderr are terminals, and the output is not JSON.
+bool can_prompt(const Terminal& terminal);
+enum class PromptAnswer { yes, no, interrupted };
+// Shows one item of GET /api/approvals and reads a line: `y` or `yes` is yes, Ctrl-C is interrupted.
+PromptAnswer prompt_approval(const Value& asked, Terminal& terminal);
 // A JSON value from the command line: text, @FILE or @- . Fails with input_invalid, usage.
 Result<Value> json_argument(const std::string& text, const std::string& name);
 // A number as one, anything else as it stands: who takes it says what is wrong with it.
