@@ -352,7 +352,9 @@ Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose)
     if (owner) return owner;
     if (purpose != Purpose::make && store.kind == StoreUrl::Kind::sqlite && !exists(store.path)) {
       AE_TRY(look_for_rollback(store));
-      return fail(Code::not_found, "there is no store at " + store.path + " yet");
+      return fail(Code::not_found, store.found
+                                       ? "there is no store in this folder or a parent (.aetheris)"
+                                       : "there is no store at " + store.path);
     }
     SiteOptions options{.store = store};
     options.create = purpose == Purpose::make;

@@ -32,7 +32,7 @@ Result<Value> get(app::Door& door, api::Path path, api::QueryPairs query) {
   return std::move(response.body);
 }
 
-// A door to look through; a store that is not there yet holds no job.
+// To a store that exists; without one a job is not found either.
 Result<std::unique_ptr<app::Door>> open(const app::StoreUrl& store, const std::string& id) {
   auto door = app::Door::open(store, app::Purpose::read);
   if (!door && door.error().code == Code::not_found && !id.empty()) {
@@ -183,10 +183,6 @@ int approvals_command(const Options& options, Terminal& terminal) {
   if (!store) return terminal.fail_with(store.error());
   auto page = [&]() -> Result<Value> {
     auto door = open(*store, {});
-    if (!door && door.error().code == Code::not_found) {
-      terminal.note("there is no store at " + safe(store->text()) + " yet");
-      return Value::object({{"approvals", Value::array({})}, {"next_cursor", Value()}});
-    }
     if (!door) return std::unexpected(door.error());
     return full_page(**door, {"api", "approvals"},
                      {{"limit", options.limit}, {"cursor", options.cursor}}, "approvals",
@@ -252,14 +248,9 @@ std::string stuck_text(const Value& job, const std::string& flag) {
 }  // namespace
 
 int jobs_command(const Options& options, Terminal& terminal) {
-  Value none = Value::object({{"jobs", Value::array({})}, {"next_cursor", Value()}});
   auto page = [&]() -> Result<Value> {
     AE_ASSIGN(const app::StoreUrl store, store_of(options));
     auto door = open(store, {});
-    if (!door && door.error().code == Code::not_found) {
-      terminal.note("there is no store at " + safe(store.text()) + " yet");
-      return none;
-    }
     if (!door) return std::unexpected(door.error());
     api::QueryPairs query{{"status", options.status},
                           {"agent", options.agent},

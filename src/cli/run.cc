@@ -270,11 +270,16 @@ void Run::on_events(const JobId& job, const std::vector<Event>& events) {
 }
 
 void Run::on_event_of_another(const JobId& job, const Event& event) {
+  const std::string which = (handed_.contains(job) ? "job " : "recovered job ") + job.text;
   switch (event.type) {
+    case EventType::job_created:
+      handed_.insert(job);
+      return;
     case EventType::job_running:
       blocked_.erase(job);
       if (recovered_.insert(job).second && (terminal_.shows_progress() || wishes_.verbose)) {
-        terminal_.note("recovering job " + job.text);
+        terminal_.note(handed_.contains(job) ? "running job " + job.text + " for another command"
+                                             : "recovering job " + job.text);
       }
       return;
     case EventType::job_waiting:
@@ -286,7 +291,7 @@ void Run::on_event_of_another(const JobId& job, const Event& event) {
     case EventType::job_cancelled: {
       const std::string how(event_name(event).substr(4));
       const std::size_t unknown = event.payload["in_doubt"].size();
-      terminal_.note("recovered job " + job.text + ": " + terminal_.err()(status_tint(how), how) +
+      terminal_.note(which + ": " + terminal_.err()(status_tint(how), how) +
                      (unknown == 0
                           ? ""
                           : "; the outcome of " + std::to_string(unknown) +
@@ -330,7 +335,8 @@ void Run::say_rest(const JobId& job) {
     const std::string status(engine::to_text(read->state.status));
     const bool more = all.size() > 1 || all[0].size() > 1;
     terminal_.note(
-        "recovered job " + job.text + " is " + terminal_.err()(status_tint(status), status) +
+        (handed_.contains(job) ? "job " : "recovered job ") + job.text + " is " +
+        terminal_.err()(status_tint(status), status) +
         "; answer: " + terminal_.err()(Tint::bold, all[0][0]) +
         (more ? " (other answers: aetheris job " + job.text + store_flag(wishes_.store) + ")"
               : ""));

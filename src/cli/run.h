@@ -77,6 +77,7 @@ class Run final : public runtime::RuntimeObserver {
   std::optional<async::TimerId> timer_;
   std::set<JobId> cannot_;     // jobs that this process cannot run
   std::set<JobId> recovered_;  // others that moved while we were here
+  std::set<JobId> handed_;     // … that other commands created here
   std::set<JobId> blocked_;    // of them: waiting or parked, not told yet
   std::size_t saying_ = 0;     // reads of blocked ones under way
 

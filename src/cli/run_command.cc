@@ -87,9 +87,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   } else if (options.job_id.empty()) {
     return fail(Code::usage, options.file + " has several agents: name one of " + names);
   }
-  if (options.has_input) {
-    AE_ASSIGN(wish.input, json_argument(options.input, "--input"));
-  }
+  AE_ASSIGN(wish.input, input_of(options));
   return wish;
 }
 
@@ -577,6 +575,7 @@ Outcome run_somewhere(const Wish& wish, Options& options, const app::LoadedAgent
     auto opened = open_site(wish, options, loaded, run, wishes.descriptors, owner);
     if (opened) {
       run.attach(**opened);
+      say_created(**opened, terminal);
       return run_here(**opened, run, wish, options, loaded, terminal);
     }
     if (owner == nullptr || owners == kOwnersMax) {

@@ -178,6 +178,7 @@ Result<std::unique_ptr<app::Site>> Service::open(const app::SiteOptions& site) {
 
 void Service::attach(app::Site& site) {
   site_ = &site;
+  say_created(site, terminal_);
   site.loop().on_signals([this](int signal) { interrupted(signal); });
 }
 
