@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cli/commands.h"
 #include "core/json.h"
@@ -30,6 +31,11 @@ Result<Member> member_of(const std::string& word) {
 
 Result<std::optional<Value>> input_of(const Options& options) {
   if (!options.has_input && !options.has_message && options.pairs.empty()) return std::nullopt;
+  std::vector<Member> members;
+  for (const std::string& word : options.pairs) {
+    AE_ASSIGN(Member member, member_of(word));
+    members.push_back(std::move(member));
+  }
   Value input = Value::object({});
   if (options.has_input) {
     AE_ASSIGN(input, json_argument(options.input, "--input"));
@@ -48,9 +54,8 @@ Result<std::optional<Value>> input_of(const Options& options) {
     input = input.with(key, std::move(value));
     return {};
   };
-  for (const std::string& word : options.pairs) {
-    AE_ASSIGN(Member member, member_of(word));
-    AE_TRY(add(member.first, std::move(member.second), cut(word, kWordShown)));
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    AE_TRY(add(members[i].first, std::move(members[i].second), cut(options.pairs[i], kWordShown)));
   }
   if (options.has_message) AE_TRY(add("message", options.message, "--message"));
   return input;
