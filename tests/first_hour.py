@@ -474,7 +474,7 @@ def nothing_is_prompted_in_a_pipe_or_with_json():
 
 
 @test
-def a_job_at_the_owner_and_a_retry_prompt_too():
+def a_job_at_the_owner_prompts_too():
     with home() as h:
         (h.path / "buys.yaml").write_text(ASKS.replace("agents:", """\
   hold: { command: ["sh", "-c", "echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done"], effect: read }
@@ -488,6 +488,17 @@ agents:
         assert run.end() == 0 and lines(h, "paid") == ["paid"], run.text
         h.go()
         expect(h.end(first), 0)
+
+
+@test
+def a_retry_with_a_file_prompts_too():
+    with home() as h:
+        (h.path / "buys.yaml").write_text(ASKS.replace("amount: 5", 'amount: "${ .input.no.way | floor }"'), encoding="utf-8")
+        expect(h.run("run", "buys.yaml", "--job-id", "b"), 1)
+        run = asking(h, "retry", "b", "buys.yaml", "--job-id", "c")
+        run.until("approve now? [y/N] ")
+        run.type("y\n")
+        assert run.end() == 0 and lines(h, "paid") == ["paid"], run.text
 
 
 if __name__ == "__main__":
