@@ -9,15 +9,20 @@ count of the effects.
 import contextlib
 import http.server
 import json
+import os
+import pty
 import re
+import select
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
 
 sys.dont_write_bytecode = True
-from cli import expect, home, run_tests  # noqa: E402
+from cli import BIN, PATIENCE, expect, home, run_tests, until  # noqa: E402
 
 TESTS = []
 
@@ -471,6 +476,340 @@ def a_retry_counts_in_the_budget_and_ends_with_the_deadline():
         began = time.monotonic()
         assert "deadline_exceeded" in retries(h, "soon", upstream, 1).err
         assert len(upstream.times) == 1 and time.monotonic() - began < 20, upstream.times
+
+
+# ---------------------------------------------------------------- several commands in one folder
+
+
+@test
+def a_second_run_hands_its_job_to_the_first_and_waits():
+    with home() as h:
+        first = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+        done = expect(h.run("run", "agents.yaml", "echo", "n:=1", "--json"), 0)
+        assert done.json()["status"] == "completed" and done.json()["result"] == {"n": 1}, done
+        assert f"runs in process {first.pid}, which owns the store" in done.err, done
+        failed = expect(h.run("run", "agents.yaml", "fails", "--job-id", "f"), 1)
+        assert "no_money" in failed.err and "aetheris retry f agents.yaml" in failed.err, failed
+        asks = expect(h.run("run", "agents.yaml", "asks", "--job-id", "a"), 4)
+        assert "aetheris signal a go-a" in asks.err, asks
+        h.go()
+        assert expect(h.end(first), 0).out == "held\n"
+
+
+@test
+def when_the_first_run_is_killed_the_second_takes_over():
+    with home() as h:
+        first = h.start("run", "agents.yaml", "holds_once", "--job-id", "r")
+        h.began()
+        second = h.start("run", "agents.yaml", "sleeps", "--job-id", "s")
+        until(lambda: h.run("job", "s").code == 0)
+        third = h.start("run", "agents.yaml", "holds", "--only", "--job-id", "t")
+        h.began(2)
+        first.kill()
+        first.wait()
+        h.go()
+        assert expect(h.end(second), 0).json() == {"woke": True}
+        assert expect(h.end(third), 0).out == "held\n"
+        events = expect(h.run("events", "s", "--json"), 0).json()["events"]
+        assert [e["type"] for e in events].count("tool_invocation_started") == 1, events
+        # A call at most once is not repeated: its outcome is unknown, or its program finished and was heard.
+        assert len(lines(h, "began.txt")) <= 4, lines(h, "began.txt")
+        for job in ("r", "s", "t"):
+            expect(h.run("verify", job), 0)
+
+
+@test
+def an_effect_happens_once_when_the_owner_is_killed():
+    with home() as h:
+        (h.path / "once.yaml").write_text("""
+aetheris: 1
+tools:
+  pay: { command: ["sh", "-c", "echo paid >> paid; echo ok"], effect: at_most_once }
+  hold: { command: ["sh", "-c", "echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done"], effect: read }
+agents:
+  buys: { plan: [ { id: pay, tool: pay }, { id: h, tool: hold, needs: [pay] } ], output: "${ .steps.pay }" }
+""", encoding="utf-8")
+        first = h.start("run", "once.yaml", "--job-id", "a")
+        h.began()
+        second = h.start("run", "once.yaml")
+        h.began(2)
+        first.kill()
+        first.wait()
+        h.began(3)
+        h.go()
+        assert expect(h.end(second), 0).out == "ok\n"
+        assert lines(h, "paid") == ["paid", "paid"], "one for each job"
+        jobs = expect(h.run("jobs", "--json"), 0).json()["jobs"]
+        assert len(jobs) == 2 and {j["status"] for j in jobs} == {"completed"}, jobs
+
+
+@test
+def two_runs_that_start_at_once_both_end_well():
+    with home() as h:
+        runs = [h.start("run", "agents.yaml", "echo", f"n:={n}") for n in range(4)]
+        for n, run in enumerate(runs):
+            assert expect(h.end(run), 0).json() == {"n": n}
+        assert len(expect(h.run("jobs", "--json"), 0).json()["jobs"]) == 4
+
+
+@test
+def an_owner_that_does_not_run_the_agent_is_named():
+    with home() as h:
+        first = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+        (h.path / "trip.yaml").write_text(BROKEN, encoding="utf-8")
+        said = expect(h.run("run", "trip.yaml"), 5)
+        assert f"process {first.pid} owns the store and does not run agent \"trip\"" in said.err, said
+        text = (h.path / "agents.yaml").read_text(encoding="utf-8")
+        (h.path / "new.yaml").write_text(text.replace('code: "no_money"', 'code: "no_gold"'), encoding="utf-8")
+        said = expect(h.run("run", "new.yaml", "fails"), 5)
+        assert "runs another version of agent \"fails\"" in said.err, said
+        h.go()
+        expect(h.end(first), 0)
+        assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["r"]
+        assert "expression_failed" in expect(h.run("run", "trip.yaml"), 1).err
+
+
+@test
+def run_announces_the_older_jobs_that_it_resumes():
+    with home() as h:
+        for job in ("a", "b"):
+            expect(h.run("run", "agents.yaml", "echo", "--detach", "--job-id", job), 0)
+        said = expect(h.run("run", "agents.yaml", "echo", "--only"), 0)
+        assert "resuming" not in said.err, said
+        said = expect(h.run("run", "agents.yaml", "echo"), 0)
+        assert re.search(r"^resuming 2 unfinished jobs: (a, b|b, a); use --only to skip$", said.err, re.M), said
+        assert "resuming" not in expect(h.run("run", "agents.yaml", "echo"), 0).err
+
+
+# ---------------------------------------------------------------- where the store is
+
+
+@test
+def the_store_of_a_parent_folder_is_found():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        assert f"created store at {h.path.resolve()}/.aetheris/aetheris.db\n" in said.err, said
+        assert "created store" not in expect(h.run("run", "agents.yaml", "echo", "--job-id", "b"), 0).err
+        below = h.path / "x" / "y"
+        below.mkdir(parents=True)
+        top, h.path = h.path, below
+        try:
+            assert len(expect(h.run("jobs", "--json"), 0).json()["jobs"]) == 2
+            said = expect(h.run("run", "../../agents.yaml", "asks", "--job-id", "c"), 4)
+            assert "created store" not in said.err and "--store" not in said.err, said
+            for words in (["job", "c"], ["doctor"], ["approvals"], ["signal", "c", "go-c", "1"],
+                          ["run", "../../agents.yaml", "--job-id", "c"]):
+                expect(h.run(*words), 0)
+            assert list(below.iterdir()) == []
+            # The home folder is searched only when it is the current one.
+            said = expect(h.run("jobs", env={"HOME": str(top)}), 3)
+            assert "there is no store in this folder or a parent" in said.err, said
+        finally:
+            h.path = top
+        expect(h.run("jobs", env={"HOME": str(top)}), 0)
+
+
+@test
+def commands_that_only_read_create_no_store():
+    with home() as h:
+        for words in (["jobs"], ["jobs", "--stuck"], ["approvals"], ["job", "a"], ["events", "a"], ["trace", "a"],
+                      ["verify", "a"], ["replay", "a"], ["inspect"], ["audit"], ["keys", "list"], ["cancel", "a"],
+                      ["backup", "copy.db"], ["prune", "--older-than", "1d"]):
+            said = h.run(*words)
+            assert said.code == 3, (words, said)
+            assert expect(h.run(*words, "--json"), 3).json()["code"] == "not_found", words
+        expect(h.run("check", "agents.yaml"), 0)
+        expect(h.run("doctor"), 0)
+        assert sorted(p.name for p in h.path.iterdir()) == ["agents.yaml"]
+
+
+@test
+def a_mistyped_path_of_a_store_creates_nothing():
+    with home() as h:
+        for words in (["run", "agents.yaml", "echo"], ["serve", "agents.yaml", "--listen", "127.0.0.1:0"],
+                      ["run", "agents.yaml", "echo", "--detach"], ["migrate"], ["jobs"],
+                      ["keys", "create", "--role", "viewer"]):
+            said = expect(h.run(*words, "--store", "sqlite:dta/new/a.db"), 3)
+            assert "dta/new" in said.err, said
+        assert sorted(p.name for p in h.path.iterdir()) == ["agents.yaml"]
+
+
+@test
+def a_store_of_another_user_is_refused():
+    with home() as h:
+        if os.geteuid() != 0:
+            return  # only root can give a folder away
+        expect(h.run("run", "agents.yaml", "echo"), 0)
+        below = h.path / "x"
+        below.mkdir()
+        os.chown(h.path / ".aetheris", 12345, 12345)
+        for folder in (h.path, below):
+            for words in (["jobs"], ["run", str(h.path / "agents.yaml"), "echo"]):
+                done = subprocess.run([BIN, *words], cwd=folder, env=h.env, capture_output=True, text=True)
+                assert done.returncode == 2 and "belongs to another user (uid 12345)" in done.stderr, done
+        os.chown(h.path / ".aetheris", 0, 0)
+        # A link of another user to our own store is not followed.
+        (below / ".aetheris").symlink_to(h.path / ".aetheris")
+        os.lchown(below / ".aetheris", 12345, 12345)
+        done = subprocess.run([BIN, "jobs"], cwd=below, env=h.env, capture_output=True, text=True)
+        assert done.returncode == 2 and "belongs to another user" in done.stderr, done
+
+
+# ---------------------------------------------------------------- input
+
+
+@test
+def the_input_is_given_as_words():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "echo", "a=b=c", 'list:=[1, {"x": null}]', "empty=", "--message", "hi",
+                            "--input", '{"n": 1}', "--job-id", "i"), 0)
+        assert said.json() == {"a": "b=c", "empty": "", "list": [1, {"x": None}], "message": "hi", "n": 1}
+        expect(h.run("run", "agents.yaml", "echo", "n:=2", "--job-id", "i"), 5)
+        (h.path / "one.yaml").write_text(
+            "aetheris: 1\ntools: { echo: { native: echo, effect: read } }\n"
+            "agents: { one: { plan: [ { id: s, tool: echo, args: { x: \"${ .input }\" } } ], output: \"${ .steps.s.x }\" } }\n",
+            encoding="utf-8")
+        assert expect(h.run("run", "one.yaml", "name=Ada"), 0).json() == {"name": "Ada"}
+        assert expect(h.run("run", "one.yaml", "--message", "hello"), 0).json() == {"message": "hello"}
+        assert expect(h.run("run", "one.yaml", "--dry-run", "--json", "name=Ada"), 0).json()["input"] == {"name": "Ada"}
+        for words, named in ((["a=1", "a=2"], '"a"'), (["n:=1", "--input", '{"n":2}'], '"n"'),
+                             (["message=x", "--message", "y"], '"message"'), (["a=1", "--input", "[1]"], "--input"),
+                             (["--message", "x", "--input", "5"], "--input"), (["=x"], "KEY=VALUE"),
+                             (["a=1", "stray"], '"stray"'), (["a:={"], "a:=")):
+            said = expect(h.run("run", "agents.yaml", "echo", *words), 2)
+            assert named in said.err, (words, said)
+
+
+# ---------------------------------------------------------------- approve now?
+
+ASKS = """\
+aetheris: 1
+tools:
+  pay:
+    command: ["sh", "-c", "echo paid >> paid; echo ok"]
+    effect: at_most_once
+    approval: required
+agents:
+  buys: { plan: [ { id: pay, tool: pay, args: { amount: 5 } } ], output: "${ .steps.pay }" }
+"""
+
+
+class OnTerminal:
+    """A command whose stdin, stdout and stderr are a terminal."""
+
+    def __init__(self, h, *words, out=None):
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            os.chdir(h.path)
+            os.execve(BIN, [BIN, *words], {**h.env, "TERM": "dumb"})
+        self.text = ""
+
+    def read(self):
+        if not select.select([self.master], [], [], PATIENCE)[0]:
+            raise AssertionError("no output: " + self.text)
+        try:
+            part = os.read(self.master, 65536).decode()
+        except OSError:
+            return False
+        self.text += part
+        return part != ""
+
+    def until(self, words):
+        while words not in self.text:
+            assert self.read(), self.text
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def end(self):
+        while self.read():
+            pass
+        os.close(self.master)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def asking(h, *words):
+    (h.path / "buys.yaml").write_text(ASKS, encoding="utf-8")
+    return OnTerminal(h, *(words or ("run", "buys.yaml", "--job-id", "b")))
+
+
+@test
+def yes_at_the_prompt_approves_and_the_run_continues():
+    with home() as h:
+        run = asking(h)
+        run.until("approve now? [y/N] ")
+        assert "wants to call pay" in run.text and '"amount": 5' in run.text, run.text
+        assert lines(h, "paid") == []
+        run.type("y\n")
+        assert run.end() == 0 and run.text.rstrip().endswith("ok"), run.text
+        assert lines(h, "paid") == ["paid"]
+        events = expect(h.run("events", "b", "--json"), 0).json()["events"]
+        assert any("cli:" in json.dumps(e) and "approve" in json.dumps(e) for e in events), events
+
+
+@test
+def anything_else_at_the_prompt_leaves_the_call_pending():
+    with home() as h:
+        for answer in ("n\n", "\n", "yep\n", "\x04"):
+            run = asking(h)
+            run.until("approve now? [y/N] ")
+            run.type(answer)
+            assert run.end() == 4, run.text
+            assert "aetheris approve b." in run.text and "job b is waiting" in run.text, run.text
+        assert lines(h, "paid") == []
+        expect(h.run("approve", expect(h.run("approvals", "--json"), 0).json()["approvals"][0]["id"]), 0)
+
+
+@test
+def ctrl_c_at_the_prompt_leaves_the_call_pending():
+    with home() as h:
+        run = asking(h)
+        run.until("approve now? [y/N] ")
+        run.type("\x03")
+        assert run.end() == 128 + signal.SIGINT, run.text
+        assert "aetheris approve b." in run.text, run.text
+        assert len(expect(h.run("approvals", "--json"), 0).json()["approvals"]) == 1
+
+
+@test
+def nothing_is_prompted_in_a_pipe_or_with_json():
+    with home() as h:
+        (h.path / "buys.yaml").write_text(ASKS, encoding="utf-8")
+        said = expect(h.run("run", "buys.yaml", "--job-id", "b", stdin="y\n"), 4)
+        assert "approve now?" not in said.err and "aetheris approve b." in said.err, said
+        run = asking(h, "run", "buys.yaml", "--job-id", "b", "--json")
+        assert run.end() == 4 and "approve now?" not in run.text, run.text
+        assert lines(h, "paid") == []
+
+
+@test
+def a_job_at_the_owner_prompts_too():
+    with home() as h:
+        (h.path / "buys.yaml").write_text(ASKS.replace("agents:", """\
+  hold: { command: ["sh", "-c", "echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done"], effect: read }
+agents:
+  holds: { plan: [ { id: h, tool: hold } ] }"""), encoding="utf-8")
+        first = h.start("run", "buys.yaml", "holds")
+        h.began()
+        run = OnTerminal(h, "run", "buys.yaml", "buys", "--job-id", "b")
+        run.until("approve now? [y/N] ")
+        run.type("y\n")
+        assert run.end() == 0 and lines(h, "paid") == ["paid"], run.text
+        h.go()
+        expect(h.end(first), 0)
+
+
+@test
+def a_retry_with_a_file_prompts_too():
+    with home() as h:
+        (h.path / "buys.yaml").write_text(ASKS.replace("amount: 5", 'amount: "${ .input.no.way | floor }"'), encoding="utf-8")
+        expect(h.run("run", "buys.yaml", "--job-id", "b"), 1)
+        run = asking(h, "retry", "b", "buys.yaml", "--job-id", "c")
+        run.until("approve now? [y/N] ")
+        run.type("y\n")
+        assert run.end() == 0 and lines(h, "paid") == ["paid"], run.text
 
 
 if __name__ == "__main__":

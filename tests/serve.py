@@ -911,7 +911,7 @@ def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
         lines = [json.loads(line) for line in said.err.splitlines()]
         assert all({"ts", "level", "event", "worker"} <= set(line) for line in lines), lines
         told = [(line["event"], line.get("job"), line.get("code")) for line in lines]
-        for one in (("started", None, None), ("job_created", "a", None), ("job_completed", "a", None),
+        for one in (("store_created", None, None), ("started", None, None), ("job_created", "a", None), ("job_completed", "a", None),
                     ("job_failed", "b", "no_money"), ("request_refused", None, "not_found"), ("stopping", None, None),
                     ("stopped", None, None)):
             assert one in told, (one, told)

@@ -246,6 +246,9 @@ def a_store_that_only_moved_goes_on_and_a_false_word_is_found_out():
         backed_up(h)
         elsewhere = ("--store", f"sqlite:{h.path}/new/a.db")
         expect(h.run("backup", "last.db"), 0)
+        said = expect(h.run("restore", "last.db", *elsewhere), 3)
+        assert "there is no folder" in said.err and not (h.path / "new").exists(), said
+        (h.path / "new").mkdir()
         said = expect(h.run("restore", "last.db", "--nothing-lost", *elsewhere, "--json"), 0).json()
         assert not said["to_accept"], said
         expect(h.run("run", "agents.yaml", "--job-id", "queued", "--only", *elsewhere), 0)

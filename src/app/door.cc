@@ -301,7 +301,11 @@ std::string find_silent_owner(const StoreUrl& store) {
     if (!store::sqlite::LockFile::is_taken(lock) || find_owner(store)) return {};
     std::this_thread::sleep_for(kOwnerPoll);
   } while (std::chrono::steady_clock::now() < give_up);
-  std::ifstream file(lock);
+  return owner_name(store);
+}
+
+std::string owner_name(const StoreUrl& store) {
+  std::ifstream file(store::sqlite::lock_path(store::sqlite::full_path(store.path)));
   long pid = 0;
   return file >> pid && pid > 0 ? "process " + std::to_string(pid) : "a process";
 }
@@ -348,7 +352,9 @@ Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose)
     if (owner) return owner;
     if (purpose != Purpose::make && store.kind == StoreUrl::Kind::sqlite && !exists(store.path)) {
       AE_TRY(look_for_rollback(store));
-      return fail(Code::not_found, "there is no store at " + store.path + " yet");
+      return fail(Code::not_found, store.found
+                                       ? "there is no store in this folder or a parent (.aetheris)"
+                                       : "there is no store at " + store.path);
     }
     SiteOptions options{.store = store};
     options.create = purpose == Purpose::make;

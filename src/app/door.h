@@ -53,5 +53,7 @@ class Door {
 std::unique_ptr<Door> find_owner(const StoreUrl& store);
 // The process that holds a SQLite store and does not answer on its socket within three seconds, for messages; "" = none.
 std::string find_silent_owner(const StoreUrl& store);
+// The process that holds a SQLite store, for messages: "process 123". REQUIRES: there is one.
+std::string owner_name(const StoreUrl& store);
 
 }  // namespace ae::app

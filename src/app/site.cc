@@ -143,6 +143,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
       if (!path.empty() && !path.starts_with(closed[0] + "/")) closed.push_back(path);
     };
     const StoreUrl& store = options_.store;
+    if (store.found) close(store.folder());
     if (store.kind == StoreUrl::Kind::sqlite) {
       close(store.path);
       close(store.socket_path());
@@ -212,6 +213,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     }));
     return parked;
   }
+  bool created() const override { return created_; }
   bool began_empty() const override { return sqlite_ && sqlite_->began_empty(); }
   void stop_listening() override {
     api_->stop_waiting();
@@ -284,19 +286,23 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
           loop_, clock_, disk_, store::MemoryStore::Options{.fair_by = options_.fair_by});
       return {};
     }
-    AE_ASSIGN(auto opened,
-              store::SqliteStore::open({.path = options_.store.path,
-                                        .loop = loop_,
-                                        .clock = clock_,
-                                        .fair_by = options_.fair_by,
-                                        .accept_loss = options_.accept_rollback,
-                                        .surely_lost = options_.restored,
-                                        .nothing_lost = options_.nothing_lost,
-                                        .accepted_by = options_.accepted_by,
-                                        .read_only = options_.mode == SiteOptions::Mode::read}));
+    const bool writes = options_.mode != SiteOptions::Mode::read;
+    if (writes) AE_TRY(check_folder(options_.store));
+    struct stat before{};
+    const bool is_new = ::stat(options_.store.path.c_str(), &before) != 0;
+    AE_ASSIGN(auto opened, store::SqliteStore::open({.path = options_.store.path,
+                                                     .loop = loop_,
+                                                     .clock = clock_,
+                                                     .fair_by = options_.fair_by,
+                                                     .accept_loss = options_.accept_rollback,
+                                                     .surely_lost = options_.restored,
+                                                     .nothing_lost = options_.nothing_lost,
+                                                     .accepted_by = options_.accepted_by,
+                                                     .read_only = !writes}));
     sqlite_ = opened.get();
     store_ = std::move(opened);
-    if (options_.mode != SiteOptions::Mode::read) ignore_folder(options_.store.folder());
+    created_ = writes && is_new;
+    if (writes) ignore_folder(options_.store.folder());
     return {};
   }
 
@@ -351,8 +357,9 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   std::optional<SigningKey> signer_;
   store::MemoryDisk disk_;
   std::unique_ptr<store::Store> store_;
-  store::SqliteStore* sqlite_ = nullptr;          // the same
-  store::PostgresStore* postgres_ = nullptr;      // or this
+  store::SqliteStore* sqlite_ = nullptr;      // the same
+  store::PostgresStore* postgres_ = nullptr;  // or this
+  bool created_ = false;
   std::optional<store::MeasuredStore> measured_;  // the same, with its times
   std::unique_ptr<Toolbox> toolbox_;
   std::optional<runtime::Runtime> runtime_;

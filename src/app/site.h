@@ -90,6 +90,8 @@ class Site {
   // Of a store that was opened with `accept_rollback` and had gone backwards: parks every job that has not ended, and
   // opens the store for work again. nullopt: nothing had been lost.
   virtual Result<std::optional<runtime::ParkedJobs>> accept_rollback(const std::string& by) = 0;
+  // Is the store a new file, which `open` created?
+  virtual bool created() const = 0;
   // Was nothing left of the store that was opened so, and is it an empty one now?
   virtual bool began_empty() const = 0;
   // What answers say as they come, of jobs that run here.

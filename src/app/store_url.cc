@@ -1,6 +1,13 @@
 #include "app/store_url.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
 
 #include "store/sqlite/files.h"
 
@@ -32,6 +39,42 @@ std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   if (slash == path.npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+constexpr std::string_view kFolder = ".aetheris";
+constexpr std::string_view kFile = "aetheris.db";
+
+// Of the file itself, and of what a link leads to. Fails with forbidden.
+Status is_own(const std::string& path, const std::string& store) {
+  for (const auto look : {::lstat, ::stat}) {
+    struct stat found{};
+    if (look(path.c_str(), &found) != 0 || found.st_uid == ::geteuid()) continue;
+    return fail(Code::forbidden, path + " belongs to another user (uid " +
+                                     std::to_string(found.st_uid) +
+                                     "); to use it anyway: --store sqlite:" + store);
+  }
+  return {};
+}
+
+// `folder` has a folder `.aetheris`: its store. nullopt: it has none.
+Result<std::optional<std::string>> store_in(const std::string& folder) {
+  const std::string own = folder + (folder.ends_with('/') ? "" : "/") + std::string(kFolder);
+  struct stat found{};
+  if (::stat(own.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return std::nullopt;
+  const std::string file = own + "/" + std::string(kFile);
+  AE_TRY(is_own(own, file));
+  AE_TRY(is_own(file, file));
+  return file;
+}
+
+// May a search that came from below look into this folder?
+bool is_searched(const struct stat& folder, const struct stat& start) {
+  if (folder.st_dev != start.st_dev) return false;
+  if ((folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & S_IWOTH) != 0) return false;
+  const char* const home = std::getenv("HOME");
+  struct stat own{};
+  if (home == nullptr || *home == '\0' || ::stat(home, &own) != 0) return true;
+  return own.st_dev != folder.st_dev || own.st_ino != folder.st_ino;
 }
 
 }  // namespace
@@ -74,6 +117,39 @@ Result<StoreUrl> store_url(std::string_view text) {
   }
   return fail(Code::usage, "a store is sqlite:PATH, postgres://… or memory:, not \"" +
                                std::string(text.substr(0, 80)) + "\"");
+}
+
+Result<StoreUrl> find_store() {
+  StoreUrl store{StoreUrl::Kind::sqlite, std::string(kDefaultStore.substr(7)), true};
+  std::error_code error;
+  const std::string start = std::filesystem::current_path(error).string();
+  struct stat first{};
+  if (error || ::stat(start.c_str(), &first) != 0) return store;
+  AE_ASSIGN(const auto here, store_in(start));
+  if (here) return store;
+  for (std::string folder = start; folder != "/";) {
+    folder = folder_of(folder);
+    struct stat now{};
+    if (::stat(folder.c_str(), &now) != 0 || !is_searched(now, first)) break;
+    AE_ASSIGN(const auto found, store_in(folder));
+    if (found) {
+      store.path = *found;
+      break;
+    }
+  }
+  return store;
+}
+
+Status check_folder(const StoreUrl& store) {
+  if (store.kind != StoreUrl::Kind::sqlite || store.found || store.text() == kDefaultStore) {
+    return {};
+  }
+  const std::string folder = folder_of(store::sqlite::real_file(store.path));
+  struct stat found{};
+  if (::stat(folder.c_str(), &found) == 0 || errno != ENOENT) return {};
+  return fail(Code::not_found,
+              "there is no folder " + folder +
+                  " for the store: create it, or correct --store (AETHERIS_STORE)");
 }
 
 }  // namespace ae::app

@@ -3,6 +3,7 @@
 //   sqlite:PATH     a file; the default is sqlite:.aetheris/aetheris.db
 //   memory:         gone when the process ends
 //   postgres://…    a database that many processes share (also postgresql://…), as libpq reads it
+// Without one, the nearest folder `.aetheris` of the current folder or a parent holds the store (find_store).
 // Threads: values, functions over the file system.
 #pragma once
 
@@ -19,6 +20,7 @@ struct StoreUrl {
   enum class Kind { sqlite, memory, postgres };
   Kind kind = Kind::sqlite;
   std::string path;  // of sqlite; of postgres the whole address, with the password if there is one
+  bool found = false;  // by find_store: the next command in this folder finds it again
 
   // As it is given to --store, without a password.
   std::string text() const;
@@ -31,5 +33,11 @@ struct StoreUrl {
 
 // Fails with usage.
 Result<StoreUrl> store_url(std::string_view text);
+// The store of the nearest folder `.aetheris`, of the current folder or a parent; without one, the default of the current
+// folder. The search ends at the root, where the file system changes, below the home folder, and below a shared folder
+// (sticky, every user may write to it, as /tmp). Fails with forbidden: the folder or its store belongs to another user.
+Result<StoreUrl> find_store();
+// Only the folder `.aetheris` is created with a store. Fails with not_found: the folder of any other store does not exist.
+Status check_folder(const StoreUrl& store);
 
 }  // namespace ae::app

@@ -73,6 +73,7 @@ store::CopyProgress copying(const Progress& progress) {
 Result<store::Migration> migrate(const StoreUrl& store, const store::MigrationWish& wish) {
   switch (store.kind) {
     case StoreUrl::Kind::sqlite:
+      if (!wish.check_only) AE_TRY(check_folder(store));
       return store::migrate_sqlite(store.path, wish);
     case StoreUrl::Kind::postgres:
       return store::migrate_postgres(store.path, wish);
@@ -90,6 +91,7 @@ Status backup(const StoreUrl& store, const std::string& to, const Progress& prog
 
 Result<std::uint64_t> restore(const RestoreSite& site) {
   if (site.store.kind != StoreUrl::Kind::sqlite) return std::unexpected(no_copy(site.store));
+  AE_TRY(check_folder(site.store));
   net::SystemClock clock;
   std::uint64_t proved = 0;
   store::RestoreWish wish{.nothing_lost = site.nothing_lost,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <expected>
+#include <optional>
 #include <string>
 
 #include "api/api.h"
@@ -61,10 +62,22 @@ int approvals_command(const Options& options, Terminal& terminal);
 
 // --store, AETHERIS_STORE, or the default.
 Result<app::StoreUrl> store_of(const Options& options);
+// Reports a store that this process has created.
+void say_created(const app::Site& site, Terminal& terminal);
 // " --store URL" when it is not the default, for commands that we tell people to type.
 std::string store_flag(const app::StoreUrl& store);
+// What is asked, of an item of GET /api/approvals: its id, then the call with all that it would send; several lines.
+std::string approval_text(const Value& asked);
+// Can this command put a question to its user? stdin and stderr are terminals, and the output is not JSON.
+bool can_prompt(const Terminal& terminal);
+enum class PromptAnswer { yes, no, interrupted };
+// Shows one item of GET /api/approvals and reads a line: `y` or `yes` is yes, Ctrl-C is interrupted.
+PromptAnswer prompt_approval(const Value& asked, Terminal& terminal);
 // A JSON value from the command line: text, @FILE or @- . Fails with input_invalid, usage.
 Result<Value> json_argument(const std::string& text, const std::string& name);
+// The input of `run`: --input, with the members of KEY=VALUE and --message. nullopt: none is given. Fails with
+// input_invalid, usage (a member that is given twice, a KEY=VALUE without KEY or =, --input is not an object).
+Result<std::optional<Value>> input_of(const Options& options);
 // A number as one, anything else as it stands: who takes it says what is wrong with it.
 Value number_or_text(const std::string& text);
 // The agents file at `path`, without faults; or, once they are said, the exit code.

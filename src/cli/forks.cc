@@ -180,7 +180,6 @@ int retry_command(const Options& options, Terminal& terminal) {
     }
   }
   Options run = options;
-  run.command = "run";
   run.id.clear();
   run.job_id = id;
   run.idempotency_key.clear();

@@ -35,7 +35,7 @@ Result<Value> get(app::Door& door, api::Path path, api::QueryPairs query) {
   return std::move(response.body);
 }
 
-// A door to look through; a store that is not there yet holds no job.
+// To a store that exists; without one a job is not found either.
 Result<std::unique_ptr<app::Door>> open(const app::StoreUrl& store, const std::string& id) {
   auto door = app::Door::open(store, app::Purpose::read);
   if (!door && door.error().code == Code::not_found && !id.empty()) {
@@ -157,15 +157,35 @@ std::string question_text(const Value& asked) {
 
 }  // namespace
 
+std::string approval_text(const Value& asked) {
+  const std::string id = safe(asked.text("id"));
+  std::string what =
+      "node " + safe(asked.text("node_id")) + " of job " + safe(asked.text("job_id"));
+  const bool call = asked.text("kind") == "call";
+  const bool question = asked.text("kind") == "question";
+  if (call) {
+    what += " wants to call " + safe(asked.text("tool"));
+  } else if (question) {
+    what += ": " + safe(asked.text("tool")) + " asks in the middle of its call";
+  } else if (asked.text("kind") == "confirmation") {
+    what += " asks whether it may go on with" + confirmed_text(asked["resources"]);
+  } else {
+    what += asked.text("answer") == "data" ? " asks for data (" : " asks (";
+    what += safe(asked.text("correlation_key")) + ")";
+  }
+  if (asked["expires_at"].is_string()) what += ", until " + short_time(asked.text("expires_at"));
+  std::string text = id;
+  text.append("\n  ").append(what).append("\n");
+  if (call) text += call_text(asked);
+  if (question) text += question_text(asked);
+  return text;
+}
+
 int approvals_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
   auto page = [&]() -> Result<Value> {
     auto door = open(*store, {});
-    if (!door && door.error().code == Code::not_found) {
-      terminal.note("there is no store at " + safe(store->text()) + " yet");
-      return Value::object({{"approvals", Value::array({})}, {"next_cursor", Value()}});
-    }
     if (!door) return std::unexpected(door.error());
     return full_page(**door, {"api", "approvals"},
                      {{"limit", options.limit}, {"cursor", options.cursor}}, "approvals",
@@ -179,26 +199,8 @@ int approvals_command(const Options& options, Terminal& terminal) {
   if ((*page)["approvals"].size() == 0) terminal.note("nobody is asked anything");
   for (const Value& asked : (*page)["approvals"].items()) {
     const std::string id = safe(asked.text("id"));
-    std::string what =
-        "node " + safe(asked.text("node_id")) + " of job " + safe(asked.text("job_id"));
-    const bool call = asked.text("kind") == "call";
-    const bool question = asked.text("kind") == "question";
-    const bool form = question && asked["question"].text("mode") == "form";
-    if (call) {
-      what += " wants to call " + safe(asked.text("tool"));
-    } else if (question) {
-      what += ": " + safe(asked.text("tool")) + " asks in the middle of its call";
-    } else if (asked.text("kind") == "confirmation") {
-      what += " asks whether it may go on with" + confirmed_text(asked["resources"]);
-    } else {
-      what += asked.text("answer") == "data" ? " asks for data (" : " asks (";
-      what += safe(asked.text("correlation_key")) + ")";
-    }
-    if (asked["expires_at"].is_string()) what += ", until " + short_time(asked.text("expires_at"));
-    std::string text = id;
-    text.append("\n  ").append(what).append("\n");
-    if (call) text += call_text(asked);
-    if (question) text += question_text(asked);
+    const bool form = asked.text("kind") == "question" && asked["question"].text("mode") == "form";
+    std::string text = approval_text(asked);
     for (const std::string_view answer : {"approve ", "reject "}) {
       const bool fills_in = form && answer == "approve ";
       text.append("  aetheris ").append(answer).append(id).append(store_flag(*store));
@@ -288,14 +290,9 @@ std::map<std::string, std::string, std::less<>> errors_of(const Value& jobs,
 }  // namespace
 
 int jobs_command(const Options& options, Terminal& terminal) {
-  Value none = Value::object({{"jobs", Value::array({})}, {"next_cursor", Value()}});
   auto page = [&]() -> Result<Value> {
     AE_ASSIGN(const app::StoreUrl store, store_of(options));
     auto door = open(store, {});
-    if (!door && door.error().code == Code::not_found) {
-      terminal.note("there is no store at " + safe(store.text()) + " yet");
-      return none;
-    }
     if (!door) return std::unexpected(door.error());
     api::QueryPairs query{{"status", options.status},
                           {"agent", options.agent},

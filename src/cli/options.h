@@ -28,6 +28,9 @@ struct Options {
 
   // run
   std::string input, job_id, idempotency_key, durability = "fused", grace = "10s", signing_key;
+  std::string message;             // run
+  std::vector<std::string> pairs;  // run: KEY=VALUE, KEY:=JSON
+  bool has_message = false;
   bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
   std::vector<std::string> labels;  // run: to set; jobs: to filter
   std::vector<std::string> capabilities, queue_limits;

@@ -136,11 +136,17 @@ class Grammar {
     positional(init, "DIR", options_.folder, "the folder (default .)", false);
 
     CLI::App* run = command("run", "run a job of FILE's agent and wait for its result",
-                            "aetheris run agents.yaml --input '{\"name\": \"Ada\"}'");
+                            "aetheris run agents.yaml name=Ada");
     positional(run, "FILE", options_.file, "the agents file");
     policies(run);
     positional(run, "AGENT", options_.agent, "needed when FILE has several agents", false);
+    run->add_option(
+        "KEY=VALUE", options_.pairs,
+        "members of the input: KEY=TEXT, or KEY:=JSON; together with --input or instead");
     input_ = run->add_option("--input", options_.input, "JSON, or @FILE (@- is stdin)");
+    message_ =
+        run->add_option("--message", options_.message,
+                        "the member \"message\" of the input, which loops and planners read");
     run->add_option("--job-id", options_.job_id, "start the job under this id, or go on with it")
         ->check(not_empty());
     run->add_option("--idempotency-key", options_.idempotency_key,
@@ -596,6 +602,7 @@ class Grammar {
 
  public:
   CLI::Option* input_ = nullptr;
+  CLI::Option* message_ = nullptr;
   CLI::Option* fork_input_ = nullptr;
   std::vector<CLI::Option*> data_;
 };
@@ -723,6 +730,10 @@ Parsed parse(int said, char** words) {
                                             (command.empty() ? "" : command + " ") + "--help`"};
       return parsed;
     }
+    if (options.command == "run" && options.agent.find('=') != std::string::npos) {
+      options.pairs.insert(options.pairs.begin(), std::exchange(options.agent, {}));  // no AGENT
+    }
+    options.has_message = grammar.message_->count() > 0;
     options.has_input = grammar.input_->count() > 0 || grammar.fork_input_->count() > 0;
     for (const CLI::Option* data : grammar.data_) options.has_data |= data->count() > 0;
   } catch (const std::exception& error) {

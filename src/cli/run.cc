@@ -12,7 +12,10 @@ namespace {
 
 constexpr Duration kPollEvery = std::chrono::milliseconds(50);
 constexpr Duration kLookFloor = std::chrono::seconds(1);
-constexpr std::size_t kProgressArguments = 60;             // columns, in a line of progress
+constexpr std::size_t kPageSize = 100;          // of jobs, as store::Filter has it
+constexpr std::size_t kOlderNamed = 3;          // unfinished jobs, in the line that announces them
+constexpr std::size_t kOlderColumns = 80;       // … of their names
+constexpr std::size_t kProgressArguments = 60;  // columns, in a line of progress
 constexpr Duration kLate = std::chrono::milliseconds(25);  // of a timer
 
 std::string duration_text(Duration d) {
@@ -55,6 +58,7 @@ int Run::see_through(const JobId& job) {
   if (terminal_.shows_progress()) {
     hears_ = site_->sayings().listen(job_, [this] { say_pieces(); });
   }
+  if (!wishes_.only) say_older();
   // Ours first: it must not wait behind a crowd of recovered ones.
   site_->runtime().claim_job(job, [this](Result<bool>) {
     site_->runtime().start();
@@ -132,6 +136,47 @@ void Run::look() {
   });
 }
 
+// One line: which jobs are run besides ours.
+void Run::say_older() {
+  struct Older {
+    std::string names;
+    std::size_t count = 0;
+    bool answered = false, more = false;
+  };
+  const auto older = std::make_shared<Older>();
+  for (const char* status : {"running", "queued"}) {
+    store::Filter filter;
+    filter.status = status;
+    older->answered = false;
+    site_->store().query(filter, [this, older](Result<std::vector<store::JobRow>> rows) {
+      older->answered = true;
+      site_->loop().stop();
+      if (!rows) return;
+      older->more = older->more || rows->size() >= kPageSize;
+      for (const store::JobRow& row : *rows) {
+        if (row.id == job_ || !is_ours(row) || ++older->count > kOlderNamed) continue;
+        older->names += (older->names.empty() ? "" : ", ") + row.id.text;
+      }
+    });
+    while (!older->answered && signal_ == 0) site_->loop().run();
+    if (!older->answered) return;
+  }
+  const std::size_t count = older->count;
+  if (count == 0) return;
+  std::string names = cut(older->names, kOlderColumns);
+  if (count > kOlderNamed || older->more) names += ", …";
+  terminal_.note("resuming " + std::to_string(count) + (older->more ? " or more" : "") +
+                 " unfinished " + (count == 1 ? "job: " : "jobs: ") + safe(names) +
+                 (wishes_.offers_only ? "; use --only to skip" : ""));
+}
+
+// Does this process run the job as soon as it can?
+bool Run::is_ours(const store::JobRow& row) const {
+  const bool later = row.not_before && *row.not_before > site_->store().now();
+  return !later && !cannot_.contains(row.id) && wishes_.agents.contains(row.agent) &&
+         site_->runtime().missing(row).empty();
+}
+
 void Run::looked(const runtime::Runtime::Read& read) {
   const engine::State& state = read.state;
   if (engine::is_terminal(state.status)) return look_at_others();
@@ -190,17 +235,12 @@ void Run::look_at_others() {
         looking_ = false;
         return again(kLookFloor);
       }
-      const Instant now = site_->store().now();
       for (const store::JobRow& row : *rows) {
-        const bool later = row.not_before && *row.not_before > now;
-        if (later || cannot_.contains(row.id) || !wishes_.agents.contains(row.agent) ||
-            !site_->runtime().missing(row).empty()) {
-          continue;
-        }
+        if (!is_ours(row)) continue;
         looking_ = false;
         return again(kPollEvery);  // the runtime is about to claim it
       }
-      if (rows->size() < 100) {
+      if (rows->size() < kPageSize) {
         search->statuses.pop_back();
         search->after.clear();
         search->after_number.reset();
@@ -230,11 +270,16 @@ void Run::on_events(const JobId& job, const std::vector<Event>& events) {
 }
 
 void Run::on_event_of_another(const JobId& job, const Event& event) {
+  const std::string which = (handed_.contains(job) ? "job " : "recovered job ") + job.text;
   switch (event.type) {
+    case EventType::job_created:
+      handed_.insert(job);
+      return;
     case EventType::job_running:
       blocked_.erase(job);
       if (recovered_.insert(job).second && (terminal_.shows_progress() || wishes_.verbose)) {
-        terminal_.note("recovering job " + job.text);
+        terminal_.note(handed_.contains(job) ? "running job " + job.text + " for another command"
+                                             : "recovering job " + job.text);
       }
       return;
     case EventType::job_waiting:
@@ -246,7 +291,7 @@ void Run::on_event_of_another(const JobId& job, const Event& event) {
     case EventType::job_cancelled: {
       const std::string how(event_name(event).substr(4));
       const std::size_t unknown = event.payload["in_doubt"].size();
-      terminal_.note("recovered job " + job.text + ": " + terminal_.err()(status_tint(how), how) +
+      terminal_.note(which + ": " + terminal_.err()(status_tint(how), how) +
                      (unknown == 0
                           ? ""
                           : "; the outcome of " + std::to_string(unknown) +
@@ -290,7 +335,8 @@ void Run::say_rest(const JobId& job) {
     const std::string status(engine::to_text(read->state.status));
     const bool more = all.size() > 1 || all[0].size() > 1;
     terminal_.note(
-        "recovered job " + job.text + " is " + terminal_.err()(status_tint(status), status) +
+        (handed_.contains(job) ? "job " : "recovered job ") + job.text + " is " +
+        terminal_.err()(status_tint(status), status) +
         "; answer: " + terminal_.err()(Tint::bold, all[0][0]) +
         (more ? " (other answers: aetheris job " + job.text + store_flag(wishes_.store) + ")"
               : ""));

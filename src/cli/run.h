@@ -28,6 +28,7 @@ class Run final : public runtime::RuntimeObserver {
     app::StoreUrl store;                        // for the commands that answer a blocked job
     std::set<std::string, std::less<>> agents;  // whose jobs are recovered
     std::string notify = {};                    // a program that is told what waits for a person
+    bool offers_only = true;                    // the command that runs this takes --only
     std::size_t descriptors = 0;                // how many it may have open; 0 = as many as we
   };
   Run(Terminal& terminal, Wishes wishes);
@@ -50,6 +51,8 @@ class Run final : public runtime::RuntimeObserver {
   void look();
   void looked(const runtime::Runtime::Read& read);
   void look_at_others();
+  void say_older();
+  bool is_ours(const store::JobRow& row) const;
   void again(Duration wait);
   void finish();
   void leave();
@@ -74,6 +77,7 @@ class Run final : public runtime::RuntimeObserver {
   std::optional<async::TimerId> timer_;
   std::set<JobId> cannot_;     // jobs that this process cannot run
   std::set<JobId> recovered_;  // others that moved while we were here
+  std::set<JobId> handed_;     // … that other commands created here
   std::set<JobId> blocked_;    // of them: waiting or parked, not told yet
   std::size_t saying_ = 0;     // reads of blocked ones under way
 

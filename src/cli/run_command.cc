@@ -3,6 +3,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <expected>
+#include <functional>
+#include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -22,6 +26,7 @@ namespace ae::cli {
 namespace {
 
 constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is about to end
+constexpr int kOwnersMax = 1000;  // that may end, one after the other, while a job waits
 
 struct Wish {
   app::StoreUrl store;
@@ -82,9 +87,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   } else if (options.job_id.empty()) {
     return fail(Code::usage, options.file + " has several agents: name one of " + names);
   }
-  if (options.has_input) {
-    AE_ASSIGN(wish.input, json_argument(options.input, "--input"));
-  }
+  AE_ASSIGN(wish.input, input_of(options));
   return wish;
 }
 
@@ -152,6 +155,13 @@ int dry_run(const Wish& wish, const agents::AgentsFile& file, Terminal& terminal
 }
 
 // ---------------------------------------------------------------- the job
+
+std::string new_id() {
+  net::SystemClock clock;
+  net::SystemChance chance;
+  const auto ms = static_cast<std::uint64_t>(clock.now().us / 1000);
+  return to_text(uuid_v7(ms, chance.next(), chance.next()));
+}
 
 api::ApiRequest get_job(const std::string& id) {
   api::ApiRequest request;
@@ -312,86 +322,165 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
   return exit_code_of_status(status);
 }
 
-// ---------------------------------------------------------------- with somebody else as the owner
+// ---------------------------------------------------------------- another process runs the job
 
-// A store that is in use: a job can still be left there for its owner, and one that has ended be shown.
-int with_owner(const Wish& wish, const Options& options, const agents::AgentsFile& file,
-               const std::string& plan_hash, const Error& locked, Terminal& terminal) {
-  const auto owner = app::find_owner(wish.store);
-  if (!owner) return terminal.fail_with(locked);
-  if (options.detach) {
-    const auto job = find_or_make(
-        wish, options, file, plan_hash,
-        [&](const api::ApiRequest& request) { return owner->ask(request); }, terminal);
-    if (!job) return terminal.fail_with(job.error());
-    if (terminal.json()) {
-      terminal.print_json(with_store(*job, wish.store));
-    } else {
-      terminal.print(safe(job->text("id")) + "\n");
-    }
-    return kDone;
+// A job at rest, and what it asks its user; or the exit code, when everything is printed.
+struct Rest {
+  Value job;
+  Value approvals = {};  // as GET /api/approvals lists them; null = not asked for
+};
+using Outcome = std::expected<Rest, int>;
+
+// A request that failed, with the body of a refusal.
+struct Failure {
+  Error error;
+  Value body = {};
+  // The process that was to answer has ended, or is ending.
+  bool gone() const {
+    return error.code == Code::unavailable || error.code == Code::unknown_outcome;
   }
-  if (!options.job_id.empty()) {
-    const auto found = owner->ask(get_job(options.job_id));
-    if (found && found->status == 200 && has_ended(found->body)) {
-      if (auto meant = is_meant(wish, options, file, found->body); !meant) {
-        return terminal.fail_with(meant.error());
-      }
-      return say_end(found->body, wish, terminal);
-    }
+};
+
+Outcome print_detached(const Value& job, const app::StoreUrl* store, Terminal& terminal) {
+  if (terminal.json()) {
+    terminal.print_json(store != nullptr ? with_store(job, *store) : job);
+  } else {
+    terminal.print(safe(job.text("id")) + "\n");
   }
-  Error said = locked;
-  said.message +=
-      "; `aetheris run " + quoted(wish.file) +
-      (wish.agent.empty() ? "" : " " + quoted(wish.agent)) + " … --detach" +
-      store_flag(wish.store) +
-      "` leaves the job to it; when it is a server, AETHERIS_URL=http://HOST:PORT before "
-      "this command runs the job there and waits for it";
-  return terminal.fail_with(said);
+  return std::unexpected(static_cast<int>(kDone));
 }
 
-// At a server: it runs the job, we wait for it to rest.
-int at_server(const std::string& url, const Wish& wish, const Options& options,
-              const agents::AgentsFile& file, const std::string& plan_hash, Terminal& terminal) {
-  const auto door = app::Door::to_server(url);
-  if (!door) return terminal.fail_with(door.error());
-  const auto ask = [&](const api::ApiRequest& request) { return (*door)->ask(request); };
-  auto job = find_or_make(wish, options, file, plan_hash, ask, terminal);
-  if (!job) return terminal.fail_with(job.error());
-  const std::string id(job->text("id"));
-  if (options.detach) {
-    if (terminal.json()) {
-      terminal.print_json(*job);
-    } else {
-      terminal.print(safe(id) + "\n");
-    }
-    return kDone;
+std::expected<Value, Failure> answer_to(const Asker& ask, const api::ApiRequest& request) {
+  auto answer = ask(request);
+  if (!answer) return std::unexpected(Failure{std::move(answer).error()});
+  if (answer->status >= 400) {
+    return std::unexpected(
+        Failure{api::error_of_problem(answer->body, answer->status), answer->body});
   }
-  if (terminal.shows_progress() || options.verbose) terminal.note("job " + safe(id));
+  return std::move(answer->body);
+}
+
+// Follows the job until it rests. `check` refuses a job that the other process does not run.
+std::expected<Value, Failure> wait_for_rest(Value job, const Asker& ask,
+                                            const std::function<Status(const Value&)>& check) {
+  const std::string id(job.text("id"));
   std::int64_t seen = 0;
-  while (!rests(*job)) {
+  while (!rests(job)) {
+    if (auto runs = check(job); !runs) return std::unexpected(Failure{runs.error()});
     api::ApiRequest more = get_job(id);
     more.path.emplace_back("events");
     more.query = {{"after", std::to_string(seen)}, {"wait", "10s"}, {"limit", "1000"}};
-    const auto events = ask(more);
-    if (!events) return terminal.fail_with(events.error());
-    if (events->status >= 400) {
-      return terminal.fail_with(api::error_of_problem(events->body, events->status), events->body);
-    }
-    for (const Value& event : events->body["events"].items()) seen = event["seq"].as_int();
-    const auto now = ask(get_job(id));
-    if (!now) return terminal.fail_with(now.error());
-    if (now->status >= 400) {
-      return terminal.fail_with(api::error_of_problem(now->body, now->status), now->body);
-    }
-    job = now->body;
+    const auto events = answer_to(ask, more);
+    if (!events) return std::unexpected(events.error());
+    for (const Value& event : (*events)["events"].items()) seen = event["seq"].as_int();
+    auto now = answer_to(ask, get_job(id));
+    if (!now) return std::unexpected(now.error());
+    job = *std::move(now);
   }
-  return say_end(*job, wish, terminal);
+  return job;
 }
 
+// What a waiting job asks, when this command can put it to its user.
+Rest rest_of(Value job, const app::StoreUrl& store, const Asker& ask, const Terminal& terminal) {
+  const bool answers = store.kind != app::StoreUrl::Kind::memory && can_prompt(terminal);
+  if (!answers || job.text("status") != "waiting") return {std::move(job)};
+  api::ApiRequest request;
+  request.path = {"api", "approvals"};
+  request.query = {{"job", std::string(job.text("id"))}};
+  auto list = answer_to(ask, request);
+  if (!list) return {std::move(job)};
+  return {std::move(job), (*list)["approvals"]};
+}
+
+// At a server: it runs the job, we wait for it to rest.
+Outcome at_server(const std::string& url, const Wish& wish, const Options& options,
+                  const agents::AgentsFile& file, const std::string& plan_hash,
+                  Terminal& terminal) {
+  const auto door = app::Door::to_server(url);
+  if (!door) return std::unexpected(terminal.fail_with(door.error()));
+  const auto ask = [&](const api::ApiRequest& request) { return (*door)->ask(request); };
+  auto job = find_or_make(wish, options, file, plan_hash, ask, terminal);
+  if (!job) return std::unexpected(terminal.fail_with(job.error()));
+  if (options.detach) return print_detached(*job, nullptr, terminal);
+  if (terminal.shows_progress() || options.verbose) {
+    terminal.note("job " + safe(job->text("id")));
+  }
+  auto end = wait_for_rest(*std::move(job), ask, [](const Value&) -> Status { return {}; });
+  if (end) return rest_of(*std::move(end), wish.store, ask, terminal);
+  if (end.error().body.is_object()) {
+    return std::unexpected(terminal.fail_with(end.error().error, end.error().body));
+  }
+  return std::unexpected(terminal.fail_with(end.error().error));
+}
+
+// Does the owner run the jobs of this agent?
+Status is_served(const std::string& agent, const std::string& owner, const Asker& ask) {
+  api::ApiRequest request;
+  request.path = {"api", "agents", agent};
+  const auto answer = answer_to(ask, request);
+  if (answer && (*answer)["runs_here"] == Value(true)) return {};
+  if (!answer && answer.error().error.code != Code::not_found) {
+    return std::unexpected(answer.error().error);
+  }
+  return fail(Code::needs_version, owner + " owns the store and does not run agent \"" + agent +
+                                       "\": stop it or wait until it ends, then run this command "
+                                       "again");
+}
+
+// The owner of the store runs the job, and this process waits. nullopt: the owner has ended. From the creation on
+// `options` name the job, so that it is the same one wherever it continues.
+std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& options,
+                                const agents::AgentsFile& file, const std::string& plan_hash,
+                                Terminal& terminal) {
+  const std::string owner = app::owner_name(wish.store);
+  const Asker ask = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
+    if (request.method == "POST" && !options.detach) {
+      AE_TRY(is_served(wish.agent, owner, [&](const auto& other) { return door.ask(other); }));
+    }
+    return door.ask(request);
+  };
+  const auto failed = [&](const Failure& failure) -> std::optional<Outcome> {
+    if (failure.gone()) return std::nullopt;
+    return std::unexpected(terminal.fail_with(failure.error));
+  };
+  // A creation without an answer is repeated with the same id.
+  const bool names_job = !options.job_id.empty() || !options.idempotency_key.empty();
+  if (!names_job) options.job_id = new_id();
+  auto job = find_or_make(wish, options, file, plan_hash, ask, terminal);
+  if (!job) {
+    Error error = job.error();
+    if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
+      error.message = owner + " owns the store and runs another version of agent \"" + wish.agent +
+                      "\": stop it or wait until it ends, then run this command again";
+    }
+    return failed({std::move(error)});
+  }
+  options.job_id = job->text("id");
+  options.idempotency_key.clear();
+  if (options.detach) return print_detached(*job, &wish.store, terminal);
+  if (!rests(*job)) {
+    if (auto served = is_served(std::string(job->text("agent")), owner, ask); !served) {
+      return failed({served.error()});
+    }
+    terminal.note("job " + safe(options.job_id) + " runs in " + owner + ", which owns the store");
+  }
+  auto end = wait_for_rest(*std::move(job), ask, [&](const Value& now) -> Status {
+    if (!now["needs_version"].is_string()) return {};
+    return fail(Code::needs_version, owner + " owns the store and cannot run job " +
+                                         std::string(now.text("id")) + ": " +
+                                         std::string(now.text("needs_version")));
+  });
+  if (end) return rest_of(*std::move(end), wish.store, ask, terminal);
+  return failed(end.error());
+}
+
+// ---------------------------------------------------------------- this process runs the job
+
+// `owner`: the process that has the store, when that is why it cannot be opened.
 Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& options,
                                              const app::LoadedAgents& loaded, Run& run,
-                                             std::size_t descriptors) {
+                                             std::size_t descriptors,
+                                             std::unique_ptr<app::Door>& owner) {
   const auto give_up = std::chrono::steady_clock::now() + kLockWait;
   while (true) {
     app::SiteOptions site{.store = wish.store};
@@ -414,27 +503,15 @@ Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& op
     auto opened = app::Site::open(std::move(site));
     if (opened || opened.error().code != Code::store_locked) return opened;
     // An owner that answers is there to stay; one that does not has just begun, or is about to end.
-    if (app::find_owner(wish.store) || std::chrono::steady_clock::now() > give_up) return opened;
+    owner = app::find_owner(wish.store);
+    if (owner || std::chrono::steady_clock::now() > give_up) return opened;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
 
-int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& loaded,
-             const std::string& plan_hash, Terminal& terminal) {
-  Run::Wishes wishes{
-      .only = options.only, .verbose = options.verbose, .grace = wish.grace, .store = wish.store};
-  for (const auto& [name, agent] : loaded.file.agents) wishes.agents.insert(name);
-  wishes.notify = options.notify;
-  wishes.descriptors = net::raise_descriptors();
-  const std::size_t descriptors = wishes.descriptors;
-  Run run(terminal, std::move(wishes));
-  auto opened = open_site(wish, options, loaded, run, descriptors);
-  if (!opened && opened.error().code == Code::store_locked) {
-    return with_owner(wish, options, loaded.file, plan_hash, opened.error(), terminal);
-  }
-  if (!opened) return terminal.fail_with(opened.error());
-  app::Site& site = **opened;
-  run.attach(site);
+// REQUIRES: `run` observes `site`.
+Outcome run_here(app::Site& site, Run& run, const Wish& wish, const Options& options,
+                 const app::LoadedAgents& loaded, Terminal& terminal) {
   if (!options.detach) {
     if (auto listens = site.listen(); !listens) {
       terminal.warn("other commands cannot reach this process: " + listens.error().message);
@@ -450,16 +527,9 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
         return site.ask(request);
       },
       terminal);
-  if (!job) return terminal.fail_with(job.error());
+  if (!job) return std::unexpected(terminal.fail_with(job.error()));
   const std::string id(job->text("id"));
-  if (options.detach) {
-    if (terminal.json()) {
-      terminal.print_json(with_store(*job, wish.store));
-    } else {
-      terminal.print(safe(id) + "\n");
-    }
-    return kDone;
-  }
+  if (options.detach) return print_detached(*job, &wish.store, terminal);
   if (terminal.shows_progress() || options.verbose) terminal.note("job " + safe(id));
   const int signal = run.see_through(JobId(id));
   if (signal != 0) {
@@ -472,15 +542,80 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
         lost ? "stopped; the store was in memory, and the job is gone with it"
              : "stopped; go on with: " +
                    terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
-    return 128 + signal;
+    return std::unexpected(128 + signal);
   }
   const api::ApiResponse end = site.ask(get_job(id));
+  const auto here = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
+    return site.ask(request);
+  };
+  const Rest rest =
+      end.status == 200 ? rest_of(end.body, wish.store, here, terminal) : Rest{end.body};
   site.stop_listening();
   if (end.status != 200) {
-    return terminal.fail_with(api::error_of_problem(end.body, end.status), end.body);
+    return std::unexpected(
+        terminal.fail_with(api::error_of_problem(end.body, end.status), end.body));
   }
-  if (run.problem() && !has_ended(end.body)) return terminal.fail_with(*run.problem());
-  return say_end(end.body, wish, terminal);
+  if (run.problem() && !has_ended(end.body)) {
+    return std::unexpected(terminal.fail_with(*run.problem()));
+  }
+  return rest;
+}
+
+// Here, or at the process that owns the store. When that one ends before the job rests, the job continues here.
+Outcome run_somewhere(const Wish& wish, Options& options, const app::LoadedAgents& loaded,
+                      const std::string& plan_hash, Terminal& terminal) {
+  Run::Wishes wishes{
+      .only = options.only, .verbose = options.verbose, .grace = wish.grace, .store = wish.store};
+  for (const auto& [name, agent] : loaded.file.agents) wishes.agents.insert(name);
+  wishes.notify = options.notify;
+  wishes.offers_only = options.command == "run";
+  wishes.descriptors = net::raise_descriptors();
+  for (int owners = 1;; ++owners) {
+    Run run(terminal, wishes);
+    std::unique_ptr<app::Door> owner;
+    auto opened = open_site(wish, options, loaded, run, wishes.descriptors, owner);
+    if (opened) {
+      run.attach(**opened);
+      say_created(**opened, terminal);
+      return run_here(**opened, run, wish, options, loaded, terminal);
+    }
+    if (owner == nullptr || owners == kOwnersMax) {
+      return std::unexpected(terminal.fail_with(opened.error()));
+    }
+    auto end = at_owner(*owner, wish, options, loaded.file, plan_hash, terminal);
+    if (end) return *std::move(end);
+  }
+}
+
+// Puts what the job asks to its user. True: something was approved, and the job can continue. Fails with the exit code
+// of a Ctrl-C at the prompt. `asked`: what was put to the user before.
+std::expected<bool, int> approve_now(const Rest& rest, const Wish& wish,
+                                     std::set<std::string>& asked, Terminal& terminal) {
+  bool approved = false;
+  if (!rest.approvals.is_array()) return false;
+  for (const Value& one : rest.approvals.items()) {
+    const std::string id(one.text("id"));
+    const std::string_view kind = one.text("kind");
+    const bool decides = kind == "call" || (kind == "wait" && one.text("answer") == "decision");
+    if (!decides || !asked.insert(id).second) continue;
+    const PromptAnswer answer = prompt_approval(one, terminal);
+    if (answer == PromptAnswer::interrupted) return std::unexpected(128 + SIGINT);
+    if (answer == PromptAnswer::no) continue;
+    api::ApiRequest request;
+    request.method = "POST";
+    request.path = {"api", "approvals", id};
+    request.body = canonical(Value::object({{"decision", "approve"}}));
+    request.by = who();
+    const auto door = app::Door::open(wish.store, app::Purpose::write);
+    const auto done = door ? answer_to([&](const auto& r) { return (*door)->ask(r); }, request)
+                           : std::expected<Value, Failure>(std::unexpected(Failure{door.error()}));
+    if (done) {
+      approved = true;
+    } else {
+      terminal.warn("not approved: " + done.error().error.message);
+    }
+  }
+  return approved;
 }
 
 }  // namespace
@@ -504,10 +639,23 @@ int run_command(const Options& options, Terminal& terminal) {
     if (!plan) return terminal.fail_with(plan.error());
     plan_hash = to_hex((*plan)->hash);
   }
-  if (const char* url = std::getenv("AETHERIS_URL"); url != nullptr && *url != '\0') {
-    return at_server(url, *wish, options, loaded->file, plan_hash, terminal);
+  const char* const url = std::getenv("AETHERIS_URL");
+  const bool elsewhere = url != nullptr && *url != '\0';
+  Options now = options;
+  std::set<std::string> asked;
+  for (;;) {
+    const Outcome end = elsewhere ? at_server(url, *wish, now, loaded->file, plan_hash, terminal)
+                                  : run_somewhere(*wish, now, *loaded, plan_hash, terminal);
+    if (!end) return end.error();
+    const auto approved = approve_now(*end, *wish, asked, terminal);
+    if (approved && *approved) {
+      now.job_id = end->job.text("id");
+      now.idempotency_key.clear();
+      continue;
+    }
+    const int code = say_end(end->job, *wish, terminal);
+    return approved ? code : approved.error();
   }
-  return run_here(*wish, options, *loaded, plan_hash, terminal);
 }
 
 }  // namespace ae::cli

@@ -112,6 +112,7 @@ Service::Service(Terminal& terminal, const Options& options, const ServiceWish& 
       journal_(terminal, journal_format(options.log), options.verbose, worker_name()),
       notify_(options.notify),
       store_flag_(store_flag(wish.store)),
+      logs_(!options.log.empty()),
       grace_(wish.grace),
       wait_store_(wish.wait_store) {}
 
@@ -178,6 +179,11 @@ Result<std::unique_ptr<app::Site>> Service::open(const app::SiteOptions& site) {
 
 void Service::attach(app::Site& site) {
   site_ = &site;
+  if (site.created() && logs_) {
+    journal_.say({.event = "store_created", .more = {{"store", site.store_name()}}});
+  } else {
+    say_created(site, terminal_);
+  }
   site.loop().on_signals([this](int signal) { interrupted(signal); });
 }
 

@@ -69,6 +69,7 @@ class Service final : public runtime::RuntimeObserver {
   Terminal& terminal_;
   Journal journal_;
   const std::string notify_, store_flag_;
+  const bool logs_;  // --log
   std::size_t descriptors_ = 0;
   bool starts_programs_ = false;                  // of tools
   std::unique_ptr<Notifications> notifications_;  // none without --notify

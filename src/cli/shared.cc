@@ -43,8 +43,7 @@ Result<std::string> read_all(const std::string& path) {
 }  // namespace
 
 Result<app::StoreUrl> store_of(const Options& options) {
-  return app::store_url(options.store.empty() ? app::kDefaultStore
-                                              : std::string_view(options.store));
+  return options.store.empty() ? app::find_store() : app::store_url(options.store);
 }
 
 Value number_or_text(const std::string& text) {
@@ -135,11 +134,16 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
+void say_created(const app::Site& site, Terminal& terminal) {
+  if (site.created()) terminal.note("created store at " + safe(site.store_name()));
+}
+
 std::string store_flag(const app::StoreUrl& store) {
   // Where a server is asked, it is asked by the next command too.
   const char* const url = std::getenv("AETHERIS_URL");
   if (url != nullptr && *url != '\0') return "";
-  return store.text() == app::kDefaultStore ? "" : " --store " + quoted(store.text());
+  return store.found || store.text() == app::kDefaultStore ? ""
+                                                           : " --store " + quoted(store.text());
 }
 
 Result<Value> json_argument(const std::string& text, const std::string& name) {

@@ -1,0 +1,64 @@
+// The input of `run`, from --input, --message and KEY=VALUE.
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kWordShown = 80;  // bytes of a word, in an error
+
+// KEY=TEXT or KEY:=JSON.
+Result<Member> member_of(const std::string& word) {
+  const std::size_t at = word.find('=');
+  const bool json = at != word.npos && at > 0 && word[at - 1] == ':';
+  const std::string key = word.substr(0, json ? at - 1 : at);
+  if (at == word.npos || key.empty()) {
+    return fail(Code::usage,
+                "expected KEY=VALUE or KEY:=JSON, not \"" + cut(word, kWordShown) + "\"");
+  }
+  const std::string text = word.substr(at + 1);
+  if (!json) return Member(key, text);
+  AE_ASSIGN(Value value, json_argument(text, cut(key, kWordShown) + ":="));
+  return Member(key, std::move(value));
+}
+
+}  // namespace
+
+Result<std::optional<Value>> input_of(const Options& options) {
+  if (!options.has_input && !options.has_message && options.pairs.empty()) return std::nullopt;
+  std::vector<Member> members;
+  for (const std::string& word : options.pairs) {
+    AE_ASSIGN(Member member, member_of(word));
+    members.push_back(std::move(member));
+  }
+  Value input = Value::object({});
+  if (options.has_input) {
+    AE_ASSIGN(input, json_argument(options.input, "--input"));
+  }
+  if (!options.has_message && options.pairs.empty()) return input;
+  if (!input.is_object()) {
+    return fail(Code::usage, "--input is not an object: " +
+                                 std::string(options.has_message ? "--message" : "KEY=VALUE") +
+                                 " adds a member to it");
+  }
+  const auto add = [&](const std::string& key, Value value, const std::string& from) -> Status {
+    if (input.find(key) != nullptr) {
+      return fail(Code::usage,
+                  from + ": the input has the member \"" + cut(key, kWordShown) + "\" already");
+    }
+    input = input.with(key, std::move(value));
+    return {};
+  };
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    AE_TRY(add(members[i].first, std::move(members[i].second), cut(options.pairs[i], kWordShown)));
+  }
+  if (options.has_message) AE_TRY(add("message", options.message, "--message"));
+  return input;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,67 @@
+// The prompt of `run` on a terminal: approve now?
+#include <termios.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include "cli/commands.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kLineMax = 256;  // bytes of an answer; the rest is ignored
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// Ctrl-C ends the read, not the process.
+class Interruptible {
+ public:
+  Interruptible() {
+    interrupted = 0;
+    struct sigaction wish{};
+    wish.sa_handler = [](int) { interrupted = 1; };
+    ::sigemptyset(&wish.sa_mask);
+    ::sigaction(SIGINT, &wish, &before_);
+  }
+  ~Interruptible() { ::sigaction(SIGINT, &before_, nullptr); }
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+
+ private:
+  struct sigaction before_{};
+};
+
+}  // namespace
+
+bool can_prompt(const Terminal& terminal) {
+  return terminal.shows_progress() && ::isatty(STDIN_FILENO) == 1;
+}
+
+PromptAnswer prompt_approval(const Value& asked, Terminal& terminal) {
+  std::string text = approval_text(asked);
+  while (text.ends_with('\n')) text.pop_back();
+  terminal.note(text);
+  const Interruptible signals;
+  // What was typed before the call was shown does not approve it.
+  ::tcflush(STDIN_FILENO, TCIFLUSH);
+  std::fputs("approve now? [y/N] ", stderr);
+  std::string line;
+  char c = 0;
+  while (true) {
+    const ssize_t size = interrupted ? -1 : ::read(STDIN_FILENO, &c, 1);
+    if (size < 0 && errno == EINTR && !interrupted) continue;
+    if (size <= 0) {
+      std::fputc('\n', stderr);
+      return interrupted ? PromptAnswer::interrupted : PromptAnswer::no;
+    }
+    if (c == '\n') break;
+    if (line.size() < kLineMax) line += c;
+  }
+  const bool yes = line == "y" || line == "Y" || line == "yes";
+  return yes ? PromptAnswer::yes : PromptAnswer::no;
+}
+
+}  // namespace ae::cli
