@@ -25,7 +25,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 NOT_YET = set()
 
 # The most findings in the messages of each folder. Lower a number when messages improve; never raise it.
-MESSAGES = {"src/agents": 0, "src/api": 0, "src/cli": 99}
+MESSAGES = {"src/agents": 0, "src/api": 0, "src/cli": 0}
 
 # Phrase (a regular expression between word boundaries; a space matches any white space) and what to write instead.
 BANNED = [(re.compile(r"(?<![\w'-])(?:" + phrase.replace(" ", r"\s+") + r")(?![\w-])", re.I), instead) for phrase, instead in (

@@ -135,7 +135,7 @@ def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
     desk.run("reject", one, "--note", "not today", code=0)
     for words, code in ((("reject", one), 0), (("approve", one), 5)):
         again = desk.run(*words, code=code).stdout
-        assert re.match(r"it had been answered before: rejected, by .+ at 20\S+Z\n", again), again
+        assert re.match(r"already answered: rejected, by .+ at 20\S+Z\n", again), again
     said = json.loads(desk.job(code=0).stdout)
     assert said["text"].startswith("Nothing was paid back"), said
     desk.proved()
@@ -155,7 +155,7 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     assert "denied" in refused.stderr and "over our limit" in refused.stderr, refused.stderr
     assert desk.approvals()[0]["id"] == one["id"], "the question stays open"
     said = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
-    assert "other arguments" in said.stdout, said.stdout
+    assert "changed arguments" in said.stdout, said.stdout
     late = desk.run("approve", one["id"], code=5)
     assert "approval_edited" in late.stderr and re.search(r"edited by .+ at 20\S+Z", late.stderr), late.stderr
     desk.run("reject", one["id"], code=5)
@@ -166,7 +166,7 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     shown = desk.run("trace", "t", code=0).stdout
     assert json.dumps(less, separators=(",", ":")) in shown and "edited by " in shown, shown
     again = desk.run("approve", one["id"], "--arguments", json.dumps(less), "--note", "once more", code=0)
-    assert "it had been answered before: edited" in again.stdout, again.stdout
+    assert "already answered: edited" in again.stdout, again.stdout
     desk.run("approve", one["id"], "--arguments", '{"amount": 6, "order": "43"}', code=5)
     edited = [d for d in desk.decisions() if d["state"] == "edited"]
     assert len(edited) == 1 and edited[0]["by"] and edited[0]["payload"]["arguments"] == less, edited

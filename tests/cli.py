@@ -284,7 +284,7 @@ def init_writes_a_file_that_runs():
         assert "aetheris run" in said.out and "aetheris jobs" in said.out
         expect(h.run("check", "new/place/agents.yaml"), 0)
         said = expect(h.run("run", "new/place/agents.yaml", "--input", '{"name":"Ada"}'), 0)
-        assert said.json()["said"] == "Hello, Ada!"
+        assert said.json()["message"] == "Hello, Ada!"
         assert (h.path / "new/place/notes.txt").exists()
         assert expect(h.run("init", "new/place", "--json"), 5).json()["code"] == "already_exists"
 
@@ -674,7 +674,7 @@ def rebuild_makes_the_rows_of_every_kind_of_job_anew():
         expect(h.run("rebuild", "--job", "nobody"), 3)
 
         said = expect(h.run("rebuild"), 0)
-        assert "6 made anew" in said.out, said
+        assert "6 rebuilt" in said.out, said
         after = rows_of(h.store)
         for table, rows in before.items():
             if table not in ("audit", "meta"):  # that it was made anew is told there
@@ -862,7 +862,7 @@ def a_store_that_went_backwards_is_noticed_and_accepted():
         backup = h.path / "backup.db"
         shutil.copy(h.store, backup)
         said = expect(h.run("doctor", "--accept-rollback"), 0)
-        assert "did not go backwards" in said.out, said
+        assert "was not rolled back" in said.out, said
         expect(h.run("signal", "waiting", "go-waiting", "1"), 0)
         shutil.copy(backup, h.store)
 
@@ -883,7 +883,7 @@ def a_store_that_went_backwards_is_noticed_and_accepted():
         assert expect(h.run("job", "done", "--json"), 0).json()["status"] == "completed"
         assert "store_rolled_back" not in h.run("doctor", "--json").out
         said = expect(h.run("doctor", "--accept-rollback"), 0)
-        assert "did not go backwards" in said.out, said
+        assert "was not rolled back" in said.out, said
 
         expect(h.run("run", "agents.yaml", "--job-id", "live"), 4)
         parked = expect(h.run("job", "live", "--json"), 0).json()["parked"]
@@ -1510,7 +1510,7 @@ def another_answer_than_the_recorded_one_is_a_conflict():
     with home() as h:
         expect(h.run("run", "agents.yaml", "asks", "--job-id", "a"), 4)
         expect(h.run("signal", "a", "go-a", "1"), 0)
-        assert "in the same way" in expect(h.run("signal", "a", "go-a", "1"), 0).out
+        assert "with the same payload" in expect(h.run("signal", "a", "go-a", "1"), 0).out
         said = expect(h.run("signal", "a", "go-a", "2"), 5)
         assert "differently: 1" in said.out, said
         assert expect(h.run("signal", "a", "go-a", "2", "--json"), 5).json()["applied"] is False
@@ -1526,7 +1526,7 @@ def a_refusal_names_the_option_and_not_the_field():
                             (["audit", "--after", "x"], "--after"), (["events", "a", "--class", "odd"], "--class"),
                             (["events", "a", "--type", "nonsense"], "--type"),
                             (["keys", "create", "--role", "viewer", "--expires", "soon"], "--expires"),
-                            (["jobs", "--label", "team"], "--label takes NAME=VALUE")):
+                            (["jobs", "--label", "team"], "--label must be NAME=VALUE")):
             said = expect(h.run(*words), 2)
             assert said.err.startswith(f"error: {name}"), (words, said)
         said = expect(h.run("events", "a", "--type", "job_complete"), 2)
@@ -1567,7 +1567,7 @@ def a_call_in_doubt_parks_and_is_resolved():
         assert expect(h.run("resolve", "d", key[:12], "happened", '{"id":9}'), 0).out.endswith('\nresult: {"id":9}\n')
         for _ in range(2):  # before the job goes on, and after it has ended
             again = expect(h.run("resolve", "d", key, "happened", '{"id":9}'), 0)
-            assert re.match(r"it had been answered before in the same way, by .+ at 20\S+Z\n", again.out), again
+            assert re.match(r"already answered with the same payload, by .+ at 20\S+Z\n", again.out), again
             other = expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()
             assert other["code"] == "not_in_doubt" and re.search(r"happened by .+ at 20\S+Z", other["detail"]), other
             assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
@@ -1891,7 +1891,7 @@ def a_killed_run_goes_on_where_it_stopped():
         assert "aetheris run FILE --job-id r\n" in stuck and "aetheris worker" not in stuck, stuck
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
         assert expect(h.run("job", "r", "--json"), 0).json()["unattended"] is None
-        assert "no job is stuck" in expect(h.run("jobs", "--stuck"), 0).err
+        assert "no stuck jobs" in expect(h.run("jobs", "--stuck"), 0).err
         events = expect(h.run("events", "r", "--json"), 0).json()["events"]
         assert sum(e["type"] == "job_running" for e in events) == 2
         assert sum(e["type"] == "job_created" for e in events) == 1
@@ -2016,7 +2016,7 @@ def after_a_kill_a_person_is_asked_about_a_change():
         assert "which is not as it was" in expect(h.run("approvals"), 0).out
         assert "not_paused" in expect(h.run("resume", "c"), 5).err
         expect(h.run(*commands[0].split(), "--note", "it was me"), 0)
-        assert "answered before in the same way, by " in expect(h.run(*commands[0].split()), 0).out
+        assert "already answered with the same payload, by " in expect(h.run(*commands[0].split()), 0).out
         assert "accept by " in expect(h.run(*commands[1].split()), 5).err
         assert expect(h.run("run", "agents.yaml", "--job-id", "c"), 0).out == "held\n"
         decisions = [e["payload"] for e in expect(h.run("events", "c", "--json"), 0).json()["events"]
@@ -2028,7 +2028,7 @@ def after_a_kill_a_person_is_asked_about_a_change():
         one = expect(h.run("approvals", "--json"), 0).json()["approvals"][0]["id"]
         expect(h.run("reject", one), 0)
         assert expect(h.run("job", "c", "--json"), 0).json()["error"]["code"] == "confirmation_failed"
-        assert "answered before: rejected, by " in expect(h.run("reject", one), 0).out
+        assert "already answered: rejected, by " in expect(h.run("reject", one), 0).out
         assert "fail by " in expect(h.run("approve", one), 5).err
 
 

@@ -238,7 +238,7 @@ def what_is_found_out_later_is_noted(shop):
     assert (again["status"], again["result"], again["seq"]) == ("completed", "ok", seq + 1)
     noted = again["in_doubt"][0]["noted"]
     assert (noted["resolution"], noted["result"], noted["note"]) == ("happened", {"id": 7}, "on the statement"), noted
-    assert "in the same way" in shop.run("resolve", "quiet", key, "happened", '{"id":7}').stdout
+    assert "with the same payload" in shop.run("resolve", "quiet", key, "happened", '{"id":7}').stdout
     shop.run("resolve", "quiet", key, "not_happened", code=5)
     assert "noted: happened" in shop.run("jobs", "--in-doubt").stdout
     assert "noted: happened" in shop.run("job", "quiet").stdout

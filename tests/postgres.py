@@ -478,7 +478,7 @@ def rebuild_makes_the_rows_of_every_kind_of_job_anew_also_while_others_work():
         assert rows_of(env) == damaged, "who compares writes nothing, and what is refused neither"
 
         said = expect(h.run("rebuild", env=env), 0)
-        assert "5 made anew" in said.out, said
+        assert "5 rebuilt" in said.out, said
         after = rows_of(env)
         for table in TABLES:
             assert after[table] == before[table], (table, before[table], after[table])

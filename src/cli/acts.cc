@@ -39,7 +39,7 @@ Result<Value> post_to(const Options& options, api::Path path, std::vector<Member
   request.by = who();
   auto door = app::Door::open(store, app::Purpose::write);
   if (!door && door.error().code == Code::not_found) {
-    return fail(Code::not_found, "there is no job " + options.id + ": " + door.error().message);
+    return fail(Code::not_found, "job " + options.id + " not found: " + door.error().message);
   }
   if (!door) return std::unexpected(door.error());
   AE_ASSIGN(api::ApiResponse response, (*door)->ask(request));
@@ -72,23 +72,23 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
   const bool duplicate = body.find("duplicate") != nullptr;
   const std::string other =
       duplicate && body["applied"] == Value(false)
-          ? ", with another payload, which counts: " + safe(canonical(body["payload"]))
+          ? "; the earlier payload counts: " + safe(canonical(body["payload"]))
           : "";
   if (body.find("buffered") != nullptr) {
-    terminal.print(duplicate ? "a signal is kept for this key already" + other + "\n"
-                             : "kept for the wait that opens with this key\n");
+    terminal.print(duplicate ? "a signal for this key is already buffered" + other + "\n"
+                             : "buffered for the wait that opens with this key\n");
   } else if (body.find("channel") != nullptr) {
-    terminal.print(duplicate ? "a message with this id was sent before" + other + "\n" : "sent\n");
+    terminal.print(duplicate ? "a message with this id was already sent" + other + "\n" : "sent\n");
   } else if (body.find("accepted") != nullptr) {
-    terminal.print("accepted: the process that holds job " + safe(options.id) + " takes it in\n");
+    terminal.print("accepted: the worker of job " + safe(options.id) + " applies it\n");
   } else if (body["raised"] == Value(false)) {
     terminal.print(done + answerer_text(body) + "\n");
   } else if (body.find("duplicate") != nullptr) {
     const bool same = body["applied"] == Value(true);
-    terminal.print(
-        "it had been answered before" +
-        (same ? " in the same way" : ", differently: " + safe(canonical(body["payload"]))) +
-        answerer_text(body) + "\n");
+    terminal.print("already answered" +
+                   (same ? " with the same payload"
+                         : " with another payload: " + safe(canonical(body["payload"]))) +
+                   answerer_text(body) + "\n");
   } else {
     terminal.print(done + "\n");
   }
@@ -150,7 +150,7 @@ int pause_command(const Options& options, Terminal& terminal) {
   const auto asked = post(options, "pause", given({{"reason", options.reason}}));
   const bool rests = asked && asked->find("paused") != nullptr;
   return say(asked, options, terminal,
-             rests ? "paused" : "it rests as soon as nothing is in flight");
+             rests ? "paused" : "pause requested; calls in flight finish first");
 }
 
 int resume_command(const Options& options, Terminal& terminal) {
@@ -169,15 +169,15 @@ int budget_command(const Options& options, Terminal& terminal) {
       std::ranges::none_of(body, [](const Member& member) { return member.first != "note"; });
   if (says_nothing) {
     return terminal.fail_with({Code::usage,
-                               "say what the job may use in all: --tokens, --cost, --model-calls, "
-                               "--tool-calls or --wall; `aetheris job " +
-                                   quoted(options.id) + "` shows what it may use and has used"});
+                               "set a new total: --tokens, --cost, --model-calls, --tool-calls or "
+                               "--wall; `aetheris job " +
+                                   quoted(options.id) + "` shows limits and usage"});
   }
   const auto asked = post(options, "budget", std::move(body));
   const bool had = asked && (*asked)["raised"] == Value(false);
-  const int code = say(asked, options, terminal, had ? "it may use as much already" : "raised");
+  const int code = say(asked, options, terminal, had ? "budget unchanged" : "raised");
   if (asked && !terminal.json() && (*asked)["command"].is_string()) {
-    terminal.note("the next call still does not fit" + lacking_text(*asked));
+    terminal.note("the next call still exceeds the budget" + lacking_text(*asked));
     terminal.note("answer: " + terminal.err()(Tint::bold, safe(asked->text("command"))));
   }
   return code;
@@ -202,15 +202,15 @@ int approve_command(const Options& options, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(*asked);
   } else if (asked->find("accepted") != nullptr) {
-    terminal.print("accepted: the process that holds the job takes it in\n");
+    terminal.print("accepted: the job's worker applies it\n");
   } else if (asked->find("duplicate") != nullptr) {
-    terminal.print("it had been answered before: " + safe(outcome) + answerer_text(*asked) + "\n");
+    terminal.print("already answered: " + safe(outcome) + answerer_text(*asked) + "\n");
   } else {
-    terminal.print(edited ? "approved with other arguments\n" : std::string(wanted) + "\n");
+    terminal.print(edited ? "approved with changed arguments\n" : std::string(wanted) + "\n");
   }
   const bool unused = (*asked)["reason"].is_string() && (*asked)["applied"] == Value(false);
   if (unused && !terminal.json()) {
-    terminal.note("the call is not made: " + safe(asked->text("reason")));
+    terminal.note("the call will not be made: " + safe(asked->text("reason")));
     terminal.note("see:    aetheris approvals");
   }
   // Of an edit, whoever made another one is refused: this is the same, perhaps with another note.
@@ -238,8 +238,8 @@ int resolve_command(const Options& options, Terminal& terminal) {
   }
   const auto asked = post(options, "resolve", std::move(body));
   const bool noted = asked && (*asked)["noted"] == Value(true);
-  std::string done = (noted ? "noted; the job has ended and stays as it is: " : "recorded: ") +
-                     safe(options.resolution);
+  std::string done =
+      (noted ? "noted (the job has already ended): " : "recorded: ") + safe(options.resolution);
   if (const Value* result = asked ? asked->find("result") : nullptr) {
     done += "\nresult: " + cut(safe_json(canonical(*result)), kResultShown);
   }

@@ -88,18 +88,17 @@ Status one_place(const Options& options) {
   if (environment("AETHERIS_URL").empty() || is_one_of(kNeither, name)) return {};
   if (is_one_of(kNeedStore, name)) {
     return fail(Code::usage, "`aetheris " + name +
-                                 "` needs the store itself: unset AETHERIS_URL, or run it where "
-                                 "the server runs");
+                                 "` needs direct access to the store: unset AETHERIS_URL, or run "
+                                 "it on the server's machine");
   }
   const bool serves = is_one_of(kServe, name);
   if (serves && !options.store_given) {
-    return fail(Code::usage, "`aetheris " + name +
-                                 "` works on a store, and AETHERIS_URL names a server: say which "
-                                 "store with --store, or unset AETHERIS_URL");
+    return fail(Code::usage,
+                "`aetheris " + name +
+                    "` needs a store, but AETHERIS_URL is set: use --store, or unset AETHERIS_URL");
   }
   if (!serves && options.store_given) {
-    return fail(Code::usage,
-                "--store names a store, and AETHERIS_URL a server: leave one of them out");
+    return fail(Code::usage, "--store and AETHERIS_URL cannot be used together");
   }
   return {};
 }
@@ -151,9 +150,9 @@ int main(int argc, char** argv) {
     std::fflush(nullptr);
     ::_exit(code);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: a bug in aetheris: %s\n", error.what());
+    std::fprintf(stderr, "error: internal error: %s\n", error.what());
   } catch (...) {
-    std::fprintf(stderr, "error: a bug in aetheris\n");
+    std::fprintf(stderr, "error: internal error\n");
   }
   return ae::cli::kBug;
 }

@@ -45,13 +45,12 @@ Value flagged(const Value& object, const std::string& flag) {
 std::string doubt_text(const Value& doubt) {
   const std::string tool = safe(doubt.text("tool"));
   std::string reason = safe(doubt.text("reason"));
-  if (reason == "nobody knows whether it happened")
-    reason.clear();  // no more than what is said here
+  if (reason == "the outcome is unknown") reason.clear();  // no more than what is said here
   // What should undo a step may have failed for certain: the step stands all the same.
   if (doubt["compensates"].is_string()) {
-    return "not known to be undone by " + tool + (reason.empty() ? "" : ": " + reason);
+    return "the outcome of its compensation with " + tool + (reason.empty() ? "" : ": " + reason);
   }
-  return "nobody knows whether the call of " + tool + " happened" +
+  return "the outcome of the call to " + tool + " is unknown" +
          (reason.empty() ? "" : " (" + reason + ")");
 }
 
@@ -62,9 +61,9 @@ std::string confirmed_text(const Value& resources) {
     text += (text.empty() ? " " : ", ") + safe(resource.text("resource_type")) + " " +
             safe(resource.text("resource_id"));
     const bool gone = resource.text("observed") == "absent";
-    text += resource.text("verdict") == "unreachable" ? ", which cannot be looked at"
-            : gone                                    ? ", which is gone"
-                                                      : ", which is not as it was";
+    text += resource.text("verdict") == "unreachable" ? ", which cannot be checked"
+            : gone                                    ? ", which no longer exists"
+                                                      : ", which has changed";
   }
   return text;
 }
@@ -123,12 +122,12 @@ std::string lacking_text(const Value& budget) {
     };
     text += "\n  " + limit + ": ";
     if (limit == "wall") {
-      text += "its time, " + safe(budget["limits"].text("wall")) + ", has passed";
+      text += "the time limit of " + safe(budget["limits"].text("wall")) + ", has passed";
     } else if (one["most"].is_null()) {
-      text += "the next call asks for " + shown(one["asked"]);
+      text += "the next call needs " + shown(one["asked"]);
     } else {
-      text += shown(one["used"]) + " of " + shown(one["most"]) +
-              " used, and the next call asks for " + shown(one["asked"]);
+      text += shown(one["used"]) + " of " + shown(one["most"]) + " used, and the next call needs " +
+              shown(one["asked"]);
     }
   }
   return text;
@@ -155,10 +154,10 @@ std::vector<std::string> doubt_lines(const Value& doubt) {
   for (const std::string& line : call_lines(doubt)) lines.push_back("  " + line);
   if (doubt["resolvable_at"].is_string()) {
     lines.push_back("  its request may still take effect until " +
-                    safe(doubt.text("resolvable_at")) + ": not_happened is accepted from then on");
+                    safe(doubt.text("resolvable_at")) + "; not_happened is accepted after that");
   }
   if (doubt["given_up"] == Value(true)) {
-    lines.emplace_back("  it was given up: the job went on without its outcome");
+    lines.emplace_back("  given up: the job continued without its outcome");
   }
   return lines;
 }
@@ -186,10 +185,10 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
     } else if (store.kind != app::StoreUrl::Kind::memory) {
-      const char* lead = "  when you know: ";
+      const char* lead = "  resolve with: ";
       for (const std::string& command : commands_of(doubt["commands"], store_flag(store))) {
         all.push_back(lead + command);
-        lead = "             or: ";
+        lead = "            or: ";
       }
     }
   }
@@ -204,25 +203,28 @@ std::string wait_text(const Value& wait) {
   const std::string tool = safe(wait.text("tool"));
   const bool asks = wait["question"].is_object();
   if (asks) {
-    text += ": " + tool + " asks in the middle of its call";
+    text += ": " + tool + " asks a question during its call";
   } else {
-    text += " waits for a " + safe(wait.text("wait_type"));
-    if (wait.text("wait_type") == "message") {
-      text += " on the channel " + safe(wait.text("channel"));
-    } else if (wait.text("correlation_key").starts_with("approval/")) {
-      text += " who approves its call" + (tool.empty() ? "" : " of " + tool);
-    } else if (wait.text("wait_type") != "timer") {
-      text += " with the key " + safe(wait.text("correlation_key"));
+    const std::string type = safe(wait.text("wait_type"));
+    if (wait.text("correlation_key").starts_with("approval/")) {
+      text += " waits for approval of the call" + (tool.empty() ? "" : " to " + tool);
+    } else {
+      text += " waits for a " + (type == "human" ? std::string("decision") : type);
+      if (type == "message") {
+        text += " on the channel " + safe(wait.text("channel"));
+      } else if (type != "timer") {
+        text += " with the key " + safe(wait.text("correlation_key"));
+      }
     }
   }
   if (wait["due_at"].is_string()) text += ", due " + safe(wait.text("due_at"));
   if (wait["expired"] == Value(true)) {
     text.append(": expired at ").append(safe(wait.text("expires_at")));
-    return text.append(", it goes on without an answer as soon as a process runs it");
+    return text.append("; it continues without an answer when a process runs it");
   }
   if (wait["expires_at"].is_string()) text += ", until " + safe(wait.text("expires_at"));
-  if (asks) text += "\n    it says: " + safe(wait["question"].text("message"));
-  if (wait["reason"].is_string()) text += "\n    because: " + safe(wait.text("reason"));
+  if (asks) text += "\n    question: " + safe(wait["question"].text("message"));
+  if (wait["reason"].is_string()) text += "\n    reason: " + safe(wait.text("reason"));
   for (const std::string& line : call_lines(wait)) text += "\n    " + line;
   return text;
 }
@@ -234,7 +236,7 @@ std::string settling_text(const Value& job) {
   for (const Value& call : job["settling"].items()) {
     text += "\n  node " + safe(call.text("node_id")) + ": the request of " +
             safe(call.text("tool")) + " may still take effect until " + safe(call.text("until")) +
-            "; then its probe asks what became of it";
+            "; then its probe runs";
   }
   return text;
 }
@@ -337,11 +339,11 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));
   if (job["unattended"].is_object()) {
-    to.line("nobody runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
+    to.line("no worker runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
     to.commands(commands_of(job["unattended"]["commands"], store_flag(store)));
   }
   if (const std::string settling = settling_text(job); !settling.empty()) {
-    to.line("job " + safe(id) + " has calls in doubt" + settling);
+    to.line("job " + safe(id) + " has calls with an unknown outcome" + settling);
   }
   if (status != "waiting" && status != "parked") return;
   to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) + waits_text(job));
@@ -349,17 +351,16 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     to.line("parked: " + safe(job["parked"].text("reason")) + ", until " +
             safe(job["parked"].text("until")) + lacking_text(job["budget"]));
     if (job["parked"].text("until") == "version") {
-      to.line("a process whose file says `versions: { execution: " +
-              safe(job.text("execution_version")) + " }` for the agent " + safe(job.text("agent")) +
-              " goes on with it; `aetheris plan " + safe(id) + " FILE" + store_flag(store) +
-              "` gives it another plan, `aetheris cancel " + safe(id) + store_flag(store) +
-              "` ends it");
+      to.line("start a process with `versions: { execution: " +
+              safe(job.text("execution_version")) + " }` for agent " + safe(job.text("agent")) +
+              ", or: `aetheris plan " + safe(id) + " FILE" + store_flag(store) +
+              "` (new plan), `aetheris cancel " + safe(id) + store_flag(store) + "`");
     }
   }
   if (store.kind == app::StoreUrl::Kind::memory) {
     to.line(
-        "the store was in memory, and is gone with this process: nobody can answer; use one in a "
-        "file (--store sqlite:PATH)");
+        "the memory store ends with this process, so the job cannot be answered; use --store "
+        "sqlite:PATH");
     return;
   }
   if (asks_people(job)) {

@@ -112,11 +112,11 @@ tools:
   clock:
     description: What time it is
     command: ["date", "-u", "+%FT%TZ"]
-    effect: read                 # no side effect: it may be asked again
+    effect: read                 # no side effect: safe to repeat
 
-  # This one changes something (it appends to a file), so it is never run twice for one step: after a crash in the
-  # middle of it, the job asks a person instead of guessing. An exit code other than 0 says for sure that nothing was
-  # done: a program that cannot promise that must not end with one.
+  # This tool has a side effect (it appends to a file), so it is never run twice for one step. After a crash during the
+  # call the job parks and asks you for the outcome. An exit code other than 0 means that nothing was done; a program
+  # that cannot guarantee that must not exit with one.
   write_down:
     description: Append a line to notes.txt
     command: ["sh", "-c", "cat >> notes.txt && echo >> notes.txt && echo written"]
@@ -134,13 +134,13 @@ agents:
         tool: write_down
         needs: [now]
         args: { greeting: "Hello, ${ .input.name // \"world\" }!", at: "${ .steps.now }" }
-    output: "${ { said: \"Hello, \\(.input.name // \"world\")!\", at: .steps.now } }"
+    output: "${ { message: \"Hello, \\(.input.name // \"world\")!\", at: .steps.now } }"
 )";
 
 Status write_file(const std::string& path, std::string_view text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0 && errno == EEXIST) {
-    return fail(Code::already_exists, path + " is there already; nothing was changed");
+    return fail(Code::already_exists, path + " already exists; nothing was changed");
   }
   if (file < 0) {
     return fail(Code::unavailable, "cannot write " + path + ": " + std::strerror(errno));
@@ -169,7 +169,7 @@ Status make_folders(const std::string& path) {
     const std::string part = path.substr(0, at);
     if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {
       return fail(Code::unavailable,
-                  "cannot make the folder " + part + ": " + std::strerror(errno));
+                  "cannot create the folder " + part + ": " + std::strerror(errno));
     }
   }
   return {};

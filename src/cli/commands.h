@@ -110,7 +110,7 @@ std::vector<std::string> call_lines(const Value& call);
 // Which limits leave no room for the next call, what is used, and what it asks for; a line each. Of {lacking, limits}.
 std::string lacking_text(const Value& budget);
 constexpr std::string_view kResultBelongs =
-    "if it happened: what the call answered, as JSON, belongs in the place of '{}'";
+    "If it succeeded, replace '{}' with the call's JSON result";
 // " charge ch_1, which is not as it was": what a person is asked about, of a confirmation's resources.
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.

@@ -35,19 +35,17 @@ bool is_set(const char* name) {
 void look_at_environment(std::vector<Problem>& problems) {
   for (const char* name : {"AETHERIS_FAILPOINTS", "AETHERIS_FAILPOINTS_TRACE"}) {
     if (!is_set(name)) continue;
-    problems.push_back({"failpoints", std::string(name) +
-                                          " is set: things go wrong on purpose; unset it unless "
-                                          "this is a test"});
+    problems.push_back(
+        {"failpoints",
+         std::string(name) + " is set: failures are injected; unset it outside tests"});
   }
   if (is_set(net::kClockOffsetFile)) {
     problems.push_back({"clock", std::string(net::kClockOffsetFile) +
-                                     " is set: the clock of this process is set by a file; unset "
-                                     "it unless this is a test"});
+                                     " is set: the clock is simulated; unset it outside tests"});
   }
   if (std::time(nullptr) < 1'700'000'000) {
-    problems.push_back({"clock",
-                        "this machine's clock stands before 2023: leases and timers need "
-                        "the right time"});
+    problems.push_back(
+        {"clock", "the system clock is before 2023; leases and timers need the correct time"});
   }
 }
 
@@ -55,8 +53,8 @@ void look_at_file(const std::string& path, const char* what, std::vector<Problem
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return;
   if ((found.st_mode & 0077) != 0) {
-    problems.push_back(
-        {"permissions", path + " (" + what + ") can be used by others: chmod 600 " + quoted(path)});
+    problems.push_back({"permissions", path + " (" + what +
+                                           ") is accessible to others: chmod 600 " + quoted(path)});
   }
   if (found.st_uid != ::geteuid()) {
     problems.push_back({"owner", path + " (" + what + ") belongs to another user"});
@@ -70,10 +68,10 @@ void look_at_folder(const std::string& folder, std::vector<Problem>& problems) {
   const bool by_group = (found.st_mode & S_IWGRP) != 0 && found.st_gid != ::getegid();
   if ((found.st_mode & S_IWOTH) == 0 && !by_group) return;
   problems.push_back(
-      {"permissions", folder +
-                          " (where the store lies) can be written by others, who can "
-                          "put another store in its place: chmod 700 " +
-                          quoted(folder)});
+      {"permissions",
+       folder +
+           " (the store's folder) is writable by others, who could replace the store: chmod 700 " +
+           quoted(folder)});
 }
 
 // Locks and shared memory do not hold across machines.
@@ -86,14 +84,14 @@ void look_at_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
   for (const long network : {kNfs, kSmb, kSmb2, kCifs, kNinep}) {
     if (type == network) {
       problems.push_back({"network_disk",
-                          "the store lies on a network file system, where locks "
-                          "and fsync cannot be trusted: move it to a local disk"});
+                          "the store is on a network file system, where locks and fsync are "
+                          "unreliable; move it to a local disk"});
     }
   }
   const auto free_bytes = static_cast<unsigned long long>(disk.f_bavail) *
                           static_cast<unsigned long long>(disk.f_bsize);
   if (free_bytes < (64ull << 20)) {
-    problems.push_back({"disk_full", "less than 64 MiB are free where the store lies"});
+    problems.push_back({"disk_full", "less than 64 MiB free on the store's disk"});
   }
 }
 
@@ -103,27 +101,25 @@ constexpr std::int64_t kProcessesMore = 2;  // that should find room
 // What nobody can work with is said when the store is opened.
 void look_at_server(const store::PostgresFacts& facts, std::vector<Problem>& problems) {
   if (!facts.synchronous_standby) {
-    problems.push_back(
-        {"no_synchronous_standby",
-         "the PostgreSQL server has no synchronous standby: what it has confirmed is "
-         "lost with its disk, and may be lost when another server takes over; set "
-         "synchronous_standby_names, or accept it"});
+    problems.push_back({"no_synchronous_standby",
+                        "PostgreSQL has no synchronous standby: commits can be lost with its disk "
+                        "or on failover; set synchronous_standby_names, or accept it"});
   }
   if (!facts.full_page_writes) {
     problems.push_back({"full_page_writes",
-                        "the PostgreSQL server runs with full_page_writes=off: a power loss can "
-                        "leave half a page on its disk; set it to on"});
+                        "PostgreSQL runs with full_page_writes=off: a power loss can corrupt "
+                        "pages; set it to on"});
   }
   if (!facts.autovacuum) {
-    problems.push_back({"autovacuum",
-                        "the PostgreSQL server runs with autovacuum=off: rows that change with "
-                        "each step are never cleared away; set it to on"});
+    problems.push_back(
+        {"autovacuum",
+         "PostgreSQL runs with autovacuum=off: tables grow without limit; set it to on"});
   }
   const std::int64_t left = facts.connections_max - facts.connections_used;
   if (left < kProcessesMore * store::kConnectionsEach) {
-    problems.push_back({"connections", "the PostgreSQL server has " + std::to_string(left) +
-                                           " of " + std::to_string(facts.connections_max) +
-                                           " connections left, and each process of ours holds " +
+    problems.push_back({"connections", "PostgreSQL has " + std::to_string(left) + " of " +
+                                           std::to_string(facts.connections_max) +
+                                           " connections left; each Aetheris process uses " +
                                            std::to_string(store::kConnectionsEach) +
                                            ": raise max_connections"});
   }
@@ -133,8 +129,8 @@ void look_at_server(const store::PostgresFacts& facts, std::vector<Problem>& pro
     problems.push_back(
         {"clock_offset", "this machine's clock is " + std::to_string(apart.count() / 1000) +
                              " ms " + (facts.clock_ahead < Duration(0) ? "ahead of" : "behind") +
-                             " the database's: leases and timers follow the database, but times "
-                             "in logs are this machine's; let both follow one time server"});
+                             " the database's clock; use NTP on both (leases and timers use the "
+                             "database's clock)"});
   }
 }
 
@@ -151,10 +147,9 @@ void look_for_stuck(app::Door& door, const app::StoreUrl& store, std::vector<Pro
   }
   if (count == 0) return;
   problems.push_back({"stuck", std::to_string(count) +
-                                   (count == 1 ? " job stands still, and no process takes it"
-                                               : " jobs stand still, and no process takes them") +
+                                   (count == 1 ? " job has no worker" : " jobs have no worker") +
                                    ": `aetheris jobs --stuck" + store_flag(store) +
-                                   "` says why, and what would help"});
+                                   "` shows why and what to run"});
 }
 
 // The jobs of a store for as long as there is time.
@@ -221,12 +216,12 @@ void look_at_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
     const store::Difference& first = *found;
     std::string what = first.table + (first.column.empty() ? "" : "." + first.column);
     if (!first.stored.empty()) what += " is " + first.stored;
-    if (!first.derived.empty()) what += ", and the log gives " + first.derived;
+    if (!first.derived.empty()) what += ", expected from the log: " + first.derived;
     problems.push_back(
-        {"rows_differ", (job.empty() ? "rows of no job" : "the rows of job " + job.text) +
-                            " are not what the logs give (" + cut(what, 200) +
-                            "): stop what uses the store, then `aetheris rebuild" +
-                            store_flag(store) + "` writes them again from the logs"});
+        {"rows_differ", (job.empty() ? "rows without a job" : "the rows of job " + job.text) +
+                            " differ from the log (" + cut(what, 200) +
+                            "): stop all processes of the store, then run `aetheris rebuild" +
+                            store_flag(store) + "`"});
   }
   for (const auto& [job, error] : compared->refused) {
     problems.push_back(
@@ -258,10 +253,9 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   }
   const std::string silent = shared || (*door)->is_socket() ? "" : app::find_silent_owner(store);
   if (!silent.empty()) {
-    problems.push_back({"owner_silent", silent +
-                                            " owns the store and does not answer on its socket "
-                                            "within 3s: it may be stopped or overloaded; look at "
-                                            "it, end it if it stays so, and start it again"});
+    problems.push_back(
+        {"owner_silent", silent + " owns the store but does not respond within 3s; check it, and "
+                                  "restart it if it stays unresponsive"});
   }
   api::ApiRequest request;
   request.path = {"api", "jobs"};
@@ -280,12 +274,10 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
     if (count == 0 || (run_elsewhere && status != std::string_view("parked"))) continue;
     const std::string many = std::to_string(count) + (count == 1 ? " job is " : " jobs are ");
     if (status == std::string_view("parked")) {
-      problems.push_back({"parked", many + "parked: `aetheris jobs --status parked" +
-                                        store_flag(store) +
-                                        (count == 1 ? "` lists it, `aetheris job ID` says what it "
-                                                      "needs"
-                                                    : "` lists them, `aetheris job ID` says what "
-                                                      "each needs")});
+      problems.push_back(
+          {"parked", many + "parked: `aetheris jobs --status parked" + store_flag(store) +
+                         (count == 1 ? "` lists it, `aetheris job ID` shows the next command"
+                                     : "` lists them, `aetheris job ID` shows the next command")});
     } else {
       problems.push_back({"unfinished", many + status +
                                             " and no process runs them: `aetheris run "
@@ -317,10 +309,10 @@ Value repeat_view(const std::vector<runtime::MayRepeat>& jobs) {
 void print_repeats(const runtime::ParkedJobs& count, Terminal& terminal) {
   if (count.may_repeat.empty()) return;
   terminal.print(
-      "These calls are not finished in this store. Each may have been made already, and a job that "
-      "is resumed makes it (again):\n");
+      "These calls are unfinished in this store. Each may already have happened; resuming its job "
+      "can repeat it:\n");
   for (const runtime::MayRepeat& job : count.may_repeat) {
-    std::string line = "  " + safe(job.job.text) + ", behind event " + std::to_string(job.seq) +
+    std::string line = "  " + safe(job.job.text) + ", after event " + std::to_string(job.seq) +
                        " of " + to_text(job.at) + ": ";
     for (const std::string& call : job.calls) {
       line += (&call == job.calls.data() ? "" : ", ") + safe(call);
@@ -328,20 +320,20 @@ void print_repeats(const runtime::ParkedJobs& count, Terminal& terminal) {
     if (job.more > 0) line += " and " + std::to_string(job.more) + " more";
     terminal.print(line + "\n");
   }
-  if (count.more) terminal.print("  and those of other jobs, which are not listed here\n");
+  if (count.more) terminal.print("  and calls of more jobs, not listed here\n");
 }
 
 // Parks what has not ended in a store that went backwards.
 int accept_rollback(const app::StoreUrl& store, const Options& wish, Terminal& terminal) {
   if (store.kind == app::StoreUrl::Kind::memory) {
-    return terminal.fail_with({Code::usage, "a memory: store is gone with its process"});
+    return terminal.fail_with({Code::usage, "a memory: store exists only in its process"});
   }
   app::SiteOptions options{.store = store};
   struct stat found{};
   const auto whole = app::look_for_rollback(store);
   if (whole && store.kind == app::StoreUrl::Kind::sqlite &&
       ::stat(store.path.c_str(), &found) != 0) {
-    return terminal.fail_with({Code::not_found, "there is no store at " + store.path + " yet"});
+    return terminal.fail_with({Code::not_found, "no store at " + store.path});
   }
   options.mode = app::SiteOptions::Mode::write;
   options.accept_rollback = true;
@@ -363,29 +355,29 @@ int accept_rollback(const app::StoreUrl& store, const Options& wish, Terminal& t
     return kDone;
   }
   if (!*parked && !whole) {
-    terminal.print("accepted: nothing was lost, and its jobs go on\n");
+    terminal.print("accepted: nothing was lost; jobs continue\n");
     return kDone;
   }
   if (!*parked) {
-    terminal.print("the store did not go backwards: there is nothing to accept\n");
+    terminal.print("the store was not rolled back; nothing to accept\n");
     return kDone;
   }
   const auto jobs = [](std::uint64_t n) { return std::to_string(n) + (n == 1 ? " job" : " jobs"); };
   std::string text = "accepted: " + jobs(count.parked) + " parked (store_rolled_back)";
   if (count.pausing > 0) {
-    text += ", " + jobs(count.pausing) + " will park before anything else is begun";
+    text += ", " + jobs(count.pausing) + " will park before their next step";
   }
-  if (count.ending > 0) text += ", " + jobs(count.ending) + " were ending already";
+  if (count.ending > 0) text += ", " + jobs(count.ending) + " were already ending";
   if (gone) {
     text =
-        "accepted: this is an empty store; the jobs of the one that was here are lost, and a job "
-        "that is created again does everything again";
+        "accepted an empty store: the earlier jobs are lost, and a job created again repeats its "
+        "effects";
   }
   terminal.print(text + "\n");
   print_repeats(count, terminal);
   if (gone) return kDone;
-  terminal.note("look at each (`aetheris jobs --status parked" + store_flag(store) +
-                "`), at what it did elsewhere, then `aetheris resume ID" + store_flag(store) +
+  terminal.note("review each job (`aetheris jobs --status parked" + store_flag(store) +
+                "`) and its external effects, then `aetheris resume ID" + store_flag(store) +
                 "` or `aetheris cancel ID" + store_flag(store) + "`");
   return kDone;
 }
@@ -408,16 +400,16 @@ int show_sandbox(Terminal& terminal) {
   terminal.print(
       (can.landlock > 0
            ? "Landlock          ABI " + std::to_string(can.landlock) + "\n"
-           : std::string("Landlock          no: this kernel has it not, or switched off\n")) +
-      line("read, write       ", can.files, "Landlock of ABI 3 (Linux 6.2) is needed") +
-      line("tracing inside    ", can.tracing, "Landlock of ABI 2 (Linux 5.19) is needed") +
-      line("signals inside    ", can.signals, "Landlock of ABI 6 (Linux 6.12) is needed") +
-      line("network: none     ", can.network, "this process may not make a network namespace") +
+           : std::string("Landlock          no: not available or disabled in this kernel\n")) +
+      line("read, write       ", can.files, "needs Landlock ABI 3 (Linux 6.2)") +
+      line("tracing inside    ", can.tracing, "needs Landlock ABI 2 (Linux 5.19)") +
+      line("signals inside    ", can.signals, "needs Landlock ABI 6 (Linux 6.12)") +
+      line("network: none     ", can.network, "network namespaces are not allowed") +
       line("processes         ", can.processes,
-           "this process may not make a user namespace, or is root, which has no such limit") +
-      (can.root ? "user              this process runs as root: a server that does gives its tools "
-                  "all files of root; run it as a user of its own\n"
-                : ""));
+           "user namespaces are not allowed, or the process runs as root") +
+      (can.root
+           ? "user              runs as root: tools get root's files; run it as a separate user\n"
+           : ""));
   return kDone;
 }
 

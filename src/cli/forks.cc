@@ -34,7 +34,7 @@ Result<std::vector<Member>> body_of(const Options& options) {
 // What the origin did and the new job would do again.
 void say_effects(const Value& effects, Terminal& terminal) {
   if (!effects.is_array()) return;
-  Table table({"NODE", "TOOL", "EFFECT", "WHAT BECAME OF IT", "STEP"});
+  Table table({"NODE", "TOOL", "EFFECT", "OUTCOME", "STEP"});
   for (const Value& effect : effects.items()) {
     const Value& item = effect["item"];
     const std::string node =
@@ -59,7 +59,7 @@ Result<Value> task_graph_of(const Options& options, const agents::AgentsFile& fi
   const std::string name(job.text("agent"));
   const auto agent = file.agents.find(name);
   if (agent != file.agents.end()) return agent->second.task_graph;
-  return fail(Code::plan_invalid, "job " + options.id + " is one of agent \"" + name +
+  return fail(Code::plan_invalid, "job " + options.id + " belongs to agent \"" + name +
                                       "\", which is not in " + options.file);
 }
 
@@ -95,7 +95,7 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   if (!body) return failed(body.error());
   auto door = app::Door::open(store, app::Purpose::write);
   if (!door && door.error().code == Code::not_found) {
-    return failed({Code::not_found, "there is no job " + options.id + ": " + door.error().message});
+    return failed({Code::not_found, "job " + options.id + " not found: " + door.error().message});
   }
   if (!door) return failed(door.error());
   if (file != nullptr) {
@@ -224,7 +224,7 @@ int plan_command(const Options& options, Terminal& terminal) {
   const auto loaded = app::load_agents(options.file, {.policies = options.policies});
   if (!loaded) return terminal.fail_with(loaded.error());
   if (!loaded->faults.empty()) {
-    const Error error{Code::plan_invalid, options.file + " has faults; nothing was changed"};
+    const Error error{Code::plan_invalid, options.file + " has errors; nothing was changed"};
     Value body = api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
     terminal.note(safe(agents::faults_text(loaded->faults), true));
     return terminal.fail_with(error, body);

@@ -82,7 +82,7 @@ class Graph {
     if (const Value* when = node.find("when")) {
       line.add(Tint::dim, "  when " + template_words(*when));
     }
-    if (node.text("on_error") == "continue") line.add(Tint::dim, "  goes on after errors");
+    if (node.text("on_error") == "continue") line.add(Tint::dim, "  continues after errors");
   }
 
   const Value& graph_;

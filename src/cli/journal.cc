@@ -52,11 +52,10 @@ void Journal::say(const Line& line) {
   }
   if (!limit_.takes(std::chrono::steady_clock::now().time_since_epoch())) return;
   if (const std::uint64_t left_out = limit_.take_left_out(); left_out > 0) {
-    write(
-        {.level = Level::warn,
-         .event = "log_lines_left_out",
-         .message = std::to_string(left_out) + " lines were left out: there were too many at once",
-         .more = {{"count", left_out}}});
+    write({.level = Level::warn,
+           .event = "log_lines_left_out",
+           .message = std::to_string(left_out) + " lines were dropped: too many at once",
+           .more = {{"count", left_out}}});
   }
   write(line);
 }

@@ -12,17 +12,16 @@ Status fits(const Options& options) {
   const bool creates = options.action == "create";
   const bool revokes = options.action == "revoke";
   if (revokes && options.id.empty()) {
-    return fail(Code::usage, "name the key: `aetheris keys revoke ID`");
+    return fail(Code::usage, "ID is missing: `aetheris keys revoke ID`");
   }
   if (!revokes && !options.id.empty()) {
-    return fail(Code::usage, "`keys " + options.action + "` takes no ID");
+    return fail(Code::usage, "`keys " + options.action + "` does not take an ID");
   }
   if (!creates && !(options.role + options.name + options.expires).empty()) {
     return fail(Code::usage, "--role, --name and --expires are for `aetheris keys create`");
   }
   if (creates && options.role.empty()) {
-    return fail(Code::usage,
-                "say what the key may do: --role viewer, operator, approver, worker or admin");
+    return fail(Code::usage, "--role is missing: viewer, operator, approver, worker or admin");
   }
   return {};
 }
@@ -43,10 +42,10 @@ int create(const Options& options, Terminal& terminal) {
   }
   terminal.print(safe(made->text("key")) + "\n");
   const std::string_view until = made->text("expires_at");
-  terminal.note("a key of the role " + safe(made->text("role")) + ", " +
-                (until.empty() ? std::string("without an end") : "until " + safe(until)) +
-                "; it is shown this once. `aetheris keys revoke " + safe(made->text("id")) +
-                "` ends it");
+  terminal.note("Created " + safe(made->text("role")) + " key (" +
+                (until.empty() ? std::string("no expiry") : "expires " + safe(until)) +
+                "). It will not be shown again. Revoke: aetheris keys revoke " +
+                safe(made->text("id")) + "` ends it");
   return kDone;
 }
 

@@ -114,7 +114,7 @@ std::string sends_text(const Value& sends) {
   const auto line = [&](const char* what, const std::string& said) {
     text.append("  ").append(what).append(said).append("\n");
   };
-  if (sends["error"].is_string()) line("cannot be sent: ", safe(sends.text("error")));
+  if (sends["error"].is_string()) line("not sendable: ", safe(sends.text("error")));
   if (sends["url"].is_string()) {
     line("sends:     ", safe(sends.text("method")) + " " + safe(sends.text("url")));
   }
@@ -146,10 +146,10 @@ std::string call_text(const Value& asked) {
   return text + sends_text(asked["sends"]);
 }
 
-// What a tool asks in the middle of its call. The words are its server's.
+// What a tool asks a question during its call. The words are its server's.
 std::string question_text(const Value& asked) {
   const Value& question = asked["question"];
-  std::string text = "  it says:   " + safe(question.text("message")) + "\n";
+  std::string text = "  question:  " + safe(question.text("message")) + "\n";
   if (question["url"].is_string()) text += "  address:   " + safe(question.text("url")) + "\n";
   if (question["schema"].is_object()) text += "  answer:    " + below(question["schema"]) + "\n";
   return text;
@@ -166,9 +166,9 @@ std::string approval_text(const Value& asked) {
   if (call) {
     what += " wants to call " + safe(asked.text("tool"));
   } else if (question) {
-    what += ": " + safe(asked.text("tool")) + " asks in the middle of its call";
+    what += ": " + safe(asked.text("tool")) + " asks a question during its call";
   } else if (asked.text("kind") == "confirmation") {
-    what += " asks whether it may go on with" + confirmed_text(asked["resources"]);
+    what += " needs a decision on" + confirmed_text(asked["resources"]);
   } else {
     what += asked.text("answer") == "data" ? " asks for data (" : " asks (";
     what += safe(asked.text("correlation_key")) + ")";
@@ -196,7 +196,7 @@ int approvals_command(const Options& options, Terminal& terminal) {
     terminal.print_json(*page);
     return kDone;
   }
-  if ((*page)["approvals"].size() == 0) terminal.note("nobody is asked anything");
+  if ((*page)["approvals"].size() == 0) terminal.note("no pending approvals");
   for (const Value& asked : (*page)["approvals"].items()) {
     const std::string id = safe(asked.text("id"));
     const bool form = asked.text("kind") == "question" && asked["question"].text("mode") == "form";
@@ -240,7 +240,7 @@ std::string stuck_text(const Value& job, const std::string& flag) {
             short_time(doubt.text("since")) + "\n";
     for (const std::string& line : call_lines(doubt)) text += "    " + line + "\n";
     if (doubt["given_up"] == Value(true)) {
-      text += "    it was given up: the job went on without its outcome\n";
+      text += "    given up: the job continued without its outcome\n";
     }
     if (const std::string noted = noted_text(doubt); !noted.empty()) text += "    " + noted + "\n";
     commands(doubt["commands"]);
@@ -300,7 +300,7 @@ int jobs_command(const Options& options, Terminal& terminal) {
                           {"cursor", options.cursor}};
     for (const std::string& label : options.labels) {
       if (const std::size_t at = label.find_first_of(":="); at == 0 || at == label.npos) {
-        return fail(Code::usage, "--label takes NAME=VALUE, not \"" + label.substr(0, 80) + "\"");
+        return fail(Code::usage, "--label must be NAME=VALUE, not \"" + label.substr(0, 80) + "\"");
       }
       query.emplace_back("label", label);
     }
@@ -318,8 +318,8 @@ int jobs_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   if ((*page)["jobs"].size() == 0) {
-    terminal.note(options.stuck      ? "no job is stuck"
-                  : options.in_doubt ? "no call is in doubt"
+    terminal.note(options.stuck      ? "no stuck jobs"
+                  : options.in_doubt ? "no calls with an unknown outcome"
                                      : "no jobs");
     return kDone;
   }
@@ -457,7 +457,7 @@ int job_command(const Options& options, Terminal& terminal) {
   line("created", short_time(job->text("created_at")));
   line("updated", short_time(job->text("updated_at")));
   line("labels", safe(labels_text((*job)["labels"])));
-  if (status == "queued") line("in line", line_text(*job));
+  if (status == "queued") line("queue", line_text(*job));
   line("budget", budget_text((*job)["budget"]));
   value_line("input", (*job)["input"]);
   value_line("result", (*job)["result"]);
@@ -473,7 +473,7 @@ int job_command(const Options& options, Terminal& terminal) {
     line("retry", retry_text(*job, store_flag(*store)));
   }
   for (const std::string& doubt : doubts_of_end(*job, *store)) {
-    line(doubt.starts_with(' ') ? "" : "in doubt", doubt);
+    line(doubt.starts_with(' ') ? "" : "unknown", doubt);
   }
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
@@ -512,7 +512,7 @@ Result<std::uint64_t> after_of(const Options& options) {
   if (options.after.empty()) return 0;
   if (options.after.size() > 15 ||
       options.after.find_first_not_of("0123456789") != std::string::npos) {
-    return fail(Code::usage, "--after takes the seq of an event");
+    return fail(Code::usage, "--after must be the seq of an event");
   }
   return std::stoull(options.after);
 }

@@ -74,7 +74,7 @@ int own(std::unique_ptr<app::Site> site, Service& service, const ServiceWish& wi
     if (auto kept = site->keep_agents(); !kept) return terminal.fail_with(kept.error());
   }
   if (auto listens = site->listen(); !listens) {
-    terminal.warn("other commands cannot reach this process by the store: " +
+    terminal.warn("other commands cannot reach this process through the store: " +
                   listens.error().message);
   }
   async::BootClock steady;
@@ -103,9 +103,9 @@ int mcp_command(const Options& options, Terminal& terminal) {
   const char* const url = std::getenv("AETHERIS_URL");
   const bool elsewhere = url != nullptr && *url != '\0';
   if (elsewhere && !options.files.empty()) {
-    return terminal.fail_with({Code::usage,
-                               "AETHERIS_URL names a server, which has agents of its own: leave "
-                               "the FILE out, or unset AETHERIS_URL"});
+    return terminal.fail_with(
+        {Code::usage,
+         "AETHERIS_URL names a server with its own agents: omit FILE, or unset AETHERIS_URL"});
   }
   const auto wish = service_wish(options, terminal);
   if (!wish) return wish.error();
@@ -119,7 +119,7 @@ int mcp_command(const Options& options, Terminal& terminal) {
   while (true) {
     if (auto owner = app::find_owner(wish->store)) {
       if (wish->loaded) {
-        terminal.note("another process owns this store: its agents are offered, not those of " +
+        terminal.note("another process owns this store; its agents are served, not those of " +
                       options.files.front());
       }
       return carry(*owner, *wish, terminal);

@@ -226,7 +226,7 @@ void Notifications::ended(const Question& question, const std::string& failure) 
   if (failure.empty()) return mark(question);
   const Duration pause = pause_after(++tries_[id]);
   warn(question.job, "--notify " + wish_.program + ": " + failure + "; question " + id +
-                         " is notified again in " + to_text(pause));
+                         " is retried in " + to_text(pause));
   later(pause, [this, question] { start_again(question); });
 }
 

@@ -84,7 +84,7 @@ void Notifier::add(Item item) {
   {
     const std::lock_guard lock(mutex_);
     if (items_.size() >= kItemsMax && !item.done) {
-      failures_.push_back("too much waits for people at once: " + item.text + " is not told");
+      failures_.push_back("too many pending requests: " + item.text + " is not sent");
       return;
     }
     items_.push_back(std::move(item));

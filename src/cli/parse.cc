@@ -15,14 +15,14 @@ namespace {
 
 constexpr const char* kFooter =
     "\nBegin with: aetheris init demo && cd demo && aetheris run agents.yaml\n\n"
-    "Commands that come later are refused with the code `unsupported`.\n"
+    "Commands of later versions are rejected with the code `unsupported`.\n"
     "Exit codes: 0 done, 1 the job failed or was cancelled, 2 usage or invalid input, 3 not "
     "found,\n"
-    "4 blocked (waiting, parked, in doubt), 5 conflict, 6 verification failed, 7 store "
+    "4 blocked (waiting, parked, outcome unknown), 5 conflict, 6 verification failed, 7 store "
     "unavailable.\n"
-    "AETHERIS_STORE is the default of --store; with AETHERIS_URL commands ask that server "
+    "AETHERIS_STORE is the default of --store; with AETHERIS_URL commands use that server "
     "instead,\nwith the key in AETHERIS_API_KEY or in the file AETHERIS_API_KEY_FILE.\n"
-    "`aetheris COMMAND --help` and `aetheris help COMMAND` say more.";
+    "`aetheris COMMAND --help` and `aetheris help COMMAND` show details.";
 
 constexpr std::string_view kLaterCommands[] = {"exec"};
 
@@ -110,10 +110,9 @@ class Grammar {
                     "without end; 0s = not at all)");
   }
   void notify(CLI::App* sub, const char* promise) {
-    sub->add_option("--notify", options_.notify,
-                    std::string("a program (no shell) that is started for each thing that waits "
-                                "for a person, ") +
-                        promise)
+    sub->add_option(
+           "--notify", options_.notify,
+           std::string("a program (no shell) to start for each pending request, ") + promise)
         ->check(not_empty());
   }
   static void positional(CLI::App* sub, const char* name, std::string& into, const char* what,
@@ -147,22 +146,22 @@ class Grammar {
     message_ =
         run->add_option("--message", options_.message,
                         "the member \"message\" of the input, which loops and planners read");
-    run->add_option("--job-id", options_.job_id, "start the job under this id, or go on with it")
+    run->add_option("--job-id", options_.job_id, "the job's id; an existing job is resumed")
         ->check(not_empty());
     run->add_option("--idempotency-key", options_.idempotency_key,
-                    "the same key and input again is the same job")
+                    "repeating the key with the same input returns the same job")
         ->check(not_empty());
     run->add_option("--priority", options_.priority, "-1000 to 1000; higher is claimed first")
         ->check(CLI::Range(-1000, 1000));
     run->add_option("--deadline", options_.deadline,
-                    "when the job ends at the latest: a duration (30m), or a time in UTC")
+                    "the deadline: a duration (30m) or a time in UTC")
         ->check(not_empty());
     run->add_option("--budget", options_.budget,
-                    "NAME=AMOUNT: at most so many tokens, model_calls or tool_calls, so much cost, "
-                    "so long a wall; never more than the agent's; may be given several times")
+                    "NAME=AMOUNT: limit tokens, model_calls, tool_calls, cost or wall; at most the "
+                    "agent's own limit; repeatable")
         ->allow_extra_args(false);
     run->add_option("--capability", options_.capabilities,
-                    "what this process offers; may be given several times")
+                    "a capability of this process; repeatable")
         ->allow_extra_args(false)
         ->check(CLI::Validator(
             [](const std::string& text) {
@@ -178,76 +177,66 @@ class Grammar {
                      : std::string("1 to 64 of the characters A-Z a-z 0-9 . _ -");
         },
         "", "name");
-    run->add_option("--queue", options_.queue, "the queue in which the job stands in line")
-        ->check(name);
+    run->add_option("--queue", options_.queue, "the queue to enqueue the job on")->check(name);
     lines(run);
-    run->add_option("--label", options_.labels, "NAME=VALUE, may be given several times")
-        ->allow_extra_args(false);
-    run->add_flag("--detach", options_.detach, "create the job and leave; another process runs it");
+    run->add_option("--label", options_.labels, "NAME=VALUE; repeatable")->allow_extra_args(false);
+    run->add_flag("--detach", options_.detach, "create the job and exit; another process runs it");
     run->add_flag("--only", options_.only, "do not recover other unfinished jobs of this store");
     run->add_flag("--dry-run", options_.dry_run, "check and show the plan; write nothing");
     run->add_option("--durability", options_.durability, "fused (default) or split")
         ->check(CLI::IsMember({"fused", "split"}));
     run->add_option("--grace", options_.grace,
-                    "how long Ctrl-C lets a call in flight finish (default 10s)");
+                    "time for calls in flight after Ctrl-C (default 10s)");
     run->add_option("--signing-key", options_.signing_key,
-                    "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
+                    "an Ed25519 key (PEM, mode 0600) that signs the log heads of idle jobs")
         ->envname("AETHERIS_SIGNING_KEY");
     notify(run, "with JSON on stdin; best effort");
-    run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
+    run->add_flag("-v,--verbose", options_.verbose, "print each step on stderr");
 
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
                               "aetheris serve agents.yaml --listen 127.0.0.1:7070");
     policies(serve);
-    serve->add_option("FILE", options_.files, "the agents files; without one nothing is run here");
+    serve->add_option("FILE", options_.files, "the agents files; without one no job runs here");
     serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
-    serve->add_option("--workers", options_.workers,
-                      "how many jobs are run at once (default 256; 0 = none)");
+    serve->add_option("--workers", options_.workers, "concurrent jobs (default 256; 0 = none)");
     serve->add_option("--tls-cert", options_.tls_cert,
-                      "serve https: the certificate and those that vouch for it (PEM); read again "
-                      "on SIGHUP");
+                      "serve https: the certificate chain (PEM); reloaded on SIGHUP");
     serve->add_option("--tls-key", options_.tls_key,
-                      "… and its private key (PEM, not readable by everybody)");
+                      "the certificate's private key (PEM, not world-readable)");
     serve->add_option("--rate", options_.rate,
-                      "requests a second that one key may make (default 200; 0 = no limit)");
+                      "requests per second per key (default 200; 0 = no limit)");
     serve->add_flag("--insecure-http", options_.insecure_http,
-                    "listen where other machines reach it without TLS: something before this "
-                    "server encrypts");
+                    "allow plain HTTP on a public address (a proxy terminates TLS)");
     wait_store(serve);
     service(serve);
 
-    CLI::App* worker = command("worker", "run jobs of a store that processes share; no HTTP API",
+    CLI::App* worker = command("worker", "run jobs of a shared store, without an HTTP API",
                                "aetheris worker agents.yaml --store postgres://me@db/aetheris");
     policies(worker);
     worker->add_option("FILE", options_.files, "the agents files")->required();
     worker->add_option("--listen", options_.worker_listen,
                        "ADDRESS:PORT of this machine for /api/health, /api/ready and /metrics "
                        "(default: nowhere)");
-    worker->add_option("--workers", options_.workers,
-                       "how many jobs are run at once (default 256)");
+    worker->add_option("--workers", options_.workers, "concurrent jobs (default 256)");
     wait_store(worker);
     service(worker);
 
-    CLI::App* mcp = command("mcp", "offer agents as tools of MCP on standard input and output",
-                            "aetheris mcp agents.yaml");
+    CLI::App* mcp =
+        command("mcp", "serve agents as MCP tools on stdio", "aetheris mcp agents.yaml");
     policies(mcp);
     mcp->add_option("FILE", options_.files,
-                    "the agents files; without one the agents of whoever serves the store");
-    mcp->add_option("--workers", options_.workers,
-                    "how many jobs are run at once (default 256; 0 = none)");
+                    "the agents files (default: the agents of the store's server)");
+    mcp->add_option("--workers", options_.workers, "concurrent jobs (default 256; 0 = none)");
     service(mcp);
 
-    CLI::App* check =
-        command("check", "find all faults of agents files", "aetheris check agents.yaml --graph");
+    CLI::App* check = command("check", "check agents files", "aetheris check agents.yaml --graph");
     policies(check);
     check->add_option("FILE", options_.files, "the agents files")->required();
     check->add_flag("--graph", options_.graph, "print each plan as a graph");
     CLI::Option* accept =
         check->add_flag("--accept", options_.accept,
-                        "ask every MCP server for its tools, say what has changed, and pin it");
-    check
-        ->add_flag("--diff", options_.diff,
-                   "ask every MCP server for its tools, say what has changed, and pin nothing")
+                        "list the tools of every MCP server, show changes and pin them");
+    check->add_flag("--diff", options_.diff, "list the tools of every MCP server and show changes")
         ->excludes(accept);
   }
 
@@ -255,7 +244,7 @@ class Grammar {
   void service(CLI::App* sub) {
     notify(sub, "with JSON on stdin; once per question, over restarts");
     sub->add_option("--capability", options_.capabilities,
-                    "what this process offers; may be given several times")
+                    "a capability of this process; repeatable")
         ->allow_extra_args(false)
         ->check(CLI::Validator(
             [](const std::string& text) {
@@ -268,16 +257,12 @@ class Grammar {
     sub->add_option("--durability", options_.durability, "fused (default) or split")
         ->check(CLI::IsMember({"fused", "split"}));
     sub->add_option("--grace", options_.grace,
-                    "how long a stop lets calls in flight finish (default 10s)");
-    sub->add_option("--lease", options_.lease,
-                    "how long jobs stay this process's without a sign of life from it, 1s to 1h "
-                    "(default 30s)");
+                    "time for calls in flight on shutdown (default 10s)");
+    sub->add_option("--lease", options_.lease, "lease duration, 1s to 1h (default 30s)");
     sub->add_option("--signing-key", options_.signing_key,
-                    "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
+                    "an Ed25519 key (PEM, mode 0600) that signs the log heads of idle jobs")
         ->envname("AETHERIS_SIGNING_KEY");
-    sub->add_option("--log", options_.log,
-                    "a line on stderr for each event of note, as text or json (default: warnings "
-                    "only)")
+    sub->add_option("--log", options_.log, "log to stderr as text or json (default: warnings only)")
         ->check(CLI::IsMember({"text", "json"}));
     sub->add_flag("-v,--verbose", options_.verbose,
                   "a line on stderr for each job that begins or ends; with --log also what is "
@@ -287,20 +272,18 @@ class Grammar {
   // In which order jobs are claimed.
   void lines(CLI::App* sub) {
     sub->add_option("--queue-limit", options_.queue_limits,
-                    "NAME=N: of this queue at most N jobs are run at once; may be given several "
-                    "times")
+                    "NAME=N: at most N concurrent jobs of this queue; repeatable")
         ->allow_extra_args(false);
     CLI::Option* fair_by =
-        sub->add_option("--fair-by", options_.fair_by,
-                        "take turns between jobs with different values of this label; the store "
-                        "keeps it until another is named")
+        sub->add_option(
+               "--fair-by", options_.fair_by,
+               "share workers fairly between the values of this label; stored until changed")
             ->check(CLI::Validator(
                 [](const std::string& text) {
                   return text.empty() ? std::string("it must not be empty") : std::string();
                 },
                 "", "not empty"));
-    sub->add_flag("--no-fair-by", options_.no_fair_by, "take jobs by priority and age alone again")
-        ->excludes(fair_by);
+    sub->add_flag("--no-fair-by", options_.no_fair_by, "stop using --fair-by")->excludes(fair_by);
   }
 
   void looking() {
@@ -310,17 +293,15 @@ class Grammar {
     jobs->add_option("--agent", options_.agent, "only jobs of this agent");
     jobs->add_option("--label", options_.labels, "NAME=VALUE; all must match")
         ->allow_extra_args(false);
-    jobs->add_option("--limit", options_.limit, "at most so many (default 100)");
-    jobs->add_option("--cursor", options_.cursor, "go on after this job, or where a list ended");
-    CLI::Option* stuck =
-        jobs->add_flag("--stuck", options_.stuck,
-                       "only jobs that do not go on by themselves, and what would help");
+    jobs->add_option("--limit", options_.limit, "maximum number of entries (default 100)");
+    jobs->add_option("--cursor", options_.cursor, "continue after this job or cursor");
+    CLI::Option* stuck = jobs->add_flag("--stuck", options_.stuck,
+                                        "only jobs that need an operator, with the command to run");
     jobs->add_option("--older-than", options_.older_than,
-                     "with --stuck: standing still for so long (default 5m); parked ones always")
+                     "with --stuck: minimum time without progress (default 5m); parked jobs always")
         ->needs(stuck);
     CLI::Option* doubt = jobs->add_flag("--in-doubt", options_.in_doubt,
-                                        "only jobs with calls of which nobody knows whether they "
-                                        "happened");
+                                        "only jobs with calls whose outcome is unknown");
     for (CLI::Option* list : {stuck, doubt}) {
       for (const char* filter : {"--status", "--agent", "--label"}) {
         list->excludes(jobs->get_option(filter));
@@ -334,270 +315,245 @@ class Grammar {
     CLI::App* events = command("events", "print a job's log", "aetheris events holiday -f");
     positional(events, "ID", options_.id, "the job");
     CLI::Option* follow =
-        events->add_flag("-f,--follow", options_.follow, "go on until the job ends");
-    events
-        ->add_flag("--said", options_.said,
-                   "with --follow --json: also what models say while they say it, as {\"said\": …}")
+        events->add_flag("-f,--follow", options_.follow, "follow until the job ends");
+    events->add_flag("--said", options_.said, "with --follow --json: also partial model output")
         ->needs(follow);
     events->add_option("--after", options_.after, "only events after this seq");
-    events->add_option("--class", options_.event_class,
-                       "history, coordination, recorded_effect, narrative; or effect: all records "
-                       "of effects, with their kind");
+    events->add_option(
+        "--class", options_.event_class,
+        "history, coordination, recorded_effect, narrative; or effect: all effect records");
     events->add_option("--type", options_.event_type, "only events of this type");
 
-    CLI::App* trace =
-        command("trace", "show what a job did, step by step", "aetheris trace holiday");
+    CLI::App* trace = command("trace", "show the steps of a job", "aetheris trace holiday");
     positional(trace, "ID", options_.id, "the job");
     trace->add_flag("-v,--verbose", options_.verbose, "with call ids and idempotency keys");
 
-    CLI::App* replay = command("replay", "show a job's state as it was; touches nothing",
+    CLI::App* replay = command("replay", "show a job's state at an event; read-only",
                                "aetheris replay holiday --at 5");
     positional(replay, "ID", options_.id, "the job");
     replay->add_option("--at", options_.at, "at this event (default: the last)");
 
     CLI::App* verify =
-        command("verify", "prove a job's log", "aetheris verify holiday --key ada.pub");
+        command("verify", "verify a job's log", "aetheris verify holiday --key ada.pub");
     positional(verify, "ID", options_.id, "the job");
     verify
         ->add_option("--key", options_.keys,
-                     "whose signature counts: a key file, or 64 hex digits (default: that of "
-                     "AETHERIS_SIGNING_KEY); may be given several times")
+                     "a trusted signing key: a file or 64 hex digits (default: "
+                     "AETHERIS_SIGNING_KEY); repeatable")
         ->allow_extra_args(false);
   }
 
   void acting() {
-    CLI::App* signal = command("signal", "answer a wait",
+    CLI::App* signal = command("signal", "send a signal to a waiting job",
                                "aetheris signal holiday ok-holiday '{\"by\": \"Ada\"}'");
     positional(signal, "ID", options_.id, "the job");
     positional(signal, "KEY", options_.key, "the wait's correlation key");
     data_.push_back(signal->add_option("JSON", options_.data, "the payload: JSON, or @FILE"));
-    signal->add_option("--type", options_.wait_type, "the wait's type, to be sure");
-    signal->add_option("--message-id", options_.message_id, "the same id again changes nothing");
-    signal->add_flag("--buffer", options_.buffer, "keep it if no wait has had this key yet");
+    signal->add_option("--type", options_.wait_type, "the expected type of the wait");
+    signal->add_option("--message-id", options_.message_id, "a deduplication id");
+    signal->add_flag("--buffer", options_.buffer, "keep the signal for a wait that opens later");
 
     CLI::App* message = command("message", "send a job a message on a channel",
                                 "aetheris message holiday news '{\"rain\": true}'");
     positional(message, "ID", options_.id, "the job");
     positional(message, "CHANNEL", options_.channel, "the channel");
     data_.push_back(message->add_option("JSON", options_.data, "the payload: JSON, or @FILE"));
-    message->add_option("--message-id", options_.message_id, "the same id again changes nothing");
+    message->add_option("--message-id", options_.message_id, "a deduplication id");
 
-    CLI::App* approvals = command("approvals", "list what people are asked", "aetheris approvals");
-    approvals->add_option("--limit", options_.limit, "at most so many (default 100)");
-    approvals->add_option("--cursor", options_.cursor, "go on after an earlier list");
-    CLI::App* approve = command("approve", "say yes to a call or a question",
+    CLI::App* approvals =
+        command("approvals", "list pending approvals and questions", "aetheris approvals");
+    approvals->add_option("--limit", options_.limit, "maximum number of entries (default 100)");
+    approvals->add_option("--cursor", options_.cursor, "continue after this cursor");
+    CLI::App* approve = command("approve", "approve a call or a question",
                                 "aetheris approve holiday.5d0c2f8a91b3e4f7");
     approve->add_option("--arguments", options_.arguments,
-                        "make the call with these instead, all of them: JSON, or @FILE");
-    for (CLI::App* answer : {approve, command("reject", "say no to a call or a question",
+                        "replace the call's arguments: JSON, or @FILE");
+    for (CLI::App* answer : {approve, command("reject", "reject a call or a question",
                                               "aetheris reject holiday.5d0c2f8a91b3e4f7")}) {
-      positional(answer, "ID", options_.id, "its id, as `aetheris approvals` shows it");
-      answer->add_option("--note", options_.note, "why, for the record");
+      positional(answer, "ID", options_.id, "the id, from `aetheris approvals`");
+      answer->add_option("--note", options_.note, "the reason, for the log");
     }
 
-    CLI::App* pause = command("pause", "let a job rest as soon as nothing is in flight",
+    CLI::App* pause = command("pause", "pause a job once calls in flight have finished",
                               "aetheris pause holiday --reason \"prices are wrong\"");
     positional(pause, "ID", options_.id, "the job");
-    pause->add_option("--reason", options_.reason, "why, for the record");
+    pause->add_option("--reason", options_.reason, "the reason, for the log");
 
-    positional(command("resume", "end a pause", "aetheris resume holiday"), "ID", options_.id,
-               "the job");
+    positional(command("resume", "resume a paused or parked job", "aetheris resume holiday"), "ID",
+               options_.id, "the job");
 
-    CLI::App* budget = command("budget", "let a job use more than its budget",
-                               "aetheris budget holiday --tokens 200000");
+    CLI::App* budget =
+        command("budget", "raise a job's budget", "aetheris budget holiday --tokens 200000");
     positional(budget, "ID", options_.id, "the job");
-    budget->add_option("--tokens", options_.tokens, "it may use so many tokens in all");
-    budget->add_option("--cost", options_.cost, "its models' answers may cost so much in all");
-    budget->add_option("--model-calls", options_.model_calls, "it may ask models so often in all");
-    budget->add_option("--tool-calls", options_.tool_calls, "it may call tools so often in all");
-    budget->add_option("--wall", options_.wall, "it may take so long in all, as in 2h");
-    budget->add_option("--note", options_.note, "why, for the record");
+    budget->add_option("--tokens", options_.tokens, "the new total of tokens");
+    budget->add_option("--cost", options_.cost, "the new total cost");
+    budget->add_option("--model-calls", options_.model_calls, "the new total of model calls");
+    budget->add_option("--tool-calls", options_.tool_calls, "the new total of tool calls");
+    budget->add_option("--wall", options_.wall, "the new total duration, such as 2h");
+    budget->add_option("--note", options_.note, "the reason, for the log");
 
     CLI::App* cancel =
-        command("cancel", "end a job", "aetheris cancel holiday --reason \"the trip is off\"");
+        command("cancel", "cancel a job", "aetheris cancel holiday --reason \"the trip is off\"");
     positional(cancel, "ID", options_.id, "the job");
-    cancel->add_option("--reason", options_.reason, "why, for the record");
-    cancel->add_flag("--no-compensate", options_.no_compensate, "leave what was done as it is");
+    cancel->add_option("--reason", options_.reason, "the reason, for the log");
+    cancel->add_flag("--no-compensate", options_.no_compensate,
+                     "do not compensate completed effects");
 
     CLI::App* resolve =
-        command("resolve", "say what became of a call in doubt, or of what a step changed",
+        command("resolve", "resolve a call whose outcome is unknown, or a failed confirmation",
                 "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'");
     positional(resolve, "ID", options_.id, "the job");
     positional(resolve, "KEY", options_.key,
-               "the call's idempotency key, or how it begins; or the id or node of the step that "
-               "changed it");
+               "the call's idempotency key or a prefix; for a confirmation the step id or node");
     positional(resolve, "RESOLUTION", options_.resolution,
-               "happened, not_happened or fail; of what a step changed: accept or fail");
-    data_.push_back(
-        resolve->add_option("JSON", options_.data, "happened: the call's result: JSON, or @FILE"));
-    resolve->add_option("--note", options_.note, "why, for the record");
-    resolve->add_option("--try", options_.of_try,
-                        "only if this try is the one in doubt, as `aetheris job` shows it");
+               "happened, not_happened or fail; for a confirmation: accept or fail");
+    data_.push_back(resolve->add_option("JSON", options_.data,
+                                        "with happened: the call's result: JSON, or @FILE"));
+    resolve->add_option("--note", options_.note, "the reason, for the log");
+    resolve->add_option("--try", options_.of_try, "only for this try, from `aetheris job`");
   }
 
   void forking() {
-    CLI::App* fork =
-        command("fork", "begin a new job where another one stood", "aetheris fork holiday --at 12");
-    positional(fork, "ID", options_.id, "the job it begins from, which is not touched");
-    fork->add_option("--at", options_.at, "the event it begins at, as `aetheris events` shows it")
+    CLI::App* fork = command("fork", "start a new job from an event of another job",
+                             "aetheris fork holiday --at 12");
+    positional(fork, "ID", options_.id, "the job to fork; it is not changed");
+    fork->add_option("--at", options_.at, "the event to fork at, from `aetheris events`")
         ->required();
     fork_input_ = fork->add_option("--input", options_.input,
-                                   "another input for what is not done yet: JSON, or @FILE");
-    CLI::App* plan = command("plan", "let a job go on under the plan of another agents file",
-                             "aetheris plan holiday agents.yaml");
+                                   "input for the steps that are not done: JSON, or @FILE");
+    CLI::App* plan =
+        command("plan", "replace the plan of a running job", "aetheris plan holiday agents.yaml");
     positional(plan, "ID", options_.id, "the job");
-    positional(plan, "FILE", options_.file, "the agents file: its plan of the job's agent");
+    positional(plan, "FILE", options_.file, "the agents file with the new plan");
     policies(plan);
     plan->add_option("--drop", options_.drop,
-                     "a node whose effect the new plan does not carry on; may be given several "
-                     "times")
+                     "a node whose committed effect the new plan drops; repeatable")
         ->allow_extra_args(false);
-    plan->add_option("--reason", options_.reason, "why, for the record");
+    plan->add_option("--reason", options_.reason, "the reason, for the log");
     CLI::App* retry = command("retry", "retry a failed job as a new job; with FILE, run it",
                               "aetheris retry holiday agents.yaml");
     positional(retry, "ID", options_.id, "the job that failed");
     positional(retry, "FILE", options_.file,
-               "the agents file: the new job runs its plan and keeps the results that still apply",
+               "the agents file: the new job runs its plan and keeps results that still apply",
                false);
     policies(retry);
     retry
         ->add_option("--drop", options_.drop,
-                     "a node whose committed effect the changed plan does not keep; may be given "
-                     "several times")
+                     "a node whose committed effect the changed plan drops; repeatable")
         ->allow_extra_args(false);
     retry->add_flag("--detach", options_.detach,
-                    "with FILE: create the job and leave; another process runs it");
+                    "with FILE: create the job and exit; another process runs it");
     for (CLI::App* sub : {fork, retry}) {
       sub->add_option("--job-id", options_.job_id,
-                      "the id of the new job; the same again is the "
-                      "same job")
+                      "the id of the new job; repeating the command returns the same job")
           ->check(not_empty());
       sub->add_option("--idempotency-key", options_.idempotency_key,
-                      "the same key and fork again is the same job")
+                      "repeating the key with the same fork returns the same job")
           ->check(not_empty());
       sub->add_flag("--repeat-effects", options_.repeat_effects,
-                    "what was done after that event may be done again");
+                    "allow all effects after that event to be repeated");
       sub->add_option("--repeat", options_.repeat,
-                      "only this effect, by its node, step id or key; may be given several times")
+                      "allow this effect to be repeated: node, step id or key; repeatable")
           ->allow_extra_args(false);
     }
   }
 
   void keeping() {
-    CLI::App* migrate = command("migrate", "bring a store up to this version's layout, or make it",
-                                "aetheris migrate --check");
+    CLI::App* migrate =
+        command("migrate", "migrate or create the schema of a store", "aetheris migrate --check");
     migrate->add_flag("--check", options_.check_only,
-                      "change nothing; exit code 5 when there is something to do");
-    positional(command("backup", "copy a SQLite store, also while it is worked on",
+                      "only check; exit code 5 if a migration is needed");
+    positional(command("backup", "back up a SQLite store, also while it is in use",
                        "aetheris backup /backups/monday.db"),
-               "FILE", options_.file, "the copy; it must not be there yet");
-    CLI::App* restore = command("restore", "put a backup where no SQLite store is",
+               "FILE", options_.file, "the backup file; must not exist");
+    CLI::App* restore = command("restore", "restore a backup to a new SQLite store",
                                 "aetheris restore /backups/monday.db");
-    positional(restore, "FILE", options_.file, "the backup; it is only read");
+    positional(restore, "FILE", options_.file, "the backup file");
     restore->add_flag("--nothing-lost", options_.nothing_lost,
-                      "nothing has run on the store since the backup was made: its jobs go on "
-                      "without being looked at");
-    restore->add_flag("--skip-verify", options_.skip_verify,
-                      "do not prove the logs of its jobs before it is used");
+                      "nothing ran since the backup; jobs continue without review");
+    restore->add_flag("--skip-verify", options_.skip_verify, "skip the verification of job logs");
   }
 
   void helping() {
-    CLI::App* inspect = command("inspect", "show what a store holds, row by row; reads only",
-                                "aetheris inspect holiday");
-    positional(inspect, "ID", options_.id, "one job, with its commits and what stands beside them",
-               false);
-    CLI::App* rebuild = command("rebuild", "make what a store keeps beside its logs anew from them",
+    CLI::App* inspect =
+        command("inspect", "show the rows of a store; read-only", "aetheris inspect holiday");
+    positional(inspect, "ID", options_.id, "one job, with its commits and side records", false);
+    CLI::App* rebuild = command("rebuild", "rebuild derived tables from the event logs",
                                 "aetheris rebuild --check");
     rebuild->add_option("--job", options_.job_id, "only this job");
-    rebuild->add_flag("--check", options_.check_only,
-                      "only compare, and say where a row differs (exit code 6)");
-    CLI::App* completion = command("completion", "print a completion script for a shell",
+    rebuild->add_flag("--check", options_.check_only, "only compare; exit code 6 if a row differs");
+    CLI::App* completion = command("completion", "print a shell completion script",
                                    "source <(aetheris completion bash)");
     completion->add_option("SHELL", options_.shell, "bash, zsh or fish")
         ->required()
         ->check(CLI::IsMember({"bash", "zsh", "fish"}));
     CLI::App* redact =
-        command("redact", "drop values of a job that has ended; its log stays whole",
+        command("redact", "erase values of a job that has ended; its log stays verifiable",
                 "aetheris redact holiday 1:input 9 --reason \"asked to be forgotten\"");
     positional(redact, "ID", options_.id, "the job");
     redact->add_option("SEQ[:FIELD]", options_.values,
-                       "a value: its event, and its name there, as `aetheris events` shows them "
-                       "under `salts`; without a name all values of the event");
-    redact->add_flag("--all", options_.all,
-                     "every value of the job that can be erased; the answer lists what stays");
-    redact->add_flag("--tree", options_.tree,
-                     "with --all: every value of its forks too, which hold copies");
-    redact->add_flag("--keep-forks", options_.keep_forks, "leave the copies that forks hold");
+                       "the event and value, from `salts` in `aetheris events`; without FIELD all "
+                       "values of the event");
+    redact->add_flag("--all", options_.all, "every erasable value; the output lists what is kept");
+    redact->add_flag("--tree", options_.tree, "with --all: also every value of its forks");
+    redact->add_flag("--keep-forks", options_.keep_forks, "keep the copies in forks");
     redact->add_flag("--keep-blind", options_.keep_blind,
-                     "leave the job's secret in its hashes: they can be computed again, and who "
-                     "guesses an erased value can confirm it by them");
-    redact->add_option("--reason", options_.reason, "why, for the audit log")->required();
+                     "keep the job's hash secret: guesses of erased values can be confirmed");
+    redact->add_option("--reason", options_.reason, "the reason, for the audit log")->required();
 
     CLI::App* prune = command(
-        "prune",
-        "delete jobs that ended long ago, with everything that belongs to them; their ids and "
-        "idempotency keys make new jobs then",
+        "prune", "delete ended jobs and all their data; their ids and idempotency keys become free",
         "aetheris prune --older-than 90d --archive /archive/aetheris");
     prune
         ->add_option("--older-than", options_.older_than,
-                     "how long ago they ended, as 90d, by the store's clock")
+                     "minimum time since the end, such as 90d (store clock)")
         ->required();
-    prune->add_option("--status", options_.status,
-                      "of completed,failed,cancelled (default: all three)");
+    prune->add_option("--status", options_.status, "completed,failed,cancelled (default: all)");
     prune->add_option("--agent", options_.agent, "only jobs of this agent");
     prune->add_option("--label", options_.labels, "NAME=VALUE; all must match")
         ->allow_extra_args(false);
     prune->add_option("--archive", options_.archive,
-                      "a folder: each job's log is written to DIR/ID.json before it is deleted");
-    prune->add_flag("--dry-run", options_.dry_run, "only count; delete nothing");
+                      "write each job's log to DIR/ID.json before deleting it");
+    prune->add_flag("--dry-run", options_.dry_run, "only count");
 
-    CLI::App* audit = command("audit", "show what was done to this store's records, and by whom",
+    CLI::App* audit = command("audit", "show the audit log: changes to records, and by whom",
                               "aetheris audit --verify");
-    audit->add_flag("--verify", options_.proves,
-                    "prove that the audit log is the one that was written");
+    audit->add_flag("--verify", options_.proves, "verify the audit log");
     audit->add_option("--after", options_.after, "only entries after this seq");
-    audit->add_option("--limit", options_.limit, "at most so many (default 1000)");
+    audit->add_option("--limit", options_.limit, "maximum number of entries (default 1000)");
 
-    CLI::App* keys = command("keys", "make, list and revoke the keys that a server asks for",
+    CLI::App* keys = command("keys", "create, list and revoke API keys",
                              "aetheris keys create --role viewer --name dashboard --expires 30d");
     keys->add_option("ACTION", options_.action, "create, list or revoke")
         ->required()
         ->check(CLI::IsMember({"create", "list", "revoke"}));
-    positional(keys, "ID", options_.id, "revoke: the key, as `aetheris keys list` shows it", false);
-    keys->add_option("--role", options_.role, "create: what the key may do (docs/security.md)")
+    positional(keys, "ID", options_.id, "revoke: the key id, from `aetheris keys list`", false);
+    keys->add_option("--role", options_.role, "create: the role (docs/security.md)")
         ->check(CLI::IsMember({"viewer", "operator", "approver", "worker", "admin"}));
-    keys->add_option("--name", options_.name, "create: whose it is, or what for");
-    keys->add_option("--expires", options_.expires, "create: for how long it counts, as 30d");
+    keys->add_option("--name", options_.name, "create: a name for the key");
+    keys->add_option("--expires", options_.expires, "create: the lifetime, such as 30d");
 
-    CLI::App* doctor =
-        command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor");
+    CLI::App* doctor = command("doctor", "check the environment and the store", "aetheris doctor");
     CLI::Option* accept =
         doctor->add_flag("--accept-rollback", options_.accept_rollback,
-                         "of a store that went backwards: park its jobs that have not ended, and "
-                         "let it be used again");
+                         "accept a store that was rolled back: park its open jobs");
     CLI::Option* restored =
-        doctor
-            ->add_flag("--restored", options_.restored,
-                       "it was restored from a backup, also if nothing here remembers that it had "
-                       "come further")
+        doctor->add_flag("--restored", options_.restored, "the store was restored from a backup")
             ->needs(accept);
     doctor
         ->add_flag("--nothing-lost", options_.nothing_lost,
-                   "of a copy of a store that was moved: nothing has run on the store since the "
-                   "copy was made; its jobs go on")
+                   "the store was moved and nothing ran since; its jobs continue")
         ->needs(accept)
         ->excludes(restored);
-    doctor
-        ->add_flag("--sandbox", options_.sandbox,
-                   "instead, say what a tool's sandbox can do on this machine")
+    doctor->add_flag("--sandbox", options_.sandbox, "show the sandbox features of this machine")
         ->excludes(accept);
     command("version", "print the version", "aetheris version --json");
   }
 
   Options& options_;
   CLI::App app_{
-      "A deterministic runtime for AI agents: every effect happens once, is recorded, and can be "
-      "proved.",
+      "A deterministic runtime for AI agents: every effect happens once, is recorded and can be "
+      "verified.",
       "aetheris"};
 
  public:
@@ -710,7 +666,7 @@ Parsed parse(int said, char** words) {
       }
       const std::string meant = nearest.take();
       parsed.error =
-          Error{Code::usage, "there is no command \"" + command.substr(0, 64) + "\"" +
+          Error{Code::usage, "unknown command \"" + command.substr(0, 64) + "\"" +
                                  (meant.empty() ? "" : " (did you mean " + meant + "?)") +
                                  "; `aetheris --help` lists them"};
       return parsed;

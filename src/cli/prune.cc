@@ -22,9 +22,9 @@ Result<Value> statuses_of(const std::string& text) {
     const std::string one = text.substr(from, end - from);
     if (one != "completed" && one != "failed" && one != "cancelled") {
       return fail(Code::usage,
-                  "--status takes completed, failed and cancelled, with commas between "
+                  "--status must be a comma-separated list of completed, failed and cancelled "
                   "them, not \"" +
-                      one.substr(0, 64) + "\": other jobs stay");
+                      one.substr(0, 64) + "\"");
     }
     all.emplace_back(one);
     from = end + 1;
@@ -46,12 +46,11 @@ Result<std::vector<Member>> wish_of(const Options& options) {
   for (const std::string& text : options.labels) {
     const std::size_t at = text.find('=');
     if (at == 0 || at == text.npos) {
-      return fail(Code::usage, "--label takes NAME=VALUE, not \"" + text + "\"");
+      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
     }
     const std::string name = text.substr(0, at);
     if (std::ranges::find(labels, name, &Member::first) != labels.end()) {
-      return fail(Code::usage,
-                  "--label " + name + " is given twice: a job has one label of a name");
+      return fail(Code::usage, "--label " + name + " is given twice");
     }
     labels.emplace_back(name, text.substr(at + 1));
   }
@@ -127,7 +126,7 @@ int prune_command(const Options& options, Terminal& terminal) {
   Sum sum;
   const auto done = prune_all(options, terminal, sum);
   if (!done) {
-    if (sum.jobs > 0) terminal.note(jobs_text(sum.jobs) + " had been deleted before this:");
+    if (sum.jobs > 0) terminal.note(jobs_text(sum.jobs) + " were deleted before the failure:");
     return terminal.fail_with(done.error());
   }
   if (terminal.json()) {
@@ -142,10 +141,10 @@ int prune_command(const Options& options, Terminal& terminal) {
   }
   for (std::size_t i = 0; i < sum.left.size() && i < kLeftShown; ++i) {
     terminal.warn("job " + safe(sum.left[i].text("id")) +
-                  " stays, its log cannot be archived: " + safe(sum.left[i].text("message")));
+                  " was kept; its log cannot be archived: " + safe(sum.left[i].text("message")));
   }
   if (sum.left_jobs > kLeftShown) {
-    terminal.warn(std::to_string(sum.left_jobs - kLeftShown) + " more stay for such reasons");
+    terminal.warn(std::to_string(sum.left_jobs - kLeftShown) + " more were kept for such reasons");
   }
   return sum.left_jobs > 0 ? kUnproved : kDone;
 }

@@ -59,22 +59,22 @@ void print(const runtime::Rebuilt& rebuilt, bool checked, Terminal& terminal) {
     for (const store::Difference& row : rows) {
       std::string line = "  " + row.table + (row.column.empty() ? "" : "." + row.column);
       if (!row.stored.empty()) line += "  stored " + shown(row.stored);
-      if (!row.derived.empty()) line += "  its log says " + shown(row.derived);
+      if (!row.derived.empty()) line += "  expected from the log: " + shown(row.derived);
       terminal.print(line + "\n");
     }
   }
   for (const auto& [job, error] : rebuilt.refused) {
-    terminal.warn(safe(job.text) + ": " + safe(error.message) + "; its rows were left as they are");
+    terminal.warn(safe(job.text) + ": " + safe(error.message) + "; its rows were not changed");
   }
-  std::string last = jobs_text(rebuilt.jobs) + " looked at, " +
+  std::string last = jobs_text(rebuilt.jobs) + " checked, " +
                      std::to_string(rebuilt.differing_jobs) +
-                     (checked ? " with rows that differ from the log" : " made anew");
+                     (checked ? " with rows that differ from the log" : " rebuilt");
   if (rebuilt.refused_jobs > 0) {
     last += ", " + std::to_string(rebuilt.refused_jobs) + " refused";
   }
   terminal.print(last + "\n");
   if (checked && !rebuilt.differing.empty()) {
-    terminal.note("`aetheris rebuild` makes the rows anew");
+    terminal.note("run `aetheris rebuild` to rebuild the rows");
   }
 }
 
@@ -95,7 +95,7 @@ int rebuild_command(const Options& options, Terminal& terminal) {
                                          },
                                          who()));
     if (done.jobs == 0 && !options.job_id.empty()) {
-      return fail(Code::not_found, "there is no job " + options.job_id + " in this store");
+      return fail(Code::not_found, "job " + options.job_id + " not found in this store");
     }
     return done;
   }();

@@ -20,8 +20,8 @@ Result<Value> value_of(const std::string& text) {
   const bool fine = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
                     seq > 0 && seq <= kSeqMost && colon + 1 != text.size();
   if (!fine) {
-    return fail(Code::usage,
-                "a value is SEQ or SEQ:FIELD, such as 1:input, not \"" + text.substr(0, 80) + "\"");
+    return fail(Code::usage, "a value must be SEQ or SEQ:FIELD, such as 1:input, not \"" +
+                                 text.substr(0, 80) + "\"");
   }
   std::vector<Member> value{{"seq", seq}};
   if (colon != text.npos) value.emplace_back("field", text.substr(colon + 1));
@@ -39,7 +39,7 @@ std::string redacted_text(const Value& body, const std::string& of) {
     text += "dropped " + of + name_text(name) + "\n";
   }
   for (const Value& name : body["gone"].items()) {
-    text += "had been dropped before: " + of + name_text(name) + "\n";
+    text += "already erased: " + of + name_text(name) + "\n";
   }
   for (const Value& one : body["kept"].items()) {
     text += "kept " + of + safe(one.text("what")) + ", " + safe(one.text("where")) + ": " +
@@ -68,7 +68,7 @@ int redact_command(const Options& options, Terminal& terminal) {
       values.push_back(std::move(value));
     }
     if (options.all == !values.empty()) {
-      return fail(Code::usage, "name the values as SEQ:FIELD, or say --all");
+      return fail(Code::usage, "list the values as SEQ:FIELD, or use --all");
     }
     std::vector<Member> members{{"reason", options.reason}};
     if (options.tree) members.emplace_back("tree", true);
@@ -95,7 +95,7 @@ int redact_command(const Options& options, Terminal& terminal) {
     terminal.print(redacted_text(fork, "job " + safe(fork.text("job_id")) + " "));
   }
   terminal.print(redacted_text(*body, ""));
-  if ((*body)["redacted"].size() == 0) terminal.note("nothing was left to drop");
+  if ((*body)["redacted"].size() == 0) terminal.note("nothing left to erase");
   return kDone;
 }
 

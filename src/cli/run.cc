@@ -37,11 +37,11 @@ Error needs(const std::string& missing) {
   constexpr std::string_view kVersion = "execution_version:";
   if (missing.starts_with(kVersion)) {
     return {Code::execution_version_mismatch,
-            "the job belongs to the execution version " + missing.substr(kVersion.size()) +
-                ", which this process does not offer; a process that does goes on with it"};
+            "the job needs the execution version " + missing.substr(kVersion.size()) +
+                ", which this process does not have; start a process that has it"};
   }
-  return {Code::needs_version, "the job needs a worker that offers \"" + missing +
-                                   "\"; this one does not (--capability " + missing + ")"};
+  return {Code::needs_version, "the job needs a worker with the capability \"" + missing +
+                                   "\" (--capability " + missing + ")"};
 }
 
 }  // namespace
@@ -91,8 +91,8 @@ void Run::finish() {
 void Run::interrupted(int signal) {
   if (std::exchange(signal_, signal) != 0) return finish();  // the second time: now
   if (std::exchange(stopping_, true)) return finish();       // it was leaving already
-  terminal_.note("stopping; calls in flight have " + to_text(wishes_.grace) +
-                 " (once more: stop now)");
+  terminal_.note("Shutting down; waiting " + to_text(wishes_.grace) +
+                 " for calls in flight (Ctrl-C again to force)");
   site_->runtime().stop(wishes_.grace, [this] { finish(); });
 }
 
@@ -338,8 +338,7 @@ void Run::say_rest(const JobId& job) {
         (handed_.contains(job) ? "job " : "recovered job ") + job.text + " is " +
         terminal_.err()(status_tint(status), status) +
         "; answer: " + terminal_.err()(Tint::bold, all[0][0]) +
-        (more ? " (other answers: aetheris job " + job.text + store_flag(wishes_.store) + ")"
-              : ""));
+        (more ? " (more: aetheris job " + job.text + store_flag(wishes_.store) + ")" : ""));
   });
 }
 
@@ -360,8 +359,8 @@ void Run::on_released(const JobId& job, const std::optional<Error>& problem) {
 }
 
 void Run::on_store(const std::optional<Error>& out) {
-  terminal_.warn(out ? "the store does not answer, and is asked again: " + out->message
-                     : std::string("the store answers again"));
+  terminal_.warn(out ? "the store is unavailable; retrying: " + out->message
+                     : std::string("the store is available again"));
 }
 
 void Run::on_warning(const JobId& job, const std::string& what) {
@@ -435,10 +434,10 @@ void Run::tell(const Event& event) {
       return;
     case EventType::job_requeued:
       if (p.text("reason") != "settling") return;
-      return terminal_.note("  " + terminal_.err()(Tint::warn, "…") +
-                            " a call is in doubt, and its request may still take effect: the job "
-                            "goes on at " +
-                            std::string(p.text("not_before")));
+      return terminal_.note(
+          "  " + terminal_.err()(Tint::warn, "…") +
+          " a call has an unknown outcome and can still take effect; the job continues at " +
+          std::string(p.text("not_before")));
     case EventType::tool_invocation_started:
       return tell_call(p);
     case EventType::decision_recorded:
@@ -451,7 +450,7 @@ void Run::tell(const Event& event) {
       return;
     case EventType::wait_opened: {
       if (p.text("correlation_key").starts_with("resolve/")) {
-        return step_line(Tint::bad, "?", node, "in doubt: nobody knows whether it happened");
+        return step_line(Tint::bad, "?", node, "outcome unknown");
       }
       std::string what = "waits for " + std::string(p.text("wait_type"));
       if (p.text("wait_type") == "timer") {

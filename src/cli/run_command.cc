@@ -44,12 +44,11 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const std::size_t at = text.find('=');
     if (at == 0 || at == text.npos) {
-      return fail(Code::usage, "--label takes NAME=VALUE, not \"" + text + "\"");
+      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
     }
     const std::string name = text.substr(0, at);
     if (std::ranges::find(members, name, &Member::first) != members.end()) {
-      return fail(Code::usage,
-                  "--label " + name + " is given twice: a job has one label of a name");
+      return fail(Code::usage, "--label " + name + " is given twice");
     }
     members.emplace_back(name, text.substr(at + 1));
   }
@@ -60,9 +59,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   Wish wish{.file = options.file};
   AE_ASSIGN(wish.store, store_of(options));
   if (options.detach && wish.store.kind == app::StoreUrl::Kind::memory) {
-    return fail(Code::usage,
-                "--detach leaves the job to another process, and --store memory: is gone with this "
-                "one: nothing would run it");
+    return fail(Code::usage, "--detach cannot be used with --store memory:");
   }
   AE_ASSIGN(wish.labels, labels_of(options.labels));
   wish.priority = options.priority;
@@ -85,7 +82,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   } else if (file.agents.size() == 1) {
     wish.agent = file.agents.begin()->first;
   } else if (options.job_id.empty()) {
-    return fail(Code::usage, options.file + " has several agents: name one of " + names);
+    return fail(Code::usage, options.file + " has several agents; choose one of " + names);
   }
   AE_ASSIGN(wish.input, input_of(options));
   return wish;
@@ -108,7 +105,7 @@ Status check_input(const agents::Agent& agent, const Value& input) {
 }
 
 int dry_run(const Wish& wish, const agents::AgentsFile& file, Terminal& terminal) {
-  if (wish.agent.empty()) return terminal.fail_with({Code::usage, "name the agent"});
+  if (wish.agent.empty()) return terminal.fail_with({Code::usage, "AGENT is missing"});
   const agents::Agent& agent = file.agents.find(wish.agent)->second;
   if (auto valid = check_input(agent, wish.input.value_or(Value::object({}))); !valid) {
     return terminal.fail_with(valid.error());
@@ -149,7 +146,7 @@ int dry_run(const Wish& wish, const agents::AgentsFile& file, Terminal& terminal
                                        {"steps", Value::array(std::move(steps))}}));
   } else {
     terminal.print(table.text(terminal.out(), terminal.width()));
-    terminal.note("nothing was called, nothing was written");
+    terminal.note("dry run: nothing was called or written");
   }
   return kDone;
 }
@@ -175,17 +172,18 @@ Status is_meant(const Wish& wish, const Options& options, const agents::AgentsFi
   const std::string agent(job.text("agent"));
   const std::string id(job.text("id"));
   if (!options.agent.empty() && agent != options.agent) {
-    return fail(Code::already_exists, "job " + id + " is one of agent \"" + agent +
+    return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
                                           "\", not of \"" + options.agent + "\"");
   }
   if (!file.agents.contains(agent)) {
     return fail(Code::already_exists,
-                "job " + id + " is one of agent \"" + agent + "\", which is not in " + wish.file);
+                "job " + id + " belongs to agent \"" + agent + "\", which is not in " + wish.file);
   }
   if (wish.input && *wish.input != job["input"]) {
-    return fail(Code::already_exists, "job " + id +
-                                          " was created with another input; leave "
-                                          "--input out to go on with it, or give another --job-id");
+    return fail(
+        Code::already_exists,
+        "job " + id +
+            " exists with another input; omit --input to resume it, or use another --job-id");
   }
   return {};
 }
@@ -265,7 +263,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
   }
   if (wish.agent.empty()) {
     return fail(Code::usage, wish.file + " has several agents and job " + options.job_id +
-                                 " is new: name the agent");
+                                 " is new: AGENT is missing");
   }
   AE_ASSIGN(const api::ApiResponse made, ask(creation(wish, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
@@ -310,13 +308,13 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     }
   }
   if (!rests(job)) {  // what it waited for came to pass while we were leaving
-    terminal.note("job " + safe(id) + " can go on: " +
+    terminal.note("job " + safe(id) + " can continue: " +
                   terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
     return kBlocked;
   }
   const auto doubts = doubts_of_end(job, wish.store);
   if (!doubts.empty()) {
-    terminal.note("job " + safe(id) + " has ended, and the outcome of a call is unknown:");
+    terminal.note("job " + safe(id) + " has ended with calls whose outcome is unknown:");
   }
   for (const std::string& doubt : doubts) terminal.note("  " + doubt);
   return exit_code_of_status(status);
@@ -539,8 +537,8 @@ Outcome run_here(app::Site& site, Run& run, const Wish& wish, const Options& opt
     }
     const bool lost = wish.store.kind == app::StoreUrl::Kind::memory;
     terminal.note(
-        lost ? "stopped; the store was in memory, and the job is gone with it"
-             : "stopped; go on with: " +
+        lost ? "stopped; the job was lost with the memory store"
+             : "stopped; resume with: " +
                    terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
     return std::unexpected(128 + signal);
   }

@@ -23,8 +23,9 @@ Result<std::optional<double>> rate_of(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, rate);
   if (error != std::errc() || stop != end || rate > kRateMax) {
-    return fail(Code::usage, "--rate is a number of requests a second from 0 (no limit) to " +
-                                 std::to_string(kRateMax) + ", not \"" + text.substr(0, 80) + "\"");
+    return fail(Code::usage,
+                "--rate must be a number of requests per second from 0 (no limit) to " +
+                    std::to_string(kRateMax) + ", not \"" + text.substr(0, 80) + "\"");
   }
   return rate;
 }
@@ -33,10 +34,10 @@ Result<std::optional<double>> rate_of(const std::string& text) {
 void renew(net::TlsIdentity& tls, const app::TlsFiles& files, Terminal& terminal) {
   auto read = app::read_tls_identity(files);
   if (!read) {
-    return terminal.warn("the certificate is not renewed: " + read.error().message);
+    return terminal.warn("the certificate cannot be reloaded: " + read.error().message);
   }
   tls.become(std::move(**read));
-  terminal.note("the certificate was read anew");
+  terminal.note("certificate reloaded");
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ int serve_command(const Options& options, Terminal& terminal) {
   const auto rate = rate_of(options.rate);
   if (!rate) return terminal.fail_with(rate.error());
   if (options.tls_cert.empty() != options.tls_key.empty()) {
-    return terminal.fail_with({Code::usage, "--tls-cert and --tls-key go together"});
+    return terminal.fail_with({Code::usage, "--tls-cert and --tls-key must be used together"});
   }
   const app::TlsFiles tls_files{options.tls_cert, options.tls_key};
   std::shared_ptr<net::TlsIdentity> tls;
@@ -71,7 +72,7 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (!opened) return terminal.fail_with(opened.error());
   service.attach(**opened);
   if (auto listens = (*opened)->listen(); !listens) {
-    terminal.warn("other commands cannot reach this process by the store: " +
+    terminal.warn("other commands cannot reach this process through the store: " +
                   listens.error().message);
   }
   const auto port = (*opened)->serve({.address = address->host,
@@ -92,8 +93,7 @@ int serve_command(const Options& options, Terminal& terminal) {
   }
   if ((*opened)->keys_all_ended()) {
     terminal.warn(
-        "no key of this store is live any more, so nobody can ask: make one with "
-        "`aetheris keys create`");
+        "all API keys have expired or are revoked; create one with `aetheris keys create`");
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
   return service.run();

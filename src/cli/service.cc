@@ -29,9 +29,8 @@ Result<std::size_t> workers_of(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, workers);
   if (error != std::errc() || stop != end || workers > kWorkersMax) {
-    return fail(Code::usage, "--workers is a number of jobs from 0 to " +
-                                 std::to_string(kWorkersMax) + ", not \"" + text.substr(0, 80) +
-                                 "\"");
+    return fail(Code::usage, "--workers must be from 0 to " + std::to_string(kWorkersMax) +
+                                 ", not \"" + text.substr(0, 80) + "\"");
   }
   return workers;
 }
@@ -70,7 +69,7 @@ Result<Address> address_of(const std::string& text) {
   const char* const end = port.data() + port.size();
   const auto [stop, error] = std::from_chars(port.data(), end, address.port);
   if (error != std::errc() || stop != end || port.empty()) {
-    return fail(Code::usage, "--listen takes ADDRESS:PORT, as 127.0.0.1:7070, not \"" +
+    return fail(Code::usage, "--listen must be ADDRESS:PORT (127.0.0.1:7070), not \"" +
                                  text.substr(0, 80) + "\"");
   }
   return address;
@@ -88,7 +87,7 @@ std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& t
     auto lease = duration_from_text(options.lease);
     if (!lease) return std::unexpected(std::move(lease).error().in("--lease"));
     if (*lease < kLeaseMin || *lease > kLeaseMax) {
-      return fail(Code::usage, "--lease is 1s to 1h, not " + options.lease);
+      return fail(Code::usage, "--lease must be 1s to 1h, not " + options.lease);
     }
     wish.lease = *lease;
     if (options.wait_store.empty()) {
@@ -171,7 +170,7 @@ Result<std::unique_ptr<app::Site>> Service::open(const app::SiteOptions& site) {
     journal_.tell({.level = Level::warn,
                    .event = "store_unavailable",
                    .code = std::string(code_name(opened.error().code)),
-                   .message = opened.error().message + "; tried again in " + to_text(pause)});
+                   .message = opened.error().message + "; retrying in " + to_text(pause)});
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kStorePauseMost);
   }
@@ -190,9 +189,7 @@ void Service::attach(app::Site& site) {
 int Service::run() {
   journal_.say({.event = "started", .more = {{"store", site_->store_name()}}});
   if (starts_programs_ && ::geteuid() == 0) {
-    on_warning({},
-               "this process runs as root, and so do the programs of its tools, which can change "
-               "every file of root: run it as a user of its own");
+    on_warning({}, "running as root: tool programs run as root too; use a separate user");
   }
   site_->runtime().start();
   if (!notify_.empty()) {
@@ -217,8 +214,8 @@ int Service::run() {
 
 void Service::interrupted(int signal) {
   if (stopping_) {
-    journal_.tell({.event = "stopped at once",
-                   .message = "jobs under way are recovered by the next process"});
+    journal_.tell(
+        {.event = "stopped at once", .message = "running jobs are recovered by the next process"});
     std::_Exit(128 + signal);
   }
   stop();
@@ -226,10 +223,10 @@ void Service::interrupted(int signal) {
 
 void Service::stop() {
   if (std::exchange(stopping_, true)) return;
-  journal_.tell(
-      {.event = "stopping",
-       .message = "requests and calls in flight have " + to_text(grace_) + " (once more: stop now)",
-       .more = {{"held", std::uint64_t{site_->runtime().held()}}}});
+  journal_.tell({.event = "stopping",
+                 .message = "waiting " + to_text(grace_) +
+                            " for requests and calls in flight (Ctrl-C again to force)",
+                 .more = {{"held", std::uint64_t{site_->runtime().held()}}}});
   left_ = 2;
   site_->stop_serving(grace_, [this] { gone(); });
   site_->runtime().stop(grace_, [this] { gone(); });
@@ -285,7 +282,7 @@ void Service::on_store(const std::optional<Error>& out) {
   journal_.say({.level = Level::warn,
                 .event = "store_unavailable",
                 .code = std::string(code_name(out->code)),
-                .message = "the store does not answer: " + out->message});
+                .message = "the store is unavailable: " + out->message});
 }
 
 void Service::on_store_stopped(const Error& error) {

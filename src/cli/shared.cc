@@ -57,7 +57,7 @@ std::expected<app::LoadedAgents, int> load_sound(const std::string& path, const 
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
   for (const std::string& line : loaded->said) terminal.note(safe(line));
   if (loaded->faults.empty()) return std::move(*loaded);
-  const Error error{Code::plan_invalid, path + " has faults; nothing was started"};
+  const Error error{Code::plan_invalid, path + " has errors; nothing was started"};
   const Value body =
       api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
   terminal.note(safe(agents::faults_text(loaded->faults), true));
@@ -91,12 +91,12 @@ Result<std::vector<store::QueueLimit>> queue_limits(const Options& options) {
                                       : std::from_chars(text.data() + at + 1, end, limit);
     if (read.ec != std::errc() || read.ptr != end || limit == 0 || limit > kQueueLimitMax ||
         !agents::is_capability(queue)) {
-      return fail(Code::usage, "--queue-limit is NAME=N, a queue and a number from 1 to " +
+      return fail(Code::usage, "--queue-limit must be NAME=N with N from 1 to " +
                                    std::to_string(kQueueLimitMax) + ", not \"" +
                                    text.substr(0, 80) + "\"");
     }
     if (std::ranges::find(limits, queue, &store::QueueLimit::queue) != limits.end()) {
-      return fail(Code::usage, "--queue-limit " + queue + " is given twice: a queue has one limit");
+      return fail(Code::usage, "--queue-limit " + queue + " is given twice");
     }
     limits.push_back({queue, limit});
   }
@@ -155,7 +155,7 @@ Result<Value> json_argument(const std::string& text, const std::string& name) {
   if (!value) {
     Error error = std::move(value).error().in(name);
     if (!text.starts_with('@') && error.code == Code::input_invalid) {
-      error.message += " (a text is JSON with its quotes: '\"like this\"')";
+      error.message += " (strings need quotes: '\"text\"')";
     }
     return std::unexpected(std::move(error));
   }

@@ -102,8 +102,8 @@ int Terminal::finish(int code) {
   if (flush()) return code;
   // Whoever read has gone: an end without a word, as of every program in a pipe.
   if (lost_ == EPIPE) return code == kDone ? 128 + SIGPIPE : code;
-  note(err_(Tint::bad, "error: ") + "stdout cannot be written: " + std::strerror(lost_) +
-       "; what the command did stands " + err_(Tint::dim, "[unavailable]"));
+  note(err_(Tint::bad, "error: ") + "cannot write to stdout: " + std::strerror(lost_) +
+       "; the command's changes are kept " + err_(Tint::dim, "[unavailable]"));
   return code == kDone ? kUnavailable : code;
 }
 

@@ -13,8 +13,8 @@ namespace {
 std::string layouts(const store::Migration& migration) {
   std::string to = "layout " + std::to_string(migration.to);
   if (!migration.due()) return to;
-  return (migration.from == 0 ? "no store yet" : "layout " + std::to_string(migration.from)) +
-         " -> " + to;
+  return (migration.from == 0 ? "no store" : "layout " + std::to_string(migration.from)) + " -> " +
+         to;
 }
 
 std::string shown(const app::UpkeepProgress& progress) {
@@ -44,11 +44,11 @@ int migrate_command(const Options& options, Terminal& terminal) {
                                        {"to", migrated->to}}));
   } else {
     terminal.print(layouts(*migrated) +
-                   (due               ? ": to be done"
+                   (due               ? ": migration needed"
                     : migrated->due() ? ": done"
                                       : ": up to date") +
                    "\n");
-    if (due) terminal.note("`aetheris migrate" + store_flag(*store) + "` does it");
+    if (due) terminal.note("`aetheris migrate" + store_flag(*store) + "` migrates it");
   }
   return due ? kConflict : kDone;
 }
@@ -96,10 +96,10 @@ int restore_command(const Options& options, Terminal& terminal) {
                  (options.skip_verify ? "" : ", " + jobs_text(*proved) + " proved") + "\n");
   if (!stands) {
     terminal.note(
-        "what was done after the backup is not in it, so nothing is run yet: look at its "
-        "jobs, then `aetheris doctor --accept-rollback" +
-        store_flag(*store) + "` parks those that have not ended, and `aetheris resume ID" +
-        store_flag(*store) + "` lets each go on");
+        "the backup does not contain later work, so no job runs yet: review its jobs, then "
+        "`aetheris doctor --accept-rollback" +
+        store_flag(*store) + "` parks open jobs, and `aetheris resume ID" + store_flag(*store) +
+        "` continues each");
   }
   return kDone;
 }

@@ -15,14 +15,12 @@ Status may_share(const app::StoreUrl& store) {
   if (store.kind == Kind::postgres) return {};
   if (store.kind == Kind::memory) {
     return fail(Code::usage,
-                "a memory: store is gone with its process, and no other process sees it: use "
+                "a memory: store exists only in its process, and no other process sees it: use "
                 "`aetheris worker` with --store postgres://…");
   }
   return fail(Code::usage,
-              "one process owns the file " + store.path +
-                  ", so a worker beside it has nothing to claim: use `aetheris serve` or "
-                  "`aetheris run`, which work and own it, or --store postgres://…, which "
-                  "processes share");
+              "a SQLite store has one owner (" + store.path +
+                  "): use `aetheris serve` or `aetheris run`, or --store postgres://…");
 }
 
 Value texts(const std::vector<std::string>& from) {
@@ -44,7 +42,7 @@ int worker_command(const Options& options, Terminal& terminal) {
   const auto wish = service_wish(options, terminal);
   if (!wish) return wish.error();
   if (wish->workers == 0) {
-    return terminal.fail_with({Code::usage, "--workers 0 is a worker that runs nothing"});
+    return terminal.fail_with({Code::usage, "--workers must be at least 1"});
   }
   Service service(terminal, options, *wish);
   app::SiteOptions wanted = service.site(options, *wish);
@@ -75,7 +73,7 @@ int worker_command(const Options& options, Terminal& terminal) {
                                        {"worker", worker_name()},
                                        {"workers", std::uint64_t{wish->workers}}}));
   } else {
-    terminal.print("worker " + safe(worker_name()) + " works on " + safe(store->text()) +
+    terminal.print("worker " + safe(worker_name()) + " uses store " + safe(store->text()) +
                    (url.empty() ? "" : ", health on " + url) + "\n");
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});

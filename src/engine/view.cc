@@ -434,7 +434,7 @@ Value noted_view(const NotedOutcome& noted) {
 // `wait`: of a person who is asked about the call; nullptr: nobody is.
 Value doubt_view(const State& state, const UnknownCall& call, const Wait* wait) {
   std::string reason = wait ? wait->reason : call.error.code;
-  if (reason.empty()) reason = "nobody knows whether it happened";
+  if (reason.empty()) reason = "the outcome is unknown";
   const bool ended = is_terminal(state.status);
   const auto noted = state.noted.find(call.invocation.text);
   const bool is_noted = noted != state.noted.end();
