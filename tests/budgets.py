@@ -255,8 +255,8 @@ def every_limit_in_the_way_is_said_at_once_and_one_command_raises_them_all():
         assert all(one["used"] == 0 and one["asked"] > one["most"] for one in lacking), lacking
         text = expect(h.run("job", "b"), 0).out
         for seen in (ran.err, text):
-            assert f"tokens: 0 of 60 used, and the next call asks for {lacking[0]['asked']}" in seen, seen
-            assert "cost: 0 of 0.000001 used" in seen and "model_calls: 0 of 0 used, and the next call asks for 1" in seen, seen
+            assert f"tokens: 0 of 60 used, and the next call needs {lacking[0]['asked']}" in seen, seen
+            assert "cost: 0 of 0.000001 used" in seen and "model_calls: 0 of 0 used, and the next call needs 1" in seen, seen
             assert job["parked"]["command"] + "\n" in seen, seen
         # One of them alone does not do: whoever raises it is told of all, and of the command.
         refused = expect(h.run("budget", "b", "--cost", "5"), 2).err
@@ -272,7 +272,7 @@ def every_limit_in_the_way_is_said_at_once_and_one_command_raises_them_all():
         h.run("run", "led.yaml", "both", "--job-id", "b", "--input", TURNS)
         assert expect(h.run("job", "b", "--json"), 0).json()["budget"]["spent"]["model_calls"] >= 1
         expect(h.run("run", "led.yaml", "wall", "--job-id", "w", "--input", TURNS), 4)
-        assert "wall: its time, 500ms, has passed" in expect(h.run("job", "w"), 0).out
+        assert "wall: the time limit of 500ms has passed" in expect(h.run("job", "w"), 0).out
         assert expect(h.run("run", "led.yaml", "open", "--job-id", "o", "--input", TURNS, "--json"), 0).json()["budget"] is None
 
 

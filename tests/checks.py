@@ -72,7 +72,7 @@ def a_misspelt_argument_of_a_condition_is_told_with_its_place_and_the_near_name(
     with home() as h:
         pays(h, ".args.amuont > 500", schema=CLOSED)
         said = expect(h.run("check", "agents.yaml"), 2)
-        assert "agents.yaml:9:39: policies[0].when: there is no .args.amuont" in said.out, said
+        assert "agents.yaml:9:39: policies[0].when: .args.amuont does not exist" in said.out, said
         assert "did you mean amount?" in said.out, said
         expect(h.run("run", "agents.yaml", "--input", '{"amount": 900}'), 2)
         pays(h, ".args.amount > 500", schema=CLOSED)
@@ -170,7 +170,7 @@ def a_model_is_told_why_its_arguments_are_no_json():
 @test
 def a_misspelt_member_of_the_job_is_told_with_its_place_and_the_near_name():
     misspelt = '.job.label.tier == \\"untrusted\\"'
-    fault = "there is no `label` in .job: it has .agent, .created_at, .id, .labels (did you mean .job.labels?)"
+    fault = ".job has no member `label`; available: .agent, .created_at, .id, .labels (did you mean .job.labels?)"
     with home() as h:
         pays(h, misspelt)
         said = expect(h.run("check", "agents.yaml"), 2)

@@ -980,7 +980,7 @@ agents:
             expect(h.run("run", "looks.yaml", "--job-id", words[-1]), 1)
         for job in ("j", "again", "f"):
             proof = expect(h.run("verify", job, "--json"), 0).json()
-            assert proof["redacted"] == [] and "arguments it gives" in proof["proofs"]["replay"]["detail"], proof
+            assert proof["redacted"] == [] and "match the plan" in proof["proofs"]["replay"]["detail"], proof
         says = next(e["seq"] for e in expect(h.run("events", "j", "--json"), 0).json()["events"]
                     if e["payload"].get("result") == looks)
         expect(h.run("redact", "j", f"{says}:result", "--keep-forks", "--reason", "x"), 0)
@@ -1246,9 +1246,9 @@ def a_compensation_that_failed_is_not_said_to_be_a_call_of_which_nobody_knows():
         parked = expect(h.run("run", "agents.yaml", "--job-id", "t"), 4).err
         listed = expect(h.run("jobs", "--in-doubt"), 0)
         for text in (parked, listed.out):
-            assert "nobody knows" not in text and "not known to be undone by unbook: it failed (exit_9)" in text, text
+            assert "is unknown" not in text and "compensation by unbook is not confirmed: it failed (exit_9)" in text, text
         for text in (parked, listed.err):
-            assert "in the place of '{}'" in text, text
+            assert "replace '{}' with the call's JSON result" in text, text
 
 
 @test
@@ -1493,16 +1493,16 @@ def a_cancelled_job_says_what_stays_unknown():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
         assert "parked: invocation_in_doubt, until " in said.err, said
-        unknown = "node d: nobody knows whether the call of doubt happened"
+        unknown = "node d: the outcome of the call to doubt is unknown"
         said = expect(h.run("cancel", "d"), 0)
         assert said.out == "cancel requested\n" and unknown in said.err, said
         shown = expect(h.run("job", "d"), 0)
-        assert "cancelled" in shown.out and "in doubt" in shown.out and unknown in shown.out, shown
+        assert "cancelled" in shown.out and unknown in shown.out, shown
         said = expect(h.run("run", "agents.yaml", "--job-id", "d"), 1)
         assert "was cancelled" in said.err and unknown in said.err, said
         expect(h.run("run", "agents.yaml", "asks", "--job-id", "sure"), 4)
         said = expect(h.run("cancel", "sure"), 0)
-        assert "nobody knows" not in said.err and "nobody knows" not in expect(h.run("job", "sure"), 0).out, said
+        assert "is unknown" not in said.err and "is unknown" not in expect(h.run("job", "sure"), 0).out, said
 
 
 @test
@@ -1512,7 +1512,7 @@ def another_answer_than_the_recorded_one_is_a_conflict():
         expect(h.run("signal", "a", "go-a", "1"), 0)
         assert "with the same payload" in expect(h.run("signal", "a", "go-a", "1"), 0).out
         said = expect(h.run("signal", "a", "go-a", "2"), 5)
-        assert "differently: 1" in said.out, said
+        assert "with another payload: 1" in said.out, said
         assert expect(h.run("signal", "a", "go-a", "2", "--json"), 5).json()["applied"] is False
 
 
@@ -1553,7 +1553,7 @@ def a_call_in_doubt_parks_and_is_resolved():
         body = expect(h.run("job", "d", "--json"), 0).json()
         assert body["status"] == "parked" and len(body["in_doubt"]) == 1
         doubt = body["in_doubt"][0]
-        assert "nobody knows whether the call of doubt happened" in said.err and "in the place of '{}'" in said.err, said
+        assert "the outcome of the call to doubt is unknown" in said.err and "replace '{}' with the call's JSON result" in said.err, said
         for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
             assert field in doubt, field
         # Who is to find out what became of it is shown the call, wherever they look.
@@ -1692,7 +1692,7 @@ def people_are_asked_and_answer():
         asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
         assert [a["kind"] for a in asked] == ["call"] and asked[0]["arguments"] == {"n": 5}, asked
         for seen in (said.err, expect(h.run("job", "b"), 0).out):
-            assert "who approves its call of buy" in seen and 'arguments: {"n":5}' in seen, seen
+            assert "approval of the call to buy" in seen and 'arguments: {"n":5}' in seen, seen
             assert "aetheris approvals\n" in seen and f"aetheris approve {asked[0]['id']}\n" in seen, seen
         wait, = expect(h.run("job", "b", "--json"), 0).json()["waits"]
         assert (wait["tool"], wait["arguments"], wait["approval_id"], wait["answer"]) == ("buy", {"n": 5}, asked[0]["id"], "decision"), wait
@@ -1781,7 +1781,7 @@ def a_running_job_is_cancelled_from_a_second_terminal():
 def no_command_is_printed_that_cannot_work():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "asks", "--store", "memory:", "--job-id", "m"), 4)
-        assert "aetheris signal" not in said.err and "then:" not in said.err and "gone with this process" in said.err, said
+        assert "aetheris signal" not in said.err and "then:" not in said.err and "the memory store ends with this process" in said.err, said
         said = expect(h.run("aproove", "x"), 2)
         assert "did you mean approve?" in said.err, said
         assert "did you mean" not in expect(h.run("xyzzy"), 2).err
@@ -2013,7 +2013,7 @@ def after_a_kill_a_person_is_asked_about_a_change():
         assert job["parked"]["reason"] == "replay_verification_human_required"
         asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
         assert [(a["kind"], a["tool"], a["node_id"]) for a in asked] == [("confirmation", "charge", "pay")], asked
-        assert "which is not as it was" in expect(h.run("approvals"), 0).out
+        assert "which has changed" in expect(h.run("approvals"), 0).out
         assert "not_paused" in expect(h.run("resume", "c"), 5).err
         expect(h.run(*commands[0].split(), "--note", "it was me"), 0)
         assert "already answered with the same payload, by " in expect(h.run(*commands[0].split()), 0).out

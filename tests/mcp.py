@@ -277,7 +277,7 @@ def annotations_are_shown_and_decide_nothing_unless_trusted():
         write(h, {"command": command(h)}, {"die": ("s.die", {})})
         said = expect(h.run("check", "agents.yaml", "--json"), 0).json()
         notes = " ".join(note["message"] for note in said["notes"])
-        assert "readOnlyHint of echo" in notes and "idempotentHint of pay" in notes, said
+        assert "readOnlyHint for echo" in notes and "idempotentHint for pay" in notes, said
         (h.path / "tools.json").write_text(json.dumps({"die": {"annotations": {"readOnlyHint": True}}}))
         write(h, {"command": command(h)}, {"die": ("s.die", {})}, trust_annotations=True,
               tools={"die": {"retry": {"max_attempts": 2, "retry_on": ["reset"]}}})
@@ -332,11 +332,11 @@ def a_tool_that_can_be_called_as_a_task_only_is_not_offered_and_check_says_why()
                                                        "echo": {"execution": {"taskSupport": "optional"}}}))
         write(h, {"command": command(h)}, {"echo": ("s.echo", {"text": "hello"})})
         notes = " ".join(note["message"] for note in expect(h.run("check", "agents.yaml", "--json"), 0).json()["notes"])
-        assert "`pay` can be called as a task of MCP only" in notes and "`echo`" not in notes, notes
+        assert "`pay` supports MCP task calls only" in notes and "`echo`" not in notes, notes
         assert expect(h.run("run", "agents.yaml", "echo"), 0).out.strip() == "hello"
         write(h, {"command": command(h)}, {"pay": ("s.pay", {})})
         [fault] = expect(h.run("check", "agents.yaml", "--json"), 2).json()["faults"]
-        assert fault["message"].startswith("`s.pay` can be called as a task of MCP only") and fault["path"] == "agents.pay.plan[0].tool", fault
+        assert fault["message"].startswith("`s.pay` supports MCP task calls only") and fault["path"] == "agents.pay.plan[0].tool", fault
 
 
 # ---------------------------------------------------------------- servers that others made

@@ -230,7 +230,7 @@ def stdio_carries_words_to_a_server_or_to_whoever_owns_the_store():
             assert (code, out) == (0, ""), (code, out, err)
             assert ("another process owns this store" in err) == bool(words), err
         said = server.h.run("mcp", "agents.yaml", env=server.env)
-        assert "leave the FILE out" in expect(said, 2).err
+        assert "omit FILE" in expect(said, 2).err
 
 
 @test

@@ -42,7 +42,8 @@ models:
            retry: {{ max_attempts: 3, initial_backoff: 10ms, retry_on: [connect, reset, 429, 5xx] }} }}
   hasty: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm, timeout: 2s,
            retry: {{ max_attempts: 9, initial_backoff: 10ms, retry_on: [timeout] }} }}
-  once: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm }}
+  once: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm,
+          retry: {{ max_attempts: 1 }} }}
   free: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: talk }}
 agents:
   talk:

@@ -144,7 +144,7 @@ def a_program_that_fails_is_started_again_and_holds_up_no_job():
         until(lambda: len(marks(h)) == 2)
         assert len([one for one in lines(h) if one["job"] == "asks"]) == 1, lines(h)
         said = expect(s.stop(), 0)
-        assert "ended with 3" in said.err and "is notified again in 1s" in said.err, said.err
+        assert "ended with 3" in said.err and "is retried in 1s" in said.err, said.err
 
 
 @test
@@ -183,7 +183,7 @@ def workers_on_one_postgres_store_notify_each_question_once():
             until(lambda: len(marks(h, env)) == len(asked))
             # One that begins later looks through all jobs that have not ended.
             workers.append(h.start("worker", "asks.yaml", "--notify", program, env=env))
-            assert "works on" in workers[-1].stdout.readline()  # before that, SIGTERM ends a process at once
+            assert "uses store" in workers[-1].stdout.readline()  # before that, SIGTERM ends a process at once
             assert clerk.post("/api/jobs", {"agent": "asks", "id": "later"})[0] == 201
             until(lambda: "later" in {one["job"] for one in lines(h)})
             until(lambda: len(marks(h, env)) == len(asked) + 1)

@@ -193,7 +193,7 @@ def check_refuses_what_is_about_calls(desk):
     (desk.path / "bad.yaml").write_text("aetheris: 1\ntools: { clock: { native: now, timeout: 5s, effect: idempotent } }\n"
                                         "agents: { a: { plan: [ { id: x, tool: clock, args: { zone: UTC } } ] } }\n")
     said = desk.run("check", "bad.yaml", code=2)
-    assert "`timeout` is about calls" in said.stdout + said.stderr and "effect: read" in said.stdout + said.stderr, said
+    assert "`timeout` does not apply" in said.stdout + said.stderr and "effect: read" in said.stdout + said.stderr, said
 
 
 TESTS = (a_plan_sends_what_is_recorded_and_makes_no_call_for_it, a_model_gets_the_value_and_is_told_of_bad_bounds,

@@ -148,7 +148,7 @@ agents: {{ a: {{ plan: [ {{ id: s, tool: stamp, args: {{}} }} ], output: "${{ .s
         file("two")
         s = Server(h, "v.yaml")
         said = expect(h.run("approve", first), 5)
-        assert "approved" in said.out and "not made" in said.err and '"stamp" has changed' in said.err, said
+        assert "approved" in said.out and "will not be made" in said.err and '"stamp" has changed' in said.err, said
         until(lambda: [one["id"] for one in asked()] not in ([], [first]))
         second = asked()[0]["id"]
         status, body = s.post(f"/api/approvals/{second}", {"decision": "approve"})
@@ -195,7 +195,7 @@ def each_command_asks_the_server_that_it_is_given_or_says_that_it_cannot():
             assert "nobody answers" in expect(h.run(name, *words, env=env), 7).err, name
         for name, words in REFUSE.items():
             said = expect(h.run(name, *words, "--json", env=env), 2)
-            assert said.json()["code"] == "usage" and "needs the store itself: unset AETHERIS_URL" in said.err, (name, said)
+            assert said.json()["code"] == "usage" and "needs direct access to the store: unset AETHERIS_URL" in said.err, (name, said)
         for name, words in NEITHER.items():
             expect(h.run(name, *words, env=env), 0)
         assert not h.store.exists(), "nothing was done on a store here"
@@ -925,7 +925,7 @@ def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
         said = expect(quiet.stop(), 0).err
         if os.geteuid() == 0:
             warning, _, said = said.partition("\n")
-            assert "this process runs as root" in warning, warning
+            assert "running as root" in warning, warning
         assert said.startswith("stopping; "), said
 
 

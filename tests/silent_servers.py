@@ -51,9 +51,9 @@ def a_service_waits_for_its_database_as_long_as_it_is_told_to():
         nowhere = "postgres://127.0.0.1:1/x"
         for words in (["serve", "agents.yaml", "--listen", "127.0.0.1:0"], ["worker", "agents.yaml"]):
             said = expect(h.run(*words, "--store", nowhere, "--wait-store", "1s"), 7)
-            assert "tried again in" in said.err, said
+            assert "retrying in" in said.err, said
             said = expect(h.run(*words, "--store", nowhere, "--wait-store", "0s"), 7)
-            assert "tried again in" not in said.err, said
+            assert "retrying in" not in said.err, said
 
 
 @test
@@ -66,7 +66,7 @@ def a_service_that_starts_before_its_database_works_when_that_is_up():
             processes = [h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json", "--workers", "0", env=env),
                          h.start("worker", "agents.yaml", env=env)]
             waited = [process.stderr.readline() for process in processes]
-            assert all("tried again in" in line for line in waited), waited
+            assert all("retrying in" in line for line in waited), waited
             postgres.say("start")
             url = json.loads(processes[0].stdout.readline())["listening"]
             said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":7}', env={"AETHERIS_URL": url}), 0)

@@ -312,7 +312,7 @@ def refused(answer):
 
 
 def no_key_was_made(s):
-    return expect(s.h.run("keys", "list", "--json"), 0).json()["keys"] == []
+    return expect(s.h.run("keys", "list", "--json", "--store", f"sqlite:{s.h.store}"), 0).json()["keys"] == []
 
 
 # ---------------------------------------------------------------- the runtime
@@ -327,7 +327,7 @@ def a_tool_neither_approves_its_payment_nor_makes_a_key_on_the_owners_socket():
         assert not (s.h.path / "paid.txt").exists()
         assert no_key_was_made(s)
         # The same request of the operator is taken.
-        expect(s.h.run("approve", decision), 0)
+        expect(s.h.run("approve", decision, "--store", f"sqlite:{s.h.store}"), 0)
         until(lambda: (s.h.path / "paid.txt").exists())
 
 
@@ -514,7 +514,7 @@ def a_tool_of_a_server_that_runs_as_root_reads_nothing_of_it():
             for name, found in said.items():
                 assert found.startswith("refused"), (more, name, found)
             said = expect(s.stop(), 0)
-            assert "runs as root" in said.err, said
+            assert "running as root" in said.err, said
 
 
 # ---------------------------------------------------------------- the sandbox
@@ -803,7 +803,7 @@ def check_names_the_server_whose_program_could_get_around_approvals():
     needs(doctor(), "files")
     for more, named in (("", True), (", sandbox: { read: [mcp_server.py], write: [said] }", False)):
         with serving_mcp(agents.replace("tools:\n", "tools:\n" + server % more), {}) as s:
-            said = s.h.run("check", "agents.yaml")
+            said = s.h.run("check", "agents.yaml", "--store", f"sqlite:{s.h.store}")
             assert ("tools: the programs of `s` can write the store" in said.err) == named, said
 
 

@@ -113,7 +113,7 @@ def what_cannot_be_migrated_says_why():
         assert "another program" in said.err, said
         expect(h.run("migrate", "--store", "memory:"), 2)
         said = expect(h.run("migrate", "--check", "--store", f"sqlite:{h.path / 'none/a.db'}"), 5)
-        assert "no store yet" in said.out and not (h.path / "none").exists(), "--check makes nothing"
+        assert "no store" in said.out and not (h.path / "none").exists(), "--check makes nothing"
 
 
 @test
@@ -411,7 +411,7 @@ def an_accepted_rollback_lists_the_calls_that_may_be_repeated():
         store = ("--store", f"sqlite:{h.path}/b.db")
         shutil.copy(h.path / "b.db", h.path / "c.db")
         said = expect(h.run("doctor", "--accept-rollback", *store), 0)
-        assert f"a, behind event {last} of " in said.out, said
+        assert f"a, after event {last} of " in said.out, said
         assert "posted (post, idempotent), again (pay, at_most_once)\n" in said.out, said
         body = expect(h.run("doctor", "--accept-rollback", "--json", "--store", f"sqlite:{h.path}/c.db"), 0).json()
         assert [(job["id"], job["seq"], job["calls"]) for job in body["may_repeat"]] == \
@@ -643,7 +643,7 @@ def a_prune_goes_through_the_owner_and_an_archive_never_through_the_network():
         status, body = server.post("/api/prune", {"older_than": "0s", "archive": str(h.path / "no")})
         assert (status, body["code"]) == (400, "unsupported") and not (h.path / "no").exists(), body
         said = expect(h.run("prune", "--older-than", "0s", "--archive", "no", env=server.env), 2)
-        assert "machine of the store" in said.err, said
+        assert "on the store's machine" in said.err, said
         status, body = server.post("/api/prune", {"older_than": "0s", "labels": {"i": "2"}})
         assert (status, body["jobs"], body["more"]) == (200, 1, False), body
         said = expect(h.run("prune", "--older-than", "0s", "--status", "completed", "--agent", "echo",

@@ -194,7 +194,7 @@ def a_route_job_waits_in_the_queue_for_a_worker_of_its_version():
 def a_store_of_one_process_has_no_workers_beside_it():
     with home() as h:
         (h.path / "worker.yaml").write_text(AGENTS)
-        for store, word in (("sqlite:x.db", "owns the file"), ("memory:", "gone with its process")):
+        for store, word in (("sqlite:x.db", "has one owner"), ("memory:", "cannot be shared")):
             said = expect(h.run("worker", "worker.yaml", "--store", store, "--json"), 2)
             assert said.json()["code"] == "usage" and word in said.json()["detail"], said
         expect(h.run("worker"), 2)

@@ -48,7 +48,7 @@ std::string doubt_text(const Value& doubt) {
   if (reason == "the outcome is unknown") reason.clear();  // no more than what is said here
   // What should undo a step may have failed for certain: the step stands all the same.
   if (doubt["compensates"].is_string()) {
-    return "the outcome of its compensation with " + tool + (reason.empty() ? "" : ": " + reason);
+    return "compensation by " + tool + " is not confirmed" + (reason.empty() ? "" : ": " + reason);
   }
   return "the outcome of the call to " + tool + " is unknown" +
          (reason.empty() ? "" : " (" + reason + ")");
@@ -122,7 +122,7 @@ std::string lacking_text(const Value& budget) {
     };
     text += "\n  " + limit + ": ";
     if (limit == "wall") {
-      text += "the time limit of " + safe(budget["limits"].text("wall")) + ", has passed";
+      text += "the time limit of " + safe(budget["limits"].text("wall")) + " has passed";
     } else if (one["most"].is_null()) {
       text += "the next call needs " + shown(one["asked"]);
     } else {

@@ -138,7 +138,7 @@ int fork_command(const Options& options, Terminal& terminal) {
   terminal.print(safe(made->text("id")) + "\n");
   const Value& from = (*made)["forked_from"];
   if (made->text("status") == "queued") {
-    terminal.note("it begins at event " + std::to_string(from["seq"].as_int()) + " of " +
+    terminal.note("it starts at event " + std::to_string(from["seq"].as_int()) + " of " +
                   safe(from.text("job_id")) + "; to run it: " +
                   terminal.err()(Tint::bold, "aetheris run FILE --job-id " +
                                                  quoted(std::string(made->text("id"))) +

@@ -14,9 +14,7 @@ Status may_share(const app::StoreUrl& store) {
   using Kind = app::StoreUrl::Kind;
   if (store.kind == Kind::postgres) return {};
   if (store.kind == Kind::memory) {
-    return fail(Code::usage,
-                "a memory: store exists only in its process, and no other process sees it: use "
-                "`aetheris worker` with --store postgres://…");
+    return fail(Code::usage, "a memory: store cannot be shared; use --store postgres://…");
   }
   return fail(Code::usage,
               "a SQLite store has one owner (" + store.path +

@@ -260,8 +260,7 @@ void Verifier::conclude_replay() {
     out_.replay = broken("folding the log twice gives two states");
     return;
   }
-  out_.replay = {true, counted(replay_.commands(), "command") +
-                           " where the plan asks for them, with the arguments it gives"};
+  out_.replay = {true, counted(replay_.commands(), "command") + " match the plan"};
   if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
 }
 
@@ -355,7 +354,7 @@ Verifier::Verifier(const VerifyInput& input, const PlanSource& plans) : in_(inpu
   out_.head = std::move(chain.head);
   if (!in_.events.empty()) out_.root_hash_hex = to_hex(in_.events.back().hash);
   state_.job = in_.job;
-  out_.state_machine.detail = counted(in_.events.size(), "event") + " in a legal order";
+  out_.state_machine.detail = counted(in_.events.size(), "event") + ", valid state transitions";
 }
 
 bool Verifier::next() {

@@ -159,8 +159,9 @@ Outcome outcome_of(const CommandDefinition& definition, const Call& call, Ended 
   if (ended.how == Ended::How::signalled) {
     const char* signal = ::sigabbrev_np(ended.value);
     return unfinished(OutcomeKind::unknown, "signal_" + std::to_string(ended.value),
-                      name + " was ended by the signal " +
-                          (signal != nullptr ? "SIG" + std::string(signal) : "") +
+                      name + " was killed by " +
+                          (signal != nullptr ? "SIG" + std::string(signal)
+                                             : "signal " + std::to_string(ended.value)) +
                           last_words(ended, used));
   }
   if (ended.how == Ended::How::lost) {

@@ -56,7 +56,7 @@ std::string how_it_ended(const std::string& name, const Ended& ended) {
       return name + " exited with code " + std::to_string(ended.value);
     case Ended::How::signalled:
       if (ended.killed != Killed::no) return name + " closed its output and was ended";
-      return name + " was ended by the signal " + std::to_string(ended.value);
+      return name + " was killed by signal " + std::to_string(ended.value);
     case Ended::How::lost:
       break;
   }
