@@ -218,13 +218,13 @@ def an_unknown_call_is_shown_wherever_the_job_ended(shop):
     for agent, code in (("quiet", 0), ("items", 0), ("loud", 1)):
         done = shop.run("run", "agents.yaml", agent, "--job-id", agent, "--only", code=code)
         key = key_of(shop.job(agent))
-        assert "outcome of a call is unknown" in done.stderr, done.stderr
+        assert "calls whose outcome is unknown" in done.stderr, done.stderr
         for word in ("lost", key, f"aetheris resolve {agent} {key[:12]} happened"):
             assert word in done.stderr, (word, done.stderr)
     shop.run("run", "agents.yaml", "given", "--job-id", "given", "--only", code=4)
     shop.run("resolve", "given", key_of(shop.job("given")), "fail")
     done = shop.goes_on("given", 0)
-    assert "outcome of a call is unknown" in done.stderr, done.stderr
+    assert "calls whose outcome is unknown" in done.stderr, done.stderr
     listed = json.loads(shop.run("jobs", "--in-doubt", "--json").stdout)["jobs"]
     assert {"quiet", "items", "loud", "given"} <= {one["id"] for one in listed}, listed
 
@@ -272,7 +272,7 @@ def a_fork_of_it_shows_it_too(shop):
     shop.goes_on("forked", 4)
     shop.run("signal", "forked", "go", "1")
     done = shop.goes_on("forked", 0)
-    assert "outcome of a call is unknown" in done.stderr and key in done.stderr, done.stderr
+    assert "calls whose outcome is unknown" in done.stderr and key in done.stderr, done.stderr
     shop.run("verify", "forked")
 
 
@@ -285,7 +285,7 @@ def a_plan_that_drops_it_does_not_hide_it(shop):
     shop.goes_on("waits", 4)
     shop.run("signal", "waits", "on", "1")
     done = shop.goes_on("waits", 0)
-    assert "outcome of a call is unknown" in done.stderr and key in done.stderr, done.stderr
+    assert "calls whose outcome is unknown" in done.stderr and key in done.stderr, done.stderr
     last = json.loads(shop.run("events", "waits", "--json").stdout)["events"][-1]
     assert last["payload"]["in_doubt"] == [key], last
     assert "noted" in shop.run("resolve", "waits", key, "happened", '{"id":7}').stdout
