@@ -279,11 +279,11 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
                          (count == 1 ? "` lists it, `aetheris job ID` shows the next command"
                                      : "` lists them, `aetheris job ID` shows the next command")});
     } else {
-      problems.push_back({"unfinished", many + status +
-                                            " and no process runs them: `aetheris run "
-                                            "FILE" +
-                                            store_flag(store) + "` recovers " +
-                                            (count == 1 ? "it" : "them")});
+      problems.push_back(
+          {"unfinished", many + status + " and no process runs " + (count == 1 ? "it" : "them") +
+                             ": `aetheris run "
+                             "FILE" +
+                             store_flag(store) + "` recovers " + (count == 1 ? "it" : "them")});
     }
   }
   if (shared || (*door)->is_socket()) look_for_stuck(**door, store, problems);

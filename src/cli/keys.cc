@@ -45,7 +45,7 @@ int create(const Options& options, Terminal& terminal) {
   terminal.note("Created " + safe(made->text("role")) + " key (" +
                 (until.empty() ? std::string("no expiry") : "expires " + safe(until)) +
                 "). It will not be shown again. Revoke: aetheris keys revoke " +
-                safe(made->text("id")) + "` ends it");
+                safe(made->text("id")));
   return kDone;
 }
 
