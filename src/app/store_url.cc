@@ -49,9 +49,10 @@ Status is_own(const std::string& path, const std::string& store) {
   for (const auto look : {::lstat, ::stat}) {
     struct stat found{};
     if (look(path.c_str(), &found) != 0 || found.st_uid == ::geteuid()) continue;
-    return fail(Code::forbidden, path + " belongs to another user (uid " +
-                                     std::to_string(found.st_uid) +
-                                     "); to use it anyway: --store sqlite:" + store);
+    std::string message = path;
+    message.append(" belongs to another user (uid ").append(std::to_string(found.st_uid));
+    message.append("); to use it anyway: --store sqlite:").append(store);
+    return fail(Code::forbidden, std::move(message));
   }
   return {};
 }
@@ -61,7 +62,7 @@ Result<std::optional<std::string>> store_in(const std::string& folder) {
   const std::string own = folder + (folder.ends_with('/') ? "" : "/") + std::string(kFolder);
   struct stat found{};
   if (::stat(own.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return std::nullopt;
-  const std::string file = own + "/" + std::string(kFile);
+  std::string file = own + "/" + std::string(kFile);
   AE_TRY(is_own(own, file));
   AE_TRY(is_own(file, file));
   return file;

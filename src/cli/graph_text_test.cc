@@ -20,14 +20,14 @@ AE_TEST("cli/a node stands below the deepest of its needs") {
             "│  └─ b  tool t (read)  when ${ .input.b }\n"
             "│     └─ d  for each of ${ .input.l }: tool t (read)  also after c, a\n"
             "├─ c  tool t (read)\n"
-            "└─ e  wait for signal k  goes on after errors\n");
+            "└─ e  wait for signal k  continues after errors\n");
   EXPECT_EQ(graph_text("x", *graph, Paint(false), 30),
             "x\n"
             "├─ a  tool t (read)\n"
             "│  └─ b  tool t (read)  when …\n"
             "│     └─ d  for each of ${ .i…\n"
             "├─ c  tool t (read)\n"
-            "└─ e  wait for signal k  goes…\n");
+            "└─ e  wait for signal k  cont…\n");
 }
 
 AE_TEST(

@@ -546,8 +546,7 @@ Outcome run_here(app::Site& site, Run& run, const Wish& wish, const Options& opt
   const auto here = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
     return site.ask(request);
   };
-  const Rest rest =
-      end.status == 200 ? rest_of(end.body, wish.store, here, terminal) : Rest{end.body};
+  Rest rest = end.status == 200 ? rest_of(end.body, wish.store, here, terminal) : Rest{end.body};
   site.stop_listening();
   if (end.status != 200) {
     return std::unexpected(
