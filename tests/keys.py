@@ -670,7 +670,7 @@ def a_certificate_is_renewed_by_sighup():
         until(lambda: ssl.PEM_cert_to_DER_cert(second) == ssl.PEM_cert_to_DER_cert(shown()))
         (h.path / "one.crt").write_text("nonsense")
         s.process.send_signal(signal.SIGHUP)
-        until(lambda: "not renewed" in s.process.stderr.readline())
+        until(lambda: "cannot be reloaded" in s.process.stderr.readline())
         assert ssl.PEM_cert_to_DER_cert(second) == ssl.PEM_cert_to_DER_cert(shown())
         expect(s.stop(), 0)
 
