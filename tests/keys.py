@@ -131,7 +131,7 @@ def the_table_of_the_docs_is_that_of_the_contract():
         for method, operation in item.items():
             if method != "parameters":
                 security = operation["security"]
-                wanted[method.upper(), path] = ", ".join(security[0]["key"]) if security else "anybody"
+                wanted[method.upper(), path] = ", ".join(security[0]["key"]) if security else "everyone"
     assert told == wanted, {k: (told.get(k), wanted.get(k)) for k in told.keys() | wanted.keys()
                             if told.get(k) != wanted.get(k)}
 

@@ -72,8 +72,13 @@ AE_TEST("command/a program of another runtime is a tool, and what it leaves behi
   }
   EXPECT_EQ(origin_of(runtime), Origin::elsewhere);
   EXPECT_FALSE(is_among_tools(runtime));
-  // Another process has the number of the supervisor when it is looked up.
+  // The runtime was killed: its supervisor is a child of process 1 until it has ended its program.
   const pid_t supervisor = pid_from(folder / "supervisor");
+  std::vector<ProcessEntry> orphaned = all_processes();
+  std::erase_if(orphaned, [&](const ProcessEntry& one) { return one.pid == runtime; });
+  std::ranges::find(orphaned, supervisor, &ProcessEntry::pid)->parent = 1;
+  EXPECT_TRUE(is_among_tools(program, orphaned));
+  // Another process has the number of the supervisor when it is looked up.
   std::vector<ProcessEntry> processes = all_processes();
   const auto reused = std::ranges::find(processes, supervisor, &ProcessEntry::pid);
   EXPECT_TRUE(reused != processes.end());
