@@ -71,32 +71,32 @@ start_model
 printf '%s' "$dim"
 echo "folder  $work"
 echo "shop    $SHOP_URL (process $shop_pid), journal shop.journal"
-echo "model   $MODEL_URL (process ${worker_pids[-1]}), journal asked.jsonl: it follows a script; examples/agents say how to ask a real one"
+echo "model   $MODEL_URL (process ${worker_pids[-1]}), journal asked.jsonl: scripted; examples/agents describe how to use a real model"
 printf '%s' "$plain"
 
-act "Act 1: a model with the tools of two MCP servers, killed in the middle of an answer"
+act "Part 1: a model with the tools of two MCP servers, killed during a response"
 mkdir papers
 echo "Bees dance." >papers/bees.txt
 export FOLDER=$work/papers MEMORY=$work/memory.jsonl
 research=(run agents/research.yaml --job-id papers --input "{\"message\": \"Report on the folder $FOLDER\"}")
 export MODEL=research
-say "The model looks around and reads a file. It is asked for the third time; in the middle of its answer the runtime is killed."
+say "The model lists a folder and reads a file. The runtime is killed during the third model response."
 on_a_terminal "${research[@]}"
 killed_once half_an_answer
 wait "$script_pid" || true
-say "What was on the screen by then:"
+say "The output before the kill:"
 grep -a 'I have read it' shown | tail -n 1 | sed 's/\x1b\[[0-9;?]*[a-zA-Z]//g' | tr -d '\r'
-say "Half an answer is none. The log ends where the question was put, and has not a word of it:"
+say "A partial response is not recorded. The log ends with the model call:"
 show aetheris events papers
 aetheris events papers --json >half.json
 aetheris events papers | cut -c 1-110 | tail -n 3
-say "Two answers and three results are in the log. They are read back; only the third question is put again:"
+say "Two responses and three results are in the log. They are replayed; only the third model call is sent again:"
 shown aetheris "${research[@]}"
 shown aetheris trace papers
 shown cat papers/report.md memory.jsonl
 echo
 
-act "Act 2: a person agrees, kill -9 in the middle of the payment, and a budget"
+act "Part 2: an approval, kill -9 during the payment, and a budget"
 export MODEL=refund
 refund=(run agents/refund_agent.yaml --job-id back-43)
 # stops LINE…: a run that ends because somebody must do something first (exit code 4).
@@ -106,21 +106,21 @@ stops() {
   "$@" || code=$?
   [ "$code" = 4 ] || fail "expected exit code 4, got $code"
 }
-say "The agent may ask its model 16 times; whoever starts this job allows two."
+say "The agent allows 16 model calls; this job allows two."
 stops aetheris "${refund[@]}" --budget model_calls=2 --input '{"message": "Refund order 43, please."}'
 if paid; then fail "it was paid before anybody agreed"; fi
 approval=$(aetheris approvals --json | jq -r '.approvals[0].id')
 shown aetheris approve "$approval" --note "as agreed"
-say "The shop will pay, and then keep silent."
+say "The shop is configured to pay and delay the response."
 silent "POST /refunds"
 in_background "${refund[@]}"
 killed_once paid
-say "The money has gone, and no answer came. It is sent again under the key of the first time, which the shop knows. To say so, the model
-would have to be asked for the third time: the job stops before it is."
+say "The shop has paid, but no response arrived. The call is sent again with the same key. The next model call would exceed
+the budget, so the job parks:"
 stops aetheris "${refund[@]}"
 show aetheris job back-43 --json
 aetheris job back-43 --json | jq -c .budget
-say "A person raises the limit, and it goes on where it stood. The payment is read back:"
+say "The operator raises the limit, and the job resumes. The payment is replayed:"
 shown aetheris budget back-43 --model-calls 4 --note "it may say so"
 shown aetheris "${refund[@]}"
 shown aetheris trace back-43
@@ -129,13 +129,13 @@ shown python3 examples/shop/table.py shop.journal
 act "Proof"
 shown aetheris verify papers
 shown aetheris verify back-43
-say "And the judge, who believes the journals of the model and the shop, the folder and the memory:"
+say "A separate check that reads only the request logs, the folder and the memory:"
 python3 -B "$root/scripts/demo_agent_check.py" "$work" || fail "something was done twice, or not at all"
 
 cat <<TEXT
 
-${bold}Where to look next${plain}
-  examples/agents/                   the agents you saw
-  docs/agents-in-ten-minutes.md      the same by hand
-  docs/agents-file.md, docs/mcp.md   all that they can be told
+${bold}Next${plain}
+  examples/agents/                   the agents of this demo
+  docs/agents-in-ten-minutes.md      the same steps manually
+  docs/agents-file.md, docs/mcp.md   the agents file and MCP tools
 TEXT

@@ -20,21 +20,21 @@ def questions(folder):
     asked = collections.Counter((line["model"], line["turn"]) for line in lines(folder / "asked.jsonl"))
     research = {turn: times for (model, turn), times in asked.items() if model == "research"}
     refund = {turn: times for (model, turn), times in asked.items() if model == "refund"}
-    yield "papers: the question that was cut off was put twice, every other one once", research, {1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
-    yield "back-43: each question was put once", refund, {1: 1, 2: 1, 3: 1}
+    yield "papers: the interrupted model call was sent twice, every other one once", research, {1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
+    yield "back-43: each model call was sent once", refund, {1: 1, 2: 1, 3: 1}
     half = (folder / "half.json").read_text()
-    yield "papers: of the answer that was cut off not a word was recorded", "I have read it" in half, False
+    yield "papers: nothing of the partial response was recorded", "I have read it" in half, False
     kept = [line["name"] for line in lines(folder / "memory.jsonl")]
-    yield "papers: one finding is remembered, once", kept, ["finding"]
+    yield "papers: one finding is stored, once", kept, ["finding"]
     found = sorted(path.name for path in (folder / "papers").iterdir())
-    yield "papers: one report stands beside the file", found, ["bees.txt", "report.md"]
+    yield "papers: one report is in the folder", found, ["bees.txt", "report.md"]
     shop = [line for line in lines(folder / "shop.journal") if line["route"] == "POST /refunds"]
     kinds = collections.Counter(line["kind"] for line in shop)
     yield "back-43: the payment arrived twice and took effect once", (kinds["arrival"], kinds["effect"]), (2, 1)
     keys = {line["idempotency_key"] for line in shop}
-    yield "back-43: both times under one key", len(keys), 1
+    yield "back-43: both times with the same key", len(keys), 1
     bodies = [line["body"] for line in shop if line["kind"] == "arrival"]
-    yield "back-43: it was what the person agreed to", bodies, [{"amount": 29, "order": "43"}] * 2
+    yield "back-43: it was the approved call", bodies, [{"amount": 29, "order": "43"}] * 2
 
 
 def main():

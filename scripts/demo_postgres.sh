@@ -43,14 +43,14 @@ echo "shop    $SHOP_URL (process $shop_pid), journal shop.journal"
 echo "store   $AETHERIS_STORE (process $server_pid), fsync on"
 printf '%s' "$plain"
 
-act "Two workers, one store, and kill -9 in the middle of a payment"
-say "Each claims jobs, holds them by a lease of three seconds, and renews it while it lives."
+act "Two workers, one store, and kill -9 during a payment"
+say "Each worker claims jobs with a lease of three seconds and renews it."
 start_worker one
 start_worker two
 
-say "The shop will pay the refund, write it into its journal, and then keep silent."
+say "The shop is configured to pay the refund, write it to its request log, and delay the response."
 silent "POST /refunds"
-say "A job is made by a process that leaves at once; one of the workers takes it."
+say "A separate process creates a job and exits; one of the workers claims it."
 shown aetheris run refund.yaml --job-id return-43 --input '{"order_id": "43", "replacement": "BOOK-5"}' --detach
 python3 "$root/scripts/demo_check.py" await shop.journal return-43 "POST /refunds" || fail "no worker took the job"
 holder=$(aetheris events return-43 --type job_running --json | jq -r '.events[-1].payload.worker_id')
@@ -58,12 +58,12 @@ victim=${holder##*:}
 other=''
 for pid in "${worker_pids[@]}"; do [ "$pid" = "$victim" ] || other=$pid; done
 [ -n "$other" ] && [[ " ${worker_pids[*]} " == *" $victim "* ]] || fail "the job is held by $holder, none of ours"
-say "It is $holder. The money has gone out, and its answer is still on the way:"
+say "The lease holder is $holder. The shop has paid, and the response has not arrived:"
 printf '%s$ kill -9 %s%s\n' "$dim" "$victim" "$plain"
 { kill -9 "$victim"; wait "$victim" || true; } 2>/dev/null
 worker_pids=("$other")
 
-say "Its lease runs out, the other worker takes the job over, and sends the refund again under the key of the first time:"
+say "The lease expires. The other worker claims the job and sends the refund again with the same key:"
 for i in $(seq 600); do
   state=$(aetheris job return-43 --json | jq -r .status)
   [ "$state" != completed ] || break
@@ -73,15 +73,15 @@ done
 shown aetheris events return-43 --type job_running
 shown aetheris trace return-43
 shown aetheris verify return-43
-say "What the shop saw, from its own journal:"
+say "The shop's request log:"
 shown python3 examples/shop/table.py shop.journal
 
 act "Proof"
-say "The judge believes the shop's journal only:"
+say "A separate check that reads only the shop's request log:"
 record return-43 43 BOOK-5 '{"POST /refunds": [2]}'
 python3 "$root/scripts/demo_check.py" judge shop.journal case-return-43 ||
   fail "something was repeated, is missing, or was not asked for"
-say "The other worker is told to end, and does:"
+say "The other worker shuts down:"
 printf '%s$ kill %s%s\n' "$dim" "$other" "$plain"
 kill "$other"
 code=0
