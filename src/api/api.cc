@@ -61,6 +61,7 @@ const Api::Route Api::kRoutes[] = {
     {"GET", {"api", "jobs", "{id}"}, Access::look, &Api::job},
     {"GET", {"api", "jobs", "{id}", "events"}, Access::look, &Api::events},
     {"GET", {"api", "jobs", "{id}", "trace"}, Access::look, &Api::trace},
+    {"GET", {"api", "jobs", "{id}", "transcript"}, Access::look, &Api::transcript},
     {"GET", {"api", "jobs", "{id}", "replay"}, Access::look, &Api::replay},
     {"GET", {"api", "jobs", "{id}", "verify"}, Access::look, &Api::verify},
     {"POST", {"api", "jobs", "{id}", "signal"}, Access::answer, &Api::signal},

@@ -193,6 +193,7 @@ class Api {
   void show_job(Ask ask);
   void events(Ask ask);
   void trace(Ask ask);
+  void transcript(Ask ask);
   void replay(Ask ask);
   void verify(Ask ask);
   void signal(Ask ask);

@@ -842,7 +842,7 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   Here here;
   expect_problem(here.get({"api", "nowhere"}), 404, "not_found");
   expect_problem(here.get({}), 404, "not_found");
-  for (const char* what : {"", "events", "trace", "replay", "verify"}) {
+  for (const char* what : {"", "events", "trace", "transcript", "replay", "verify"}) {
     Path path{"api", "jobs", "nobody"};
     if (*what) path.emplace_back(what);
     expect_problem(here.get(path), 404, "not_found");
@@ -987,6 +987,50 @@ AE_TEST("api/who follows a job hears of each commit at once") {
   here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
   ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
   EXPECT_EQ(heard->body["events"].items()[0].text("type"), "wait_completed");
+}
+
+AE_TEST("api/a transcript comes in pages, and its totals are those of the whole job") {
+  Here here;
+  here.make(R"({"agent":"echo","id":"j"})");
+  const Path path{"api", "jobs", "j", "transcript"};
+  const Value all = here.get(path).body;
+  ASSERT_EQ(all["entries"].size(), 4u) << canonical(all);
+  EXPECT_EQ(all["entries"].items()[1].text("kind"), "tool_call");
+  EXPECT_TRUE(all["next"].is_null());
+  EXPECT_EQ(all["ended"], Value(true));
+  const Value page = here.get(path, {{"limit", "2"}}).body;
+  EXPECT_EQ(page["entries"].size(), 2u);
+  EXPECT_EQ(page["totals"], all["totals"]);
+  const Value rest = here.get(path, {{"after", canonical(page["next"])}}).body;
+  EXPECT_EQ(canonical(rest["entries"].items()[0]), canonical(all["entries"].items()[2]));
+  expect_problem(here.get(path, {{"limit", "0"}}), 400, "input_invalid");
+  expect_problem(here.get(path, {{"after", "x"}}), 400, "input_invalid");
+  expect_problem(here.get(path, {{"type", "x"}}), 400, "input_invalid");
+}
+
+AE_TEST("api/a transcript with ?wait is answered when there is an entry") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  const Value before = here.get({"api", "jobs", id, "transcript"}).body;
+  const auto seen = std::to_string(before["entries"].items().back()["seq"].as_int());
+  std::optional<ApiResponse> heard;
+  ApiRequest request;
+  request.path = {"api", "jobs", id, "transcript"};
+  request.query = {{"after", seen}, {"wait", "60s"}};
+  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  here.loop.advance(std::chrono::seconds(10));
+  EXPECT_FALSE(heard);
+  here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
+  EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
+  request.query = {{"after", "100000"}, {"wait", "60s"}};
+  heard.reset();
+  ASSERT_TRUE(here.loop.run_until(
+      [&] { return here.get({"api", "jobs", id}).body.text("status") == "completed"; }));
+  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
+  EXPECT_EQ(heard->body["entries"].size(), 0u);
+  EXPECT_EQ(heard->body["ended"], Value(true));
 }
 
 AE_TEST("api/however many wait, each waits until its time is up") {

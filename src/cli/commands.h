@@ -38,6 +38,7 @@ int jobs_command(const Options& options, Terminal& terminal);
 int job_command(const Options& options, Terminal& terminal);
 int events_command(const Options& options, Terminal& terminal);
 int trace_command(const Options& options, Terminal& terminal);
+int transcript_command(const Options& options, Terminal& terminal);
 int replay_command(const Options& options, Terminal& terminal);
 int verify_command(const Options& options, Terminal& terminal);
 

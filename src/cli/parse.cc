@@ -328,6 +328,12 @@ class Grammar {
     positional(trace, "ID", options_.id, "the job");
     trace->add_flag("-v,--verbose", options_.verbose, "with call ids and idempotency keys");
 
+    CLI::App* transcript = command("transcript", "show the prompts, answers and calls of a job",
+                                   "aetheris transcript holiday");
+    positional(transcript, "ID", options_.id, "the job");
+    transcript->add_flag("-f,--follow", options_.follow, "follow until the job ends");
+    transcript->add_flag("-v,--verbose", options_.verbose, "on a terminal: show long values whole");
+
     CLI::App* replay = command("replay", "show a job's state at an event; read-only",
                                "aetheris replay holiday --at 5");
     positional(replay, "ID", options_.id, "the job");
