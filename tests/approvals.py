@@ -100,7 +100,7 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
     assert steps and not any("an item" in line or line.endswith(",") for line in steps), done.stderr
     assert any(line.split() == ["✓", "loop"] for line in steps), done.stderr
     said = json.loads(done.stdout)
-    assert said["text"] == "12 was paid back for order 43.", said
+    assert said["text"] == "12 EUR was refunded for order 43.", said
     assert desk.till.paid == [("/refunds/43", {"amount": 12, "order": "43"})], desk.till.paid
     assert desk.till.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
     desk.proved()
@@ -137,7 +137,7 @@ def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
         again = desk.run(*words, code=code).stdout
         assert re.match(r"already answered: rejected, by .+ at 20\S+Z\n", again), again
     said = json.loads(desk.job(code=0).stdout)
-    assert said["text"].startswith("Nothing was paid back"), said
+    assert said["text"].startswith("Nothing was refunded"), said
     desk.proved()
     desk.job("strict", job="s", code=4)
     desk.run("reject", desk.approvals()[0]["id"], code=0)
@@ -177,7 +177,7 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
 
 def what_a_policy_denies_is_never_declared(desk):
     said = json.loads(desk.job(code=0, more=("--label", "tier=banned")).stdout)
-    assert said["text"].startswith("Nothing was paid back") and "no refunds for them" in said["text"], said
+    assert said["text"].startswith("Nothing was refunded") and "no refunds for them" in said["text"], said
     assert [d["state"] for d in desk.decisions()] == ["denied"], desk.decisions()
     desk.proved()
     desk.job("plain", job="p", code=1, given={"order": "43", "amount": 5000})

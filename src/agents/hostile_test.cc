@@ -218,7 +218,7 @@ AE_TEST_SLOW("agents/8 MiB of anything are read or refused quickly") {
   said(quick("[" + fill("*a ,") + "]"), "aliases");
   said(quick("aetheris: 1\n" + fill("# x\n")), "`agents` is missing");
   said(quick(fill("\n")), "the file is empty");
-  said(quick(fill("---\n")), "a second one begins");
+  said(quick(fill("---\n")), "a second one starts");
   const auto command = [](const std::string& word) {
     return "aetheris: 1\ntools:\n  t: { command: [x, \"" + word + "\"] }\n";
   };
