@@ -236,7 +236,7 @@ def a_changed_tool_is_not_called_until_it_is_accepted():
         run = expect(h.run("run", "agents.yaml", "echo", "--json"), 1)
         said = run.json()
         assert said["error"]["code"] == "tool_changed" and "--accept" in said["error"]["message"], said
-        assert "warning: " in run.err and "s.echo is not called: its MCP server describes the tool in another way" in run.err, run
+        assert "warning: " in run.err and "s.echo is not called: its MCP server describes the tool differently" in run.err, run
         assert len(calls(h, "echo")) == 1, "it was not called"
         expect(h.run("run", "agents.yaml", "pay"), 0)  # the others go on
         assert (h.path / "agents.lock.json").read_text() == before, "nothing is accepted by itself"
