@@ -318,7 +318,7 @@ def a_server_that_cannot_be_started_or_reached_is_a_fault_that_says_why():
     with home() as h:
         for mcp, word in (({"command": ["no-such-program"]}, "no-such-program"),
                           ({"command": ["sh", "-c", "echo out of luck >&2; exit 3"]}, "out of luck"),
-                          ({"url": "http://127.0.0.1:9/mcp"}, "asked for its tools")):
+                          ({"url": "http://127.0.0.1:9/mcp"}, "listing the tools of the server")):
             write(h, mcp, {"a": ("s.a", {})})
             said = expect(h.run("check", "agents.yaml", "--json"), 2).json()
             assert said["faults"][0]["path"].startswith("tools.s.mcp") and word in said["faults"][0]["message"], said
