@@ -688,7 +688,7 @@ def what_is_wrong_with_a_certificate_is_said_with_its_file():
                              (["--tls-cert", crt, "--tls-key", "/nowhere"], "/nowhere"),
                              (["--tls-cert", str(nonsense), "--tls-key", key_file], str(nonsense)),
                              (["--tls-cert", crt, "--tls-key", str(nonsense)], str(nonsense)),
-                             (["--tls-cert", crt, "--tls-key", other_key], "not that of the certificate")):
+                             (["--tls-cert", crt, "--tls-key", other_key], "does not match the certificate")):
             said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", *words), 2)
             assert named in said.err and "[usage]" in said.err, said
         os.chmod(key_file, 0o644)

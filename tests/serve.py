@@ -164,7 +164,7 @@ def a_server_that_is_not_there_is_7():
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        assert "nobody answers" in expect(h.run("jobs", env={"AETHERIS_URL": url}), 7).err
+        assert "no server responds" in expect(h.run("jobs", env={"AETHERIS_URL": url}), 7).err
         expect(h.run("jobs", env={"AETHERIS_URL": "127.0.0.1:1"}), 2)
 
 
@@ -192,7 +192,7 @@ def each_command_asks_the_server_that_it_is_given_or_says_that_it_cannot():
         known = ASK.keys() | REFUSE.keys() | NEITHER.keys() | SERVE
         assert commands == known, commands ^ known
         for name, words in ASK.items():
-            assert "nobody answers" in expect(h.run(name, *words, env=env), 7).err, name
+            assert "no server responds" in expect(h.run(name, *words, env=env), 7).err, name
         for name, words in REFUSE.items():
             said = expect(h.run(name, *words, "--json", env=env), 2)
             assert said.json()["code"] == "usage" and "needs direct access to the store: unset AETHERIS_URL" in said.err, (name, said)
@@ -319,7 +319,7 @@ def a_server_that_stops_answering_is_given_up_and_one_that_is_busy_is_waited_for
             Still.frozen, Still.asked = True, 0
             began = time.monotonic()
             said = expect(h.run(*command, env={"AETHERIS_URL": url}), 7)
-            assert f"[{code}]" in said.err and "has stopped answering" in said.err, said
+            assert f"[{code}]" in said.err and "has stopped responding" in said.err, said
             assert time.monotonic() - began < 60, "it has two minutes"
         Still.frozen, Still.asked = False, 0
         expect(h.run("jobs", env={"AETHERIS_URL": url}), 0)
@@ -333,7 +333,7 @@ def what_is_no_server_of_ours_is_called_so():
         url = f"http://127.0.0.1:{foreign.server_address[1]}"
         for Foreign.answer in ((404, "text/html", b"<h1>no</h1>"), (404, "application/json", b"{}"), (200, "text/html", b"<p>hello")):
             said = expect(h.run("jobs", env={"AETHERIS_URL": url}), 7)
-            assert f"what answers at {url} is no aetheris server ({Foreign.answer[0]})" in said.err, said
+            assert f"the server at {url} is not an aetheris server ({Foreign.answer[0]})" in said.err, said
         Foreign.answer = (404, "text/html", b"<h1>no</h1>")
         assert "[unavailable]" in expect(h.run("cancel", "a", env={"AETHERIS_URL": url}), 7).err, "it was not done"
         Foreign.answer = (502, "text/html", b"<h1>bad gateway</h1>")
@@ -763,7 +763,7 @@ def silent_clients_cost_nobody_a_job_or_a_place():
                 assert (status, job["status"]) == (201, "completed"), (soft, hard, job)
                 assert job["result"] == str(soft), "a program is not given what we took for ourselves"
             said = expect(s.stop(), 0)
-            assert "silent ones were closed" in said.err, said
+            assert "idle connections were closed" in said.err, said
             assert len(said.err.splitlines()) < 10, said
 
 

@@ -34,10 +34,10 @@ bool same(const agents::Agent& one, const agents::Agent& other) {
 
 std::unexpected<Error> differ(const std::string& what, const std::string& first,
                               const std::string& second) {
-  return fail(Code::usage, what + " is defined twice, and not in the same way: at " + first +
-                               " and at " + second +
-                               "; one process has one of each name: rename one, or serve the files "
-                               "by two processes");
+  return fail(
+      Code::usage,
+      what + " has two different definitions: at " + first + " and at " + second +
+          "; names are unique in a process: rename one, or serve the files from two processes");
 }
 
 using Locations = std::map<std::string, Location, std::less<>>;

@@ -34,24 +34,25 @@ std::string lock_of(const std::string& path) {
 }
 
 std::unexpected<Error> unsound(const std::string& path, const std::string& what) {
-  return fail(Code::plan_invalid, path + ": " + what +
-                                      "; put the file back as it was, or remove it and look at "
-                                      "what aetheris check FILE --accept pins");
+  return fail(
+      Code::plan_invalid,
+      path + ": " + what +
+          "; restore the file, or remove it and check what aetheris check FILE --accept pins");
 }
 
 Result<Value> sound_tools(const std::string& path, const std::string& server, const Value& tools) {
   if (!tools.is_array() || tools.size() > tools::mcp::kToolsMax) {
-    return unsound(path, "the tools of " + server + " are no list");
+    return unsound(path, "the tools of " + server + " are not a list");
   }
   std::string_view before;
   for (const Value& tool : tools.items()) {
     const std::string_view name = tool.text("name");
     if (!tools::mcp::is_offered(name) || name <= before || !tool["inputSchema"].is_object()) {
-      return unsound(path, "a tool of " + server + " is none, or stands at the wrong place");
+      return unsound(path, "a tool of " + server + " is invalid, or not in order");
     }
     if (tool.text("digest") != tools::mcp::digest_of(tool)) {
       return unsound(path, "the digest of " + server + "." + std::string(name) +
-                               " is not that of what stands there");
+                               " does not match its definition");
     }
     before = name;
   }
@@ -145,7 +146,7 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   if (known != servers_.end() && asking == AskServers::if_new) return known->second;
   auto listed = ask(connection, folder);
   if (!listed) {
-    return std::unexpected(std::move(listed).error().in("the server was asked for its tools"));
+    return std::unexpected(std::move(listed).error().in("listing the tools of the server"));
   }
   std::vector<Value> tools;
   for (auto& [name, tool] : listed->tools) tools.push_back(std::move(tool));
@@ -189,8 +190,8 @@ Status ServerLock::write() {
     const std::string why = std::strerror(errno);
     ::unlink(other.c_str());
     return fail(Code::unavailable, "cannot write " + path_ + ": " + why +
-                                       "; make it elsewhere with aetheris check FILE --accept, and "
-                                       "put it beside the agents file");
+                                       "; create it elsewhere with aetheris check FILE --accept, "
+                                       "and put it next to the agents file");
   };
   const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return failed();

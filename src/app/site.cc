@@ -89,7 +89,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
       for (const std::string& name : toolbox_->short_secrets()) {
         on_warning({}, "the secret " + name + " has fewer than " +
                            std::to_string(tools::kSecretHiddenMin) +
-                           " bytes: it is not taken out of what tools answer; use a longer one");
+                           " bytes: it is not removed from tool results; use a longer one");
       }
     }
     runtime::World world{.loop = loop_,
@@ -454,7 +454,7 @@ agents::Source source_of(const LoadedAgents& loaded) {
           .server_tools = [&loaded](std::string_view server, const Value&) -> Result<Value> {
             const auto found = loaded.server_tools.find(server);
             if (found != loaded.server_tools.end()) return found->second;
-            return fail(Code::unavailable, "its tools were not asked for when this file was read");
+            return fail(Code::unavailable, "its tools were not listed when this file was read");
           },
           .policies = &loaded.policies};
 }

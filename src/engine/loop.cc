@@ -406,7 +406,7 @@ std::string unfit_turns(const State& state, const Step& loop) {
           arguments) ||
         !(state.blind_gone || asked.imported->arguments_hash.empty() ||
           state.hash_of(arguments) == asked.imported->arguments_hash)) {
-      return named + "does not follow from what was said before it";
+      return named + "does not follow from the messages before it";
     }
     if (!of.chosen) continue;
     const auto choice = choice_at(state, loop, turn, repairs, nullptr);

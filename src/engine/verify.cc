@@ -60,7 +60,7 @@ Chain chain_of(const VerifyInput& input) {
   }
   if (input.events.empty()) return {broken("the log has no events"), "truncated"};
   if ((input.last_seq && seq > *input.last_seq) || (input.head && previous != *input.head)) {
-    return {broken("the head of the log is not the one that was recorded beside it"), "altered"};
+    return {broken("the head of the log differs from the recorded head"), "altered"};
   }
   return {{true, counted(input.events.size(), "event") + ", root " + to_hex(previous)}, "unsigned"};
 }
@@ -187,7 +187,7 @@ std::string Verifier::compare_doubts(const Event& event) const {
     }
   }
   if (sorted(std::move(unknown)) == sorted(std::move(listed))) return {};
-  return at(event) + " lists other calls in doubt than the log leaves unknown";
+  return at(event) + " lists other calls than those whose outcome the log leaves unknown";
 }
 
 // One event of the walk.
@@ -322,8 +322,8 @@ void Verifier::compare_row() {
   const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
     if (row == log || !out_.state_machine.ok) return;
     out_.state_machine =
-        broken("the job's row says " + std::string(what) + " \"" + std::string(row) +
-               "\", its log \"" + std::string(log) + "\"; `aetheris rebuild` makes the row anew");
+        broken("the job's row has " + std::string(what) + " \"" + std::string(row) +
+               "\", its log \"" + std::string(log) + "\"; `aetheris rebuild` rebuilds the row");
   };
   const Value& born = in_.events.front().payload;
   differs("status", in_.row->status, to_text(state_.status));
