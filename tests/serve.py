@@ -354,18 +354,19 @@ def a_path_says_which_methods_it_takes_and_where_all_paths_are():
             return answer, answer.read()
 
         for method, path, allow in (("DELETE", "/api/jobs", "GET, HEAD, POST"), ("OPTIONS", "/api/prune", "POST"),
-                                    ("POST", "/metrics", "GET, HEAD"), ("HEAD", "/api/prune", "POST")):
+                                    ("POST", "/metrics", "GET, HEAD"), ("HEAD", "/api/prune", "POST"),
+                                    ("POST", "/", "GET, HEAD")):
             answer, _ = ask(method, path)
             assert (answer.status, answer.headers["Allow"]) == (405, allow), (method, path, answer.headers)
         s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a"})
-        for path in ("/api/health", "/api/jobs/a", "/api/jobs/a/events", "/openapi.json", "/api/jobs/nobody"):
+        for path in ("/", "/api/health", "/api/jobs/a", "/api/jobs/a/events", "/openapi.json", "/api/jobs/nobody"):
             shown, body = ask("GET", path)
             head, nothing = ask("HEAD", path, {"Accept": "text/event-stream"} if "events" in path else {})
             assert (head.status, nothing) == (shown.status, b""), path
             for name in ("Content-Type", "Content-Length", "Cache-Control"):
                 assert head.headers[name] == shown.headers[name], (path, name)
-        status, said = s.get("/")
-        assert status == 404 and "no route /;" in said["detail"] and "/openapi.json" in said["detail"], said
+        status, said = s.get("/nowhere")
+        assert status == 404 and "no route /nowhere;" in said["detail"] and "/openapi.json" in said["detail"], said
 
 
 @test
@@ -927,6 +928,19 @@ def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
             warning, _, said = said.partition("\n")
             assert "running as root" in warning, warning
         assert said.startswith("stopping; "), said
+
+
+@test
+def the_first_page_names_the_document_and_the_health():
+    with serving() as s:
+        status, page = s.get("/")
+        assert status == 200 and page["openapi"] == "/openapi.json" and page["health"] == "/api/health", page
+        assert s.get(page["openapi"])[0] == 200
+        status, wrong = s.ask("DELETE", "/api/health")
+        assert (status, wrong["code"]) == (405, "unsupported"), wrong
+        assert wrong["detail"] == "method not allowed; allowed: GET, HEAD", wrong
+        status, wrong = s.get("/api/jobs/nobody")
+        assert status == 404 and wrong["act"] == "GET /api/jobs", wrong
 
 
 @test

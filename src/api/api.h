@@ -162,6 +162,7 @@ class Api {
   std::expected<const Route*, ApiResponse> route_of(std::string_view method, const Path& path,
                                                     Role role) const;
 
+  void index(Ask ask);
   void health(Ask ask);
   void ready(Ask ask);
   void metrics(Ask ask);

@@ -841,7 +841,9 @@ AE_TEST("api/what cannot be created is refused before anything is written") {
 AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   Here here;
   expect_problem(here.get({"api", "nowhere"}), 404, "not_found");
-  expect_problem(here.get({}), 404, "not_found");
+  const ApiResponse index = here.get({});
+  EXPECT_EQ(index.status, 200);
+  EXPECT_EQ(index.body.text("openapi"), "/openapi.json");
   for (const char* what : {"", "events", "trace", "replay", "verify"}) {
     Path path{"api", "jobs", "nobody"};
     if (*what) path.emplace_back(what);

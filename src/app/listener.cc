@@ -295,11 +295,12 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
     }
     if (comes_from_elsewhere(request)) {
       return std::move(responder).answer(
-          net::problem(403, "forbidden", "pages of other sites may not ask this server"));
+          net::problem(403, "forbidden", "cross-origin request denied"));
     }
     if (!is_json(request)) {
       return std::move(responder).answer(
-          net::problem(415, "unsupported", "send JSON, as Content-Type: application/json"));
+          net::problem(415, "unsupported",
+                       "unsupported media type; send JSON with Content-Type: application/json"));
     }
     api::Knock knock{.authorization = {}, .address = address_of(request.peer)};
     if (const auto key = request.header("authorization")) knock.authorization = *key;
