@@ -312,7 +312,7 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
                   terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
     return kBlocked;
   }
-  const auto doubts = doubts_of_end(job, wish.store);
+  const auto doubts = doubts_of_end(job, wish.store, argument_columns(terminal, Stream::err));
   if (!doubts.empty()) {
     terminal.note("job " + safe(id) + " has ended with calls whose outcome is unknown:");
   }
