@@ -2300,15 +2300,23 @@ def failpoints_are_read_traced_and_obeyed():
 
 
 @test
-def doctor_is_silent_when_all_is_well():
+def doctor_prints_a_line_per_check_and_ok():
     with home() as h:
         said = expect(h.run("doctor"), 0)
-        assert said.out == "" and said.err == ""
+        assert said.out.endswith("\nok\n") and "does not exist yet" in said.out and said.err == "", said
         expect(h.run("run", "agents.yaml", "echo"), 0)
         said = expect(h.run("doctor"), 0)
-        assert said.out == "" and said.err == ""
+        lines = said.out.splitlines()
+        assert lines[-1] == "ok" and all(line.startswith("ok       ") for line in lines[:-1]), said
+        assert [line.split()[1] for line in lines[:-1]] == \
+            ["environment", "clock", "sandbox", "writable", "disk", "permissions", "secrets", "rollback", "store",
+             "rows", "lock", "jobs"], said
         said = expect(h.run("doctor", env={"AETHERIS_FAILPOINTS": "append.before=error@99"}), 1)
-        assert "AETHERIS_FAILPOINTS" in said.out and len(said.out.splitlines()) == 1
+        problems = [line for line in said.out.splitlines() if line.startswith("problem ")]
+        assert "AETHERIS_FAILPOINTS" in problems[0] and len(problems) == 1, said
+        assert said.out.endswith("\n1 problem\n"), said
+        body = expect(h.run("doctor", "--json"), 0).json()
+        assert body["ok"] and body["problems"] == [] and all(one["ok"] for one in body["checks"]), body
         h.store.chmod(0o644)
         body = expect(h.run("doctor", "--json"), 1).json()
         assert body["ok"] is False and body["problems"][0]["code"] == "permissions"
@@ -2367,6 +2375,29 @@ def replay_is_a_summary_without_json():
         expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--input", '{"n":7}'), 0)
         said = expect(h.run("replay", "a"), 0).out
         assert len(said.splitlines()) < 20 and "completed" in said and '{"n":7}' in said, said
+
+
+def as_user_without_rights():
+    """A prefix that drops the rights of root, which writes everywhere."""
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+
+
+@test
+def doctor_finds_a_folder_in_which_run_would_fail():
+    with home() as h:
+        h.path.chmod(0o555)
+        try:
+            process = h.start("run", "agents.yaml", "echo", prefix=as_user_without_rights())
+            expect(h.end(process), 7)
+            for store in ([], ["--store", "sqlite:sub/x.db"]):
+                process = h.start("doctor", "--json", *store, prefix=as_user_without_rights())
+                body = expect(h.end(process), 1).json()
+                assert [one["code"] for one in body["problems"]] == ["read_only"], body
+            said = h.end(h.start("doctor", prefix=as_user_without_rights()))
+            assert said.code == 1 and "problem  writable" in said.out and "`aetheris run` would fail" in said.out, said
+        finally:
+            h.path.chmod(0o755)
+        expect(h.run("doctor"), 0)
 
 
 @test
