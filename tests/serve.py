@@ -765,7 +765,7 @@ def silent_clients_cost_nobody_a_job_or_a_place():
                 assert job["result"] == str(soft), "a program is not given what we took for ourselves"
             said = expect(s.stop(), 0)
             assert "silent ones were closed" in said.err, said
-            assert len(said.err.splitlines()) < 10, said
+            assert len([line for line in said.err.splitlines() if " job " not in line]) < 10, said
 
 
 COSTLY = """
@@ -921,13 +921,59 @@ def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
         text.post("/api/jobs?wait=30s", {"agent": "echo", "id": "d"})
         said = expect(text.stop(), 0)
         assert "info job d completed" in said.err and "info job d created" in said.err, said.err
-        quiet = Server(h, "agents.yaml")
+        quiet = Server(h, "agents.yaml", "--quiet")
         quiet.post("/api/jobs?wait=30s", {"agent": "echo", "id": "e"})
         said = expect(quiet.stop(), 0).err
         if os.geteuid() == 0:
             warning, _, said = said.partition("\n")
             assert "running as root" in warning, warning
         assert said.startswith("stopping; "), said
+
+
+APPROVED = """
+aetheris: 1
+tools: { stamp: { native: echo, effect: at_most_once, approval: required }, lost: { native: doubt, effect: at_most_once } }
+agents:
+  a: { plan: [ { id: s, tool: stamp, args: { n: 77002 } } ] }
+  d: { plan: [ { id: l, tool: lost, args: { message: lost } } ] }
+"""
+
+
+@test
+def a_job_that_starts_waits_parks_or_ends_is_a_line_on_stderr():
+    with home() as h:
+        (h.path / "w.yaml").write_text(APPROVED)
+        s = Server(h, "w.yaml", "agents.yaml")
+        for agent, job in (("echo", "e"), ("fails", "f"), ("a", "w"), ("asks", "s"), ("sleeps", "t")):
+            s.post("/api/jobs?wait=30s", {"agent": agent, "id": job, "input": {"n": 77003}})
+        until(lambda: s.status("w") == "waiting" and s.status("s") == "waiting")
+        s.post("/api/jobs/s/pause", {})
+        until(lambda: s.status("s") == "parked")
+        asked = s.get("/api/approvals?job=w")[1]["approvals"][0]["id"]
+        expect(h.run("approve", asked), 0)
+        until(lambda: s.status("w") == "completed")
+        until(lambda: s.status("t") == "completed")
+        s.post("/api/jobs?wait=30s", {"agent": "d", "id": "d"})
+        said = expect(s.stop(), 0).err
+        lines = [line.split(" ", 1)[1] for line in said.splitlines() if " job " in line]
+        for line in ("job e started: agent echo", "job e completed", "job f failed (no_money) at node f",
+                     "job w started: agent a",
+                     f"job w waiting for approval of a call at node s; run: aetheris approve {asked}",
+                     "job w resumed: agent a", "job w completed",
+                     "job s waiting for a signal at node w; run: aetheris job s",
+                     "job s parked (paused): until resumed; run: aetheris resume s",
+                     "job t waiting for a timer at node t", "job t completed"):
+            assert line in lines, (line, said)
+        doubt = [line for line in lines if line.startswith("job d parked")]
+        assert len(doubt) == 1 and "; run: aetheris resolve d " in doubt[0], said
+        assert "77002" not in said and "77003" not in said and "account is empty" not in said, said
+        s = Server(h, "w.yaml", "--log", "json")
+        s.post("/api/jobs?wait=30s", {"agent": "a", "id": "w2"})
+        lines = [json.loads(line) for line in expect(s.stop(), 0).err.splitlines()]
+        one = [line for line in lines if line["event"] == "job_waiting" and line["job"] == "w2"][0]
+        assert one["node"] == "s" and one["question"] == "approval", one
+        assert one["answer"].startswith("aetheris approve w2."), one
+        assert [line["agent"] for line in lines if line["event"] == "job_running"] == ["a"], lines
 
 
 @test
@@ -941,6 +987,18 @@ def the_first_page_names_the_document_and_the_health():
         assert wrong["detail"] == "method not allowed; allowed: GET, HEAD", wrong
         status, wrong = s.get("/api/jobs/nobody")
         assert status == 404 and wrong["act"] == "GET /api/jobs", wrong
+
+
+@test
+def a_reader_of_stderr_that_stops_does_not_stop_the_jobs():
+    with home() as h:
+        s = Server(h, "agents.yaml")  # nothing reads its stderr
+        for _ in range(6):
+            made = [s.post("/api/jobs", {"agent": "echo"})[1]["id"] for _ in range(100)]
+            until(lambda: all(s.status(job) == "completed" for job in made[-5:]))
+            time.sleep(1)
+        said = expect(s.stop(), 0).err
+        assert "completed" in said and len(said) < 200_000, len(said)
 
 
 @test

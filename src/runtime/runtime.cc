@@ -1046,6 +1046,11 @@ engine::Stamp Runtime::act_stamp() {
 
 // ---------------------------------------------------------------- holders
 
+std::string Runtime::agent_of(const JobId& job) const {
+  const auto found = holders_.find(job);
+  return found == holders_.end() ? "" : found->second->agent();
+}
+
 void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
   const bool fired = std::ranges::any_of(
       events, [](const Event& event) { return event.type == EventType::timer_fired; });
