@@ -196,6 +196,8 @@ class Grammar {
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
                               "aetheris serve agents.yaml --listen 127.0.0.1:7070");
     policies(serve);
+    serve->add_flag("--watch", options_.watch,
+                    "reload the agents files when they are edited; running jobs keep their plan");
     serve->add_option("FILE", options_.files, "the agents files; without one no job runs here");
     serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
     serve->add_option("--workers", options_.workers, "concurrent jobs (default 256; 0 = none)");

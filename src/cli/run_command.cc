@@ -449,7 +449,7 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
       error.message = owner + " owns the store and runs another version of agent \"" + wish.agent +
-                      "\": stop it or wait until it ends, then run this command again";
+                      "\": restart it, or use `serve --watch`; then run this command again";
     }
     return failed({std::move(error)});
   }

@@ -45,17 +45,11 @@ std::expected<std::optional<app::LoadedAgents>, int> load_all(const Options& opt
     if (!loaded) return std::unexpected(loaded.error());
     files.emplace_back(path, *std::move(loaded));
   }
-  std::vector<const agents::AgentsFile*> sound;
-  sound.reserve(files.size());
-  for (const auto& [path, loaded] : files) sound.push_back(&loaded.file);
-  for (const auto& [path, loaded] : files) {
-    const auto open = agents::open_programs(loaded.file);
-    if (!open || !agents::has_approvals(sound)) continue;
-    terminal.warn(path + ": " + open->path + ": " + open->message);
+  for (const std::string& warning : app::warnings_of(files, options.policies)) {
+    terminal.warn(warning);
   }
   auto all = app::join(std::move(files));
   if (!all) return std::unexpected(terminal.fail_with(all.error()));
-  warn_of_idle_policies(all->policies, {&all->file}, options, terminal);
   return *std::move(all);
 }
 

@@ -1030,7 +1030,7 @@ std::vector<std::string> Runtime::tool_versions(const engine::State& state) {
   std::vector<std::string> versions;
   if (!state.plan) return versions;
   for (const engine::ToolPolicy& tool : state.plan->tools) {
-    const Performers::Entry* entry = world_.performers.find(tool.name);
+    const Performers::Entry* entry = world_.performers.find(tool.name, tool.version);
     versions.push_back(entry ? entry->version : "");
   }
   return versions;
