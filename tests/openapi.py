@@ -227,7 +227,7 @@ def every_operation_answers_as_it_says():
     with home() as h:
         server = Server(h)
         ask = Asked(server)
-        for path in ("/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
+        for path in ("/", "/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
             ask(200, "get", path)
         late = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 1}}], "output": "${ .steps.say }"}
         ask(201, "put", "/api/agents/late", late)

@@ -340,7 +340,8 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
       return fail(Code::needs_version,
                   "the process that owns this store runs another version of "
                   "agent \"" +
-                      wish.agent + "\"; stop it first");
+                      wish.agent +
+                      "\"; restart it with this file, or start it with `serve --watch`");
     }
   }
   const Value* input = body.find("input");

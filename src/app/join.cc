@@ -64,6 +64,24 @@ Status add_tools(std::map<std::string, agents::ToolDefinition, std::less<>>& int
 
 }  // namespace
 
+std::vector<std::string> warnings_of(const std::vector<std::pair<std::string, LoadedAgents>>& files,
+                                     const std::string& policies) {
+  std::vector<std::string> warnings;
+  if (files.empty()) return warnings;
+  std::vector<const agents::AgentsFile*> all;
+  all.reserve(files.size());
+  for (const auto& [path, loaded] : files) all.push_back(&loaded.file);
+  for (const auto& [path, loaded] : files) {
+    const auto open = agents::open_programs(loaded.file);
+    if (!open || !agents::has_approvals(all)) continue;
+    warnings.push_back(path + ": " + open->path + ": " + open->message);
+  }
+  for (const agents::Note& idle : agents::idle_policies(files.front().second.policies, all)) {
+    warnings.push_back(policies + ": " + idle.path + ": " + idle.message);
+  }
+  return warnings;
+}
+
 Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> files) {
   LoadedAgents all;
   all.folder = files.front().second.folder;

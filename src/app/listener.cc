@@ -296,7 +296,8 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
     }
     if (!is_json(request)) {
       return std::move(responder).answer(
-          net::problem(415, "unsupported", "send JSON, as Content-Type: application/json"));
+          net::problem(415, "unsupported",
+                       "unsupported media type; send JSON with Content-Type: application/json"));
     }
     api::Knock knock{.authorization = {}, .address = address_of(request.peer)};
     if (const auto key = request.header("authorization")) knock.authorization = *key;

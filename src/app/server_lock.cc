@@ -25,14 +25,6 @@ namespace {
 
 using tools::mcp::Session;
 
-// agents.yaml → agents.lock.json
-std::string lock_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  const std::size_t begin = slash == path.npos ? 0 : slash + 1;
-  const std::size_t dot = path.rfind('.');
-  return path.substr(0, dot == path.npos || dot <= begin ? path.size() : dot) + ".lock.json";
-}
-
 std::unexpected<Error> unsound(const std::string& path, const std::string& what) {
   return fail(
       Code::plan_invalid,
@@ -112,9 +104,16 @@ std::string difference(const Value& before, const Value& now) {
 
 }  // namespace
 
+std::string lock_path_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::size_t begin = slash == path.npos ? 0 : slash + 1;
+  const std::size_t dot = path.rfind('.');
+  return path.substr(0, dot == path.npos || dot <= begin ? path.size() : dot) + ".lock.json";
+}
+
 Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   ServerLock lock;
-  lock.path_ = lock_of(agents_path);
+  lock.path_ = lock_path_of(agents_path);
   errno = 0;
   std::ifstream file(lock.path_, std::ios::binary);
   if (!file) {
@@ -144,6 +143,10 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
                                    const std::string& folder, AskServers asking) {
   const auto known = servers_.find(server);
   if (known != servers_.end() && asking == AskServers::if_new) return known->second;
+  if (asking == AskServers::never) {
+    if (known != servers_.end()) return known->second;
+    return fail(Code::unavailable, "its tools are not pinned yet: run `aetheris check FILE`");
+  }
   auto listed = ask(connection, folder);
   if (!listed) {
     return std::unexpected(std::move(listed).error().in("listing the tools of the server"));

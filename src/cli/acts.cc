@@ -10,10 +10,8 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kResultShown = 200;  // columns
-
 // What stays unknown if the job has ended by now; who cannot be asked again has said what was asked for.
-std::vector<std::string> doubts_left(const Options& options) {
+std::vector<std::string> doubts_left(const Options& options, const Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return {};
   const auto door = app::Door::open(*store, app::Purpose::read);
@@ -21,7 +19,8 @@ std::vector<std::string> doubts_left(const Options& options) {
   api::ApiRequest request;
   request.path = {"api", "jobs", options.id};
   const auto job = (*door)->ask(request);
-  return job && job->status == 200 ? doubts_of_end(job->body, *store) : std::vector<std::string>();
+  if (!job || job->status != 200) return {};
+  return doubts_of_end(job->body, *store, argument_columns(terminal, Stream::err));
 }
 
 // Texts that were not given are left out.
@@ -126,7 +125,7 @@ int cancel_command(const Options& options, Terminal& terminal) {
   const auto asked = post(options, "cancel", std::move(body));
   const int code = say(asked, options, terminal, "cancel requested");
   if (asked && !terminal.json()) {
-    for (const std::string& doubt : doubts_left(options)) terminal.note(doubt);
+    for (const std::string& doubt : doubts_left(options, terminal)) terminal.note(doubt);
   }
   return code;
 }
@@ -241,7 +240,7 @@ int resolve_command(const Options& options, Terminal& terminal) {
   std::string done =
       (noted ? "noted (the job has already ended): " : "recorded: ") + safe(options.resolution);
   if (const Value* result = asked ? asked->find("result") : nullptr) {
-    done += "\nresult: " + cut(safe_json(canonical(*result)), kResultShown);
+    done += "\nresult: " + safe_json(canonical(*result));
   }
   return say(asked, options, terminal, done);
 }

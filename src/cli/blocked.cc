@@ -133,15 +133,20 @@ std::string lacking_text(const Value& budget) {
   return text;
 }
 
-std::vector<std::string> call_lines(const Value& call) {
+std::size_t argument_columns(const Terminal& terminal, Stream stream) {
+  const bool is_pipe = stream == Stream::err ? !terminal.err_is_terminal() : terminal.width() == 0;
+  return is_pipe ? 0 : kArgumentsShown;
+}
+
+std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   std::vector<std::string> lines;
   if (!call["arguments"].is_null()) {
     const std::string all = safe_json(canonical(call["arguments"]));
-    const std::string shown = cut(all, kArgumentsShown);
+    const std::string shown = columns == 0 ? all : cut(all, columns);
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
   if (const std::string_view said = call.text("said"); !said.empty()) {
-    lines.push_back("error: " + cut(safe(said), kArgumentsShown));
+    lines.push_back("error: " + (columns == 0 ? safe(said) : cut(safe(said), columns)));
   }
   if (call["external_key"].is_string()) {
     lines.push_back("external key: " + safe(call.text("external_key")));
@@ -149,9 +154,9 @@ std::vector<std::string> call_lines(const Value& call) {
   return lines;
 }
 
-std::vector<std::string> doubt_lines(const Value& doubt) {
+std::vector<std::string> doubt_lines(const Value& doubt, std::size_t columns) {
   std::vector<std::string> lines{"node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt)};
-  for (const std::string& line : call_lines(doubt)) lines.push_back("  " + line);
+  for (const std::string& line : call_lines(doubt, columns)) lines.push_back("  " + line);
   if (doubt["resolvable_at"].is_string()) {
     lines.push_back("  its request may still take effect until " +
                     safe(doubt.text("resolvable_at")) + "; not_happened is accepted after that");
@@ -172,7 +177,8 @@ std::string noted_text(const Value& doubt) {
   return text;
 }
 
-std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store) {
+std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store,
+                                       std::size_t columns) {
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
@@ -180,7 +186,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   if (status == "waiting" || status == "parked" || !job["in_doubt"].is_array()) return all;
   for (const Value& doubt : job["in_doubt"].items()) {
     if (!ended && !(doubt["given_up"] == Value(true))) continue;
-    for (std::string& line : doubt_lines(doubt)) all.push_back(std::move(line));
+    for (std::string& line : doubt_lines(doubt, columns)) all.push_back(std::move(line));
     all.push_back("  key: " + safe(doubt.text("idempotency_key")));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
@@ -198,7 +204,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
 namespace {
 
 // A wait that somebody or something ends.
-std::string wait_text(const Value& wait) {
+std::string wait_text(const Value& wait, std::size_t columns) {
   std::string text = "\n  node " + safe(wait.text("node_id"));
   const std::string tool = safe(wait.text("tool"));
   const bool asks = wait["question"].is_object();
@@ -225,7 +231,7 @@ std::string wait_text(const Value& wait) {
   if (wait["expires_at"].is_string()) text += ", until " + safe(wait.text("expires_at"));
   if (asks) text += "\n    question: " + safe(wait["question"].text("message"));
   if (wait["reason"].is_string()) text += "\n    reason: " + safe(wait.text("reason"));
-  for (const std::string& line : call_lines(wait)) text += "\n    " + line;
+  for (const std::string& line : call_lines(wait, columns)) text += "\n    " + line;
   return text;
 }
 
@@ -242,11 +248,11 @@ std::string settling_text(const Value& job) {
 }
 
 // All that it waits for.
-std::string waits_text(const Value& job) {
+std::string waits_text(const Value& job, std::size_t columns) {
   std::string text;
   if (job["in_doubt"].is_array()) {
     for (const Value& doubt : job["in_doubt"].items()) {
-      for (const std::string& line : doubt_lines(doubt)) text += "\n  " + line;
+      for (const std::string& line : doubt_lines(doubt, columns)) text += "\n  " + line;
     }
   }
   if (job["confirmations"].is_array()) {
@@ -257,7 +263,7 @@ std::string waits_text(const Value& job) {
   }
   if (job["waits"].is_array()) {
     for (const Value& wait : job["waits"].items()) {
-      if (!wait.text("correlation_key").starts_with("resolve/")) text += wait_text(wait);
+      if (!wait.text("correlation_key").starts_with("resolve/")) text += wait_text(wait, columns);
     }
   }
   return text;
@@ -346,7 +352,8 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     to.line("job " + safe(id) + " has calls with an unknown outcome" + settling);
   }
   if (status != "waiting" && status != "parked") return;
-  to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) + waits_text(job));
+  to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) +
+          waits_text(job, argument_columns(terminal, stream)));
   if (job["parked"].is_object()) {
     to.line("parked: " + safe(job["parked"].text("reason")) + ", until " +
             safe(job["parked"].text("until")) + lacking_text(job["budget"]));

@@ -106,7 +106,8 @@ std::vector<std::vector<std::string>> answers(const Value& job, const app::Store
 // A call in doubt in words: what is not known, and why.
 std::string doubt_text(const Value& doubt);
 // Of a call in doubt, or one that is to be approved: its arguments and, where it is known, its external key; a line each.
-std::vector<std::string> call_lines(const Value& call);
+// `columns`: where long ones are cut; 0 = nowhere.
+std::vector<std::string> call_lines(const Value& call, std::size_t columns);
 // Said beneath the commands that resolve one.
 // Which limits leave no room for the next call, what is used, and what it asks for; a line each. Of {lacking, limits}.
 std::string lacking_text(const Value& budget);
@@ -118,7 +119,9 @@ std::string confirmed_text(const Value& resources);
 Value with_store(const Value& job, const app::StoreUrl& store);
 // The calls whose outcome stayed unknown when the job ended, or that it went on without: a sentence each, with what is
 // known of the call, and what was noted since or the command that notes it.
-std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store);
+// `columns`: as in call_lines.
+std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store,
+                                       std::size_t columns);
 // "noted: happened, by ann at …"; "" when nothing is noted of the call.
 std::string noted_text(const Value& doubt);
 // The command that retries job ID, under the plan of FILE unless that is empty. Its --job-id is derived from ID, so that
@@ -133,6 +136,8 @@ std::string retry_text(const Value& job, const std::string& store_flag);
 enum class Stream { out, err };
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal,
                  Stream stream = Stream::err);
+// Where long arguments of calls are cut; 0 = nowhere: a pipe gets all of them.
+std::size_t argument_columns(const Terminal& terminal, Stream stream);
 // A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.
 std::string shown_value(const Value& value);
 

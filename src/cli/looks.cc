@@ -219,7 +219,7 @@ int approvals_command(const Options& options, Terminal& terminal) {
 namespace {
 
 // Why it does not go on, and the commands that answer it.
-std::string stuck_text(const Value& job, const std::string& flag) {
+std::string stuck_text(const Value& job, const std::string& flag, std::size_t columns) {
   std::string text = safe(job.text("id")) + "  " + safe(job.text("status")) + "  " +
                      safe(job.text("agent")) + "\n";
   const auto commands = [&](const Value& list) {
@@ -238,7 +238,7 @@ std::string stuck_text(const Value& job, const std::string& flag) {
   for (const Value& doubt : job["in_doubt"].items()) {
     text += "  node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
-    for (const std::string& line : call_lines(doubt)) text += "    " + line + "\n";
+    for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
     if (doubt["given_up"] == Value(true)) {
       text += "    given up: the job continued without its outcome\n";
     }
@@ -326,7 +326,9 @@ int jobs_command(const Options& options, Terminal& terminal) {
   if (options.stuck || options.in_doubt) {
     const auto store = store_of(options);
     const std::string flag = store ? store_flag(*store) : "";
-    for (const Value& job : (*page)["jobs"].items()) terminal.print(stuck_text(job, flag));
+    for (const Value& job : (*page)["jobs"].items()) {
+      terminal.print(stuck_text(job, flag, argument_columns(terminal, Stream::out)));
+    }
     if (options.in_doubt) terminal.note(std::string(kResultBelongs));
     if ((*page)["next_cursor"].is_string()) {
       terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
@@ -400,7 +402,7 @@ std::string line_text(const Value& job) {
   return text + needs;
 }
 
-constexpr std::size_t kValueShown = 400;  // columns of an input or a result, where no terminal says
+constexpr std::size_t kValueShown = 400;  // columns of an input or a result on a narrow terminal
 constexpr std::size_t kNarrowest = 60;    // columns of a terminal that lines are fitted to
 
 // What it has used of what it may use, and what its calls under way may use yet.
@@ -448,6 +450,7 @@ int job_command(const Options& options, Terminal& terminal) {
   const auto value_line = [&](const char* name, const Value& value) {
     if (value.is_null()) return;
     const std::string all = safe_json(canonical(value));
+    if (terminal.width() == 0) return line(name, all);
     const bool narrow = terminal.width() > kNarrowest;
     const std::string shown = cut(all, narrow ? terminal.width() - 12 : kValueShown);
     if (shown == all) return line(name, all);
@@ -472,7 +475,8 @@ int job_command(const Options& options, Terminal& terminal) {
     }
     line("retry", retry_text(*job, store_flag(*store)));
   }
-  for (const std::string& doubt : doubts_of_end(*job, *store)) {
+  for (const std::string& doubt :
+       doubts_of_end(*job, *store, argument_columns(terminal, Stream::out))) {
     line(doubt.starts_with(' ') ? "" : "unknown", doubt);
   }
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
@@ -684,13 +688,48 @@ int trace_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   const auto store = store_of(options);
-  terminal.print(
-      trace_text(*trace, {.paint = terminal.out(),
-                          .width = terminal.width() == 0 ? std::size_t{100} : terminal.width(),
-                          .verbose = options.verbose,
-                          .store_flag = store ? store_flag(*store) : std::string()}));
+  terminal.print(trace_text(*trace, {.paint = terminal.out(),
+                                     .width = terminal.width(),
+                                     .verbose = options.verbose,
+                                     .store_flag = store ? store_flag(*store) : std::string()}));
   return kDone;
 }
+
+namespace {
+
+// The state that the log gives, in short; --json has all of it.
+std::string state_text(const Value& state, const Paint& paint) {
+  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " + safe(state.text("agent")) +
+                     "  " + paint(status_tint(state.text("status")), safe(state.text("status"))) +
+                     "\n";
+  const auto line = [&](const char* name, const Value& value) {
+    if (value.is_null() || (value.is_object() && value.members().empty()) ||
+        (value.is_array() && value.size() == 0)) {
+      return;
+    }
+    text += "  " + paint(Tint::dim, pad(name, 12)) +
+            (value.is_string() ? safe(value.as_string()) : safe_json(canonical(value))) + "\n";
+  };
+  line("created_at", state["job"]["created_at"]);
+  line("labels", state["job"]["labels"]);
+  line("event", state["at"]);
+  for (const char* name : {"updated_at", "epoch", "input", "result", "error", "deadline"}) {
+    line(name, state[name]);
+  }
+  if (state["parked"]["reason"].is_string()) line("parked", state["parked"]["reason"]);
+  line("waits", state["waits"]);
+  if (state["steps"].is_array() && state["steps"].size() > 0) {
+    Table table({"NODE", "STATE"});
+    for (const Value& step : state["steps"].items()) {
+      const std::string_view status = step.text("phase");
+      table.row({{std::string(step.text("node_id"))}, {std::string(status)}});
+    }
+    text += table.text(paint, 0);
+  }
+  return text + paint(Tint::dim, "all fields: --json") + "\n";
+}
+
+}  // namespace
 
 int replay_command(const Options& options, Terminal& terminal) {
   const auto state = look(options, "replay", {{"at", options.at}});
@@ -698,7 +737,7 @@ int replay_command(const Options& options, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(*state);
   } else {
-    terminal.print(shown_value(*state));
+    terminal.print(state_text(*state, terminal.out()));
   }
   return kDone;
 }

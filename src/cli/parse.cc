@@ -196,6 +196,8 @@ class Grammar {
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
                               "aetheris serve agents.yaml --listen 127.0.0.1:7070");
     policies(serve);
+    serve->add_flag("--watch", options_.watch,
+                    "reload the agents files when they are edited; running jobs keep their plan");
     serve->add_option("FILE", options_.files, "the agents files; without one no job runs here");
     serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
     serve->add_option("--workers", options_.workers, "concurrent jobs (default 256; 0 = none)");
@@ -262,11 +264,16 @@ class Grammar {
     sub->add_option("--signing-key", options_.signing_key,
                     "an Ed25519 key (PEM, mode 0600) that signs the log heads of idle jobs")
         ->envname("AETHERIS_SIGNING_KEY");
-    sub->add_option("--log", options_.log, "log to stderr as text or json (default: warnings only)")
+    sub->add_option("--log", options_.log,
+                    "a line on stderr for each event, as text or json (default: jobs and "
+                    "warnings)")
         ->check(CLI::IsMember({"text", "json"}));
-    sub->add_flag("-v,--verbose", options_.verbose,
-                  "a line on stderr for each job that begins or ends; with --log also what is "
-                  "refused");
+    CLI::Option* verbose =
+        sub->add_flag("-v,--verbose", options_.verbose,
+                      "also jobs that are created, start and stop of the service; with --log also "
+                      "rejected requests");
+    sub->add_flag("--quiet", options_.quiet, "no line for each job: warnings and errors only")
+        ->excludes(verbose);
   }
 
   // In which order jobs are claimed.

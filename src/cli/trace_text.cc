@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t kBar = 24;          // columns
 constexpr std::size_t kNameMax = 28;      // columns of names with their tree
 constexpr std::size_t kToolMax = 18;      // columns
+constexpr std::size_t kTimes = 20;        // columns of start and duration
+constexpr std::size_t kOutcome = 6;       // columns that a bar leaves at least
 constexpr std::size_t kItemsShown = 10;   // of a map, when all is well with them
 constexpr std::size_t kKeyShown = 12;     // digits of a key: enough to name a call
 constexpr std::size_t kAskedMax = 40;     // columns of a tool's name as a model made it up
@@ -105,10 +107,18 @@ class Trace {
     for (const char* part : {"nodes", "dropped"}) {
       for (const Value& node : list(trace[part])) measure(node, 2);
     }
-    name_width_ = std::min(name_width_, kNameMax);
-    tool_width_ = std::min(tool_width_, kToolMax);
-    has_tools_ = tool_width_ > 0 && style.width >= 72;
-    has_bar_ = end_ > begin_ && style.width >= 96;
+    if (style.width > 0) {
+      name_width_ = std::min(name_width_, kNameMax);
+      tool_width_ = std::min(tool_width_, kToolMax);
+    }
+    const auto fits = [&](std::size_t columns) {
+      return style.width == 0 || columns <= style.width;
+    };
+    has_tools_ = tool_width_ > 0 && fits(72);
+    // Bars, then tools: what is left of a narrow line is for the outcome.
+    const std::size_t with_bar = name_width_ + kTimes + 2 + kBar + kOutcome;
+    has_bar_ = end_ > begin_ && fits(with_bar);
+    if (has_bar_ && !fits(with_bar + 2 + tool_width_)) has_tools_ = false;
     const auto attempts = list(trace["attempts"]);
     lost_ = std::ranges::any_of(
         attempts, [](const Value& attempt) { return attempt.text("ended") == "lost"; });
@@ -330,7 +340,9 @@ class Trace {
     Line line;
     line.add(Tint::dim, branch).add(tint, refused ? "✗ " : "· ");
     line.add(pad(name_of(call), name_width_ > used ? name_width_ - used : 1));
-    line.add(Tint::dim, "  " + pad(cut(call.text("tool"), std::min(kAskedMax, style_.width / 3)),
+    line.add(Tint::dim, "  " + pad(style_.width == 0 ? safe(call.text("tool"))
+                                                     : cut(call.text("tool"),
+                                                           std::min(kAskedMax, style_.width / 3)),
                                    tool_width_));
     const Value& error = call["error"];
     line.add(tint, "  " + (refused               ? std::string(error.text("code"))
@@ -479,8 +491,9 @@ class Trace {
 
   // An error is read, not looked at: it is broken at blanks, never cut.
   void wrapped(const std::string& trunk, const std::string& code, std::string_view message) {
-    const std::size_t room =
-        style_.width > width_of(trunk) + 20 ? style_.width - width_of(trunk) : 20;
+    const std::size_t room = style_.width == 0                     ? std::string::npos
+                             : style_.width > width_of(trunk) + 20 ? style_.width - width_of(trunk)
+                                                                   : 20;
     std::string rest = safe(code + (message.empty() ? "" : ": " + std::string(message)));
     bool first = true;
     while (!rest.empty()) {

@@ -216,7 +216,7 @@ void HttpParser::read_request_line() {
   constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
                                                         "PATCH", "DELETE", "OPTIONS"};
   if (method == "CONNECT" || method == "TRACE") {
-    return refuse(405, Code::unsupported, "this method is not supported");
+    return refuse(405, Code::unsupported, "method not allowed");
   }
   if (std::ranges::find(kMethods, method) == kMethods.end()) {
     return refuse(501, Code::unsupported, "unknown method");

@@ -77,7 +77,7 @@ std::vector<Asker> askers_of(const engine::State& state) {
 }
 
 void stop_asking(Performers& performers, const Asker& asker) {
-  if (auto* entry = performers.find(asker.tool)) {
+  for (auto* entry : performers.all(asker.tool)) {
     entry->tool->abandon(asker.invocation, asker.try_no);
   }
 }
@@ -296,7 +296,7 @@ Status Holder::offers_tools() {
       tool_versions_.push_back(tool.version);
       continue;
     }
-    Performers::Entry* entry = world_.performers.find(tool.name);
+    Performers::Entry* entry = world_.performers.find(tool.name, tool.version);
     if (!entry) {
       return fail(Code::needs_version,
                   "the tool \"" + tool.name + "\" is not in the agents file of this process");
@@ -921,7 +921,9 @@ void Holder::perform(const StepId& step_id) {
               .error_message = why});
     });
   };
-  auto* entry = world_.performers.find(call.tool);
+  const auto index = static_cast<std::size_t>(&state_.tool_of(step) - state_.plan->tools.data());
+  auto* entry = world_.performers.find(
+      call.tool, index < tool_versions_.size() ? tool_versions_[index] : std::string());
   AE_CHECK(entry, call.tool);
   in_flight_.insert_or_assign(step_id,
                               InFlight{entry->tool.get(), call.id, try_no, world_.store.now()});

@@ -1030,7 +1030,7 @@ std::vector<std::string> Runtime::tool_versions(const engine::State& state) {
   std::vector<std::string> versions;
   if (!state.plan) return versions;
   for (const engine::ToolPolicy& tool : state.plan->tools) {
-    const Performers::Entry* entry = world_.performers.find(tool.name);
+    const Performers::Entry* entry = world_.performers.find(tool.name, tool.version);
     versions.push_back(entry ? entry->version : "");
   }
   return versions;
@@ -1045,6 +1045,11 @@ engine::Stamp Runtime::act_stamp() {
 }
 
 // ---------------------------------------------------------------- holders
+
+std::string Runtime::agent_of(const JobId& job) const {
+  const auto found = holders_.find(job);
+  return found == holders_.end() ? "" : found->second->agent();
+}
 
 void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
   const bool fired = std::ranges::any_of(

@@ -110,6 +110,13 @@ void Server::close() {
 
 // ---- the connection
 
+void Server::rest() {
+  if (phase_ != Phase::ready || !flights_.empty() || !kept_.empty() || !askers_.empty()) return;
+  drop_session();
+  phase_ = Phase::idle;
+  tools_.clear();
+}
+
 void Server::need() {
   if (phase_ != Phase::idle) return;
   const Duration wait = not_before_ - now();
