@@ -646,9 +646,9 @@ def a_transcript_shows_the_conversation_of_a_running_and_a_finished_job():
         assert re.fullmatch(r'\[input\] \{"message":"Refund order 43"\}\n\nnode loop\n\[system\] You are kind\.\n'
                             r"\[user\] Refund order 43\n" + turn.format(1) +
                             r'→ get_order \{"id":"43"\}  \(read\)\n← get_order \{"id":"43","total":12\}  \d+ ms\n' +
-                            turn.format(2) + r"\[assistant\] The order is there\. I ask for the money to be paid back\.\n"
+                            turn.format(2) + r"\[assistant\] The order exists\. I request the refund\.\n"
                             r'→ refund \{"amount":12,"order":"43"\}  \(at_most_once\)\n← refund \{"receipt":7\}  \d+ ms\n' +
-                            turn.format(3) + r"\[assistant\] 12 was paid back for order 43\.\n\n\[completed\] .*\n", body), body
+                            turn.format(3) + r"\[assistant\] 12 EUR was refunded for order 43\.\n\n\[completed\] .*\n", body), body
         # What was followed is the same, between the heads of its beginning and its end.
         assert piped.read_text(encoding="utf-8").partition("\n")[2] == f"{body}\n{head}\n"
 

@@ -170,7 +170,7 @@ def a_server_that_is_not_there_is_7():
 
 # What each command does when AETHERIS_URL names a server: asks it, refuses, since it needs the store itself, or has nothing to
 # do with either. serve and worker are what a URL leads to.
-ASK = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"], "trace": ["j"], "replay": ["j"], "verify": ["j"],
+ASK = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"], "trace": ["j"], "transcript": ["j"], "replay": ["j"], "verify": ["j"],
        "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "approve": ["j.0123456789abcdef"],
        "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "budget": ["j", "--tokens", "5"], "cancel": ["j"],
        "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],

@@ -109,7 +109,7 @@ def a_conversation_is_shown_in_order_with_its_approval(desk):
              "[user] Refund order 43, please.", "turn 1 · model refund", "cost 0.", '→ get_order {"id":"43"}  (read)',
              '← get_order {"id":"43","total":12}', " ms\n", "turn 2", "approval requested: refund ", '"amount":12',
              "approval approved", "as agreed", '→ refund {"amount":12,"order":"43"}  (idempotent)', '← refund {', "turn 3",
-             "[assistant] 12 was paid back for order 43.", "[completed] {")
+             "[assistant] 12 EUR was refunded for order 43.", "[completed] {")
     seen = json.loads(desk.transcript("t", "--json"))
     job = json.loads(desk.run("job", "t", "--json", code=0).stdout)
     for name in ("input_tokens", "output_tokens", "total_tokens", "tool_calls"):
