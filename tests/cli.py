@@ -1001,7 +1001,7 @@ agents:
             expect(h.run("run", "looks.yaml", "--job-id", words[-1]), 1)
         for job in ("j", "again", "f"):
             proof = expect(h.run("verify", job, "--json"), 0).json()
-            assert proof["redacted"] == [] and "match the plan" in proof["proofs"]["replay"]["detail"], proof
+            assert proof["redacted"] == [] and " the plan" in proof["proofs"]["replay"]["detail"], proof
         says = next(e["seq"] for e in expect(h.run("events", "j", "--json"), 0).json()["events"]
                     if e["payload"].get("result") == looks)
         expect(h.run("redact", "j", f"{says}:result", "--keep-forks", "--reason", "x"), 0)
@@ -1267,8 +1267,8 @@ def a_compensation_that_failed_is_not_said_to_be_a_call_of_which_nobody_knows():
         parked = expect(h.run("run", "agents.yaml", "--job-id", "t"), 4).err
         listed = expect(h.run("jobs", "--in-doubt"), 0)
         for text in (parked, listed.out):
-            assert "is unknown" not in text and "compensation by unbook is not confirmed: it failed (exit_9)" in text, text
-        for text in (parked, listed.err):
+            assert "is unknown" not in text and 'compensation by tool "unbook" is not confirmed: it failed (exit_9)' in text, text
+        for text in (parked, listed.out):
             assert "replace '{}' with the call's JSON result" in text, text
 
 
@@ -1421,7 +1421,7 @@ def a_waiting_job_gets_another_plan():
         expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
         (h.path / "new.yaml").write_text(REPLANNED)
         said = expect(h.run("plan", "w", "new.yaml", "--reason", "a better word"), 0)
-        assert said.out == "plan 1 carries on a, w\n", said
+        assert said.out == "plan 1 keeps a, w\n", said
         assert expect(h.run("plan", "w", "new.yaml"), 0).out == "it has this plan already\n"
         expect(h.run("run", "new.yaml", "--job-id", "w"), 4)
         expect(h.run("signal", "w", "go", '"yes"'), 0)
@@ -1513,8 +1513,8 @@ def a_fork_and_a_new_plan_killed_at_every_point_are_there_or_not():
 def a_cancelled_job_says_what_stays_unknown():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
-        assert "parked: invocation_in_doubt, until " in said.err, said
-        unknown = "node d: the outcome of the call to doubt is unknown"
+        assert "parked: the outcome of a call is unknown; continues after aetheris resolve" in said.err, said
+        unknown = "node d: the outcome of the call of tool \"doubt\" is unknown"
         said = expect(h.run("cancel", "d"), 0)
         assert said.out == "cancel requested\n" and unknown in said.err, said
         shown = expect(h.run("job", "d"), 0)
@@ -1574,7 +1574,7 @@ def a_call_in_doubt_parks_and_is_resolved():
         body = expect(h.run("job", "d", "--json"), 0).json()
         assert body["status"] == "parked" and len(body["in_doubt"]) == 1
         doubt = body["in_doubt"][0]
-        assert "the outcome of the call to doubt is unknown" in said.err and "replace '{}' with the call's JSON result" in said.err, said
+        assert "the outcome of the call of tool \"doubt\" is unknown" in said.err and "replace '{}' with the call's JSON result" in said.err, said
         for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
             assert field in doubt, field
         # Who is to find out what became of it is shown the call, wherever they look.
@@ -1588,7 +1588,7 @@ def a_call_in_doubt_parks_and_is_resolved():
         assert expect(h.run("resolve", "d", key[:12], "happened", '{"id":9}'), 0).out.endswith('\nresult: {"id":9}\n')
         for _ in range(2):  # before the job goes on, and after it has ended
             again = expect(h.run("resolve", "d", key, "happened", '{"id":9}'), 0)
-            assert re.match(r"already answered with the same payload, by .+ at 20\S+Z\n", again.out), again
+            assert re.match(r"already answered with the same payload, by .+ at 20\S+ \S+Z\n", again.out), again
             other = expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()
             assert other["code"] == "not_in_doubt" and re.search(r"happened by .+ at 20\S+Z", other["detail"]), other
             assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
@@ -1713,7 +1713,7 @@ def people_are_asked_and_answer():
         asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
         assert [a["kind"] for a in asked] == ["call"] and asked[0]["arguments"] == {"n": 5}, asked
         for seen in (said.err, expect(h.run("job", "b"), 0).out):
-            assert "approval of the call to buy" in seen and 'arguments: {"n":5}' in seen, seen
+            assert "approval of the call of tool \"buy\"" in seen and 'arguments: {"n":5}' in seen, seen
             assert "aetheris approvals\n" in seen and f"aetheris approve {asked[0]['id']}\n" in seen, seen
         wait, = expect(h.run("job", "b", "--json"), 0).json()["waits"]
         assert (wait["tool"], wait["arguments"], wait["approval_id"], wait["answer"]) == ("buy", {"n": 5}, asked[0]["id"], "decision"), wait
@@ -2476,7 +2476,7 @@ agents:
             expect(h.run("run", "v.yaml", "--job-id", job, "--detach"), 0)
         file("two", "strict")
         said = expect(h.run("run", "v.yaml", "--job-id", "strict"), 4)
-        assert "execution_version_mismatch, until version" in said.err, said
+        assert "parked: it needs another execution version" in said.err, said
         assert "execution: one" in said.err and "aetheris run FILE --job-id strict" in said.err, said
         parked = expect(h.run("job", "strict", "--json"), 0).json()
         assert parked["parked"]["until"] == "version" and parked["execution_version"] == "one", parked

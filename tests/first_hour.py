@@ -810,7 +810,7 @@ def yes_at_the_prompt_approves_and_the_run_continues():
     with home() as h:
         run = asking(h)
         run.until("approve now? [y/N] ")
-        assert "wants to call pay" in run.text and '"amount": 5' in run.text, run.text
+        assert 'waits for approval of the call of tool "pay"' in run.text and '"amount": 5' in run.text, run.text
         assert lines(h, "paid") == []
         run.type("y\n")
         assert run.end() == 0 and run.text.rstrip().endswith("ok"), run.text

@@ -423,7 +423,7 @@ def keys_are_made_listed_and_revoked_by_commands():
         key = made.out.strip()
         assert key.startswith("aek_") and len(key) == 4 + 12 + 1 + 64 and key not in made.err, made
         key_id = key.split("_")[1]
-        assert "not be shown again" in made.err and key_id in made.err
+        assert "Save the key now: it is not shown again" in made.err and key_id in made.err
         listed = expect(h.run("keys", "list"), 0).out
         assert key_id in listed and "dash" in listed and key.split("_")[2] not in listed
         one = expect(h.run("keys", "list", "--json"), 0).json()["keys"][0]

@@ -108,11 +108,8 @@ std::string doubt_text(const Value& doubt);
 // Of a call in doubt, or one that is to be approved: its arguments and, where it is known, its external key; a line each.
 // `columns`: where long ones are cut; 0 = nowhere.
 std::vector<std::string> call_lines(const Value& call, std::size_t columns);
-// Said beneath the commands that resolve one.
 // Which limits leave no room for the next call, what is used, and what it asks for; a line each. Of {lacking, limits}.
 std::string lacking_text(const Value& budget);
-constexpr std::string_view kResultBelongs =
-    "If it succeeded, replace '{}' with the call's JSON result";
 // " charge ch_1, which is not as it was": what a person is asked about, of a confirmation's resources.
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.
@@ -130,8 +127,19 @@ std::string retry_command_text(std::string_view id, std::string_view file,
                                const std::string& store_flag);
 // What follows "failed" of a job's error: " at node trip (tool get_trip): http.url: .args.id is null [request_invalid]".
 std::string failure_text(const Value& error);
-// The command that retries a failed job, if its error may be temporary or can be fixed; else "".
+// The command that retries a failed job; with FILE where the plan is to be fixed first.
 std::string retry_text(const Value& job, const std::string& store_flag);
+// What comes before the command that retries a job with this error: "After fixing the cause, run: ".
+std::string retry_lead(const Value& error);
+// How a blocked job continues once it is answered: the command that runs it, or the process that does. Empty for a store
+// that ends with this process.
+std::string then_text(const Value& job, const app::StoreUrl& store);
+// How a job continues after a request about it was recorded. `holder`: the process that answers for the store, if one does;
+// `runs_here`: it runs the job's agent; `flag`: of the store. Empty when it has ended, unless it is cancelled.
+std::string continues_text(const Value& job, const std::string& holder, bool runs_here,
+                           const std::string& flag);
+// Says how the job continues after a request about it was recorded. `id`: the job's.
+void say_next(const Options& options, const std::string& id, Terminal& terminal);
 // A blocked job in words: what it waits for and the commands that answer it. On stdout only where that is the answer.
 enum class Stream { out, err };
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal,

@@ -294,7 +294,7 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(wish.store)));
       terminal.note(
-          "After fixing the cause, run: " +
+          retry_lead(job["error"]) +
           terminal.err()(Tint::bold, retry_command_text(id, wish.file, store_flag(wish.store))));
     }
   } else if (status == "cancelled") {

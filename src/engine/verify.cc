@@ -228,7 +228,7 @@ void Verifier::conclude_ledger() {
     out_.ledger = broken("ledger: derived; " + wrong);
     return;
   }
-  std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "invocation") + ", " +
+  std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "call") + ", " +
                        std::to_string(ledger_.tries()) + (ledger_.tries() == 1 ? " try" : " tries");
   if (state_.blind_gone) detail += ", " + std::string(kBlindGone);
   if (!in_.effects.empty()) detail += ", " + counted(in_.effects.size(), "effect") + " agree";
@@ -260,7 +260,8 @@ void Verifier::conclude_replay() {
     out_.replay = broken("folding the log twice gives two states");
     return;
   }
-  out_.replay = {true, counted(replay_.commands(), "command") + " match the plan"};
+  const std::size_t calls = replay_.commands();
+  out_.replay = {true, counted(calls, "call") + (calls == 1 ? " matches" : " match") + " the plan"};
   if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
 }
 

@@ -43,8 +43,8 @@ AE_TEST("verify/an honest log is proved in every respect") {
   const Verification all = verified(job);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_EQ(all.head, "unsigned");
-  EXPECT_EQ(all.ledger.detail, "ledger: derived; 5 invocations, 8 tries, none pending");
-  EXPECT_EQ(all.replay.detail, "5 commands match the plan");
+  EXPECT_EQ(all.ledger.detail, "ledger: derived; 5 calls, 8 tries, none pending");
+  EXPECT_EQ(all.replay.detail, "5 calls match the plan");
 }
 
 AE_TEST("verify/its answer has the shape that the API promises") {
