@@ -13,7 +13,7 @@ start_model() {
   jq '.turns[2] += {say: "I have read it. It is worth remembering, so I write it down.", fail: {stall_ms: 600000, stall_after: 9}}' \
     examples/model-server/scenarios/research.json >scenarios/research.json
   cp examples/model-server/scenarios/refund.json scenarios/
-  node examples/model-server/server.mjs --journal asked.jsonl --scenario scenarios/research.json scenarios/refund.json \
+  node examples/model-server/server.mjs --journal model.journal --scenario scenarios/research.json scenarios/refund.json \
     >model.out 2>model.err &
   worker_pids+=("$!")
   local i
@@ -71,7 +71,7 @@ start_model
 printf '%s' "$dim"
 echo "folder  $work"
 echo "shop    $SHOP_URL (process $shop_pid), journal shop.journal"
-echo "model   $MODEL_URL (process ${worker_pids[-1]}), journal asked.jsonl: scripted; examples/agents describe how to use a real model"
+echo "model   $MODEL_URL (process ${worker_pids[-1]}), journal model.journal: scripted; examples/agents describe how to use a real model"
 printf '%s' "$plain"
 
 act "Part 1: a model with the tools of two MCP servers, killed during a response"
@@ -98,7 +98,7 @@ echo
 
 act "Part 2: an approval, kill -9 during the payment, and a budget"
 export MODEL=refund
-refund=(run agents/refund_agent.yaml --job-id back-43)
+refund=(run agents/refund_agent.yaml --job-id refund-43)
 # stops LINE…: a run that ends because somebody must do something first (exit code 4).
 stops() {
   local code=0
@@ -118,17 +118,17 @@ killed_once paid
 say "The shop has paid, but no response arrived. The call is sent again with the same key. The next model call would exceed
 the budget, so the job parks:"
 stops aetheris "${refund[@]}"
-show aetheris job back-43 --json
-aetheris job back-43 --json | jq -c .budget
+show aetheris job refund-43 --json
+aetheris job refund-43 --json | jq -c .budget
 say "The operator raises the limit, and the job resumes. The payment is replayed:"
-shown aetheris budget back-43 --model-calls 4 --note "it may say so"
+shown aetheris budget refund-43 --model-calls 4 --note "it may say so"
 shown aetheris "${refund[@]}"
-shown aetheris trace back-43
+shown aetheris trace refund-43
 shown python3 examples/shop/table.py shop.journal
 
 act "Proof"
 shown aetheris verify papers
-shown aetheris verify back-43
+shown aetheris verify refund-43
 say "A separate check that reads only the request logs, the folder and the memory:"
 python3 -B "$root/scripts/demo_agent_check.py" "$work" || fail "something was done twice, or not at all"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The judge of `./dev demo --agent`: what the world's own books say of the two jobs.
 
-  demo_agent_check.py FOLDER      half.json of the log after the kill; asked.jsonl of the model, shop.journal of the shop, papers/ and memory.jsonl of the MCP servers
+  demo_agent_check.py FOLDER      half.json of the log after the kill; model.journal of the model, shop.journal of the shop, papers/ and memory.jsonl of the MCP servers
 
 Says `ok …` or `not ok …` per question and ends with 1 when anything was done twice, is missing, or was not asked for.
 """
@@ -17,11 +17,11 @@ def lines(path):
 
 def questions(folder):
     """(what must hold, what is, what should be)"""
-    asked = collections.Counter((line["model"], line["turn"]) for line in lines(folder / "asked.jsonl"))
+    asked = collections.Counter((line["model"], line["turn"]) for line in lines(folder / "model.journal"))
     research = {turn: times for (model, turn), times in asked.items() if model == "research"}
     refund = {turn: times for (model, turn), times in asked.items() if model == "refund"}
     yield "papers: the interrupted model call was sent twice, every other one once", research, {1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
-    yield "back-43: each model call was sent once", refund, {1: 1, 2: 1, 3: 1}
+    yield "refund-43: each model call was sent once", refund, {1: 1, 2: 1, 3: 1}
     half = (folder / "half.json").read_text()
     yield "papers: nothing of the partial response was recorded", "I have read it" in half, False
     kept = [line["name"] for line in lines(folder / "memory.jsonl")]
@@ -30,11 +30,11 @@ def questions(folder):
     yield "papers: one report is in the folder", found, ["bees.txt", "report.md"]
     shop = [line for line in lines(folder / "shop.journal") if line["route"] == "POST /refunds"]
     kinds = collections.Counter(line["kind"] for line in shop)
-    yield "back-43: the payment arrived twice and took effect once", (kinds["arrival"], kinds["effect"]), (2, 1)
+    yield "refund-43: the payment arrived twice and took effect once", (kinds["arrival"], kinds["effect"]), (2, 1)
     keys = {line["idempotency_key"] for line in shop}
-    yield "back-43: both times with the same key", len(keys), 1
+    yield "refund-43: both times with the same key", len(keys), 1
     bodies = [line["body"] for line in shop if line["kind"] == "arrival"]
-    yield "back-43: it was the approved call", bodies, [{"amount": 29, "order": "43"}] * 2
+    yield "refund-43: it was the approved call", bodies, [{"amount": 29, "order": "43"}] * 2
 
 
 def main():

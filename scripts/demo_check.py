@@ -62,8 +62,8 @@ def questions(journal, case, job, events):
     seen = collections.Counter(row["route"] for row in rows)
     faults = [f"{route}: {seen[route]} asked for, {wanted.get(route, (0,))[0]} expected"
               for route in {*wanted, *seen} if seen[route] != wanted.get(route, (0,))[0]]
-    faults += [f"{row['route']}: arrived {row['arrived']}, took effect {row['effects']}: {row['verdict']}"
-               for row in rows if row["effects"] != 1 or row["verdict"] != "once"
+    faults += [f"{row['route']}: arrived {row['arrived']}, took effect {row['effects']}: {row['result']}"
+               for row in rows if row["effects"] != 1 or row["result"] != "once"
                or row["arrived"] not in wanted.get(row["route"], (0, []))[1]]
     yield f"{job_id}: {len(rows)} effects, each took place once", faults
 

@@ -55,7 +55,7 @@ class Place:
         self.env |= {"PATH": path, "MODEL_KEY": "any-key", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
         self.started = []
         if begin:
-            self.env["MODEL_URL"] = self.begin("node", "examples/model-server/server.mjs", "--journal", "asked.jsonl") + "/v1"
+            self.env["MODEL_URL"] = self.begin("node", "examples/model-server/server.mjs", "--journal", "model.journal") + "/v1"
             shop = self.begin("python3", "examples/shop/shop.py", "--port", "0", "--journal", "shop.journal")
             self.env["SHOP_URL"] = f"http://{shop}"
 
@@ -112,7 +112,7 @@ def research_reads_remembers_and_reports():
         kept = place.lines("memory.jsonl")
         assert [line["name"] for line in kept] == ["finding"] and "Bees dance." in kept[0]["observations"][0], kept
         assert (place.path / "examples/agents/research.lock.json").read_bytes() == pinned, "its lock file is not that of its servers"
-        assert len(place.lines("asked.jsonl")) == 5
+        assert len(place.lines("model.journal")) == 5
         place.proved("papers", 5)
 
 
@@ -125,36 +125,36 @@ def coding_makes_the_tests_pass():
         subprocess.run(["sh", "-ec", "\n".join(head)], cwd=place.path, check=True)
         work = place.path / "work"
         assert subprocess.run(["sh", "test.sh"], cwd=work, capture_output=True).returncode == 1, "there is nothing to mend"
-        said = json.loads(place.run("coding", "mend", "Make test.sh pass.", MODEL="coding", FOLDER=str(work)))
+        said = json.loads(place.run("coding", "fix-sum", "Make test.sh pass.", MODEL="coding", FOLDER=str(work)))
         assert said["result"]["text"] == "The tests pass now.", said
         assert subprocess.run(["sh", "test.sh"], cwd=work, capture_output=True).returncode == 0, "the tests still fail"
-        place.proved("mend", 4)
+        place.proved("fix-sum", 4)
 
 
 def refund(place, answer):
-    place.run("refund_agent", "back-43", "Refund order 43, please.", code=4, MODEL="refund")
+    place.run("refund_agent", "refund-43", "Refund order 43, please.", code=4, MODEL="refund")
     asked = json.loads(place.aetheris("approvals", "--json"))["approvals"]
     assert [(a["tool"], a["arguments"]) for a in asked] == [("refund", {"order": "43", "amount": 29})], asked
     assert not [line for line in place.lines("shop.journal") if line["kind"] == "effect"], "paid before anybody agreed"
     place.aetheris(answer, asked[0]["id"])
-    said = json.loads(place.run("refund_agent", "back-43", MODEL="refund"))["result"]
+    said = json.loads(place.run("refund_agent", "refund-43", MODEL="refund"))["result"]
     paid = [line["route"] for line in place.lines("shop.journal") if line["kind"] == "effect"]
-    assert len(place.lines("asked.jsonl")) == 3, "an answer that was recorded was asked for again"
-    place.proved("back-43", 3)
+    assert len(place.lines("model.journal")) == 3, "an answer that was recorded was asked for again"
+    place.proved("refund-43", 3)
     return said["text"], paid
 
 
 @test
 def refund_agent_pays_once_after_a_yes():
     with Place() as place:
-        assert refund(place, "approve") == ("29 was paid back for order 43.", ["POST /refunds"])
+        assert refund(place, "approve") == ("29 EUR was refunded for order 43.", ["POST /refunds"])
 
 
 @test
 def refund_agent_pays_nothing_after_a_no():
     with Place() as place:
         said, paid = refund(place, "reject")
-        assert said.startswith("Nothing was paid back") and paid == [], (said, paid)
+        assert said.startswith("Nothing was refunded") and paid == [], (said, paid)
 
 
 @test
@@ -191,7 +191,7 @@ def a_hundred_loops_whose_model_stopped_in_the_middle_of_an_answer_take_little_m
     with Place(begin=False) as place:
         (place.path / "silent.json").write_text(json.dumps({"turns": [{"fail": stall, "say": "A sentence that comes to no end. " * 8}]}))
         (place.path / "silent.yaml").write_text(SILENT)
-        place.env["MODEL_URL"] = place.begin("node", "examples/model-server/server.mjs", "--journal", "asked.jsonl", "--scenario",
+        place.env["MODEL_URL"] = place.begin("node", "examples/model-server/server.mjs", "--journal", "model.journal", "--scenario",
                                              "silent.json") + "/v1"
         url = json.loads(place.begin(unsanitized().resolve(), "serve", "silent.yaml", "--listen", "127.0.0.1:0", "--json"))["listening"]
         serving = place.started[-1].pid
@@ -201,12 +201,12 @@ def a_hundred_loops_whose_model_stopped_in_the_middle_of_an_answer_take_little_m
             for _ in range(jobs):
                 body = json.dumps({"agent": "waits", "input": {"message": "Go."}}).encode()
                 opener.open(urllib.request.Request(url + "/api/jobs", body, {"content-type": "application/json"}), timeout=PATIENCE).close()
-            until(lambda: (place.path / "asked.jsonl").exists() and len(place.lines("asked.jsonl")) == so_many)
+            until(lambda: (place.path / "model.journal").exists() and len(place.lines("model.journal")) == so_many)
             lines = (line.partition(":") for line in pathlib.Path(f"/proc/{serving}/status").read_text().splitlines())
             return {name: value.split() for name, _, value in lines}
 
         few, many = ask(10, 10), ask(100, 110)
-        assert not [line for line in place.lines("asked.jsonl") if line["answer"].startswith("refused")]
+        assert not [line for line in place.lines("model.journal") if line["answer"].startswith("refused")]
         assert many["Threads"] == few["Threads"], (few["Threads"], many["Threads"])
         each = (int(many["VmRSS"][0]) - int(few["VmRSS"][0])) / 100
         sanitized = b"__asan_init" in pathlib.Path(f"/proc/{serving}/exe").read_bytes()

@@ -213,7 +213,7 @@ def a_time_that_does_not_exist_in_one_row_stops_no_other_job():
             assert said.code == 0, where
             # The signal wrote every other column of the row again.
             if column == "created_at":
-                assert f"its row holds a time that does not exist (created_at): {value}" in said.err, (where, said)
+                assert f"its row holds an invalid time (created_at): {value}" in said.err, (where, said)
                 refused = expect(h.run("run", "agents.yaml", "waits", "--only", "--job-id", "damaged"), 6)
                 assert "[log_corrupt]" in refused.err, (where, refused)
                 assert "rows_differ" in [one["code"] for one in expect(h.run("doctor", "--json"), 1).json()["problems"]], where

@@ -316,13 +316,34 @@ def run_json_is_the_job():
         assert expect(h.run("job", "j1", "--json"), 0).json() == body
 
 
+def on_terminal(h, *words, env=None):
+    """What a command prints on a terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen([BIN, *words], cwd=h.path, stdin=slave, stdout=slave, stderr=slave,
+                               env={**h.env, "TERM": "xterm-256color", **(env or {})})
+    os.close(slave)
+    text = b""
+    while select.select([master], [], [], PATIENCE)[0]:
+        try:
+            part = os.read(master, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        text += part
+    assert process.wait(PATIENCE) == 0
+    os.close(master)
+    return text.decode()
+
+
 @test
 def a_long_value_of_a_job_is_cut_and_the_command_for_all_of_it_named():
     with home() as h:
         given = {"n": 1, "text": "x" * 5000}
         expect(h.run("run", "agents.yaml", "echo", "--input", json.dumps(given), "--job-id", "long"), 0)
-        shown = expect(h.run("job", "long"), 0).out
-        assert max(map(len, shown.splitlines())) < 500 and shown.count("… (cut: --json has it all)\n") == 2, shown
+        shown = on_terminal(h, "job", "long", env={"COLUMNS": "100", "NO_COLOR": "1"}).replace("\r\n", "\n")
+        assert max(map(len, shown.splitlines())) <= 100 and shown.count("… (cut: --json has it all)\n") == 2, shown
+        assert "x" * 5000 in expect(h.run("job", "long"), 0).out, "a pipe gets all of it"
         assert expect(h.run("job", "long", "--json"), 0).json()["input"] == given
 
 
@@ -980,7 +1001,7 @@ agents:
             expect(h.run("run", "looks.yaml", "--job-id", words[-1]), 1)
         for job in ("j", "again", "f"):
             proof = expect(h.run("verify", job, "--json"), 0).json()
-            assert proof["redacted"] == [] and "match the plan" in proof["proofs"]["replay"]["detail"], proof
+            assert proof["redacted"] == [] and " the plan" in proof["proofs"]["replay"]["detail"], proof
         says = next(e["seq"] for e in expect(h.run("events", "j", "--json"), 0).json()["events"]
                     if e["payload"].get("result") == looks)
         expect(h.run("redact", "j", f"{says}:result", "--keep-forks", "--reason", "x"), 0)
@@ -1104,7 +1125,7 @@ def json_parses_to_the_very_value_and_cannot_harm_a_terminal():
         assert json.loads(outs[0]) == given, outs
         for words in (["run", "agents.yaml", "--job-id", "a", "--json"], ["job", "a", "--json"],
                       ["events", "a", "--json"], ["events", "a", "-f", "--json"], ["trace", "a", "--json"],
-                      ["replay", "a", "--json"], ["replay", "a"], ["verify", "a", "--json"]):
+                      ["replay", "a", "--json"], ["verify", "a", "--json"]):
             outs.append(expect(h.run(*words), 0).out)
             for line in outs[-1].splitlines() if "-f" in words else [outs[-1]]:
                 json.loads(line)
@@ -1246,8 +1267,8 @@ def a_compensation_that_failed_is_not_said_to_be_a_call_of_which_nobody_knows():
         parked = expect(h.run("run", "agents.yaml", "--job-id", "t"), 4).err
         listed = expect(h.run("jobs", "--in-doubt"), 0)
         for text in (parked, listed.out):
-            assert "is unknown" not in text and "compensation by unbook is not confirmed: it failed (exit_9)" in text, text
-        for text in (parked, listed.err):
+            assert "is unknown" not in text and 'compensation by tool "unbook" is not confirmed: it failed (exit_9)' in text, text
+        for text in (parked, listed.out):
             assert "replace '{}' with the call's JSON result" in text, text
 
 
@@ -1400,7 +1421,7 @@ def a_waiting_job_gets_another_plan():
         expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
         (h.path / "new.yaml").write_text(REPLANNED)
         said = expect(h.run("plan", "w", "new.yaml", "--reason", "a better word"), 0)
-        assert said.out == "plan 1 carries on a, w\n", said
+        assert said.out == "plan 1 keeps a, w\n", said
         assert expect(h.run("plan", "w", "new.yaml"), 0).out == "it has this plan already\n"
         expect(h.run("run", "new.yaml", "--job-id", "w"), 4)
         expect(h.run("signal", "w", "go", '"yes"'), 0)
@@ -1492,8 +1513,8 @@ def a_fork_and_a_new_plan_killed_at_every_point_are_there_or_not():
 def a_cancelled_job_says_what_stays_unknown():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
-        assert "parked: invocation_in_doubt, until " in said.err, said
-        unknown = "node d: the outcome of the call to doubt is unknown"
+        assert "parked: the outcome of a call is unknown; continues after aetheris resolve" in said.err, said
+        unknown = "node d: the outcome of the call of tool \"doubt\" is unknown"
         said = expect(h.run("cancel", "d"), 0)
         assert said.out == "cancel requested\n" and unknown in said.err, said
         shown = expect(h.run("job", "d"), 0)
@@ -1553,7 +1574,7 @@ def a_call_in_doubt_parks_and_is_resolved():
         body = expect(h.run("job", "d", "--json"), 0).json()
         assert body["status"] == "parked" and len(body["in_doubt"]) == 1
         doubt = body["in_doubt"][0]
-        assert "the outcome of the call to doubt is unknown" in said.err and "replace '{}' with the call's JSON result" in said.err, said
+        assert "the outcome of the call of tool \"doubt\" is unknown" in said.err and "replace '{}' with the call's JSON result" in said.err, said
         for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
             assert field in doubt, field
         # Who is to find out what became of it is shown the call, wherever they look.
@@ -1567,7 +1588,7 @@ def a_call_in_doubt_parks_and_is_resolved():
         assert expect(h.run("resolve", "d", key[:12], "happened", '{"id":9}'), 0).out.endswith('\nresult: {"id":9}\n')
         for _ in range(2):  # before the job goes on, and after it has ended
             again = expect(h.run("resolve", "d", key, "happened", '{"id":9}'), 0)
-            assert re.match(r"already answered with the same payload, by .+ at 20\S+Z\n", again.out), again
+            assert re.match(r"already answered with the same payload, by .+ at 20\S+ \S+Z\n", again.out), again
             other = expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()
             assert other["code"] == "not_in_doubt" and re.search(r"happened by .+ at 20\S+Z", other["detail"]), other
             assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
@@ -1692,7 +1713,7 @@ def people_are_asked_and_answer():
         asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
         assert [a["kind"] for a in asked] == ["call"] and asked[0]["arguments"] == {"n": 5}, asked
         for seen in (said.err, expect(h.run("job", "b"), 0).out):
-            assert "approval of the call to buy" in seen and 'arguments: {"n":5}' in seen, seen
+            assert "approval of the call of tool \"buy\"" in seen and 'arguments: {"n":5}' in seen, seen
             assert "aetheris approvals\n" in seen and f"aetheris approve {asked[0]['id']}\n" in seen, seen
         wait, = expect(h.run("job", "b", "--json"), 0).json()["waits"]
         assert (wait["tool"], wait["arguments"], wait["approval_id"], wait["answer"]) == ("buy", {"n": 5}, asked[0]["id"], "decision"), wait
@@ -2279,46 +2300,113 @@ def failpoints_are_read_traced_and_obeyed():
 
 
 @test
-def doctor_is_silent_when_all_is_well():
+def doctor_prints_a_line_per_check_and_ok():
     with home() as h:
         said = expect(h.run("doctor"), 0)
-        assert said.out == "" and said.err == ""
+        assert said.out.endswith("\nok\n") and "does not exist yet" in said.out and said.err == "", said
         expect(h.run("run", "agents.yaml", "echo"), 0)
         said = expect(h.run("doctor"), 0)
-        assert said.out == "" and said.err == ""
+        lines = said.out.splitlines()
+        assert lines[-1] == "ok" and all(line.startswith("ok       ") for line in lines[:-1]), said
+        assert [line.split()[1] for line in lines[:-1]] == \
+            ["environment", "clock", "sandbox", "writable", "disk", "permissions", "secrets", "rollback", "store",
+             "rows", "lock", "jobs"], said
         said = expect(h.run("doctor", env={"AETHERIS_FAILPOINTS": "append.before=error@99"}), 1)
-        assert "AETHERIS_FAILPOINTS" in said.out and len(said.out.splitlines()) == 1
+        problems = [line for line in said.out.splitlines() if line.startswith("problem ")]
+        assert "AETHERIS_FAILPOINTS" in problems[0] and len(problems) == 1, said
+        assert said.out.endswith("\n1 problem\n"), said
+        body = expect(h.run("doctor", "--json"), 0).json()
+        assert body["ok"] and body["problems"] == [] and all(one["ok"] for one in body["checks"]), body
         h.store.chmod(0o644)
         body = expect(h.run("doctor", "--json"), 1).json()
         assert body["ok"] is False and body["problems"][0]["code"] == "permissions"
 
 
 @test
+def what_goes_to_a_pipe_is_whole_whatever_the_columns():
+    with home() as h:
+        long = "x" * 700
+        (h.path / "any.yaml").write_text("""
+aetheris: 1
+tools: { say: { native: echo, effect: read } }
+agents: { any: { plan: [ { id: s, tool: say, args: { n: "${ .input.n }" } } ], output: "${ .steps.s }" } }
+""")
+        expect(h.run("run", "any.yaml", "any", "--job-id", "j" * 60, "--label", "team=" + "red" * 20,
+                     "--input", json.dumps({"n": long})), 0)
+        for words in (["jobs"], ["job", "j" * 60], ["trace", "j" * 60], ["events", "j" * 60], ["replay", "j" * 60],
+                      ["inspect"], ["check", "agents.yaml"]):
+            said = [expect(h.run(*words, env={"COLUMNS": columns}), 0).out for columns in ("40", "300")]
+            assert said[0] == said[1] and "…" not in said[0], (words, said)
+        assert long in h.run("job", "j" * 60).out and "red" * 20 in h.run("jobs").out
+        # The arguments of a call that is to be approved, and of one whose outcome is unknown.
+        (h.path / "asks.yaml").write_text("""
+aetheris: 1
+tools:
+  pay: { native: echo, effect: at_most_once, approval: required }
+  lost: { native: doubt, effect: at_most_once }
+agents:
+  pays: { plan: [ { id: p, tool: pay, args: { n: "${ .input.n }" } } ] }
+  loses: { plan: [ { id: l, tool: lost, args: { message: "${ .input.n }" } } ] }
+""")
+        long = "y" * 5000
+        for agent in ("pays", "loses"):
+            said = expect(h.run("run", "asks.yaml", agent, "--only", "--job-id", agent, "--input",
+                                json.dumps({"n": long})), 4)
+            assert long in said.err and "…" not in said.err, said.err[:400]
+            assert long in h.run("job", agent).out
+        assert long in h.run("jobs", "--in-doubt").out
+
+
+@test
+def a_table_on_a_narrow_terminal_leaves_columns_out_and_never_wraps():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "flaky", "--job-id", "a-job-with-a-name"), 0)
+        for columns in (40, 50, 60, 80, 120):
+            for words in (["jobs"], ["trace", "a-job-with-a-name"]):
+                shown = on_terminal(h, *words, env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+                lines = shown.replace("\r\n", "\n").splitlines()
+                assert max(map(len, lines)) <= columns, (columns, shown)
+        assert "━" in on_terminal(h, "trace", "a-job-with-a-name", env={"COLUMNS": "80", "NO_COLOR": "1"}), "bars stay"
+
+
+@test
+def replay_is_a_summary_without_json():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--input", '{"n":7}'), 0)
+        said = expect(h.run("replay", "a"), 0).out
+        assert len(said.splitlines()) < 20 and "completed" in said and '{"n":7}' in said, said
+
+
+def as_user_without_rights():
+    """A prefix that drops the rights of root, which writes everywhere."""
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+
+
+@test
+def doctor_finds_a_folder_in_which_run_would_fail():
+    with home() as h:
+        h.path.chmod(0o555)
+        try:
+            process = h.start("run", "agents.yaml", "echo", prefix=as_user_without_rights())
+            expect(h.end(process), 7)
+            for store in ([], ["--store", "sqlite:sub/x.db"]):
+                process = h.start("doctor", "--json", *store, prefix=as_user_without_rights())
+                body = expect(h.end(process), 1).json()
+                assert [one["code"] for one in body["problems"]] == ["read_only"], body
+            said = h.end(h.start("doctor", prefix=as_user_without_rights()))
+            assert said.code == 1 and "problem  writable" in said.out and "`aetheris run` would fail" in said.out, said
+        finally:
+            h.path.chmod(0o755)
+        expect(h.run("doctor"), 0)
+
+
+@test
 def colours_are_for_terminals_only():
     with home() as h:
         expect(h.run("run", "agents.yaml", "flaky", "--job-id", "f"), 0)
-
-        def on_terminal(env):
-            master, slave = pty.openpty()
-            process = subprocess.Popen([BIN, "trace", "f"], cwd=h.path, stdin=slave, stdout=slave, stderr=slave,
-                                       env={**h.env, "TERM": "xterm-256color", **env})
-            os.close(slave)
-            text = b""
-            while select.select([master], [], [], PATIENCE)[0]:
-                try:
-                    part = os.read(master, 65536)
-                except OSError:
-                    break
-                if not part:
-                    break
-                text += part
-            assert process.wait(PATIENCE) == 0
-            os.close(master)
-            return text.decode()
-
         h.env.pop("NO_COLOR", None)
-        assert "\x1b[" in on_terminal({})
-        assert "\x1b[" not in on_terminal({"NO_COLOR": "1"})
+        assert "\x1b[" in on_terminal(h, "trace", "f")
+        assert "\x1b[" not in on_terminal(h, "trace", "f", env={"NO_COLOR": "1"})
         assert "\x1b[" not in expect(h.run("trace", "f"), 0).out
 
 
@@ -2388,7 +2476,7 @@ agents:
             expect(h.run("run", "v.yaml", "--job-id", job, "--detach"), 0)
         file("two", "strict")
         said = expect(h.run("run", "v.yaml", "--job-id", "strict"), 4)
-        assert "execution_version_mismatch, until version" in said.err, said
+        assert "parked: it needs another execution version" in said.err, said
         assert "execution: one" in said.err and "aetheris run FILE --job-id strict" in said.err, said
         parked = expect(h.run("job", "strict", "--json"), 0).json()
         assert parked["parked"]["until"] == "version" and parked["execution_version"] == "one", parked

@@ -222,9 +222,9 @@ def main():
         text = (ROOT / "examples/refund.yaml").read_text()
         text = text.replace("for: 1s", "for: 50ms").replace("initial_backoff: 100ms", "initial_backoff: 10ms")
         # A lost gift card settles soon after the next life has begun.
-        long = "a person looks and says\n    timeout: 10s\n"
+        long = "an operator reports the outcome\n    timeout: 10s\n"
         assert text.count(long) == 1
-        text = text.replace(long, "a person looks\n    timeout: 2s\n    grace: 1s\n")
+        text = text.replace(long, "an operator reports the outcome\n    timeout: 2s\n    grace: 1s\n")
         agents = folder / "refund.yaml"
         agents.write_text(text)
         if not only.startswith("arrival@"):

@@ -23,6 +23,7 @@ import time
 
 sys.dont_write_bytecode = True
 from cli import BIN, PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.desk import SCENARIOS, Desk  # noqa: E402
 
 TESTS = []
 
@@ -583,6 +584,75 @@ def run_announces_the_older_jobs_that_it_resumes():
         assert "resuming" not in expect(h.run("run", "agents.yaml", "echo"), 0).err
 
 
+# ---------------------------------------------------------------- the conversation of a job
+
+LED_BY_A_MODEL = """\
+aetheris: 1
+tools:
+  get_order:
+    description: Read an order
+    command: ["sh", "-c", "echo began >> began; while [ ! -e go ]; do sleep 0.02; done; echo '{\\"id\\":\\"43\\",\\"total\\":12}'"]
+    output: json
+    effect: read
+  refund:
+    description: Refund an order
+    command: ["sh", "-c", "echo paid >> paid; echo '{\\"receipt\\": 7}'"]
+    output: json
+    effect: at_most_once
+models:
+  main:
+    provider: openai
+    base_url: "${ env.MODELS }/v1"
+    api_key: "secret:MODEL_KEY"
+    model: refund
+    price: { input: "1", output: "2" }
+agents:
+  helper: { loop: { model: main, system: You are kind., tools: [get_order, refund] } }
+"""
+
+
+@test
+def a_transcript_shows_the_conversation_of_a_running_and_a_finished_job():
+    with contextlib.closing(Desk(["sk-first-hour"], SCENARIOS / "refund.json")) as desk:
+        (desk.path / "agents.yaml").write_text(LED_BY_A_MODEL, encoding="utf-8")
+        desk.env |= {"MODELS": desk.open_models(), "MODEL_KEY": "sk-first-hour"}
+        piped = desk.path / "piped.txt"
+        begin = {"cwd": desk.path, "env": desk.env, "stdin": subprocess.DEVNULL}
+        with open(piped, "wb") as out, open(desk.path / "run.txt", "wb") as rest:
+            run = subprocess.Popen([BIN, "run", "agents.yaml", "--message", "Refund order 43", "--job-id", "c"], stdout=rest,
+                                   stderr=rest, **begin)
+            follow = None
+            try:
+                until(lambda: lines(desk, "began"))
+                follow = subprocess.Popen([BIN, "transcript", "c", "-f"], stdout=out, stderr=rest, **begin)
+                until(lambda: "→ get_order" in piped.read_text(encoding="utf-8"))
+                text = piped.read_text(encoding="utf-8")
+                assert text.startswith("job c · agent helper · running · 1 model answer · 1 tool call · "), text
+                assert "← get_order" not in text and "turn 2" not in text and lines(desk, "paid") == [], text
+                assert follow.poll() is None
+                (desk.path / "go").touch()
+                codes = run.wait(PATIENCE), follow.wait(PATIENCE)
+                assert codes == (0, 0), (codes, (desk.path / "run.txt").read_text(encoding="utf-8"))
+            finally:
+                for process in filter(None, (run, follow)):
+                    process.kill()
+                    process.wait()
+        assert lines(desk, "paid") == ["paid"]
+        finished = desk.run("transcript", "c", code=0).stdout
+        head, _, body = finished.partition("\n")
+        assert re.fullmatch(r"job c · agent helper · completed · 3 model answers · 2 tool calls · [\d,]+ tokens · "
+                            r"cost 0\.\d+", head), head
+        turn = r"turn {} · model main.* · [\d,]+ tokens · cost 0\.\d+ · \d+ ms\n"
+        assert re.fullmatch(r'\[input\] \{"message":"Refund order 43"\}\n\nnode loop\n\[system\] You are kind\.\n'
+                            r"\[user\] Refund order 43\n" + turn.format(1) +
+                            r'→ get_order \{"id":"43"\}  \(read\)\n← get_order \{"id":"43","total":12\}  \d+ ms\n' +
+                            turn.format(2) + r"\[assistant\] The order exists\. I request the refund\.\n"
+                            r'→ refund \{"amount":12,"order":"43"\}  \(at_most_once\)\n← refund \{"receipt":7\}  \d+ ms\n' +
+                            turn.format(3) + r"\[assistant\] 12 EUR was refunded for order 43\.\n\n\[completed\] .*\n", body), body
+        # What was followed is the same, between the heads of its beginning and its end.
+        assert piped.read_text(encoding="utf-8").partition("\n")[2] == f"{body}\n{head}\n"
+
+
 # ---------------------------------------------------------------- where the store is
 
 
@@ -740,7 +810,7 @@ def yes_at_the_prompt_approves_and_the_run_continues():
     with home() as h:
         run = asking(h)
         run.until("approve now? [y/N] ")
-        assert "wants to call pay" in run.text and '"amount": 5' in run.text, run.text
+        assert 'waits for approval of the call of tool "pay"' in run.text and '"amount": 5' in run.text, run.text
         assert lines(h, "paid") == []
         run.type("y\n")
         assert run.end() == 0 and run.text.rstrip().endswith("ok"), run.text

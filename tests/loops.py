@@ -93,7 +93,7 @@ def a_refund_waits_for_a_person_and_is_paid_once(desk):
     assert [(a["tool"], a["arguments"]) for a in asked] == [("refund", {"order": "43", "amount": 12})], asked
     desk.run("approve", asked[0]["id"], code=0)
     said = json.loads(desk.job("refund", "Refund order 43, please.", code=0).stdout)
-    assert said["text"] == "12 was paid back for order 43." and said["turns"] == 3, said
+    assert said["text"] == "12 EUR was refunded for order 43." and said["turns"] == 3, said
     assert desk.till.effects == {"/refunds": 1}, desk.till.effects
     seen = desk.proved()
     assert seen["usage"]["model_calls"] == 3 and len(desk.asked_models()) == 3
@@ -108,7 +108,7 @@ def a_rejection_is_told_to_the_model(desk):
     asked = desk.approvals()
     desk.run("reject", asked[0]["id"], code=0)
     said = json.loads(desk.job("refund", "Refund order 43, please.", code=0).stdout)
-    assert said["text"].startswith("Nothing was paid back"), said
+    assert said["text"].startswith("Nothing was refunded"), said
     assert desk.till.effects == {}, desk.till.effects
     desk.proved()
 

@@ -236,7 +236,7 @@ def a_changed_tool_is_not_called_until_it_is_accepted():
         run = expect(h.run("run", "agents.yaml", "echo", "--json"), 1)
         said = run.json()
         assert said["error"]["code"] == "tool_changed" and "--accept" in said["error"]["message"], said
-        assert "warning: " in run.err and "s.echo is not called: its MCP server describes the tool in another way" in run.err, run
+        assert "warning: " in run.err and "s.echo is not called: its MCP server describes the tool differently" in run.err, run
         assert len(calls(h, "echo")) == 1, "it was not called"
         expect(h.run("run", "agents.yaml", "pay"), 0)  # the others go on
         assert (h.path / "agents.lock.json").read_text() == before, "nothing is accepted by itself"
@@ -318,7 +318,7 @@ def a_server_that_cannot_be_started_or_reached_is_a_fault_that_says_why():
     with home() as h:
         for mcp, word in (({"command": ["no-such-program"]}, "no-such-program"),
                           ({"command": ["sh", "-c", "echo out of luck >&2; exit 3"]}, "out of luck"),
-                          ({"url": "http://127.0.0.1:9/mcp"}, "asked for its tools")):
+                          ({"url": "http://127.0.0.1:9/mcp"}, "listing the tools of the server")):
             write(h, mcp, {"a": ("s.a", {})})
             said = expect(h.run("check", "agents.yaml", "--json"), 2).json()
             assert said["faults"][0]["path"].startswith("tools.s.mcp") and word in said["faults"][0]["message"], said

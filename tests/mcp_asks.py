@@ -408,7 +408,7 @@ def a_program_that_answers_a_call_that_was_given_up_is_heard_again():
         until(lambda: server.status(hung) == "parked")
         astray = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
         assert ends(h, server, astray)["result"] == "decline"
-        assert "given up before" in expect(h.run("events", astray, "--json"), 0).out
+        assert "abandoned or lost" in expect(h.run("events", astray, "--json"), 0).out
         (h.path / "go").touch()
         time.sleep(0.5)
         job = waits(server)
@@ -514,9 +514,9 @@ def a_run_that_ends_when_its_job_rests_asks_nobody_and_the_job_says_so():
         said = expect(h.run("run", "agents.yaml", "ask", "--job-id", "j1", "--json"), 0)
         assert said.json()["result"] == "decline" and len(calls(h, "ask")) == 1, said
         [warning] = [line for line in said.err.splitlines() if "warning:" in line]
-        assert "job j1: the MCP server of s.ask asks a person: \"Who?\"; it was declined:" in warning, warning
+        assert "job j1: the MCP server of s.ask asks a user: \"Who?\"; it was declined:" in warning, warning
         assert "`run` ends" in warning and "`aetheris serve` and `aetheris worker` keep" in warning, warning
-        assert "a question to a person was declined" in expect(h.run("events", "j1", "--json"), 0).out
+        assert "a question to a user was declined" in expect(h.run("events", "j1", "--json"), 0).out
 
 
 @test

@@ -412,7 +412,7 @@ def a_client_that_cannot_ask_its_user_is_told_what_there_is_to_approve():
             asked = client.call("buys")
             job, text = asked["_meta"]["aetheris/job"], asked["content"][0]["text"]
             approval = server.ask("GET", f"/api/approvals?job={job}")[1]["approvals"][0]
-            for word in ("the call of buy", '{"n":5}', approval["id"], "aetheris_answer"):
+            for word in ('the call of tool "buy"', '{"n":5}', approval["id"], "aetheris_answer"):
                 assert word in text, (revision, word, text)
             if "structuredContent" in asked:
                 wait, = asked["structuredContent"]["waits"]

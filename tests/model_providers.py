@@ -193,7 +193,7 @@ def an_answer_that_breaks_its_schema_is_mended_once_or_fails(desk):
     answer = json.loads(desk.ask("facts", "at once, please").stdout)
     assert answer["json"] == {"city": "Oslo", "degrees": 21} and json.loads(answer["text"]) == answer["json"], answer
     assert len(desk.asked()) == 1, "a good answer is not asked for again"
-    for number, (prompt, why) in enumerate((("the weather", "is no JSON"), ("a wrong shape", "breaks the schema"))):
+    for number, (prompt, why) in enumerate((("the weather", "is invalid JSON"), ("a wrong shape", "breaks the schema"))):
         name = f"mended-{number}"
         before = len(desk.asked())
         answer = json.loads(desk.ask("facts", prompt, name).stdout)
@@ -208,7 +208,7 @@ def an_answer_that_breaks_its_schema_is_mended_once_or_fails(desk):
         assert [one["turn"] for one in desk.asked()[-2:]] == [1, 2], "the second question goes on with the first"
         costs = [one["usage"]["cost_micros"] for one in committed(events)]
         assert len(costs) == 2 and job["usage"]["cost_micros"] == sum(costs), (job["usage"], costs)
-    for number, (agent, prompt, why, times) in enumerate((("facts", "never", "is no JSON", 2), ("strictly", "the weather", "is no JSON", 1),
+    for number, (agent, prompt, why, times) in enumerate((("facts", "never", "is invalid JSON", 2), ("strictly", "the weather", "is invalid JSON", 1),
                                                           ("facts", "refuse it", "I do not talk about that.", 1))):
         name = f"bad-{number}"
         before = len(desk.asked())

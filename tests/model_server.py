@@ -330,10 +330,10 @@ def the_refund_scenario_takes_values_out_of_results_and_a_rejection_as_data():
 
         want = [("get_order", {"id": "43"}), ("pay_back", {"order": "43", "amount": 48})]
         assert loop(server, "refund", "Refund order 43!", shop('{"id":"r1"}'), ["get_order", "pay_back"]) == (
-            want, "48 was paid back for order 43.")
+            want, "48 EUR was refunded for order 43.")
         made, words = loop(server, "refund", '{"order_id": "43"}', shop("rejected by Ada"), ["shop__get_order", "shop__refund"])
         assert made == [("shop__get_order", {"id": "43"}), ("shop__refund", {"order": "43", "amount": 48})], made
-        assert words == "Nothing was paid back: rejected by Ada", words
+        assert words == "Nothing was refunded: rejected by Ada", words
 
 
 @test

@@ -337,13 +337,13 @@ def the_command_that_is_told_asks_again_once_the_provider_answers(desk):
 
 
 def what_is_no_answer_is_the_providers_failure_and_is_tried_again(desk):
-    nobody = "what answered at HOST is no model provider: it sent "
+    nobody = "the server at HOST is not a model provider: it sent "
     cases = {
         "page": nobody + "text/html (Sign in): check `base_url`",
         "text": nobody + "text/plain (ok): check `base_url`",
         "nothing": nobody + "nothing: check `base_url`",
-        "broken": "the answer is not valid JSON",
-        "garbage": "an event of the streamed answer is no JSON object",
+        "broken": "the answer is invalid JSON",
+        "garbage": "an event of the streamed answer is not a JSON object",
         "no-end": "the streamed answer stopped before its end",
         "no-begin": "the streamed answer ends before it begins",
     }

@@ -227,7 +227,7 @@ def every_operation_answers_as_it_says():
     with home() as h:
         server = Server(h)
         ask = Asked(server)
-        for path in ("/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
+        for path in ("/", "/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
             ask(200, "get", path)
         late = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 1}}], "output": "${ .steps.say }"}
         ask(201, "put", "/api/agents/late", late)
@@ -248,7 +248,7 @@ def every_operation_answers_as_it_says():
         ask.job("doubts", "d")
         ask.job("person", "p")
         for job in ("e", "f", "d", "p"):
-            for part in ("", "/events", "/trace", "/replay", "/verify"):
+            for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
                 ask(200, "get", f"/api/jobs/{job}{part}")
         for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b"):
             ask(200, "get", "/api/jobs" + query)
@@ -304,6 +304,8 @@ def every_operation_answers_as_it_says():
         ask.ended("a", "job_cancelled")
         ask(200, "post", "/api/jobs/e/redact", {"all": True, "keep_forks": True, "reason": "x"})
         ask(200, "get", "/api/jobs/e/events")
+        for job in ("e", "e2", "f", "f2", "d", "p", "b", "a", "h"):  # a fork, an approval, a budget, another plan, a redaction
+            ask(200, "get", f"/api/jobs/{job}/transcript")
         ask(200, "post", "/api/prune", {"older_than": "0s", "dry_run": True})
         ask(200, "post", "/api/prune", {"older_than": "0s", "agent": "echo"})
         ask(200, "get", "/api/audit")

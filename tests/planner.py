@@ -52,7 +52,7 @@ def a_plan_that_a_model_makes_is_recorded_and_carried_out(desk):
     turns = [e["payload"] for e in desk.events() if e["type"] == "tool_invocation_started"]
     assert second["plan_input_hash"] == turns[0]["arguments_hash"], (second, turns[0])
     words = json.dumps(turns[0]["arguments"]["messages"])
-    assert "Pays an order back" in words and "exclusiveMinimum" in words and KEY not in words, words
+    assert "Refunds an order" in words and "exclusiveMinimum" in words and KEY not in words, words
     assert desk.asked() == 1 and desk.till.effects == {"/refunds": 1}, desk.till.effects
     trace = desk.run("trace", "t", code=0).stdout
     for node in ("planner", "order", "pay"):
@@ -78,7 +78,7 @@ def a_plan_that_is_none_is_mended_once_or_fails_the_job(desk):
 
 def what_a_policy_denies_or_nobody_granted_is_not_done(desk):
     done = desk.job("Be sneaky: refund order 43.", code=1)
-    assert "denied" in done.stderr and "more than anybody pays here" in done.stderr, done.stderr
+    assert "denied" in done.stderr and "above the limit of 500 EUR" in done.stderr, done.stderr
     desk.write(grants=("grants: [payments]", "grants: []"))
     noted = desk.run("check", "agents.yaml", code=0).stderr
     assert "agents.planner.planner.tools" in noted and "`refund` (`payments`)" in noted, noted

@@ -164,13 +164,13 @@ def a_server_that_is_not_there_is_7():
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        assert "nobody answers" in expect(h.run("jobs", env={"AETHERIS_URL": url}), 7).err
+        assert "no server responds" in expect(h.run("jobs", env={"AETHERIS_URL": url}), 7).err
         expect(h.run("jobs", env={"AETHERIS_URL": "127.0.0.1:1"}), 2)
 
 
 # What each command does when AETHERIS_URL names a server: asks it, refuses, since it needs the store itself, or has nothing to
 # do with either. serve and worker are what a URL leads to.
-ASK = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"], "trace": ["j"], "replay": ["j"], "verify": ["j"],
+ASK = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"], "trace": ["j"], "transcript": ["j"], "replay": ["j"], "verify": ["j"],
        "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "approve": ["j.0123456789abcdef"],
        "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "budget": ["j", "--tokens", "5"], "cancel": ["j"],
        "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
@@ -192,7 +192,7 @@ def each_command_asks_the_server_that_it_is_given_or_says_that_it_cannot():
         known = ASK.keys() | REFUSE.keys() | NEITHER.keys() | SERVE
         assert commands == known, commands ^ known
         for name, words in ASK.items():
-            assert "nobody answers" in expect(h.run(name, *words, env=env), 7).err, name
+            assert "no server responds" in expect(h.run(name, *words, env=env), 7).err, name
         for name, words in REFUSE.items():
             said = expect(h.run(name, *words, "--json", env=env), 2)
             assert said.json()["code"] == "usage" and "needs direct access to the store: unset AETHERIS_URL" in said.err, (name, said)
@@ -319,7 +319,7 @@ def a_server_that_stops_answering_is_given_up_and_one_that_is_busy_is_waited_for
             Still.frozen, Still.asked = True, 0
             began = time.monotonic()
             said = expect(h.run(*command, env={"AETHERIS_URL": url}), 7)
-            assert f"[{code}]" in said.err and "has stopped answering" in said.err, said
+            assert f"[{code}]" in said.err and "has stopped responding" in said.err, said
             assert time.monotonic() - began < 60, "it has two minutes"
         Still.frozen, Still.asked = False, 0
         expect(h.run("jobs", env={"AETHERIS_URL": url}), 0)
@@ -333,7 +333,7 @@ def what_is_no_server_of_ours_is_called_so():
         url = f"http://127.0.0.1:{foreign.server_address[1]}"
         for Foreign.answer in ((404, "text/html", b"<h1>no</h1>"), (404, "application/json", b"{}"), (200, "text/html", b"<p>hello")):
             said = expect(h.run("jobs", env={"AETHERIS_URL": url}), 7)
-            assert f"what answers at {url} is no aetheris server ({Foreign.answer[0]})" in said.err, said
+            assert f"the server at {url} is not an aetheris server ({Foreign.answer[0]})" in said.err, said
         Foreign.answer = (404, "text/html", b"<h1>no</h1>")
         assert "[unavailable]" in expect(h.run("cancel", "a", env={"AETHERIS_URL": url}), 7).err, "it was not done"
         Foreign.answer = (502, "text/html", b"<h1>bad gateway</h1>")
@@ -354,18 +354,19 @@ def a_path_says_which_methods_it_takes_and_where_all_paths_are():
             return answer, answer.read()
 
         for method, path, allow in (("DELETE", "/api/jobs", "GET, HEAD, POST"), ("OPTIONS", "/api/prune", "POST"),
-                                    ("POST", "/metrics", "GET, HEAD"), ("HEAD", "/api/prune", "POST")):
+                                    ("POST", "/metrics", "GET, HEAD"), ("HEAD", "/api/prune", "POST"),
+                                    ("POST", "/", "GET, HEAD")):
             answer, _ = ask(method, path)
             assert (answer.status, answer.headers["Allow"]) == (405, allow), (method, path, answer.headers)
         s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a"})
-        for path in ("/api/health", "/api/jobs/a", "/api/jobs/a/events", "/openapi.json", "/api/jobs/nobody"):
+        for path in ("/", "/api/health", "/api/jobs/a", "/api/jobs/a/events", "/openapi.json", "/api/jobs/nobody"):
             shown, body = ask("GET", path)
             head, nothing = ask("HEAD", path, {"Accept": "text/event-stream"} if "events" in path else {})
             assert (head.status, nothing) == (shown.status, b""), path
             for name in ("Content-Type", "Content-Length", "Cache-Control"):
                 assert head.headers[name] == shown.headers[name], (path, name)
-        status, said = s.get("/")
-        assert status == 404 and "no route /;" in said["detail"] and "/openapi.json" in said["detail"], said
+        status, said = s.get("/nowhere")
+        assert status == 404 and "no route /nowhere;" in said["detail"] and "/openapi.json" in said["detail"], said
 
 
 @test
@@ -402,7 +403,7 @@ def doctor_sees_a_job_that_stands_still_beside_a_server():
     with home() as h:
         expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--detach"), 0)
         s = Server(h, "--workers", "0")
-        assert expect(h.run("doctor"), 0).out == "", "it has only just been made"
+        assert expect(h.run("doctor"), 0).out.endswith("\nok\n"), "it has only just been made"
         expect(s.stop(), 0)
         with sqlite3.connect(h.store) as store:
             store.execute("UPDATE heads SET updated_at = updated_at - 600000000")
@@ -763,8 +764,8 @@ def silent_clients_cost_nobody_a_job_or_a_place():
                 assert (status, job["status"]) == (201, "completed"), (soft, hard, job)
                 assert job["result"] == str(soft), "a program is not given what we took for ourselves"
             said = expect(s.stop(), 0)
-            assert "silent ones were closed" in said.err, said
-            assert len(said.err.splitlines()) < 10, said
+            assert "idle connections were closed" in said.err, said
+            assert len([line for line in said.err.splitlines() if " job " not in line]) < 10, said
 
 
 COSTLY = """
@@ -920,13 +921,361 @@ def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
         text.post("/api/jobs?wait=30s", {"agent": "echo", "id": "d"})
         said = expect(text.stop(), 0)
         assert "info job d completed" in said.err and "info job d created" in said.err, said.err
-        quiet = Server(h, "agents.yaml")
+        quiet = Server(h, "agents.yaml", "--quiet")
         quiet.post("/api/jobs?wait=30s", {"agent": "echo", "id": "e"})
         said = expect(quiet.stop(), 0).err
         if os.geteuid() == 0:
             warning, _, said = said.partition("\n")
             assert "running as root" in warning, warning
         assert said.startswith("stopping; "), said
+
+
+APPROVED = """
+aetheris: 1
+tools: { stamp: { native: echo, effect: at_most_once, approval: required }, lost: { native: doubt, effect: at_most_once } }
+agents:
+  a: { plan: [ { id: s, tool: stamp, args: { n: 77002 } } ] }
+  d: { plan: [ { id: l, tool: lost, args: { message: lost } } ] }
+"""
+
+
+@test
+def a_job_that_starts_waits_parks_or_ends_is_a_line_on_stderr():
+    with home() as h:
+        (h.path / "w.yaml").write_text(APPROVED)
+        s = Server(h, "w.yaml", "agents.yaml")
+        for agent, job in (("echo", "e"), ("fails", "f"), ("a", "w"), ("asks", "s"), ("sleeps", "t")):
+            s.post("/api/jobs?wait=30s", {"agent": agent, "id": job, "input": {"n": 77003}})
+        until(lambda: s.status("w") == "waiting" and s.status("s") == "waiting")
+        s.post("/api/jobs/s/pause", {})
+        until(lambda: s.status("s") == "parked")
+        asked = s.get("/api/approvals?job=w")[1]["approvals"][0]["id"]
+        expect(h.run("approve", asked), 0)
+        until(lambda: s.status("w") == "completed")
+        until(lambda: s.status("t") == "completed")
+        s.post("/api/jobs?wait=30s", {"agent": "d", "id": "d"})
+        said = expect(s.stop(), 0).err
+        lines = [line.split(" ", 1)[1] for line in said.splitlines() if " job " in line]
+        for line in ("job e started: agent echo", "job e completed", "job f failed (no_money) at node f",
+                     "job w started: agent a",
+                     f"job w waiting for approval of a call at node s; run: aetheris approve {asked}",
+                     "job w resumed: agent a", "job w completed",
+                     "job s waiting for a signal at node w; run: aetheris job s",
+                     "job s parked (paused): until resumed; run: aetheris resume s",
+                     "job t waiting for a timer at node t", "job t completed"):
+            assert line in lines, (line, said)
+        doubt = [line for line in lines if line.startswith("job d parked")]
+        assert len(doubt) == 1 and "; run: aetheris resolve d " in doubt[0], said
+        assert "77002" not in said and "77003" not in said and "account is empty" not in said, said
+        s = Server(h, "w.yaml", "--log", "json")
+        s.post("/api/jobs?wait=30s", {"agent": "a", "id": "w2"})
+        lines = [json.loads(line) for line in expect(s.stop(), 0).err.splitlines()]
+        one = [line for line in lines if line["event"] == "job_waiting" and line["job"] == "w2"][0]
+        assert one["node"] == "s" and one["question"] == "approval", one
+        assert one["answer"].startswith("aetheris approve w2."), one
+        assert [line["agent"] for line in lines if line["event"] == "job_running"] == ["a"], lines
+
+
+def watched(agent, word, more=""):
+    return f"""
+aetheris: 1
+tools: {{ say_{agent}: {{ command: [echo, "{word}"], effect: read }} }}
+agents: {{ {agent}: {{ plan: [ {{ id: t, wait: {{ type: signal, key: go }} }}, {{ id: s, tool: say_{agent}, args: {{}}, needs: [t] }} ],
+  output: "${{ .steps.s }}" }} }}
+{more}"""
+
+
+class Lines:
+    """What a server prints on stderr, read as it comes."""
+
+    def __init__(self, process):
+        self.lines = []
+        self.thread = threading.Thread(target=self.read, args=(process.stderr,), daemon=True)
+        self.thread.start()
+
+    def read(self, stream):
+        for line in stream:
+            self.lines.append(line.rstrip("\n"))
+
+    def has(self, text):
+        return any(text in line for line in self.lines)
+
+
+@test
+def watch_reloads_a_file_that_is_sound_and_keeps_the_last_one_while_it_is_broken():
+    with home() as h:
+        (h.path / "a.yaml").write_text(watched("one", "old"))
+        (h.path / "b.yaml").write_text(watched("two", "old"))
+        expect(h.run("serve", "--watch", "--listen", "127.0.0.1:0"), 2)
+        s = Server(h, "--watch", "a.yaml", "b.yaml")
+        seen = Lines(s.process)
+
+        def result(agent, job):
+            s.post("/api/jobs", {"agent": agent, "id": job})
+            until(lambda: s.status(job) == "waiting")
+            return finish(job)
+
+        def finish(job):
+            s.post(f"/api/jobs/{job}/signal", {"correlation_key": "go", "payload": 1})
+            until(lambda: s.status(job) in ("completed", "failed"))
+            return s.get(f"/api/jobs/{job}")[1]["result"]
+
+        def version(agent):
+            return s.get(f"/api/agents/{agent}")[1]["version"]
+
+        s.post("/api/jobs", {"agent": "one", "id": "before"})
+        until(lambda: s.status("before") == "waiting")
+        assert version("one") == 1
+        # A broken edit: its faults are printed, and the server serves on.
+        (h.path / "a.yaml").write_text(watched("one", "new", "toolz: {}\n"))
+        until(lambda: seen.has("error: a.yaml not reloaded; the last valid version stays in use"))
+        line = (h.path / "a.yaml").read_text().splitlines().index("toolz: {}") + 1
+        assert seen.has(f"a.yaml:{line}:1: toolz: unknown key `toolz`"), seen.lines
+        assert version("one") == 1
+        assert result("one", "broken") == "old"
+        # A sound edit: new jobs take it, jobs that run keep theirs.
+        (h.path / "a.yaml").write_text(watched("one", "new"))
+        until(lambda: seen.has("reloaded a.yaml: agent one version 1 → 2"))
+        assert result("one", "after") == "new" and finish("before") == "old"
+        # An editor that replaces the file; the other file.
+        (h.path / ".b.tmp").write_text(watched("two", "new"))
+        os.rename(h.path / ".b.tmp", h.path / "b.yaml")
+        until(lambda: seen.has("reloaded b.yaml: agent two version 1 → 2"))
+        assert result("two", "renamed") == "new" and version("one") == 2
+        # Nothing of an agent has changed.
+        (h.path / "b.yaml").write_text(watched("two", "new", "# a remark\n"))
+        until(lambda: seen.has("reloaded b.yaml: no agent changed"))
+        # Missing for a moment, and back as it was: no change.
+        before = len([line for line in seen.lines if "reload" in line])
+        (h.path / "a.yaml").rename(h.path / "away")
+        time.sleep(0.8)
+        (h.path / "away").rename(h.path / "a.yaml")
+        # A new agent.
+        (h.path / "b.yaml").write_text(watched("two", "new", "").replace(
+            "agents: {", "agents: { three: { plan: [ { id: s, tool: say_two, args: {} } ] }, "))
+        until(lambda: seen.has("reloaded b.yaml: agent three version 1"))
+        assert len([line for line in seen.lines if "reload" in line]) == before + 1, seen.lines
+        # One file is edited while the other one cannot be read: that is reported once, and then made up for.
+        (h.path / "a.yaml").rename(h.path / "away")
+        (h.path / "b.yaml").write_text(watched("two", "newest"))
+        until(lambda: seen.has("cannot read a.yaml"))
+        time.sleep(6)
+        (h.path / "away").rename(h.path / "a.yaml")
+        until(lambda: seen.has("reloaded b.yaml: agent three version 1 → 2, agent two version 2 → 3"))
+        assert len([line for line in seen.lines if line.startswith("cannot read a.yaml")]) == 1, seen.lines
+        expect(s.h.run("verify", "before", env=s.env), 0)
+        s.stop()
+
+
+@test
+def watch_logs_a_reload_as_json_and_without_it_a_change_is_not_noticed():
+    with home() as h:
+        (h.path / "a.yaml").write_text(watched("one", "old"))
+        s = Server(h, "--watch", "a.yaml", "--log", "json")
+        seen = Lines(s.process)
+        (h.path / "a.yaml").write_text("aetheris: 1\nagents: 7\n")
+        until(lambda: seen.has("reload_failed"))
+        (h.path / "a.yaml").write_text(watched("one", "new"))
+        until(lambda: seen.has('"event":"reloaded"'))
+        s.stop()
+        lines = {line["event"]: line for line in map(json.loads, seen.lines)}
+        assert lines["reload_failed"]["faults"][0]["path"] == "agents", lines
+        assert lines["reload_failed"]["files"] == ["a.yaml"] and lines["reload_failed"]["level"] == "error", lines
+        assert lines["reloaded"]["agents"] == [{"from": 1, "name": "one", "to": 2}], lines
+        s = Server(h, "--watch", "a.yaml", "--log", "text")
+        seen = Lines(s.process)
+        (h.path / "a.yaml").write_text("aetheris: 1\nagents: 7\ntoolz: 1\n")
+        until(lambda: seen.has("not reloaded"))
+        line = [line for line in seen.lines if "not reloaded" in line][0]
+        assert " error a.yaml:2:9: agents: " in line and "; a.yaml:3:1: toolz: " in line, seen.lines
+        s.stop()
+        (h.path / "a.yaml").write_text(watched("one", "new"))
+        s = Server(h, "a.yaml")
+        (h.path / "a.yaml").write_text(watched("one", "newer"))
+        said = expect(h.run("run", "a.yaml", "one", "--detach"), 5)
+        assert "restart it" in said.err and "serve --watch" in said.err, said
+        assert "reload" not in expect(s.stop(), 0).err
+
+
+class Counted(Scripted):
+    """The downstream: it counts what it gets, by path and job, and takes its time."""
+    lock = threading.Lock()
+    got = {}
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        with self.lock:
+            self.got.setdefault((body["job"], body["node"]), []).append(self.path)
+        time.sleep(0.2)
+        answer = json.dumps({"path": self.path}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+
+COUNTED = """
+aetheris: 1
+tools:
+  post: { http: { method: POST, url: "URL/VERSION", body: "${ .args }" }, effect: at_most_once, result: body }
+agents:
+  twice:
+    plan:
+      - { id: a, tool: post, args: { job: "${ .input.job }", node: a } }
+      - { id: b, tool: post, args: { job: "${ .input.job }", node: b }, needs: [a] }
+    output: { a: "${ .steps.a.path }", b: "${ .steps.b.path }", is: VERSION }
+"""
+
+
+@test
+def watch_loses_no_call_and_sends_none_twice():
+    with home() as h, http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counted) as world:
+        threading.Thread(target=world.serve_forever, daemon=True).start()
+        Counted.got.clear()
+        text = COUNTED.replace("URL", f"http://127.0.0.1:{world.server_port}")
+        (h.path / "a.yaml").write_text(text.replace("VERSION", "v1"))
+        s = Server(h, "--watch", "a.yaml")
+        seen = Lines(s.process)
+        jobs, over = [], threading.Event()
+
+        def ask_for_jobs():
+            while not over.is_set():
+                job = f"j{len(jobs)}"
+                assert s.post("/api/jobs", {"agent": "twice", "id": job, "input": {"job": job}})[0] == 201, job
+                jobs.append(job)
+                time.sleep(0.02)
+
+        client = threading.Thread(target=ask_for_jobs)
+        client.start()
+        for number in range(2, 8):
+            # Every second time it is broken first.
+            if number % 2:
+                (h.path / "a.yaml").write_text(text.replace("VERSION", f"v{number}").replace("plan:", "plans:"))
+                faults = len([line for line in seen.lines if "not reloaded" in line])
+                until(lambda: len([line for line in seen.lines if "not reloaded" in line]) > faults)
+            (h.path / "a.yaml").write_text(text.replace("VERSION", f"v{number}"))
+            until(lambda: seen.has(f"agent twice version {number - 1} → {number}"))
+            before = len(jobs)
+            until(lambda: len(jobs) > before + 3)
+        over.set()
+        client.join()
+        until(lambda: all(s.status(job) in ("completed", "failed", "parked") for job in jobs))
+        versions = set()
+        for job in jobs:
+            body = s.get(f"/api/jobs/{job}")[1]
+            assert body["status"] == "completed", body
+            version = body["result"]["is"]
+            assert body["result"] == {"a": f"/{version}", "b": f"/{version}", "is": version}, body
+            assert version == f"v{body['agent_version']}", body
+            for node in ("a", "b"):
+                assert Counted.got[(job, node)] == [f"/{version}"], (job, node, Counted.got[(job, node)])
+            versions.add(version)
+        assert versions == {f"v{number}" for number in range(1, 8)}, versions
+        assert len(Counted.got) == 2 * len(jobs), "nothing else was sent"
+        expect(h.run("verify", jobs[0], env=s.env), 0)
+        expect(s.stop(), 0)
+        world.shutdown()
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@test
+def watch_starts_a_changed_mcp_server_again_for_new_calls_only():
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shared", "mcp_server.py")
+    with home() as h:
+        def file(era):
+            command = [sys.executable, "-B", program, "--journal", str(h.path / "journal"), "--era", era]
+            go = {"id": "w", "wait": {"type": "signal", "key": "go"}}
+            agents = {"hangs": {"plan": [{"id": "c", "tool": "s.hang", "args": {}}]},
+                      "says": {"plan": [{"id": "c", "tool": "s.echo", "args": {"text": "now"}}]},
+                      "later": {"plan": [go, {"id": "c", "tool": "s.echo", "args": {"text": "later"}, "needs": ["w"]}]}}
+            return json.dumps({"aetheris": 1, "tools": {"s": {"mcp": {"command": command}}}, "agents": agents})
+
+        def calls(text):
+            lines = (h.path / "journal").read_text().splitlines() if (h.path / "journal").exists() else []
+            return [one for one in map(json.loads, lines) if one["tool"] == text or one["args"].get("text") == text]
+
+        (h.path / "a.yaml").write_text(file("legacy"))
+        expect(h.run("check", "a.yaml"), 0)
+        s = Server(h, "--watch", "a.yaml")
+        seen = Lines(s.process)
+        s.post("/api/jobs", {"agent": "later", "id": "waits"})
+        s.post("/api/jobs", {"agent": "hangs", "id": "open"})
+        until(lambda: len(calls("hang")) == 1 and s.status("waits") == "waiting")
+        old = calls("hang")[0]["pid"]
+        (h.path / "a.yaml").write_text(file("modern"))
+        until(lambda: seen.has("reloaded a.yaml"))
+        s.post("/api/jobs", {"agent": "says", "id": "new"})
+        until(lambda: s.status("new") == "completed")
+        new = calls("now")[0]["pid"]
+        assert new != old
+        time.sleep(3)
+        assert is_alive(old) and s.status("open") == "running", "its call is open"
+        (h.path / "go").touch()
+        until(lambda: s.status("open") == "completed")
+        assert len(calls("hang")) == 1
+        until(lambda: not is_alive(old))
+        # An older job has the server as it was.
+        s.post("/api/jobs/waits/signal", {"correlation_key": "go", "payload": 1})
+        until(lambda: s.status("waits") in ("completed", "failed", "parked"))
+        assert s.status("waits") == "completed", s.get("/api/jobs/waits")
+        assert len(calls("later")) == 1 and calls("later")[0]["pid"] not in (old, new)
+        until(lambda: not is_alive(calls("later")[0]["pid"]))
+        assert is_alive(new)
+        expect(s.stop(), 0)
+        assert not is_alive(new)
+
+
+@test
+def watch_prints_the_warnings_of_a_file_again():
+    with home() as h:
+        (h.path / "a.yaml").write_text(watched("one", "old"))
+        (h.path / "p.yaml").write_text("aetheris: 1\npolicies: [ { tools: [nothing_of_it], action: deny } ]\n")
+        s = Server(h, "--watch", "a.yaml", "--policies", "p.yaml")
+        seen = Lines(s.process)
+        until(lambda: seen.has("nothing_of_it"))
+        (h.path / "a.yaml").write_text(watched("one", "new"))
+        until(lambda: len([line for line in seen.lines if "nothing_of_it" in line]) == 2)
+        warnings = [line for line in seen.lines if "nothing_of_it" in line]
+        assert warnings[0].startswith("warning: p.yaml:") and warnings[0] == warnings[1], warnings
+        # An edit of the policies file alone.
+        (h.path / "p.yaml").write_text("aetheris: 1\npolicies: [ { tools: [say_one], action: require_approval } ]\n")
+        until(lambda: seen.has("reloaded p.yaml: agent one version 2 → 3"))
+        assert len([line for line in seen.lines if "nothing_of_it" in line]) == 2
+        expect(s.stop(), 0)
+
+
+@test
+def the_first_page_names_the_document_and_the_health():
+    with serving() as s:
+        status, page = s.get("/")
+        assert status == 200 and page["openapi"] == "/openapi.json" and page["health"] == "/api/health", page
+        assert s.get(page["openapi"])[0] == 200
+        status, wrong = s.ask("DELETE", "/api/health")
+        assert (status, wrong["code"]) == (405, "unsupported"), wrong
+        assert wrong["detail"] == "method not allowed; allowed: GET, HEAD", wrong
+        status, wrong = s.get("/api/jobs/nobody")
+        assert status == 404 and wrong["act"] == "GET /api/jobs", wrong
+
+
+@test
+def a_reader_of_stderr_that_stops_does_not_stop_the_jobs():
+    with home() as h:
+        s = Server(h, "agents.yaml")  # nothing reads its stderr
+        for _ in range(6):
+            made = [s.post("/api/jobs", {"agent": "echo"})[1]["id"] for _ in range(100)]
+            until(lambda: all(s.status(job) == "completed" for job in made[-5:]))
+            time.sleep(1)
+        said = expect(s.stop(), 0).err
+        assert "completed" in said and len(said) < 200_000, len(said)
 
 
 @test

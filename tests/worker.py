@@ -541,7 +541,7 @@ def an_outage_of_the_store_is_logged_when_it_begins_and_when_it_is_over():
 
 
 @test
-def doctor_is_silent_when_all_is_well():
+def doctor_names_what_a_server_lacks_and_ends_with_ok():
     with shared() as (h, env):
         make(h, env, "brief", "a")
         database = env["AETHERIS_STORE"].rsplit("/", 1)[1]
@@ -560,7 +560,10 @@ def doctor_is_silent_when_all_is_well():
         try:
             until(lambda: codes() == [])
             said = expect(h.run("doctor", env=env), 0)
-            assert said.out == said.err == "", said
+            lines = said.out.splitlines()
+            assert lines[-1] == "ok" and all(line.startswith("ok       ") for line in lines[:-1]), said
+            assert [line.split()[1] for line in lines[:-1]] == \
+                ["environment", "clock", "sandbox", "server", "rollback", "store", "rows", "jobs"] and said.err == "", said
             settings("ALTER SYSTEM SET full_page_writes = off", "ALTER SYSTEM SET autovacuum = off")
             until(lambda: codes() == ["full_page_writes", "autovacuum"])
         finally:

@@ -122,7 +122,7 @@ class ShopTest(unittest.TestCase):
         self.assertEqual(self.table()[0], 0)
         self.shop.call("POST", "/mail", {"to": "ada"}, key="m1")
         code, rows = self.table()
-        self.assertEqual((code, rows[0]["verdict"], rows[0]["effects"]), (1, "REPEATED", 2))
+        self.assertEqual((code, rows[0]["result"], rows[0]["effects"]), (1, "REPEATED", 2))
 
     def test_a_letter_that_only_arrived_twice_is_repeated_too(self):
         for _ in range(2):
@@ -136,7 +136,7 @@ class ShopTest(unittest.TestCase):
         self.assertEqual(self.shop.call("POST", "/mail", {}, key="m1")[0], 429)
         self.assertEqual(self.shop.call("POST", "/mail", {}, key="m1")[0], 201)
         code, rows = self.table()
-        self.assertEqual((code, rows[0]["verdict"], rows[0]["refused"]), (0, "once", 1))
+        self.assertEqual((code, rows[0]["result"], rows[0]["refused"]), (0, "once", 1))
 
     def test_a_key_can_be_asked_for(self):
         self.assertEqual(self.shop.call("GET", "/charges?key=k%3A1"), (200, {"charge": None}))
@@ -231,7 +231,7 @@ class ShopTest(unittest.TestCase):
         self.shop.call("GET", "/orders/1")
         done = subprocess.run([sys.executable, HERE / "table.py", self.journal],
                               capture_output=True, text=True, check=False)
-        self.assertIn("1 effects asked for, 1 took place, 0 repeated; 1 reads", done.stdout)
+        self.assertIn("effects: 1 requested, 1 applied, 0 duplicated; reads: 1", done.stdout)
         self.assertIn("once", done.stdout)
         self.assertEqual(subprocess.run([sys.executable, HERE / "table.py", "/nowhere"], check=False,
                                         stderr=subprocess.DEVNULL).returncode, 2)

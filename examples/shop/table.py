@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Was anything done twice? The answer from the shop's own journal.
+"""Did any effect happen twice? The answer from the shop's own journal.
 
     python3 table.py shop.journal [--json] [--wide]
 
 One line for each effect (a route and the key it was asked under): how many requests arrived, how
-many of them the shop turned away, how often it took effect, and the verdict.
+many of them the shop rejected, how often it took effect, and the result.
 
-    once        it took effect, once
-    none        it did not take effect (turned away, cut off, or still under way)
+    once        it took effect once
+    none        it did not take effect (rejected, cut off, or still in progress)
     REPEATED    an idempotent key took effect more than once, or a request that must never be sent
-                twice (at_most_once) arrived again after one that was not turned away
+                twice (at_most_once) arrived again after one that was not rejected
 
 Exit code: 0 nothing was repeated, 1 something was, 2 the journal cannot be read. Reads are
-counted, never judged: reading twice harms nobody.
+counted only: a repeated read has no effect. Keys are shown by the part that differs (--wide: whole).
 """
 
 import argparse
 import json
+import os
 import sys
 
 
@@ -27,7 +28,7 @@ def read(path):
 
 
 def table(journal):
-    """[{route, policy, key, arrived, refused, effects, verdict}] in the order of arrival."""
+    """[{route, policy, key, arrived, refused, effects, result}] in the order of arrival."""
     rows = {}
     for entry in journal:
         if entry.get("policy") not in ("idempotent", "at_most_once"):
@@ -42,34 +43,40 @@ def table(journal):
     for row in rows.values():
         sent_twice = row["policy"] == "at_most_once" and row["arrived"] - row["refused"] > 1
         if row["effects"] > 1 or sent_twice:
-            row["verdict"] = "REPEATED"
+            row["result"] = "REPEATED"
         else:
-            row["verdict"] = "once" if row["effects"] else "none"
+            row["result"] = "once" if row["effects"] else "none"
     return list(rows.values())
 
 
-def shorten(text, width):
-    """The middle goes: a key begins with its job and ends with its attempt."""
-    if len(text) <= width:
-        return text
-    front = (width - 1) // 2
-    return text[:front] + "…" + text[len(text) - (width - 1 - front):]
+def shorten(keys, width):
+    """Keys by the part that differs: what all of them begin with is cut to its end, then the middle of a long one."""
+    begin = os.path.commonprefix(keys) if len(set(keys)) > 1 else ""
+    begin = begin[:begin.rfind(":") + 1]  # whole parts
+    short = []
+    for key in keys:
+        text = "…" + key[len(begin):] if begin else key
+        if len(text) > width:
+            front = (width - 1) // 2
+            text = text[:front] + "…" + text[len(text) - (width - 1 - front):]
+        short.append(text)
+    return short
 
 
 def show(rows, reads, wide):
-    head = ("effect", "key", "arrived", "refused", "took effect", "verdict")
-    lines = [(row["route"] + ("" if row["policy"] == "idempotent" else " (at most once)"),
-              row["key"] if wide else shorten(row["key"], 40),
-              str(row["arrived"]), str(row["refused"]), str(row["effects"]), row["verdict"])
-             for row in rows]
+    head = ("effect", "key", "arrived", "refused", "took effect", "result")
+    keys = [row["key"] for row in rows]
+    lines = [(row["route"] + ("" if row["policy"] == "idempotent" else " (at most once)"), key,
+              str(row["arrived"]), str(row["refused"]), str(row["effects"]), row["result"])
+             for row, key in zip(rows, keys if wide else shorten(keys, 40))]
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
     for line in [head, *lines]:
         cells = [cell.rjust(width) if 2 <= i <= 4 else cell.ljust(width)
                  for i, (cell, width) in enumerate(zip(line, widths))]
         print("  ".join(cells).rstrip())
-    repeated = sum(row["verdict"] == "REPEATED" for row in rows)
-    print(f"\n{len(rows)} effects asked for, {sum(row['effects'] for row in rows)} took place, "
-          f"{repeated} repeated; {reads} reads")
+    applied = sum(row["effects"] > 0 for row in rows)
+    duplicated = sum(row["result"] == "REPEATED" for row in rows)
+    print(f"\neffects: {len(rows)} requested, {applied} applied, {duplicated} duplicated; reads: {reads}")
 
 
 def main():
@@ -86,7 +93,7 @@ def main():
         print(f"table.py: {options.journal} cannot be read as a journal: {error}", file=sys.stderr)
         return 2
     reads = sum(entry.get("policy") == "read" for entry in journal)
-    ok = all(row["verdict"] != "REPEATED" for row in rows)
+    ok = all(row["result"] != "REPEATED" for row in rows)
     if options.json:
         print(json.dumps({"ok": ok, "effects": rows, "reads": reads}))
     else:

@@ -318,7 +318,7 @@ AE_TEST("agents/a .json file is held to the rules of JSON") {
         "{\"a\": 01}", "{\"a\": 9007199254740993}", "", "{\"a\": \"\\ud800\"}", "[", "// x\n{}"}) {
     const auto loaded = load_text(text, "a.json");
     EXPECT_EQ(loaded.faults.size(), 1u) << text;
-    EXPECT_TRUE(faults_as_text(loaded.faults).find("not JSON as we take it") != std::string::npos)
+    EXPECT_TRUE(faults_as_text(loaded.faults).find("invalid JSON: ") != std::string::npos)
         << faults_as_text(loaded.faults);
   }
   EXPECT_EQ(

@@ -1,6 +1,7 @@
 // Agents: those of our file, and those that are registered. What stands of the latter stands in the audit log
 // (store/registry.h); which of them can be run here depends on the tools of our file.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "api/asked.h"
@@ -63,33 +64,40 @@ Result<Api::Offer*> Api::offer_of(std::string_view name) {
   return &offer;
 }
 
-// The file's agents, and over them the newest registered versions.
-void Api::note_agents() {
-  std::map<std::string, Offer, std::less<>> offers;
-  if (options_.agents) {
-    for (const auto& [name, agent] : options_.agents->agents) {
-      // Borrowed: the file outlives us.
-      const std::shared_ptr<const agents::Agent> ours(std::shared_ptr<void>(), &agent);
+// The file's agents, and over them the newest registered versions. Of one that is as it was `before`, its offer.
+Api::Offers Api::offers_of(const Source& source, bool registered, const Offers& before) const {
+  Offers offers;
+  if (source.agents) {
+    for (const auto& [name, agent] : source.agents->agents) {
+      // The first file is borrowed and outlives us.
+      const std::shared_ptr<const agents::Agent> ours(source.owner, &agent);
       offers[name] = {.agent = ours, .refused = {}, .version = 0, .plan = nullptr};
     }
   }
-  if (registers_) {
-    for (const auto& [name, versions] : registry_.registry().agents()) {
-      const store::AgentVersion& newest = versions.back();
-      Offer& offer = offers[name];
-      const auto before = offers_.find(name);
-      if (before != offers_.end() && before->second.version == newest.version) {
-        offer = before->second;
-        continue;
-      }
-      offer.version = newest.version;
-      if (offer.agent && offer.agent->definition == newest.definition) continue;
-      auto agent = std::make_shared<agents::Agent>();
-      const auto faults = options_.read_agent(name, canonical(newest.definition), *agent);
-      offer.agent = faults.empty() ? std::move(agent) : nullptr;
-      if (!faults.empty()) offer.refused = first_of(faults);
+  if (!registered) return offers;
+  for (const auto& [name, versions] : registry_.registry().agents()) {
+    const store::AgentVersion& newest = versions.back();
+    Offer& offer = offers[name];
+    const auto known = before.find(name);
+    const bool kept = known != before.end() &&
+                      (known->second.version == newest.version || renewing_.contains(name));
+    if (kept) {
+      offer = known->second;
+      continue;
     }
+    offer.version = newest.version;
+    if (offer.agent && offer.agent->definition == newest.definition) continue;
+    auto agent = std::make_shared<agents::Agent>();
+    const auto faults = source.read_agent(name, canonical(newest.definition), *agent);
+    offer.agent = faults.empty() ? std::move(agent) : nullptr;
+    if (!faults.empty()) offer.refused = first_of(faults);
   }
+  return offers;
+}
+
+void Api::note_agents() { offer(offers_of(source(), registers_, offers_)); }
+
+void Api::offer(Offers offers) {
   offers_ = std::move(offers);
   if (!registers_ || !options_.runs) return;
   std::vector<std::string> names;
@@ -130,35 +138,97 @@ void Api::keep_registry(async::Done<Status> done) {
                                  done = std::move(done)](Status read) mutable {
     if (!read) return done(std::move(read));
     if (!alive.lock()) return;
-    auto fresh = std::make_shared<std::vector<store::AgentVersion>>();
-    // At a start the file counts; then what is registered, under the rules that the tools have now.
-    for (int pass = 0; pass < 2; ++pass) {
-      if (pass == 1) {
-        registers_ = true;
-        note_agents();
-      }
-      for (auto& [name, offer] : offers_) {
-        const bool in_file = options_.agents->agents.contains(name);
-        if (!offer.agent || in_file != (pass == 0)) continue;
-        if (auto compiled = compile(offer); !compiled) return done(std::move(compiled));
-        const std::string plan_hash = to_hex(offer.plan->hash);
-        const store::AgentVersion* const newest = registry_.registry().newest(name);
-        const bool same = newest != nullptr && newest->plan_hash == plan_hash &&
-                          newest->definition == offer.agent->definition;
-        if (same) continue;
-        fresh->push_back({.name = name,
-                          .version = 0,
-                          .plan_hash = plan_hash,
-                          .definition = offer.agent->definition,
-                          .registered_at = store_.now(),
-                          .by = std::string(kServe)});
-      }
-    }
+    // At a start the file counts.
+    auto found = unregistered(source(), [](const std::string&) { return true; });
+    if (!found) return done(std::unexpected(std::move(found).error()));
+    registers_ = true;
+    offer(offers_of(source(), true, {}));
+    auto fresh = std::make_shared<std::vector<store::AgentVersion>>(*std::move(found));
     registry_.on_change([this] { note_agents(); });
     if (!store_.owned()) look_for_agents();
     std::ranges::reverse(*fresh);
     register_next(std::move(fresh), std::move(done));
   });
+}
+
+Result<std::vector<store::AgentVersion>> Api::unregistered(
+    const Source& source, const std::function<bool(const std::string&)>& ours) const {
+  std::vector<store::AgentVersion> fresh;
+  for (const bool registered : {false, true}) {
+    for (auto& [name, offer] : offers_of(source, registered, {})) {
+      const bool of_file = source.agents->agents.contains(name) && ours(name);
+      if (!offer.agent || of_file == registered) continue;
+      AE_TRY(compile(offer));
+      const std::string plan_hash = to_hex(offer.plan->hash);
+      const store::AgentVersion* const newest = registry_.registry().newest(name);
+      const bool same = newest != nullptr && newest->plan_hash == plan_hash &&
+                        newest->definition == offer.agent->definition;
+      if (same) continue;
+      fresh.push_back({.name = name,
+                       .version = 0,
+                       .plan_hash = plan_hash,
+                       .definition = offer.agent->definition,
+                       .registered_at = store_.now(),
+                       .by = std::string(kServe)});
+    }
+  }
+  return fresh;
+}
+
+// ---------------------------------------------------------------- reloading
+
+// Agents of the file that are not those of the file before, or that a reload before this one did not finish.
+std::set<std::string> Api::changed_agents(const agents::AgentsFile& file) const {
+  std::set<std::string> changed;
+  for (const auto& [name, agent] : file.agents) {
+    const auto before = options_.agents->agents.find(name);
+    const bool same = before != options_.agents->agents.end() &&
+                      before->second.definition == agent.definition &&
+                      before->second.task_graph == agent.task_graph;
+    if (!same || renewing_.contains(name)) changed.insert(name);
+  }
+  return changed;
+}
+
+void Api::reload(Edited edited, async::Done<Result<std::vector<AgentChange>>> done) {
+  AE_CHECK(registers_, "agents are not registered here");
+  registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_), edited = std::move(edited),
+                                 done = std::move(done)](Status read) mutable {
+    if (!read) return done(std::unexpected(read.error()));
+    if (!alive.lock()) return;
+    const Source source{edited.file.get(), edited.file, edited.read_agent};
+    const std::set<std::string> changed = changed_agents(*edited.file);
+    auto fresh =
+        unregistered(source, [&](const std::string& name) { return changed.contains(name); });
+    if (!fresh) return done(std::unexpected(std::move(fresh).error()));
+    // Until all are registered, jobs are made of the versions that were offered before.
+    for (const store::AgentVersion& one : *fresh) {
+      const store::AgentVersion* const newest = registry_.registry().newest(one.name);
+      renewing_.emplace(one.name, newest == nullptr ? 0 : newest->version);
+    }
+    std::ranges::reverse(*fresh);
+    auto versions = std::make_shared<std::vector<store::AgentVersion>>(*std::move(fresh));
+    register_next(std::move(versions), [this, alive, edited = std::move(edited),
+                                        done = std::move(done)](Status written) mutable {
+      if (!written) return done(std::unexpected(written.error()));
+      if (alive.lock()) done(take(std::move(edited)));
+    });
+  });
+}
+
+std::vector<Api::AgentChange> Api::take(Edited edited) {
+  edited.begin();
+  const auto old = std::exchange(file_, std::move(edited.file));
+  options_.agents = file_.get();
+  options_.read_agent = std::move(edited.read_agent);
+  std::vector<AgentChange> changes;
+  for (const auto& [name, from] : std::exchange(renewing_, {})) {
+    const store::AgentVersion* const newest = registry_.registry().newest(name);
+    const std::uint64_t to = newest == nullptr ? 0 : newest->version;
+    if (to != from) changes.push_back({name, from, to});
+  }
+  offer(offers_of(source(), true, {}));
+  return changes;
 }
 
 void Api::follow_registry(async::Done<Status> done) {
@@ -241,6 +311,7 @@ void Api::put_agent(Ask ask) {
                   [this, alive, ask, answer](Result<void> written) {
                     if (!written) return ask->refuse(written.error());
                     if (!alive.lock()) return;
+                    renewing_.erase(ask->id);
                     registry_.within(Duration(0), [ask, answer](Status seen) {
                       if (!seen) return ask->refuse(seen.error());
                       answer(201);

@@ -46,6 +46,7 @@ struct Api::Route {
 };
 
 const Api::Route Api::kRoutes[] = {
+    {"GET", {}, Access::open, &Api::index},
     {"GET", {"api", "health"}, Access::open, &Api::health},
     {"GET", {"api", "ready"}, Access::open, &Api::ready},
     {"GET", {"metrics"}, Access::look, &Api::metrics},
@@ -61,6 +62,7 @@ const Api::Route Api::kRoutes[] = {
     {"GET", {"api", "jobs", "{id}"}, Access::look, &Api::job},
     {"GET", {"api", "jobs", "{id}", "events"}, Access::look, &Api::events},
     {"GET", {"api", "jobs", "{id}", "trace"}, Access::look, &Api::trace},
+    {"GET", {"api", "jobs", "{id}", "transcript"}, Access::look, &Api::transcript},
     {"GET", {"api", "jobs", "{id}", "replay"}, Access::look, &Api::replay},
     {"GET", {"api", "jobs", "{id}", "verify"}, Access::look, &Api::verify},
     {"POST", {"api", "jobs", "{id}", "signal"}, Access::answer, &Api::signal},
@@ -91,6 +93,7 @@ std::vector<Api::RouteShape> Api::routes() {
   for (const Route& route : kRoutes) {
     std::string path;
     for (const std::string& segment : route.path) path += "/" + segment;
+    if (path.empty()) path = "/";
     all.push_back({std::string(route.method), std::move(path), route.access});
   }
   return all;
@@ -181,9 +184,7 @@ std::expected<const Api::Route*, ApiResponse> Api::route_of(std::string_view met
     return refuse(missing, http_status(missing.code));
   }
   if (allow.empty()) return refuse(no_route(path), 404);
-  return refuse({Code::unsupported, std::string(method) + " does not go with " + target(path, {}) +
-                                        ", which takes " + allow},
-                405, allow);
+  return refuse({Code::unsupported, "method not allowed; allowed: " + allow}, 405, allow);
 }
 
 std::optional<ApiResponse> Api::refuse_unread(std::string_view method, const Path& path,

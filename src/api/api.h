@@ -10,6 +10,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -95,7 +96,8 @@ struct ApiOptions {
   std::string store;  // for health
   // What a call of a tool of our file would send (tools::Tool::preview); empty = nobody knows here.
   std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
-                              const Value& arguments, std::string_view blind)>
+                              const Value& arguments, std::string_view blind,
+                              std::string_view version)>
       preview = {};
   async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
   std::function<void(const std::string&)> warn{};  // about what stands in the store; may be empty
@@ -124,6 +126,22 @@ class Api {
   // From now on agents are those of the registry, where those of our file are registered first; the newest version of each
   // is what jobs are made of. Fails with unavailable, unknown_outcome.
   void keep_registry(async::Done<Status> done);
+  // The file was edited: agents of it that differ from those of the file before are registered. When all are, `begin` is
+  // called, and from then on jobs are made of the new versions; whatever fails before that leaves the versions in use that
+  // were. Gives what was registered, by name. REQUIRES: keep_registry; one reload at a time. Fails with plan_invalid,
+  // unavailable, unknown_outcome.
+  using ReadAgent = std::function<std::vector<agents::Fault>(
+      std::string_view name, std::string_view json, agents::Agent&)>;
+  struct Edited {
+    std::shared_ptr<const agents::AgentsFile> file;
+    ReadAgent read_agent;
+    async::Task begin;  // the tools of the file are there after it
+  };
+  struct AgentChange {
+    std::string name;
+    std::uint64_t from = 0, to = 0;  // versions; from 0: it is new
+  };
+  void reload(Edited edited, async::Done<Result<std::vector<AgentChange>>> done);
   // The same without registering anything: of a process that only runs what others have registered.
   void follow_registry(async::Done<Status> done);
   // Somebody was sent away for asking too much: counted.
@@ -162,6 +180,7 @@ class Api {
   std::expected<const Route*, ApiResponse> route_of(std::string_view method, const Path& path,
                                                     Role role) const;
 
+  void index(Ask ask);
   void health(Ask ask);
   void ready(Ask ask);
   void metrics(Ask ask);
@@ -193,6 +212,7 @@ class Api {
   void show_job(Ask ask);
   void events(Ask ask);
   void trace(Ask ask);
+  void transcript(Ask ask);
   void replay(Ask ask);
   void verify(Ask ask);
   void signal(Ask ask);
@@ -230,16 +250,32 @@ class Api {
     std::uint64_t version = 0;                 // 0 = it is not registered
     std::shared_ptr<const engine::Plan> plan;  // once somebody asked
   };
+  using Offers = std::map<std::string, Offer, std::less<>>;  // by name
+  // Agents of a file, and how those are read that are registered.
+  struct Source {
+    const agents::AgentsFile* agents;
+    std::shared_ptr<const agents::AgentsFile> owner;  // nullptr: borrowed
+    ReadAgent read_agent;
+  };
+  Source source() const { return {options_.agents, file_, options_.read_agent}; }
   // Fails with not_found, needs_version (it cannot be run here), plan_invalid.
   Result<Offer*> offer_of(std::string_view name);
   // nullptr: there is none here.
   const agents::Agent* find_agent(std::string_view name) const;
   Error no_agent(std::string_view name) const;
-  Status compile(Offer& offer);
+  static Status compile(Offer& offer);
   Value agent_json(const std::string& name, const Offer& offer);
   // Goes on when the registry is as it was a moment ago, or cannot be read.
   void with_agents(async::Task then);
   void note_agents();
+  Offers offers_of(const Source& source, bool registered, const Offers& before) const;
+  void offer(Offers offers);
+  // What is to be registered: first the agents of the file that are `ours`, then what is registered otherwise, under the
+  // rules that these tools have. Fails with plan_invalid.
+  Result<std::vector<store::AgentVersion>> unregistered(
+      const Source& source, const std::function<bool(const std::string&)>& ours) const;
+  std::set<std::string> changed_agents(const agents::AgentsFile& file) const;
+  std::vector<AgentChange> take(Edited edited);
   void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
                      async::Done<Status> done);
   void look_for_agents();
@@ -274,8 +310,11 @@ class Api {
   async::SteadyClock& steady_;
   store::Store& store_;
   runtime::Runtime& runtime_;
-  const ApiOptions options_;
-  std::map<std::string, Offer, std::less<>> offers_;  // by name
+  ApiOptions options_;  // its agents and their reader change with a reload
+  Offers offers_;
+  std::shared_ptr<const agents::AgentsFile> file_;  // ours, once it was reloaded; else borrowed
+  // Agents of a reload that has not finished, with their versions before it.
+  std::map<std::string, std::uint64_t, std::less<>> renewing_;
   bool registers_ = false;
   std::optional<async::TimerId> look_timer_;
   std::list<std::shared_ptr<Waiting>> waiting_;

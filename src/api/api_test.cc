@@ -108,6 +108,27 @@ class Here final : runtime::RuntimeObserver {
     const Status kept = loop.await<Status>([&](auto done) { api->keep_registry(std::move(done)); });
     AE_CHECK(kept.has_value(), "the registry is kept");
   }
+  // As `serve --watch` does when the file is `edited`. Its tools count from `begins` on.
+  Result<std::vector<Api::AgentChange>> reload(const std::string& edited) {
+    auto loaded = std::make_shared<agents::AgentsFile>();
+    const auto source = [edited] {
+      return agents::Source{.name = "agents.yaml",
+                            .text = edited,
+                            .env = [](std::string_view) { return std::nullopt; },
+                            .native = [](std::string_view) { return true; },
+                            .usable = {}};
+    };
+    const auto faults = agents::load(source(), *loaded);
+    AE_CHECK(faults.empty(), agents::faults_text(faults));
+    Api::Edited now{.file = loaded,
+                    .read_agent =
+                        [source](std::string_view name, std::string_view json, agents::Agent& out) {
+                          return agents::load_agent(source(), name, json, out);
+                        },
+                    .begin = [this] { ++begins; }};
+    return loop.await<Result<std::vector<Api::AgentChange>>>(
+        [&](auto done) { api->reload(std::move(now), std::move(done)); });
+  }
   ApiResponse put(const std::string& agent, std::string_view body) {
     ApiRequest request;
     request.method = "PUT";
@@ -150,6 +171,7 @@ class Here final : runtime::RuntimeObserver {
 
   static store::Fault nobody(const store::Call&) { return store::Fault::none; }
 
+  int begins = 0;
   std::string text{kAgents};  // of the agents file, as `serve` reads it again
   testing::TestLoop loop;
   testing::TestSteady steady{loop};
@@ -302,6 +324,123 @@ AE_TEST("registry/what another process registers is claimed here") {
   EXPECT_EQ(std::ranges::count(here.runtime->options().agents, "theirs"), 1);
   const std::string job = here.make(R"({"agent": "theirs"})");
   EXPECT_EQ(here.status(job), "completed");
+}
+
+std::string with(std::string text, std::string_view before, std::string_view after) {
+  const std::size_t at = text.find(before);
+  AE_CHECK(at != text.npos, before);
+  return text.replace(at, before.size(), after);
+}
+
+std::string words(const Result<std::vector<Api::AgentChange>>& changes) {
+  if (!changes) return std::string(code_name(changes.error().code));
+  std::string text;
+  for (const Api::AgentChange& one : *changes) {
+    text += one.name + " " + std::to_string(one.from) + "-" + std::to_string(one.to) + " ";
+  }
+  return text;
+}
+
+// Two agents that were changed and a new one.
+std::string edited_agents() {
+  std::string text = with(std::string(kAgents), "${ .steps.say.said }", "${ .steps.say }");
+  text = with(text, "key: \"go\" } }\n    output: \"${ .steps.w }\"", "key: \"gone\" } }");
+  return text + "  later: { plan: [ { id: d, tool: echo, args: { x: 1 } } ] }\n";
+}
+
+AE_TEST("reload/agents that were edited are registered, and jobs are made of them") {
+  Here here;
+  here.serve();
+  ASSERT_EQ(here.put("theirs", R"({"plan": [{"id": "e", "tool": "echo"}]})").status, 201);
+  const std::string before = here.make(R"({"agent": "asks"})");
+  EXPECT_EQ(words(here.reload(std::string(kAgents))), "") << "nothing was edited";
+  EXPECT_EQ(words(here.reload(edited_agents())), "asks 1-2 echo 1-2 later 0-1 ");
+  EXPECT_EQ(here.begins, 2);
+  const std::string job = here.make(R"({"agent": "echo", "input": {"n": 7}})");
+  EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["result"]), R"({"said":{"n":7}})");
+  EXPECT_EQ(here.get({"api", "jobs", job}).body["agent_version"], Value(2));
+  EXPECT_EQ(here.status(here.make(R"({"agent": "later"})")), "completed");
+  EXPECT_EQ(here.status(here.make(R"({"agent": "theirs"})")), "completed");
+  // A job that runs keeps its plan.
+  EXPECT_EQ(
+      here.post({"api", "jobs", before, "signal"}, R"({"correlation_key": "go", "payload": 1})")
+          .status,
+      200);
+  here.loop.run_ready();
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(before), "completed");
+  EXPECT_EQ(here.get({"api", "jobs", before}).body["agent_version"], Value(1));
+}
+
+AE_TEST(
+    "reload/a tool that is gone refuses the agents that need it, and one that is back has them") {
+  Here here;
+  here.serve();
+  ASSERT_EQ(here.put("theirs", R"({"plan": [{"id": "d", "tool": "doubt"}]})").status, 201);
+  std::string without(kAgents);
+  const std::size_t at = without.find("  doubt:");
+  without.erase(at, without.find('\n', at) + 1 - at);
+  without = with(without, "doubts: { plan: [ { id: d, tool: doubt } ]",
+                 "doubts: { plan: [ { id: d, tool: strict } ]");
+  EXPECT_EQ(words(here.reload(without)), "doubts 1-2 ");
+  expect_problem(here.post({"api", "jobs"}, R"({"agent": "theirs"})"), 409, "needs_version");
+  EXPECT_EQ(words(here.reload(std::string(kAgents))), "doubts 2-3 ");
+  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent": "theirs"})").status, 201);
+}
+
+AE_TEST(
+    "reload/whatever the store fails with, the versions before stay in use, and the next one ends "
+    "it") {
+  for (const store::Fault fault : {store::Fault::fail_before, store::Fault::fail_after}) {
+    for (const store::Method method : {store::Method::record, store::Method::audit_log}) {
+      int failed = 0;
+      for (int nth = 1; nth == 1 || failed == nth - 1; ++nth) {
+        int left = 0;  // calls of the method until it fails; 0 = it does not
+        Here here(true, [&](const store::Call& call) {
+          return call.method == method && left > 0 && --left == 0 ? fault : store::Fault::none;
+        });
+        here.serve();
+        SCOPED_TRACE(std::string(to_text(method)) + " " + std::string(to_text(fault)) + " " +
+                     std::to_string(nth));
+        left = nth;
+        const auto first = here.reload(edited_agents());
+        if (left > 0) break;  // it has no more calls
+        ++failed;
+        left = 0;
+        ASSERT_FALSE(first.has_value());
+        EXPECT_TRUE(first.error().code == Code::unavailable ||
+                    first.error().code == Code::unknown_outcome);
+        EXPECT_EQ(here.begins, 0);
+        // Another agent is registered meanwhile, and reads the registry again.
+        ASSERT_EQ(here.put("theirs", R"({"plan": [{"id": "e", "tool": "echo"}]})").status, 201);
+        const std::string job = here.make(R"({"agent": "echo", "input": {"n": 7}})");
+        EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["result"]), R"({"n":7})");
+        EXPECT_EQ(here.get({"api", "jobs", job}).body["agent_version"], Value(1));
+        EXPECT_EQ(words(here.reload(edited_agents())), "asks 1-2 echo 1-2 later 0-1 ");
+        EXPECT_EQ(here.begins, 1);
+        const std::string after = here.make(R"({"agent": "echo", "input": {"n": 7}})");
+        EXPECT_EQ(here.get({"api", "jobs", after}).body["agent_version"], Value(2));
+        EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), here.file.agents.size() + 4);
+      }
+      EXPECT_GE(failed, method == store::Method::record ? 3 : 1);
+    }
+  }
+}
+
+AE_TEST(
+    "reload/an edit that is taken back after half of it was registered is taken back there, too") {
+  bool fails = false;
+  int records = 0;
+  Here here(true, [&](const store::Call& call) {
+    const bool now = fails && call.method == store::Method::record && ++records == 2;
+    return now ? store::Fault::fail_before : store::Fault::none;
+  });
+  here.serve();
+  fails = true;
+  EXPECT_EQ(words(here.reload(edited_agents())), "unavailable");
+  EXPECT_EQ(words(here.reload(std::string(kAgents))), "asks 1-3 ");
+  EXPECT_EQ(here.get({"api", "agents", "asks"}).body["source"].text("output"), "${ .steps.w }");
+  EXPECT_EQ(here.get({"api", "agents", "later"}).status, 404);
 }
 
 AE_TEST("service/a message begins a job of the agent") {
@@ -841,8 +980,10 @@ AE_TEST("api/what cannot be created is refused before anything is written") {
 AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   Here here;
   expect_problem(here.get({"api", "nowhere"}), 404, "not_found");
-  expect_problem(here.get({}), 404, "not_found");
-  for (const char* what : {"", "events", "trace", "replay", "verify"}) {
+  const ApiResponse index = here.get({});
+  EXPECT_EQ(index.status, 200);
+  EXPECT_EQ(index.body.text("openapi"), "/openapi.json");
+  for (const char* what : {"", "events", "trace", "transcript", "replay", "verify"}) {
     Path path{"api", "jobs", "nobody"};
     if (*what) path.emplace_back(what);
     expect_problem(here.get(path), 404, "not_found");
@@ -987,6 +1128,50 @@ AE_TEST("api/who follows a job hears of each commit at once") {
   here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
   ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
   EXPECT_EQ(heard->body["events"].items()[0].text("type"), "wait_completed");
+}
+
+AE_TEST("api/a transcript comes in pages, and its totals are those of the whole job") {
+  Here here;
+  here.make(R"({"agent":"echo","id":"j"})");
+  const Path path{"api", "jobs", "j", "transcript"};
+  const Value all = here.get(path).body;
+  ASSERT_EQ(all["entries"].size(), 4u) << canonical(all);
+  EXPECT_EQ(all["entries"].items()[1].text("kind"), "tool_call");
+  EXPECT_TRUE(all["next"].is_null());
+  EXPECT_EQ(all["ended"], Value(true));
+  const Value page = here.get(path, {{"limit", "2"}}).body;
+  EXPECT_EQ(page["entries"].size(), 2u);
+  EXPECT_EQ(page["totals"], all["totals"]);
+  const Value rest = here.get(path, {{"after", canonical(page["next"])}}).body;
+  EXPECT_EQ(canonical(rest["entries"].items()[0]), canonical(all["entries"].items()[2]));
+  expect_problem(here.get(path, {{"limit", "0"}}), 400, "input_invalid");
+  expect_problem(here.get(path, {{"after", "x"}}), 400, "input_invalid");
+  expect_problem(here.get(path, {{"type", "x"}}), 400, "input_invalid");
+}
+
+AE_TEST("api/a transcript with ?wait is answered when there is an entry") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  const Value before = here.get({"api", "jobs", id, "transcript"}).body;
+  const auto seen = std::to_string(before["entries"].items().back()["seq"].as_int());
+  std::optional<ApiResponse> heard;
+  ApiRequest request;
+  request.path = {"api", "jobs", id, "transcript"};
+  request.query = {{"after", seen}, {"wait", "60s"}};
+  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  here.loop.advance(std::chrono::seconds(10));
+  EXPECT_FALSE(heard);
+  here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
+  EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
+  request.query = {{"after", "100000"}, {"wait", "60s"}};
+  heard.reset();
+  ASSERT_TRUE(here.loop.run_until(
+      [&] { return here.get({"api", "jobs", id}).body.text("status") == "completed"; }));
+  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
+  EXPECT_EQ(heard->body["entries"].size(), 0u);
+  EXPECT_EQ(heard->body["ended"], Value(true));
 }
 
 AE_TEST("api/however many wait, each waits until its time is up") {

@@ -42,9 +42,16 @@ std::vector<Value> Api::asked_of(const engine::State& state) const {
   for (Value& one : asked) {
     Value sends;
     if (options_.preview && one.text("kind") == "call") {
+      std::string_view version;  // a job keeps its tools when the file is reloaded
+      if (state.plan) {
+        const auto tool =
+            std::ranges::find(state.plan->tools, one.text("tool"),
+                              [](const auto& policy) { return std::string_view(policy.name); });
+        if (tool != state.plan->tools.end()) version = tool->version;
+      }
       const auto made =
           options_.preview(one.text("tool"), state.job, StepId(std::string(one.text("step_id"))),
-                           one["arguments"], state.blind);
+                           one["arguments"], state.blind, version);
       sends = made ? *made : Value::object({{"error", made.error().message}});
     }
     one = one.with("sends", sends);

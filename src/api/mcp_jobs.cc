@@ -72,13 +72,13 @@ std::string person_text(const std::string& job, const Value& wait) {
   const Value& question = wait["question"];
   if (question.is_object()) {
     // In quotes: what a server asks cannot pass for a line of ours.
-    text.append(", requested by ").append(tool).append(" during its call: ");
+    text.append(", requested by the call of tool \"").append(tool).append("\": ");
     text += clipped(visible_json(canonical(question["message"])));
     if (question["url"].is_string())
       text.append(", at ").append(visible_json(canonical(question["url"])));
   } else if (!tool.empty()) {
-    text +=
-        " on the call of " + tool + " with " + clipped(visible_json(canonical(wait["arguments"])));
+    text += " on the call of tool \"" + tool + "\" with " +
+            clipped(visible_json(canonical(wait["arguments"])));
   } else {
     text += ", key " + visible_json(canonical(wait["correlation_key"]));
   }
@@ -157,7 +157,8 @@ std::string waits_text(const Value& job) {
   for (const Value& wait : items_of(job["waits"])) text += "\n" + wait_text(job, wait);
   for (const Value& doubt : items_of(job["in_doubt"])) {
     if (!is_asked(doubt)) continue;
-    text += "\n- a decision whether the call of " + std::string(doubt.text("tool")) + " happened:";
+    text += "\n- a decision whether the call of tool \"" + std::string(doubt.text("tool")) +
+            "\" happened:";
     for (const Value& command : items_of(doubt["commands"])) text += "\n  " + command.as_string();
   }
   const Value& parked = job["parked"];
@@ -176,8 +177,8 @@ std::string waits_text(const Value& job) {
   }
   for (const Value& doubt : items_of(job["in_doubt"])) {
     if (is_asked(doubt)) continue;
-    text += "\nIt does not wait for the call to " + std::string(doubt.text("tool")) +
-            ": the call was given up, and its outcome is unknown.";
+    text += "\nIt does not wait for the call of tool \"" + std::string(doubt.text("tool")) +
+            "\": the call was given up, and its outcome is unknown.";
   }
   return text;
 }

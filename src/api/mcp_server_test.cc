@@ -468,7 +468,7 @@ AE_TEST("mcp/a job that waits names a call that was given up, beside what it wai
   Here here;
   const std::string text(text_of(here.call(kLegacy, "without", "{}")));
   const std::size_t signal = text.find("\n- "),
-                    call = text.find("\nIt does not wait for the call to lost");
+                    call = text.find("\nIt does not wait for the call of tool \"lost\"");
   ASSERT_NE(call, std::string::npos) << text;
   EXPECT_LT(signal, call) << text;
   EXPECT_EQ(text.find("finds out whether"), std::string::npos) << text;

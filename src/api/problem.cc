@@ -2,6 +2,8 @@
 #include "api/problem.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 namespace ae::api {
 
@@ -74,15 +76,51 @@ int http_status(Code code) {
   return 500;
 }
 
+namespace {
+
+// What a client of the API calls where a message names a command.
+struct Counterpart {
+  std::string_view command, route;
+};
+constexpr Counterpart kCounterparts[] = {
+    {"jobs", "GET /api/jobs"},
+    {"job", "GET /api/jobs/{id}"},
+    {"events", "GET /api/jobs/{id}/events"},
+    {"trace", "GET /api/jobs/{id}/trace"},
+    {"verify", "GET /api/jobs/{id}/verify"},
+    {"approvals", "GET /api/approvals"},
+    {"approve", "POST /api/approvals/{id}"},
+    {"fork", "POST /api/jobs/{id}/fork"},
+    {"pause", "POST /api/jobs/{id}/pause"},
+    {"plan", "POST /api/jobs/{id}/plan"},
+    {"run", "POST /api/jobs"},
+    {"keys", "GET /api/keys"},
+};
+
+// "" = the message names no command that has one.
+std::string_view act_of(std::string_view message) {
+  constexpr std::string_view kProgram = "`aetheris ";
+  const std::size_t at = message.find(kProgram);
+  if (at == message.npos) return "";
+  message.remove_prefix(at + kProgram.size());
+  const std::string_view command = message.substr(0, message.find_first_of(" `"));
+  const auto found = std::ranges::find(kCounterparts, command, &Counterpart::command);
+  return found == std::end(kCounterparts) ? "" : found->route;
+}
+
+}  // namespace
+
 Value problem(const Error& error, int status) {
   const std::string code(code_name(error.code));
   std::string title = code;
   std::ranges::replace(title, '_', ' ');
-  return Value::object({{"code", code},
-                        {"detail", error.message},
-                        {"status", status == 0 ? http_status(error.code) : status},
-                        {"title", title},
-                        {"type", "urn:aetheris:error:" + code}});
+  Value body = Value::object({{"code", code},
+                              {"detail", error.message},
+                              {"status", status == 0 ? http_status(error.code) : status},
+                              {"title", title},
+                              {"type", "urn:aetheris:error:" + code}});
+  const std::string_view act = act_of(error.message);
+  return act.empty() ? body : body.with("act", std::string(act));
 }
 
 Error error_of_problem(const Value& body, int status) {

@@ -19,6 +19,14 @@ Value tool_json(const agents::ToolDefinition& tool) {
 
 }  // namespace
 
+// What there is to ask for; the same for everybody.
+void Api::index(Ask ask) {
+  ask->answer(200, Value::object({{"docs", "docs/api.md"},
+                                  {"health", "/api/health"},
+                                  {"name", "aetheris"},
+                                  {"openapi", "/openapi.json"}}));
+}
+
 void Api::health(Ask ask) {
   // Whoever shows no key learns that we are there, and nothing else.
   if (ask->request.role == Role::nobody) {

@@ -93,8 +93,8 @@ Status put_all(const std::string& folder, const std::vector<runtime::Archive::Fi
 Result<std::unique_ptr<ArchiveFolder>> ArchiveFolder::open(async::Loop& loop, std::string folder) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   if (!folder.starts_with('/')) {
-    return fail(Code::usage,
-                "\"archive\" is the whole path of a folder, not \"" + folder.substr(0, 80) + "\"");
+    return fail(Code::usage, "\"archive\" is the absolute path of a folder, not \"" +
+                                 folder.substr(0, 80) + "\"");
   }
   if (::mkdir(folder.c_str(), 0700) == 0) {
     const std::size_t slash = folder.rfind('/');

@@ -154,10 +154,10 @@ class SocketDoor final : public Door {
   }
   Error silent(const std::string& method) const {
     const std::string what = "the process at " + where() +
-                             " has stopped answering: it sent no health within " +
+                             " has stopped responding: no health response within " +
                              ae::to_text(kSilenceMax);
     if (method == "GET") return {Code::unavailable, what};
-    return {Code::unknown_outcome, what + ": look before you repeat"};
+    return {Code::unknown_outcome, what + "; check the outcome before you retry"};
   }
 
   std::size_t answer_max() const { return path_.empty() ? kServerAnswerMax : kAnswerMax; }
@@ -184,15 +184,15 @@ class SocketDoor final : public Door {
 
   Result<api::ApiResponse> answer_of(const std::string& method, const net::HttpAnswer& seen) const {
     if (!seen.sent()) {
-      return fail(Code::unavailable, "nobody answers at " + where() + ": " + seen.error);
+      return fail(Code::unavailable, "no server responds at " + where() + ": " + seen.error);
     }
     if (seen.too_large && method == "GET") {
-      return fail(Code::payload_too_large, where() + ": " + seen.error + ": ask for less of it");
+      return fail(Code::payload_too_large, where() + ": " + seen.error + ": request less of it");
     }
     if (seen.phase != net::HttpPhase::complete) {
-      return fail(Code::unknown_outcome, "who answers at " + where() +
-                                             " went away before it answered (" + seen.error +
-                                             "): look before you repeat");
+      return fail(Code::unknown_outcome, "the server at " + where() +
+                                             " closed the connection before it responded (" +
+                                             seen.error + "); check the outcome before you retry");
     }
     api::ApiResponse response{.status = seen.status, .body = {}, .location = {}};
     auto body = parse_json(seen.body, {.bytes_max = answer_max(), .depth_max = 1000});
@@ -209,10 +209,10 @@ class SocketDoor final : public Door {
   // nothing.
   Error foreign(const std::string& method, int status) const {
     const std::string who =
-        "what answers at " + where() + " is no aetheris server (" + std::to_string(status) + ")";
+        "the server at " + where() + " is not an aetheris server (" + std::to_string(status) + ")";
     if (method == "GET" || (status >= 300 && status < 500)) return {Code::unavailable, who};
     return {Code::unknown_outcome,
-            who + ", or something stands before one: look before you repeat"};
+            who + ", or a proxy is in front of one; check the outcome before you retry"};
   }
 
   std::string path_, base_, key_;
@@ -258,9 +258,8 @@ Result<std::string> key_for_server() {
     from = file;
   }
   if (!api::key_from_text(key)) {
-    return fail(Code::usage, from +
-                                 " holds no key of a server, as `aetheris keys create` prints it "
-                                 "(aek_…)");
+    return fail(Code::usage,
+                from + " holds no API key as `aetheris keys create` prints it (aek_…)");
   }
   return key;
 }
@@ -312,13 +311,14 @@ std::string owner_name(const StoreUrl& store) {
 
 Result<std::unique_ptr<Door>> Door::to_server(std::string url) {
   if (!url.starts_with("http://") && !url.starts_with("https://")) {
-    return fail(Code::usage, "AETHERIS_URL is where a server is, as http://127.0.0.1:7070, not \"" +
-                                 url.substr(0, 80) + "\"");
+    return fail(Code::usage,
+                "AETHERIS_URL is the address of a server, such as http://127.0.0.1:7070, not \"" +
+                    url.substr(0, 80) + "\"");
   }
   while (url.ends_with('/')) url.pop_back();
   if (url.find_first_of("/?#", url.find("://") + 3) != url.npos) {
     return fail(Code::usage,
-                "AETHERIS_URL is where a server is, without a path, as "
+                "AETHERIS_URL is the address of a server, without a path, such as "
                 "http://127.0.0.1:7070, not \"" +
                     url.substr(0, 80) + "\"");
   }
@@ -341,7 +341,7 @@ Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose)
     const auto there = door->ask(health);
     if (!there && there.error().code == Code::unknown_outcome) {
       return fail(Code::unavailable, "the server at " + std::string(url) +
-                                         " does not answer (its health, within " +
+                                         " does not respond (health check within " +
                                          ae::to_text(kServerWait) + "): nothing was sent");
     }
     return door;

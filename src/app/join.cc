@@ -34,10 +34,10 @@ bool same(const agents::Agent& one, const agents::Agent& other) {
 
 std::unexpected<Error> differ(const std::string& what, const std::string& first,
                               const std::string& second) {
-  return fail(Code::usage, what + " is defined twice, and not in the same way: at " + first +
-                               " and at " + second +
-                               "; one process has one of each name: rename one, or serve the files "
-                               "by two processes");
+  return fail(
+      Code::usage,
+      what + " has two different definitions: at " + first + " and at " + second +
+          "; names are unique in a process: rename one, or serve the files from two processes");
 }
 
 using Locations = std::map<std::string, Location, std::less<>>;
@@ -63,6 +63,24 @@ Status add_tools(std::map<std::string, agents::ToolDefinition, std::less<>>& int
 }
 
 }  // namespace
+
+std::vector<std::string> warnings_of(const std::vector<std::pair<std::string, LoadedAgents>>& files,
+                                     const std::string& policies) {
+  std::vector<std::string> warnings;
+  if (files.empty()) return warnings;
+  std::vector<const agents::AgentsFile*> all;
+  all.reserve(files.size());
+  for (const auto& [path, loaded] : files) all.push_back(&loaded.file);
+  for (const auto& [path, loaded] : files) {
+    const auto open = agents::open_programs(loaded.file);
+    if (!open || !agents::has_approvals(all)) continue;
+    warnings.push_back(path + ": " + open->path + ": " + open->message);
+  }
+  for (const agents::Note& idle : agents::idle_policies(files.front().second.policies, all)) {
+    warnings.push_back(policies + ": " + idle.path + ": " + idle.message);
+  }
+  return warnings;
+}
 
 Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> files) {
   LoadedAgents all;

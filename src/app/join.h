@@ -13,6 +13,10 @@
 
 namespace ae::app {
 
+// What a user who starts these files should know: programs that can get around approvals, and policies that apply to
+// nothing. `policies`: the path of the policies file; "" = none. REQUIRES: none with faults.
+std::vector<std::string> warnings_of(const std::vector<std::pair<std::string, LoadedAgents>>& files,
+                                     const std::string& policies);
 // REQUIRES: at least one, none with faults. `first` of each is its path, for messages. Fails with usage.
 Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> files);
 

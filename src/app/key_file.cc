@@ -29,8 +29,8 @@ Result<std::string> read_key_file(const std::string& path, Readers readers,
   const int error = errno;
   ::close(file);
   if (readers != Readers::anybody && open_to_others) {
-    return fail(Code::usage, "others may read the " + what + " " + path + ": run `chmod 600 " +
-                                 path + "`, or make a new one if they have");
+    return fail(Code::usage, "other users may read the " + what + " " + path + ": run `chmod 600 " +
+                                 path + "`, or create a new one if they have read it");
   }
   if (size < 0) {
     return fail(Code::usage, "cannot read the " + what + " " + path + ": " + std::strerror(error));

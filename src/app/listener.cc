@@ -17,8 +17,8 @@ namespace {
 // Of an act: saying that it was refused would be a lie.
 api::ApiResponse not_told_any_more() {
   return refusal({Code::unknown_outcome,
-                  "while this waited, the key stopped to count: what was asked for may have been "
-                  "done, and who has a key that counts can look"});
+                  "the API key became invalid while the request waited: it may have taken effect; "
+                  "check the outcome with a valid key"});
 }
 
 // A request that waits, and its one answer: what there is in the end, or that its key is gone. What MCP tells before it
@@ -77,8 +77,7 @@ class Waits : public std::enable_shared_from_this<Waits> {
   static Value no_room(const Value& id) {
     const api::ApiResponse full = refusal(
         {Code::unknown_outcome,
-         "the answer is large, and this server is sending as many of those as it takes: look "
-         "before repeating the request"});
+         "too many large responses at once; check the outcome before you retry the request"});
     return mcp::error_response({.code = full.status,
                                 .message = std::string(full.body.text("detail")),
                                 .data = full.body,
@@ -228,11 +227,9 @@ void let_in(const Place& place, net::HttpRequest request, net::Responder respond
 constexpr std::size_t kOwnConnectionsMax = 128;
 
 net::HttpResponse refused_to_tools() {
-  return net::problem(
-      403, "forbidden",
-      "this request comes from a program that a tool started, or from one that cannot be told from "
-      "it, and a tool does not steer the runtime that runs it; make a key with `aetheris keys "
-      "create`, and send it with the request");
+  return net::problem(403, "forbidden",
+                      "the client may be a program that a tool started; such programs need a key: "
+                      "create one with `aetheris keys create` and send it with the request");
 }
 
 net::HttpServer::Options server_options() {
@@ -295,11 +292,12 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
     }
     if (comes_from_elsewhere(request)) {
       return std::move(responder).answer(
-          net::problem(403, "forbidden", "pages of other sites may not ask this server"));
+          net::problem(403, "forbidden", "cross-origin request denied"));
     }
     if (!is_json(request)) {
       return std::move(responder).answer(
-          net::problem(415, "unsupported", "send JSON, as Content-Type: application/json"));
+          net::problem(415, "unsupported",
+                       "unsupported media type; send JSON with Content-Type: application/json"));
     }
     api::Knock knock{.authorization = {}, .address = address_of(request.peer)};
     if (const auto key = request.header("authorization")) knock.authorization = *key;
@@ -326,33 +324,32 @@ Result<std::uint16_t> Listener::listen_tcp() {
   const std::string& address = options_.address;
   if (!is_loopback(address)) {
     if (options_.only_here) {
+      return fail(Code::usage,
+                  address +
+                      " can be reached from other machines, but a worker serves only its own "
+                      "machine, without TLS: listen on 127.0.0.1, and forward from there");
+    }
+    if (!options_.tls && !options_.insecure_http) {
       return fail(
           Code::usage,
           address +
-              " can be reached from other machines, and a worker answers on its own alone, in "
-              "the clear: listen on 127.0.0.1, and let a program there ask it for others");
-    }
-    if (!options_.tls && !options_.insecure_http) {
-      return fail(Code::usage,
-                  address +
-                      " can be reached from other machines, and without TLS whoever "
-                      "is on the way reads the keys: give --tls-cert and --tls-key, say "
-                      "--insecure-http if something before this server encrypts, or "
-                      "listen on 127.0.0.1");
+              " can be reached from other machines: give --tls-cert and --tls-key, --insecure-http "
+              "if a proxy encrypts, or listen on 127.0.0.1 (keys need TLS)");
     }
     if (!gate_->has_live_key()) {
       return fail(Code::usage,
                   address +
-                      " can be reached from other machines, and no key is there to ask them for: "
-                      "make one with `aetheris keys create --role admin`, or listen on 127.0.0.1");
+                      " can be reached from other machines, and there is no API key: create one "
+                      "with `aetheris keys create --role admin`, or listen on 127.0.0.1");
     }
   }
   const bool bracketed = address.starts_with('[');
   auto port = server_->listen_tcp(bracketed ? address.substr(1, address.size() - 2) : address,
                                   options_.port);
   if (!port && port.error().code == Code::held) {
-    return fail(Code::unavailable,
-                port.error().message + ": end what listens there, or give another --listen");
+    return fail(
+        Code::unavailable,
+        port.error().message + ": stop the process that listens there, or give another --listen");
   }
   return port;
 }

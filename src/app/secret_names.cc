@@ -85,7 +85,7 @@ Status has_secrets(const agents::AgentsFile& file, const StoreUrl& store,
       message += (i == 1 ? " " : ", ") + missing[i].name;
     }
   }
-  return fail(missing.front().why.code, message + ". Nothing was begun");
+  return fail(missing.front().why.code, message + ". Nothing was started");
 }
 
 }  // namespace ae::app

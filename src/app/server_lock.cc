@@ -25,33 +25,26 @@ namespace {
 
 using tools::mcp::Session;
 
-// agents.yaml → agents.lock.json
-std::string lock_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  const std::size_t begin = slash == path.npos ? 0 : slash + 1;
-  const std::size_t dot = path.rfind('.');
-  return path.substr(0, dot == path.npos || dot <= begin ? path.size() : dot) + ".lock.json";
-}
-
 std::unexpected<Error> unsound(const std::string& path, const std::string& what) {
-  return fail(Code::plan_invalid, path + ": " + what +
-                                      "; put the file back as it was, or remove it and look at "
-                                      "what aetheris check FILE --accept pins");
+  return fail(
+      Code::plan_invalid,
+      path + ": " + what +
+          "; restore the file, or remove it and check what aetheris check FILE --accept pins");
 }
 
 Result<Value> sound_tools(const std::string& path, const std::string& server, const Value& tools) {
   if (!tools.is_array() || tools.size() > tools::mcp::kToolsMax) {
-    return unsound(path, "the tools of " + server + " are no list");
+    return unsound(path, "the tools of " + server + " are not a list");
   }
   std::string_view before;
   for (const Value& tool : tools.items()) {
     const std::string_view name = tool.text("name");
     if (!tools::mcp::is_offered(name) || name <= before || !tool["inputSchema"].is_object()) {
-      return unsound(path, "a tool of " + server + " is none, or stands at the wrong place");
+      return unsound(path, "a tool of " + server + " is invalid, or not in order");
     }
     if (tool.text("digest") != tools::mcp::digest_of(tool)) {
       return unsound(path, "the digest of " + server + "." + std::string(name) +
-                               " is not that of what stands there");
+                               " does not match its definition");
     }
     before = name;
   }
@@ -111,9 +104,16 @@ std::string difference(const Value& before, const Value& now) {
 
 }  // namespace
 
+std::string lock_path_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::size_t begin = slash == path.npos ? 0 : slash + 1;
+  const std::size_t dot = path.rfind('.');
+  return path.substr(0, dot == path.npos || dot <= begin ? path.size() : dot) + ".lock.json";
+}
+
 Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   ServerLock lock;
-  lock.path_ = lock_of(agents_path);
+  lock.path_ = lock_path_of(agents_path);
   errno = 0;
   std::ifstream file(lock.path_, std::ios::binary);
   if (!file) {
@@ -143,9 +143,13 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
                                    const std::string& folder, AskServers asking) {
   const auto known = servers_.find(server);
   if (known != servers_.end() && asking == AskServers::if_new) return known->second;
+  if (asking == AskServers::never) {
+    if (known != servers_.end()) return known->second;
+    return fail(Code::unavailable, "its tools are not pinned yet: run `aetheris check FILE`");
+  }
   auto listed = ask(connection, folder);
   if (!listed) {
-    return std::unexpected(std::move(listed).error().in("the server was asked for its tools"));
+    return std::unexpected(std::move(listed).error().in("listing the tools of the server"));
   }
   std::vector<Value> tools;
   for (auto& [name, tool] : listed->tools) tools.push_back(std::move(tool));
@@ -189,8 +193,8 @@ Status ServerLock::write() {
     const std::string why = std::strerror(errno);
     ::unlink(other.c_str());
     return fail(Code::unavailable, "cannot write " + path_ + ": " + why +
-                                       "; make it elsewhere with aetheris check FILE --accept, and "
-                                       "put it beside the agents file");
+                                       "; create it elsewhere with aetheris check FILE --accept, "
+                                       "and put it next to the agents file");
   };
   const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return failed();

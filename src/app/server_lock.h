@@ -20,6 +20,9 @@ namespace ae::app {
 
 constexpr std::size_t kLockMax = 64u << 20;  // bytes of the file
 
+// agents.yaml → agents.lock.json
+std::string lock_path_of(const std::string& agents_path);
+
 class ServerLock {
  public:
   // No file is an empty one. Fails with plan_invalid (it says what to do), usage (it cannot be read).

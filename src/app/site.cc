@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -84,13 +85,10 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
       AE_ASSIGN(toolbox_,
                 Toolbox::make(
                     loop_, steady_, *options_.agents, {options_.agents_folder, options_.folders},
-                    secrets_file_of(options_.store), closed_to_tools(), options_.descriptors,
+                    secrets_file_of(options_.store), closed_to_tools(*options_.agents),
+                    options_.descriptors,
                     [this](const JobId& job, const std::string& what) { on_warning(job, what); }));
-      for (const std::string& name : toolbox_->short_secrets()) {
-        on_warning({}, "the secret " + name + " has fewer than " +
-                           std::to_string(tools::kSecretHiddenMin) +
-                           " bytes: it is not taken out of what tools answer; use a longer one");
-      }
+      warn_of_short_secrets();
     }
     runtime::World world{.loop = loop_,
                          .steady = steady_,
@@ -111,32 +109,48 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     runtime_.emplace(world, options_.runtime, self);
     api_.emplace(
         loop_, steady_, *measured_, *runtime_,
-        api::ApiOptions{.agents = options_.agents,
-                        .runs = options_.mode == SiteOptions::Mode::run,
-                        .hears = options_.mode != SiteOptions::Mode::read,
-                        .read_agent = options_.read_agent,
-                        .measured = &*measured_,
-                        .archive = [this](const std::string& folder)
-                            -> Result<std::shared_ptr<runtime::Archive>> {
-                          AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
-                          return std::shared_ptr<runtime::Archive>(std::move(opened));
-                        },
-                        .looks_only = options_.looks_only,
-                        .refused = options_.refused,
-                        .version = std::string(kVersion),
-                        .store = store_name(),
-                        .preview =
-                            [this](std::string_view tool, const JobId& job, const StepId& step,
-                                   const Value& arguments, std::string_view blind) {
-                              return preview(tool, job, step, arguments, blind);
-                            },
-                        .chance = &chance_,
-                        .warn = [this](const std::string& what) { on_warning({}, what); }});
+        api::ApiOptions{
+            .agents = options_.agents,
+            .runs = options_.mode == SiteOptions::Mode::run,
+            .hears = options_.mode != SiteOptions::Mode::read,
+            .read_agent = options_.read_agent,
+            .measured = &*measured_,
+            .archive =
+                [this](const std::string& folder) -> Result<std::shared_ptr<runtime::Archive>> {
+              AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
+              return std::shared_ptr<runtime::Archive>(std::move(opened));
+            },
+            .looks_only = options_.looks_only,
+            .refused = options_.refused,
+            .version = std::string(kVersion),
+            .store = store_name(),
+            .preview =
+                [this](std::string_view tool, const JobId& job, const StepId& step,
+                       const Value& arguments, std::string_view blind, std::string_view version) {
+                  return preview(tool, job, step, arguments, blind, version);
+                },
+            .chance = &chance_,
+            .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
   }
 
+  void warn_of_short_secrets() {
+    for (const std::string& name : toolbox_->short_secrets()) {
+      on_warning({}, "the secret " + name + " has fewer than " +
+                         std::to_string(tools::kSecretHiddenMin) +
+                         " bytes: it is not removed from tool results; use a longer one");
+    }
+  }
+
+  void warn_of_secrets(const agents::AgentsFile& file) {
+    if (!toolbox_) return;
+    for (const MissingSecret& one : missing_secrets(file, options_.store)) {
+      on_warning({}, one.tool + " cannot be called: " + one.why.message);
+    }
+  }
+
   // The default folder is ours alone; of another one, the files of the store. And all files of keys and secrets.
-  std::vector<std::string> closed_to_tools() const {
+  std::vector<std::string> closed_to_tools(const agents::AgentsFile& agents) const {
     std::vector<std::string> closed{store::sqlite::full_path(kMemoryFolder)};
     const auto close = [&closed](const std::string& file) {
       const std::string path = store::sqlite::full_path(file);
@@ -153,7 +167,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                                        : options_.signing_key);
     close(options_.tls_key);
     close(environment("AETHERIS_API_KEY_FILE"));
-    for (const auto* offered : {&options_.agents->tools, &options_.agents->models}) {
+    for (const auto* offered : {&agents.tools, &agents.models}) {
       for (const auto& [name, tool] : *offered) {
         for (const std::string& secret : secret_names_of(tool)) {
           close(environment((secret + "_FILE").c_str()));
@@ -165,8 +179,8 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
 
   // The key that depends on who will make the call is not known yet.
   Result<Value> preview(std::string_view tool, const JobId& job, const StepId& step,
-                        const Value& arguments, std::string_view blind) {
-    auto* entry = toolbox_ ? toolbox_->performers().find(tool) : nullptr;
+                        const Value& arguments, std::string_view blind, std::string_view version) {
+    auto* entry = toolbox_ ? toolbox_->performers().find(tool, version) : nullptr;
     if (entry == nullptr) return Value();
     tools::Call call;
     call.job = job;
@@ -225,11 +239,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     if (options_.read_agent && !options_.looks_only) {
       AE_TRY(keep_agents());
     }
-    if (toolbox_) {
-      for (const MissingSecret& one : missing_secrets(*options_.agents, options_.store)) {
-        on_warning({}, one.tool + " cannot be called: " + one.why.message);
-      }
-    }
+    if (options_.agents) warn_of_secrets(*options_.agents);
     options.warn = [this](const std::string& what) { on_warning({}, what); };
     served_.emplace(loop_, steady_, *store_, *api_, sayings_, std::move(options));
     return served_->listen_tcp();
@@ -239,6 +249,41 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   }
   Status follow_agents() override {
     return until<Status>([&](auto done) { api_->follow_registry(std::move(done)); });
+  }
+  void reload(std::shared_ptr<const LoadedAgents> loaded,
+              async::Done<Result<std::vector<api::Api::AgentChange>>> done) override {
+    const auto refuse = [&](Error why) {
+      loop_.post([done = std::move(done), why = std::move(why)]() mutable {
+        done(std::unexpected(std::move(why)));
+      });
+    };
+    async::Task begin = [] {};
+    if (toolbox_) {
+      // The sandboxes that run know what is closed to them.
+      const auto closed = closed_to_tools(*options_.agents);
+      for (const std::string& path : closed_to_tools(loaded->file)) {
+        if (std::ranges::find(closed, path) != closed.end()) continue;
+        return refuse({Code::unsupported,
+                       "a tool uses a new secret from a file; restart the server to use it"});
+      }
+      auto renewed = toolbox_->renew(loaded->file, {loaded->folder, loaded->folders});
+      if (!renewed) return refuse(renewed.error());
+      begin = *std::move(renewed);
+    }
+    api_->reload({.file = std::shared_ptr<const agents::AgentsFile>(loaded, &loaded->file),
+                  .read_agent =
+                      [loaded](std::string_view name, std::string_view json, agents::Agent& out) {
+                        return read_agent(*loaded, name, json, out);
+                      },
+                  .begin = std::move(begin)},
+                 [this, loaded, done = std::move(done)](
+                     Result<std::vector<api::Api::AgentChange>> changes) mutable {
+                   if (changes) {
+                     warn_of_secrets(loaded->file);
+                     if (toolbox_) warn_of_short_secrets();
+                   }
+                   done(std::move(changes));
+                 });
   }
   bool keys_all_ended() override { return served_->keys_all_ended(); }
   void stop_serving(Duration grace, std::function<void()> done) override {
@@ -454,7 +499,7 @@ agents::Source source_of(const LoadedAgents& loaded) {
           .server_tools = [&loaded](std::string_view server, const Value&) -> Result<Value> {
             const auto found = loaded.server_tools.find(server);
             if (found != loaded.server_tools.end()) return found->second;
-            return fail(Code::unavailable, "its tools were not asked for when this file was read");
+            return fail(Code::unavailable, "its tools were not listed when this file was read");
           },
           .policies = &loaded.policies};
 }

@@ -60,6 +60,8 @@ struct SiteOptions {
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
 };
 
+struct LoadedAgents;
+
 class Site {
  public:
   // Fails with store_locked (names the pid), not_found (read: there is no store), needs_version, unavailable,
@@ -80,6 +82,11 @@ class Site {
   virtual Result<std::uint16_t> serve(ServeOptions options) = 0;
   // Registers our agents; from now on those of the store are offered, as `serve` does it. REQUIRES: read_agent.
   virtual Status keep_agents() = 0;
+  // The agents file was edited: its tools and agents are those of new jobs from here on; jobs that run keep theirs. What
+  // was registered is the answer. REQUIRES: keep_agents; `loaded` has no faults. Fails with plan_invalid, unsupported (a
+  // restart is needed), unavailable, unknown_outcome; then jobs are made as before.
+  virtual void reload(std::shared_ptr<const LoadedAgents> loaded,
+                      async::Done<Result<std::vector<api::Api::AgentChange>>> done) = 0;
   // From now on agents that are registered in the store are run, too. REQUIRES: read_agent, and jobs are run.
   virtual Status follow_agents() = 0;
   // Are there keys, and none of them lets anybody in? REQUIRES: serve.
@@ -131,7 +138,8 @@ struct LoadedAgents {
 };
 // Which MCP servers are asked for their tools (server_lock.h): those that are not pinned, to pin them; all, to show what has
 // changed; all, to pin it too.
-enum class AskServers { if_new, to_look, to_accept };
+// `never`: one that is not pinned is a fault.
+enum class AskServers { if_new, to_look, to_accept, never };
 
 struct AgentsFileWish {
   AskServers servers = AskServers::if_new;

@@ -60,7 +60,7 @@ struct Stdio::Impl : std::enable_shared_from_this<Impl> {
     }
     if (open_requests >= kStdioOpenMax && !id.is_null()) {
       return say(mcp::error_response(
-          {.code = 429, .message = "64 requests are under way; let one end", .id = id}));
+          {.code = 429, .message = "64 requests are running; wait until one ends", .id = id}));
     }
     const std::string name = id.is_null() ? std::string() : canonical(id);
     const auto left = std::make_shared<bool>(false);

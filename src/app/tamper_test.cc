@@ -258,7 +258,7 @@ std::size_t every_stored_byte(const char* job, store::Loaded& loaded) {
   }
   for (std::string* text : {&loaded.row.status, &loaded.row.agent, &loaded.row.idempotency_key,
                             &loaded.row.labels[0].first, &loaded.row.labels[0].second}) {
-    bytes += every_byte(job, loaded, *text, "row", "the job's row says");
+    bytes += every_byte(job, loaded, *text, "row", "the job's row has");
   }
   if (loaded.signed_head) {
     bytes += every_byte(job, loaded, *loaded.signed_head, "signed head", "head");

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -45,25 +46,37 @@ class Drivers final : public Toolbox {
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
     if (!tool.policy.makes_call()) return {};  // the engine gives its value
-    AE_ASSIGN(auto made, make(tool, folder));
-    std::unique_ptr<tools::Verifier> verifier;
-    if (!tool.verify.is_null()) {
-      auto looks = tools::make_verifier(tool.verify, {.loop = loop_,
-                                                      .client = client_,
-                                                      .secrets = secrets_,
-                                                      .reader = reader_,
-                                                      .folder = folder,
-                                                      .closed = processes_.closed()});
-      if (!looks) return std::unexpected(std::move(looks).error().in("verify"));
-      verifier = *std::move(looks);
-    }
-    performers_.add(tool.name, {std::move(made), tool.policy.version, std::move(verifier)});
-    for (std::string& name : secret_names_of(tool)) {
-      // Known from the beginning, so that it is taken out of what other tools answer before its own was called.
-      std::ignore = secrets_.get(name);
-      secret_names_.insert(std::move(name));
-    }
+    AE_ASSIGN(auto entry, entry_of(tool, folder));
+    keep(tool, folder, std::move(entry), false);
     return {};
+  }
+
+  ~Drivers() override { loop_.forget(rest_timer_); }
+
+  Result<async::Task> renew(const agents::AgentsFile& file, const ToolFolders& folders) override {
+    std::vector<Fresh> fresh;
+    std::set<std::string> used;  // servers
+    for (const auto* offered : {&file.tools, &file.models}) {
+      for (const auto& [name, tool] : *offered) {
+        const std::string& folder = folders.of(name);
+        if (!tool.policy.makes_call()) continue;
+        if (tool.kind == "mcp") used.insert(server_key(tool.definition, folder));
+        if (is_known(tool, folder)) continue;
+        if (performers_.all(name).size() >= kVersionsMax) {
+          return fail(Code::unsupported, "tool " + name + " was changed " +
+                                             std::to_string(kVersionsMax) +
+                                             " times; restart the server to change it again");
+        }
+        auto entry = entry_of(tool, folder);
+        if (!entry) return std::unexpected(std::move(entry).error().in("tool " + name));
+        fresh.push_back({tool, folder, *std::move(entry)});
+      }
+    }
+    return [this, fresh = std::move(fresh), used = std::move(used)]() mutable {
+      for (Fresh& one : fresh) keep(one.tool, one.folder, std::move(one.entry), true);
+      used_servers_ = std::move(used);
+      rest_later();
+    };
   }
   runtime::Performers& performers() override { return performers_; }
 
@@ -78,6 +91,79 @@ class Drivers final : public Toolbox {
   }
 
  private:
+  static constexpr Duration kRestEvery = std::chrono::seconds(2);
+
+  struct Known {
+    agents::ToolDefinition tool;
+    std::string folder;
+  };
+  struct Fresh {
+    agents::ToolDefinition tool;
+    std::string folder;
+    runtime::Performers::Entry entry;
+  };
+
+  static std::string server_key(const Value& definition, const std::string& folder) {
+    return canonical(Value::array({Value(folder), definition["server"], definition["connection"]}));
+  }
+
+  // Servers that only older versions of tools use are reached for a call, and left when none is open.
+  void rest_later() {
+    if (std::exchange(rests_, true)) return;
+    rest_timer_ = loop_.after(kRestEvery, [this] {
+      rests_ = false;
+      bool old = false;
+      for (const auto& [key, server] : servers_) {
+        if (used_servers_.contains(key)) continue;
+        old = true;
+        server->rest();
+      }
+      if (old) rest_later();
+    });
+  }
+
+  bool is_known(const agents::ToolDefinition& tool, const std::string& folder) const {
+    const auto known = known_.find(tool.name);
+    return known != known_.end() && known->second.folder == folder &&
+           known->second.tool.kind == tool.kind &&
+           known->second.tool.definition == tool.definition &&
+           known->second.tool.verify == tool.verify &&
+           known->second.tool.policy.version == tool.policy.version &&
+           known->second.tool.policy.effect == tool.policy.effect;
+  }
+
+  Result<runtime::Performers::Entry> entry_of(const agents::ToolDefinition& tool,
+                                              const std::string& folder) {
+    AE_ASSIGN(auto made, make(tool, folder));
+    std::unique_ptr<tools::Verifier> verifier;
+    if (!tool.verify.is_null()) {
+      auto looks = tools::make_verifier(tool.verify, {.loop = loop_,
+                                                      .client = client_,
+                                                      .secrets = secrets_,
+                                                      .reader = reader_,
+                                                      .folder = folder,
+                                                      .closed = processes_.closed()});
+      if (!looks) return std::unexpected(std::move(looks).error().in("verify"));
+      verifier = *std::move(looks);
+    }
+    return runtime::Performers::Entry{std::move(made), tool.policy.version, std::move(verifier)};
+  }
+
+  void keep(const agents::ToolDefinition& tool, const std::string& folder,
+            runtime::Performers::Entry entry, bool renews) {
+    if (renews) {
+      performers_.renew(tool.name, std::move(entry));
+    } else {
+      performers_.add(tool.name, std::move(entry));
+    }
+    known_.insert_or_assign(tool.name, Known{tool, folder});
+    for (std::string& name : secret_names_of(tool)) {
+      // Known from the beginning, so that it is taken out of what other tools answer before its own was called.
+      std::ignore = secrets_.get(name);
+      secret_names_.insert(std::move(name));
+    }
+  }
+
   Result<std::unique_ptr<tools::Tool>> make(const agents::ToolDefinition& tool,
                                             const std::string& folder) {
     if (tool.kind == "http") {
@@ -111,8 +197,7 @@ class Drivers final : public Toolbox {
   Result<std::unique_ptr<tools::Tool>> make_of_server(const Value& definition,
                                                       const std::string& folder) {
     const Value& connection = definition["connection"];
-    std::shared_ptr<tools::mcp::Server>& server =
-        servers_[canonical(Value::array({Value(folder), definition["server"], connection}))];
+    std::shared_ptr<tools::mcp::Server>& server = servers_[server_key(definition, folder)];
     if (!server) {
       server = tools::mcp::Server::make(connection, folder,
                                         {.loop = loop_,
@@ -144,7 +229,11 @@ class Drivers final : public Toolbox {
   tools::SlowReader reader_;
   tools::NativePool functions_;
   std::set<std::string> secret_names_;
+  std::map<std::string, Known, std::less<>> known_;  // as they were read last
   std::map<std::string, std::shared_ptr<tools::mcp::Server>> servers_;
+  std::set<std::string> used_servers_;  // by the newest tools, once there was a reload
+  async::TimerId rest_timer_ = 0;
+  bool rests_ = false;              // the timer runs
   runtime::Performers performers_;  // last: tools go before what they borrow
 };
 

@@ -18,8 +18,8 @@ Error no_copy(const StoreUrl& store) {
             "a memory: store is gone with its process: there is nothing to copy"};
   }
   return {Code::unsupported,
-          "a PostgreSQL store is backed up and restored with the server's own means (pg_dump and "
-          "pg_restore, or its archive of the log): docs/operations.md says how"};
+          "back up and restore a PostgreSQL store with pg_dump and pg_restore, or with its WAL "
+          "archive: see docs/operations.md"};
 }
 
 Result<Value> ask(Site& site, api::ApiRequest request) {
@@ -37,8 +37,8 @@ Status prove_job(Site& site, const std::string& id) {
   if (proof && (*proof)["ok"] == Value(true)) return {};
   const std::string why = proof ? std::string(proof->text("head")) : proof.error().message;
   return fail(Code::log_corrupt,
-              "job " + id + " of the backup does not prove well (" + why +
-                  "): take an earlier backup, or restore with --skip-verify and look at the job");
+              "job " + id + " of the backup does not verify (" + why +
+                  "): use an earlier backup, or restore with --skip-verify and inspect the job");
 }
 
 Result<std::uint64_t> prove(const std::string& copy, const Progress& progress) {

@@ -4,16 +4,15 @@
 #include "api/problem.h"
 #include "app/door.h"
 #include "cli/commands.h"
+#include "cli/phrases.h"
 #include "core/json.h"
 #include "net/system.h"
 
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kResultShown = 200;  // columns
-
 // What stays unknown if the job has ended by now; who cannot be asked again has said what was asked for.
-std::vector<std::string> doubts_left(const Options& options) {
+std::vector<std::string> doubts_left(const Options& options, const Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return {};
   const auto door = app::Door::open(*store, app::Purpose::read);
@@ -21,7 +20,8 @@ std::vector<std::string> doubts_left(const Options& options) {
   api::ApiRequest request;
   request.path = {"api", "jobs", options.id};
   const auto job = (*door)->ask(request);
-  return job && job->status == 200 ? doubts_of_end(job->body, *store) : std::vector<std::string>();
+  if (!job || job->status != 200) return {};
+  return doubts_of_end(job->body, *store, argument_columns(terminal, Stream::err));
 }
 
 // Texts that were not given are left out.
@@ -58,7 +58,7 @@ std::string answerer_text(const Value& body) {
   const Value& answered = body["answered"];
   if (!answered.is_object()) return "";
   std::string text = answered["by"].is_string() ? ", by " + safe(answered.text("by")) : ",";
-  return text.append(" at ").append(safe(answered.text("at")));
+  return text.append(" at ").append(short_time(answered.text("at")));
 }
 
 int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
@@ -80,7 +80,7 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
   } else if (body.find("channel") != nullptr) {
     terminal.print(duplicate ? "a message with this id was already sent" + other + "\n" : "sent\n");
   } else if (body.find("accepted") != nullptr) {
-    terminal.print("accepted: the worker of job " + safe(options.id) + " applies it\n");
+    terminal.print("accepted: the process that runs job " + safe(options.id) + " applies it\n");
   } else if (body["raised"] == Value(false)) {
     terminal.print(done + answerer_text(body) + "\n");
   } else if (body.find("duplicate") != nullptr) {
@@ -94,6 +94,15 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
   }
   if (body["next"].is_string()) terminal.note("then:   " + safe(body.text("next")));
   return kDone;
+}
+
+// Is there a next step to print: nothing holds the job, and the request is recorded?
+bool has_next(const Result<Value>& asked, const Terminal& terminal) {
+  if (!asked || terminal.json()) return false;
+  for (const char* done : {"accepted", "buffered", "next"}) {
+    if (asked->find(done) != nullptr && asked->find("channel") == nullptr) return false;
+  }
+  return (*asked)["noted"] != Value(true);
 }
 
 // Another answer or message counts. The client must know that this one does not.
@@ -117,6 +126,7 @@ int signal_command(const Options& options, Terminal& terminal) {
   if (options.buffer) body.emplace_back("buffer", true);
   const auto asked = post(options, "signal", std::move(body));
   const int code = say(asked, options, terminal, "delivered");
+  if (has_next(asked, terminal)) say_next(options, options.id, terminal);
   return differs(asked) ? kConflict : code;
 }
 
@@ -126,8 +136,9 @@ int cancel_command(const Options& options, Terminal& terminal) {
   const auto asked = post(options, "cancel", std::move(body));
   const int code = say(asked, options, terminal, "cancel requested");
   if (asked && !terminal.json()) {
-    for (const std::string& doubt : doubts_left(options)) terminal.note(doubt);
+    for (const std::string& doubt : doubts_left(options, terminal)) terminal.note(doubt);
   }
+  if (has_next(asked, terminal)) say_next(options, options.id, terminal);
   return code;
 }
 
@@ -143,6 +154,7 @@ int message_command(const Options& options, Terminal& terminal) {
   body.emplace_back("payload", std::move(payload));
   const auto asked = post(options, "message", std::move(body));
   const int code = say(asked, options, terminal, "sent");
+  if (has_next(asked, terminal)) say_next(options, options.id, terminal);
   return differs(asked) ? kConflict : code;
 }
 
@@ -154,7 +166,10 @@ int pause_command(const Options& options, Terminal& terminal) {
 }
 
 int resume_command(const Options& options, Terminal& terminal) {
-  return say(post(options, "resume", {}), options, terminal, "resumed");
+  const auto asked = post(options, "resume", {});
+  const int code = say(asked, options, terminal, "resumed");
+  if (has_next(asked, terminal)) say_next(options, options.id, terminal);
+  return code;
 }
 
 int budget_command(const Options& options, Terminal& terminal) {
@@ -179,6 +194,8 @@ int budget_command(const Options& options, Terminal& terminal) {
   if (asked && !terminal.json() && (*asked)["command"].is_string()) {
     terminal.note("the next call still exceeds the budget" + lacking_text(*asked));
     terminal.note("answer: " + terminal.err()(Tint::bold, safe(asked->text("command"))));
+  } else if (has_next(asked, terminal)) {
+    say_next(options, options.id, terminal);
   }
   return code;
 }
@@ -202,7 +219,7 @@ int approve_command(const Options& options, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(*asked);
   } else if (asked->find("accepted") != nullptr) {
-    terminal.print("accepted: the job's worker applies it\n");
+    terminal.print("accepted: the process that runs the job applies it\n");
   } else if (asked->find("duplicate") != nullptr) {
     terminal.print("already answered: " + safe(outcome) + answerer_text(*asked) + "\n");
   } else {
@@ -212,6 +229,8 @@ int approve_command(const Options& options, Terminal& terminal) {
   if (unused && !terminal.json()) {
     terminal.note("the call will not be made: " + safe(asked->text("reason")));
     terminal.note("see:    aetheris approvals");
+  } else if (has_next(asked, terminal)) {
+    say_next(options, options.id.substr(0, options.id.rfind('.')), terminal);
   }
   // Of an edit, whoever made another one is refused: this is the same, perhaps with another note.
   const bool overtaken = !options.arguments.empty() && asked->find("duplicate") != nullptr &&
@@ -241,9 +260,11 @@ int resolve_command(const Options& options, Terminal& terminal) {
   std::string done =
       (noted ? "noted (the job has already ended): " : "recorded: ") + safe(options.resolution);
   if (const Value* result = asked ? asked->find("result") : nullptr) {
-    done += "\nresult: " + cut(safe_json(canonical(*result)), kResultShown);
+    done += "\nresult: " + safe_json(canonical(*result));
   }
-  return say(asked, options, terminal, done);
+  const int code = say(asked, options, terminal, done);
+  if (has_next(asked, terminal)) say_next(options, options.id, terminal);
+  return code;
 }
 
 }  // namespace ae::cli

@@ -35,6 +35,7 @@ constexpr struct {
     {"job", job_command},
     {"events", events_command},
     {"trace", trace_command},
+    {"transcript", transcript_command},
     {"replay", replay_command},
     {"verify", verify_command},
     {"signal", signal_command},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/phrases.h"
 #include "core/json.h"
 #include "engine/budget.h"
 
@@ -44,14 +45,14 @@ Value flagged(const Value& object, const std::string& flag) {
 
 std::string doubt_text(const Value& doubt) {
   const std::string tool = safe(doubt.text("tool"));
-  std::string reason = safe(doubt.text("reason"));
-  if (reason == "the outcome is unknown") reason.clear();  // no more than what is said here
-  // What should undo a step may have failed for certain: the step stands all the same.
+  const std::string cause = cause_of(doubt.text("reason"), doubt.text("said"));
+  // What should undo a step may have failed for certain: the step is not undone.
   if (doubt["compensates"].is_string()) {
-    return "compensation by " + tool + " is not confirmed" + (reason.empty() ? "" : ": " + reason);
+    const bool worded = !cause.empty() && doubt.text("reason").find(' ') != std::string_view::npos;
+    return "compensation by tool \"" + tool + "\" is not confirmed" +
+           (worded ? ": " + safe(doubt.text("reason")) : cause);
   }
-  return "the outcome of the call to " + tool + " is unknown" +
-         (reason.empty() ? "" : " (" + reason + ")");
+  return "the outcome of the " + call_of(doubt.text("tool")) + " is unknown" + cause;
 }
 
 std::string confirmed_text(const Value& resources) {
@@ -133,15 +134,20 @@ std::string lacking_text(const Value& budget) {
   return text;
 }
 
-std::vector<std::string> call_lines(const Value& call) {
+std::size_t argument_columns(const Terminal& terminal, Stream stream) {
+  const bool is_pipe = stream == Stream::err ? !terminal.err_is_terminal() : terminal.width() == 0;
+  return is_pipe ? 0 : kArgumentsShown;
+}
+
+std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   std::vector<std::string> lines;
   if (!call["arguments"].is_null()) {
     const std::string all = safe_json(canonical(call["arguments"]));
-    const std::string shown = cut(all, kArgumentsShown);
+    const std::string shown = columns == 0 ? all : cut(all, columns);
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
   if (const std::string_view said = call.text("said"); !said.empty()) {
-    lines.push_back("error: " + cut(safe(said), kArgumentsShown));
+    lines.push_back("error: " + (columns == 0 ? safe(said) : cut(safe(said), columns)));
   }
   if (call["external_key"].is_string()) {
     lines.push_back("external key: " + safe(call.text("external_key")));
@@ -149,12 +155,12 @@ std::vector<std::string> call_lines(const Value& call) {
   return lines;
 }
 
-std::vector<std::string> doubt_lines(const Value& doubt) {
+std::vector<std::string> doubt_lines(const Value& doubt, std::size_t columns) {
   std::vector<std::string> lines{"node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt)};
-  for (const std::string& line : call_lines(doubt)) lines.push_back("  " + line);
+  for (const std::string& line : call_lines(doubt, columns)) lines.push_back("  " + line);
   if (doubt["resolvable_at"].is_string()) {
     lines.push_back("  its request may still take effect until " +
-                    safe(doubt.text("resolvable_at")) + "; not_happened is accepted after that");
+                    short_time_after(doubt.text("resolvable_at")));
   }
   if (doubt["given_up"] == Value(true)) {
     lines.emplace_back("  given up: the job continued without its outcome");
@@ -167,12 +173,13 @@ std::string noted_text(const Value& doubt) {
   if (!noted.is_object()) return "";
   std::string text = "noted: " + safe(noted.text("resolution"));
   if (noted["by"].is_string()) text += ", by " + safe(noted.text("by"));
-  text += " at " + safe(noted.text("at"));
+  text += " at " + short_time(noted.text("at"));
   if (noted["note"].is_string()) text += ": " + safe(noted.text("note"));
   return text;
 }
 
-std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store) {
+std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store,
+                                       std::size_t columns) {
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
@@ -180,7 +187,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   if (status == "waiting" || status == "parked" || !job["in_doubt"].is_array()) return all;
   for (const Value& doubt : job["in_doubt"].items()) {
     if (!ended && !(doubt["given_up"] == Value(true))) continue;
-    for (std::string& line : doubt_lines(doubt)) all.push_back(std::move(line));
+    for (std::string& line : doubt_lines(doubt, columns)) all.push_back(std::move(line));
     all.push_back("  key: " + safe(doubt.text("idempotency_key")));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
@@ -188,6 +195,8 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
       const char* lead = "  resolve with: ";
       for (const std::string& command : commands_of(doubt["commands"], store_flag(store))) {
         all.push_back(lead + command);
+        all.push_back("                (" + answer_note(command, {.doubt = doubt, .ended = ended}) +
+                      ")");
         lead = "            or: ";
       }
     }
@@ -198,16 +207,17 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
 namespace {
 
 // A wait that somebody or something ends.
-std::string wait_text(const Value& wait) {
+std::string wait_text(const Value& wait, std::size_t columns) {
   std::string text = "\n  node " + safe(wait.text("node_id"));
   const std::string tool = safe(wait.text("tool"));
   const bool asks = wait["question"].is_object();
   if (asks) {
-    text += ": " + tool + " asks a question during its call";
+    text += ": the " + call_of(wait.text("tool")) + " asks a question";
   } else {
     const std::string type = safe(wait.text("wait_type"));
     if (wait.text("correlation_key").starts_with("approval/")) {
-      text += " waits for approval of the call" + (tool.empty() ? "" : " to " + tool);
+      text += " waits for approval of " +
+              (tool.empty() ? std::string("its call") : "the " + call_of(wait.text("tool")));
     } else {
       text += " waits for a " + (type == "human" ? std::string("decision") : type);
       if (type == "message") {
@@ -217,15 +227,15 @@ std::string wait_text(const Value& wait) {
       }
     }
   }
-  if (wait["due_at"].is_string()) text += ", due " + safe(wait.text("due_at"));
+  if (wait["due_at"].is_string()) text += ", due " + short_time(wait.text("due_at"));
   if (wait["expired"] == Value(true)) {
-    text.append(": expired at ").append(safe(wait.text("expires_at")));
+    text.append(": expired at ").append(short_time(wait.text("expires_at")));
     return text.append("; it continues without an answer when a process runs it");
   }
-  if (wait["expires_at"].is_string()) text += ", until " + safe(wait.text("expires_at"));
+  if (wait["expires_at"].is_string()) text += ", until " + short_time(wait.text("expires_at"));
   if (asks) text += "\n    question: " + safe(wait["question"].text("message"));
   if (wait["reason"].is_string()) text += "\n    reason: " + safe(wait.text("reason"));
-  for (const std::string& line : call_lines(wait)) text += "\n    " + line;
+  for (const std::string& line : call_lines(wait, columns)) text += "\n    " + line;
   return text;
 }
 
@@ -234,19 +244,19 @@ std::string settling_text(const Value& job) {
   std::string text;
   if (!job["settling"].is_array()) return text;
   for (const Value& call : job["settling"].items()) {
-    text += "\n  node " + safe(call.text("node_id")) + ": the request of " +
-            safe(call.text("tool")) + " may still take effect until " + safe(call.text("until")) +
+    text += "\n  node " + safe(call.text("node_id")) + ": the " + call_of(call.text("tool")) +
+            " may still take effect until " + short_time_after(call.text("until")) +
             "; then its probe runs";
   }
   return text;
 }
 
 // All that it waits for.
-std::string waits_text(const Value& job) {
+std::string waits_text(const Value& job, std::size_t columns) {
   std::string text;
   if (job["in_doubt"].is_array()) {
     for (const Value& doubt : job["in_doubt"].items()) {
-      for (const std::string& line : doubt_lines(doubt)) text += "\n  " + line;
+      for (const std::string& line : doubt_lines(doubt, columns)) text += "\n  " + line;
     }
   }
   if (job["confirmations"].is_array()) {
@@ -257,7 +267,7 @@ std::string waits_text(const Value& job) {
   }
   if (job["waits"].is_array()) {
     for (const Value& wait : job["waits"].items()) {
-      if (!wait.text("correlation_key").starts_with("resolve/")) text += wait_text(wait);
+      if (!wait.text("correlation_key").starts_with("resolve/")) text += wait_text(wait, columns);
     }
   }
   return text;
@@ -273,9 +283,12 @@ struct Writer {
     terminal.print(text + "\n");
   }
   const Paint& paint() const { return stream == Stream::err ? terminal.err() : terminal.out(); }
-  void commands(const std::vector<std::string>& all) const {
+  void commands(const std::vector<std::string>& all, const AnswerTo& to = {}) const {
     for (std::size_t i = 0; i < all.size(); ++i) {
       line((i == 0 ? "answer: " : "    or: ") + paint()(Tint::bold, all[i]));
+      if (const std::string note = answer_note(all[i], to); !note.empty()) {
+        line("        " + paint()(Tint::dim, "(" + note + ")"));
+      }
     }
   }
 };
@@ -318,13 +331,18 @@ std::string retry_command_text(std::string_view id, std::string_view file,
 }
 
 std::string retry_text(const Value& job, const std::string& store_flag) {
-  constexpr std::string_view kReasons[] = {"connect",  "tls",           "timeout",  "reset",
-                                           "http_401", "http_403",      "http_404", "http_408",
-                                           "http_429", "secret_missing"};
+  constexpr std::string_view kReasons[] = {
+      "connect",  "tls",      "timeout",  "reset",          "http_401", "http_403",
+      "http_404", "http_408", "http_429", "secret_missing", "rejected"};
   const std::string_view code = job["error"].text("code");
-  const bool mendable = std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
-                        code.starts_with("http_5");
-  return mendable ? retry_command_text(job.text("id"), "", store_flag) : "";
+  const bool same_plan = std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
+                         code.starts_with("http_5");
+  return retry_command_text(job.text("id"), same_plan ? "" : "FILE", store_flag);
+}
+
+std::string retry_lead(const Value& error) {
+  return error.text("code") == "rejected" ? "To request approval again, run: "
+                                          : "After fixing the cause, run: ";
 }
 
 std::string failure_text(const Value& error) {
@@ -346,10 +364,10 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     to.line("job " + safe(id) + " has calls with an unknown outcome" + settling);
   }
   if (status != "waiting" && status != "parked") return;
-  to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) + waits_text(job));
+  to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) +
+          waits_text(job, argument_columns(terminal, stream)));
   if (job["parked"].is_object()) {
-    to.line("parked: " + safe(job["parked"].text("reason")) + ", until " +
-            safe(job["parked"].text("until")) + lacking_text(job["budget"]));
+    to.line("parked: " + parked_text(job["parked"], job["in_doubt"]) + lacking_text(job["budget"]));
     if (job["parked"].text("until") == "version") {
       to.line("start a process with `versions: { execution: " +
               safe(job.text("execution_version")) + " }` for agent " + safe(job.text("agent")) +
@@ -366,20 +384,21 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   if (asks_people(job)) {
     to.line("see:    " + to.paint()(Tint::bold, "aetheris approvals" + store_flag(store)));
   }
-  auto all = answers(job, store);
+  const std::string flag = store_flag(store);
   const std::string_view until = job["parked"].text("until");
   const bool looks_again = job["confirmations"].size() > 0;  // its commands say so
   const bool own_command = until == "budget" || until == "version";
   if (((until == "resume" && !looks_again) || own_command) &&
       job["parked"]["command"].is_string()) {
-    all = {{safe(job["parked"].text("command")) + store_flag(store)}};
+    return to.commands({safe(job["parked"].text("command")) + flag});
   }
-  for (const std::vector<std::string>& commands : all) to.commands(commands);
-  const auto doubts =
-      job["in_doubt"].is_array() ? job["in_doubt"].items() : std::span<const Value>();
-  const bool asks =
-      std::ranges::any_of(doubts, [](const Value& doubt) { return doubt["commands"].size() > 0; });
-  if (asks && !all.empty()) to.line(std::string(kResultBelongs));
+  for (const char* kind : {"in_doubt", "confirmations", "waits"}) {
+    if (!job[kind].is_array()) continue;
+    for (const Value& asked : job[kind].items()) {
+      to.commands(commands_of(asked["commands"], flag),
+                  {.doubt = asked, .confirms = kind == std::string_view("confirmations")});
+    }
+  }
 }
 
 }  // namespace ae::cli

@@ -83,7 +83,7 @@ int check_command(const Options& options, Terminal& terminal) {
     if (!good.empty()) terminal.print(good);
     if (!faults.empty()) {
       terminal.print(safe(agents::faults_text(faults), true));
-      terminal.note(count(faults.size(), "fault"));
+      terminal.note(count(faults.size(), "error"));
     }
   }
   return faults.empty() ? kDone : kUsage;
@@ -104,7 +104,7 @@ int version_command(const Options&, Terminal& terminal) {
 namespace {
 
 constexpr std::string_view kFirstAgents =
-    R"(# An agents file: tools, and agents that use them. `aetheris check agents.yaml` finds all its faults.
+    R"(# An agents file: tools, and agents that use them. `aetheris check agents.yaml` lists all errors in it.
 aetheris: 1
 
 tools:
@@ -185,7 +185,7 @@ int init_command(const Options& options, Terminal& terminal) {
     return terminal.fail_with(written.error());
   }
   const std::string enter = folder == "." ? "" : "cd " + quoted(folder) + " && ";
-  const std::string run = enter + "aetheris run agents.yaml --input '{\"name\": \"Ada\"}'";
+  const std::string run = enter + "aetheris run agents.yaml name=Ada";
   const std::string jobs = enter + "aetheris jobs";
   if (terminal.json()) {
     terminal.print_json(Value::object(

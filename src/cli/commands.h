@@ -38,6 +38,7 @@ int jobs_command(const Options& options, Terminal& terminal);
 int job_command(const Options& options, Terminal& terminal);
 int events_command(const Options& options, Terminal& terminal);
 int trace_command(const Options& options, Terminal& terminal);
+int transcript_command(const Options& options, Terminal& terminal);
 int replay_command(const Options& options, Terminal& terminal);
 int verify_command(const Options& options, Terminal& terminal);
 
@@ -105,19 +106,19 @@ std::vector<std::vector<std::string>> answers(const Value& job, const app::Store
 // A call in doubt in words: what is not known, and why.
 std::string doubt_text(const Value& doubt);
 // Of a call in doubt, or one that is to be approved: its arguments and, where it is known, its external key; a line each.
-std::vector<std::string> call_lines(const Value& call);
-// Said beneath the commands that resolve one.
+// `columns`: where long ones are cut; 0 = nowhere.
+std::vector<std::string> call_lines(const Value& call, std::size_t columns);
 // Which limits leave no room for the next call, what is used, and what it asks for; a line each. Of {lacking, limits}.
 std::string lacking_text(const Value& budget);
-constexpr std::string_view kResultBelongs =
-    "If it succeeded, replace '{}' with the call's JSON result";
 // " charge ch_1, which is not as it was": what a person is asked about, of a confirmation's resources.
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.
 Value with_store(const Value& job, const app::StoreUrl& store);
 // The calls whose outcome stayed unknown when the job ended, or that it went on without: a sentence each, with what is
 // known of the call, and what was noted since or the command that notes it.
-std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store);
+// `columns`: as in call_lines.
+std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store,
+                                       std::size_t columns);
 // "noted: happened, by ann at …"; "" when nothing is noted of the call.
 std::string noted_text(const Value& doubt);
 // The command that retries job ID, under the plan of FILE unless that is empty. Its --job-id is derived from ID, so that
@@ -126,12 +127,25 @@ std::string retry_command_text(std::string_view id, std::string_view file,
                                const std::string& store_flag);
 // What follows "failed" of a job's error: " at node trip (tool get_trip): http.url: .args.id is null [request_invalid]".
 std::string failure_text(const Value& error);
-// The command that retries a failed job, if its error may be temporary or can be fixed; else "".
+// The command that retries a failed job; with FILE where the plan is to be fixed first.
 std::string retry_text(const Value& job, const std::string& store_flag);
+// What comes before the command that retries a job with this error: "After fixing the cause, run: ".
+std::string retry_lead(const Value& error);
+// How a blocked job continues once it is answered: the command that runs it, or the process that does. Empty for a store
+// that ends with this process.
+std::string then_text(const Value& job, const app::StoreUrl& store);
+// How a job continues after a request about it was recorded. `holder`: the process that answers for the store, if one does;
+// `runs_here`: it runs the job's agent; `flag`: of the store. Empty when it has ended, unless it is cancelled.
+std::string continues_text(const Value& job, const std::string& holder, bool runs_here,
+                           const std::string& flag);
+// Says how the job continues after a request about it was recorded. `id`: the job's.
+void say_next(const Options& options, const std::string& id, Terminal& terminal);
 // A blocked job in words: what it waits for and the commands that answer it. On stdout only where that is the answer.
 enum class Stream { out, err };
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal,
                  Stream stream = Stream::err);
+// Where long arguments of calls are cut; 0 = nowhere: a pipe gets all of them.
+std::size_t argument_columns(const Terminal& terminal, Stream stream);
 // A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.
 std::string shown_value(const Value& value);
 

@@ -1,15 +1,19 @@
-// doctor: says what is wrong here, one line per problem; silent when all is well.
+// doctor: checks the environment and the store: one line per check and per problem, and `ok` when all pass.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/door.h"
@@ -27,6 +31,22 @@ struct Problem {
   std::string code, message;
 };
 
+// What was checked, in order, and what is wrong.
+struct Checks {
+  struct Check {
+    std::string name, detail;
+    std::size_t problems = 0;  // that it found
+  };
+  std::vector<Check> done;
+  std::vector<Problem> problems;
+
+  // `detail`: what was found, for the line of a check that passes.
+  void add(std::string name, std::string detail, std::vector<Problem> found) {
+    done.push_back({std::move(name), std::move(detail), found.size()});
+    for (Problem& one : found) problems.push_back(std::move(one));
+  }
+};
+
 bool is_set(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0';
@@ -39,6 +59,9 @@ void look_at_environment(std::vector<Problem>& problems) {
         {"failpoints",
          std::string(name) + " is set: failures are injected; unset it outside tests"});
   }
+}
+
+void look_at_clock(std::vector<Problem>& problems) {
   if (is_set(net::kClockOffsetFile)) {
     problems.push_back({"clock", std::string(net::kClockOffsetFile) +
                                      " is set: the clock is simulated; unset it outside tests"});
@@ -47,6 +70,33 @@ void look_at_environment(std::vector<Problem>& problems) {
     problems.push_back(
         {"clock", "the system clock is before 2023; leases and timers need the correct time"});
   }
+}
+
+// The folder itself, or the nearest one above it that exists.
+std::string existing_folder(std::string folder) {
+  struct stat found{};
+  while (!folder.empty() && ::stat(folder.c_str(), &found) != 0) {
+    const std::size_t slash = folder.find_last_not_of('/');
+    folder.resize(slash == folder.npos ? 0 : slash + 1);
+    const std::size_t cut_at = folder.rfind('/');
+    folder = cut_at == folder.npos ? "." : cut_at == 0 ? "/" : folder.substr(0, cut_at);
+  }
+  return folder;
+}
+
+// Can this user create or change the store? `run` fails otherwise.
+void look_if_writable(const app::StoreUrl& store, std::vector<Problem>& problems) {
+  const auto check = [&](const std::string& path, int mode) {
+    if (::faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0) return true;
+    problems.push_back(
+        {"read_only", "cannot write " + path + ": " + std::strerror(errno) +
+                          "; `aetheris run` would fail: change its permissions, or use another "
+                          "--store"});
+    return false;
+  };
+  if (!check(existing_folder(store.folder()), W_OK | X_OK)) return;
+  struct stat found{};
+  if (::stat(store.path.c_str(), &found) == 0) check(store.path, R_OK | W_OK);
 }
 
 void look_at_file(const std::string& path, const char* what, std::vector<Problem>& problems) {
@@ -219,7 +269,7 @@ void look_at_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
     if (!first.derived.empty()) what += ", expected from the log: " + first.derived;
     problems.push_back(
         {"rows_differ", (job.empty() ? "rows without a job" : "the rows of job " + job.text) +
-                            " differ from the log (" + cut(what, 200) +
+                            " differ from the log (" + safe(what) +
                             "): stop all processes of the store, then run `aetheris rebuild" +
                             store_flag(store) + "`"});
   }
@@ -229,29 +279,9 @@ void look_at_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   }
 }
 
-void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
-  if (store.kind == app::StoreUrl::Kind::memory) return;
+void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Problem>& problems) {
   const bool shared = store.kind == app::StoreUrl::Kind::postgres;
-  if (!shared) {
-    look_at_disk(store, problems);
-    look_at_folder(store.folder(), problems);
-    look_at_file(store.path, "the store", problems);
-    look_at_file(store.folder() + "/secrets", "secrets", problems);
-  } else if (const auto facts = app::examine(store); facts && *facts) {
-    look_at_server(**facts, problems);
-  }
-  if (auto stands = app::look_for_rollback(store); !stands) {
-    problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
-  }
-  look_at_rows(store, problems);
-  auto door = app::Door::open(store, app::Purpose::read);
-  if (!door) {
-    if (door.error().code != Code::not_found) {
-      problems.push_back({std::string(code_name(door.error().code)), door.error().message});
-    }
-    return;
-  }
-  const std::string silent = shared || (*door)->is_socket() ? "" : app::find_silent_owner(store);
+  const std::string silent = shared || door.is_socket() ? "" : app::find_silent_owner(store);
   if (!silent.empty()) {
     problems.push_back(
         {"owner_silent", silent + " owns the store but does not respond within 3s; check it, and "
@@ -261,7 +291,7 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   request.path = {"api", "jobs"};
   for (const char* status : {"running", "queued", "parked"}) {
     request.query = {{"status", status}, {"limit", "1000"}};
-    auto answer = (*door)->ask(request);
+    auto answer = door.ask(request);
     if (!answer || answer->status != 200) {
       problems.push_back({"unavailable", "the store cannot be read: " +
                                              (answer ? std::string(answer->body.text("detail"))
@@ -270,7 +300,7 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
     }
     const std::size_t count = answer->body["jobs"].size();
     // Who runs the jobs of a shared store is not known here.
-    const bool run_elsewhere = shared || !silent.empty() || (*door)->is_socket();
+    const bool run_elsewhere = shared || !silent.empty() || door.is_socket();
     if (count == 0 || (run_elsewhere && status != std::string_view("parked"))) continue;
     const std::string many = std::to_string(count) + (count == 1 ? " job is " : " jobs are ");
     if (status == std::string_view("parked")) {
@@ -286,7 +316,58 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
                              store_flag(store) + "` recovers " + (count == 1 ? "it" : "them")});
     }
   }
-  if (shared || (*door)->is_socket()) look_for_stuck(**door, store, problems);
+  if (shared || door.is_socket()) look_for_stuck(door, store, problems);
+}
+
+std::string exists_text(const std::string& path) {
+  struct stat found{};
+  return ::stat(path.c_str(), &found) == 0 ? path : path + " does not exist";
+}
+
+void check_store(const app::StoreUrl& store, Checks& checks) {
+  using Kind = app::StoreUrl::Kind;
+  if (store.kind == Kind::memory) return checks.add("store", "memory:, nothing is kept", {});
+  const auto check = [&](const char* name, std::string detail, auto look) {
+    std::vector<Problem> found;
+    look(found);
+    checks.add(name, std::move(detail), std::move(found));
+  };
+  const bool shared = store.kind == Kind::postgres;
+  if (!shared) {
+    check("writable", existing_folder(store.folder()),
+          [&](auto& found) { look_if_writable(store, found); });
+    check("disk", "local, with free space", [&](auto& found) { look_at_disk(store, found); });
+    check("permissions", "no other user can change the store", [&](auto& found) {
+      look_at_folder(store.folder(), found);
+      look_at_file(store.path, "the store", found);
+    });
+    check("secrets", exists_text(store.folder() + "/secrets"),
+          [&](auto& found) { look_at_file(store.folder() + "/secrets", "secrets", found); });
+  } else {
+    check("server", "PostgreSQL settings, connections and clock", [&](auto& found) {
+      if (const auto facts = app::examine(store); facts && *facts) look_at_server(**facts, found);
+    });
+  }
+  check("rollback", "the store did not go backwards", [&](auto& found) {
+    if (auto stands = app::look_for_rollback(store); !stands) {
+      found.push_back({std::string(code_name(stands.error().code)), stands.error().message});
+    }
+  });
+  auto door = app::Door::open(store, app::Purpose::read);
+  const bool missing = !door && door.error().code == Code::not_found;
+  check("store", store.text() + (missing ? " does not exist yet; `aetheris run` creates it" : ""),
+        [&](auto& found) {
+          if (door || missing) return;
+          found.push_back({std::string(code_name(door.error().code)), door.error().message});
+        });
+  if (missing) return;
+  check("rows", "rows agree with the event logs", [&](auto& found) { look_at_rows(store, found); });
+  if (!door) return;
+  if (!shared) {
+    checks.add("lock", (*door)->is_socket() ? "held by a running process" : "free", {});
+  }
+  check("jobs", "no job is stuck or needs a decision",
+        [&](auto& found) { look_at_jobs(**door, store, found); });
 }
 
 Value repeat_view(const std::vector<runtime::MayRepeat>& jobs) {
@@ -420,21 +501,52 @@ int doctor_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
   if (options.accept_rollback) return accept_rollback(*store, options, terminal);
-  std::vector<Problem> problems;
-  look_at_environment(problems);
-  look_at_store(*store, problems);
+  Checks checks;
+  std::vector<Problem> found;
+  look_at_environment(found);
+  checks.add("environment", "no failpoints", std::exchange(found, {}));
+  look_at_clock(found);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  checks.add("clock",
+             to_text(Instant{std::chrono::duration_cast<std::chrono::microseconds>(now).count()}),
+             std::exchange(found, {}));
+  const app::SandboxAbility can = app::sandbox_ability();
+  checks.add("sandbox",
+             can.landlock > 0 ? "Landlock ABI " + std::to_string(can.landlock)
+                              : "no Landlock; tools cannot be confined to folders",
+             {});
+  check_store(*store, checks);
+  const bool ok = checks.problems.empty();
   if (terminal.json()) {
-    std::vector<Value> list;
-    list.reserve(problems.size());
-    for (const Problem& problem : problems) {
+    std::vector<Value> list, done;
+    list.reserve(checks.problems.size());
+    for (const Problem& problem : checks.problems) {
       list.push_back(Value::object({{"code", problem.code}, {"message", problem.message}}));
     }
-    terminal.print_json(
-        Value::object({{"ok", problems.empty()}, {"problems", Value::array(std::move(list))}}));
-  } else {
-    for (const Problem& problem : problems) terminal.print(safe(problem.message) + "\n");
+    for (const Checks::Check& check : checks.done) {
+      done.push_back(Value::object(
+          {{"detail", check.detail}, {"name", check.name}, {"ok", check.problems == 0}}));
+    }
+    terminal.print_json(Value::object({{"checks", Value::array(std::move(done))},
+                                       {"ok", ok},
+                                       {"problems", Value::array(std::move(list))}}));
+    return ok ? kDone : kFailed;
   }
-  return problems.empty() ? kDone : kFailed;
+  const Paint& paint = terminal.out();
+  std::size_t next = 0;
+  for (const Checks::Check& check : checks.done) {
+    if (check.problems == 0) {
+      terminal.print(paint(Tint::good, "ok       ") + pad(check.name, 12) + "  " +
+                     safe(check.detail) + "\n");
+    }
+    for (std::size_t i = 0; i < check.problems; ++i) {
+      terminal.print(paint(Tint::bad, "problem  ") + pad(check.name, 12) + "  " +
+                     safe(checks.problems[next++].message) + "\n");
+    }
+  }
+  const std::size_t count = checks.problems.size();
+  terminal.print(ok ? "ok\n" : std::to_string(count) + (count == 1 ? " problem\n" : " problems\n"));
+  return ok ? kDone : kFailed;
 }
 
 }  // namespace ae::cli

@@ -126,6 +126,16 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
 
 }  // namespace
 
+namespace {
+
+void say_made(const Value& made, Terminal& terminal) {
+  const Value& from = made["forked_from"];
+  terminal.note("Created job " + safe(made.text("id")) + " from job " + safe(from.text("job_id")) +
+                ", event " + std::to_string(from["seq"].as_int()) + ".");
+}
+
+}  // namespace
+
 int fork_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
@@ -136,10 +146,9 @@ int fork_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   terminal.print(safe(made->text("id")) + "\n");
-  const Value& from = (*made)["forked_from"];
+  say_made(*made, terminal);
   if (made->text("status") == "queued") {
-    terminal.note("it starts at event " + std::to_string(from["seq"].as_int()) + " of " +
-                  safe(from.text("job_id")) + "; to run it: " +
+    terminal.note("To run it: " +
                   terminal.err()(Tint::bold, "aetheris run FILE --job-id " +
                                                  quoted(std::string(made->text("id"))) +
                                                  store_flag(*store)));
@@ -166,8 +175,7 @@ int retry_command(const Options& options, Terminal& terminal) {
     if (!made) return made.error();
     id = made->text("id");
     if (!terminal.json()) {
-      terminal.note("job " + safe(id) + " retries " + safe(options.id) + " from event " +
-                    std::to_string((*made)["forked_from"]["seq"].as_int()));
+      say_made(*made, terminal);
       say_changes((*made)["plan_changes"], terminal);
     }
     if (options.detach) {
@@ -206,14 +214,14 @@ Result<Value> asked_of(app::Door& door, const Options& options, const agents::Ag
 void say_plan(const Value& answer, const std::string& id, Terminal& terminal) {
   if (answer.find("unchanged") != nullptr) return terminal.print("it has this plan already\n");
   if (answer.find("accepted") != nullptr) {
-    return terminal.print("accepted: the process that holds job " + id + " takes it in\n");
+    return terminal.print("accepted: the process that runs job " + id + " applies it\n");
   }
   std::string carried;
   for (const Value& one : answer["carried"].items()) {
     carried += (carried.empty() ? "" : ", ") + safe(one.text("node_id"));
   }
-  terminal.print("plan " + std::to_string(answer["plan"].as_int()) +
-                 (carried.empty() ? ": nothing is carried on" : " carries on " + carried) + "\n");
+  terminal.print("plan " + std::to_string(answer["plan"].as_int()) + " keeps " +
+                 (carried.empty() ? "no node" : carried) + "\n");
 }
 
 }  // namespace

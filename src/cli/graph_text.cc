@@ -106,12 +106,15 @@ std::string node_words(const Value& node, const Value& task_graph) {
   }
   if (kind == "loop" || kind == "planner") {
     const Value& loop = node[kind];
-    std::string words = kind == "loop" ? "a loop of " + safe(loop.text("tool")) + " with"
-                                       : "a plan that " + safe(loop.text("tool")) + " makes, of";
-    if (loop["tools"].size() == 0) words += " no tools";
+    const std::string_view tool = loop.text("tool");
+    constexpr std::string_view kModel = "model:";
+    std::string words =
+        "model " + safe(tool.starts_with(kModel) ? tool.substr(kModel.size()) : tool);
+    if (kind == "planner") words += " makes a plan";
+    words += loop["tools"].size() == 0 ? ", no tools" : ", tools:";
     for (std::size_t i = 0; i < loop["tools"].size(); ++i) {
-      const Value& tool = loop["tools"].items()[i];
-      words += (i == 0 ? " " : ", ") + safe(tool.is_string() ? tool.as_string() : "");
+      const Value& one = loop["tools"].items()[i];
+      words += (i == 0 ? " " : ", ") + safe(one.is_string() ? one.as_string() : "");
     }
     return words;
   }

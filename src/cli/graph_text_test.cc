@@ -38,7 +38,7 @@ AE_TEST(
   ASSERT_TRUE(graph);
   EXPECT_EQ(graph_text("x", *graph, Paint(false)),
             "x\n"
-            "└─ planner  a plan that model:main makes, of look, pay\n");
+            "└─ planner  model main makes a plan, tools: look, pay\n");
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "cli/journal.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -15,6 +18,25 @@ constexpr std::size_t kMessageMax = 2000;  // bytes
 std::string now_text() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return to_text(Instant{std::chrono::duration_cast<std::chrono::microseconds>(now).count()});
+}
+
+// A pipe whose reader is slow is full: a write would wait for it.
+bool stderr_takes_a_line() {
+  pollfd at{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&at, 1, 0) != 0;
+}
+
+// "a\nb" → "a; b": a log has a line for each event.
+std::string one_line(std::string_view words) {
+  std::string line;
+  for (const char c : words) {
+    if (c == '\n') {
+      line += "; ";
+    } else {
+      line += c;
+    }
+  }
+  return line;
 }
 
 }  // namespace
@@ -38,52 +60,57 @@ bool LineLimit::takes(std::chrono::nanoseconds since_start) {
 Journal::Format journal_format(std::string_view word) {
   return word == "json"   ? Journal::Format::json
          : word == "text" ? Journal::Format::text
-                          : Journal::Format::quiet;
+                          : Journal::Format::plain;
 }
 
-Journal::Journal(Terminal& terminal, Format format, bool verbose, std::string worker)
-    : terminal_(terminal), format_(format), verbose_(verbose), worker_(std::move(worker)) {}
-
 void Journal::say(const Line& line) {
-  if (format_ == Format::quiet) {
-    if (line.level < (verbose_ ? Level::info : Level::warn)) return;
-  } else if (line.level == Level::debug && !verbose_) {
-    return;
+  const bool of_job = !line.job.empty();
+  Level least = options_.quiet ? Level::warn : options_.verbose ? Level::debug : Level::info;
+  if (options_.format == Format::plain && !options_.quiet) {
+    const bool shown = of_job && line.event != "job_created";
+    least = shown || options_.verbose ? Level::info : Level::warn;
   }
+  if (line.level < least) return;
   if (!limit_.takes(std::chrono::steady_clock::now().time_since_epoch())) return;
+  if (line.level < Level::warn && !stderr_takes_a_line()) return limit_.left_out();
   if (const std::uint64_t left_out = limit_.take_left_out(); left_out > 0) {
     write({.level = Level::warn,
            .event = "log_lines_left_out",
-           .message = std::to_string(left_out) + " lines were dropped: too many at once",
+           .message = std::to_string(left_out) + " log lines were dropped: too many at once",
            .more = {{"count", left_out}}});
   }
   write(line);
 }
 
 void Journal::tell(const Line& line) {
-  if (format_ != Format::quiet) return write(line);
-  terminal_.note(std::string(line.event) + "; " + line.message);
+  if (options_.format != Format::plain) return write(line);
+  terminal_.note(line.words.empty() ? std::string(line.event) + "; " + line.message
+                                    : safe(line.words, true));
 }
 
 void Journal::write(const Line& line) {
   const std::string_view level = kLevels[static_cast<std::size_t>(line.level)];
   const std::string message = cut(line.message, kMessageMax);
-  if (format_ == Format::json) {
+  if (options_.format == Format::json) {
     std::vector<Member> members{{"event", std::string(line.event)},
                                 {"level", std::string(level)},
                                 {"ts", now_text()},
-                                {"worker", worker_}};
+                                {"worker", options_.worker}};
     if (!line.job.empty()) members.emplace_back("job", line.job.text);
     if (!line.code.empty()) members.emplace_back("code", line.code);
     if (!message.empty()) members.emplace_back("message", message);
     for (const Member& member : line.more) members.push_back(member);
     return terminal_.note(canonical(Value::object(std::move(members))));
   }
-  if (format_ == Format::quiet && line.level >= Level::warn) {
+  if (options_.format == Format::plain && line.level >= Level::warn) {
     return terminal_.warn(line.job.empty() ? message : "job " + line.job.text + ": " + message);
   }
   std::string text = now_text() + " ";
-  if (format_ == Format::text) text += std::string(level) + " ";
+  if (options_.format == Format::text) text += std::string(level) + " ";
+  if (!line.words.empty()) {
+    const std::string job = line.job.empty() ? "" : "job " + safe(line.job.text) + " ";
+    return terminal_.note(text + job + safe(one_line(line.words)));
+  }
   if (line.job.empty()) {
     text += line.event;
   } else {

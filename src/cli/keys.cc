@@ -2,6 +2,7 @@
 #include "api/problem.h"
 #include "app/door.h"
 #include "cli/commands.h"
+#include "cli/phrases.h"
 #include "core/json.h"
 
 namespace ae::cli {
@@ -43,8 +44,8 @@ int create(const Options& options, Terminal& terminal) {
   terminal.print(safe(made->text("key")) + "\n");
   const std::string_view until = made->text("expires_at");
   terminal.note("Created " + safe(made->text("role")) + " key (" +
-                (until.empty() ? std::string("no expiry") : "expires " + safe(until)) +
-                "). It will not be shown again. Revoke: aetheris keys revoke " +
+                (until.empty() ? std::string("no expiry") : "expires " + short_time(until)) +
+                "). Save the key now: it is not shown again. To revoke it: aetheris keys revoke " +
                 safe(made->text("id")));
   return kDone;
 }
@@ -64,10 +65,10 @@ int list(const Options& options, Terminal& terminal) {
     table.row({{safe(key.text("id")), live ? Tint::accent : Tint::dim},
                {safe(key.text("name"))},
                {safe(key.text("role"))},
-               {safe(key.text("created_at")), Tint::dim},
+               {short_time(key.text("created_at")), Tint::dim},
                {safe(key.text("created_by"))},
-               {safe(key.text("expires_at"))},
-               {safe(key.text("revoked_at"))}});
+               {short_time(key.text("expires_at"))},
+               {short_time(key.text("revoked_at"))}});
   }
   terminal.print(table.text(terminal.out(), terminal.width()));
   return kDone;
@@ -82,8 +83,8 @@ int revoke(const Options& options, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(*body);
   } else {
-    terminal.print("revoked " + safe(body->text("id")) + " at " + safe(body->text("revoked_at")) +
-                   "\n");
+    terminal.print("revoked " + safe(body->text("id")) + " at " +
+                   short_time(body->text("revoked_at")) + "\n");
   }
   return kDone;
 }

@@ -12,6 +12,7 @@
 #include "app/door.h"
 #include "app/key_file.h"
 #include "cli/commands.h"
+#include "cli/phrases.h"
 #include "cli/trace_text.h"
 #include "core/json.h"
 #include "core/time.h"
@@ -54,14 +55,6 @@ Result<Value> look(const Options& options, const std::string& what, api::QueryPa
 
 bool is_terminal_event(std::string_view type) {
   return type == "job_completed" || type == "job_failed" || type == "job_cancelled";
-}
-
-// "2025-01-02T03:04:05.123456Z" → "2025-01-02 03:04:05Z"
-std::string short_time(std::string_view instant) {
-  if (instant.size() < 19) return safe(instant);
-  std::string text(instant.substr(0, 19));
-  text[10] = ' ';
-  return text + "Z";
 }
 
 std::string labels_text(const Value& labels) {
@@ -137,7 +130,7 @@ std::string sends_text(const Value& sends) {
 // Everything that is asked about a call: the bytes that will be sent, and why somebody is asked.
 std::string call_text(const Value& asked) {
   std::string text;
-  if (asked["reason"].is_string()) text += "  because:   " + safe(asked.text("reason")) + "\n";
+  if (asked["reason"].is_string()) text += "  reason:    " + safe(asked.text("reason")) + "\n";
   if (asked["labels"].is_object() && asked["labels"].size() > 0) {
     text += "  job:       " + safe_json(canonical(asked["labels"])) + "\n";
   }
@@ -164,18 +157,20 @@ std::string approval_text(const Value& asked) {
   const bool call = asked.text("kind") == "call";
   const bool question = asked.text("kind") == "question";
   if (call) {
-    what += " wants to call " + safe(asked.text("tool"));
+    what += " waits for approval of the " + call_of(asked.text("tool"));
   } else if (question) {
-    what += ": " + safe(asked.text("tool")) + " asks a question during its call";
+    what += ": the " + call_of(asked.text("tool")) + " asks a question";
   } else if (asked.text("kind") == "confirmation") {
     what += " needs a decision on" + confirmed_text(asked["resources"]);
   } else {
     what += asked.text("answer") == "data" ? " asks for data (" : " asks (";
     what += safe(asked.text("correlation_key")) + ")";
   }
-  if (asked["expires_at"].is_string()) what += ", until " + short_time(asked.text("expires_at"));
   std::string text = id;
   text.append("\n  ").append(what).append("\n");
+  if (asked["expires_at"].is_string()) {
+    text += "  expires:   " + short_time(asked.text("expires_at")) + "\n";
+  }
   if (call) text += call_text(asked);
   if (question) text += question_text(asked);
   return text;
@@ -218,32 +213,67 @@ int approvals_command(const Options& options, Terminal& terminal) {
 
 namespace {
 
-// Why it does not go on, and the commands that answer it.
-std::string stuck_text(const Value& job, const std::string& flag) {
-  std::string text = safe(job.text("id")) + "  " + safe(job.text("status")) + "  " +
-                     safe(job.text("agent")) + "\n";
-  const auto commands = [&](const Value& list) {
+// Why it does not go on, and the commands that answer it. A line each, beneath its row.
+std::string stuck_text(const Value& job, const std::string& flag, std::size_t columns) {
+  std::string text;
+  const auto commands = [&](const Value& list, const AnswerTo& to) {
     if (!list.is_array()) return;
     for (const Value& command : list.items()) {
-      if (command.is_string()) text += "  " + safe(command.as_string()) + flag + "\n";
+      if (!command.is_string()) continue;
+      text += "    " + safe(command.as_string()) + flag + "\n";
+      const std::string note = answer_note(command.as_string(), to);
+      if (!note.empty()) text += "        (" + note + ")\n";
     }
   };
   if (const Value& stuck = job["stuck"]; stuck.is_object()) {
-    const std::string reason(stuck.text("reason")), message(stuck.text("message"));
-    text += "  " + safe(reason) + (message.empty() ? "" : ": " + safe(message)) + ", since " +
-            short_time(stuck.text("since")) + "\n";
-    commands(stuck["commands"]);
+    const bool parked = stuck.text("reason") == "parked";
+    const std::string_view message = stuck.text("message");
+    const std::string since = " since " + short_time(stuck.text("since"));
+    text += "  ";
+    if (parked) {
+      text += "parked" + since + ": " + parked_text(Value::object({{"reason", message}})) + "\n";
+    } else {
+      text += safe(stuck.text("reason")) + ": " + safe(message) + "," + since + "\n";
+    }
+    const bool confirms = stuck["commands"].is_array() &&
+                          std::ranges::any_of(stuck["commands"].items(), [](const Value& one) {
+                            return one.is_string() && one.as_string().ends_with(" accept");
+                          });
+    commands(stuck["commands"], {.confirms = confirms});
   }
   if (!job["in_doubt"].is_array()) return text;
+  const std::string_view status = job.text("status");
+  const bool ended = status == "completed" || status == "failed" || status == "cancelled";
   for (const Value& doubt : job["in_doubt"].items()) {
     text += "  node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
-    for (const std::string& line : call_lines(doubt)) text += "    " + line + "\n";
+    for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
     if (doubt["given_up"] == Value(true)) {
       text += "    given up: the job continued without its outcome\n";
     }
     if (const std::string noted = noted_text(doubt); !noted.empty()) text += "    " + noted + "\n";
-    commands(doubt["commands"]);
+    commands(doubt["commands"], {.doubt = doubt, .ended = ended});
+  }
+  return text;
+}
+
+// The head of a list of jobs, and a row for each, with what is to be known of it beneath.
+std::string stuck_list(const Value& jobs, const std::string& flag, const Paint& paint,
+                       std::size_t columns) {
+  Table table({"ID", "STATUS", "AGENT"});
+  for (const Value& job : jobs.items()) {
+    const std::string status(job.text("status"));
+    table.row({{std::string(job.text("id"))},
+               {status, status_tint(status)},
+               {std::string(job.text("agent"))}});
+  }
+  const std::string rows = table.text(paint, 0);
+  std::size_t at = rows.find('\n') + 1;
+  std::string text = rows.substr(0, at);
+  for (const Value& job : jobs.items()) {
+    const std::size_t end = rows.find('\n', at) + 1;
+    text += rows.substr(at, end - at) + stuck_text(job, flag, columns);
+    at = end;
   }
   return text;
 }
@@ -326,8 +356,8 @@ int jobs_command(const Options& options, Terminal& terminal) {
   if (options.stuck || options.in_doubt) {
     const auto store = store_of(options);
     const std::string flag = store ? store_flag(*store) : "";
-    for (const Value& job : (*page)["jobs"].items()) terminal.print(stuck_text(job, flag));
-    if (options.in_doubt) terminal.note(std::string(kResultBelongs));
+    terminal.print(
+        stuck_list((*page)["jobs"], flag, terminal.out(), argument_columns(terminal, Stream::out)));
     if ((*page)["next_cursor"].is_string()) {
       terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
     }
@@ -400,7 +430,7 @@ std::string line_text(const Value& job) {
   return text + needs;
 }
 
-constexpr std::size_t kValueShown = 400;  // columns of an input or a result, where no terminal says
+constexpr std::size_t kValueShown = 400;  // columns of an input or a result on a narrow terminal
 constexpr std::size_t kNarrowest = 60;    // columns of a terminal that lines are fitted to
 
 // What it has used of what it may use, and what its calls under way may use yet.
@@ -439,8 +469,8 @@ int job_command(const Options& options, Terminal& terminal) {
   }
   const Paint& paint = terminal.out();
   const std::string status(job->text("status"));
-  std::string text = paint(Tint::bold, safe(job->text("id"))) + "  " + safe(job->text("agent")) +
-                     "  " + paint(status_tint(status), status) + "\n";
+  std::string text =
+      paint(Tint::bold, job_head(*job)) + " · " + paint(status_tint(status), status) + "\n";
   const auto line = [&](const char* name, const std::string& value) {
     if (value.empty()) return;
     text += "  " + paint(Tint::dim, pad(name, 10)) + value + "\n";
@@ -448,6 +478,7 @@ int job_command(const Options& options, Terminal& terminal) {
   const auto value_line = [&](const char* name, const Value& value) {
     if (value.is_null()) return;
     const std::string all = safe_json(canonical(value));
+    if (terminal.width() == 0) return line(name, all);
     const bool narrow = terminal.width() > kNarrowest;
     const std::string shown = cut(all, narrow ? terminal.width() - 12 : kValueShown);
     if (shown == all) return line(name, all);
@@ -470,14 +501,20 @@ int job_command(const Options& options, Terminal& terminal) {
       line("details",
            "aetheris trace " + quoted(std::string(job->text("id"))) + store_flag(*store));
     }
-    line("retry", retry_text(*job, store_flag(*store)));
+    if (status == "failed") line("retry", retry_text(*job, store_flag(*store)));
   }
-  for (const std::string& doubt : doubts_of_end(*job, *store)) {
+  for (const std::string& doubt :
+       doubts_of_end(*job, *store, argument_columns(terminal, Stream::out))) {
     line(doubt.starts_with(' ') ? "" : "unknown", doubt);
   }
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
   say_blocked(*job, *store, terminal, Stream::out);
+  const bool elsewhere = (*job)["parked"].text("until") == "version";  // as say_blocked says
+  if ((status == "waiting" || status == "parked") && !elsewhere) {
+    const std::string then = then_text(*job, *store);
+    if (!then.empty()) terminal.print("then:   " + then + "\n");
+  }
   return kDone;
 }
 
@@ -489,14 +526,11 @@ void print_event(const Value& event, Terminal& terminal) {
   if (terminal.json()) return terminal.print_json(event);
   const Paint& paint = terminal.out();
   const std::string seq = std::to_string(event["seq"].is_integer() ? event["seq"].as_int() : 0);
-  std::string line =
-      paint(Tint::dim, std::string(seq.size() < 5 ? 5 - seq.size() : 0, ' ') + seq + "  " +
-                           std::string(event.text("created_at")
-                                           .substr(0, std::min<std::size_t>(
-                                                          23, event.text("created_at").size())))) +
-      "  " + pad(safe(event.text("type")), 24) + "  ";
+  std::string line = paint(Tint::dim, std::string(seq.size() < 5 ? 5 - seq.size() : 0, ' ') + seq +
+                                          "  " + short_time(event.text("created_at"))) +
+                     "  " + pad(safe(event.text("type")), 24) + "  ";
   const std::string payload = safe_json(canonical(event["payload"]));
-  line += terminal.width() > 70 ? cut(payload, terminal.width() - 58) : payload;
+  line += terminal.width() > 70 ? cut(payload, terminal.width() - 55) : payload;
   terminal.print(line + "\n");
 }
 
@@ -684,13 +718,48 @@ int trace_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   const auto store = store_of(options);
-  terminal.print(
-      trace_text(*trace, {.paint = terminal.out(),
-                          .width = terminal.width() == 0 ? std::size_t{100} : terminal.width(),
-                          .verbose = options.verbose,
-                          .store_flag = store ? store_flag(*store) : std::string()}));
+  terminal.print(trace_text(*trace, {.paint = terminal.out(),
+                                     .width = terminal.width(),
+                                     .verbose = options.verbose,
+                                     .store_flag = store ? store_flag(*store) : std::string()}));
   return kDone;
 }
+
+namespace {
+
+// The state that the log gives, in short; --json has all of it.
+std::string state_text(const Value& state, const Paint& paint) {
+  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " + safe(state.text("agent")) +
+                     "  " + paint(status_tint(state.text("status")), safe(state.text("status"))) +
+                     "\n";
+  const auto line = [&](const char* name, const Value& value) {
+    if (value.is_null() || (value.is_object() && value.members().empty()) ||
+        (value.is_array() && value.size() == 0)) {
+      return;
+    }
+    text += "  " + paint(Tint::dim, pad(name, 12)) +
+            (value.is_string() ? safe(value.as_string()) : safe_json(canonical(value))) + "\n";
+  };
+  line("created_at", state["job"]["created_at"]);
+  line("labels", state["job"]["labels"]);
+  line("event", state["at"]);
+  for (const char* name : {"updated_at", "epoch", "input", "result", "error", "deadline"}) {
+    line(name, state[name]);
+  }
+  if (state["parked"]["reason"].is_string()) line("parked", state["parked"]["reason"]);
+  line("waits", state["waits"]);
+  if (state["steps"].is_array() && state["steps"].size() > 0) {
+    Table table({"NODE", "STATE"});
+    for (const Value& step : state["steps"].items()) {
+      const std::string_view status = step.text("phase");
+      table.row({{std::string(step.text("node_id"))}, {std::string(status)}});
+    }
+    text += table.text(paint, 0);
+  }
+  return text + paint(Tint::dim, "all fields: --json") + "\n";
+}
+
+}  // namespace
 
 int replay_command(const Options& options, Terminal& terminal) {
   const auto state = look(options, "replay", {{"at", options.at}});
@@ -698,7 +767,7 @@ int replay_command(const Options& options, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(*state);
   } else {
-    terminal.print(shown_value(*state));
+    terminal.print(state_text(*state, terminal.out()));
   }
   return kDone;
 }
@@ -722,14 +791,14 @@ int verify_command(const Options& options, Terminal& terminal) {
     return ok ? kDone : kUnproved;
   }
   const Paint& paint = terminal.out();
-  const std::string head(proof->text("head"));
   std::string text = (ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
-                     "  job " + safe(options.id) + ", head " + safe(head) + "\n";
+                     "  job " + safe(options.id) + ", " +
+                     head_text(proof->text("head"), (*proof)["signature"].is_object()) + "\n";
   if ((*proof)["proofs"].is_object()) {
     for (const auto& [name, result] : (*proof)["proofs"].members()) {
       const bool good = result["ok"] == Value(true);
       text += "  " + (good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD ")) +
-              pad(safe(name), 18) + safe(result.text("detail")) + "\n";
+              pad(safe(name), 18) + proof_text(result.text("detail")) + "\n";
     }
   }
   for (const Value& name : (*proof)["redacted"].items()) {

@@ -114,7 +114,9 @@ int mcp_command(const Options& options, Terminal& terminal) {
     if (!door) return terminal.fail_with(door.error());
     return carry(**door, *wish, terminal);
   }
-  Service service(terminal, options, *wish);
+  Options quietly = options;  // a client keeps what its servers print
+  if (options.log.empty() && !options.verbose) quietly.quiet = true;
+  Service service(terminal, quietly, *wish);
   const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
     if (auto owner = app::find_owner(wish->store)) {

@@ -44,6 +44,8 @@ struct Options {
   std::string listen = "127.0.0.1:7070", worker_listen, workers, log, lease = "30s";
   std::string tls_cert, tls_key, rate;
   bool insecure_http = false;
+  bool quiet = false;  // no line for each job
+  bool watch = false;  // serve: changed files are reloaded
 
   // keys
   std::string action, role, name, expires;

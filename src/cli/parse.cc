@@ -14,15 +14,24 @@ namespace ae::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "\nBegin with: aetheris init demo && cd demo && aetheris run agents.yaml\n\n"
-    "Commands of later versions are rejected with the code `unsupported`.\n"
+    "\nGet started: aetheris init demo && cd demo && aetheris run agents.yaml name=Ada\n\n"
     "Exit codes: 0 done, 1 the job failed or was cancelled, 2 usage or invalid input, 3 not "
     "found,\n"
     "4 blocked (waiting, parked, outcome unknown), 5 conflict, 6 verification failed, 7 store "
     "unavailable.\n"
-    "AETHERIS_STORE is the default of --store; with AETHERIS_URL commands use that server "
-    "instead,\nwith the key in AETHERIS_API_KEY or in the file AETHERIS_API_KEY_FILE.\n"
+    "AETHERIS_STORE sets the default of --store. With AETHERIS_URL, commands send their requests "
+    "to "
+    "that server;\n"
+    "the API key is in AETHERIS_API_KEY, or in the file that AETHERIS_API_KEY_FILE names.\n"
     "`aetheris COMMAND --help` and `aetheris help COMMAND` show details.";
+
+// The groups of commands in --help, each with the names of its commands.
+constexpr std::pair<const char*, std::string_view> kGroups[] = {
+    {"Run", " init run serve worker mcp check "},
+    {"Inspect", " jobs job events trace transcript replay verify "},
+    {"Respond", " signal message approvals approve reject resolve "},
+    {"Control", " pause resume budget cancel fork retry plan "}};
+constexpr const char* kOtherGroup = "Maintain";
 
 constexpr std::string_view kLaterCommands[] = {"exec"};
 
@@ -94,6 +103,10 @@ class Grammar {
  private:
   CLI::App* command(const char* name, const char* what, const char* example) {
     CLI::App* sub = app_.add_subcommand(name, what);
+    sub->group(kOtherGroup);
+    for (const auto& [group, names] : kGroups) {
+      if (names.find(" " + std::string(name) + " ") != names.npos) sub->group(group);
+    }
     sub->fallthrough();
     sub->footer("\nWith every command: --store URL (or AETHERIS_STORE), --json\n\nExample: " +
                 std::string(example));
@@ -141,7 +154,8 @@ class Grammar {
     positional(run, "AGENT", options_.agent, "needed when FILE has several agents", false);
     run->add_option(
         "KEY=VALUE", options_.pairs,
-        "members of the input: KEY=TEXT, or KEY:=JSON; together with --input or instead");
+        "add a member to the input: KEY=TEXT a string, KEY:=JSON any JSON value; also with "
+        "--input");
     input_ = run->add_option("--input", options_.input, "JSON, or @FILE (@- is stdin)");
     message_ =
         run->add_option("--message", options_.message,
@@ -151,8 +165,10 @@ class Grammar {
     run->add_option("--idempotency-key", options_.idempotency_key,
                     "repeating the key with the same input returns the same job")
         ->check(not_empty());
+    CLI::Validator range = CLI::Range(-1000, 1000);
+    range.description("");  // the help of the option says it
     run->add_option("--priority", options_.priority, "-1000 to 1000; higher is claimed first")
-        ->check(CLI::Range(-1000, 1000));
+        ->check(range);
     run->add_option("--deadline", options_.deadline,
                     "the deadline: a duration (30m) or a time in UTC")
         ->check(not_empty());
@@ -161,7 +177,7 @@ class Grammar {
                     "agent's own limit; repeatable")
         ->allow_extra_args(false);
     run->add_option("--capability", options_.capabilities,
-                    "a capability of this process; repeatable")
+                    "a name that this process offers: it takes jobs that require it; repeatable")
         ->allow_extra_args(false)
         ->check(CLI::Validator(
             [](const std::string& text) {
@@ -181,14 +197,18 @@ class Grammar {
     lines(run);
     run->add_option("--label", options_.labels, "NAME=VALUE; repeatable")->allow_extra_args(false);
     run->add_flag("--detach", options_.detach, "create the job and exit; another process runs it");
-    run->add_flag("--only", options_.only, "do not recover other unfinished jobs of this store");
+    run->add_flag("--only", options_.only,
+                  "run this job alone: other unfinished jobs of this store are not resumed");
     run->add_flag("--dry-run", options_.dry_run, "check and show the plan; write nothing");
-    run->add_option("--durability", options_.durability, "fused (default) or split")
+    run->add_option(
+           "--durability", options_.durability,
+           "fused (default): one write for each step; split: one for each phase, for crash tests")
         ->check(CLI::IsMember({"fused", "split"}));
     run->add_option("--grace", options_.grace,
                     "time for calls in flight after Ctrl-C (default 10s)");
     run->add_option("--signing-key", options_.signing_key,
-                    "an Ed25519 key (PEM, mode 0600) that signs the log heads of idle jobs")
+                    "sign the log of each idle job with this Ed25519 key (PEM, mode 0600); "
+                    "`verify --key` checks it")
         ->envname("AETHERIS_SIGNING_KEY");
     notify(run, "with JSON on stdin; best effort");
     run->add_flag("-v,--verbose", options_.verbose, "print each step on stderr");
@@ -196,6 +216,8 @@ class Grammar {
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
                               "aetheris serve agents.yaml --listen 127.0.0.1:7070");
     policies(serve);
+    serve->add_flag("--watch", options_.watch,
+                    "reload the agents files when they are edited; running jobs keep their plan");
     serve->add_option("FILE", options_.files, "the agents files; without one no job runs here");
     serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
     serve->add_option("--workers", options_.workers, "concurrent jobs (default 256; 0 = none)");
@@ -244,7 +266,7 @@ class Grammar {
   void service(CLI::App* sub) {
     notify(sub, "with JSON on stdin; once per question, over restarts");
     sub->add_option("--capability", options_.capabilities,
-                    "a capability of this process; repeatable")
+                    "a name that this process offers: it takes jobs that require it; repeatable")
         ->allow_extra_args(false)
         ->check(CLI::Validator(
             [](const std::string& text) {
@@ -254,19 +276,27 @@ class Grammar {
             },
             "", "capability"));
     lines(sub);
-    sub->add_option("--durability", options_.durability, "fused (default) or split")
+    sub->add_option(
+           "--durability", options_.durability,
+           "fused (default): one write for each step; split: one for each phase, for crash tests")
         ->check(CLI::IsMember({"fused", "split"}));
     sub->add_option("--grace", options_.grace,
                     "time for calls in flight on shutdown (default 10s)");
     sub->add_option("--lease", options_.lease, "lease duration, 1s to 1h (default 30s)");
     sub->add_option("--signing-key", options_.signing_key,
-                    "an Ed25519 key (PEM, mode 0600) that signs the log heads of idle jobs")
+                    "sign the log of each idle job with this Ed25519 key (PEM, mode 0600); "
+                    "`verify --key` checks it")
         ->envname("AETHERIS_SIGNING_KEY");
-    sub->add_option("--log", options_.log, "log to stderr as text or json (default: warnings only)")
+    sub->add_option("--log", options_.log,
+                    "a line on stderr for each event, as text or json (default: jobs and "
+                    "warnings)")
         ->check(CLI::IsMember({"text", "json"}));
-    sub->add_flag("-v,--verbose", options_.verbose,
-                  "a line on stderr for each job that begins or ends; with --log also what is "
-                  "refused");
+    CLI::Option* verbose =
+        sub->add_flag("-v,--verbose", options_.verbose,
+                      "also jobs that are created, start and stop of the service; with --log also "
+                      "rejected requests");
+    sub->add_flag("--quiet", options_.quiet, "no line for each job: warnings and errors only")
+        ->excludes(verbose);
   }
 
   // In which order jobs are claimed.
@@ -277,7 +307,8 @@ class Grammar {
     CLI::Option* fair_by =
         sub->add_option(
                "--fair-by", options_.fair_by,
-               "share workers fairly between the values of this label; stored until changed")
+               "take jobs of each value of this label in turn, so that a long queue of one value "
+               "does not delay the others; stored until changed")
             ->check(CLI::Validator(
                 [](const std::string& text) {
                   return text.empty() ? std::string("it must not be empty") : std::string();
@@ -328,6 +359,12 @@ class Grammar {
     positional(trace, "ID", options_.id, "the job");
     trace->add_flag("-v,--verbose", options_.verbose, "with call ids and idempotency keys");
 
+    CLI::App* transcript = command("transcript", "show the prompts, answers and calls of a job",
+                                   "aetheris transcript holiday");
+    positional(transcript, "ID", options_.id, "the job");
+    transcript->add_flag("-f,--follow", options_.follow, "follow until the job ends");
+    transcript->add_flag("-v,--verbose", options_.verbose, "on a terminal: show long values whole");
+
     CLI::App* replay = command("replay", "show a job's state at an event; read-only",
                                "aetheris replay holiday --at 5");
     positional(replay, "ID", options_.id, "the job");
@@ -364,11 +401,11 @@ class Grammar {
         command("approvals", "list pending approvals and questions", "aetheris approvals");
     approvals->add_option("--limit", options_.limit, "maximum number of entries (default 100)");
     approvals->add_option("--cursor", options_.cursor, "continue after this cursor");
-    CLI::App* approve = command("approve", "approve a call or a question",
+    CLI::App* approve = command("approve", "approve a pending call or question",
                                 "aetheris approve holiday.5d0c2f8a91b3e4f7");
     approve->add_option("--arguments", options_.arguments,
                         "replace the call's arguments: JSON, or @FILE");
-    for (CLI::App* answer : {approve, command("reject", "reject a call or a question",
+    for (CLI::App* answer : {approve, command("reject", "reject a pending call or question",
                                               "aetheris reject holiday.5d0c2f8a91b3e4f7")}) {
       positional(answer, "ID", options_.id, "the id, from `aetheris approvals`");
       answer->add_option("--note", options_.note, "the reason, for the log");
@@ -406,7 +443,8 @@ class Grammar {
     positional(resolve, "KEY", options_.key,
                "the call's idempotency key or a prefix; for a confirmation the step id or node");
     positional(resolve, "RESOLUTION", options_.resolution,
-               "happened, not_happened or fail; for a confirmation: accept or fail");
+               "happened, not_happened or fail (the node fails); for a confirmation: accept or "
+               "fail (the job fails)");
     data_.push_back(resolve->add_option("JSON", options_.data,
                                         "with happened: the call's result: JSON, or @FILE"));
     resolve->add_option("--note", options_.note, "the reason, for the log");

@@ -14,8 +14,6 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kShownMax = 64;  // columns of a value, for a person
-
 // What a damaged store holds need not be text.
 std::string as_text(const std::string& bytes) {
   return is_utf8(bytes) ? bytes : "hex " + to_hex(bytes);
@@ -51,15 +49,13 @@ Value body_of(const runtime::Rebuilt& rebuilt, bool checked, bool ok) {
                         {"refused_jobs", rebuilt.refused_jobs}});
 }
 
-std::string shown(const std::string& value) { return cut(as_text(value), kShownMax); }
-
 void print(const runtime::Rebuilt& rebuilt, bool checked, Terminal& terminal) {
   for (const auto& [job, rows] : rebuilt.differing) {
     terminal.print((job.empty() ? std::string("no job") : safe(job.text)) + "\n");
     for (const store::Difference& row : rows) {
       std::string line = "  " + row.table + (row.column.empty() ? "" : "." + row.column);
-      if (!row.stored.empty()) line += "  stored " + shown(row.stored);
-      if (!row.derived.empty()) line += "  expected from the log: " + shown(row.derived);
+      if (!row.stored.empty()) line += "  stored " + safe(as_text(row.stored));
+      if (!row.derived.empty()) line += "  expected from the log: " + safe(as_text(row.derived));
       terminal.print(line + "\n");
     }
   }

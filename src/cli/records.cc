@@ -4,6 +4,7 @@
 #include "api/problem.h"
 #include "app/door.h"
 #include "cli/commands.h"
+#include "cli/phrases.h"
 #include "core/json.h"
 
 namespace ae::cli {
@@ -119,7 +120,7 @@ int audit_command(const Options& options, Terminal& terminal) {
     Table table({"SEQ", "AT", "WHO", "WHAT", "JOB", "DETAIL"});
     for (const Value& entry : (*body)["entries"].items()) {
       table.row({{std::to_string(entry["seq"].as_int())},
-                 {safe(entry.text("at")), Tint::dim},
+                 {short_time(entry.text("at")), Tint::dim},
                  {safe(entry.text("by"))},
                  {safe(entry.text("act")), Tint::accent},
                  {safe(entry.text("job"))},

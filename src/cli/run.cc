@@ -5,6 +5,7 @@
 
 #include "api/views.h"
 #include "cli/commands.h"
+#include "cli/phrases.h"
 #include "core/json.h"
 
 namespace ae::cli {
@@ -334,11 +335,12 @@ void Run::say_rest(const JobId& job) {
     if (all.empty()) return;
     const std::string status(engine::to_text(read->state.status));
     const bool more = all.size() > 1 || all[0].size() > 1;
-    terminal_.note(
-        (handed_.contains(job) ? "job " : "recovered job ") + job.text + " is " +
-        terminal_.err()(status_tint(status), status) +
-        "; answer: " + terminal_.err()(Tint::bold, all[0][0]) +
-        (more ? " (more: aetheris job " + job.text + store_flag(wishes_.store) + ")" : ""));
+    terminal_.note((handed_.contains(job) ? "job " : "recovered job ") + job.text + " is " +
+                   terminal_.err()(status_tint(status), status) +
+                   "; answer: " + terminal_.err()(Tint::bold, all[0][0]));
+    if (more) {
+      terminal_.note("more: aetheris job " + job.text + store_flag(wishes_.store));
+    }
   });
 }
 
@@ -437,7 +439,7 @@ void Run::tell(const Event& event) {
       return terminal_.note(
           "  " + terminal_.err()(Tint::warn, "…") +
           " a call has an unknown outcome and can still take effect; the job continues at " +
-          std::string(p.text("not_before")));
+          short_time_after(p.text("not_before")));
     case EventType::tool_invocation_started:
       return tell_call(p);
     case EventType::decision_recorded:
@@ -454,7 +456,7 @@ void Run::tell(const Event& event) {
       }
       std::string what = "waits for " + std::string(p.text("wait_type"));
       if (p.text("wait_type") == "timer") {
-        what += " until " + std::string(p.text("due_at"));
+        what += " until " + short_time(p.text("due_at"));
       } else {
         what += " " + std::string(p.text("correlation_key"));
       }

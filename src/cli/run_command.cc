@@ -294,7 +294,7 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(wish.store)));
       terminal.note(
-          "After fixing the cause, run: " +
+          retry_lead(job["error"]) +
           terminal.err()(Tint::bold, retry_command_text(id, wish.file, store_flag(wish.store))));
     }
   } else if (status == "cancelled") {
@@ -312,7 +312,7 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
                   terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
     return kBlocked;
   }
-  const auto doubts = doubts_of_end(job, wish.store);
+  const auto doubts = doubts_of_end(job, wish.store, argument_columns(terminal, Stream::err));
   if (!doubts.empty()) {
     terminal.note("job " + safe(id) + " has ended with calls whose outcome is unknown:");
   }
@@ -449,7 +449,7 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
       error.message = owner + " owns the store and runs another version of agent \"" + wish.agent +
-                      "\": stop it or wait until it ends, then run this command again";
+                      "\": restart it, or use `serve --watch`; then run this command again";
     }
     return failed({std::move(error)});
   }

@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "agents/agents_file.h"
 #include "app/key_file.h"
+#include "app/reloader.h"
 #include "app/site.h"
 #include "cli/commands.h"
 #include "cli/service.h"
@@ -40,6 +42,43 @@ void renew(net::TlsIdentity& tls, const app::TlsFiles& files, Terminal& terminal
   terminal.note("certificate reloaded");
 }
 
+Value files_json(const std::vector<std::string>& files) {
+  return Value::array(std::vector<Value>(files.begin(), files.end()));
+}
+
+// What came of an edit.
+Journal::Line line_of(const app::Reloader::Report& report) {
+  std::string files;
+  for (const std::string& file : report.files) files += (files.empty() ? "" : ", ") + file;
+  Journal::Line line{.more = {{"files", files_json(report.files)}}};
+  if (!report.faults.empty() || report.error) {
+    line.level = Journal::Level::error;
+    line.event = "reload_failed";
+    const std::size_t count = report.faults.size();
+    line.message =
+        report.error ? report.error->message
+                     : std::to_string(count) + (count == 1 ? " fault" : " faults") + " in the file";
+    line.code = report.error ? code_name(report.error->code) : code_name(report.faults[0].code);
+    if (count > 0) line.more.emplace_back("faults", agents::faults_json(report.faults)["faults"]);
+    line.words = (count > 0 ? agents::faults_text(report.faults) : report.error->message + "\n") +
+                 "error: " + files + " not reloaded; the last valid version stays in use";
+    return line;
+  }
+  line.event = "reloaded";
+  std::vector<Value> changes;
+  for (const auto& one : report.changes) {
+    changes.push_back(Value::object(
+        {{"from", one.from == 0 ? Value() : Value(one.from)}, {"name", one.name}, {"to", one.to}}));
+    line.message += (line.message.empty() ? "" : ", ") + ("agent " + one.name) + " version " +
+                    (one.from == 0 ? "" : std::to_string(one.from) + " → ") +
+                    std::to_string(one.to);
+  }
+  if (changes.empty()) line.message = "no agent changed";
+  line.words = "reloaded " + files + ": " + line.message;
+  line.more.emplace_back("agents", Value::array(std::move(changes)));
+  return line;
+}
+
 }  // namespace
 
 int serve_command(const Options& options, Terminal& terminal) {
@@ -56,6 +95,9 @@ int serve_command(const Options& options, Terminal& terminal) {
     auto read = app::read_tls_identity(tls_files);
     if (!read) return terminal.fail_with(read.error());
     tls = *std::move(read);
+  }
+  if (options.watch && options.files.empty()) {
+    return terminal.fail_with({Code::usage, "--watch needs an agents FILE to watch"});
   }
   const auto wish = service_wish(options, terminal);
   if (!wish) return wish.error();
@@ -96,6 +138,16 @@ int serve_command(const Options& options, Terminal& terminal) {
         "all API keys have expired or are revoked; create one with `aetheris keys create`");
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
+  std::optional<app::Reloader> reloader;
+  if (options.watch) {
+    reloader.emplace(**opened, app::Reloader::Watched{options.files, options.policies},
+                     *wish->loaded, [&service](const app::Reloader::Report& report) {
+                       service.tell(line_of(report));
+                       if (report.error || !report.faults.empty()) return;
+                       for (const std::string& warning : report.warnings) service.warn(warning);
+                     });
+    reloader->begin();
+  }
   return service.run();
 }
 

@@ -45,17 +45,11 @@ std::expected<std::optional<app::LoadedAgents>, int> load_all(const Options& opt
     if (!loaded) return std::unexpected(loaded.error());
     files.emplace_back(path, *std::move(loaded));
   }
-  std::vector<const agents::AgentsFile*> sound;
-  sound.reserve(files.size());
-  for (const auto& [path, loaded] : files) sound.push_back(&loaded.file);
-  for (const auto& [path, loaded] : files) {
-    const auto open = agents::open_programs(loaded.file);
-    if (!open || !agents::has_approvals(sound)) continue;
-    terminal.warn(path + ": " + open->path + ": " + open->message);
+  for (const std::string& warning : app::warnings_of(files, options.policies)) {
+    terminal.warn(warning);
   }
   auto all = app::join(std::move(files));
   if (!all) return std::unexpected(terminal.fail_with(all.error()));
-  warn_of_idle_policies(all->policies, {&all->file}, options, terminal);
   return *std::move(all);
 }
 
@@ -108,7 +102,11 @@ std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& t
 
 Service::Service(Terminal& terminal, const Options& options, const ServiceWish& wish)
     : terminal_(terminal),
-      journal_(terminal, journal_format(options.log), options.verbose, worker_name()),
+      journal_(terminal, {.format = journal_format(options.log),
+                          .verbose = options.verbose,
+                          .quiet = options.quiet,
+                          .worker = worker_name()}),
+      lines_(store_flag(wish.store)),
       notify_(options.notify),
       store_flag_(store_flag(wish.store)),
       logs_(!options.log.empty()),
@@ -240,30 +238,13 @@ void Service::gone() {
 
 void Service::on_events(const JobId& job, const std::vector<Event>& events) {
   if (notifications_) notifications_->on_events(job, events);
-  for (const Event& event : events) {
-    Journal::Line line{.job = job};
-    switch (event.type) {
-      case EventType::job_created:
-        line.more = {{"agent", std::string(event.payload.text("agent"))}};
-        break;
-      case EventType::job_failed:
-        line.code = event.payload.text("code");
-        break;
-      case EventType::job_parked:
-        line.code = event.payload.text("reason");
-        break;
-      case EventType::job_completed:
-      case EventType::job_cancelled:
-        break;
-      default:
-        continue;
-    }
-    line.event = event_name(event);
+  for (const Journal::Line& line : lines_.of(job, site_->runtime().agent_of(job), events)) {
     journal_.say(line);
   }
 }
 
 void Service::on_released(const JobId& job, const std::optional<Error>& problem) {
+  lines_.forget(job);
   if (!problem) return;
   const bool lost = problem->code == Code::stale_attempt;
   journal_.say({.level = Level::warn,

@@ -13,6 +13,7 @@
 
 #include "app/site.h"
 #include "app/store_url.h"
+#include "cli/job_lines.h"
 #include "cli/journal.h"
 #include "cli/notifications.h"
 #include "cli/options.h"
@@ -56,6 +57,9 @@ class Service final : public runtime::RuntimeObserver {
   void attach(app::Site& site);
   // As the first signal does it.
   void stop();
+  // A line for the user, in every format.
+  void tell(const Journal::Line& line) { journal_.tell(line); }
+  void warn(const std::string& what) { on_warning({}, what); }
 
  private:
   void interrupted(int signal);
@@ -68,6 +72,7 @@ class Service final : public runtime::RuntimeObserver {
 
   Terminal& terminal_;
   Journal journal_;
+  JobLines lines_;
   const std::string notify_, store_flag_;
   const bool logs_;  // --log
   std::size_t descriptors_ = 0;

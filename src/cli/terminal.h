@@ -22,6 +22,7 @@ class Terminal {
   bool shows_progress() const { return err_tty_ && !json_; }
   const Paint& out() const { return out_; }
   const Paint& err() const { return err_; }
+  bool err_is_terminal() const { return err_tty_; }
   std::size_t width() const { return width_; }  // of stdout; 0 when it is no terminal
 
   // stdout, as it is. `text` of jobs must be safe().

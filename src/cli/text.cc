@@ -134,20 +134,27 @@ std::string Table::text(const Paint& paint, std::size_t width) const {
       wide[i] = std::max(wide[i], width_of(safe(row[i].text)));
     }
   }
-  std::size_t before_last = 0;
-  for (std::size_t i = 0; i + 1 < wide.size(); ++i) before_last += wide[i] + 2;
+  // On a narrow terminal the columns at the end are left out: a line that wraps cannot be read.
+  std::size_t before_last = 0, count = 0;
+  for (std::size_t end = 0; count < wide.size(); ++count) {
+    const bool last = count + 1 == wide.size();
+    const std::size_t least = last ? std::min<std::size_t>(wide[count], 8) : wide[count];
+    if (width > 0 && count > 0 && end + least > width) break;
+    before_last = end;
+    end += wide[count] + 2;
+  }
   std::string out;
   const auto put = [&](std::size_t i, const std::string& raw, Tint tint) {
-    const bool last = i + 1 == wide.size();
+    const bool last = i + 1 == count;
     const std::string shown =
-        last && width > before_last + 8 ? cut(raw, width - before_last) : safe(raw);
+        i + 1 == wide.size() && width > before_last ? cut(raw, width - before_last) : safe(raw);
     out += paint(tint, shown);
     if (!last) out.append(wide[i] - width_of(shown) + 2, ' ');
   };
-  for (std::size_t i = 0; i < head_.size(); ++i) put(i, head_[i], Tint::dim);
+  for (std::size_t i = 0; i < count; ++i) put(i, head_[i], Tint::dim);
   out += '\n';
   for (const auto& row : rows_) {
-    for (std::size_t i = 0; i < row.size(); ++i) put(i, row[i].text, row[i].tint);
+    for (std::size_t i = 0; i < std::min(row.size(), count); ++i) put(i, row[i].text, row[i].tint);
     while (out.ends_with(' ')) out.pop_back();
     out += '\n';
   }

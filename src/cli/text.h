@@ -57,7 +57,8 @@ class Line {
   std::vector<std::pair<Tint, std::string>> pieces_;
 };
 
-// Rows under a head, columns as wide as needed, the last one cut at `width` (0 = never).
+// Rows under a head, columns as wide as needed, the last one cut at `width` (0 = never); columns at the end that do not
+// fit are left out.
 class Table {
  public:
   explicit Table(std::vector<std::string> head) : head_(std::move(head)) {}

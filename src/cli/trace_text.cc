@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/phrases.h"
 #include "core/json.h"
 #include "core/time.h"
 
@@ -19,6 +20,8 @@ namespace {
 constexpr std::size_t kBar = 24;          // columns
 constexpr std::size_t kNameMax = 28;      // columns of names with their tree
 constexpr std::size_t kToolMax = 18;      // columns
+constexpr std::size_t kTimes = 20;        // columns of start and duration
+constexpr std::size_t kOutcome = 6;       // columns that a bar leaves at least
 constexpr std::size_t kItemsShown = 10;   // of a map, when all is well with them
 constexpr std::size_t kKeyShown = 12;     // digits of a key: enough to name a call
 constexpr std::size_t kAskedMax = 40;     // columns of a tool's name as a model made it up
@@ -55,11 +58,6 @@ std::string span_text(Duration duration) { return duration_shown(duration); }
 
 std::string span_text(const Value& us) {
   return us.is_integer() ? span_text(Duration(us.as_int())) : std::string();
-}
-
-// "22:40:01" of an instant's text.
-std::string clock_text(std::string_view instant) {
-  return instant.size() >= 19 ? std::string(instant.substr(11, 8)) : std::string(instant);
 }
 
 std::string right(const std::string& text, std::size_t columns) {
@@ -105,10 +103,18 @@ class Trace {
     for (const char* part : {"nodes", "dropped"}) {
       for (const Value& node : list(trace[part])) measure(node, 2);
     }
-    name_width_ = std::min(name_width_, kNameMax);
-    tool_width_ = std::min(tool_width_, kToolMax);
-    has_tools_ = tool_width_ > 0 && style.width >= 72;
-    has_bar_ = end_ > begin_ && style.width >= 96;
+    if (style.width > 0) {
+      name_width_ = std::min(name_width_, kNameMax);
+      tool_width_ = std::min(tool_width_, kToolMax);
+    }
+    const auto fits = [&](std::size_t columns) {
+      return style.width == 0 || columns <= style.width;
+    };
+    has_tools_ = tool_width_ > 0 && fits(72);
+    // Bars, then tools: what is left of a narrow line is for the outcome.
+    const std::size_t with_bar = name_width_ + kTimes + 2 + kBar + kOutcome;
+    has_bar_ = end_ > begin_ && fits(with_bar);
+    if (has_bar_ && !fits(with_bar + 2 + tool_width_)) has_tools_ = false;
     const auto attempts = list(trace["attempts"]);
     lost_ = std::ranges::any_of(
         attempts, [](const Value& attempt) { return attempt.text("ended") == "lost"; });
@@ -116,6 +122,7 @@ class Trace {
 
   std::string text() {
     head();
+    columns();
     const auto nodes = list(trace_["nodes"]), dropped = list(trace_["dropped"]);
     for (const auto& part : {nodes, dropped}) {
       for (const Value& one : part) {
@@ -161,19 +168,19 @@ class Trace {
   void head() {
     const std::string status(trace_.text("status"));
     Line line;
-    line.add(Tint::bold, std::string(trace_.text("id")))
-        .add("  " + std::string(trace_.text("agent")) + "  ")
-        .add(status_tint(status), status);
+    line.add(Tint::bold, job_head(trace_)).add(" · ").add(status_tint(status), status);
     if (const std::string took = span_text(trace_["duration_us"]); !took.empty()) {
-      line.add("  " + took);
+      line.add(" · " + took);
     }
     put(line);
     const Value& totals = trace_["totals"];
-    std::string facts = "  " + std::string(trace_.text("created_at").substr(0, 10)) + " " +
-                        clock_text(trace_.text("created_at")) + " UTC, " +
-                        count_text(natural(totals["tries"]), "call");
-    if (natural(totals["repeated"]) > 0) {
-      facts += " (" + std::to_string(natural(totals["repeated"])) + " repeated)";
+    // A call is sent in one try, or in several.
+    const std::size_t tries = natural(totals["tries"]), retries = natural(totals["repeated"]);
+    std::string facts = "  " + short_time(trace_.text("created_at")) + ", " +
+                        count_text(tries - std::min(tries, retries), "call");
+    if (retries > 0) {
+      facts += ", " + std::to_string(tries) + (tries == 1 ? " try (" : " tries (") +
+               std::to_string(retries) + (retries == 1 ? " retry)" : " retries)");
     }
     if (const std::size_t refused = natural(totals["refused"]); refused > 0) {
       facts += ", " + std::to_string(refused) + " refused";
@@ -195,13 +202,31 @@ class Trace {
         const std::string ended(one.text("ended", "running"));
         put(Line()
                 .add(Tint::dim, "  attempt " + std::to_string(i + 1) + "  " +
-                                    clock_text(one.text("started_at")) + "  " +
+                                    short_time(one.text("started_at")) + "  " +
                                     std::string(one.text("worker")) + "  ")
-                .add(ended == "lost" || ended == "failed" ? Tint::bad : Tint::dim, ended));
+                .add(ended == "lost" || ended == "failed" ? Tint::bad : Tint::dim,
+                     ended + lost_text(one)));
       }
     }
     drift();
     budget();
+  }
+
+  static std::string lost_text(const Value& attempt) {
+    const std::string_view cause = attempt.text("lost");
+    return cause == "process_died"    ? ": its process died"
+           : cause == "lease_expired" ? ": its lease expired"
+                                      : "";
+  }
+
+  // What the columns of the steps hold.
+  void columns() {
+    if (list(trace_["nodes"]).empty()) return;
+    std::string text = pad("   NODE", name_width_);
+    if (has_tools_) text += "  " + pad("TOOL", tool_width_);
+    text += right("START", 10) + right("DURATION", 10);
+    if (has_bar_) text += "  " + pad("TIMELINE", kBar);
+    put(Line().add(Tint::dim, text + "  STATUS"));
   }
 
   // When the job's budget was used up, and to what it was raised.
@@ -248,9 +273,7 @@ class Trace {
       const std::string_view summary = error.text("summary");
       wrapped("", std::string(error.text("code")),
               summary.empty() ? error.text("message") : summary);
-      if (const std::string again = retry_text(trace_, ""); !again.empty()) {
-        command("", "retry with: ", again);
-      }
+      if (trace_.text("status") == "failed") command("", "retry with: ", retry_text(trace_, ""));
     } else if (trace_.text("status") == "completed") {
       put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
     }
@@ -330,7 +353,9 @@ class Trace {
     Line line;
     line.add(Tint::dim, branch).add(tint, refused ? "✗ " : "· ");
     line.add(pad(name_of(call), name_width_ > used ? name_width_ - used : 1));
-    line.add(Tint::dim, "  " + pad(cut(call.text("tool"), std::min(kAskedMax, style_.width / 3)),
+    line.add(Tint::dim, "  " + pad(style_.width == 0 ? safe(call.text("tool"))
+                                                     : cut(call.text("tool"),
+                                                           std::min(kAskedMax, style_.width / 3)),
                                    tool_width_));
     const Value& error = call["error"];
     line.add(tint, "  " + (refused               ? std::string(error.text("code"))
@@ -479,8 +504,9 @@ class Trace {
 
   // An error is read, not looked at: it is broken at blanks, never cut.
   void wrapped(const std::string& trunk, const std::string& code, std::string_view message) {
-    const std::size_t room =
-        style_.width > width_of(trunk) + 20 ? style_.width - width_of(trunk) : 20;
+    const std::size_t room = style_.width == 0                     ? std::string::npos
+                             : style_.width > width_of(trunk) + 20 ? style_.width - width_of(trunk)
+                                                                   : 20;
     std::string rest = safe(code + (message.empty() ? "" : ": " + std::string(message)));
     bool first = true;
     while (!rest.empty()) {
@@ -569,10 +595,10 @@ class Trace {
     Line line;
     line.add(Tint::dim, trunk + "try " + std::to_string(natural(one["try"])) + "  ");
     if (outcome.empty()) {
-      line.add(Tint::warn, "in flight since " + clock_text(one.text("started_at")));
+      line.add(Tint::warn, "in flight since " + short_time(one.text("started_at")));
       if (one["progress"].is_object()) {
         line.add("  " + canonical(one["progress"]["report"]));
-        line.add(Tint::dim, " at " + clock_text(one["progress"].text("at")));
+        line.add(Tint::dim, " at " + short_time(one["progress"].text("at")));
       }
     } else {
       line.add(good       ? Tint::good
@@ -584,10 +610,7 @@ class Trace {
       }
     }
     if (one["error"].is_object() && !one["error"].text("code").empty()) {
-      line.add("  error: " + std::string(one["error"].text("code")));
-      if (!one["error"].text("message").empty()) {
-        line.add(": " + std::string(one["error"].text("message")));
-      }
+      line.add("  error: " + error_shown(one["error"].text("code"), one["error"].text("message")));
     }
     if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  recovered from its record");
     const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
@@ -676,6 +699,12 @@ class Trace {
            head + (names.empty() ? " calls no tool" : names));
   }
 
+  // What the last try of a step failed with, in words.
+  static std::string_view last_error(const Value& node) {
+    const auto tries = list(node["tries"]);
+    return tries.empty() ? std::string_view() : tries.back()["error"].text("message");
+  }
+
   void wait(const Value& node, const Value& wait, const std::string& trunk) {
     const std::string key(wait.text("correlation_key"));
     const std::string type(wait.text("wait_type"));
@@ -699,25 +728,26 @@ class Trace {
       const std::string reason(wait.text("reason"));
       const bool undo = node.text("role") == "compensation";
       detail(trunk, Tint::warn,
-             std::string(undo ? "not known to be undone" : "call outcome unknown") +
-                 (reason.empty() ? "" : " (" + reason + ")"));
+             (undo ? "it is unknown whether the step is undone"
+                   : "the outcome of the call is unknown") +
+                 cause_of(reason, last_error(node)));
       const std::string resolve = "aetheris resolve " + id + " " + key.substr(8, kKeyShown);
       command(trunk, "answer: ", resolve + " happened '{}'");
       command(trunk, "    or: ", resolve + " not_happened");
       return command(trunk, "    or: ", resolve + " fail");
     }
     if (type == "timer") {
-      return detail(trunk, Tint::warn, "until " + std::string(wait.text("due_at")));
+      return detail(trunk, Tint::warn, "until " + short_time(wait.text("due_at")));
     }
     const std::string approval(wait.text("approval")), channel(wait.text("channel"));
     std::string text = "waiting for ";
     if (key.starts_with("approval/")) {
-      text += "approval of its call";
+      text += "approval of the call";
     } else {
       text += type + (channel.empty() ? " with key " + key : " on channel " + channel);
     }
-    text += " since " + clock_text(wait.text("opened_at"));
-    if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
+    text += " since " + short_time(wait.text("opened_at"));
+    if (wait["expires_at"].is_string()) text += ", until " + short_time(wait.text("expires_at"));
     detail(trunk, Tint::warn, text);
     if (!approval.empty()) {
       command(trunk, "answer: ", "aetheris approve " + approval);

@@ -14,7 +14,7 @@ namespace ae::cli {
 
 struct TraceStyle {
   Paint paint = Paint(false);
-  std::size_t width = 100;  // nothing is longer, but words that cannot be cut
+  std::size_t width = 100;  // nothing is longer, but words that cannot be cut; 0 = no limit
   bool verbose = false;     // with call ids and keys
   std::string store_flag;   // goes with the commands that it prints
 };

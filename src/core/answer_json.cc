@@ -23,7 +23,7 @@ Result<Value> json_of_answer(const Schema& schema, const Value& answer, std::siz
                               : "";
   auto json = parse_json(answer.text("text"), {.big_integers_as_strings = true});
   if (!json) {
-    return fail(Code::tool_output_invalid, "is no JSON" + why + ": " + json.error().message);
+    return fail(Code::tool_output_invalid, "is " + json.error().message + why);
   }
   if (auto fits = schema.check(*json, work); !fits) {
     return fail(Code::tool_output_invalid, "breaks the schema: " + fits.error().message);

@@ -141,7 +141,7 @@ Status check_payload(const EventKind& kind, const Value& payload) {
     }
     if (present) ++member;
   }
-  if (member != members.end()) return wrong(kind, member->first, "is no field of this event");
+  if (member != members.end()) return wrong(kind, member->first, "is not a field of this event");
   return {};
 }
 

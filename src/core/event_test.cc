@@ -61,7 +61,7 @@ AE_TEST("core/event/a payload holds the fields of its kind and no others") {
   EXPECT_EQ(fault(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":null})"),
             "node_started.try is missing");
   EXPECT_EQ(fault(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1,"z":1})"),
-            "node_started.z is no field of this event");
+            "node_started.z is not a field of this event");
   EXPECT_EQ(fault(node_started, R"({"a":1,"node_id":"a","step_id":"0123456789abcdef","try":1})"),
             "node_started.node_id is missing");
   EXPECT_EQ(fault(node_started, "[]"), "node_started.payload is not an object");

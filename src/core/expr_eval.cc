@@ -136,7 +136,7 @@ bool Eval::exactly_one(const Node& n, const Value& in, Value& out) {
   };
   if (!each(n, in, take) && failed_) return false;
   if (count == 1) return true;
-  return fail(n, count == 0 ? "this gives no value; say what else to take: `… // other`"
+  return fail(n, count == 0 ? "this gives no value; add a default: `… // other`"
                             : "this gives more than one value; collect them: `[ … ]`");
 }
 
@@ -267,7 +267,7 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
     case Op::range:
       break;
   }
-  AE_CHECK(false, "a part that may give many values was asked for one");
+  AE_CHECK(false, "a part that can give many values is used where one is needed");
 }
 
 bool Eval::root(const Node& n, Value& out) {
@@ -369,8 +369,7 @@ bool Eval::comparable(const Node& n, const Value& a, const Value& b) {
               std::string(kind_name(a))
                   .append(" is compared with ")
                   .append(kind_name(b))
-                  .append(", which tells nothing; say what it is to be (`tonumber`, `tostring`), "
-                          "or ask for its `type`"));
+                  .append("; convert one of them (`tonumber`, `tostring`), or compare its `type`"));
 }
 
 bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& out) {

@@ -63,39 +63,36 @@ struct Refusal {
 };
 
 constexpr Refusal kRefusals[] = {
-    {"expressions have no definitions; write the part out, or bind a value with `… as $x | …`",
+    {"expressions have no definitions; repeat the part, or bind a value with `… as $x | …`",
      "def import include"},
     {"expressions have no recursion; name the path, or use map and reduce",
      "recurse recurse_down walk paths leaf_paths tostream fromstream truncate_stream combinations"},
-    {"expressions have no loops without a visible end; use reduce over range(n)",
+    {"expressions have no unbounded loops; use reduce over range(n)",
      "while until repeat foreach label break"},
-    {"errors are not caught by their message; write `…?` for no value, or `…? // other`",
-     "try catch"},
+    {"errors cannot be caught by message; write `…?` for no value, or `…? // other`", "try catch"},
     {"expressions do not change values in place; build the new one, as in `. + {name: value}` or "
      "`with_entries(select(.key != \"name\"))`",
      "del delpaths setpath to_path path pick"},
     {"there are no regular expressions here; use startswith, endswith, contains, split or index",
      "test match capture scan sub gsub splits"},
-    {"an expression is pure: it sees no environment; pass the value in the input",
+    {"an expression cannot read the environment; pass the value in the input",
      "env $ENV halt halt_error input_filename $__prog_args $__prog_name get_search_list "
      "modulemeta"},
-    {"an expression is pure: it reads nothing but its roots; pass the value in the input",
+    {"an expression reads only its roots; pass the value in the input",
      "input inputs input_line_number debug stderr $__loc__ __loc__ builtins"},
-    {"an expression is pure: it knows no clock, so that a replay sees the same; use "
-     ".job.created_at "
-     "or the result of a step",
+    {"an expression has no clock, so that a replay gives the same result; use .job.created_at or "
+     "the result of a step",
      "now localtime strflocaltime"},
-    {"an expression is pure: it has no chance, so that a replay sees the same", "random uuid"},
+    {"an expression has no random values, so that a replay gives the same result", "random uuid"},
     {"dates are not computed in this version; compute them in a tool",
      "mktime gmtime strftime strptime todate fromdate date dateadd datesub todateiso8601 "
      "fromdateiso8601"},
     {"numbers here are always finite", "nan infinite isnan isinfinite isnormal isvalid"},
-    {"this function is not the same to the last bit on every machine, so a replay could differ; "
-     "compute it in a tool",
+    {"this function's last bits differ between machines, so a replay could differ; compute it in a "
+     "tool",
      "pow pow10 exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh "
      "cosh tanh gamma lgamma tgamma cbrt hypot"},
-    {"a command takes its arguments one by one, without a shell: nothing has to be quoted for one",
-     "@sh"},
+    {"a command gets its arguments as a list, without a shell: no quoting is needed", "@sh"},
     {"there is no base32 here; use @base64", "@base32 @base32d"},
 };
 

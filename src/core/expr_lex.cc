@@ -117,11 +117,11 @@ Token Lexer::next() {
     ++at_;
     return token(Tok::dot, start, source_.substr(start, 1));
   }
-  if (c == '\'') return token(Tok::bad, start, "texts stand in double quotes");
+  if (c == '\'') return token(Tok::bad, start, "strings need double quotes");
   if (c == '$') return token(Tok::bad, start, "`$` begins the name of a variable, as in `$x`");
-  if (c == '&') return token(Tok::bad, start, "`and` is written as a word");
+  if (c == '&') return token(Tok::bad, start, "write `and` as a word");
   if (c == '!') return token(Tok::bad, start, "`not` is a function: `… | not`");
-  return token(Tok::bad, start, "a character that has no meaning here");
+  return token(Tok::bad, start, "unexpected character");
 }
 
 Lexer::Stretch Lexer::text_stretch(std::string& out, Fault& fault) {
@@ -142,7 +142,7 @@ Lexer::Stretch Lexer::text_stretch(std::string& out, Fault& fault) {
     }
     if (!escape(out, fault)) return Stretch::bad;
   }
-  fault = {.at = at_, .what = "the text is not closed: a \" is missing"};
+  fault = {.at = at_, .what = "the string is not closed: a \" is missing"};
   return Stretch::bad;
 }
 
@@ -176,7 +176,7 @@ bool Lexer::unicode_escape(std::string& out, Fault& fault) {
   };
   const std::int32_t high = unit(at_);
   if (high < 0) {
-    fault = {.at = at_, .what = "\\u is followed by four hexadecimal digits"};
+    fault = {.at = at_, .what = "\\u needs four hexadecimal digits"};
     return false;
   }
   if (high < 0xD800 || high > 0xDFFF) {

@@ -173,8 +173,8 @@ class Parser {
     }
     if (node.count == Count::filtered) {
       wrong(node.culprit,
-            "this can give no value where one is needed; use it inside `[ … ]` or `map(…)`, or say "
-            "what else to take: `… // other`");
+            "this can give no value where one is needed; use it inside `[ … ]` or `map(…)`, or add "
+            "a default: `… // other`");
     }
   }
 
@@ -334,7 +334,7 @@ class Parser {
       } else if (is("[")) {
         read_bracket(out);
       } else {
-        unexpected("a name behind the `.`");
+        unexpected("a name after the `.`");
       }
       return true;
     }
@@ -390,7 +390,8 @@ class Parser {
 
   std::uint32_t variable_declared() {
     if (is("[") || is("{")) {
-      wrong(token_.at, "a name like `$x` stands here; values are not taken apart by patterns");
+      wrong(token_.at,
+            "a variable such as `$x` is needed here; destructuring patterns are not supported");
     }
     if (token_.kind != Tok::variable) unexpected("a variable, as in `… as $x | …`");
     const auto slot = narrow(slots_++);
@@ -472,13 +473,13 @@ class Parser {
       Lexer ahead = lexer_;
       const Token next = ahead.next();
       if (next.kind != Tok::quote && !(next.kind == Tok::sign && next.text == "[")) {
-        wrong(at, "a bare `.` means nothing at the top; name what you want, as in `.input`");
+        wrong(at, "a bare `.` is not valid at the top; name a root, as in `.input`");
       }
     }
     Suffix suffix;
     read_suffix(suffix);
     if (suffix.kind != Suffix::Kind::field) {
-      wrong(at, "what stands behind the first `.` is a name written out, as in `.input`");
+      wrong(at, "the first `.` needs a literal name, as in `.input`");
     }
     return root_named(at, std::move(suffix.name));
   }
@@ -516,8 +517,8 @@ class Parser {
     if (error != std::errc() || end != digits.data() + digits.size() || !is_legal(value) ||
         rounded) {
       wrong(token_.at,
-            "this number has no exact place here: integers go to 2^53-1, and nothing is "
-            "infinite");
+            "this number has no exact value here: integers go up to 2^53-1, and infinity is not "
+            "allowed");
     }
     NodePtr node = literal(token_.at, Value(value));
     advance();
@@ -553,8 +554,8 @@ class Parser {
       const std::string name = "@" + std::string(token_.text);
       const std::string_view why = why_refused(name);
       wrong(at, why.empty() ? quoted(name) +
-                                  " is no format here; these are: @text @json @uri @html "
-                                  "@csv @tsv @base64 @base64d"
+                                  " is not a format; use one of: @text @json @uri @html @csv @tsv "
+                                  "@base64 @base64d"
                             : std::string(why));
     }
     advance();
@@ -852,7 +853,7 @@ Result<ParsedSource> parse(std::string_view source, const ExprLimits& limits) {
   if (source.size() > std::min<std::size_t>(limits.source_max, 1u << 30)) {
     return fail(Code::plan_invalid, "line 1, column 1: the expression has " +
                                         std::to_string(source.size()) + " bytes; at most " +
-                                        std::to_string(limits.source_max) + " are taken");
+                                        std::to_string(limits.source_max) + " are allowed");
   }
   if (!is_utf8(source)) {
     return fail(Code::plan_invalid, "line 1, column 1: the expression is not valid UTF-8");

@@ -108,8 +108,8 @@ Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, con
   const std::string name = s.kind == Suffix::Kind::field ? s.name
                            : from && from->is_string()   ? from->as_string()
                                                          : std::string();
-  return not_found(s, (name.empty() ? "what is looked up here" : quoted_name(name)) +
-                          " is null or not there; say what else to take: `… // other`");
+  return not_found(s, (name.empty() ? "this value" : quoted_name(name)) +
+                          " is null or missing; add a default: `… // other`");
 }
 
 // `found` points into `v`, to null, or to `made`.

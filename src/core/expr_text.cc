@@ -61,7 +61,7 @@ bool tonumber(const Call& c) {
   auto value =
       c.in.as_string().size() > 400 ? Result<Value>(Value()) : parse_json(c.in.as_string());
   if (!value || !value->is_number()) {
-    return c.eval.fail(c.node, "this string is not a number as JSON writes it");
+    return c.eval.fail(c.node, "this string is not a number in JSON");
   }
   return give(c, std::move(*value));
 }

@@ -104,10 +104,9 @@ Result<JobId> job_id_from_text(std::string_view text) {
   for (const char c : text.substr(0, 65)) good = good && allowed(c);
   good = good && text != "." && text != "..";  // a URL with one of these names another resource
   if (good) return JobId(std::string(text));
-  return fail(
-      Code::input_invalid,
-      "a job id is 1 to 64 characters out of A-Z a-z 0-9 . _ : and -, and neither . nor ..; "
-      "leave it out to get one made");
+  return fail(Code::input_invalid,
+              "a job id has 1 to 64 characters of A-Z a-z 0-9 . _ : - and is neither . nor ..; "
+              "omit it to have one generated");
 }
 
 JobId child_job_id(const JobId& parent, const StepId& command) {

@@ -127,11 +127,11 @@ class Reader {
 
   Result<Value> read() {
     if (text_.size() > limits_.bytes_max) {
-      return fail(Code::payload_too_large, "the JSON text has " + std::to_string(text_.size()) +
+      return fail(Code::payload_too_large, "JSON text of " + std::to_string(text_.size()) +
                                                " bytes; at most " +
-                                               std::to_string(limits_.bytes_max) + " are taken");
+                                               std::to_string(limits_.bytes_max) + " are allowed");
     }
-    if (text_.starts_with("\xEF\xBB\xBF")) return wrong("a byte order mark; leave it out", 0);
+    if (text_.starts_with("\xEF\xBB\xBF")) return wrong("a byte order mark (remove it)", 0);
     const std::size_t valid = utf8_prefix(text_);
     if (valid != text_.size()) return wrong("text that is not UTF-8", valid);
     for (;;) {
@@ -156,7 +156,7 @@ class Reader {
   };
 
   std::unexpected<Error> wrong(std::string_view what, std::size_t where) const {
-    return fail(Code::input_invalid, std::string("not JSON as we take it: ")
+    return fail(Code::input_invalid, std::string("invalid JSON: ")
                                          .append(what)
                                          .append(" at byte ")
                                          .append(std::to_string(where)));
@@ -230,10 +230,9 @@ class Reader {
       std::ranges::sort(members, less);
       const auto twice = std::ranges::adjacent_find(members, not_rising);
       if (twice != members.end()) {
-        return wrong(std::string("the key \"")
-                         .append(beginning_of(twice->first, 64))
-                         .append("\" stands twice in the object"),
-                     open.start);
+        return wrong(
+            std::string("duplicate key \"").append(beginning_of(twice->first, 64)).append("\""),
+            open.start);
       }
     }
     return Value::object(std::move(members));
@@ -287,7 +286,7 @@ class Reader {
     } else if (take_word("null")) {
       keep(Value());
     } else {
-      return wrong(at_ == text_.size() ? "the text ends where a value should stand" : "no value",
+      return wrong(at_ == text_.size() ? "the text ends where a value is expected" : "no value",
                    at_);
     }
     return {};
@@ -311,8 +310,8 @@ class Reader {
       }
       out.append(text_, from, at_ - from);
       if (take('"')) return {};
-      if (at_ == text_.size()) return wrong("a string that does not end", start);
-      if (!take('\\')) return wrong("a control character that is not escaped", at_);
+      if (at_ == text_.size()) return wrong("an unterminated string", start);
+      if (!take('\\')) return wrong("an unescaped control character", at_);
       AE_TRY(read_escape(out));
     }
   }
@@ -330,7 +329,7 @@ class Reader {
       return {};
     }
     const std::int32_t first = take('u') ? read_hex4() : -1;
-    if (first < 0) return wrong("an escape that does not exist", start);
+    if (first < 0) return wrong("an unknown escape", start);
     auto c = static_cast<std::uint32_t>(first);
     if (c >= 0xD800 && c <= 0xDFFF) {
       const std::int32_t low = c <= 0xDBFF && take('\\') && take('u') ? read_hex4() : -1;
@@ -359,19 +358,19 @@ class Reader {
   Result<Value> read_number() {
     const std::size_t start = at_;
     take('-');
-    if (!is_digit(peek())) return wrong("no digit where a number should go on", at_);
+    if (!is_digit(peek())) return wrong("a digit is expected", at_);
     if (!take('0')) skip_digits();
     bool integer = true;
     if (take('.')) {
       integer = false;
-      if (!is_digit(peek())) return wrong("no digit where a number should go on", at_);
+      if (!is_digit(peek())) return wrong("a digit is expected", at_);
       skip_digits();
     }
     if (peek() == 'e' || peek() == 'E') {
       integer = false;
       ++at_;
       if (peek() == '+' || peek() == '-') ++at_;
-      if (!is_digit(peek())) return wrong("no digit where a number should go on", at_);
+      if (!is_digit(peek())) return wrong("a digit is expected", at_);
       skip_digits();
     }
     const std::string_view text = text_.substr(start, at_ - start);
@@ -392,8 +391,7 @@ class Reader {
     // An exponent says that the number is rounded; an integer that is written out would be rounded silently.
     if ((std::fabs(d) >= kPlainMax && !integer) || limits_.big_integers) return Value(d);
     return wrong(
-        "an integer beyond 2^53-1, which not every program reads alike; write it as a "
-        "string,",
+        "an integer beyond 2^53-1, which some programs read differently; write it as a string",
         start);
   }
 

@@ -329,7 +329,8 @@ class BodyReader {
       part.commitment = hash_of(in_.bytes(kHashSize));
       AE_ASSIGN(const Content content, read_content(kInline));
       AE_ASSIGN(Value left, read_json(content));
-      if (!left.is_object()) return wrong(part, " is erased, and what is left of it is no object");
+      if (!left.is_object())
+        return wrong(part, " is erased, and what is left of it is not an object");
       shown = Value::object({{"$redacted", to_hex(part.commitment)}, {"left", std::move(left)}});
       return {};
     }

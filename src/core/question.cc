@@ -86,7 +86,7 @@ Status check_questions(const Value& asked) {
     return fail(Code::input_invalid, "a tool asks at most 16 questions at once");
   }
   if (const Value* state = asked.find("state"); state != nullptr) {
-    if (!state->is_string()) return fail(Code::input_invalid, "the state is no text");
+    if (!state->is_string()) return fail(Code::input_invalid, "the state is not a string");
     if (state->as_string().size() > kAskedStateMax) {
       return fail(Code::payload_too_large, "the state is larger than 1 MiB");
     }

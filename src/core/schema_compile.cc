@@ -131,11 +131,11 @@ class Schema::Compiled::Compiler {
       if (!v.is_string() || !is_anchor(v.as_string()))
         refuse(at.pointer, "an anchor is a plain name");
       if (!anchors_.emplace(v.as_string(), &n).second) {
-        refuse(at.pointer, "the anchor stands twice in the schema");
+        refuse(at.pointer, "duplicate anchor in the schema");
       }
     } else if (key == "$schema") {
       if (v != Value(kDialect) && v != Value(std::string(kDialect) + "#")) {
-        refuse(at.pointer, "only JSON Schema 2020-12 is understood: " + std::string(kDialect));
+        refuse(at.pointer, "only JSON Schema 2020-12 is supported: " + std::string(kDialect));
       }
     } else {
       return false;

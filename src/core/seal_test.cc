@@ -207,7 +207,7 @@ AE_TEST("core/seal/of an erased decision something may be left, in one form only
   std::string list = *left;
   list.replace(list.find(R"({"items":2})"), 11, R"(["items:2"])");
   log.batches[0] = list;
-  EXPECT_NE(refusal(log.open_first()).find("no object"), std::string::npos);
+  EXPECT_NE(refusal(log.open_first()).find("not an object"), std::string::npos);
 }
 
 AE_TEST("core/seal/the vectors of earlier schemas are read as they were") {
@@ -580,7 +580,7 @@ AE_TEST("core/seal/a value above the limit is refused and named") {
 AE_TEST("core/seal/a payload that does not fit its kind is a bug of ours") {
   Log log;
   EXPECT_DEATH(log.add({{EventType::job_resumed, json("{}")}}), "by is missing");
-  EXPECT_DEATH(log.add({{EventType::job_resumed, json(R"({"by":"a","x":1})")}}), "no field");
+  EXPECT_DEATH(log.add({{EventType::job_resumed, json(R"({"by":"a","x":1})")}}), "not a field");
   EXPECT_DEATH(log.add({{EventType::job_resumed, Value::object({{"by", "\xff"}})}}), "is_utf8");
   EXPECT_DEATH(log.add({{EventType::job_completed, Value::object({{"result", "\xff"}})}}),
                "is_utf8");
@@ -827,7 +827,7 @@ AE_TEST("core/seal/a narrative event of a newer schema is carried too") {
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_EQ(canonical(opened->events[0].payload), R"({"brand_new":1})");
   EXPECT_EQ(refusal(open_by_hand(by_hand(EventType::progress, 1, body, "", R"({"brand_new":1})"))),
-            "log_corrupt: event 1: progress.brand_new is no field of this event");
+            "log_corrupt: event 1: progress.brand_new is not a field of this event");
 }
 
 AE_TEST("core/seal/any other unknown type, schema or format asks for a newer version") {
@@ -877,7 +877,7 @@ AE_TEST("core/seal/content has one form of bytes only") {
   EXPECT_EQ(cancelled(R"({"a":1.0,"b":2})"),
             "log_corrupt: event 1: a value is not in canonical form");
   EXPECT_EQ(cancelled("null"), "log_corrupt: event 1: in_doubt is null");
-  EXPECT_TRUE(cancelled("{").starts_with("log_corrupt: event 1: a value is not JSON"));
+  EXPECT_TRUE(cancelled("{").starts_with("log_corrupt: event 1: a value is invalid JSON"));
 
   std::string attempt_as_text(1, '\x01');
   attempt_as_text.append(24, '\0').append("\x02" + text(kAttempt.text)).append(40, '\x01');

@@ -73,8 +73,8 @@ Result<SigningKey> SigningKey::from_pem(std::string_view pem) {
   Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_passphrase, nullptr));
   if (!is_ed25519(key)) {
     return fail(Code::input_invalid,
-                "this is no Ed25519 private key in PEM form without a passphrase; make one with "
-                "`openssl genpkey -algorithm ed25519`");
+                "this is not an Ed25519 private key in PEM format without a passphrase; create one "
+                "with `openssl genpkey -algorithm ed25519`");
   }
   return SigningKey(key.release());
 }
@@ -118,8 +118,8 @@ Result<PublicKey> public_key_from_text(std::string_view text) {
     return public_of(key.get());
   }
   return fail(Code::input_invalid,
-              "this is no Ed25519 key: give a PEM file with a public or private key, or the 64 hex "
-              "digits of a public key");
+              "this is not an Ed25519 key: give a PEM file with a public or private key, or the 64 "
+              "hex digits of a public key");
 }
 
 bool signature_fits(const PublicKey& key, std::string_view message, std::string_view signature) {

@@ -202,15 +202,14 @@ class Template::Compiler {
     std::vector<PartsFault> wrong;
     const std::vector<Part> parts = split(key, limits_, wrong);
     if (!wrong.empty() || parts.size() != 1 || !std::holds_alternative<std::string>(parts[0])) {
-      fault(0,
-            {Code::plan_invalid,
-             "a key is written out; to compute one, make the object by an expression: `${ {(key): "
-             "value} }` (and write `$${` for a literal `${`)"});
+      fault(0, {Code::plan_invalid,
+                "a key must be literal; to compute one, build the object with an expression: `${ "
+                "{(key): value} }` (write `$${` for a literal `${`)"});
       return key;
     }
     std::string literal = std::get<std::string>(parts[0]);
     if (std::ranges::find(before, literal) != before.end()) {
-      fault(0, {Code::plan_invalid, "the key `" + literal + "` stands twice"});
+      fault(0, {Code::plan_invalid, "duplicate key `" + literal + "`"});
       return key;
     }
     return literal;
@@ -306,10 +305,9 @@ class Template::Filler {
       if (value.is_null()) {
         culprit_ = &std::get<Expr>(part);
         gives_null_ = true;
-        return failed(
-            {Code::expression_failed,
-             "an expression inside a longer string gives null; say what to write instead: "
-             "`${ … // \"nothing\" }`"});
+        return failed({Code::expression_failed,
+                       "an expression inside a longer string is null; add a default: `${ … // "
+                       "\"nothing\" }`"});
       }
       if (!spend(expr::writing_cost(value))) return out_of_fuel();
       if (value.is_string()) {

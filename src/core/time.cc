@@ -112,8 +112,8 @@ Result<Instant> instant_from_text(std::string_view text) {
   if (const auto instant = parse(text)) return *instant;
   return fail(Code::input_invalid,
               "\"" + std::string(beginning_of(text, 64)) +
-                  "\" is no time; write it in UTC, as in 2025-01-31T09:30:00Z, with at most six "
-                  "digits after the second");
+                  "\" is not a valid time; write it in UTC, as in 2025-01-31T09:30:00Z, with at "
+                  "most six digits after the second");
 }
 
 Result<Duration> duration_from_text(std::string_view text) {
@@ -129,9 +129,10 @@ Result<Duration> duration_from_text(std::string_view text) {
     }
     return std::chrono::milliseconds(count * unit.ms);
   }
-  return fail(Code::input_invalid,
-              "\"" + std::string(beginning_of(text, 64)) +
-                  "\" is no duration; write a whole number and ms, s, m, h or d, as in 90s");
+  return fail(
+      Code::input_invalid,
+      "\"" + std::string(beginning_of(text, 64)) +
+          "\" is not a valid duration; write a whole number and ms, s, m, h or d, as in 90s");
 }
 
 std::string to_text(Duration duration) {

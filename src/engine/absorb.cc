@@ -90,16 +90,17 @@ Result<const std::pair<const std::string, Wait>*> find_doubt(const State& state,
       if (!state.key_of(step).text.starts_with(act.idempotency_key)) continue;
       if (act.try_no != 0 && (!step.call || act.try_no != step.call->try_no)) continue;
       if (found) {
-        return fail(Code::input_invalid, "more than one call in doubt begins with \"" +
-                                             act.idempotency_key + "\"; give more of the key");
+        return fail(Code::input_invalid,
+                    "more than one call with an unknown outcome has a key that begins with \"" +
+                        act.idempotency_key + "\"; give more of the key");
       }
       found = &entry;
     }
   }
   if (!found) {
     return fail(Code::not_in_doubt,
-                "no call with this idempotency key is in doubt; `aetheris job " + state.job.text +
-                    "` lists those that are");
+                "no call with this idempotency key has an unknown outcome; `aetheris job " +
+                    state.job.text + "` lists those that have one");
   }
   return found;
 }
@@ -111,9 +112,9 @@ Status given_result_fits(const State& state, const std::string& tool, const Act&
   if (policy == state.plan->tools.end() || !policy->result_schema) return {};
   auto fits = policy->result_schema->check(act.result.value_or(Value()));
   if (fits) return {};
-  return std::unexpected(std::move(fits).error().in(
-      act.result ? "the result that is given for \"" + tool + "\""
-                 : "`happened` needs a result as \"" + tool + "\" gives it"));
+  return std::unexpected(
+      std::move(fits).error().in(act.result ? "the result for \"" + tool + "\""
+                                            : "`happened` needs the result of \"" + tool + "\""));
 }
 
 // The call that the act names, of those whose outcome was unknown when the job ended. Fails with job_terminal when there is
@@ -126,13 +127,15 @@ Result<UnknownCall> unknown_call(const State& state, const Act& act) {
                        (act.try_no == 0 || act.try_no == call.try_no);
     if (!named) continue;
     if (found) {
-      return fail(Code::input_invalid, "more than one call in doubt begins with \"" +
-                                           act.idempotency_key + "\"; give more of the key");
+      return fail(Code::input_invalid,
+                  "more than one call with an unknown outcome has a key that begins with \"" +
+                      act.idempotency_key + "\"; give more of the key");
     }
     found = std::move(call);
   }
   if (!found) {
-    return fail(Code::job_terminal, "the job has ended, and no call with this key is in doubt");
+    return fail(Code::job_terminal,
+                "the job has ended, and no call with this key has an unknown outcome");
   }
   return *std::move(found);
 }
@@ -141,9 +144,9 @@ Result<UnknownCall> unknown_call(const State& state, const Act& act) {
 // a check that was made before the newest try had been sent.
 Status is_settled(const std::optional<Instant>& checkable_at, Instant looked_at) {
   if (!checkable_at || looked_at >= *checkable_at) return {};
-  return fail(Code::not_settled, "at " + to_text(looked_at) +
-                                     " the call could still be under way, until " +
-                                     to_text(*checkable_at) + "; look then, and say it then");
+  return fail(Code::not_settled,
+              "at " + to_text(looked_at) + " the call could still be running, until " +
+                  to_text(*checkable_at) + "; check it after that, then resolve it");
 }
 
 // What became of a call that was given up, or whose job has ended.
@@ -164,7 +167,8 @@ Result<Taken> take_note(const State& state, const Act& act, const Stamp& stamp) 
   AE_ASSIGN(const UnknownCall call, unknown_call(state, act));
   if (act.resolution == "fail") {
     return fail(Code::job_terminal,
-                "the job has ended: what its call did can be noted, as happened or not_happened");
+                "the job has ended: the outcome of its call can only be noted, as happened or "
+                "not_happened");
   }
   if (state.noted.contains(call.invocation.text)) {
     return fail(Code::not_in_doubt, "the outcome of this call is noted already");
@@ -207,7 +211,7 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
     AE_TRY(given_result_fits(state, state.tool_of(step).name, act));
     changed = changes_of(state, step, act.result.value_or(Value()));
     if (!changed.whole) {
-      return fail(Code::input_invalid, "the result does not say what the call changed: " +
+      return fail(Code::input_invalid, "the result does not show what the call changed: " +
                                            changed.whole.error().message);
     }
   }

@@ -335,7 +335,8 @@ Status Applier::of_job() {
       s_.parked_reason = p_.text("reason");
       s_.parked_until = p_.text("until");
       s_.parked_since = created_at_;
-      if (s_.parked_until == "confirmation" && s_.raised == 0) return bad("nobody is asked");
+      if (s_.parked_until == "confirmation" && s_.raised == 0)
+        return bad("no confirmation is requested");
       if (s_.parked_until == "budget" && !s_.budget.exceeded) return bad("no budget is used up");
       if (s_.parked_until == "resume") {
         s_.pausing.reset();
@@ -422,7 +423,7 @@ Status Applier::run() {
     return {};
   }
   if (is_terminal(s_.status)) {
-    return fail(Code::job_terminal, "the job has ended; a terminal job goes on only as a fork");
+    return fail(Code::job_terminal, "the job has ended; only a fork can continue it");
   }
   const auto status = next_status(s_.status, type_, ends_own_park());
   if (!status) return bad("illegal while the job is " + std::string(to_text(s_.status)));

@@ -40,7 +40,7 @@ Status Applier::may_be_judged(const Step* step) const {
       return bad("no call is to be made here");
   }
   if (step->approval && step->approval->state != ApprovalState::approved) {
-    return bad("it was asked for before, and not approved");
+    return bad("it was requested before and not approved");
   }
   return {};
 }
@@ -57,7 +57,7 @@ std::optional<PolicyAction> Applier::judged_here(const Step& step) const {
 Status Applier::approval_requested() {
   Step* step = this->step();
   AE_TRY(may_be_judged(step));
-  if (judged_here(*step) == PolicyAction::allow) return bad("nobody has to be asked");
+  if (judged_here(*step) == PolicyAction::allow) return bad("no approval is required");
   const Value& asked = payload_left(logged_, p_);
   auto approval = std::make_unique<Approval>();
   approval->id = p_.text("decision_id");
@@ -108,7 +108,7 @@ Status Applier::approval_answered() {
   if (!step || step->phase != StepPhase::asking ||
       step->approval->state != ApprovalState::requested ||
       payload_left(logged_, p_).text("approval_id") != step->approval->id) {
-    return bad("nobody asked for this approval");
+    return bad("this approval was not requested");
   }
   if (said == "edited") {
     AE_TRY(arguments_edited(*step));
@@ -157,7 +157,7 @@ Status Applier::arguments_edited(Step& step) {
 Status Applier::request_opened(Step& step, Wait& wait) {
   if (!step.approval || step.approval->state != ApprovalState::requested ||
       step.phase != step.approval->from || wait.type != WaitType::human) {
-    return bad("nobody asked for an approval");
+    return bad("no approval was requested");
   }
   wait.approval = true;
   if (step.item != kNoItem) s_.steps[step.node].map->asking++;
@@ -170,9 +170,9 @@ Status Applier::request_closed(Step& step, std::string_view outcome) {
   Approval& approval = *step.approval;
   const bool edited = outcome == "edited";
   const bool answered = outcome == "approved" || outcome == "rejected" || edited;
-  if (edited && approval.edited_from.empty()) return bad("the decision says otherwise");
+  if (edited && approval.edited_from.empty()) return bad("the decision differs");
   if (answered != (approval.state != ApprovalState::requested)) {
-    return bad("the decision says otherwise");
+    return bad("the decision differs");
   }
   if (step.item != kNoItem) s_.steps[step.node].map->asking--;
   if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;
@@ -195,7 +195,7 @@ Status Applier::check_approval(Step& step) {
     const PolicyAction action = said ? said->action : PolicyAction::require_approval;
     if (action == PolicyAction::deny) return bad("a policy denies this call");
     if (id.empty()) {
-      return action == PolicyAction::allow ? Status() : bad("nobody approved this call");
+      return action == PolicyAction::allow ? Status() : bad("this call was not approved");
     }
   }
   if (id.empty()) return {};

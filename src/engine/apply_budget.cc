@@ -51,7 +51,8 @@ Status Applier::reserve(const Step& step) {
   const bool model = s_.tool_of(step).is_model();
   const bool again = call.charge != Charge::none && !sends_answers(call);
   if (!model && again) return {};  // another try of the same call
-  if (call.charge == Charge::reserved) return bad("the earlier try stands in the budget");
+  if (call.charge == Charge::reserved)
+    return bad("the earlier try is still reserved in the budget");
   if (model) {
     const auto reserved = reservation_of(p_["reserved"]);
     if (!reserved) return bad("nothing of the job's budget is reserved for it");

@@ -47,7 +47,7 @@ Status Applier::tool_invocation_started() {
   if (s_.ending && step->role == Role::node && !s_.holds_end(*step)) {
     return bad("nothing starts in a job that ends");
   }
-  if (s_.status != JobStatus::running) return bad("nobody holds the job");
+  if (s_.status != JobStatus::running) return bad("no worker holds the job");
   if (!s_.to_confirm.empty() && !s_.ending && !s_.may_have_changed(*step)) {
     return bad("what was changed before is not confirmed");
   }
@@ -71,10 +71,10 @@ Status Applier::tool_invocation_started() {
   if (!step->call) step->call = std::make_unique<Invocation>();
   Invocation& call = *step->call;
   if (call.open) return bad("the earlier try is still open");
-  if (open_question(call)) return bad("what its tool asked has no answer yet");
+  if (open_question(call)) return bad("the question of its tool has no answer yet");
   if (s_.may_have_happened(*step)) {
     if (s_.tool_of(*step).effect == EffectClass::at_most_once) {
-      return bad("the earlier try may have happened, and nobody said that it did not");
+      return bad("the earlier try may have happened, and no decision states that it did not");
     }
     if (call.tool_version != p_.text("tool_version")) {
       return bad("the earlier try may have happened, and the tool has changed since");
@@ -218,7 +218,7 @@ Status Applier::command_committed() {
   if (!p_.find("result_of")) {
     // A person, or its probe, says that it happened, and what it gave; null is not written.
     const bool doubted = step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
-    if (!doubted || success) return bad("nothing in doubt");
+    if (!doubted || success) return bad("no call has an unknown outcome");
     step->result = p_["result"];
     step->erased = erased("result");
   } else if (!success || p_.text("result_of") != step->call->id.text) {

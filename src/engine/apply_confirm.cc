@@ -75,7 +75,7 @@ Status Applier::confirmation_decided() {
   Step* step = this->step();
   if (!step) return bad("no such step");
   if (said == "requested") {
-    if (s_.status != JobStatus::running) return bad("nobody has looked");
+    if (s_.status != JobStatus::running) return bad("no worker has checked it");
     const auto raise = [this](Change& change, const Value& resource) {
       if (!change.raised) s_.raised++;
       change.raised =
@@ -109,7 +109,7 @@ Status Applier::confirmation_answered(Step& step, std::string_view said) {
     if (said == "accept") change.accepted = std::move(change.raised);
     change.raised.reset();
   }
-  if (!asked || s_.ending) return bad("nobody asked");
+  if (!asked || s_.ending) return bad("no confirmation was requested");
   if (said == "accept") return {};
   const std::string by(p_.text("by")), note(p_.text("reason"));
   return confirmation_failed(step, "what \"" + s_.node_of(step).id + "\" changed was not accepted" +

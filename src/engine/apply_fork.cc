@@ -10,7 +10,7 @@
 namespace ae::engine {
 
 Status Applier::fork_imported() {
-  if (s_.forked_from.is_null()) return bad("the job is no fork");
+  if (s_.forked_from.is_null()) return bad("the job is not a fork");
   if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
   if (s_.status != JobStatus::queued || s_.epoch > 0) return bad("the job has begun");
   if (!p_["commands"].is_array()) return bad("without commands");
@@ -54,7 +54,7 @@ Status Applier::import_one(const Value& entry, const Value& result) {
   if (entry["under_way"] == Value(true)) return import_under_way(step);
   const std::optional<std::int64_t> item = maybe_int(entry, "item");
   if (s_.by_id.contains(id) && (item || s_.by_id.at(id) != node->second)) {
-    return bad("a step of this id stands there");
+    return bad("a step with this id exists already");
   }
   if (entry.find("turn") != nullptr) return import_of_loop(step, id, entry, result);
   if (!item) return import_node(step, id, entry, result);
@@ -110,7 +110,7 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
   const bool over = map.imported != nullptr && !map.skipped;
   if (s_.node_of(map).kind != NodeKind::map || (!under_way && !over)) return bad("no such map");
   if (under_way && (item >= map.map->results.size() || map.map->finished[item])) {
-    return bad("no such item, or it stands there");
+    return bad("no such item, or it exists already");
   }
   Step& step = new_item(map, item, id);
   if (!take_end(step, entry, result, erased("results"))) return bad("no item ends so");
@@ -174,7 +174,7 @@ Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entr
   const auto nth = static_cast<std::size_t>(maybe_int(entry, "turn_call").value_or(-1));
   if (nth >= calls.size() || calls[nth].refused || calls[nth].step != kNoStep ||
       s_.plan->tools[calls[nth].tool].name != entry.text("tool")) {
-    return bad("its model asked for no such call, or it stands there");
+    return bad("its model requested no such call, or it exists already");
   }
   calls[nth].step = static_cast<std::uint32_t>(s_.steps.size());
   Step& step = new_of_loop(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),

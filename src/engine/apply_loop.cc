@@ -107,10 +107,10 @@ Status Applier::choose(Step& step, const Value& choice) {
     call.tool = *granted;
   }
   if (const Value* repair = choice.find("repair")) {
-    if (!calls.empty() || loop.repairs >= spec.repairs) return bad("nothing of it is to be mended");
+    if (!calls.empty() || loop.repairs >= spec.repairs) return bad("no repair is allowed");
     newest.repair = std::string(choice.text("repair"));
     if (!repair->is_string() || newest.repair->size() > kRepairMax) {
-      return bad("what is wrong with the answer is no text of at most 1,024 bytes");
+      return bad("the reason for the repair is not a string of at most 1,024 bytes");
     }
     loop.repairs++;
   }

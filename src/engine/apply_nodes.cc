@@ -37,7 +37,7 @@ Status Applier::node_started() {
   Step* step = step_or_new_part();
   if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
   if (s_.ending) return bad("nothing starts in a job that ends");
-  if (s_.status != JobStatus::running) return bad("nobody holds the job");
+  if (s_.status != JobStatus::running) return bad("no worker holds the job");
   if (s_.node_of(*step).when && !step->is_part() && step->branch && !*step->branch) {
     return bad("its branch was not taken");
   }
@@ -188,7 +188,7 @@ Status Applier::branch_taken() {
   Step* step = this->step();
   if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
   if (s_.node_of(*step).when && !step->branch) {
-    if (!p_["payload"].is_bool()) return bad("a branch that is no boolean");
+    if (!p_["payload"].is_bool()) return bad("a branch that is not a boolean");
     step->branch = p_["payload"].as_bool();
     refresh(index_of(*step));
     return {};
@@ -201,7 +201,7 @@ Status Applier::branch_taken() {
   }
   if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
       !over.is_array()) {
-    return bad("a branch nobody asked for");
+    return bad("the plan has no such branch");
   }
   begin_map(*step, std::move(over));
   return {};
@@ -216,14 +216,14 @@ Status Applier::decision_recorded() {
     if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
       return bad("no such try to repeat");
     }
-    if (open_question(*step->call)) return bad("what its tool asked has no answer yet");
+    if (open_question(*step->call)) return bad("the question of its tool has no answer yet");
     step->not_before = instant_of(p_, "not_before");
     enter(*step, StepPhase::backoff);
     return {};
   }
   if (kind == "in_doubt") {
     Step* step = this->step();
-    return step ? in_doubt_decided(*step) : bad("nothing in doubt");
+    return step ? in_doubt_decided(*step) : bad("no call has an unknown outcome");
   }
   if (kind == "end") return end_decided();
   if (kind == "budget") return budget_decided();

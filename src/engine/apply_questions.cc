@@ -22,12 +22,12 @@ bool Applier::is_question(const Step& step) const {
 
 Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
   Questions& questions = *step.call->questions;
-  if (s_.ending) return bad("nobody is asked in a job that ends");
+  if (s_.ending) return bad("no question opens in a job that ends");
   if (!open_question(*step.call) && !questions.erased) {
-    return bad("its tool asks nothing");
+    return bad("its tool has no open question");
   }
   if (wait.type != WaitType::human || key != question_wait_key(step, questions.number + 1)) {
-    return bad("not the wait of what its tool asks");
+    return bad("not the wait of its tool's question");
   }
   questions.number++;
   wait.resolve = false;
@@ -39,7 +39,7 @@ Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
 }
 
 Status Applier::question_closed(Step& step, std::string_view outcome, const Value& payload) {
-  if (!step.call || !step.call->questions) return bad("its tool asks nothing");
+  if (!step.call || !step.call->questions) return bad("its tool has no open question");
   const Member* question = open_question(*step.call);
   const bool said = outcome == "approved" || outcome == "rejected";
   if (!said && outcome != "timed_out" && outcome != "cancelled") return bad("an unknown answer");

@@ -47,11 +47,11 @@ Status Applier::check_let_go(const std::set<std::uint32_t>& kept) const {
   for (const Step& step : s_.steps) {
     if (kept.contains(step.node)) continue;
     if (is_effect(s_, step) && !dropped.contains(s_.node_of(step).id)) {
-      return bad("it lets an effect go that nobody named");
+      return bad("it drops an effect that `drop` does not name");
     }
   }
   for (const auto& [key, wait] : s_.waits) {
-    if (!kept.contains(s_.steps[wait.step].node)) return bad("a wait that it lets go is open");
+    if (!kept.contains(s_.steps[wait.step].node)) return bad("a wait that it drops is open");
   }
   return {};
 }

@@ -50,7 +50,7 @@ Status Applier::command_emitted() {
 // A person, or the call's probe, says what became of it.
 Status Applier::in_doubt_decided(Step& step) {
   const bool by_probe = step.phase == StepPhase::probing && p_.text("by") == "probe";
-  if (step.phase != StepPhase::in_doubt && !by_probe) return bad("nothing in doubt");
+  if (step.phase != StepPhase::in_doubt && !by_probe) return bad("no call has an unknown outcome");
   if (p_.text("state") == "not_happened") {
     if (by_probe) step.call->absent++;
     // Who said it waited until every earlier try was over; the newest one stays open only for its result.

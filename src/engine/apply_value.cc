@@ -19,7 +19,7 @@ Status Applier::value_recorded() {
     return bad("the step has its value, or is not to have one");
   }
   if (s_.ending) return bad("nothing starts in a job that ends");
-  if (s_.status != JobStatus::running) return bad("nobody holds the job");
+  if (s_.status != JobStatus::running) return bad("no worker holds the job");
   if (!s_.to_confirm.empty()) return bad("what was changed before is not confirmed");
   AE_TRY(value_approved(step));
   step.result = p_["value"];
@@ -44,7 +44,7 @@ Status Applier::value_approved(Step& step) {
     const auto said = judge(s_, &step, tool, args);
     const PolicyAction action = said ? said->action : PolicyAction::require_approval;
     if (action == PolicyAction::deny) return bad("a policy denies this step");
-    if (action != PolicyAction::allow && !approved) return bad("nobody approved this step");
+    if (action != PolicyAction::allow && !approved) return bad("this step was not approved");
   }
   if (!approved) return {};
   approval->used = true;

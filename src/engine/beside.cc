@@ -45,7 +45,7 @@ Value with_checksum(std::string_view place, const Value& record) {
 Result<Value> read_beside(std::string_view place, std::string_view text) {
   auto record = parse_json(text, kLimits);
   if (!record || !record->is_object()) {
-    return fail(Code::log_corrupt, "the record at " + std::string(place) + " is no JSON object");
+    return fail(Code::log_corrupt, "the record at " + std::string(place) + " is not a JSON object");
   }
   std::vector<Member> members;
   for (const Member& member : record->members()) {

@@ -16,21 +16,9 @@ constexpr std::string_view kInput =
 
 std::vector<Event> erased_log(const GivenJob& job, bool keep_blind = false) {
   Stored stored(job);
-  const bool blinded = job.log.front().payload.find("blind") != nullptr;
-  Hash previous;
-  for (std::string& bytes : stored.commits) {
-    auto left = ae::redact(
-        job.state.job, bytes, previous, stored.source(),
-        [&](const Event& event, std::string_view field) {
-          return why_kept(event, field).empty() && !(keep_blind && field == "blind");
-        },
-        [&](const Event& event, std::string_view field) { return left_of(event, field, blinded); });
-    AE_CHECK(left.has_value(), left ? "" : left.error().message);
-    bytes = *std::move(left);
-    const auto commit = open(job.state.job, bytes, previous, stored.source());
-    AE_CHECK(commit.has_value(), commit ? "" : commit.error().message);
-    previous = commit->head;
-  }
+  stored.redact(job.state.job, [&](const Event& event, std::string_view field) {
+    return why_kept(event, field).empty() && !(keep_blind && field == "blind");
+  });
   return stored.opened(job.state.job).events;
 }
 

@@ -603,9 +603,9 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
 
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events) {
   if (now.status != JobStatus::failed) {
-    return fail(Code::input_invalid, "only a job that has failed can be tried again; this one is " +
+    return fail(Code::input_invalid, "only a failed job can be retried; this one is " +
                                          std::string(to_text(now.status)) +
-                                         " (`aetheris fork` begins anew at any event)");
+                                         " (`aetheris fork` starts a new job at any event)");
   }
   const std::uint64_t last = events.back().seq;
   if (!now.ending || now.ending->node_id.empty()) return last;

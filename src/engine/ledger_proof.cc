@@ -196,14 +196,14 @@ std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
   }
   if (is_erased_effect(r)) return same_outcome(*mine, r.text("outcome"));
   const auto expected = finished_by(r);
-  if (!expected) return "says nothing of what was seen";
+  if (!expected) return "has no outcome";
   for (const Event* late : mine->later) {
     if (says_the_same(*late, *expected)) return {};
   }
   if (mine->end == nullptr || says_the_same(*mine->end, *expected)) return {};
   // A try that was closed without knowing, and what was heard of it later, do not disagree.
   if (mine->outcome == "unknown" || mine->outcome == "timeout") return {};
-  return "says " + std::string(r.text("outcome")) + ", the log " + mine->outcome +
+  return "has " + std::string(r.text("outcome")) + ", the log " + mine->outcome +
          (r.text("outcome") == mine->outcome ? " with another content" : "");
 }
 
@@ -213,7 +213,7 @@ std::string LedgerProof::same_outcome(const Try& mine, std::string_view outcome)
       mine.later, [&](const Event* late) { return late->payload.text("outcome") == outcome; });
   const bool open = mine.end == nullptr || mine.outcome == "unknown" || mine.outcome == "timeout";
   if (same || open || mine.outcome == outcome) return {};
-  return "says " + std::string(outcome) + ", the log " + mine.outcome;
+  return "has " + std::string(outcome) + ", the log " + mine.outcome;
 }
 
 std::string LedgerProof::effects(const std::vector<VerifyInput::Effect>& effects) const {
@@ -243,7 +243,7 @@ std::string LedgerProof::entry(const VerifyInput::Entry& entry) const {
   if (entry.state == "INFLIGHT") return {};  // perhaps not repaired yet
   const bool success = mine->outcome == "success";
   if (!mine->finished || success != (entry.state == "COMMITTED")) {
-    return "says " + entry.state + ", the log " + (mine->finished ? mine->outcome : "no end");
+    return "has " + entry.state + ", the log " + (mine->finished ? mine->outcome : "no end");
   }
   return {};
 }

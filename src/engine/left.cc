@@ -37,7 +37,7 @@ std::string_view why_kept(const Event& event, std::string_view field) {
   if (event.type != EventType::decision_recorded || field != "payload") return {};
   const bool branch = event.payload.text("kind") == "branch";
   return branch && event.payload["payload"].is_bool()
-             ? "it is true or false, and says which way the job took"
+             ? "it is true or false, and records which branch the job took"
              : "";
 }
 

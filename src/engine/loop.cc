@@ -15,6 +15,28 @@
 #include "engine/recorded_value.h"
 
 namespace ae::engine {
+
+// Stored, by its hash: the end of the conversation's chain.
+Value repair_message(const std::string& why) {
+  return Value::object({{"content", "This answer cannot be used: it " + why +
+                                        ". Answer again, with JSON as it was asked for and "
+                                        "nothing else."},
+                        {"role", "user"}});
+}
+
+// Stored, by its hash: the end of the conversation's chain.
+Value notice_message(const Value& notice) {
+  std::string text;
+  for (const auto& [name, amount] : notice.members()) {
+    std::string what = name;
+    std::ranges::replace(what, '_', ' ');
+    text += (text.empty() ? "budget: " : "; ") + std::string(amount.text("left")) + " of " +
+            std::string(amount.text("of")) + " " + what + " left";
+  }
+  return Value::object(
+      {{"content", text + ". Come to an end before it is used up."}, {"role", "user"}});
+}
+
 namespace {
 
 // The end of a chain over messages, and how many they are.
@@ -87,14 +109,6 @@ Value tool_message(const State& state, const LoopCall& call) {
   return Value::object(std::move(message));
 }
 
-// Stored, by its hash: the end of the conversation's chain.
-Value repair_message(const std::string& why) {
-  return Value::object({{"content", "This answer cannot be used: it " + why +
-                                        ". Answer again, with JSON as it was asked for and "
-                                        "nothing else."},
-                        {"role", "user"}});
-}
-
 // The beginning of it, whole characters.
 std::string cut(std::string text, std::size_t most) {
   if (text.size() <= most) return text;
@@ -123,19 +137,6 @@ Value left_of(const Budget& budget, Limit limit) {
     return limit == Limit::cost ? cost_text(n) : std::to_string(n);
   };
   return Value::object({{"left", shown(left)}, {"of", shown(most)}});
-}
-
-// Stored, by its hash: the end of the conversation's chain.
-Value notice_message(const Value& notice) {
-  std::string text;
-  for (const auto& [name, amount] : notice.members()) {
-    std::string what = name;
-    std::ranges::replace(what, '_', ' ');
-    text += (text.empty() ? "budget: " : "; ") + std::string(amount.text("left")) + " of " +
-            std::string(amount.text("of")) + " " + what + " left";
-  }
-  return Value::object(
-      {{"content", text + ". Come to an end before it is used up."}, {"role", "user"}});
 }
 
 std::string names_of(const Plan& plan, const LoopSpec& spec) {
@@ -405,7 +406,7 @@ std::string unfit_turns(const State& state, const Step& loop) {
           arguments) ||
         !(state.blind_gone || asked.imported->arguments_hash.empty() ||
           state.hash_of(arguments) == asked.imported->arguments_hash)) {
-      return named + "does not follow from what was said before it";
+      return named + "does not follow from the messages before it";
     }
     if (!of.chosen) continue;
     const auto choice = choice_at(state, loop, turn, repairs, nullptr);

@@ -37,6 +37,10 @@ inline constexpr std::size_t kRepairMax = 1'024;
 // Messages of one conversation; then the loop fails.
 inline constexpr std::uint64_t kConversationMax = 10'000;
 
+// The message that a recorded `repair` (an answer cannot be used) or `notice` (the budget is low) sends to the model.
+Value repair_message(const std::string& why);
+Value notice_message(const Value& notice);
+
 // All of these: REQUIRES: `loop` is a step of a loop that is under way. They add to `work`, if there is any.
 
 // How many answers its model may give: max_turns, and one more for each that was to be mended.

@@ -141,7 +141,8 @@ Status check_written(const Value& args) {
     if (!message["content"].is_array()) continue;
     const std::string where = "messages[" + std::to_string(i) + "].content";
     if (message.text("role") == "assistant") {
-      return fail(Code::plan_invalid, where + ": an assistant said a text, no parts");
+      return fail(Code::plan_invalid,
+                  where + ": the content of an assistant message is a string, not parts");
     }
     AE_TRY(check_parts(message["content"], where));
   }

@@ -120,7 +120,8 @@ Result<Template> read_change(const Value& value) {
   if (change.is_constant()) return change;
   for (const std::string& root : change.roots().roots) {
     if (root != "args" && root != "call" && root != "result") {
-      return fail(Code::plan_invalid, "reads " + quoted("." + root) + ", which there is not here");
+      return fail(Code::plan_invalid,
+                  "reads " + quoted("." + root) + ", which is not available here");
     }
   }
   return change;
@@ -226,7 +227,7 @@ Result<SideCall> read_side_call(const Value& value, Keys keys, Keys args_read) {
     for (const std::string& root : part.roots().roots) {
       if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
         return fail(Code::plan_invalid,
-                    "reads " + quoted("." + root) + ", which there is not here");
+                    "reads " + quoted("." + root) + ", which is not available here");
       }
     }
     return {};
@@ -290,7 +291,8 @@ class Compiler {
     if (const Value* budget = graph.find("budget")) {
       AE_ASSIGN(plan_.budget, limits_of(*budget));
       if (!plan_.budget.any() || budget->find("wall_until") || budget->find("spent")) {
-        return fail(Code::plan_invalid, "`budget` limits nothing, or says what only a job can");
+        return fail(Code::plan_invalid,
+                    "`budget` has no limit, or has a member that only the budget of a job has");
       }
       if (plan_.budget.cost_micros && !plan_.prices_all()) {
         return fail(Code::plan_invalid,
@@ -336,7 +338,7 @@ class Compiler {
       return fail(Code::plan_invalid, "`probe` and `on_in_doubt: probe` go together");
     }
     if ((probe || compensate) && tool.effect == EffectClass::read) {
-      return fail(Code::plan_invalid, "a tool that only reads is never in doubt and never undone");
+      return fail(Code::plan_invalid, "a tool that only reads has no `probe` and no `compensate`");
     }
     if (probe) {
       auto side = read_side_call(*probe, {"tool", "args", "happened"}, {"args", "call"});
@@ -374,10 +376,11 @@ class Compiler {
   Result<std::uint32_t> side_tool(const Value& value) {
     AE_ASSIGN(const std::uint32_t tool, tool_named(value));
     if (plan_.tools[tool].may_ask()) {
-      return fail(Code::plan_invalid, "nobody approves what asks about a call or undoes it");
+      return fail(Code::plan_invalid,
+                  "the tool of a `probe` or `compensate` cannot require approval");
     }
     if (plan_.tools[tool].is_model()) {
-      return fail(Code::plan_invalid, "no model asks about a call or undoes it");
+      return fail(Code::plan_invalid, "the tool of a `probe` or `compensate` cannot be a model");
     }
     return tool;
   }
@@ -612,7 +615,7 @@ class Compiler {
   Status reach() {
     const Order order = order_of(needs_);
     if (!order.cycles.empty()) {
-      return fail(Code::plan_invalid, "the nodes need each other in a circle, beginning at " +
+      return fail(Code::plan_invalid, "dependency cycle that begins at " +
                                           quoted(plan_.nodes[order.cycles.front().front()].id));
     }
     for (const Node& node : plan_.nodes) {
@@ -638,7 +641,7 @@ class Compiler {
     for (const std::string& root : read.roots) {
       if (root == "input" || root == "job" || root == "steps") continue;
       if (per_item && (root == "item" || root == "index" || root == node.as)) continue;
-      return refused(node, " reads " + quoted("." + root) + ", which there is not here");
+      return refused(node, " reads " + quoted("." + root) + ", which is not available here");
     }
     if (read.all_steps) {
       return refused(node, " reads all of `.steps`; only `output` may");
@@ -668,7 +671,8 @@ class Compiler {
     if (!plan_.output || plan_.output->is_constant()) return {};
     for (const std::string& root : plan_.output->roots().roots) {
       if (root != "input" && root != "job" && root != "steps") {
-        return fail(Code::plan_invalid, "`output` reads `." + root + "`, which there is not here");
+        return fail(Code::plan_invalid,
+                    "`output` reads `." + root + "`, which is not available here");
       }
     }
     for (const std::string& step : plan_.output->roots().steps) {

@@ -91,7 +91,7 @@ AE_TEST("plan/what it does not know or misses is refused") {
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","needs":["b"]})"),
             "node `a` needs a node that does not exist");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","needs":["a"]})"),
-            "the nodes need each other in a circle, beginning at `a`");
+            "dependency cycle that begins at `a`");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","when":"yes"})"),
             "node `a`: `when` must be one ${ … }, true or false");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","args":[]})"),
@@ -121,9 +121,9 @@ AE_TEST("plan/an expression reads only what it needs") {
   EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps }"},"needs":["a"])")),
             "node `b` reads all of `.steps`; only `output` may");
   EXPECT_EQ(refusal(two(R"("args":{"x":"${ .args }"})")),
-            "node `b` reads `.args`, which there is not here");
+            "node `b` reads `.args`, which is not available here");
   EXPECT_EQ(refusal(two(R"("args":{"x":"${ .item }"})")),
-            "node `b` reads `.item`, which there is not here");
+            "node `b` reads `.item`, which is not available here");
   EXPECT_EQ(refusal(two(R"("args":{})"), R"(,"output":"${ .steps.c }")"),
             "`output` reads `.steps.c`: no such node");
 }

@@ -56,7 +56,7 @@ Result<std::uint64_t> price_from_text(std::string_view decimal) {
 }
 
 Result<Price> price_of(const Value& value) {
-  if (!value.is_object()) return fail(Code::plan_invalid, "`price` is no object");
+  if (!value.is_object()) return fail(Code::plan_invalid, "`price` is not an object");
   for (const auto& [key, amount] : value.members()) {
     if (key != "input" && key != "output" && key != "cached") {
       return fail(Code::plan_invalid, "`price` has the unknown member `" + key + "`");

@@ -69,14 +69,14 @@ Result<Taken> take_answer(const State& state, const std::string& key, const Wait
                           const Act& act) {
   const Step& step = state.steps[wait.step];
   const Member* question = step.call ? open_question(*step.call) : nullptr;
-  if (question == nullptr) return fail(Code::wait_mismatch, "nothing is asked here any more");
+  if (question == nullptr) return fail(Code::wait_mismatch, "this question is no longer open");
   const std::string_view action = action_of(act);
   auto answer = answer_to(question->second, action, content_of(act));
   if (!answer) {
-    return std::unexpected(std::move(answer).error().in(
-        "\"" + step.call->tool +
-        "\" asks for something: `aetheris approvals` shows it, `aetheris "
-        "approve ID --arguments JSON` fills it in"));
+    return std::unexpected(
+        std::move(answer).error().in("\"" + step.call->tool +
+                                     "\" has an open question: `aetheris approvals` shows it, "
+                                     "`aetheris approve ID --arguments JSON` answers it"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
   std::vector<Member> more{{"outcome", outcome}, {"payload", *std::move(answer)}};

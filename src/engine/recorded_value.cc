@@ -150,7 +150,7 @@ Value args_schema_of(Records records) {
 }
 
 Status takes(Records records, const Value& args) {
-  if (!args.is_object()) return refused(to_text(records), "are no JSON object");
+  if (!args.is_object()) return refused(to_text(records), "are not a JSON object");
   switch (records) {
     case Records::nothing:
       return {};

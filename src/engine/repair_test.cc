@@ -46,12 +46,12 @@ AE_TEST(
   job.ok("chat/0", says("no JSON"));
   EXPECT_EQ(job.step("chat/0").result.text("text"), "no JSON");
   const Value choice = job.last(EventType::decision_recorded)["payload"];
-  EXPECT_TRUE(choice.text("repair").starts_with("is no JSON: ")) << canonical(choice);
+  EXPECT_TRUE(choice.text("repair").starts_with("is invalid JSON: ")) << canonical(choice);
   EXPECT_EQ(canonical(last_message(job, "chat/1", 2)),
             R"({"content":"no JSON","role":"assistant"})");
   const Value told = last_message(job, "chat/1");
   EXPECT_EQ(told["role"], Value("user"));
-  EXPECT_TRUE(told.text("content").starts_with("This answer cannot be used: it is no JSON: "));
+  EXPECT_TRUE(told.text("content").starts_with("This answer cannot be used: it is invalid JSON: "));
   job.ok("chat/1", kGood);
   EXPECT_EQ(canonical(job.state.result["chat"]["json"]), R"({"n":1})");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(2));
@@ -140,7 +140,7 @@ AE_TEST("repair/after it tools may be called again, and once is once for the who
   EXPECT_EQ(last_message(job, "chat/3")["content"], Value("2"));
   EXPECT_EQ(request(job, "chat/3")["messages"].size(), 2u + 2u + 2u + 2u);
   job.ok("chat/3", says("still none"));
-  fails_so(job, "is no JSON");
+  fails_so(job, "is invalid JSON");
 }
 
 AE_TEST("repair/what was refused or cut off is not asked for again") {
@@ -151,7 +151,7 @@ AE_TEST("repair/what was refused or cut off is not asked for again") {
     GivenJob job = talk(kMended);
     job.claim().ok("chat/0", answer);
     EXPECT_EQ(job.sent.size(), 1u) << answer;
-    fails_so(job, "is no JSON");
+    fails_so(job, "is invalid JSON");
   }
 }
 
@@ -161,7 +161,7 @@ AE_TEST("repair/without it an answer that breaks the schema fails at once") {
   EXPECT_EQ(request(job, "chat/0").find("repair"), nullptr);
   job.ok("chat/0", says("no JSON"));
   EXPECT_EQ(job.sent.size(), 1u);
-  fails_so(job, "is no JSON");
+  fails_so(job, "is invalid JSON");
 }
 
 AE_TEST("repair/what a model is told of a long fault is cut, at a whole character") {

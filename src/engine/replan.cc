@@ -232,19 +232,18 @@ Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan, c
 Status may_replan(const State& state) {
   if (is_terminal(state.status)) {
     return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
-                                        "); `aetheris fork` goes on from it as a new job");
+                                        "); `aetheris fork` continues it as a new job");
   }
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
   if (state.raised > 0) {
     return fail(Code::call_pending,
-                "a person is asked about what the job changed outside; `aetheris approvals` lists "
-                "it, and when it is answered the plan can be replaced");
+                "a confirmation of what the job changed is open: answer it (`aetheris approvals` "
+                "lists it), then replace the plan");
   }
   for (const Step& step : state.steps) {
     if (step.phase == StepPhase::looping) {
-      return fail(Code::call_pending,
-                  "the loop \"" + state.node_of(step).id +
-                      "\" is under way; when it is over, the plan can be replaced");
+      return fail(Code::call_pending, "the loop \"" + state.node_of(step).id +
+                                          "\" is running; replace the plan when it has ended");
     }
     const bool over = step.phase == StepPhase::done;
     const bool pending = step.call && step.call->open;
@@ -255,8 +254,8 @@ Status may_replan(const State& state) {
         step.phase == StepPhase::probing || step.phase == StepPhase::refused || asks_person) {
       return fail(Code::call_pending,
                   "a call of node \"" + state.node_of(step).id +
-                      "\" is under way or in doubt; when its answer is recorded, the plan can be "
-                      "replaced (`aetheris pause` lets the job rest)");
+                      "\" is running or has an unknown outcome; replace the plan when its outcome "
+                      "is recorded (`aetheris pause` pauses the job)");
     }
   }
   return {};

@@ -26,12 +26,12 @@ std::string ReplayProof::emitted(const State& state, const Event& event) {
     auto of = state.by_id.find(StepId(std::string(event.payload.text("of"))));
     const StepId id(std::string(event.payload.text("step_id")));
     if (of == state.by_id.end() || !state.side_role(state.steps[of->second], id)) {
-      return "stands where nothing is to be asked or undone";
+      return "is recorded where nothing is probed or undone";
     }
     return {};
   }
   if (!step || !asks_for(state, state.by_id.at(step->id))) {
-    return "stands where the plan asks for no command";
+    return "is recorded where the plan has no command";
   }
   const bool model = state.tool_of(*step).is_model();
   if (event.payload.text("kind") != (model ? "llm" : "tool")) {
@@ -49,7 +49,7 @@ std::string ReplayProof::recorded(const State& state, const Event& event) {
     return {};  // the jitter of a back-off, or nothing that can be applied
   const Step& step = state.steps[known->second];
   if (!asks_for(state, known->second) || state.tool_of(step).records != records) {
-    return "stands where the plan asks for no such value";
+    return "is recorded where the plan has no such value";
   }
   if (is_erased(event, "value")) return {};
   const auto arguments = asked_arguments(state, step);
@@ -59,9 +59,10 @@ std::string ReplayProof::recorded(const State& state, const Event& event) {
   }
   const auto said = judge(state, &step, state.tool_of(step), *arguments);
   const PolicyAction action = said ? said->action : PolicyAction::require_approval;
-  if (action == PolicyAction::deny) return "stands where a policy denies the step";
+  if (action == PolicyAction::deny) return "is recorded where a policy denies the step";
   const bool approved = step.approval && step.approval->state == ApprovalState::approved;
-  return action == PolicyAction::allow || approved ? "" : "stands where nobody approved the step";
+  return action == PolicyAction::allow || approved ? ""
+                                                   : "is recorded where the step was not approved";
 }
 
 // What a probe says is what its answer gives.
@@ -69,7 +70,7 @@ std::string ReplayProof::probe_says(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   if (!step || step->phase != StepPhase::probing) return {};
   auto result = happened_of(state, *step, state.steps[step->probe].result);
-  if (!result) return "says what the probe's answer does not give";
+  if (!result) return "is not what the probe's answer gives";
   if (event.type == EventType::command_committed) {
     const Value* said = event.payload.find("result");
     return !said || *said == *result ? "" : "is not what the probe's answer gives";
@@ -81,7 +82,7 @@ std::string ReplayProof::probe_says(const State& state, const Event& event) {
 std::string ReplayProof::started(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   if (!step || step->call) return {};  // a later try sends what is recorded: the ledger's proof
-  if (step->phase != StepPhase::ready) return "stands where the plan asks for no call";
+  if (step->phase != StepPhase::ready) return "is recorded where the plan has no call";
   const ToolPolicy& tool = state.tool_of(*step);
   if (event.payload.text("tool_name") != tool.name) return "calls another tool than the plan's";
   if (event.payload.text("effect_class") != to_text(tool.effect)) {
@@ -96,7 +97,7 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   if (turn && state.budget.limits.soft > 0 && is_erased(event, "arguments")) return {};
   // How much was left can be told while the limits are known.
   if (turn && !state.budget.erased && !is_notice(state, state.steps[step->node], notice)) {
-    return "tells its model something of the budget that is not so";
+    return "gives its model a wrong budget notice";
   }
   auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)
                         : asked_arguments(state, *step);
@@ -151,7 +152,7 @@ std::string ReplayProof::committed(const State& state, const Event& event) {
     if (name == "prompt_hash" && state.blind_gone) continue;
     const auto one = std::ranges::find(said, name, &Member::first);
     if (!(event.payload[name] == (one == said.end() ? Value() : one->second))) {
-      return "says another " + std::string(name) + " than the call and its answer";
+      return "has another " + std::string(name) + " than the call and its answer";
     }
   }
   return {};

@@ -12,6 +12,7 @@
 
 #include "core/seal.h"
 #include "engine/given_job_test.h"
+#include "engine/left.h"
 #include "engine/verify.h"
 
 namespace ae::engine::testing {
@@ -20,7 +21,7 @@ struct Stored {
   std::vector<std::string> commits;
   Hash head;
 
-  explicit Stored(const GivenJob& job) {
+  explicit Stored(const GivenJob& job) : blinded(job.log.front().payload.find("blind") != nullptr) {
     std::size_t from = 0;
     for (const std::size_t to : job.commits) {
       std::vector<EventDraft> drafts;
@@ -68,11 +69,14 @@ struct Stored {
     return input;
   }
 
-  // The same job without the values that `drop` names.
+  // The same job without the values that `drop` names; of decisions stays what `left_of` keeps, as in every erased log.
   Stored& redact(const JobId& job, const DropValue& drop) {
+    const LeftOver left_over = [this](const Event& event, std::string_view field) {
+      return left_of(event, field, blinded);
+    };
     Hash previous;
     for (std::string& bytes : commits) {
-      auto left = ae::redact(job, bytes, previous, source(), drop);
+      auto left = ae::redact(job, bytes, previous, source(), drop, left_over);
       AE_CHECK(left.has_value(), left ? "" : left.error().message);
       bytes = *std::move(left);
       auto commit = open(job, bytes, previous, source());
@@ -83,6 +87,7 @@ struct Stored {
   }
 
   std::map<std::string, std::string> blobs;
+  bool blinded;
 };
 
 }  // namespace ae::engine::testing

@@ -81,9 +81,9 @@ Result<Taken> take_budget(const State& state, const Act& act, const Stamp& stamp
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
   auto wish = limits_of(act.payload);
   if (!wish || !wish->any()) {
-    return fail(Code::input_invalid, wish ? "say what the job may use: tokens, cost, model_calls, "
-                                            "tool_calls or wall"
-                                          : wish.error().message);
+    return fail(Code::input_invalid,
+                wish ? "give at least one limit: tokens, cost, model_calls, tool_calls or wall"
+                     : wish.error().message);
   }
   if (is_terminal(state.status) || state.ending) {
     if (is_set(state.budget.limits, *wish)) {
@@ -92,7 +92,7 @@ Result<Taken> take_budget(const State& state, const Act& act, const Stamp& stamp
     return fail(Code::job_terminal,
                 is_terminal(state.status)
                     ? "the job has ended (" + std::string(to_text(state.status)) + ")"
-                    : "the job is ending: it uses nothing any more");
+                    : "the job is ending: it uses no more budget");
   }
   Budget next = state.budget;
   bool raised = false;

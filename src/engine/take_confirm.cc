@@ -54,14 +54,14 @@ Result<Taken> take_confirmation(const State& state, const Act& act, const Stamp&
   if (listed) resolution = act.payload.text("decision") == "approve" ? "accept" : "fail";
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   if (resolution != "accept" && resolution != "fail") {
-    return fail(Code::input_invalid, "what a step changed is answered with accept or fail");
+    return fail(Code::input_invalid, "a confirmation is answered with accept or fail");
   }
   if (act.result) return fail(Code::input_invalid, "only `happened` takes a result");
   const std::uint32_t index = state.ending ? kNoStep : raised_step(state, name);
   if (index == kNoStep) {
-    return fail(Code::not_in_doubt, "nobody is asked about anything that the step \"" +
+    return fail(Code::not_in_doubt, "no confirmation is open for what the step \"" +
                                         std::string(name) + "\" changed; `aetheris job " +
-                                        state.job.text + "` lists what is asked");
+                                        state.job.text + "` lists the open ones");
   }
   const Step& step = state.steps[index];
   std::vector<Value> resources = resources_of(state, index);

@@ -17,7 +17,7 @@ Result<Dropped> dropped_of(const State& state, const Value& drop) {
   for (const Value& name : drop.items()) {
     if (!name.is_string() || !state.plan->by_id.contains(name.as_string())) {
       return fail(Code::plan_invalid,
-                  "\"drop\" names " + canonical(name) + ", which is no node of the job's plan");
+                  "\"drop\" names " + canonical(name) + ", which is not a node of the job's plan");
     }
     dropped.insert(name.as_string());
   }
@@ -80,9 +80,9 @@ Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp) 
   std::ranges::set_difference(replan.lost, drop, std::inserter(unnamed, unnamed.end()));
   if (!unnamed.empty()) {
     return fail(Code::plan_invalid,
-                "the new plan does not carry on what these nodes did: " + joined(unnamed) +
-                    "; keep their id, tool and arguments, or name them in `drop` (--drop NODE) and "
-                    "the effect stays in the world, and is no longer the job's");
+                "the new plan drops what these nodes did: " + joined(unnamed) +
+                    "; keep their id, tool and arguments, or name them in `drop` (--drop NODE): "
+                    "their effects stay, but no longer belong to the job");
   }
   std::set<std::uint32_t> kept;
   for (const Replan::Carry& carry : replan.carried) kept.insert(carry.step);

@@ -29,8 +29,7 @@ Result<std::string> key_of(const State& state, const Act& act) {
     if (wait.approval == act.approval) return key;
   }
   return fail(Code::not_found,
-              "nobody is asked for an approval with this id; `aetheris approvals` "
-              "lists what is asked for");
+              "no open approval request has this id; `aetheris approvals` lists the open ones");
 }
 
 // The open wait that the act names.
@@ -54,8 +53,8 @@ Result<Value> duplicate(const State& state, const std::string& key, const Closed
   if (closed.outcome == "edited" &&
       payload.text("arguments_hash") != closed.payload.text("arguments_hash")) {
     return fail(Code::approval_edited,
-                "this call was approved with other arguments than those that were asked for; "
-                "`aetheris trace` shows who changed them and what was sent");
+                "this call was approved with changed arguments; `aetheris trace` shows who changed "
+                "them and what was sent");
   }
   const bool same =
       is_question_wait_key(key) ? says_again(act, closed.payload) : closed.payload == payload;
@@ -125,8 +124,8 @@ const Kept* kept_for(const State& state, const Act& act, const std::string& key)
 Result<Taken> keep_early(const State& state, const Act& act, const std::string& key) {
   if (is_own_key(key)) {
     return fail(Code::wait_mismatch,
-                "keys of the form resolve/…, approval/… and input/…#n are the runtime's "
-                "own: what is asked there cannot be answered early");
+                "keys of the form resolve/…, approval/… and input/…#n are reserved for the "
+                "runtime: such requests cannot be answered early");
   }
   if (key.empty() || key.size() > kKeyMax) {
     return fail(Code::wait_mismatch, "a correlation key has 1 to 256 bytes");
@@ -260,8 +259,8 @@ Result<std::string_view> outcome_of_answer(const Node& node, const Value& payloa
   if (decision == "reject") return "rejected";
   if (!asks && node.wants_data) return "approved";
   return fail(Code::input_invalid,
-              "a person's answer is {\"decision\": \"approve\"} or {\"decision\": \"reject\"}; "
-              "`aetheris approve` and `aetheris reject` say so");
+              "an answer is {\"decision\": \"approve\"} or {\"decision\": \"reject\"}; `aetheris "
+              "approve` and `aetheris reject` send it");
 }
 
 const Kept* fitting(const std::deque<Kept>& early, const Node& node) {
@@ -337,7 +336,7 @@ Status in_time(const State& state, const Act& act, Instant now) {
   if (wait == nullptr || !has_expired(*wait, now)) return {};
   return fail(Code::wait_expired, "no answer came in time: the wait expired at " +
                                       to_text(*wait->expires_at) + ", and job " + state.job.text +
-                                      " goes on without an answer as soon as a process runs it");
+                                      " continues without an answer as soon as a process runs it");
 }
 
 Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp) {
@@ -457,7 +456,7 @@ Result<Taken> take_resume(const State& state, const Act& act) {
                                       state.parked_until +
                                       "`, which `resume` does not do; "
                                       "`aetheris job " +
-                                      state.job.text + "` says how");
+                                      state.job.text + "` shows how to continue it");
   }
   return fail(Code::not_paused,
               "the job is not paused: it is " + std::string(to_text(state.status)));

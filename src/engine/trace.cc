@@ -289,6 +289,7 @@ Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
                         {"ended_at", or_null(span.ended_at)},
                         {"epoch", span.epoch},
                         {"from_seq", number(span.from)},
+                        {"lost", or_null(span.lost)},
                         {"started_at", to_text(span.started_at)},
                         {"to_seq", number(span.to ? span.to : last_seq)},
                         {"worker", span.worker}});

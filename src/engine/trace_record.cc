@@ -54,6 +54,12 @@ void TraceRecord::take_attempt(const Event& event) {
   switch (event.type) {
     case EventType::job_running:
       end_attempt(event, "lost");
+      // One process owns the store until it ends: another one means that it did.
+      if (!attempts.empty() && attempts.back().ended == "lost" && attempts.back().lost.empty()) {
+        const std::string_view opened = event.payload.text("opened_at");
+        const bool died = !opened.empty() && opened != attempts.back().opened_at;
+        attempts.back().lost = died ? "process_died" : "lease_expired";
+      }
       attempts.push_back({.id = std::string(event.payload.text("attempt_id")),
                           .worker = std::string(event.payload.text("worker_id")),
                           .epoch = event.payload["epoch"],
@@ -61,7 +67,9 @@ void TraceRecord::take_attempt(const Event& event) {
                           .to = 0,
                           .started_at = event.created_at,
                           .ended_at = {},
-                          .ended = {}});
+                          .ended = {},
+                          .lost = {},
+                          .opened_at = std::string(event.payload.text("opened_at"))});
       return;
     case EventType::job_requeued:
       return end_attempt(event, "released");

@@ -23,6 +23,9 @@ struct AttemptSpan {
   Instant started_at;
   std::optional<Instant> ended_at;
   std::string ended;
+  std::string lost;  // why it was lost: "process_died" or "lease_expired"
+  std::string
+      opened_at;  // when its process opened the store; empty = many processes share the store
 };
 
 struct TrySpan {

@@ -60,7 +60,7 @@ Chain chain_of(const VerifyInput& input) {
   }
   if (input.events.empty()) return {broken("the log has no events"), "truncated"};
   if ((input.last_seq && seq > *input.last_seq) || (input.head && previous != *input.head)) {
-    return {broken("the head of the log is not the one that was recorded beside it"), "altered"};
+    return {broken("the head of the log differs from the recorded head"), "altered"};
   }
   return {{true, counted(input.events.size(), "event") + ", root " + to_hex(previous)}, "unsigned"};
 }
@@ -187,7 +187,7 @@ std::string Verifier::compare_doubts(const Event& event) const {
     }
   }
   if (sorted(std::move(unknown)) == sorted(std::move(listed))) return {};
-  return at(event) + " lists other calls in doubt than the log leaves unknown";
+  return at(event) + " lists other calls than those whose outcome the log leaves unknown";
 }
 
 // One event of the walk.
@@ -228,7 +228,7 @@ void Verifier::conclude_ledger() {
     out_.ledger = broken("ledger: derived; " + wrong);
     return;
   }
-  std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "invocation") + ", " +
+  std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "call") + ", " +
                        std::to_string(ledger_.tries()) + (ledger_.tries() == 1 ? " try" : " tries");
   if (state_.blind_gone) detail += ", " + std::string(kBlindGone);
   if (!in_.effects.empty()) detail += ", " + counted(in_.effects.size(), "effect") + " agree";
@@ -260,7 +260,8 @@ void Verifier::conclude_replay() {
     out_.replay = broken("folding the log twice gives two states");
     return;
   }
-  out_.replay = {true, counted(replay_.commands(), "command") + " match the plan"};
+  const std::size_t calls = replay_.commands();
+  out_.replay = {true, counted(calls, "call") + (calls == 1 ? " matches" : " match") + " the plan"};
   if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
 }
 
@@ -322,8 +323,8 @@ void Verifier::compare_row() {
   const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
     if (row == log || !out_.state_machine.ok) return;
     out_.state_machine =
-        broken("the job's row says " + std::string(what) + " \"" + std::string(row) +
-               "\", its log \"" + std::string(log) + "\"; `aetheris rebuild` makes the row anew");
+        broken("the job's row has " + std::string(what) + " \"" + std::string(row) +
+               "\", its log \"" + std::string(log) + "\"; `aetheris rebuild` rebuilds the row");
   };
   const Value& born = in_.events.front().payload;
   differs("status", in_.row->status, to_text(state_.status));

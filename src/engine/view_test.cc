@@ -245,6 +245,8 @@ AE_TEST("trace/attempts say how they ended, steps who executed them and who only
   const Value trace = trace_view(job.state, job.log);
   ASSERT_EQ(trace["attempts"].size(), 3u);
   EXPECT_EQ(trace["attempts"].items()[0]["ended"], "lost");
+  EXPECT_EQ(trace["attempts"].items()[0]["lost"], "process_died");
+  EXPECT_EQ(trace["attempts"].items()[1]["lost"], Value());
   EXPECT_EQ(trace["attempts"].items()[1]["ended"], "waiting");
   EXPECT_EQ(trace["attempts"].items()[2]["ended"], "completed");
   EXPECT_EQ(node(trace, "a")["executed_by"], "attempt-1");
@@ -252,6 +254,16 @@ AE_TEST("trace/attempts say how they ended, steps who executed them and who only
   EXPECT_EQ(node(trace, "b")["executed_by"], "attempt-2");
   EXPECT_EQ(node(trace, "b")["tries"].items()[0]["attempt"], "attempt-1");
   EXPECT_EQ(node(trace, "w")["replayed"], Value(false));
+}
+
+AE_TEST("trace/an attempt on a shared store is lost when its lease expired") {
+  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+                   {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}])");
+  job.owned = false;
+  job.claim().ok("a").crash().ok("b");
+  const Value trace = trace_view(job.state, job.log);
+  EXPECT_EQ(trace["attempts"].items()[0]["ended"], "lost");
+  EXPECT_EQ(trace["attempts"].items()[0]["lost"], "lease_expired");
 }
 
 AE_TEST("trace/nodes of a job that ended early did not run") {

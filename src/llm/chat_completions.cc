@@ -116,7 +116,7 @@ Value chat_usage(const Value& usage) {
 Status add_calls(const Request& request, const Value& message, Answer& answer) {
   const Value& calls = message["tool_calls"];
   if (calls.is_null()) return {};
-  if (!calls.is_array()) return broken("the answer calls tools with what is no list");
+  if (!calls.is_array()) return broken("the answer's `tool_calls` is not a list");
   for (const Value& call : calls.items()) {
     const Value& function = call["function"];
     AE_TRY(answer.add_call(request, call.text("id"), function.text("name"), function["arguments"]));
@@ -167,7 +167,7 @@ Result<Value> chat_answer(const Value& recorded_request, const Value& body) {
   if (!choices.is_array() || choices.size() == 0) {
     const std::string_view said = body["error"].text("message");
     return broken(said.empty() ? "the answer has no choices"
-                               : "the answer has no choices, and says: " + std::string(said));
+                               : "the answer has no choices; its error: " + std::string(said));
   }
   const Value& choice = choices.items()[0];
   const Value& message = choice["message"];

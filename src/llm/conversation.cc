@@ -22,7 +22,7 @@ std::unexpected<Error> bad(const std::string& where, std::string_view what) {
 }
 
 Status only(const Value& value, Keys keys, const std::string& where) {
-  if (!value.is_object()) return bad(where, "is no object");
+  if (!value.is_object()) return bad(where, "is not an object");
   for (const auto& [key, member] : value.members()) {
     if (std::ranges::find(keys, key) == keys.end()) {
       return bad(where, "has the unknown member `" + key + "`");
@@ -52,14 +52,15 @@ std::string with_digest(std::string_view name, std::string wire) {
 Result<Part> read_part(const Value& value, const std::string& where) {
   const std::string_view type = value.text("type");
   const bool image = type == "image";
-  if (!image && type != "text") return bad(where, "is of no type: text or image");
+  if (!image && type != "text") return bad(where, "has no valid type: text or image");
   const std::string_view key = image ? "url" : "text";
   AE_TRY(only(value, {"type", key}, where));
   if (!value[key].is_string()) return bad(where, "has no `" + std::string(key) + "`");
   Part part{image, value[key].as_string()};
   const bool known = part.text.starts_with("https://") || part.text.starts_with("http://") ||
                      part.text.starts_with("data:image/");
-  if (image && !known) return bad(where, "has a `url` that is none: https:, http: or data:image/");
+  if (image && !known)
+    return bad(where, "has an invalid `url`: it begins with https:, http: or data:image/");
   return part;
 }
 
@@ -105,13 +106,13 @@ Status read_assistant(const Value& value, const std::string& where, Message& mes
     const Value* list = value.find(key);
     if (list == nullptr) continue;
     if (!list->is_array() || list->size() > kCallsMax) {
-      return bad(where, "has `" + std::string(key) + "` that is no list of at most 256");
+      return bad(where, "has `" + std::string(key) + "` that is not a list of at most 256");
     }
     for (std::size_t i = 0; i < list->size(); ++i) {
       const Value& item = list->items()[i];
       const std::string at = where + "." + std::string(key) + "[" + std::to_string(i) + "]";
       if (key == "blocks") {
-        if (!item.is_object()) return bad(at, "is no object");
+        if (!item.is_object()) return bad(at, "is not an object");
         message.blocks.push_back(item);
         continue;
       }
@@ -124,7 +125,7 @@ Status read_assistant(const Value& value, const std::string& where, Message& mes
 
 Result<Message> read_message(const Value& value, const std::string& where) {
   constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-  if (!value.is_object()) return bad(where, "is no object");
+  if (!value.is_object()) return bad(where, "is not an object");
   const auto role = std::ranges::find(kRoles, value.text("role"));
   if (role == std::end(kRoles)) {
     return bad(where, "has no `role`: system, developer, user, assistant or tool");
@@ -148,7 +149,7 @@ Result<Message> read_message(const Value& value, const std::string& where) {
 
 Status read_tools(const Value& tools, Request& request) {
   if (!tools.is_array() || tools.size() > kOfferedMax) {
-    return fail(Code::input_invalid, "`tools` is no list of at most 1,024");
+    return fail(Code::input_invalid, "`tools` is not a list of at most 1,024");
   }
   for (std::size_t i = 0; i < tools.size(); ++i) {
     const Value& value = tools.items()[i];
@@ -159,7 +160,7 @@ Status read_tools(const Value& tools, Request& request) {
     tool.description = value.text("description");
     tool.parameters = value["parameters"];
     if (!tool.parameters.is_null() && !tool.parameters.is_object()) {
-      return bad(where, "has `parameters` that are no schema");
+      return bad(where, "has `parameters` that are not a schema");
     }
     const auto same = [&](auto member, const std::string& text) {
       return std::ranges::find(request.tools, text, member) != request.tools.end();
@@ -176,11 +177,11 @@ Status read_tools(const Value& tools, Request& request) {
 Status read_settings(const Value& value, Request& request) {
   request.temperature = value["temperature"];
   if (!request.temperature.is_null() && !request.temperature.is_number()) {
-    return fail(Code::input_invalid, "`temperature` is no number");
+    return fail(Code::input_invalid, "`temperature` is not a number");
   }
   request.max_tokens = value["max_tokens"];
   if (!request.max_tokens.is_null() && !is_count(request.max_tokens)) {
-    return fail(Code::input_invalid, "`max_tokens` is no number of tokens");
+    return fail(Code::input_invalid, "`max_tokens` is not a number of tokens");
   }
   request.schema = value["schema"];
   if (request.schema.is_null()) return {};
@@ -245,10 +246,10 @@ Result<Request> read_request(const Value& value) {
               "the request"));
   const Value& messages = value["messages"];
   if (value.text("model").empty() || !messages.is_array() || messages.size() == 0) {
-    return fail(Code::input_invalid, "a model is asked with its name and at least one message");
+    return fail(Code::input_invalid, "a request needs a model name and at least one message");
   }
   if (messages.size() > kMessagesMax) {
-    return fail(Code::input_invalid, "a model is asked with at most 10,000 messages");
+    return fail(Code::input_invalid, "a request has at most 10,000 messages");
   }
   Request request;
   request.model = value.text("model");

@@ -66,7 +66,7 @@ AE_TEST("conversation/what is no request of ours is refused, and says where") {
     const char* where;
   } cases[] = {
       {json("{}"), "at least one message"},
-      {json("7"), "no object"},
+      {json("7"), "not an object"},
       {asked("[]"), "at least one message"},
       {asked(kUser, R"(,"stream":true)"), "`stream`"},
       {asked(R"([{"role":"user","content":"a"},{"role":"robot","content":"b"}])"), "messages[1]"},
@@ -74,8 +74,8 @@ AE_TEST("conversation/what is no request of ours is refused, and says where") {
       {asked(R"([{"role":"user","content":[]}])"), "parts"},
       {asked(R"([{"role":"user","content":"a","name":"b"}])"), "`name`"},
       {asked(R"([{"role":"user","content":[{"type":"image","url":"file:///etc/passwd"}]}])"),
-       "content[0] has a `url` that is none"},
-      {asked(R"([{"role":"user","content":[{"type":"audio"}]}])"), "of no type"},
+       "content[0] has an invalid `url`"},
+      {asked(R"([{"role":"user","content":[{"type":"audio"}]}])"), "no valid type"},
       {asked(R"([{"role":"user","content":[{"type":"text","text":"a","url":"b"}]}])"), "`url`"},
       {asked(R"([{"role":"assistant","content":[{"type":"text","text":"a"}]}])"), "`content`"},
       {asked(R"([{"role":"assistant","content":"","tool_calls":{}}])"), "`tool_calls`"},
@@ -176,9 +176,8 @@ AE_TEST(
             R"({"arguments":{"id":"12345678901234567890"},"id":"c","name":"t"})");
   EXPECT_EQ(
       heard(R"({"a":)"),
-      R"({"id":"c","invalid":"not JSON as we take it: the text ends where a value should stand at byte 5","malformed":"{\"a\":","name":"t"})");
-  EXPECT_NE(heard(R"({"a":1,"a":2})").find(R"(the key \"a\" stands twice in the object at byte 0)"),
-            std::string::npos);
+      R"({"id":"c","invalid":"invalid JSON: the text ends where a value is expected at byte 5","malformed":"{\"a\":","name":"t"})");
+  EXPECT_NE(heard(R"({"a":1,"a":2})").find(R"(duplicate key \"a\" at byte 0)"), std::string::npos);
   EXPECT_NE(heard(R"({"a":1e999})").find("a number beyond the largest double at byte 5"),
             std::string::npos);
   EXPECT_EQ(heard("[1]"), R"({"id":"c","malformed":"[1]","name":"t"})");
@@ -212,7 +211,7 @@ AE_TEST("conversation/an answer is held to its schema, unless it calls tools") {
     const char* answer;
     const char* why;
   } cases[] = {
-      {R"({"text":"Hi"})", "is no JSON"},
+      {R"({"text":"Hi"})", "is invalid JSON"},
       {R"({"text":"{\"n\":","finish_reason":"length"})", "max_tokens"},
       {R"({"text":"","refusal":"I will not."})", "refused: I will not."},
       {R"({"text":"{}"})", "breaks the schema"},

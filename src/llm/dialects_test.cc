@@ -156,9 +156,9 @@ AE_TEST("chat/calls of tools are heard, also as servers say them that are not th
           "stop"),
       R"({"finish_reason":"tool_calls","text":"","tool_calls":[)"
       R"({"arguments":{"p":1},"id":"call_1","name":"files.read"},)"
-      R"({"id":"call_2","invalid":"not JSON as we take it: no key in quotes at byte 1","malformed":"{","name":"x"}]})");
+      R"({"id":"call_2","invalid":"invalid JSON: no key in quotes at byte 1","malformed":"{","name":"x"}]})");
   EXPECT_EQ(calls("null", "stop"), R"({"finish_reason":"stop","text":""})");
-  EXPECT_EQ(calls("{}", "stop"), "fails: the answer calls tools with what is no list");
+  EXPECT_EQ(calls("{}", "stop"), "fails: the answer's `tool_calls` is not a list");
   EXPECT_EQ(calls(R"([{"id":"a","function":{"arguments":"{}"}}])", "stop"),
             "fails: the answer calls a tool without a name");
 }
@@ -172,7 +172,7 @@ AE_TEST("chat/what is reasoned aloud is kept beside the answer, and a refusal is
             R"({"choices":[{"message":{"content":null,"refusal":"No."},"finish_reason":"stop"}]})"),
       R"({"finish_reason":"stop","refusal":"No.","text":""})");
   EXPECT_EQ(heard(chat_answer, R"({"error":{"message":"No credit"}})"),
-            "fails: the answer has no choices, and says: No credit");
+            "fails: the answer has no choices; its error: No credit");
 }
 
 AE_TEST("messages/blocks become words, thoughts and calls; the reason is said in our words") {
@@ -284,7 +284,7 @@ AE_TEST("messages/a total is all that was read and written, and what is not said
 AE_TEST("messages/what is no answer is none, and numbers of tokens that are none are nothing") {
   EXPECT_EQ(heard(messages_answer, "{}"), "fails: the answer has no content");
   EXPECT_EQ(heard(messages_answer, R"({"type":"error","error":{"message":"Overloaded"}})"),
-            "fails: the answer has no content, and says: Overloaded");
+            "fails: the answer has no content; its error: Overloaded");
   EXPECT_EQ(heard(messages_answer, R"({"content":[{"type":"tool_use","id":"a","input":{}}]})"),
             "fails: the answer calls a tool without a name");
   EXPECT_EQ(

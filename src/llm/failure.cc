@@ -14,7 +14,7 @@ std::string where_to_look(std::string_view code, const Address& at) {
   const std::string host = "`base_url` (" + at.host + ")";
   if (code == "connect" || code == "tls") return "check " + host;
   if (code == "http_404") return "check " + host + " and `model`";
-  if (code.starts_with("http_3")) return "check " + host + ": it sends elsewhere";
+  if (code.starts_with("http_3")) return "check " + host + ": it redirects";
   if (code != "http_401" && code != "http_403") return "";
   if (at.key.empty()) return "the model has no `api_key`";
   std::string key = "its key is ";
@@ -38,7 +38,7 @@ Address address_of(const Value& settings) {
 void explain(const Address& address, Outcome& outcome) {
   std::string& message = outcome.error_message;
   if (outcome.error_code == "not_json") {
-    std::string stranger = "what answered at " + address.host + " is no model provider: ";
+    std::string stranger = "the server at " + address.host + " is not a model provider: ";
     stranger += message;
     stranger += ": check `base_url`";
     message = std::move(stranger);

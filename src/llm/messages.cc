@@ -189,8 +189,7 @@ Result<Value> messages_request(const Value& recorded) {
   for (const Message& message : request.messages) said.add(request, message);
   said.next("");
   if (said.turns.empty()) {
-    return fail(Code::input_invalid,
-                "this provider is asked with at least one message of the user");
+    return fail(Code::input_invalid, "this provider needs at least one user message");
   }
   std::vector<Member> body = {
       {"model", request.model},
@@ -201,9 +200,8 @@ Result<Value> messages_request(const Value& recorded) {
   if (!request.temperature.is_null()) body.emplace_back("temperature", request.temperature);
   if (!request.schema.is_null()) {
     if (!is_closed(request.schema)) {
-      return fail(
-          Code::input_invalid,
-          "`schema`: every object of it says `additionalProperties: false` for this provider");
+      return fail(Code::input_invalid,
+                  "`schema`: this provider needs `additionalProperties: false` in every object");
     }
     body.emplace_back(
         "output_config",
@@ -219,7 +217,7 @@ Result<Value> messages_answer(const Value& recorded_request, const Value& body) 
   if (!content.is_array()) {
     const std::string_view said = body["error"].text("message");
     return broken(said.empty() ? "the answer has no content"
-                               : "the answer has no content, and says: " + std::string(said));
+                               : "the answer has no content; its error: " + std::string(said));
   }
   Answer answer;
   for (const Value& block : content.items()) AE_TRY(add_block(request, block, answer));

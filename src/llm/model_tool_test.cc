@@ -239,21 +239,20 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
       {"a page with a title",
        raw_answer(200, "<html><head><TITLE> Sign in, sk-canary-123 </TITLE></head></html>",
                   "text/html; charset=utf-8"),
-       "what answered at HOST is no model provider: it sent text/html (Sign in, [secret KEY]): "
+       "the server at HOST is not a model provider: it sent text/html (Sign in, [secret KEY]): "
        "check `base_url`"},
       {"a page without one", raw_answer(200, "<p>Hello", "text/html"),
-       "what answered at HOST is no model provider: it sent text/html (<p>Hello): "
+       "the server at HOST is not a model provider: it sent text/html (<p>Hello): "
        "check `base_url`"},
       {"a text", raw_answer(200, "hello", "text/plain"),
-       "what answered at HOST is no model provider: it sent text/plain (hello): check `base_url`"},
+       "the server at HOST is not a model provider: it sent text/plain (hello): check `base_url`"},
       {"bytes", raw_answer(200, "\xff\x01", "application/octet-stream"),
-       "what answered at HOST is no model provider: it sent application/octet-stream (\\xff\\x01): "
+       "the server at HOST is not a model provider: it sent application/octet-stream (\\xff\\x01): "
        "check `base_url`"},
       {"nothing", raw_answer(200, ""),
-       "what answered at HOST is no model provider: it sent nothing: check `base_url`"},
+       "the server at HOST is not a model provider: it sent nothing: check `base_url`"},
       {"half an answer", raw_answer(200, R"({"choices":[)"),
-       "the answer is not valid JSON: not JSON as we take it: the text ends where a value should "
-       "stand at byte 12"},
+       "the answer is invalid JSON: the text ends where a value is expected at byte 12"},
   };
   for (const bool stream : {true, false}) {
     for (const auto& c : cases) {
@@ -276,16 +275,15 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
     OutcomeKind kind;
     bool definite, retryable;
     const char* look = ".";
-  } cases[] = {
-      {302, OutcomeKind::unknown, false, false, "; check `base_url` (HOST): it sends elsewhere"},
-      {400, OutcomeKind::failure, true, false},
-      {401, OutcomeKind::failure, true, false, "; its key is secret:KEY"},
-      {403, OutcomeKind::failure, true, false, "; its key is secret:KEY"},
-      {404, OutcomeKind::failure, true, false, "; check `base_url` (HOST) and `model`"},
-      {429, OutcomeKind::failure, true, true},
-      {500, OutcomeKind::unknown, false, true},
-      {503, OutcomeKind::unknown, false, true},
-      {529, OutcomeKind::unknown, false, true}};
+  } cases[] = {{302, OutcomeKind::unknown, false, false, "; check `base_url` (HOST): it redirects"},
+               {400, OutcomeKind::failure, true, false},
+               {401, OutcomeKind::failure, true, false, "; its key is secret:KEY"},
+               {403, OutcomeKind::failure, true, false, "; its key is secret:KEY"},
+               {404, OutcomeKind::failure, true, false, "; check `base_url` (HOST) and `model`"},
+               {429, OutcomeKind::failure, true, true},
+               {500, OutcomeKind::unknown, false, true},
+               {503, OutcomeKind::unknown, false, true},
+               {529, OutcomeKind::unknown, false, true}};
   Bench bench;
   for (const auto& c : cases) {
     RawHttpServer server(RawHttpServer::always(raw_answer(
@@ -449,9 +447,9 @@ AE_TEST(
   const struct {
     const char* content;
     const char* reason;
-  } cases[] = {{"Sure! {\"n\": 7}", "is no JSON"},
+  } cases[] = {{"Sure! {\"n\": 7}", "is invalid JSON"},
                {R"({"n":"7"})", "breaks the schema"},
-               {"", "is no JSON"}};
+               {"", "is invalid JSON"}};
   for (const auto& c : cases) {
     const Outcome outcome = asked(c.content);
     EXPECT_EQ(outcome.kind, OutcomeKind::success) << c.content;
@@ -472,7 +470,7 @@ AE_TEST("model tool/who deals with an answer that breaks its schema has it recor
   EXPECT_EQ(outcome.kind, OutcomeKind::success);
   EXPECT_FALSE(outcome.invalid);
   EXPECT_FALSE(outcome.result.text("text").empty());
-  EXPECT_TRUE(outcome.result.text("invalid").starts_with("is no JSON"));
+  EXPECT_TRUE(outcome.result.text("invalid").starts_with("is invalid JSON"));
   EXPECT_EQ(outcome.result.find("json"), nullptr);
   EXPECT_EQ(outcome.result["usage"]["total_tokens"], Value(12));
   EXPECT_TRUE(bench.call(Bench::settings(server), a_call(request)).invalid);
@@ -747,14 +745,14 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
       {"the connection ends in order", streams(chat({"Half"}, false)), "http_502",
        "the streamed answer stopped before its end"},
       {"an event is no JSON", streams({chunk("Half"), "data: <html>\n\n", chunk(" more")}),
-       "http_502", "an event of the streamed answer is no JSON object"},
+       "http_502", "an event of the streamed answer is not a JSON object"},
       {"an event is no object", streams({chunk("Half"), "data: 7\n\n"}), "http_502",
-       "an event of the streamed answer is no JSON object"},
+       "an event of the streamed answer is not a JSON object"},
       {"it is over before it began", streams({"data: [DONE]\n\n"}), "http_502",
        "the streamed answer ends before it begins"},
       {"it has no event", streams({"<!doctype html>\n"}), "http_502",
        "the streamed answer stopped before its end"},
-      {"it says nothing at all", streams({}), "http_502", "no model provider: it sent nothing"},
+      {"it says nothing at all", streams({}), "http_502", "not a model provider: it sent nothing"},
       {"the connection breaks", streams(chat({"Half"}, false), false), "reset", ""},
       {"the provider gives up", streams({chunk("Half"), overloaded}), "http_529",
        "Busy, says [secret KEY]."},

@@ -61,7 +61,7 @@ Status AnswerStream::event(const ServerEvent& event, std::string& words) {
   if (event.data.empty()) return {};
   auto value = parse_json(event.data, {.big_integers_as_strings = true});
   if (!value || !value->is_object()) {
-    return broken("an event of the streamed answer is no JSON object");
+    return broken("an event of the streamed answer is not a JSON object");
   }
   if ((*value)["error"].is_object()) return failed((*value)["error"]);
   return wire_ == Wire::chat_completions ? chat_chunk(*value, words)
@@ -71,7 +71,7 @@ Status AnswerStream::event(const ServerEvent& event, std::string& words) {
 Status AnswerStream::failed(const Value& error) {
   error_type_ = error.text("type");
   return fail(Code::tool_failed,
-              "the provider broke off its answer: " +
+              "the provider aborted its answer: " +
                   std::string(error.text("message",
                                          error_type_.empty() ? "no reason given" : error_type_)));
 }

@@ -108,16 +108,16 @@ std::optional<std::string> name_of(std::string_view method, const Value& params)
 
 std::expected<void, RpcError> check_headers(const Headers& headers, const Message& request) {
   if (headers.twice) {
-    return mismatch("a header of MCP stands twice in the request", request);
+    return mismatch("duplicate MCP header in the request", request);
   }
   const std::string_view version = request.params["_meta"].text(kProtocolVersion);
   if (!headers.version || *headers.version != version) {
-    return mismatch("the header MCP-Protocol-Version must say what _meta says, " + shown(version) +
+    return mismatch("the header MCP-Protocol-Version must match _meta: " + shown(version) +
                         (headers.version ? ", not " + shown(*headers.version) : std::string()),
                     request);
   }
   if (!headers.method || *headers.method != request.method) {
-    return mismatch("the header Mcp-Method must say what the body says, " + shown(request.method) +
+    return mismatch("the header Mcp-Method must match the body: " + shown(request.method) +
                         (headers.method ? ", not " + shown(*headers.method) : std::string()),
                     request);
   }
@@ -125,7 +125,7 @@ std::expected<void, RpcError> check_headers(const Headers& headers, const Messag
   if (!name) return {};
   const auto said = headers.name ? text_of_header(*headers.name) : std::nullopt;
   if (!said || *said != *name) {
-    return mismatch("the header Mcp-Name must say what the body says, " + shown(*name) +
+    return mismatch("the header Mcp-Name must match the body: " + shown(*name) +
                         (headers.name ? ", not " + shown(*headers.name) : std::string()),
                     request);
   }

@@ -22,7 +22,7 @@ std::unexpected<RpcError> refuse(int code, std::string message, const Value& id)
 
 std::expected<Value, RpcError> parse_message(std::string_view text) {
   auto value = parse_json(text, {.bytes_max = kMessageMax, .depth_max = kDepthMax});
-  if (!value) return refuse(kParseError, "no JSON: " + value.error().message, {});
+  if (!value) return refuse(kParseError, value.error().message, {});
   return *std::move(value);
 }
 
@@ -30,7 +30,7 @@ std::expected<Message, RpcError> read_message(const Value& value) {
   if (!value.is_object()) return refuse(kInvalidRequest, "a message is a JSON object", {});
   const Value& id = value["id"];
   if (value["jsonrpc"] != Value(kJsonRpc)) {
-    return refuse(kInvalidRequest, "a message says \"jsonrpc\": \"2.0\"", id);
+    return refuse(kInvalidRequest, "a message must have \"jsonrpc\": \"2.0\"", id);
   }
   Message message;
   const Value* const method = value.find("method");

@@ -136,8 +136,7 @@ void HttpConnection::start() {
 void HttpConnection::turn_away() {
   if (tcp_ && server_->options.tls) return cut();  // nothing can be said before the handshake
   HttpResponse full = problem(503, code_name(Code::unavailable),
-                              "this server has as many connections as it takes; nothing was done, "
-                              "ask again");
+                              "too many connections; the request was not processed, retry later");
   full.headers.push_back({"Retry-After", "1"});
   phase_ = Phase::handling;
   keep_alive_ = false;
@@ -236,7 +235,7 @@ void HttpConnection::advance() {
   if (!count_body()) return;
   if (peer_gone_) {
     if (!parser_.begun()) return cut();
-    return refuse({400, Code::input_invalid, "the request ends in its middle"});
+    return refuse({400, Code::input_invalid, "the request is incomplete"});
   }
   note_part();
   read();
@@ -280,7 +279,7 @@ void HttpConnection::dispatch() {
   }
   request.from_tool = *from_tool_;
   if (!host_is_known(request)) {
-    return refuse({400, Code::input_invalid, "this server is not known by the name in Host"});
+    return refuse({400, Code::input_invalid, "Host header not allowed"});
   }
   const auto self = shared_from_this();  // the handler may end it all
   read();
@@ -335,9 +334,9 @@ bool HttpConnection::count_body() {
   const bool fits = room_->grow_to(size - kBodyFree, server_->options.bodies_max);
   server_->body_bytes_peak = std::max(server_->body_bytes_peak, *server_->body_bytes);
   if (fits) return true;
-  HttpResponse full = problem(503, code_name(Code::unavailable),
-                              "this server is reading as many large requests as it takes; nothing "
-                              "was done, ask again");
+  HttpResponse full =
+      problem(503, code_name(Code::unavailable),
+              "too many large requests at once; the request was not processed, retry later");
   full.headers.push_back({"Retry-After", "1"});
   refuse_with(std::move(full));
   return false;
@@ -387,12 +386,12 @@ void HttpConnection::send_head(const HttpResponse& response, std::optional<std::
 // What was only read can be read again; of what was done, the client must look.
 HttpResponse HttpConnection::no_room() const {
   HttpResponse full =
-      only_reads_ ? problem(503, code_name(Code::unavailable),
-                            "this server is sending as many large answers as it takes; ask again, "
-                            "or for less")
-                  : problem(503, code_name(Code::unknown_outcome),
-                            "the answer is large, and this server is sending as many of those as "
-                            "it takes: look before repeating the request");
+      only_reads_
+          ? problem(503, code_name(Code::unavailable),
+                    "too many large responses at once; retry later, or request less")
+          : problem(
+                503, code_name(Code::unknown_outcome),
+                "too many large responses at once; check the outcome before you retry the request");
   full.headers.push_back({"Retry-After", "1"});
   return full;
 }
@@ -584,7 +583,7 @@ void HttpConnection::check_deadlines(std::int64_t now) {
   if (now >= write_deadline_) return cut();
   if (now < read_deadline_) return;
   if (phase_ != Phase::reading || !parser_.begun()) return cut();
-  refuse({408, Code::unavailable, "the request took too long to arrive; nothing was done"});
+  refuse({408, Code::unavailable, "the request took too long to arrive; it was not processed"});
 }
 
 void HttpConnection::stop() {
@@ -638,8 +637,9 @@ Responder::Responder(std::shared_ptr<HttpConnection> connection)
 
 Responder::~Responder() {
   if (connection_ && connection_->waits_for_answer()) {
-    connection_->answer(problem(500, code_name(Code::unknown_outcome),
-                                "the request was dropped inside; look before repeating it"));
+    connection_->answer(
+        problem(500, code_name(Code::unknown_outcome),
+                "the server dropped the request; check the outcome before you retry it"));
   }
 }
 

@@ -152,7 +152,7 @@ std::size_t HttpParser::feed_line(std::string_view bytes) {
           break;
         case Place::chunk_line:
         case Place::chunk_end:
-          bad("a chunk is not framed as it should be");
+          bad("invalid chunk framing");
           break;
         default:
           refuse(431, Code::payload_too_large, "the headers are too large");
@@ -207,7 +207,7 @@ void HttpParser::read_request_line() {
   const std::string_view method = line.substr(0, first);
   const std::string_view target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
-  if (!is_header_name(method)) return bad("the method is no word");
+  if (!is_header_name(method)) return bad("invalid method token");
   if (version.starts_with("HTTP/") && version != "HTTP/1.1" && version != "HTTP/1.0") {
     return refuse(505, Code::unsupported, "this server speaks HTTP/1.1");
   }
@@ -216,10 +216,10 @@ void HttpParser::read_request_line() {
   constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
                                                         "PATCH", "DELETE", "OPTIONS"};
   if (method == "CONNECT" || method == "TRACE") {
-    return refuse(405, Code::unsupported, "this method is not served here");
+    return refuse(405, Code::unsupported, "method not allowed");
   }
   if (std::ranges::find(kMethods, method) == kMethods.end()) {
-    return refuse(501, Code::unsupported, "this method is not known here");
+    return refuse(501, Code::unsupported, "unknown method");
   }
   request_.method = method;
   read_target(target);
@@ -261,7 +261,7 @@ void HttpParser::read_target(std::string_view given) {
     request_.path.push_back(piece);
     return true;
   });
-  if (!path_is_good) return bad("the path holds a segment that names nothing");
+  if (!path_is_good) return bad("the path has an invalid segment");
   if (request_.path.size() == 1 && request_.path[0].empty()) request_.path.clear();
   if (question == target.size()) return;
   const bool query_is_good = for_each_piece(target.substr(question + 1), '&', [&](auto pair) {
@@ -316,7 +316,8 @@ void HttpParser::end_headers() {
   bool chunked = false;
   for (const auto& [name, value] : request_.headers) {
     if (name == "host") {
-      if (++hosts > 1 || !is_host_header(value)) return bad("the Host header names no single host");
+      if (++hosts > 1 || !is_host_header(value))
+        return bad("the Host header does not name exactly one host");
     } else if (name == "transfer-encoding") {
       if (++encodings > 1 || minor_ == 0 || !equal_ignoring_case(value, "chunked")) {
         return bad("the transfer encoding is not one chunked");
@@ -325,10 +326,10 @@ void HttpParser::end_headers() {
     } else if (name == "connection") {
       close = close || has_token(value, "close");
     } else if (name == "upgrade") {
-      return refuse(501, Code::unsupported, "this server upgrades to nothing");
+      return refuse(501, Code::unsupported, "this server supports no upgrade");
     } else if (name == "expect") {
       if (!equal_ignoring_case(value, "100-continue")) {
-        return refuse(417, Code::unsupported, "this expectation is not known here");
+        return refuse(417, Code::unsupported, "unknown expectation");
       }
       expects_continue_ = minor_ == 1;
     } else if (name == "content-encoding" && !equal_ignoring_case(value, "identity")) {
@@ -367,7 +368,7 @@ bool HttpParser::read_length(bool chunked) {
   const char* end = length->data() + length->size();
   const auto [stop, error] = std::from_chars(length->data(), end, size);
   if (error != std::errc() || stop != end) {
-    bad("the Content-Length is no number");
+    bad("the Content-Length is not a number");
     return false;
   }
   if (size > limits_.body_max) {
@@ -408,7 +409,7 @@ void HttpParser::read_chunk_line() {
   std::uint64_t size = 0;
   const auto [stop, error] = std::from_chars(line_.data(), line_.data() + digits, size, 16);
   if (error != std::errc() || stop != line_.data() + digits) {
-    return bad("the size of a chunk is no number");
+    return bad("the size of a chunk is not a number");
   }
   if (size == 0) {
     place_ = Place::trailers;

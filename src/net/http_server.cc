@@ -243,10 +243,10 @@ void HttpServer::Impl::tell_full(int error) {
   if (!options.full || now < tells_again) return;
   tells_again = now + kTellAgainUs;
   std::string what =
-      error != 0 ? "no more connections can be taken (" + std::string(std::strerror(error)) + ")"
-                 : "all " + std::to_string(connections_max) + " connections are taken";
-  what += ": " + std::to_string(std::exchange(made_room, 0)) + " silent ones were closed, " +
-          std::to_string(std::exchange(turned_away, 0)) + " clients turned away";
+      error != 0 ? "no more connections can be accepted (" + std::string(std::strerror(error)) + ")"
+                 : "all " + std::to_string(connections_max) + " connections are in use";
+  what += ": " + std::to_string(std::exchange(made_room, 0)) + " idle connections were closed, " +
+          std::to_string(std::exchange(turned_away, 0)) + " clients were rejected";
   options.full(what);
 }
 
@@ -389,7 +389,7 @@ Result<std::uint16_t> HttpServer::listen_tcp(const std::string& address_text, st
   const std::string where = address_text + ":" + std::to_string(port);
   Address address;
   if (!read_address(address_text, port, address)) {
-    return fail(Code::input_invalid, address_text + " is no address to listen on: give an IP " +
+    return fail(Code::input_invalid, address_text + " is not an address to listen on: give an IP " +
                                          "address, such as 127.0.0.1, or localhost");
   }
   OwnedFd fd(new_socket(address.storage.ss_family));

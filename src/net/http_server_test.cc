@@ -487,7 +487,7 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
   }
   site.on_loop([&] {
     ASSERT_EQ(told.size(), 1u) << "once a minute";
-    EXPECT_NE(told[0].find("all 2 connections are taken"), told[0].npos) << told[0];
+    EXPECT_NE(told[0].find("all 2 connections are in use"), told[0].npos) << told[0];
     kept.clear();
   });
   one.reset();

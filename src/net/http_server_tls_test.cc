@@ -327,7 +327,7 @@ AE_TEST("tls/what is no certificate, no key or not its key is refused, and no by
   EXPECT_TRUE(refused(a.certificate, "").starts_with("the key"));
   EXPECT_TRUE(refused(a.certificate, a.certificate).starts_with("the key"));
   EXPECT_TRUE(refused(a.certificate, a.locked_key).starts_with("the key"));
-  EXPECT_EQ(refused(a.certificate, b.key).find("the key is not that of the certificate"), 0u);
+  EXPECT_EQ(refused(a.certificate, b.key).find("the key does not match the certificate"), 0u);
   std::string cut = a.key;
   cut.resize(cut.size() / 2);
   const std::string message = refused(a.certificate, cut);

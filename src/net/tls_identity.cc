@@ -38,7 +38,7 @@ Result<std::shared_ptr<TlsIdentity>> TlsIdentity::make(const std::string& certif
   ERR_clear_error();
   boost::system::error_code error;
   context.use_certificate_chain(boost::asio::buffer(certificates), error);
-  if (error) return bad("it holds no certificate in PEM form", why(error));
+  if (error) return bad("it holds no certificate in PEM format", why(error));
   // A key with a password would ask for it on the terminal.
   context.set_password_callback(
       [](std::size_t, ssl::context::password_purpose) { return std::string(); }, error);
@@ -46,8 +46,8 @@ Result<std::shared_ptr<TlsIdentity>> TlsIdentity::make(const std::string& certif
   if (!error && SSL_CTX_check_private_key(context.native_handle()) == 1) return made;
   const unsigned long reason = error ? why(error) : ERR_peek_last_error();
   return bad(ERR_GET_REASON(reason) == X509_R_KEY_VALUES_MISMATCH
-                 ? "the key is not that of the certificate"
-                 : "the key is no private key in PEM form without a password",
+                 ? "the key does not match the certificate"
+                 : "the key is not a private key in PEM format without a password",
              reason);
 }
 

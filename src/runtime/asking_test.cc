@@ -71,6 +71,19 @@ AE_TEST("asking/a job that is cancelled while a person thinks lets go of the cal
   EXPECT_TRUE(desk.calls[0].abandoned);
 }
 
+AE_TEST("asking/a call of a tool that has a newer version since is let go of, too") {
+  Ground ground;
+  Desk desk(ground, "a", {.owned = true});
+  desk.create(plan("idempotent", kOneCall));
+  desk.answer(0, kAsks);
+  std::deque<Waiting> newer;
+  desk.performers.renew("do", {std::make_unique<SlowTool>(newer), "ffffffffffffffff"});
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .id = "c"}));
+  ground.loop.advance(1s);
+  EXPECT_EQ(desk.status(), "cancelled");
+  EXPECT_TRUE(desk.calls[0].abandoned);
+}
+
 AE_TEST("asking/a job that fails while a person thinks lets go of the call") {
   Ground ground;
   Desk desk(ground, "a", {.owned = true});

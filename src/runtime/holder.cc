@@ -77,7 +77,7 @@ std::vector<Asker> askers_of(const engine::State& state) {
 }
 
 void stop_asking(Performers& performers, const Asker& asker) {
-  if (auto* entry = performers.find(asker.tool)) {
+  for (auto* entry : performers.all(asker.tool)) {
     entry->tool->abandon(asker.invocation, asker.try_no);
   }
 }
@@ -200,12 +200,12 @@ void Holder::take_over(const store::Loaded& loaded) {
 // A row is derived from the log, and can be damaged apart from it.
 Status Holder::fits_its_row(const store::JobRow& row) const {
   if (engine::is_terminal(state_.status)) {
-    return fail(Code::log_corrupt, "its row says that it may run, its log says that it has ended");
+    return fail(Code::log_corrupt, "its row is runnable, but by its log it has ended");
   }
   const bool claimable =
       state_.status == engine::JobStatus::queued || state_.status == engine::JobStatus::running;
   if (!claimable) {
-    return fail(Code::log_corrupt, "its row says that it may run, its log says that it is " +
+    return fail(Code::log_corrupt, "its row is runnable, but by its log it is " +
                                        std::string(engine::to_text(state_.status)));
   }
   const std::pair<std::string_view, std::optional<Instant>> times[] = {
@@ -215,8 +215,8 @@ Status Holder::fits_its_row(const store::JobRow& row) const {
       {"wake_at", row.wake_at}};
   for (const auto& [name, time] : times) {
     if (!time || exists(*time)) continue;
-    return fail(Code::log_corrupt, "its row holds a time that does not exist (" +
-                                       std::string(name) + "): " + std::to_string(time->us));
+    return fail(Code::log_corrupt, "its row holds an invalid time (" + std::string(name) +
+                                       "): " + std::to_string(time->us));
   }
   return {};
 }
@@ -296,7 +296,7 @@ Status Holder::offers_tools() {
       tool_versions_.push_back(tool.version);
       continue;
     }
-    Performers::Entry* entry = world_.performers.find(tool.name);
+    Performers::Entry* entry = world_.performers.find(tool.name, tool.version);
     if (!entry) {
       return fail(Code::needs_version,
                   "the tool \"" + tool.name + "\" is not in the agents file of this process");
@@ -402,7 +402,7 @@ void Holder::lost() {
   if (ended_) return;
   // It was asked while it still held: that this was not heard in time was the store's doing.
   if (!asked_.empty() && *asked_.begin() < lease_.lease_until) not_renewed();
-  host_.warn(job_, "the lease is lost; another worker may hold the job now");
+  host_.warn(job_, "lease lost; another worker may hold the job now");
   abandon_all();
   end(Error{Code::stale_attempt, "the lease is lost"});
 }
@@ -430,11 +430,12 @@ void Holder::cut_off() {
 }
 
 Error Holder::cannot_write() const {
-  return {
-      Code::unavailable,
-      "the store cannot be written, and the process stops: what was seen since is not recorded" +
-          std::string(
-              seen_.empty() && recorded_.empty() ? "" : "; calls that were answered are in doubt")};
+  return {Code::unavailable,
+          "the store cannot be written, and the process stops: outcomes since the last commit are "
+          "not recorded" +
+              std::string(seen_.empty() && recorded_.empty()
+                              ? ""
+                              : "; answered calls have an unknown outcome")};
 }
 
 void Holder::give_up() {
@@ -542,7 +543,8 @@ void Holder::add_acts() {
     if (taken) events = std::move(taken->events);
     if (act && events.empty()) events = engine::overtake(state_, *act);
     if (!taken && events.empty()) {
-      host_.warn(job_, (act ? "an accepted act came too late: " : "an accepted act is damaged: ") +
+      host_.warn(job_, (act ? "an accepted request no longer applies: "
+                            : "an accepted request is damaged: ") +
                            taken.error().message);
     }
     for (EventDraft& draft : events) {
@@ -813,7 +815,7 @@ void Holder::send() {
 // Nothing changed, or nobody knows: the same bytes are sent again, which changes nothing when they are there already.
 void Holder::again(const Error& error) {
   if (cut_) return end(cannot_write());
-  if (failures_ == 0) host_.warn(job_, "a commit failed and is tried again: " + error.message);
+  if (failures_ == 0) host_.warn(job_, "a commit failed and is retried: " + error.message);
   soon(&Holder::send);
 }
 
@@ -919,7 +921,9 @@ void Holder::perform(const StepId& step_id) {
               .error_message = why});
     });
   };
-  auto* entry = world_.performers.find(call.tool);
+  const auto index = static_cast<std::size_t>(&state_.tool_of(step) - state_.plan->tools.data());
+  auto* entry = world_.performers.find(
+      call.tool, index < tool_versions_.size() ? tool_versions_[index] : std::string());
   AE_CHECK(entry, call.tool);
   in_flight_.insert_or_assign(step_id,
                               InFlight{entry->tool.get(), call.id, try_no, world_.store.now()});
@@ -957,7 +961,7 @@ void Holder::perform(const StepId& step_id) {
                                Value note, async::Done<Status> noted) {
     auto self = weak.lock();
     if (!self || self->ended_) {
-      return noted(fail(Code::stale_attempt, "the job is no longer held here"));
+      return noted(fail(Code::stale_attempt, "this worker no longer holds the job"));
     }
     self->notes_.push_back({id, try_no, std::move(note), std::move(noted)});
     self->pump();
@@ -979,7 +983,7 @@ void Holder::perform(const StepId& step_id) {
   // Asked last, of the latest that the store's time can be: what the tool measures from here on counts suspend, and what
   // was slept before, at any point since the lease was asked for, is in this answer.
   request.send_within = call.send_by - world_.store.latest_now();
-  if (request.send_within.count() <= 0) return withdraw("its time to be sent had passed");
+  if (request.send_within.count() <= 0) return withdraw("its send deadline had passed");
   entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
 }
 
@@ -1055,7 +1059,7 @@ void Holder::ask_again(Instant at) {
 // What was drafted did not come to be: read the log again. What was seen of the world is recorded anew; calls in flight
 // go on.
 void Holder::reload(std::string_view why) {
-  host_.warn(job_, "read again: " + std::string(why));
+  host_.warn(job_, "reloading the job: " + std::string(why));
   parts_.clear();
   batch_.reset();
   drafts_.clear();
@@ -1099,7 +1103,7 @@ void Holder::end(std::optional<Error> problem) {
   if (timer_) world_.loop.forget(*timer_);
   if (drain_timer_) world_.loop.forget(*drain_timer_);
   for (async::Done<Status>& noted : std::exchange(noted_, {})) {
-    noted(fail(Code::stale_attempt, "the job is no longer held here"));
+    noted(fail(Code::stale_attempt, "this worker no longer holds the job"));
   }
   const bool doubts = !in_flight_.empty() || doubts_own_call(state_, lease_.fence.attempt);
   const bool over = engine::is_terminal(state_.status);

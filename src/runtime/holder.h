@@ -115,6 +115,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
 
   const store::Fence& fence() const { return lease_.fence; }
   const JobId& job() const { return job_; }
+  const std::string& agent() const { return state_.agent; }
   Instant lease_until() const { return lease_.lease_until; }
 
  private:

@@ -269,8 +269,8 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       ground.loop.advance(300s);
       ASSERT_TRUE(other.runtime->refuses(kJob));
       EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::needs_version);
-      EXPECT_FALSE(desk.warned("an accepted act")) << act;
-      EXPECT_FALSE(other.warned("an accepted act")) << act;
+      EXPECT_FALSE(desk.warned("an accepted request")) << act;
+      EXPECT_FALSE(other.warned("an accepted request")) << act;
       const store::Loaded after = load();
       EXPECT_EQ(after.row.last_seq, left.row.last_seq) << "no attempt has begun";
       ASSERT_EQ(after.inbox.size(), 3u);
@@ -960,7 +960,7 @@ AE_TEST("doubt/the holder judges what stands in the inbox by when its giver look
     }
   }
   EXPECT_EQ(believed, (std::vector<std::string_view>{"in time"}));
-  EXPECT_TRUE(first.warned("under way"));
+  EXPECT_TRUE(first.warned("still be running"));
 }
 
 AE_TEST("doubt/who holds the job and made the call in doubt says at once that it has not settled") {
@@ -975,7 +975,7 @@ AE_TEST("doubt/who holds the job and made the call in doubt says at once that it
   const auto early = desk.act(not_happened(desk.read()));
   ASSERT_FALSE(early) << "told accepted, and dropped: " << canonical(*early);
   EXPECT_EQ(early.error().code, Code::not_settled);
-  EXPECT_FALSE(desk.warned("came too late"));
+  EXPECT_FALSE(desk.warned("no longer applies"));
 }
 
 AE_TEST("inbox/a wait does not open beside an entry that would answer it") {

@@ -14,7 +14,7 @@ namespace ae::runtime {
 namespace {
 
 constexpr std::string_view kNoValue =
-    "it is no value field: its text is in the hash chain as it is";
+    "it is not a value field: its text is in the hash chain unchanged";
 
 // Made by the runtime, or names of parts of the plan: one entry speaks of all of them.
 constexpr auto kNames = std::to_array<std::string_view>(
@@ -97,7 +97,7 @@ void beside_the_log(const std::vector<Event>& events, const store::Loaded& loade
                   "the job's id and the names of agent, nodes, tools, models and workers name "
                   "parts of the plan; keys are made of them"});
   kept.push_back({"times, numbers and outcomes", "the log and the job's row",
-                  "the course of the job, without what was said"});
+                  "the course of the job, without its contents"});
   const Value& born = events.front().payload;
   for (const std::string_view name : {"idempotency_key", "labels"}) {
     if (born.find(name) == nullptr) continue;
@@ -109,7 +109,7 @@ void beside_the_log(const std::vector<Event>& events, const store::Loaded& loade
                     "that ended after the job"});
   }
   if (!loaded.inbox.empty()) {
-    kept.push_back({"acts", "the inbox", "they came after the end and were never taken in"});
+    kept.push_back({"acts", "the inbox", "they came after the end and were never applied"});
   }
 }
 
@@ -130,17 +130,18 @@ std::vector<KeptValue> kept_of(const JobId& job, const std::vector<Event>& event
     kept.push_back({"hashes of values",
                     "arguments_hash, idempotency_key, invocation_id, input_ref, prompt_hash and "
                     "plan_input_hash in the log, request_hash in the job's row",
-                    "the job has no blind: who guesses a value can confirm it by them"});
+                    "the job has no blind: a guess of a value can be confirmed with them"});
   } else if (request.keep_blind && created.salts.find("blind") != nullptr) {
-    kept.push_back({"blind", "event 1",
-                    "--keep-blind: who guesses an erased value can confirm it by arguments_hash, "
-                    "idempotency_key, prompt_hash, plan_input_hash and request_hash"});
+    kept.push_back(
+        {"blind", "event 1",
+         "--keep-blind: a guess of an erased value can be confirmed with arguments_hash, "
+         "idempotency_key, prompt_hash, plan_input_hash and request_hash"});
   }
   kept.push_back({"copies", "backups, exports, archives, and what tools and models were sent",
                   "they are outside of the store: a backup keeps erased values until it is "
                   "deleted"});
   kept.push_back(
-      {"the reason", "the audit log", "it says who redacted job " + job.text + " and why"});
+      {"the reason", "the audit log", "it records who redacted job " + job.text + " and why"});
   return kept;
 }
 

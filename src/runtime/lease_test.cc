@@ -15,7 +15,7 @@ AE_TEST(
     TwoWorkers two("at_most_once", durability);
     EXPECT_TRUE(two.first.calls[0].abandoned) << "what can be cancelled is cancelled";
     two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-    EXPECT_TRUE(two.first.warned("is kept"));
+    EXPECT_TRUE(two.first.warned("late result is stored"));
     const auto read = two.second.read();
     ASSERT_EQ(read.effects.size(), 1u);
     EXPECT_NE(read.effects[0].record.find(R"("late":true)"), std::string::npos);
@@ -90,7 +90,7 @@ AE_TEST("lease/a newer lease of a job that is held here ends the older holder fi
     desk.script = [](const store::Call&) { return Fault::none; };
     ground.loop.advance(2s);
     EXPECT_TRUE(desk.calls[0].abandoned) << "the older holder was never told";
-    EXPECT_TRUE(desk.warned("the lease is lost"));
+    EXPECT_TRUE(desk.warned("lease lost"));
     expect_goes_on(ground, desk);
   }
 }
@@ -227,7 +227,7 @@ AE_TEST(
   EndedEarly job;
   job.redact();
   job.comes_late();
-  EXPECT_TRUE(job.first.warned("is kept"));
+  EXPECT_TRUE(job.first.warned("late result is stored"));
   job.expect_outcome_alone();
 }
 
@@ -431,7 +431,7 @@ AE_TEST(
   EXPECT_EQ(desk.status(), "parked");
   desk.calls[0].call.late({.kind = OutcomeKind::success, .result = json("7")});
   ground.loop.run_ready();
-  EXPECT_TRUE(desk.warned("is kept"));
+  EXPECT_TRUE(desk.warned("late result is stored"));
   const auto read = desk.read();
   const auto finished = all_of(read.events, EventType::tool_invocation_finished);
   ASSERT_EQ(finished.size(), 2u);

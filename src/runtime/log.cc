@@ -25,7 +25,7 @@ bool LogOpening::next() {
 Status LogOpening::open_commit(const std::string& bytes) {
   const BlobSource blobs = [this](const Hash& hash) -> Result<std::string> {
     if (const auto blob = blobs_.find(hash); blob != blobs_.end()) return *blob->second;
-    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   };
   AE_ASSIGN(Opened opened, open(job_, bytes, head_, blobs, known_));
   head_ = opened.head;
@@ -42,7 +42,7 @@ Result<std::vector<Event>> LogOpening::take() {
   if (seq_ == 0) return fail(Code::log_corrupt, "the job has no events");
   if (seq_ != loaded_.row.last_seq || head_ != loaded_.row.head) {
     return fail(Code::log_corrupt, "the log ends at event " + std::to_string(seq_) +
-                                       ", the job's row says " +
+                                       ", the job's row has " +
                                        std::to_string(loaded_.row.last_seq));
   }
   return std::move(events_);
@@ -56,7 +56,7 @@ BlobSource blobs_of(const store::Loaded& loaded) {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
     }
-    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   };
 }
 

@@ -107,7 +107,7 @@ class Projector {
   }
 
   Status read_birth() {
-    if (birth_.type != EventType::job_created) return corrupt("event 1 is no job_created");
+    if (birth_.type != EventType::job_created) return corrupt("event 1 is not job_created");
     const Value& born = birth_.payload;
     out_.created_at = birth_.created_at;
     out_.agent = born.text("agent");

@@ -38,10 +38,9 @@ std::vector<std::string> there_of(const Event& event) {
 
 Status has_ended(const JobId& job, const engine::State& state, const store::Loaded& loaded) {
   if (engine::is_terminal(state.status) && !loaded.row.claim) return {};
-  return fail(Code::not_settled, "job " + job.text + " has not ended (" +
-                                     std::string(engine::to_text(state.status)) +
-                                     "): it goes on with its values; let it end, or cancel it, "
-                                     "then redact");
+  return fail(Code::not_settled,
+              "job " + job.text + " has not ended (" + std::string(engine::to_text(state.status)) +
+                  "): it still uses its values; wait for its end or cancel it, then redact");
 }
 
 Value names_json(const std::vector<ValueName>& names) {
@@ -87,7 +86,7 @@ class Redacting {
       }
       const auto found = std::ranges::find(loaded_.blobs, hash, &Blob::hash);
       if (found != loaded_.blobs.end()) return found->bytes;
-      return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+      return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
     };
   }
 
@@ -422,7 +421,7 @@ class Tree : public std::enable_shared_from_this<Tree> {
       if (!engine::is_terminal(state.status) || loaded.row.claim) {
         return fail(Code::not_settled,
                     "job " + job.text + ", a fork of job " + request_.job.text +
-                        ", has not ended: it goes on with its values; nothing was redacted");
+                        ", has not ended: it still uses its values; nothing was redacted");
       }
     }
     holding_.push_back(job);

@@ -983,7 +983,7 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
          if (!read) {
            return acting->done(
                fail(Code::unknown_outcome,
-                    "it is in the job's inbox, and nobody knows whether it came in time: " +
+                    "the request is in the job's inbox, and whether it was in time is unknown: " +
                         read.error().message));
          }
          engine::State& state = read->state;
@@ -1003,8 +1003,8 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
          if (unread) return wait_for_plan(acting, std::move(answer));
          if (taken && plan && !taken->events.empty()) {
            taken = fail(Code::call_pending,
-                        "a call was under way when whoever holds the job looked at the plan, and "
-                        "it was refused; try again (`aetheris pause` lets the job rest)");
+                        "the plan was rejected because a call was running when the lease holder "
+                        "checked it; try again (`aetheris pause` pauses the job)");
          }
          if (!taken) return acting->done(std::unexpected(taken.error()));
          acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
@@ -1015,8 +1015,8 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
 void Runtime::wait_for_plan(std::shared_ptr<Acting> acting, Value answer) {
   if (++acting->looks > kPlanLooks) {
     return acting->done(fail(Code::unknown_outcome,
-                             "the plan is in the job's inbox, and whoever holds the job has not "
-                             "looked at it yet; `aetheris job " +
+                             "the plan is in the job's inbox, and the lease holder has not checked "
+                             "it yet; `aetheris job " +
                                  acting->job.text + "` shows which plan it has"));
   }
   world_.loop.after(std::chrono::milliseconds(10 << std::min(acting->looks, 6)),
@@ -1030,7 +1030,7 @@ std::vector<std::string> Runtime::tool_versions(const engine::State& state) {
   std::vector<std::string> versions;
   if (!state.plan) return versions;
   for (const engine::ToolPolicy& tool : state.plan->tools) {
-    const Performers::Entry* entry = world_.performers.find(tool.name);
+    const Performers::Entry* entry = world_.performers.find(tool.name, tool.version);
     versions.push_back(entry ? entry->version : "");
   }
   return versions;
@@ -1045,6 +1045,11 @@ engine::Stamp Runtime::act_stamp() {
 }
 
 // ---------------------------------------------------------------- holders
+
+std::string Runtime::agent_of(const JobId& job) const {
+  const auto found = holders_.find(job);
+  return found == holders_.end() ? "" : found->second->agent();
+}
 
 void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
   const bool fired = std::ranges::any_of(
@@ -1066,10 +1071,11 @@ void Runtime::confirmed(const JobId& job, const Event& event) {
   if (p.text("verdict") != "mismatch" || p["detail"].text("mode") != "warn") return;
   counters_.aetheris_confirmation_replay_warn_total++;
   // What was seen there is the job's: its log has it.
-  warn(job,
-       std::string(p.text("resource_type")) + " \"" + std::string(p.text("resource_id")) +
-           "\" is not as the job left it; it goes on (`verify` says warn), and `aetheris trace " +
-           job.text + "` shows what was seen");
+  warn(
+      job,
+      std::string(p.text("resource_type")) + " \"" + std::string(p.text("resource_id")) +
+          "\" is not as the job left it; the job continues (`verify: warn`), and `aetheris trace " +
+          job.text + "` shows what was found");
 }
 
 void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fate) {
@@ -1152,15 +1158,15 @@ void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
 // result is taken in here, because no process reads a job again that has ended.
 void Runtime::late_is_kept(std::shared_ptr<store::Batch> batch, int tries,
                            Result<store::Committed> result) {
-  if (!result) return keep_late_again(batch, tries, "cannot be kept", result.error());
-  if (tries == 0) warn(batch->job, "a result that came late is kept");
+  if (!result) return keep_late_again(batch, tries, "cannot be stored", result.error());
+  if (tries == 0) warn(batch->job, "a late result is stored");
   try_act(std::make_shared<Acting>(
       Acting{.job = batch->job,
              .act = {.kind = engine::Act::Kind::timers, .id = fresh_attempt().text},
              .done =
                  [this, batch, tries](Result<Value> taken) {
                    if (taken) return;
-                   keep_late_again(batch, tries, "is kept and not in the log", taken.error());
+                   keep_late_again(batch, tries, "is stored but not in the log", taken.error());
                  },
              .tells = true}));
 }
@@ -1170,7 +1176,8 @@ void Runtime::keep_late_again(const std::shared_ptr<store::Batch>& batch, int tr
   const bool passing = error.code == Code::unavailable || error.code == Code::unknown_outcome ||
                        error.code == Code::sequence_conflict;  // its values were erased meanwhile
   if (!passing || tries >= kLateTries) {
-    return warn(batch->job, "a late result " + what + ", its call is in doubt: " + error.message);
+    return warn(batch->job,
+                "a late result " + what + ", its call has an unknown outcome: " + error.message);
   }
   world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
                     [this, alive = handle(), batch, tries] {

@@ -186,6 +186,8 @@ class Runtime : private HolderHost {
   // What this process remembers of the job is read anew: its values have been dropped.
   void forget(const JobId& job) { static_cast<void>(resting_.take(job)); }
   bool holds(const JobId& job) const { return holders_.contains(job); }
+  // Of a job that is held here; "" = it is not, or not loaded yet.
+  std::string agent_of(const JobId& job) const;
   std::size_t held() const { return holders_.size(); }
   const Counters& counters() const { return counters_; }
   const RuntimeOptions& options() const { return options_; }

@@ -332,6 +332,23 @@ AE_TEST(
   EXPECT_EQ(right.status(), "completed");
 }
 
+AE_TEST("versions/a job keeps the tool that it has when there is a newer one") {
+  Ground ground;
+  Desk desk(ground, "w", owner("one", 1));
+  desk.create(plan("idempotent",
+                   "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                   " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  ASSERT_EQ(desk.calls.size(), 1u);
+  std::deque<Waiting> newer;
+  desk.performers.renew("do", {std::make_unique<SlowTool>(newer), "ffffffffffffffff"});
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ASSERT_EQ(desk.calls.size(), 2u) << "its next call is one of the same tool";
+  EXPECT_TRUE(newer.empty());
+  desk.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
+  EXPECT_EQ(desk.status(), "completed");
+  EXPECT_FALSE(desk.warned("has changed"));
+}
+
 AE_TEST("versions/what a worker announces is read with care") {
   EXPECT_FALSE(worker_offer(""));
   EXPECT_FALSE(worker_offer("[]"));

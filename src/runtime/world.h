@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "async/loop.h"
 #include "core/sign.h"
@@ -28,16 +30,39 @@ class Performers {
     std::unique_ptr<tools::Verifier> verifier = nullptr;  // null: nobody looks at what it changed
   };
   void add(std::string name, Entry entry) {
-    entries_.insert_or_assign(std::move(name), std::move(entry));
+    auto& versions = entries_[std::move(name)];
+    versions.clear();
+    versions.push_back(std::make_unique<Entry>(std::move(entry)));
   }
-  // nullptr when this process does not offer it.
+  // What jobs that begin now use; jobs that run keep the version that they have.
+  void renew(std::string name, Entry entry) {
+    entries_[std::move(name)].push_back(std::make_unique<Entry>(std::move(entry)));
+  }
+  // The newest one; nullptr when this process does not offer it.
   Entry* find(std::string_view name) {
     auto it = entries_.find(name);
-    return it == entries_.end() ? nullptr : &it->second;
+    return it == entries_.end() ? nullptr : it->second.back().get();
+  }
+  // The newest one of this version, else the newest of all.
+  Entry* find(std::string_view name, std::string_view version) {
+    auto it = entries_.find(name);
+    if (it == entries_.end()) return nullptr;
+    for (auto entry = it->second.rbegin(); entry != it->second.rend(); ++entry) {
+      if ((*entry)->version == version) return entry->get();
+    }
+    return it->second.back().get();
+  }
+  // All versions of it, the oldest first.
+  std::vector<Entry*> all(std::string_view name) {
+    std::vector<Entry*> found;
+    if (auto it = entries_.find(name); it != entries_.end()) {
+      for (const auto& entry : it->second) found.push_back(entry.get());
+    }
+    return found;
   }
 
  private:
-  std::map<std::string, Entry, std::less<>> entries_;
+  std::map<std::string, std::vector<std::unique_ptr<Entry>>, std::less<>> entries_;
 };
 
 struct World {

@@ -37,7 +37,7 @@ AuditProof prove(const AuditLog& log) {
     const std::string behind = "behind entry " + std::to_string(at.seq);
     if (row.seq != at.seq + 1) return found("altered", "an entry is missing " + behind);
     if (row.hash != hash_of(at.hash, row.body)) {
-      return found("altered", "what stands " + behind + " is not what was written");
+      return found("altered", "the entry " + behind + " is not what was written");
     }
     at = {row.seq, row.hash};
   }
@@ -45,7 +45,7 @@ AuditProof prove(const AuditLog& log) {
     return found("truncated", "it ends at entry " + std::to_string(at.seq) + ", and had come to " +
                                   std::to_string(log.head.seq));
   }
-  if (log.head != at) return found("altered", "its end is not the one that is kept beside it");
+  if (log.head != at) return found("altered", "its end differs from the recorded end");
   return {.ok = true,
           .head = "intact",
           .detail = std::to_string(at.seq) + (at.seq == 1 ? " entry" : " entries"),

@@ -12,8 +12,8 @@ Error refused(std::string_view name) {
 }
 
 Error lost(std::string_view name) {
-  return {Code::unknown_outcome,
-          "failpoint " + std::string(name) + ": done, but the answer was lost; read back first"};
+  return {Code::unknown_outcome, "failpoint " + std::string(name) +
+                                     ": done, but the answer was lost; reload before you retry"};
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::optional<std::string> Registry::absorb(const AuditRow& row) {
                     row.body.find("agent_registered") != std::string::npos;
   if (!ours) return std::nullopt;
   const auto warning = [&](const std::string& what) {
-    return "entry " + std::to_string(row.seq) + " of the audit log is passed over: " + what;
+    return "entry " + std::to_string(row.seq) + " of the audit log is skipped: " + what;
   };
   const auto entry = parse_json(row.body, kEntry);
   if (!entry || !entry->is_object()) return warning("it cannot be read");
@@ -54,9 +54,9 @@ std::optional<std::string> Registry::key_created(const Value& entry) {
   const auto at = instant_in(entry, "at");
   const Value* const expires = detail.find("expires_at");
   key.expires_at = instant_in(detail, "expires_at");
-  if (!is_short(key.id) || !is_short(key.role) || !hash || !at) return "it is no key";
+  if (!is_short(key.id) || !is_short(key.role) || !hash || !at) return "it is not a key";
   if (expires != nullptr && !expires->is_null() && !key.expires_at) {
-    return "nobody can tell when this key expires";
+    return "the expiry of this key is invalid";
   }
   if (keys_.contains(key.id)) return "there is a key with this id";
   key.secret_hash = *hash;
@@ -86,7 +86,7 @@ std::optional<std::string> Registry::agent_registered(const Value& entry) {
   const auto at = instant_in(entry, "at");
   if (!is_short(version.name) || !hash_from_hex(version.plan_hash) || !at ||
       !version.definition.is_object()) {
-    return "it is no agent";
+    return "it is not an agent";
   }
   version.registered_at = *at;
   std::vector<AgentVersion>& versions = agents_[version.name];

@@ -175,8 +175,9 @@ Status may_prune(const Pruning::Job& wish, const std::optional<Remains>& stands)
                     stands->head == wish.head &&
                     (!wish.contents || stands->contents == wish.contents);
   if (same) return {};
-  return fail(Code::sequence_conflict,
-              "job " + wish.job.text + " is not as it was read, or has not ended: look again");
+  return fail(
+      Code::sequence_conflict,
+      "job " + wish.job.text + " has changed since it was read, or has not ended: reload it");
 }
 
 Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until) {
@@ -194,12 +195,12 @@ Error job_exists(const JobId& job) {
 }
 
 Error job_not_held(const JobId& job) {
-  return {Code::not_held, "nobody holds job " + job.text + ": write to its log instead"};
+  return {Code::not_held, "no worker holds job " + job.text + ": write to its log instead"};
 }
 
 Error inbox_not_empty(const JobId& job) {
   return {Code::inbox_pending, "something waits in the inbox of job " + job.text +
-                                   ": take it in before releasing the job"};
+                                   ": apply it before releasing the job"};
 }
 
 Error other_bytes(const JobId& job, std::uint64_t first_seq) {

@@ -481,11 +481,11 @@ Result<Secret> EnvironmentSecrets::from_secrets_file(std::string_view name) cons
   if (status.st_uid != ::geteuid()) {
     return fail(Code::forbidden,
                 "the secrets file " + file_ +
-                    " belongs to somebody else: chown it to the user that runs this");
+                    " belongs to another user: chown it to the user that runs this process");
   }
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return fail(Code::forbidden,
-                "the secrets file " + file_ + " is open to others: chmod 600 " + file_);
+                "the secrets file " + file_ + " is accessible to other users: chmod 600 " + file_);
   }
   std::optional<std::string> text = file.read_all(kSecretsFileMax);
   if (!text)

@@ -58,11 +58,11 @@ Status check_server(std::string_view authority) {
   if (port.empty()) return {};
   unsigned number = 0;
   for (const char c : port.substr(1)) {
-    if (c < '0' || c > '9' || number > 65535) return bad_url("its port is no number");
+    if (c < '0' || c > '9' || number > 65535) return bad_url("its port is not a number");
     number = number * 10 + static_cast<unsigned>(c - '0');
   }
   if (port[0] != ':' || number == 0 || number > 65535)
-    return bad_url("its port is no number up to 65535");
+    return bad_url("its port is not a number from 1 to 65535");
   return {};
 }
 

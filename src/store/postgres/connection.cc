@@ -66,7 +66,7 @@ std::string PgError::text() const {
     return "PostgreSQL takes no writes (it is read-only): use the primary server";
   }
   if (sqlstate == "55P03") {
-    return "something else holds a lock in PostgreSQL for longer than is waited: " + message;
+    return "another session held a lock in PostgreSQL longer than the timeout: " + message;
   }
   return "PostgreSQL: " + message + (sqlstate.empty() ? "" : " (" + sqlstate + ")");
 }

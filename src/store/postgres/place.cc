@@ -71,12 +71,10 @@ Result<std::optional<std::string>> moved(Connection& connection) {
 }
 
 Error not_accepted(const std::string& how) {
-  return {Code::store_rolled_back,
-          "this store is a copy, as of a dump that was restored: " + how +
-              ". What was done after the copy was made is not in it and would be done again: look "
-              "at its jobs, then `aetheris doctor --accept-rollback` parks those that have not "
-              "ended; if nothing was done since, as after a planned move, add --nothing-lost and "
-              "they go on"};
+  return {Code::store_rolled_back, "this store is a copy, as of a dump that was restored: " + how +
+                                       ". Later work would be repeated: check its jobs, then "
+                                       "`aetheris doctor --accept-rollback` parks unfinished ones "
+                                       "(planned move: add --nothing-lost to continue)"};
 }
 
 Status remember_place(Connection& connection) {

@@ -220,7 +220,7 @@ Result<std::string> PostgresRebuild::blob(const Hash& hash) {
   AE_ASSIGN(const Rows found, parts_->ask("SELECT bytes FROM blobs WHERE hash = $1::bytea",
                                           Params().add(Bytes{raw(hash)})));
   if (found.empty()) {
-    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   }
   return found.text(0, 0);
 }

@@ -141,8 +141,8 @@ bool can_keep(const Batch& batch) {
 
 Error no_address() {
   return {Code::usage,
-          "PostgreSQL does not understand the address of this store: it is "
-          "postgres://USER@HOST:PORT/DATABASE, and what stands behind a ? as libpq knows it"};
+          "invalid address of a PostgreSQL store: use postgres://USER@HOST:PORT/DATABASE, with "
+          "libpq parameters after a ?"};
 }
 
 // Is there a loss, or one that was accepted before and not finished? A new one is accepted here.

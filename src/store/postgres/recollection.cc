@@ -87,19 +87,18 @@ std::string sum_of(std::string_view text) { return to_hex(sha256(text)).substr(0
 Error rolled_back(const std::string& lost) {
   return {Code::store_rolled_back,
           "this store went backwards: " + lost +
-              "; a backup was put in its place, or another server took over without the last "
-              "commits. What was done since then is not in it and would be done again: look at its "
-              "jobs, then `aetheris doctor --accept-rollback` parks those that have not ended"};
+              "; a restore or failover lost commits, whose work would be repeated: check its jobs, "
+              "then `aetheris doctor --accept-rollback` parks unfinished ones"};
 }
 
 Error still_accepting() {
   return {Code::store_rolled_back,
           "this store went backwards, and not all of its jobs have been parked since: `aetheris "
-          "doctor --accept-rollback` goes on with it"};
+          "doctor --accept-rollback` continues with it"};
 }
 
 Error has_to_begin_anew(const std::string& why) {
-  return {Code::store_stopped, why + "; this process writes nothing more: start it anew"};
+  return {Code::store_stopped, why + "; this process has stopped writing: restart it"};
 }
 
 }  // namespace
@@ -148,9 +147,9 @@ std::optional<std::string> Recollection::compare(const StoreWord& word,
   }
   if (!stands) return "job " + mark.job.text + " is not in it any more";
   if (stands->epoch >= mark.epoch && stands->last_seq >= mark.last_seq) return std::nullopt;
-  return "job " + mark.job.text + " stands at event " + std::to_string(stands->last_seq) +
-         " (epoch " + std::to_string(stands->epoch) + "), and had come to event " +
-         std::to_string(mark.last_seq) + " (epoch " + std::to_string(mark.epoch) + ")";
+  return "job " + mark.job.text + " is at event " + std::to_string(stands->last_seq) + " (epoch " +
+         std::to_string(stands->epoch) + "), and was at event " + std::to_string(mark.last_seq) +
+         " (epoch " + std::to_string(mark.epoch) + ")";
 }
 
 // The same row, or entry, as the store has it now; nullopt: it has none.

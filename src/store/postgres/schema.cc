@@ -283,8 +283,7 @@ namespace {
 Error migrating(const PgError& error) {
   if (error.sqlstate != "55P03") return cannot(error);
   return {Code::unavailable,
-          "another process is bringing this store up to date, or holds its tables: try again in a "
-          "while (" +
+          "another process is migrating this store, or holds its tables: try again later (" +
               error.text() + ")"};
 }
 
@@ -371,7 +370,7 @@ Result<std::string> store_id(Connection& connection) {
   auto found = connection.run();
   if (!found) return std::unexpected(cannot(found.error()));
   if (found->at(0).empty()) {
-    return fail(Code::unavailable, "this store does not say which one it is: restore a backup");
+    return fail(Code::unavailable, "this store has no store id: restore a backup");
   }
   return found->at(0).text(0, 0);
 }
@@ -391,8 +390,8 @@ Status check_pooler(Connection& one, Connection& other) {
   if (auto ended = other.run(); !ended) return std::unexpected(cannot(ended.error()));
   if (first != second && first == again) return {};
   return unsupported(
-      "a pooler in transaction mode stands before this PostgreSQL server: connect to the server "
-      "itself, or set the pool to session mode");
+      "a pooler in transaction mode is in front of this PostgreSQL server: connect to the server "
+      "directly, or set the pool to session mode");
 }
 
 }  // namespace ae::store::postgres

@@ -10,9 +10,8 @@ Result<Connection> Session::open(const Options& options) {
   if (!options.store_id.empty()) {
     AE_ASSIGN(const std::string id, store_id(*opened));
     if (id != options.store_id) {
-      return fail(Code::unavailable,
-                  "another store stands at this address now: this process works on " +
-                      options.store_id + ", and found " + id);
+      return fail(Code::unavailable, "another store is at this address now: this process uses " +
+                                         options.store_id + ", and found " + id);
     }
   }
   if (options.recollection) AE_TRY(options.recollection->check(*opened));

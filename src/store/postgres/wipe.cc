@@ -61,7 +61,7 @@ class Wiping {
 
   Pg<std::vector<OldCopy>> all() {
     left_.push_back({kWhat, "the server's write-ahead log, replicas, backups and logs",
-                     "the store cannot reach them: they go when the server recycles its log and "
+                     "the store cannot remove them: they end when the server recycles its log and "
                      "when you delete backups"});
     AE_TRY(look());
     if (!may_) {
@@ -114,7 +114,7 @@ class Wiping {
         older.reserve(static_cast<std::size_t>(answers[0].size()));
         for (int i = 0; i < answers[0].size(); ++i) older.push_back(answers[0].text(i, 0));
         left_.push_back({kWhat, "old rows of the tables",
-                         "they may still be visible to what began before (" + named(older) +
+                         "they may still be visible to older transactions (" + named(older) +
                              "): when it has ended, redact the job again"});
         return {};
       }

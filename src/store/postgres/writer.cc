@@ -10,7 +10,7 @@ constexpr Statement kRollback{"rollback", "ROLLBACK"};
 Error nobody_knows(const PgError& error) {
   return {Code::unknown_outcome, "the connection was lost while a commit was under way (" +
                                      error.text() +
-                                     "): it may or may not have happened; read back first"};
+                                     "): its outcome is unknown; reload before you retry"};
 }
 
 }  // namespace

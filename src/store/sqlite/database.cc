@@ -68,7 +68,7 @@ bool SqlError::io() const { return (code & 0xff) == SQLITE_IOERR && !disk_full()
 std::string SqlError::text() const {
   std::string text = message;
   if (os_errno != 0) text += std::string(" (") + std::strerror(os_errno) + ")";
-  if (disk_full()) return "no space left for the store: free some, work goes on by itself";
+  if (disk_full()) return "no space left for the store: free some; work resumes automatically";
   if (busy()) return "another program has locked the store's file: " + text;
   switch (code & 0xff) {
     case SQLITE_READONLY:

@@ -51,9 +51,9 @@ Status check_file(const std::string& path) {
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return {};
   if (!S_ISREG(found.st_mode)) {
-    return fail(Code::usage, path +
-                                 (S_ISDIR(found.st_mode) ? " is a folder" : " is no regular file") +
-                                 ": a store is a file; choose another path");
+    return fail(Code::usage,
+                path + (S_ISDIR(found.st_mode) ? " is a folder" : " is not a regular file") +
+                    ": a store is a file; choose another path");
   }
   if (found.st_nlink > 1) {
     return fail(Code::unavailable,

@@ -32,7 +32,7 @@ Result<LockFile> LockFile::take(const std::string& path) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) {
       return fail(Code::store_locked, "the store is in use by process " + pid_in(lock.fd_) + " (" +
-                                          path + "): stop it first, or talk to it");
+                                          path + "): stop it first, or use its API");
     }
     return fail(Code::unavailable, "cannot lock " + path + ": " + std::strerror(errno));
   }
@@ -50,7 +50,7 @@ Result<LockFile> LockFile::hold(const std::string& path) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) {
       return fail(Code::store_locked, "the file of the store, " + path +
-                                          ", is in use by a process that reached it by another "
+                                          ", is in use by a process that opened it by another "
                                           "path: stop that one first, or use its path");
     }
     return fail(Code::unavailable, "cannot lock " + path + ": " + std::strerror(errno));

@@ -22,31 +22,25 @@ Error rolled_back(const std::string& path, const Standpoint& stands, const Posit
   const bool lower = stands.at.timeline == remembered.timeline;
   return {Code::store_rolled_back,
           "the store " + path + " went backwards: " +
-              (lower ? "it stands at position " + std::to_string(stands.at.number) +
-                           ", and had come to " + std::to_string(remembered.number)
+              (lower ? "it is at position " + std::to_string(stands.at.number) + ", and was at " +
+                           std::to_string(remembered.number)
                      : "it is from before a loss that was accepted here") +
-              "; an older copy was put in its place, or the disk lost writes. What was done since "
-              "then is not in it and would be done again: look at its jobs, then `aetheris doctor "
-              "--accept-rollback` parks those that have not ended"};
+              "; an older copy replaced it, or the disk lost writes. Lost work would be repeated: "
+              "check its jobs; `aetheris doctor --accept-rollback` parks unfinished ones"};
 }
 
 Error still_accepting(const std::string& path) {
-  return {
-      Code::store_rolled_back,
-      "the store " + path +
-          " went backwards or was restored from a backup, and not all of its jobs have been parked "
-          "since: what was done after the backup is not in it and would be done again; `aetheris "
-          "doctor --accept-rollback` parks those that have not ended, then it can be used"};
+  return {Code::store_rolled_back,
+          "the store " + path +
+              " went backwards or was restored from a backup, and would repeat later work: run "
+              "`aetheris doctor --accept-rollback`, which parks the jobs that have not ended"};
 }
 
 Error not_restored(const std::string& path) {
-  return {
-      Code::store_rolled_back,
-      path +
-          " is a backup that was not restored: what was done after it was made is not in it and "
-          "would be done again; `aetheris restore` puts it in the place of a store, or `aetheris "
-          "doctor --accept-rollback` parks the jobs that have not ended and makes this file the "
-          "store"};
+  return {Code::store_rolled_back,
+          path +
+              " is a backup that was not restored, and would repeat later work: use `aetheris "
+              "restore`, or `aetheris doctor --accept-rollback` parks its unfinished jobs"};
 }
 
 bool position_is_there(const std::string& path) {
@@ -130,13 +124,11 @@ Result<bool> no_tables(Database& db, const std::string& path) {
 }
 
 Error all_lost(const std::string& path) {
-  return {
-      Code::store_rolled_back,
-      "the store " + path + " is gone: the file is missing or holds nothing, and " +
-          position_path(path) +
-          " shows that there was a store. A new one would do again what the old one did: put the "
-          "file back with its -wal, or `aetheris restore` a backup; if all its jobs are lost, "
-          "`aetheris doctor --accept-rollback` begins an empty store here"};
+  return {Code::store_rolled_back,
+          "the store " + path + " is gone: the file is missing or holds nothing, and " +
+              position_path(path) +
+              " shows that it existed. Put it back with its -wal, or `aetheris restore` a backup; "
+              "if its jobs are lost, `aetheris doctor --accept-rollback` creates a new one"};
 }
 
 Result<Loss> find_loss(Database& db, const std::string& path, bool gone, const LossWish& wish) {

@@ -243,7 +243,7 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
                                   "SELECT bytes FROM blobs WHERE hash = ?1",
                                   [&](Statement& row) { bytes = row.text(0); }, hash)));
   if (!there) {
-    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+    return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   }
   return bytes;
 }
@@ -563,11 +563,11 @@ Result<std::vector<Damage>> SqliteRebuild::damage() {
   }
   const auto remembered = PositionFile(position_path(p.path)).read();
   if (remembered && is_store_id(meta["store_id"]) && remembered->store != meta["store_id"]) {
-    found.push_back({"meta", "the id of the store is " + meta["store_id"] + ", and " +
-                                 position_path(p.path) + " names " + remembered->store +
-                                 ": another store was put in its place, or its table meta was "
-                                 "overwritten; if you did not do that, stop what uses the store "
-                                 "and restore a backup"});
+    found.push_back(
+        {"meta", "the id of the store is " + meta["store_id"] + ", and " + position_path(p.path) +
+                     " names " + remembered->store +
+                     ": another store replaced it, or its table meta was overwritten; if that was "
+                     "not intended, stop what uses the store and restore a backup"});
   }
   return found;
 }

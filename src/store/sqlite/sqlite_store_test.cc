@@ -998,7 +998,7 @@ void later_than(const std::string& path) {
 
 AE_TEST(
     "rollback/a process whose store is replaced, written over or taken away writes nothing more") {
-  for (const std::string what : {"replaced", "written over", "taken away"}) {
+  for (const std::string what : {"replaced", "overwritten", "removed"}) {
     const Folder folder(true);
     const std::string path = folder / "a.db";
     Bench bench(path);
@@ -1017,7 +1017,7 @@ AE_TEST(
     if (what == "replaced") {
       copy(folder / "backup.db", folder / "new.db");
       std::filesystem::rename(folder / "new.db", path);
-    } else if (what == "written over") {
+    } else if (what == "overwritten") {
       std::ifstream from(folder / "backup.db", std::ios::binary);
       std::fstream to(path, std::ios::in | std::ios::out | std::ios::binary);
       to << from.rdbuf();
@@ -1032,7 +1032,7 @@ AE_TEST(
         [&](auto done) { bench.store().claim(conformance::Rig::wish("B"), std::move(done)); });
     EXPECT_EQ(claimed.error().code, Code::store_stopped) << what;
     bench.close();
-    if (what == "taken away") continue;
+    if (what == "removed") continue;
     EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << what;
     EXPECT_EQ(integrity(path), "ok") << what;
   }

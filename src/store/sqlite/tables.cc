@@ -18,11 +18,10 @@ constexpr std::size_t kBlobsKnownMax = 4096;
 SqlError led_astray() { return {11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"}; }
 
 std::unexpected<Error> commit_missing(const JobId& job) {
-  return fail(Code::log_corrupt,
-              "a commit of job " + job.text + " is missing in the store: `aetheris verify " +
-                  job.text +
-                  "` says which, `aetheris rebuild` finds those that are there, and "
-                  "what is gone is in a backup");
+  return fail(Code::log_corrupt, "a commit of job " + job.text +
+                                     " is missing in the store: `aetheris verify " + job.text +
+                                     "` shows which, `aetheris rebuild` finds the other commits; "
+                                     "restore the missing ones from a backup");
 }
 
 bool same(const RowState& a, const RowState& b) {

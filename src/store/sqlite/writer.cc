@@ -22,7 +22,7 @@ Error nothing_changed(const SqlError& error) { return {Code::unavailable, error.
 
 Error nobody_knows(const SqlError& error) {
   return {Code::unknown_outcome, "the disk failed while a commit was made durable: " +
-                                     error.text() + "; read back after a restart"};
+                                     error.text() + "; its result is known after a restart"};
 }
 
 }  // namespace
@@ -186,7 +186,7 @@ void Writer::finish(const Group& group, std::size_t first, std::size_t count,
 void Writer::stop_writing(const SqlError& error) {
   db_->leave_wal();
   stop({Code::store_stopped, "the store stopped after a disk error (" + error.text() +
-                                 "): look at the disk, then start this process again"});
+                                 "): check the disk, then restart this process"});
 }
 
 void Writer::stop(Error error) {
@@ -212,11 +212,12 @@ std::optional<Error> Writer::replaced() {
   const auto seen = look_at(place_.path);
   if (seen == file_) return std::nullopt;
   const auto stopped = [&](const std::string& what) {
-    return Error{Code::store_stopped, "the file of the store, " + place_.path + ", " + what +
-                                          " while this process used it: nothing is written any "
-                                          "more; see what happened to it, then start again"};
+    return Error{
+        Code::store_stopped,
+        "the file of the store, " + place_.path + ", " + what +
+            " while this process used it: writing has stopped; check the file, then restart"};
   };
-  if (!seen) return stopped("was taken away");
+  if (!seen) return stopped("was removed");
   // What we hold is a file that nobody finds any more: closing it harms no other.
   if (seen->inode != file_.inode || seen->device != file_.device) return stopped("was replaced");
   const auto read = [&]() -> Sql<Standpoint> {
@@ -229,7 +230,7 @@ std::optional<Error> Writer::replaced() {
     return std::nullopt;
   }
   db_->leave_wal();  // it is not for the file that stands there now
-  return stopped("was written over");
+  return stopped("was overwritten");
 }
 
 // Only a lower bound: what cannot be remembered now is remembered later, or not.

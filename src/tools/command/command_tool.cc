@@ -118,7 +118,7 @@ Outcome succeeded(const CommandDefinition& definition, Ended ended,
     if (value) {
       outcome.result = scrub_value(*value, used);
     } else {
-      refuse("the output is not JSON: " + value.error().message, sha256(ended.output));
+      refuse("the output is " + value.error().message, sha256(ended.output));
     }
   } else if (!is_utf8(ended.output)) {
     refuse("the output is not UTF-8", sha256(ended.output));
@@ -140,7 +140,7 @@ Outcome outcome_of(const CommandDefinition& definition, const Call& call, Ended 
     default:
       break;
   }
-  const std::string still = ended.stuck ? " (and it still lives after SIGKILL)" : "";
+  const std::string still = ended.stuck ? " (and is still running after SIGKILL)" : "";
   if (ended.killed == Killed::timeout) {
     return unfinished(
         OutcomeKind::timeout, "timeout",
@@ -154,7 +154,7 @@ Outcome outcome_of(const CommandDefinition& definition, const Call& call, Ended 
   if (ended.killed == Killed::ordered) {
     return unfinished(
         OutcomeKind::unknown, "killed",
-        name + " was killed by us, in the middle of its work" + still + last_words(ended, used));
+        name + " was killed by the runtime while it was running" + still + last_words(ended, used));
   }
   if (ended.how == Ended::How::signalled) {
     const char* signal = ::sigabbrev_np(ended.value);

@@ -338,9 +338,9 @@ AE_TEST("command/a definition is checked when the tool is made") {
   EXPECT_NE(refusal_of(command({"/etc/passwd"})).find("cannot be executed"), std::string::npos);
   EXPECT_NE(refusal_of(command({"${ .args.program }"})).find("literal"), std::string::npos);
   EXPECT_NE(refusal_of(command({"true", "secret:TOKEN"})).find("`env`"), std::string::npos);
-  EXPECT_NE(refusal_of(command({"true", "${ .input.x }"})).find(".input is not known"),
+  EXPECT_NE(refusal_of(command({"true", "${ .input.x }"})).find(".input is not available"),
             std::string::npos);
-  EXPECT_NE(refusal_of(command({"true", "${ .steps.x }"})).find(".steps is not known"),
+  EXPECT_NE(refusal_of(command({"true", "${ .steps.x }"})).find(".steps is not available"),
             std::string::npos);
   EXPECT_NE(refusal_of(command({"true", 5})).find("quote it"), std::string::npos);
   const Value fine = command({"true"});

@@ -62,7 +62,8 @@ Result<std::string> find_program(const std::string& name, const std::string& fol
   if (name.find('/') != std::string::npos) {
     std::string path = absolute(name, folder);
     if (is_program(path)) return path;
-    return fail(Code::plan_invalid, "command[0]: " + path + " is not there or cannot be executed");
+    return fail(Code::plan_invalid,
+                "command[0]: " + path + " does not exist or cannot be executed");
   }
   const char* variable = std::getenv("PATH");
   std::string_view rest = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
@@ -115,11 +116,12 @@ Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& 
     for (const std::string& root : expression->roots().roots) {
       if (root == "args" || root == "call") continue;
       std::string message = where;
-      message += ": ." + root + " is not known here; use .args or .call";
+      message += ": ." + root + " is not available here; use .args or .call";
       return fail(Code::plan_invalid, std::move(message));
     }
     if (expression->roots().all_steps || !expression->roots().steps.empty()) {
-      return fail(Code::plan_invalid, where + ": .steps is not known here; pass it in the args");
+      return fail(Code::plan_invalid,
+                  where + ": .steps is not available here; pass it in the args");
     }
   }
   return parts;
@@ -133,9 +135,9 @@ Status read_command(const Value& command, const std::string& folder, CommandDefi
     const std::string where = argument_name(i);
     AE_ASSIGN(auto parts, parts_of(command.items()[i], where));
     if (names_a_secret(parts)) {
-      return fail(Code::plan_invalid, where +
-                                          ": arguments are shown to everybody by ps; "
-                                          "give a secret to the program in `env`");
+      return fail(
+          Code::plan_invalid,
+          where + ": every user can see arguments in ps; pass a secret to the program in `env`");
     }
     if (i > 0) {
       out.arguments.push_back(std::move(parts));
@@ -173,7 +175,7 @@ Status read_environment(const Value& definition, CommandDefinition& out) {
   for (const auto& [name, text] : own.members()) {
     if (!is_variable_name(name)) {
       return fail(Code::plan_invalid, "env: " + printable(name, Lines::escape) +
-                                          " is no name of an environment variable");
+                                          " is not the name of an environment variable");
     }
     if (is_ours(name)) return fail(Code::plan_invalid, "env: " + name + " is set by the runtime");
     AE_ASSIGN(auto parts, parts_of(text, "env." + name));
@@ -283,7 +285,7 @@ Result<CommandDefinition> CommandDefinition::read(const Value& definition,
     if (!cwd->is_string()) return fail(Code::plan_invalid, "cwd: must be a path");
     out.folder = absolute(cwd->as_string(), folder);
     if (!std::filesystem::is_directory(out.folder, error)) {
-      return fail(Code::plan_invalid, "cwd: " + out.folder + " is no folder");
+      return fail(Code::plan_invalid, "cwd: " + out.folder + " is not a folder");
     }
   }
   return out;

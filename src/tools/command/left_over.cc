@@ -75,14 +75,15 @@ bool kill_left_over(const Value& note) {
 
 Status end_left_over(const Value& note) {
   if (!is_note(note)) {
-    return fail(Code::input_invalid, "this is no note of a command's process group");
+    return fail(Code::input_invalid, "this is not a record of a command's process group");
   }
   const Duration patience_ends = boot_now() + kPatience;
   while (!kill_left_over(note)) {
     if (boot_now() >= patience_ends) {
-      return fail(Code::unavailable, "what an earlier call started (process group " +
-                                         std::to_string(note["pgid"].as_int()) +
-                                         ") still lives after SIGKILL; see what holds it up");
+      return fail(Code::unavailable,
+                  "the processes of an earlier call (process group " +
+                      std::to_string(note["pgid"].as_int()) +
+                      ") are still running after SIGKILL; check what blocks them");
     }
     std::this_thread::sleep_for(kRound);
   }

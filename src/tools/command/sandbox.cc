@@ -302,15 +302,15 @@ Status can_be_done(const Sandbox& sandbox) {
     return fail(Code::unsupported, "sandbox" + why + ". See: aetheris doctor --sandbox");
   };
   if (sandbox.files && can.landlock < kLandlockForFiles) {
-    return cannot(".read: this kernel cannot close files to a program: it has Landlock " +
+    return cannot(".read: this kernel cannot restrict file access: it has Landlock " +
                   (can.landlock == 0 ? std::string("not") : "ABI " + std::to_string(can.landlock)) +
                   ", and ABI 3 (Linux 6.2) is needed");
   }
   if (!sandbox.network && !can.network_namespaces) {
-    return cannot(".network: this process may not make a network namespace here");
+    return cannot(".network: this process may not create a network namespace here");
   }
   if (sandbox.processes > 0 && !can.user_namespaces) {
-    return cannot(".processes: this process may not make a user namespace here");
+    return cannot(".processes: this process may not create a user namespace here");
   }
   if (sandbox.processes > 0 && ::geteuid() == 0) {
     return cannot(
@@ -359,18 +359,18 @@ Status check_closed(const Sandbox& sandbox, const std::vector<std::string>& clos
   for (const std::string& path : sandbox.read) {
     for (const std::string& one : closed) {
       if (!path.starts_with(one)) continue;
-      return bad(".read: " + path + " belongs to the runtime and is closed to all tools");
+      return bad(".read: " + path + " belongs to the runtime and is not accessible to tools");
     }
   }
   for (const std::string& path : sandbox.write) {
     for (const std::string& one : closed) {
       if (path.starts_with(one)) {
-        return bad(".write: " + path + " belongs to the runtime and is closed to all tools");
+        return bad(".write: " + path + " belongs to the runtime and is not accessible to tools");
       }
       if (!is_below(one, path)) continue;
       std::string why = ".write: " + path;
       why.append(" holds ").append(one);
-      why += ", which belongs to the runtime: name folders beside it, or move it";
+      why += ", which belongs to the runtime: list other folders, or move it";
       return bad(why);
     }
   }

@@ -76,11 +76,11 @@ Status check_roots(const ExprRoots& roots, std::string_view where) {
   for (const std::string& root : roots.roots) {
     if (root != "args" && root != "call") {
       return bad(std::string(where) + ": ." + root +
-                 " is not known here; only .args and .call are");
+                 " is not available here; only .args and .call are");
     }
   }
   if (!roots.steps.empty() || roots.all_steps) {
-    return bad(std::string(where) + ": .steps is not known here; hand it over in args");
+    return bad(std::string(where) + ": .steps is not available here; pass it in args");
   }
   return {};
 }
@@ -102,7 +102,7 @@ Status check_secret_words(const std::vector<Template::Part>& parts, const std::s
     const bool joined_before = i > 0 && literal->starts_with("secret:");
     const bool joined_after = i + 1 < parts.size() && names_secret(*literal, true);
     if (joined_before || joined_after) {
-      return bad(where + ": put a blank or a sign between secret:NAME and ${ }");
+      return bad(where + ": put a space or punctuation between secret:NAME and ${ }");
     }
   }
   return {};
@@ -248,13 +248,13 @@ Status HttpTool::read(const Value& definition) {
   }
   if (!definition["url"].is_string()) return bad("url: it is missing");
   const std::string& url = definition["url"].as_string();
-  if (names_secret(url, false)) return bad("url: secret:NAME may stand in headers only");
+  if (names_secret(url, false)) return bad("url: secret:NAME is allowed in headers only");
   AE_ASSIGN(url_, UrlTemplate::parse(url));
   AE_TRY(check_roots(url_.parts(), "url"));
   if (const Value* headers = definition.find("headers")) AE_TRY(read_headers(*headers));
   if (const Value* body = definition.find("body")) {
     if (method_ == "GET" || method_ == "HEAD") return bad("body: " + method_ + " has none");
-    if (names_secret(*body)) return bad("body: secret:NAME may stand in headers only");
+    if (names_secret(*body)) return bad("body: secret:NAME is allowed in headers only");
     auto compiled = Template::compile(*body);
     if (!compiled) return std::unexpected(std::move(compiled.error()).in("body"));
     AE_TRY(check_roots(compiled->roots(), "body"));
@@ -269,11 +269,11 @@ Status HttpTool::read_headers(const Value& headers) {
   for (const auto& [name, value] : headers.members()) {
     const std::string where = "headers." + name;
     const auto same = [&](std::string_view other) { return net::equal_ignoring_case(name, other); };
-    if (!net::is_header_name(name)) return bad(where + ": this is no name of a header");
+    if (!net::is_header_name(name)) return bad(where + ": this is not a header name");
     if (std::ranges::any_of(kOurHeaders, same))
       return bad(where + ": Aetheris sets this one itself");
     if (std::ranges::any_of(headers_, [&](const Header& h) { return same(h.name); })) {
-      return bad(where + ": this header stands here twice");
+      return bad(where + ": duplicate header");
     }
     if (!value.is_string()) return bad(where + ": it must be a text");
     auto parts = Template::parts(value.as_string());

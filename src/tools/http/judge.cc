@@ -57,13 +57,13 @@ std::expected<Value, std::string> read_body(const HttpAnswer& answer, const Http
       net::find_header(answer.headers, "Content-Encoding").value_or("identity");
   if (!net::equal_ignoring_case(trimmed(encoding), "identity")) {
     return std::unexpected("the answer is encoded (" + std::string(encoding) +
-                           "), which nobody asked for");
+                           "), which was not requested");
   }
   if (says_json(answer)) {
     auto value = parse_json(
         answer.body,
         {.bytes_max = rules.output_max, .big_integers_as_strings = rules.big_integers_as_strings});
-    if (!value) return std::unexpected("the answer is not valid JSON: " + value.error().message);
+    if (!value) return std::unexpected("the answer is " + value.error().message);
     return *std::move(value);
   }
   if (!is_utf8(answer.body)) return std::unexpected("the answer is not UTF-8 text");
@@ -132,7 +132,7 @@ std::optional<Outcome> not_json(const HttpAnswer& answer, const HttpRules& rules
   const std::string media = lower(trimmed(type.substr(0, type.find(';'))));
   std::string message = "it sent ";
   message +=
-      media.empty() ? "what has no type" : invalid_output("", scrub(media, used), 0).text("head");
+      media.empty() ? "no content type" : invalid_output("", scrub(media, used), 0).text("head");
   if (const std::string said = page_in(answer, used); !said.empty()) {
     message += " (";
     message += said;

@@ -75,8 +75,7 @@ Outcome of_questions(const Value& result, const std::vector<UsedSecret>& used) {
   }
   const bool kept = state != nullptr;
   return ended(kept ? OutcomeKind::unknown : OutcomeKind::failure, !kept, false, "input_required",
-               "the server asks for something in the middle of the call that nobody here can "
-               "answer" +
+               "the server requested input during the call, which cannot be provided here" +
                    (good ? std::string() : ": " + good.error().message));
 }
 
@@ -86,13 +85,13 @@ Outcome of_result(const Value& result, std::size_t output_max,
   if (type == "input_required") return of_questions(result, used);
   if (type != "complete") {
     return ended(OutcomeKind::unknown, false, false, "rpc_error",
-                 "the server answered with a result that nobody asked for: " +
+                 "the server returned a result of an unknown type: " +
                      printable(type.substr(0, 64), Lines::escape));
   }
   const Value& content = result["content"];
   if (result["isError"] == Value(true)) {
     std::string text = printable(scrub(text_of(content), used), Lines::keep);
-    if (text.empty()) text = "the tool says that it failed, and not why";
+    if (text.empty()) text = "the tool failed without an error message";
     return ended(OutcomeKind::failure, true, false, "tool_error",
                  cut_short(std::move(text), kErrorTextMax));
   }

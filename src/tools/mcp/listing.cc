@@ -70,7 +70,7 @@ Result<Value> pinned(const Value& listed) {
     return fail(Code::input_invalid, "a tool without an inputSchema");
   }
   if (canonical_exceeds(tool, kToolMax)) {
-    return fail(Code::input_invalid, "it says more than 256 KiB of itself");
+    return fail(Code::input_invalid, "its definition is larger than 256 KiB");
   }
   return tool.with("digest", digest_of(tool));
 }

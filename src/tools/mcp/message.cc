@@ -10,19 +10,19 @@ namespace ae::tools::mcp {
 namespace {
 
 std::unexpected<Error> bad(const char* what) {
-  return fail(Code::input_invalid, std::string("no message of JSON-RPC 2.0: ") + what);
+  return fail(Code::input_invalid, std::string("not a JSON-RPC 2.0 message: ") + what);
 }
 
 Result<Message> read_message(const Value& value) {
-  if (!value.is_object()) return bad("it is no object");
+  if (!value.is_object()) return bad("it is not an object");
   if (value.text("jsonrpc") != "2.0") return bad("`jsonrpc` is not \"2.0\"");
   Message message;
   message.id = value["id"];
   if (!message.id.is_null() && !message.id.is_string() && !message.id.is_integer()) {
-    return bad("`id` is neither a text nor an integer");
+    return bad("`id` is neither a string nor an integer");
   }
   if (const Value* method = value.find("method")) {
-    if (!method->is_string()) return bad("`method` is no text");
+    if (!method->is_string()) return bad("`method` is not a string");
     message.kind = message.id.is_null() ? Message::Kind::notification : Message::Kind::request;
     message.method = method->as_string();
     message.body = value["params"];

@@ -110,6 +110,13 @@ void Server::close() {
 
 // ---- the connection
 
+void Server::rest() {
+  if (phase_ != Phase::ready || !flights_.empty() || !kept_.empty() || !askers_.empty()) return;
+  drop_session();
+  phase_ = Phase::idle;
+  tools_.clear();
+}
+
 void Server::need() {
   if (phase_ != Phase::idle) return;
   const Duration wait = not_before_ - now();
@@ -278,7 +285,7 @@ void Server::perform(Permit permit, Call call, const Tool& tool, async::Done<Out
       return go_on(std::move(permit), std::move(call), *asked_at, std::move(done));
     }
     // They were for a call that nobody waits for any more.
-    let_go({call.invocation, *asked_at}, "it is called anew");
+    let_go({call.invocation, *asked_at}, "it is called again");
     call.inputs = Value();
   }
   const Duration send_within = call.send_within;
@@ -311,9 +318,9 @@ void Server::send(const Key& key) {
   if (listed == tools_.end() || listed->second.text("digest") != flight.tool.digest) {
     const std::string what =
         std::string(listed != tools_.end()
-                        ? "describes the tool in another way than it did when it was accepted"
+                        ? "describes the tool differently than when it was accepted"
                         : "no longer offers the tool") +
-        ": look at it with aetheris check FILE --diff, and accept it with --accept";
+        ": inspect it with aetheris check FILE --diff, and accept it with --accept";
     if (warn_ && changed_.insert(flight.tool.name).second) {
       warn_(flight.call.job, named(flight.tool) + " is not called: its MCP server " + what);
     }
@@ -323,8 +330,8 @@ void Server::send(const Key& key) {
   changed_.erase(flight.tool.name);
   if (!flight.call.inputs.is_null() && !session_->modern()) {
     return answer(key, ended(OutcomeKind::failure, true, false, "tool_changed",
-                             "the MCP server asked a person something, and speaks a revision now "
-                             "in which it cannot be told the answer"));
+                             "the MCP server asked a question, and now uses a protocol revision in "
+                             "which it cannot receive the answer"));
   }
   if (!session_->listen([weak = weak_from_this(), key] {
         if (const auto self = weak.lock()) self->send(key);
@@ -411,7 +418,7 @@ void Server::sent_is_over(const Key& key, const Reply& reply) {
   // who forgets a new session at once is not asked for ever.
   const bool forgotten = reply.status == 404 && session_ && !session_->modern();
   const bool again = forgotten && answered_ > 0;
-  if (again) outcome = not_sent("the MCP server has forgotten the session: a new one is made");
+  if (again) outcome = not_sent("the MCP server has forgotten the session: a new one is created");
   if (reply.how == Reply::How::result) ++answered_;
   answer(key, std::move(outcome));
   if (again && phase_ != Phase::idle) {

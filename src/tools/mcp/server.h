@@ -69,6 +69,9 @@ class Server : public std::enable_shared_from_this<Server> {
   Server& operator=(const Server&) = delete;
   void close();
 
+  // Ends the connection if no call is open or kept; the next call reaches it again.
+  void rest();
+
   // What it lists now. Fails with unavailable, plan_invalid, secret_missing, forbidden.
   void list(async::Done<Result<Session::Listed>> done);
 

@@ -50,22 +50,20 @@ std::shared_ptr<Server::Open> Server::who_asks(const Message& request, std::stri
                         return !entry.second->outcome;
                       });
   if (sent.size() > 1 || others) {
-    why_not = "several calls are open, and nobody knows which one asks";
+    why_not = "several calls are open, and the one that asks is unknown";
   }
   if (one_stream && !astray_.empty())
-    why_not = "a call was given up before, or lost, and may be the one that asks";
+    why_not = "an earlier call was abandoned or lost, and may be the one that asks";
   if (!why_not.empty() || sent.empty()) return nullptr;
   const Flight& flight = *sent.front();
   if (flight.ends != Flight::Ends::by_itself) {
-    why_not = "the call is being given up";
+    why_not = "the call is being abandoned";
   } else if (flight.call.ask_expires.count() <= 0) {
     why_not =
-        "nobody is asked here: `run` ends when its job rests, and a probe or a compensation asks "
-        "nobody; `aetheris serve` and `aetheris worker` keep the call of a step open until "
-        "somebody "
-        "has answered";
+        "only `aetheris serve` and `aetheris worker` keep a call open for an answer: `run` ends "
+        "when its job is idle, a probe or compensation cannot ask";
   } else if (kept_.size() >= kKeptMax) {
-    why_not = "256 calls wait for people already";
+    why_not = "256 calls already wait for answers";
   }
   return why_not.empty() ? flight.open : nullptr;
 }
@@ -77,7 +75,7 @@ void Server::asks(const Message& request) {
     if (auto asked = judge_open_question(request.body, state, session_->used())) {
       return keep(open, request.id, *std::move(asked));
     }
-    why_not = "nobody could answer it";
+    why_not = "it has no valid answer";
   }
   session_->answer({.id = request.id, .result = action("decline")});
   std::vector<Key> heard;
@@ -102,10 +100,10 @@ void Server::declined(const Value& params, const std::string& why, const std::ve
           cut_short(printable(scrub(params.text("message"), session_->used()), Lines::escape),
                     kQuestionShown);
       std::string what = "the MCP server of ";
-      what.append(named(flight.tool)).append(" asks a person: \"").append(asked);
+      what.append(named(flight.tool)).append(" asks a user: \"").append(asked);
       warn_(flight.call.job, what.append("\"; it was declined: ").append(why));
     }
-    session_->remark(flight.open->request, "a question to a person was declined: " + why);
+    session_->remark(flight.open->request, "a question to a user was declined: " + why);
   }
 }
 
@@ -122,7 +120,7 @@ void Server::keep(const std::shared_ptr<Open>& open, const Key& key, Duration ti
   open->kept = true;
   open->key = key;
   open->timer = loop_.after(time, [weak = weak_from_this(), key] {
-    if (const auto self = weak.lock()) self->let_go(key, "nobody answered what it asked");
+    if (const auto self = weak.lock()) self->let_go(key, "its question was not answered in time");
   });
   kept_.insert_or_assign(key, open);
   session_->follow(open->request, nullptr);
@@ -149,10 +147,9 @@ void Server::go_on(Permit permit, Call call, std::uint32_t asked_at, async::Done
   const auto found = kept_.extract(Key{call.invocation, asked_at});
   if (found.empty()) {
     return loop_.post([done = std::move(done)]() mutable {
-      done(ended(
-          OutcomeKind::unknown, false, true, "reset",
-          "the call that asked a person was lost before it had the answer: its connection, or "
-          "the process that kept it"));
+      done(ended(OutcomeKind::unknown, false, true, "reset",
+                 "the call that asked was lost before its answer: its connection was lost, or the "
+                 "process that kept it ended"));
     });
   }
   const std::shared_ptr<Open>& open = found.mapped();
@@ -199,7 +196,7 @@ void Server::told(const Key& key, const Reply& reply) {
   if (reply.how == Reply::How::not_sent || reply.how == Reply::How::unreachable) {
     keep(flight.open, {key.first, *asked_at_of(flight.call.inputs)}, kKeptOver);
     return answer(key, ended(OutcomeKind::failure, true, true, "not_sent",
-                             "what a person answered could not be told to the MCP server" +
+                             "the answer of the user could not be sent to the MCP server" +
                                  (reply.text.empty() ? "" : ": " + reply.text)));
   }
   flight.open->question = Value();

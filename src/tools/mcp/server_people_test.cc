@@ -454,7 +454,7 @@ AE_TEST("mcp/people/a program with a call that waits or was given up may mean th
   late.call(2);
   late.asks();
   EXPECT_EQ(late.told(), std::vector<Value>{json(R"({"action":"decline"})")});
-  EXPECT_NE(late.progress.back().text("message").find("given up before"), std::string_view::npos);
+  EXPECT_NE(late.progress.back().text("message").find("abandoned or lost"), std::string_view::npos);
 }
 
 AE_TEST("mcp/people/a program that answers a call that was given up means that one no more") {
@@ -499,8 +499,8 @@ AE_TEST("mcp/people/where nobody is asked, and what nobody can answer, is declin
   ASSERT_EQ(ends.progress.size(), 1u);
   ASSERT_EQ(ends.warnings.size(), 1u);
   EXPECT_TRUE(
-      ends.warnings[0].starts_with("j: the MCP server of s.t asks a person: \"How many?\"; it was "
-                                   "declined: nobody is asked here"))
+      ends.warnings[0].starts_with("j: the MCP server of s.t asks a user: \"How many?\"; it was "
+                                   "declined: only `aetheris serve`"))
       << ends.warnings[0];
   ends.asks("again");
   EXPECT_EQ(ends.warnings.size(), 1u) << "once for each call";

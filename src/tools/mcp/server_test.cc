@@ -82,6 +82,34 @@ AE_TEST(
   EXPECT_EQ(hand.script.count("server/discover"), 1u);
 }
 
+AE_TEST("mcp/session/a server that rests is left between calls, and never under one") {
+  bool silent = false;
+  Hand hand([&](const Post& post) -> std::optional<Reply> {
+    if (silent && post.method == "tools/call") return std::nullopt;
+    return new_one(post);
+  });
+  hand.server->rest();
+  EXPECT_EQ(hand.script.opened, 0);
+  hand.call(1);
+  hand.server->rest();
+  hand.script.loop.run();
+  EXPECT_EQ(hand.script.ears, nullptr) << "it is closed";
+  silent = true;
+  hand.call(2);
+  EXPECT_EQ(hand.script.opened, 2);
+  hand.server->rest();
+  hand.script.loop.run();
+  EXPECT_NE(hand.script.ears, nullptr);
+  ASSERT_EQ(hand.script.open.size(), 1u);
+  auto reply = std::move(hand.script.open.begin()->second);
+  hand.script.open.clear();
+  reply(result(kDone));
+  hand.script.loop.run();
+  ASSERT_EQ(hand.outcomes.size(), 2u);
+  EXPECT_EQ(hand.outcomes[1].result, Value("done"));
+  EXPECT_EQ(hand.script.count("tools/call"), 2u);
+}
+
 AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
   for (const auto& [data, old_way] : std::map<std::string, bool>{
            {R"({"supported":["2025-11-25"]})", true}, {R"({"supported":["2099-01-01"]})", false}}) {

@@ -145,7 +145,8 @@ void Session::probed(const Reply& reply) {
   const Value& versions =
       reply.how == How::result ? reply.value["supportedVersions"] : reply.value["supported"];
   if ((speaks_modern || offers) && versions.is_array() && !holds(versions, false)) {
-    return settle(unavailable("the server speaks none of the revisions of MCP that we do"));
+    return settle(
+        unavailable("the server supports none of the MCP revisions that this client supports"));
   }
   if (speaks_modern && !versions.is_array()) return settle(unavailable(why_not_));
   initialize();
@@ -171,9 +172,9 @@ void Session::initialized(const Reply& reply) {
   if (reply.how != How::result) return settle(unavailable(said(reply)));
   const std::string version(reply.value.text("protocolVersion"));
   if (!is_legacy(version)) {
-    return settle(unavailable("the server speaks the revision \"" +
+    return settle(unavailable("the server uses the revision \"" +
                               printable(version.substr(0, 32), Lines::escape) +
-                              "\" of MCP, which we do not"));
+                              "\" of MCP, which this client does not support"));
   }
   const Value& capabilities = reply.value["capabilities"];
   has_tools_ = !capabilities.is_object() || capabilities.find("tools") != nullptr;
@@ -339,7 +340,7 @@ void Session::next_page(std::shared_ptr<Listed> listed, std::string cursor, std:
         }
         if (next.empty()) return done(std::move(*listed));
         if (next == cursor) {
-          return done(fail(Code::unavailable, "tools/list: a page says that it follows itself"));
+          return done(fail(Code::unavailable, "tools/list: a page names itself as its next page"));
         }
         self->next_page(listed, next, pages + 1, std::move(done));
       });

@@ -34,11 +34,11 @@ void StdioTransport::reply_later(async::Done<Reply> reply, Reply what) {
 void StdioTransport::send(Post post, async::Done<Reply> reply) {
   if (!server_) {
     return reply_later(std::move(reply),
-                       {.how = Reply::How::not_sent, .text = "the server is gone"});
+                       {.how = Reply::How::not_sent, .text = "the server has exited"});
   }
   if (open_.size() >= kOpenMax) {
     return reply_later(std::move(reply), {.how = Reply::How::not_sent,
-                                          .text = "1,000 requests wait for this server already"});
+                                          .text = "1,000 requests already wait for this server"});
   }
   std::string text = canonical(post.message);
   if (text.size() > kMessageMax) {
@@ -74,7 +74,7 @@ void StdioTransport::hear(std::string_view bytes) {
     const std::size_t newline = std::min(bytes.find('\n'), bytes.size());
     if (part_.size() + newline > kMessageMax) {
       server_.reset();
-      return end(true, "the server sent a message of more than 4 MiB, and was ended");
+      return end(true, "the server sent a message of more than 4 MiB, and was stopped");
     }
     part_ += bytes.substr(0, newline);
     if (newline == bytes.size()) return;

@@ -94,7 +94,7 @@ Outcome run(const NativeFunction& function, const Call& call, Running& running,
   } catch (const std::exception& e) {
     return unknown(std::string("the function threw: ") + e.what());
   } catch (...) {
-    return unknown("the function threw something that is no std::exception");
+    return unknown("the function threw an object that is not a std::exception");
   }
 }
 
@@ -326,7 +326,7 @@ void NativeTool::State::look(const Key& key) {
     run.stage = Run::Stage::withdrawn;
     lock.unlock();
     auto node = flights.extract(found);
-    return node.mapped().done(not_sent("no thread was free in time: native functions keep them"));
+    return node.mapped().done(not_sent("no thread was free in time: native functions occupy them"));
   }
   if (run.stage == Run::Stage::returned) return;  // in time: its answer is on the way
   Duration left = run.began + timeout - now;
@@ -441,7 +441,7 @@ void NativeTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   flight.progress = nullptr;
   flight.run->source.request_stop();
   state_->answer_later(std::exchange(flight.done, nullptr),
-                       began ? unknown("cut off by us while the function ran", "killed")
+                       began ? unknown("stopped by the runtime while the function ran", "killed")
                              : not_sent("withdrawn before it began"));
   if (!began) state_->flights.erase(found);
 }

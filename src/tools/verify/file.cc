@@ -43,7 +43,7 @@ class File {
 };
 
 Seen digest(const File& file, off_t size) {
-  if (size > kFileMax) return cannot("it is longer than 4 GiB, the most that is read");
+  if (size > kFileMax) return cannot("it is larger than 4 GiB, the limit");
   // Files of /proc have the size 0 and end when they are read.
   const off_t most = size > 0 ? size : kFileMax;
   off_t seen = 0;
@@ -127,14 +127,14 @@ Seen look_at(const std::string& path, const Where& where, By by) {
       return {.unreachable = {}, .absent = true, .value = {}};
     if (errno == EXDEV) {
       return cannot(
-          "the path that was recorded leads out of the folders that `verify` may look at: "
-          "name its folder in `below`");
+          "the recorded path is outside the folders that `verify` may read: add its folder to "
+          "`below`");
     }
     return cannot(std::strerror(errno));
   }
   struct stat info{};
   if (::fstat(file.fd(), &info) != 0) return cannot(std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) return cannot("it is no regular file");
+  if (!S_ISREG(info.st_mode)) return cannot("it is not a regular file");
   if (!where.below.empty() && is_closed(file, info, where)) return cannot(std::strerror(EACCES));
   if (by == By::size) return {.unreachable = {}, .value = std::to_string(info.st_size)};
   if (by == By::sha256) return digest(file, info.st_size);

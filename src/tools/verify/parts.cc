@@ -57,12 +57,12 @@ Result<std::string> filled(const Template& part, const Value& change) {
   AE_ASSIGN(const Value value, part.eval(OneRoot("change", change)));
   if (value.is_number()) return canonical(value);
   if (!value.is_string() || value.as_string().empty()) {
-    return fail(Code::expression_failed, "what was recorded gives no text");
+    return fail(Code::expression_failed, "the recorded value gives no string");
   }
   const std::string& text = value.as_string();
   if (text.size() > kTextMax || text.find('\0') != text.npos) {
     return fail(Code::expression_failed,
-                "what was recorded gives a text that is too long, or a NUL");
+                "the recorded value gives a string that is too long or holds a NUL");
   }
   return text;
 }
@@ -95,7 +95,7 @@ Result<std::string> TargetUrl::render(const Value& change) const {
            : std::string_view();
   const bool plain = std::ranges::all_of(url, [](char c) { return c > 0x20 && c < 0x7f; });
   if (!http || authority.empty() || authority.find('@') != authority.npos || !plain) {
-    return fail(Code::expression_failed, "what was recorded is no http or https url");
+    return fail(Code::expression_failed, "the recorded value is not an http or https url");
   }
   return url.substr(0, url.find('#'));
 }
@@ -105,21 +105,20 @@ Result<Headers> Headers::parse(const Value& definition, bool host_is_written) {
   const Value* headers = definition.find("headers");
   if (headers == nullptr) return out;
   if (!host_is_written) {
-    return bad("headers",
-               "they go only to a host that is written out, not to one that an answer named");
+    return bad("headers", "they are sent only to a literal host, not to one from a result");
   }
   if (!headers->is_object() || headers->size() > kHeadersMax) {
     return bad("headers", "a mapping of at most 64 names and texts");
   }
   for (const auto& [name, value] : headers->members()) {
     if (!net::is_header_name(name) || !value.is_string()) {
-      return bad("headers", "\"" + name + "\" is no header, or its value no text");
+      return bad("headers", "\"" + name + "\" is not a header, or its value is not a string");
     }
     const auto parts = Template::parts(value.as_string());
     if (!parts || parts->size() > 1 ||
         (parts->size() == 1 && !std::holds_alternative<std::string>(parts->front()))) {
       return bad("headers",
-                 "\"" + name + "\" holds an expression; only env. and secret: may stand here");
+                 "\"" + name + "\" holds an expression; only env. and secret: are allowed here");
     }
     out.headers_.emplace_back(
         name, parts->empty() ? std::string() : std::get<std::string>(parts->front()));

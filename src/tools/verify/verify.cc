@@ -30,7 +30,7 @@ See header(std::string name) {
 See body(std::function<Seen(const Value& body)> read) {
   return [read = std::move(read)](const net::HttpAnswer& answer) {
     const auto parsed = parse_json(answer.body);
-    return parsed ? read(*parsed) : cannot("the answer is no JSON");
+    return parsed ? read(*parsed) : cannot("the answer is not JSON");
   };
 }
 
@@ -87,8 +87,7 @@ Result<std::function<Result<std::string>(const Value&)>> repo_url(
   if (api.ends_with('/')) api.pop_back();
   auto written = UrlTemplate::parse(api + "/");
   if (!written) {
-    return fail(Code::plan_invalid,
-                "api: a url that is written out, such as https://api.github.com");
+    return fail(Code::plan_invalid, "api: a literal url, such as https://api.github.com");
   }
   AE_TRY(text_of(definition, "repo"));
   AE_ASSIGN(const Template repo, template_of(definition, "repo", "change"));
@@ -162,7 +161,7 @@ Result<How> github(const Value& definition) {
     std::string seen(body.text("updated_at"));
     if (seen.empty()) seen = body.text("published_at");
     if (state) seen = state_of(body, kind);
-    return seen.empty() ? cannot("the answer says nothing of it") : value(std::move(seen));
+    return seen.empty() ? cannot("the answer does not contain it") : value(std::move(seen));
   });
   if (by == "updated_at") how.same = same_time;
   as_github(how);

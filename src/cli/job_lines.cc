@@ -1,0 +1,135 @@
+#include "cli/job_lines.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace ae::cli {
+namespace {
+
+// What a job waits for, in words, by the kind of question.
+std::string_view question_words(std::string_view kind) {
+  if (kind == "approval") return "approval of a call";
+  if (kind == "question") return "the answer to a question of a tool";
+  if (kind == "in_doubt") return "a decision about a call with an unknown outcome";
+  if (kind == "confirmation") return "a decision about a changed resource";
+  if (kind == "budget") return "a larger budget";
+  return "the decision of an operator";
+}
+
+std::string wait_words(const Event& event) {
+  const std::string type(event.payload.text("wait_type"));
+  if (type == "human") return "the decision of an operator";
+  return "a " + type;
+}
+
+std::string park_words(std::string_view until) {
+  if (until == "resolve") return "call outcome unknown; needs a decision";
+  if (until == "budget") return "budget used up";
+  if (until == "confirmation") return "a recorded change differs; needs a decision";
+  if (until == "version") return "needs a process of its execution version";
+  return "until resumed";
+}
+
+// A reason that a user wrote is a value of the job.
+bool is_code(std::string_view reason) {
+  constexpr std::string_view kCodes[] = {"invocation_in_doubt",
+                                         "budget_exceeded",
+                                         "execution_version_mismatch",
+                                         "replay_verification_human_required",
+                                         "verifier_unreachable",
+                                         "re_plan",
+                                         "paused",
+                                         "store_rolled_back",
+                                         "worn_out"};
+  return std::ranges::find(kCodes, reason) != std::end(kCodes);
+}
+
+void add(Journal::Line& line, const char* name, std::string_view value) {
+  if (!value.empty()) line.more.emplace_back(name, std::string(value));
+}
+
+}  // namespace
+
+void JobLines::blocked(const JobId& job, const Event& event, Journal::Line& line) {
+  const Value& p = event.payload;
+  const bool parks = event.type == EventType::job_parked;
+  const auto seen = jobs_.find(job);
+  const std::vector<Question> open =
+      seen == jobs_.end() ? std::vector<Question>() : seen->second.list();
+  const bool timer = !parks && p.text("wait_type") == "timer";
+  std::string node(p.text("node_id"));
+  const bool paused = parks && p.text("until") == "resume";
+  std::string answer =
+      timer ? "" : (paused ? "aetheris resume " : "aetheris job ") + job.text + store_flag_;
+  std::string what;
+  if (parks) {
+    what = park_words(p.text("until"));
+    line.code = is_code(p.text("reason")) ? p.text("reason") : "paused";
+  } else {
+    what = "for " + wait_words(event);
+  }
+  if (!open.empty()) {
+    const Question& first = open.front();
+    node = first.node.empty() ? node : first.node;
+    answer = first.command + store_flag_;
+    if (!parks) what = "for " + std::string(question_words(first.kind));
+    add(line, "question", first.kind);
+  } else if (!parks) {
+    add(line, "wait", p.text("wait_type"));
+  }
+  if (open.size() > 1) line.more.emplace_back("questions", std::uint64_t{open.size()});
+  line.words = (parks ? "parked (" + line.code + "): " : "waiting ") + what +
+               (node.empty() ? "" : " at node " + node) +
+               (answer.empty() ? "" : "; run: " + answer);
+  line.message = std::move(what);
+  add(line, "node", node);
+  add(line, "answer", answer);
+}
+
+std::vector<Journal::Line> JobLines::of(const JobId& job, const std::string& agent,
+                                        const std::vector<Event>& events) {
+  std::vector<Journal::Line> lines;
+  std::string name = agent;
+  for (const Event& event : events) {
+    if (event.type == EventType::job_running && jobs_.size() < kJobsMax) {
+      jobs_.emplace(job, OpenQuestions(job));
+    }
+    if (auto seen = jobs_.find(job); seen != jobs_.end()) seen->second.take(event);
+    Journal::Line line{.job = job};
+    const Value& p = event.payload;
+    switch (event.type) {
+      case EventType::job_created:
+        name = p.text("agent");
+        add(line, "agent", name);
+        line.words = "created: agent " + name;
+        break;
+      case EventType::job_running:
+        add(line, "agent", name);
+        line.more.emplace_back("epoch", p["epoch"]);
+        line.words = p["epoch"] == Value(1) ? "started" : "resumed";
+        if (!name.empty()) line.words += ": agent " + name;
+        break;
+      case EventType::job_failed:
+        line.code = p.text("code");
+        add(line, "node", p.text("node_id"));
+        line.words = "failed (" + line.code + ")";
+        if (!p.text("node_id").empty()) line.words += " at node " + std::string(p.text("node_id"));
+        break;
+      case EventType::job_waiting:
+      case EventType::job_parked:
+        blocked(job, event, line);
+        break;
+      case EventType::job_completed:
+      case EventType::job_cancelled:
+        break;
+      default:
+        continue;
+    }
+    line.event = event_name(event);
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,39 @@
+// JobLines: the lines that a service logs about its jobs: one per start, wait, park and end.
+//
+// A line holds ids, names, codes and the command that answers; never a value of the job. Threads: one.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/journal.h"
+#include "cli/questions.h"
+#include "core/event.h"
+#include "core/ids.h"
+
+namespace ae::cli {
+
+class JobLines {
+ public:
+  // Jobs whose open questions are kept; beyond it the line names `aetheris job ID` instead of the answer.
+  static constexpr std::size_t kJobsMax = 10'000;
+
+  // `store_flag` is appended to commands.
+  explicit JobLines(std::string store_flag) : store_flag_(std::move(store_flag)) {}
+
+  // The lines of one commit. `agent`: of the job; "" = unknown.
+  std::vector<Journal::Line> of(const JobId& job, const std::string& agent,
+                                const std::vector<Event>& events);
+  // The job is not run here any more.
+  void forget(const JobId& job) { jobs_.erase(job); }
+
+ private:
+  void blocked(const JobId& job, const Event& event, Journal::Line& line);
+
+  const std::string store_flag_;
+  std::map<JobId, OpenQuestions> jobs_;
+};
+
+}  // namespace ae::cli

@@ -1,0 +1,76 @@
+// How a job continues: after an answer to what it waits for, and after a request that was recorded for it.
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "cli/commands.h"
+
+namespace ae::cli {
+namespace {
+
+bool uses_server() {
+  const char* const url = std::getenv("AETHERIS_URL");
+  return url != nullptr && *url != '\0';
+}
+
+std::string run_command_text(std::string_view id, const std::string& flag) {
+  return "aetheris run FILE --job-id " + quoted(std::string(id)) + flag;
+}
+
+Result<Value> body_of(app::Door& door, api::Path path) {
+  api::ApiRequest request;
+  request.path = std::move(path);
+  AE_ASSIGN(api::ApiResponse response, door.ask(request));
+  if (response.status != 200) return fail(Code::unavailable, "no body");
+  return std::move(response.body);
+}
+
+// The process that answers for this store, when one lives: "the server", "process 123".
+std::string holder_of(const app::StoreUrl& store) {
+  if (uses_server()) return "the server";
+  return app::find_owner(store) ? app::owner_name(store) : std::string();
+}
+
+}  // namespace
+
+std::string continues_text(const Value& job, const std::string& holder, bool runs_here,
+                           const std::string& flag) {
+  const std::string name = "job " + safe(job.text("id"));
+  const std::string run = run_command_text(job.text("id"), flag);
+  const std::string_view status = job.text("status");
+  if (status == "completed" || status == "failed") return "";
+  if (status == "cancelled") return name + " is cancelled";
+  if (status == "waiting" || status == "parked") {
+    return name + " is " + std::string(status) + ". See: aetheris job " +
+           quoted(std::string(job.text("id"))) + flag;
+  }
+  if (job["unattended"].is_object()) {
+    return "To continue, run: " + run + "\nor start a worker: aetheris serve FILE" + flag;
+  }
+  if (runs_here && !holder.empty()) return name + " continues in " + holder;
+  if (status == "running") return name + " continues in the process that runs it";
+  return "A worker for agent \"" + safe(job.text("agent")) +
+         "\" continues the job. Without one, run:\n" + run;
+}
+
+std::string then_text(const Value& job, const app::StoreUrl& store) {
+  if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return "";
+  const std::string holder = holder_of(store);
+  if (!holder.empty()) return "it continues in " + holder;
+  return run_command_text(job.text("id"), store_flag(store));
+}
+
+void say_next(const Options& options, const std::string& id, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return;
+  const auto door = app::Door::open(*store, app::Purpose::read);
+  if (!door) return;
+  const auto job = body_of(**door, {"api", "jobs", id});
+  if (!job) return;
+  const auto agent = body_of(**door, {"api", "agents", std::string(job->text("agent"))});
+  const bool runs_here = agent && (*agent)["runs_here"] == Value(true);
+  const std::string text = continues_text(*job, holder_of(*store), runs_here, store_flag(*store));
+  if (!text.empty()) terminal.note(text);
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,124 @@
+#include "cli/phrases.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cli/text.h"
+#include "core/time.h"
+#include "net/system.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000;  // µs
+
+bool is_signal(std::string_view code) { return code.starts_with("signal_"); }
+
+}  // namespace
+
+std::string short_time(std::string_view instant) {
+  if (instant.size() < 19 || instant[10] != 'T') return safe(instant);
+  std::string text(instant.substr(0, 19));
+  text[10] = ' ';
+  return safe(text) + "Z";
+}
+
+std::string short_time_after(std::string_view instant) {
+  const auto at = instant_from_text(instant);
+  if (!at) return short_time(instant);
+  return short_time(to_text(Instant{(at->us + kSecond - 1) / kSecond * kSecond}));
+}
+
+std::string call_of(std::string_view tool) { return "call of tool \"" + safe(tool) + "\""; }
+
+std::string cause_of(std::string_view code, std::string_view message) {
+  const bool known = code.empty() || code == "the outcome is unknown";
+  if (known || (is_signal(code) && !message.empty())) return "";
+  if (is_signal(code)) return " (killed by signal " + safe(code.substr(7)) + ")";
+  return " (" + safe(code) + ")";
+}
+
+std::string error_shown(std::string_view code, std::string_view message) {
+  if (is_signal(code) && !message.empty()) return safe(message);
+  return safe(code) + (message.empty() ? "" : ": " + safe(message));
+}
+
+std::string parked_text(const Value& parked, const Value& in_doubt) {
+  constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
+      {"invocation_in_doubt", "the outcome of a call is unknown; continues after aetheris resolve"},
+      {"budget_exceeded", "the budget is exhausted; continues after aetheris budget"},
+      {"execution_version_mismatch",
+       "it needs another execution version; continues in a process that has it"},
+      {"replay_verification_human_required",
+       "a resource has changed; continues after aetheris resolve"},
+      {"verifier_unreachable",
+       "a changed resource cannot be checked; continues after aetheris resume or resolve"},
+      {"worn_out", "its process died twice; continues after aetheris resume"},
+      {"store_rolled_back", "the store was rolled back; continues after aetheris resume"},
+      {"paused", "paused; continues after aetheris resume"}};
+  const std::string_view reason = parked.text("reason"), until = parked.text("until");
+  const bool undoes = in_doubt.is_array() && in_doubt.size() > 0 &&
+                      std::ranges::all_of(in_doubt.items(), [](const Value& doubt) {
+                        return doubt["compensates"].is_string();
+                      });
+  if (undoes && reason == "invocation_in_doubt") {
+    return "a compensation is not confirmed; continues after aetheris resolve";
+  }
+  for (const auto& [code, text] : kReasons) {
+    if (reason == code) return std::string(text);
+  }
+  if (until == "resume") {
+    return "paused (" + safe(reason) + "); continues after aetheris resume";
+  }
+  return safe(reason) + (until.empty() ? "" : "; continues after " + safe(until));
+}
+
+std::string job_head(const Value& job) {
+  return "job " + safe(job.text("id")) + " · agent " + safe(job.text("agent"));
+}
+
+std::string answer_note(std::string_view command, const AnswerTo& to) {
+  if (!command.starts_with("aetheris resolve ")) return "";
+  // aetheris resolve JOB KEY RESOLUTION …
+  std::string_view rest = command;
+  for (int i = 0; i < 4; ++i) {
+    const std::size_t blank = rest.find(' ');
+    if (blank == rest.npos) return "";
+    rest.remove_prefix(blank + 1);
+  }
+  const std::string_view word = rest.substr(0, rest.find(' '));
+  const bool undoes = to.doubt["compensates"].is_string();
+  if (word == "happened") return "it took effect; replace '{}' with the call's JSON result";
+  if (word == "accept") return "keep the change; the job continues";
+  if (word == "fail") {
+    if (to.confirms) return "the job fails";
+    return undoes ? "the step stays as it is" : "the node fails; the outcome stays unknown";
+  }
+  if (word != "not_happened") return "";
+  const std::string_view from = to.doubt.text("resolvable_at");
+  const auto at = instant_from_text(from);
+  const bool later = at && *at > net::SystemClock().now();
+  return std::string("it took no effect") + (to.ended ? "" : "; the call is sent again") +
+         (later ? "; accepted after " + short_time_after(from) : "");
+}
+
+std::string head_text(std::string_view head, bool has_signature) {
+  if (head == "intact") return "log signed";
+  if (head == "unknown_key") return "log signed with an unknown key (see --key)";
+  if (head == "unsigned") {
+    return has_signature ? "log signed, except its last events"
+                         : "log not signed (see --signing-key)";
+  }
+  return "log " + safe(head);  // altered, truncated
+}
+
+std::string proof_text(std::string_view detail) {
+  constexpr std::string_view kDerived = "ledger: derived; ";
+  if (detail.starts_with(kDerived)) {
+    return "rebuilt from the log: " + safe(detail.substr(kDerived.size()));
+  }
+  return safe(detail);
+}
+
+}  // namespace ae::cli

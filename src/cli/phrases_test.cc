@@ -1,0 +1,167 @@
+// Messages that are made of parts, with the longest names that are usual, are at most 160 characters a line.
+#include "cli/phrases.h"
+
+#include <string>
+#include <vector>
+
+#include "api/stuck.h"
+#include "cli/commands.h"
+#include "cli/text.h"
+#include "core/json.h"
+#include "store/store.h"
+#include "testing/test.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kMessageMax = 160;
+constexpr const char* kJob = "01a21315-4cb4-7933-8dfd-771fb3d84cee";
+constexpr const char* kNode = "send_confirmation_mail";
+constexpr const char* kTool = "payments__create_refund_request";
+constexpr const char* kAgent = "customer_support_refunds";
+constexpr const char* kAt = "2026-11-25T14:22:41.806470Z";
+
+void expect_short(const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    EXPECT_LE(width_of(line), kMessageMax) << line;
+    at = end + 1;
+  }
+}
+
+Value job_of(const char* status) {
+  return Value::object({{"agent", kAgent}, {"id", kJob}, {"status", status}});
+}
+
+Value doubt_of(const char* reason, const char* message) {
+  const std::string resolve = std::string("aetheris resolve ") + kJob + " 5d0c2f8a91b3 ";
+  return Value::object(
+      {{"arguments", Value()},
+       {"commands", Value::array({Value(resolve + "happened '{}'"), Value(resolve + "not_happened"),
+                                  Value(resolve + "fail")})},
+       {"external_key", std::string("aetheris:") + kJob + ":5d0c2f8a91b3e4f7:12"},
+       {"given_up", true},
+       {"idempotency_key", std::string(64, 'a')},
+       {"node_id", kNode},
+       {"reason", reason},
+       {"resolvable_at", "2999-01-01T00:00:00.000001Z"},
+       {"said", message},
+       {"tool", kTool}});
+}
+
+AE_TEST("cli/messages made of parts have at most 160 characters a line") {
+  for (const char* reason :
+       {"invocation_in_doubt", "budget_exceeded", "execution_version_mismatch",
+        "replay_verification_human_required", "verifier_unreachable", "worn_out",
+        "store_rolled_back", "paused", "the prices of the hotel are wrong"}) {
+    for (const char* until : {"resolve", "resume", ""}) {
+      expect_short("parked: " + parked_text(Value::object({{"reason", reason}, {"until", until}})));
+    }
+  }
+  for (const auto& [reason, message] :
+       {std::pair("", ""),
+        {"timeout", "no response within 30 s"},
+        {"signal_9", "python3 was killed by SIGKILL"},
+        {"signal_9", ""},
+        {"protocol_version_unsupported", "the server does not support the version"}}) {
+    for (const char* status : {"completed", "failed"}) {
+      const Value doubt = doubt_of(reason, message);
+      const Value undo = doubt.with("compensates", "5d0c2f8a91b3e4f7");
+      const Value ended = job_of(status).with("in_doubt", Value::array({doubt, undo}));
+      for (const std::string& line : doubts_of_end(ended, {})) expect_short(line);
+      expect_short(doubt_text(doubt) + ", since " + short_time(kAt));
+    }
+    for (const Value& command : doubt_of(reason, message)["commands"].items()) {
+      const std::string text = command.as_string();
+      for (const bool ended : {false, true}) {
+        const std::string note =
+            answer_note(text, {.doubt = doubt_of(reason, message), .ended = ended});
+        EXPECT_FALSE(note.empty()) << text;
+        expect_short("answer: " + text);
+        expect_short("        (" + note + ")");
+      }
+    }
+    expect_short("    try 12  outcome unknown  error: " + error_shown(reason, message));
+  }
+  for (const char* code : {"request_invalid", "rejected", "deadline_exceeded"}) {
+    const Value error = Value::object({{"code", code}, {"node_id", kNode}});
+    expect_short(retry_lead(error) + retry_command_text(kJob, "agents.yaml", ""));
+    expect_short(std::string("job ") + kJob + " failed" +
+                 failure_text(error.with("summary", std::string("node ") + kNode + " (tool " +
+                                                        kTool + "): .args.id is null")));
+  }
+  for (const char* head : {"intact", "unsigned", "unknown_key", "altered", "truncated"}) {
+    for (const bool has : {false, true}) {
+      expect_short(std::string("NOT verified  job ") + kJob + ", " + head_text(head, has));
+    }
+  }
+}
+
+AE_TEST("cli/what follows a recorded request has at most 160 characters a line") {
+  store::JobRow row;
+  row.id = JobId(kJob);
+  const Value unattended = api::unattended_json(row);
+  for (const char* status : {"queued", "running", "waiting", "parked", "cancelled"}) {
+    for (const char* holder : {"", "the server", "process 1234567"}) {
+      for (const bool runs_here : {false, true}) {
+        const std::string text = continues_text(job_of(status), holder, runs_here, "");
+        EXPECT_FALSE(text.empty()) << status;
+        expect_short(text);
+        expect_short(
+            continues_text(job_of(status).with("unattended", unattended), holder, runs_here, ""));
+      }
+    }
+  }
+  EXPECT_EQ(continues_text(job_of("completed"), "", false, ""), "");
+  expect_short(std::string("no worker runs job ") + kJob + ": " +
+               std::string(unattended.text("message")));
+}
+
+AE_TEST("cli/a request to approve names the call in one form, and is short") {
+  const Value asked = Value::object({{"arguments", Value::object({})},
+                                     {"expires_at", kAt},
+                                     {"id", std::string(kJob) + ".5d0c2f8a91b3e4f7"},
+                                     {"job_id", kJob},
+                                     {"node_id", kNode},
+                                     {"tool", kTool}});
+  for (const char* kind : {"call", "question"}) {
+    const std::string text = approval_text(asked.with("kind", kind));
+    EXPECT_NE(text.find("call of tool \"payments__create_refund_request\""), text.npos) << text;
+    EXPECT_NE(text.find("  expires:   2026-11-25 14:22:41Z\n"), text.npos) << text;
+    expect_short(text);
+  }
+}
+
+AE_TEST("cli/times have one form; one after which something is accepted is rounded up") {
+  EXPECT_EQ(short_time(kAt), "2026-11-25 14:22:41Z");
+  EXPECT_EQ(short_time("2026-11-25T14:22:41Z"), "2026-11-25 14:22:41Z");
+  EXPECT_EQ(short_time("tomorrow"), "tomorrow");
+  EXPECT_EQ(short_time(""), "");
+  EXPECT_EQ(short_time_after(kAt), "2026-11-25 14:22:42Z");
+  EXPECT_EQ(short_time_after("2026-11-25T14:22:41Z"), "2026-11-25 14:22:41Z");
+}
+
+AE_TEST("cli/a cause is shown once") {
+  EXPECT_EQ(cause_of("signal_9", "sh was killed by SIGKILL"), "");
+  EXPECT_EQ(cause_of("signal_9", ""), " (killed by signal 9)");
+  EXPECT_EQ(cause_of("timeout", "no response"), " (timeout)");
+  EXPECT_EQ(cause_of("the outcome is unknown", ""), "");
+  EXPECT_EQ(error_shown("signal_9", "sh was killed by SIGKILL"), "sh was killed by SIGKILL");
+  EXPECT_EQ(error_shown("exit_3", "sh exited with code 3"), "exit_3: sh exited with code 3");
+}
+
+AE_TEST("cli/an answer is explained; not_happened with the time from which it is accepted") {
+  const auto doubt = [](const char* at) { return Value::object({{"resolvable_at", at}}); };
+  const std::string command = "aetheris resolve j 5d0c2f8a91b3 not_happened";
+  EXPECT_EQ(answer_note(command, {.doubt = doubt("2999-01-01T00:00:00Z")}),
+            "it took no effect; the call is sent again; accepted after 2999-01-01 00:00:00Z");
+  EXPECT_EQ(answer_note(command, {.doubt = doubt("2001-01-01T00:00:00Z")}),
+            "it took no effect; the call is sent again");
+  EXPECT_EQ(answer_note(command, {.ended = true}), "it took no effect");
+  EXPECT_EQ(answer_note("aetheris resolve j n fail", {.confirms = true}), "the job fails");
+  EXPECT_EQ(answer_note("aetheris approve j.5d0c2f8a91b3e4f7", {}), "");
+}
+
+}  // namespace
+}  // namespace ae::cli

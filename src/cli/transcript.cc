@@ -1,0 +1,122 @@
+// transcript: what a job's models were sent and answered, and each call with its result.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/transcript_text.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kTranscriptPage = 10'000;   // entries of one answer
+constexpr std::size_t kTranscriptValueMax = 600;  // columns of a value on a terminal
+constexpr int kTranscriptLost = 20;  // answers in a row that did not come, while it follows
+constexpr std::string_view kTranscriptWait = "10s";
+
+class Transcription {
+ public:
+  Transcription(const Options& options, Terminal& terminal)
+      : options_(options),
+        terminal_(terminal),
+        text_({.paint = terminal.out(),
+               .value_max = terminal.width() == 0 || options.verbose ? 0 : kTranscriptValueMax}) {}
+
+  Result<Value> page(bool waits) const {
+    api::ApiRequest request;
+    request.path = {"api", "jobs", options_.id, "transcript"};
+    request.query = {{"after", std::to_string(after_)}, {"limit", std::to_string(kTranscriptPage)}};
+    if (waits) request.query.emplace_back("wait", kTranscriptWait);
+    return answer_of(options_, app::Purpose::read, std::move(request));
+  }
+
+  Status whole() {
+    std::vector<Value> entries;
+    Value all;
+    while (true) {
+      AE_ASSIGN(all, page(false));
+      if (!terminal_.json()) {
+        if (after_ == 0) terminal_.print(text_.head(all));
+        print(all["entries"]);
+      } else {
+        entries.insert(entries.end(), all["entries"].items().begin(), all["entries"].items().end());
+      }
+      if (!all["next"].is_integer()) break;
+      after_ = static_cast<std::uint64_t>(all["next"].as_int());
+    }
+    if (terminal_.json()) {
+      terminal_.print_json(all.with("entries", Value::array(std::move(entries))));
+    } else {
+      last_words(all);
+    }
+    return {};
+  }
+
+  // Until the job ends, or until nothing reads what is printed.
+  Status follow() {
+    int lost = 0;
+    while (true) {
+      auto next = page(true);
+      if (!next) {
+        // The process that owns the store ended: the next one, or the store itself, answers.
+        const Code code = next.error().code;
+        const bool gone = code == Code::unavailable || code == Code::unknown_outcome;
+        if (!gone || !began_ || ++lost > kTranscriptLost) return std::unexpected(next.error());
+        continue;
+      }
+      lost = 0;
+      if (!began_ && !terminal_.json()) terminal_.print(text_.head(*next));
+      began_ = true;
+      print((*next)["entries"]);
+      if (!terminal_.flush()) return {};
+      if ((*next)["ended"] == Value(true) && (*next)["next"].is_null()) {
+        if (!terminal_.json()) {
+          terminal_.print("\n" + text_.head(*next));
+          last_words(*next);
+        }
+        return {};
+      }
+    }
+  }
+
+ private:
+  void print(const Value& entries) {
+    for (const Value& entry : entries.items()) {
+      after_ = static_cast<std::uint64_t>(entry["seq"].as_int());
+      if (terminal_.json()) {
+        terminal_.print_json(entry);
+      } else if (const std::string text = text_.entry(entry); !text.empty()) {
+        terminal_.print(text);
+      }
+    }
+  }
+
+  void last_words(const Value& body) {
+    if (text_.cut()) terminal_.note("long values are cut; -v shows them whole");
+    const std::string_view status = body.text("status");
+    if (status == "waiting" || status == "parked") {
+      terminal_.note("the job is " + std::string(status) + "; `aetheris job " + safe(options_.id) +
+                     "` shows what it waits for");
+    }
+  }
+
+  const Options& options_;
+  Terminal& terminal_;
+  TranscriptText text_;
+  std::uint64_t after_ = 0;
+  bool began_ = false;
+};
+
+}  // namespace
+
+int transcript_command(const Options& options, Terminal& terminal) {
+  Transcription transcription(options, terminal);
+  const Status done = options.follow ? transcription.follow() : transcription.whole();
+  if (!done) return terminal.fail_with(done.error());
+  return kDone;
+}
+
+}  // namespace ae::cli

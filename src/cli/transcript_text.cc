@@ -1,0 +1,368 @@
+// Each kind of entry has its lines; a heading names the node where it changes.
+#include "cli/transcript_text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::string_view kBetween = " · ";
+constexpr std::string_view kRedacted = "(redacted)";
+
+std::span<const Value> values_of(const Value& value) {
+  return value.is_array() ? value.items() : std::span<const Value>();
+}
+
+std::uint64_t positive_of(const Value& value) {
+  return value.is_integer() && value.as_int() > 0 ? static_cast<std::uint64_t>(value.as_int()) : 0;
+}
+
+// 1204 → "1,204"
+std::string grouped_text(std::uint64_t count) {
+  std::string text = std::to_string(count);
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  return text;
+}
+
+std::string counted_text(std::uint64_t count, std::string_view what) {
+  return grouped_text(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+}
+
+std::string tokens_text(const Value& usage) {
+  const std::uint64_t total = positive_of(usage["total_tokens"]);
+  const std::uint64_t parts =
+      positive_of(usage["input_tokens"]) + positive_of(usage["output_tokens"]);
+  return counted_text(total != 0 ? total : parts, "token");
+}
+
+std::string ms_text(const Value& duration_us) {
+  if (!duration_us.is_integer()) return {};
+  return std::to_string((positive_of(duration_us) + 500) / 1000) + " ms";
+}
+
+void add_part(std::string& text, const std::string& part) {
+  if (part.empty()) return;
+  text += (text.empty() ? "" : std::string(kBetween)) + part;
+}
+
+// A message's content: text, or a list of parts.
+Value content_value(const Value& content) {
+  if (!content.is_array()) return content;
+  std::string text;
+  for (const Value& part : content.items()) {
+    if (!text.empty()) text += "\n";
+    const std::string_view url = part.text("url");
+    if (part.text("type") != "image") {
+      text += part["text"].is_string() ? std::string(part.text("text")) : canonical(part);
+    } else if (url.starts_with("data:")) {
+      text += "(image, " + std::to_string(url.size()) + " bytes, in the message)";
+    } else {
+      text += "(image " + std::string(url) + ")";
+    }
+  }
+  return text;
+}
+
+// Where a message or a signal arrives: the channel or the correlation key.
+std::string address_text(const Value& entry) {
+  return safe(entry.text(entry["channel"].is_string() ? "channel" : "correlation_key"));
+}
+
+std::string with_indent(std::string text) {
+  for (std::size_t at = 0; (at = text.find('\n', at)) != text.npos; at += 3) {
+    text.replace(at, 1, "\n  ");
+  }
+  return text;
+}
+
+std::string by_text(const Value& entry) {
+  std::string text;
+  if (entry["by"].is_string()) text += " by " + safe(entry.text("by"));
+  if (entry["note"].is_string()) text += ": " + safe(entry.text("note"));
+  return text;
+}
+
+bool was_erased(const Value& entry, std::string_view name) {
+  return std::ranges::any_of(values_of(entry["redacted"]),
+                             [&](const Value& one) { return one == Value(name); });
+}
+
+}  // namespace
+
+std::string TranscriptText::head(const Value& transcript) const {
+  const Value& totals = transcript["totals"];
+  const std::string status(transcript.text("status"));
+  std::string text = style_.paint(Tint::bold, "job " + safe(transcript.text("id")));
+  add_part(text, "agent " + safe(transcript.text("agent")));
+  add_part(text, style_.paint(status_tint(status), safe(status)));
+  if (const auto answers = positive_of(totals["answers"]); answers > 0) {
+    add_part(text, counted_text(answers, "model answer"));
+  }
+  add_part(text, counted_text(positive_of(totals["tool_calls"]), "tool call"));
+  if (positive_of(totals["answers"]) > 0) add_part(text, tokens_text(totals));
+  if (totals["cost_micros"].is_integer()) {
+    add_part(text, "cost " + amount_text(positive_of(totals["cost_micros"])));
+  }
+  if (transcript["forked_from"].is_object()) {
+    add_part(text, "fork of " + safe(transcript["forked_from"].text("job_id")));
+  }
+  return text + "\n";
+}
+
+std::string TranscriptText::clip(std::string text) {
+  if (style_.value_max == 0 || width_of(text) <= style_.value_max) return text;
+  was_cut_ = true;
+  std::string kept;
+  std::size_t width = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = at + 1;
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U) end++;
+    const std::string_view one = std::string_view(text).substr(at, end - at);
+    width += one == "\n" ? 1 : width_of(one);
+    if (width >= style_.value_max) break;
+    kept += one;
+    at = end;
+  }
+  return kept + "…";
+}
+
+std::string TranscriptText::shown(const Value& value, const Value& entry, std::string_view name) {
+  if (was_erased(entry, name)) return std::string(kRedacted);
+  if (value.is_string()) return with_indent(clip(safe(value.as_string(), true)));
+  return clip(safe_json(canonical(value)));
+}
+
+std::string TranscriptText::heading(const Value& entry) {
+  if (!entry["node_id"].is_string()) return {};
+  std::string place = safe(entry.text("node_id"));
+  if (entry["item"].is_integer()) place += "[" + std::to_string(entry["item"].as_int()) + "]";
+  if (const std::string_view role = entry.text("role"); role == "probe" || role == "compensation") {
+    place += " (" + std::string(role) + ")";
+  }
+  if (entry["imported"] == Value(true)) place += " (from the origin)";
+  if (place == place_) return {};
+  place_ = place;
+  return "\n" + style_.paint(Tint::bold, "node " + place) + "\n";
+}
+
+// How a call ended other than well. `changes`: it may have changed something outside.
+std::string TranscriptText::outcome(const Value& entry, bool changes) {
+  const bool unknown = changes && entry["definite"] == Value(false);
+  const Value& error = entry["error"];
+  std::string text = unknown ? "outcome unknown" : safe(entry.text("outcome"));
+  if (error["code"].is_string()) {
+    text = (unknown ? "outcome unknown: " : "") + safe(error.text("code"));
+  }
+  if (was_erased(entry, "error.message")) {
+    text += ": " + std::string(kRedacted);
+  } else if (error["message"].is_string()) {
+    text += ": " + clip(safe(error.text("message")));
+  }
+  return style_.paint(Tint::bad, text);
+}
+
+// "turn 1 · model main (gpt-5) · 1,204 tokens · cost 0.0012 · 12 ms"
+std::string TranscriptText::answer_head(const Value& entry) const {
+  std::string head;
+  if (entry["turn"].is_integer()) {
+    head = style_.paint(Tint::accent, "turn " + std::to_string(entry["turn"].as_int() + 1));
+  }
+  if (entry["model"].is_string()) add_part(head, "model " + safe(entry.text("model")));
+  if (entry["answered_by"].is_string()) head += " (" + safe(entry.text("answered_by")) + ")";
+  if (head.empty()) head = "model";
+  if (entry["try"].is_integer() && entry["try"].as_int() > 1) {
+    add_part(head, "try " + std::to_string(entry["try"].as_int()));
+  }
+  if (entry["usage"].is_object()) add_part(head, tokens_text(entry["usage"]));
+  if (entry["cost_micros"].is_integer()) {
+    add_part(head, "cost " + amount_text(positive_of(entry["cost_micros"])));
+  }
+  add_part(head, ms_text(entry["duration_us"]));
+  if (entry["late"] == Value(true)) add_part(head, "late");
+  return head + "\n";
+}
+
+std::string TranscriptText::answer(const Value& entry) {
+  std::string text = answer_head(entry);
+  if (entry.text("outcome") != "success") return text + "✗ " + outcome(entry, false) + "\n";
+  const bool calls = !values_of(entry["tool_calls"]).empty();
+  if (!calls || !entry.text("text").empty() || was_erased(entry, "text")) {
+    text += tag("assistant") + shown(entry["text"], entry, "text") + "\n";
+  }
+  if (entry["refusal"].is_string()) {
+    text += tag("refusal") + shown(entry["refusal"], entry, "text") + "\n";
+  }
+  if (!entry["error"].is_null()) text += "✗ " + outcome(entry, false) + "\n";
+  return text;
+}
+
+std::string TranscriptText::tool_call(const Value& entry) {
+  const std::string tool(was_erased(entry, "tool") ? kRedacted : entry.text("tool"));
+  std::string text = "→ " + style_.paint(Tint::bold, safe(tool));
+  const bool again = entry["try"].is_integer() && entry["try"].as_int() > 1;
+  if (again) {
+    text += "  " + style_.paint(Tint::dim, "try " + std::to_string(entry["try"].as_int()));
+  } else {
+    text += " " + shown(entry["arguments"], entry, "arguments");
+  }
+  if (entry["effect_class"].is_string() && !again) {
+    text += "  " + style_.paint(Tint::dim, "(" + safe(entry.text("effect_class")) + ")");
+  }
+  text += "\n";
+  if (entry["effect_class"].is_string()) {
+    effects_[std::string(entry.text("step_id"))] = entry.text("effect_class");
+  }
+  const Value& refused = entry["refused"];
+  if (refused.is_object()) {
+    const bool erased = was_erased(entry, "refused.message");
+    text += "← ✗ " + style_.paint(Tint::bad, "refused: " + safe(refused.text("code"))) + ": " +
+            (erased ? std::string(kRedacted) : clip(safe(refused.text("message")))) + "\n";
+  }
+  return text;
+}
+
+std::string TranscriptText::result(const Value& entry) {
+  std::string text = "← ";
+  if (entry["tool"].is_string()) text += safe(entry.text("tool")) + " ";
+  const std::string_view outcome_name = entry.text("outcome");
+  if (outcome_name == "success" && entry["error"].is_null()) {
+    text += shown(entry["result"], entry, "result");
+  } else if (outcome_name == "input_required") {
+    text += "has a question";
+  } else {
+    const auto effect = effects_.find(entry.text("step_id"));
+    const bool changes = effect != effects_.end() && effect->second != "read";
+    const bool unknown = changes && entry["definite"] == Value(false);
+    text += (unknown ? "? " : "✗ ") + outcome(entry, changes);
+  }
+  std::string more = ms_text(entry["duration_us"]);
+  if (entry["late"] == Value(true)) add_part(more, "late");
+  if (!more.empty()) text += "  " + style_.paint(Tint::dim, more);
+  return text + "\n";
+}
+
+std::string TranscriptText::approval(const Value& entry) {
+  const std::string state = safe(entry.text("state"));
+  std::string text = style_.paint(Tint::warn, "approval " + state);
+  if (entry["tool"].is_string()) text += ": " + safe(entry.text("tool"));
+  if (entry["arguments"].is_object() || was_erased(entry, "arguments")) {
+    text += " " + shown(entry["arguments"], entry, "arguments");
+  }
+  return text + by_text(entry) + "\n";
+}
+
+std::string TranscriptText::tag(std::string_view name) const {
+  return style_.paint(Tint::dim, "[" + safe(name) + "]") + " ";
+}
+
+std::string TranscriptText::shown_if(const Value& entry, std::string_view name) {
+  if (entry[name].is_null() && !was_erased(entry, name)) return {};
+  return " " + shown(entry[name], entry, name);
+}
+
+std::string TranscriptText::input(const Value& entry) {
+  return tag("input") + shown(entry["input"], entry, "input") + "\n";
+}
+
+std::string TranscriptText::message(const Value& entry) {
+  return tag(entry.text("from")) + shown(content_value(entry["content"]), entry, "content") + "\n";
+}
+
+std::string TranscriptText::plan(const Value& entry) {
+  const std::string number = std::to_string(positive_of(entry["plan_number"]));
+  std::string text = "\n" + style_.paint(Tint::bold, "plan " + number) + " by " +
+                     safe(entry.text("planned_by")) + ":";
+  for (const Value& node : values_of(entry["nodes"])) {
+    if (node.is_string()) text += " " + safe(node.as_string());
+  }
+  return text + "\n";
+}
+
+std::string TranscriptText::question(const Value& entry) {
+  std::string text =
+      tag("question") + safe(entry.text("tool")) + ": " + shown(entry["message"], entry, "message");
+  if (entry["url"].is_string()) text += " " + safe(entry.text("url"));
+  return text + "\n";
+}
+
+std::string TranscriptText::wait(const Value& entry) {
+  const std::string_view type = entry.text("wait_type");
+  std::string text = "waits for " + safe(type);
+  if (type != "timer") text += " " + address_text(entry);
+  if (entry["due_at"].is_string()) text += " until " + safe(entry.text("due_at"));
+  return text + "\n";
+}
+
+std::string TranscriptText::reply(const Value& entry) {
+  return "← " + safe(entry.text("wait_type")) + " " + safe(entry.text("outcome")) +
+         shown_if(entry, "payload") + by_text(entry) + "\n";
+}
+
+std::string TranscriptText::resolution(const Value& entry) {
+  return "resolved: " + safe(entry.text("resolution")) + shown_if(entry, "result") +
+         by_text(entry) + "\n";
+}
+
+std::string TranscriptText::received(const Value& entry) {
+  return tag("received") + address_text(entry) + ": " + shown(entry["payload"], entry, "payload") +
+         by_text(entry) + "\n";
+}
+
+std::string TranscriptText::budget(const Value& entry) {
+  return tag("budget") + safe(entry.text("state")) + " " +
+         shown(entry["payload"], entry, "payload") + by_text(entry) + "\n";
+}
+
+std::string TranscriptText::skipped(const Value& /*entry*/) {
+  return style_.paint(Tint::dim, "skipped") + "\n";
+}
+
+std::string TranscriptText::failed(const Value& entry) {
+  return "✗ " + outcome(entry, false) + "\n";
+}
+
+std::string TranscriptText::end(const Value& entry) {
+  const std::string_view status = entry.text("status");
+  std::string text = "\n" + style_.paint(status_tint(status), "[" + safe(status) + "]");
+  if (status == "completed") text += " " + shown(entry["result"], entry, "result");
+  if (entry["error"].is_object()) text += " " + outcome(entry, false);
+  text += by_text(entry);
+  if (entry["reason"].is_string()) text += ": " + safe(entry.text("reason"));
+  return text + "\n";
+}
+
+std::string TranscriptText::entry(const Value& entry) {
+  struct Kind {
+    std::string_view name;
+    std::string (TranscriptText::*lines)(const Value&);
+  };
+  // Without model_call: its answer follows.
+  static constexpr Kind kKinds[] = {{"input", &TranscriptText::input},
+                                    {"plan", &TranscriptText::plan},
+                                    {"message", &TranscriptText::message},
+                                    {"answer", &TranscriptText::answer},
+                                    {"tool_call", &TranscriptText::tool_call},
+                                    {"result", &TranscriptText::result},
+                                    {"approval", &TranscriptText::approval},
+                                    {"question", &TranscriptText::question},
+                                    {"wait", &TranscriptText::wait},
+                                    {"reply", &TranscriptText::reply},
+                                    {"resolution", &TranscriptText::resolution},
+                                    {"received", &TranscriptText::received},
+                                    {"budget", &TranscriptText::budget},
+                                    {"skipped", &TranscriptText::skipped},
+                                    {"failed", &TranscriptText::failed},
+                                    {"end", &TranscriptText::end}};
+  const auto* const kind = std::ranges::find(kKinds, entry.text("kind"), &Kind::name);
+  if (kind == std::end(kKinds)) return {};
+  const std::string text = (this->*kind->lines)(entry);
+  return heading(entry) + text;
+}
+
+}  // namespace ae::cli
