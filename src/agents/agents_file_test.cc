@@ -155,7 +155,7 @@ tools:
   once: { native: echo }
   keyed: { native: echo, effect: idempotent }
   clock: { native: now }
-  own: { native: echo, effect: read, retry: { max_attempts: 2 } }
+  own: { native: echo, effect: read, retry: { max_attempts: 2, max_backoff: 5s } }
   off: { native: echo, effect: read, retry: { max_attempts: 1 } }
 models:
   main: { provider: openai, base_url: 'http://h:1/v1', model: m }
@@ -180,13 +180,19 @@ agents:
   for (const char* name : {"look", "model:main", "model:claude"}) {
     EXPECT_EQ(canonical(tools[name]["retry"]), kDefaultRetry) << name;
   }
-  for (const char* name : {"once", "keyed", "clock", "off", "model:off"}) {
+  for (const char* name : {"once", "keyed", "clock"}) {
     EXPECT_EQ(canonical(tools[name]["retry"]), kOneTry) << name;
   }
-  // A `retry` of its own is the whole policy: none of the defaults above remains.
-  EXPECT_EQ(
-      canonical(tools["own"]["retry"]),
-      R"({"initial_backoff":"200ms","max_attempts":2,"max_backoff":"10s","multiplier":2,"retry_on":["connect"]})");
+  // A `retry` in the file changes only the keys that it sets.
+  for (const char* name : {"off", "model:off"}) {
+    EXPECT_EQ(canonical(tools[name]["retry"]),
+              R"({"initial_backoff":"1s","max_attempts":1,"max_backoff":"1m","multiplier":2,)"
+              R"("retry_on":["connect","timeout","reset","408","429","5xx"]})")
+        << name;
+  }
+  EXPECT_EQ(canonical(tools["own"]["retry"]),
+            R"({"initial_backoff":"1s","max_attempts":2,"max_backoff":"5s","multiplier":2,)"
+            R"("retry_on":["connect","timeout","reset","408","429","5xx"]})");
   const Value& planned = loaded.file.agents.at("p").task_graph["tools"];
   EXPECT_EQ(canonical(planned["model:main"]["retry"]), kDefaultRetry);
   EXPECT_EQ(canonical(planned["look"]["retry"]), kDefaultRetry);

@@ -169,6 +169,8 @@ void check_retry(Check& check, const Spot& spot, engine::RetryPolicy& retry, con
 // The policy of a model, and of a tool with `effect: read`, without `retry`. Its plan records it; a plan that was recorded
 // by an older build keeps its own. The version of the tool does not cover it: with other defaults it is the same tool.
 engine::RetryPolicy default_read_retry();
+// The same for a `retry` that the file sets: `policy` as check_retry read it, its missing keys with the defaults above.
+engine::RetryPolicy read_retry(const Spot& written, const engine::RetryPolicy& policy);
 Value retry_value(const engine::RetryPolicy& retry);
 
 // A model is a tool that nodes with `llm` call.

@@ -165,8 +165,8 @@ class ModelCheck {
       policy.grace = check_.duration(*grace, Duration(0)).value_or(policy.grace);
     }
     if (const auto retry = spot_.find("retry")) {
-      check_retry(check_, *retry, policy.retry, [](std::string_view) { return true; });
-      version_retry_ = policy.retry;
+      check_retry(check_, *retry, version_retry_, [](std::string_view) { return true; });
+      policy.retry = read_retry(*retry, version_retry_);
     } else {
       policy.retry = default_read_retry();
     }

@@ -105,6 +105,16 @@ engine::RetryPolicy default_read_retry() {
   return retry;
 }
 
+engine::RetryPolicy read_retry(const Spot& written, const engine::RetryPolicy& policy) {
+  engine::RetryPolicy retry = default_read_retry();
+  retry.max_attempts = policy.max_attempts;
+  if (written.find("initial_backoff")) retry.initial_backoff = policy.initial_backoff;
+  if (written.find("max_backoff")) retry.max_backoff = policy.max_backoff;
+  if (written.find("multiplier")) retry.multiplier = policy.multiplier;
+  if (written.find("retry_on")) retry.retry_on = policy.retry_on;
+  return retry;
+}
+
 Value retry_value(const engine::RetryPolicy& retry) {
   return Value::object({{"max_attempts", static_cast<double>(retry.max_attempts)},
                         {"initial_backoff", to_text(retry.initial_backoff)},

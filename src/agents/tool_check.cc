@@ -314,15 +314,15 @@ class ToolCheck {
   void retry() {
     engine::ToolPolicy& policy = checked_.tool.policy;
     const auto spot = spot_.find("retry");
+    const bool reads = effect_known_ && policy.effect == EffectClass::read && policy.makes_call();
     if (!spot) {
-      const bool reads = effect_known_ && policy.effect == EffectClass::read && policy.makes_call();
       if (reads) policy.retry = default_read_retry();
       return;
     }
     const bool once = effect_known_ && policy.effect == EffectClass::at_most_once;
-    check_retry(check_, *spot, policy.retry,
+    check_retry(check_, *spot, version_retry_,
                 [&](std::string_view entry) { return !once || is_definite(entry); });
-    version_retry_ = policy.retry;
+    policy.retry = reads ? read_retry(*spot, version_retry_) : version_retry_;
   }
 
   // SPEC §6: for sure nothing happened.
