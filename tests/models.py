@@ -318,7 +318,9 @@ def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk)
         assert f"failed at {place} (model main): {said} [{code}]" in stderr, stderr
         assert "aetheris retry t agents.yaml" in stderr and f"the server answered {answer}" in stderr, stderr
         for shown in (ok(desk.run("job", "t")).stdout, ok(desk.run("trace", "t")).stdout):
-            assert ("aetheris retry t" in shown) == (answer != 400) and f"the server answered {answer}" in shown, shown
+            again = "aetheris retry t FILE " if answer == 400 else "aetheris retry t "  # a 400 ends so again under its file
+            assert again in shown and ("retry t FILE" in shown) == (answer == 400), shown
+            assert f"the server answered {answer}" in shown, shown
     ask_stranger(desk, "anyway", 503, code=0)
     assert cases[0][3] in " ".join(ok(desk.run("trace", "t")).stdout.replace("│", "").split()), "told in full, and once"
     said = json.loads(ok(desk.run("job", "t", "--json")).stdout)["result"]

@@ -45,28 +45,33 @@ std::string error_shown(std::string_view code, std::string_view message) {
 }
 
 std::string parked_text(const Value& parked, const Value& in_doubt) {
-  constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
-      {"invocation_in_doubt", "the outcome of a call is unknown; continues after aetheris resolve"},
-      {"budget_exceeded", "the budget is exhausted; continues after aetheris budget"},
-      {"execution_version_mismatch",
-       "it needs another execution version; continues in a process that has it"},
-      {"replay_verification_human_required",
-       "a resource has changed; continues after aetheris resolve"},
-      {"verifier_unreachable",
-       "a changed resource cannot be checked; continues after aetheris resume or resolve"},
-      {"worn_out", "its process died twice; continues after aetheris resume"},
-      {"store_rolled_back", "the store was rolled back; continues after aetheris resume"},
-      {"paused", "paused; continues after aetheris resume"}};
+  struct Reason {
+    std::string_view code, why, next;
+  };
+  constexpr Reason kReasons[] = {
+      {"invocation_in_doubt", "the outcome of a call is unknown", "after aetheris resolve"},
+      {"budget_exceeded", "the budget is exhausted", "after aetheris budget"},
+      {"execution_version_mismatch", "it needs another execution version",
+       "in a process that has it"},
+      {"replay_verification_human_required", "a resource has changed", "after aetheris resolve"},
+      {"verifier_unreachable", "a changed resource cannot be checked",
+       "after aetheris resume or resolve"},
+      {"worn_out", "its process died twice", "after aetheris resume"},
+      {"store_rolled_back", "the store was rolled back", "after aetheris resume"},
+      {"paused", "paused", "after aetheris resume"}};
   const std::string_view reason = parked.text("reason"), until = parked.text("until");
   const bool undoes = in_doubt.is_array() && in_doubt.size() > 0 &&
                       std::ranges::all_of(in_doubt.items(), [](const Value& doubt) {
                         return doubt["compensates"].is_string();
                       });
+  const std::string shown_code = " [" + safe(reason) + "]; continues ";
   if (undoes && reason == "invocation_in_doubt") {
-    return "a compensation is not confirmed; continues after aetheris resolve";
+    return "a compensation is not confirmed" + shown_code + "after aetheris resolve";
   }
-  for (const auto& [code, text] : kReasons) {
-    if (reason == code) return std::string(text);
+  for (const auto& [code, why, next] : kReasons) {
+    if (reason != code) continue;
+    return reason == "paused" ? std::string(why) + "; continues " + std::string(next)
+                              : std::string(why) + shown_code + std::string(next);
   }
   if (until == "resume") {
     return "paused (" + safe(reason) + "); continues after aetheris resume";
