@@ -69,7 +69,7 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
       const Value doubt = doubt_of(reason, message);
       const Value undo = doubt.with("compensates", "5d0c2f8a91b3e4f7");
       const Value ended = job_of(status).with("in_doubt", Value::array({doubt, undo}));
-      for (const std::string& line : doubts_of_end(ended, {})) expect_short(line);
+      for (const std::string& line : doubts_of_end(ended, {}, 0)) expect_short(line);
       expect_short(doubt_text(doubt) + ", since " + short_time(kAt));
     }
     for (const Value& command : doubt_of(reason, message)["commands"].items()) {
