@@ -95,7 +95,14 @@ Api::Offers Api::offers_of(const Source& source, bool registered, const Offers& 
   return offers;
 }
 
-void Api::note_agents() { offer(offers_of(source(), registers_, offers_)); }
+void Api::note_agents() {
+  Offers offers = offers_of(source(), registers_, offers_);
+  // An agent that a reload adds uses the tools of the edited file: it is offered once the reload is complete.
+  for (const auto& [name, version] : renewing_) {
+    if (!offers_.contains(name)) offers.erase(name);
+  }
+  offer(std::move(offers));
+}
 
 void Api::offer(Offers offers) {
   offers_ = std::move(offers);

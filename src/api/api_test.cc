@@ -413,6 +413,7 @@ AE_TEST(
         EXPECT_EQ(here.begins, 0);
         // Another agent is registered meanwhile, and reads the registry again.
         ASSERT_EQ(here.put("theirs", R"({"plan": [{"id": "e", "tool": "echo"}]})").status, 201);
+        EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent": "later"})").status, 404);
         const std::string job = here.make(R"({"agent": "echo", "input": {"n": 7}})");
         EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["result"]), R"({"n":7})");
         EXPECT_EQ(here.get({"api", "jobs", job}).body["agent_version"], Value(1));

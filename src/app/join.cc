@@ -87,6 +87,7 @@ Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> file
   all.folder = files.front().second.folder;
   all.path = files.front().second.path;
   all.text = files.front().second.text;
+  for (const auto& [path, loaded] : files) all.read.insert(loaded.read.begin(), loaded.read.end());
   all.server_tools = files.front().second.server_tools;
   all.policies = files.front().second.policies;
   for (std::size_t i = 1; i < files.size(); ++i) {

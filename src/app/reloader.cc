@@ -1,15 +1,16 @@
 #include "app/reloader.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "app/join.h"
-#include "app/server_lock.h"
 #include "core/hash.h"
 
 namespace ae::app {
@@ -26,12 +27,26 @@ std::string stamp_of(const std::string& path) {
          std::to_string(found.st_size) + " " + time(found.st_mtim) + " " + time(found.st_ctim);
 }
 
+// A file with more than this is faulty (agents file, lock and policies alike): how it goes on is of no account.
+constexpr std::size_t kReadMax = (64u << 20) + 1;
+
+// nullopt: it cannot be read, or is not a regular file (reading a pipe could block the loop).
 std::optional<Hash> content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) return std::nullopt;
-  return sha256(text);
+  const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  struct stat found{};
+  bool whole = ::fstat(file, &found) == 0 && S_ISREG(found.st_mode);
+  std::string text;
+  std::array<char, 65536> buffer;
+  while (whole && text.size() < kReadMax) {
+    const ssize_t size = ::read(file, buffer.data(), buffer.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size == 0) break;
+    whole = size > 0;
+    if (whole) text.append(buffer.data(), static_cast<std::size_t>(size));
+  }
+  ::close(file);
+  return whole ? std::optional(sha256(text)) : std::nullopt;
 }
 
 }  // namespace
@@ -39,13 +54,9 @@ std::optional<Hash> content_of(const std::string& path) {
 Reloader::Reloader(Site& site, Watched watched, const LoadedAgents& loaded,
                    std::function<void(const Report&)> report)
     : site_(site), watched_(std::move(watched)), report_(std::move(report)) {
-  files_[loaded.path].content = sha256(loaded.text);
-  for (const LoadedAgents& more : loaded.more) files_[more.path].content = sha256(more.text);
-  std::vector<std::string> others;
-  for (const std::string& path : watched_.files) others.push_back(lock_path_of(path));
-  if (!watched_.policies.empty()) others.push_back(watched_.policies);
-  for (const std::string& path : others) {
-    files_[path].content = content_of(path).value_or(Hash());
+  for (const auto& [path, content] : loaded.read) files_[path].content = content;
+  for (const LoadedAgents& more : loaded.more) {
+    for (const auto& [path, content] : more.read) files_[path].content = content;
   }
 }
 
@@ -61,13 +72,17 @@ void Reloader::look_later(Duration delay) {
 }
 
 void Reloader::look() {
-  std::vector<std::string> edited;
+  // Half an edit is not used: all files are as they were at the last look.
+  bool rests = true;
   for (auto& [path, file] : files_) {
     std::string stamp = stamp_of(path);
-    // Half a file is not read: it is as it was at the last look.
-    const bool rests = !stamp.empty() && stamp == file.stamp;
+    rests = rests && stamp == file.stamp;
     file.stamp = std::move(stamp);
-    if (!rests || file.stamp == file.handled) continue;
+  }
+  if (!rests) return look_later(kLookEvery);
+  std::vector<std::string> edited;
+  for (auto& [path, file] : files_) {
+    if (file.stamp.empty() || file.stamp == file.handled) continue;
     const auto content = content_of(path);
     if (!content || stamp_of(path) != file.stamp) continue;
     file.handled = file.stamp;
@@ -77,6 +92,24 @@ void Reloader::look() {
   }
   if (edited.empty()) return look_later(kLookEvery);
   reload(std::move(edited));
+}
+
+// Is what was loaded what was compared? Else a file was edited in between.
+bool Reloader::is_as_compared(const std::map<std::string, Hash>& read) const {
+  return std::ranges::all_of(read, [this](const auto& one) {
+    const auto file = files_.find(one.first);
+    const bool missing = one.second == Hash();
+    return missing || (file != files_.end() && file->second.content == one.second);
+  });
+}
+
+// These files count as edited until they are loaded.
+void Reloader::look_again(const std::vector<std::string>& edited) {
+  for (const std::string& path : edited) {
+    files_[path].content = Hash();
+    files_[path].handled.clear();
+  }
+  look_later(kLookEvery);
 }
 
 // Faults of the policies file are those of every file.
@@ -95,11 +128,17 @@ void Reloader::reload(std::vector<std::string> edited) {
   report.files = std::move(edited);
   std::vector<std::pair<std::string, LoadedAgents>> files;
   for (const std::string& path : watched_.files) {
+    if (!content_of(path)) {
+      report.error =
+          Error{Code::usage, "cannot read " + path + " again: it must be a regular file"};
+      return finish(std::move(report), Then::retry);
+    }
     auto one = load_agents(path, {.servers = AskServers::never, .policies = watched_.policies});
     if (!one) {
       report.error = std::move(one).error();
       return finish(std::move(report), Then::retry);
     }
+    if (!is_as_compared(one->read)) return look_again(report.files);
     add(report.faults, std::move(one->faults));
     files.emplace_back(path, *std::move(one));
   }

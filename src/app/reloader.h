@@ -54,6 +54,8 @@ class Reloader {
   void look();
   void reload(std::vector<std::string> edited);
   enum class Then { look, retry };
+  bool is_as_compared(const std::map<std::string, Hash>& read) const;
+  void look_again(const std::vector<std::string>& edited);
   void finish(Report report, Then then);
   static void add(std::vector<agents::Fault>& all, std::vector<agents::Fault> more);
 

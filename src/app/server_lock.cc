@@ -126,6 +126,7 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
     text.append(buffer, static_cast<std::size_t>(file.gcount()));
   }
   if (text.size() > kLockMax) return unsound(lock.path_, "it has more than 64 MiB");
+  lock.content_ = sha256(text);
   const auto value = parse_json(text, {.depth_max = 128});
   if (!value) return unsound(lock.path_, value.error().message);
   if ((*value)["lock"] != Value(1)) {
@@ -208,6 +209,7 @@ Status ServerLock::write() {
   const bool whole = done == text.size() && ::fsync(file) == 0;
   ::close(file);
   if (!whole || std::rename(other.c_str(), path_.c_str()) != 0) return failed();
+  content_ = sha256(text);
   return {};
 }
 

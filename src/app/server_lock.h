@@ -36,12 +36,15 @@ class ServerLock {
   Status write();
   // What was pinned, or would be, for people.
   const std::vector<std::string>& said() const { return said_; }
+  // Of the file, as it was read or written last; Hash() when there is none.
+  const Hash& content() const { return content_; }
 
  private:
   std::string path_;
   std::map<std::string, Value, std::less<>> servers_;  // [tool…]
   std::vector<std::string> said_;
   bool changed_ = false;
+  Hash content_;
 };
 
 }  // namespace ae::app

@@ -520,10 +520,12 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileWish& 
   LoadedAgents loaded;
   AE_ASSIGN(loaded.text, read_file(path));
   loaded.path = path;
+  loaded.read[path] = sha256(loaded.text);
   const std::size_t slash = path.rfind('/');
   loaded.folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
   if (!wish.policies.empty()) {
     AE_ASSIGN(const std::string text, read_file(wish.policies));
+    loaded.read[wish.policies] = sha256(text);
     loaded.faults = agents::load_policies(
         {.name = wish.policies, .text = text, .env = {}, .native = {}, .usable = {}},
         loaded.policies);
@@ -541,6 +543,7 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileWish& 
   };
   loaded.faults = agents::load(source, loaded.file);
   AE_TRY(lock.write());
+  loaded.read[lock_path_of(path)] = lock.content();
   loaded.said = lock.said();
   return loaded;
 }

@@ -19,6 +19,7 @@
 #include "app/listener.h"
 #include "app/store_url.h"
 #include "core/error.h"
+#include "core/hash.h"
 #include "net/asio_loop.h"
 #include "runtime/rollback.h"
 #include "runtime/runtime.h"
@@ -135,6 +136,7 @@ struct LoadedAgents {
   std::map<std::string, Value, std::less<>> server_tools = {};  // what is pinned, by MCP server
   std::vector<std::string> said = {};         // for whoever started us: what was pinned
   std::vector<agents::Policy> policies = {};  // of a file of their own
+  std::map<std::string, Hash> read = {};      // the content of each file as it was read, by path
 };
 // Which MCP servers are asked for their tools (server_lock.h): those that are not pinned, to pin them; all, to show what has
 // changed; all, to pin it too.

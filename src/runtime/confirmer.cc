@@ -24,12 +24,18 @@ Confirmer::Confirmer(async::Loop& loop, Performers& performers, std::function<vo
 
 Confirmer::~Confirmer() = default;
 
-void Confirmer::look(const engine::State& state, const std::vector<std::string>& keys) {
+void Confirmer::look(const engine::State& state, const std::vector<std::string>& keys,
+                     const std::vector<std::string>& versions) {
   for (const std::string& key : keys) {
     const engine::Change& change = state.changes.at(key);
     auto [look, fresh] = looks_.try_emplace(key);
     if (!fresh && look->second.seq == change.seq) continue;
-    look->second = {change.seq, change.tool, engine::change_value(change), 0};
+    const auto& tools = state.plan->tools;
+    const auto tool = std::ranges::find(tools, change.tool, &engine::ToolPolicy::name);
+    const auto index = static_cast<std::size_t>(tool - tools.begin());
+    look->second = {change.seq, change.tool,
+                    index < versions.size() ? versions[index] : std::string(),
+                    engine::change_value(change), 0};
     waiting_.push_back(key);
   }
   more();
@@ -58,7 +64,7 @@ void Confirmer::start(const std::string& key) {
     (*self)->answered(key, seq, std::move(sighting));
   };
   *late = loop_.after(kLookMax, [answer] { answer(unreachable("no answer in time")); });
-  auto* entry = performers_.find(look.tool);
+  auto* entry = performers_.find(look.tool, look.version);
   if (entry && entry->verifier) return entry->verifier->look(look.change, answer);
   loop_.post([answer] { answer(unreachable("this process has no verifier for it")); });
 }

@@ -24,14 +24,16 @@ class Confirmer {
   Confirmer(const Confirmer&) = delete;
   Confirmer& operator=(const Confirmer&) = delete;
 
-  // What decide asked for: keys of the state's changes. Those under way are not asked for twice.
-  void look(const engine::State& state, const std::vector<std::string>& keys);
+  // What decide asked for: keys of the state's changes. Those under way are not asked for twice. `versions`: of the plan's
+  // tools, as this job uses them; a change is checked by the verifier of that version.
+  void look(const engine::State& state, const std::vector<std::string>& keys,
+            const std::vector<std::string>& versions);
   const engine::Confirmations& confirmations() const { return seen_; }
 
  private:
   struct Look {
     std::uint64_t seq = 0;
-    std::string tool;
+    std::string tool, version;
     Value change;
     std::uint32_t tries = 0;
   };

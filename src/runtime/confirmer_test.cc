@@ -25,7 +25,7 @@ using testing::TestLoop;
 using testing::TestSteady;
 
 const JobId kJob("job-1");
-constexpr std::string_view kVersion = "0123456789abcdef";
+constexpr std::string_view kVersion = "0123456789abcdef", kOtherVersion = "fedcba9876543210";
 
 std::shared_ptr<const engine::Plan> plan(std::string_view mode) {
   std::string text = R"({"schema": 1,
@@ -89,10 +89,13 @@ struct Ground {
 class Process final : public RuntimeObserver {
  public:
   explicit Process(Ground& ground, std::uint64_t seed, bool verifies = true,
-                   Durability durability = Durability::fused)
+                   Durability durability = Durability::fused, bool renewed = false)
       : ground_(ground), chance_(seed), store_(ground.loop, ground.loop, ground.disk) {
     performers_.add("make", {std::make_unique<SlowTool>(calls), std::string(kVersion),
                              verifies ? std::make_unique<SlowVerifier>(looks) : nullptr});
+    if (renewed) {
+      performers_.renew("make", {std::make_unique<SlowTool>(calls), std::string(kOtherVersion)});
+    }
     performers_.add("use", {std::make_unique<SlowTool>(calls), std::string(kVersion)});
     RuntimeObserver* const self = this;
     runtime.emplace(World{ground.loop, ground.steady, chance_, store_, performers_},
@@ -288,6 +291,22 @@ AE_TEST(
   EXPECT_EQ(stopped.second->status(), "queued");
   stopped.second->seen(Sight::mismatch, "2");
   EXPECT_EQ(stopped.second->status(), "queued");
+}
+
+AE_TEST("confirmer/a job's changes are checked by its version of the tool, not by the newest") {
+  Ground ground;
+  {
+    Process first(ground, 1);
+    first.create("strict");
+    first.ok(0, "t1");
+  }
+  Process next(ground, 1'000'001, true, Durability::fused, true);
+  ground.loop.advance(2s);
+  ASSERT_EQ(next.looks.size(), 1u);
+  next.seen(Sight::match);
+  ASSERT_EQ(next.calls.size(), 1u);
+  next.ok(0, "used");
+  EXPECT_EQ(next.status(), "completed");
 }
 
 AE_TEST("confirmer/a process without the verifier leaves the job to one that has it") {

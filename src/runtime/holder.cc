@@ -323,9 +323,10 @@ Status Holder::end_left_overs(const store::Loaded& loaded) {
     const bool ours = std::ranges::any_of(
         in_flight_, [&](const auto& call) { return call.second.invocation == row.invocation; });
     if (note.is_null() || ours) continue;
-    auto* entry = world_.performers.find(record->text("tool"));
-    if (!entry) continue;
-    AE_TRY(entry->tool->end_left_over(note));
+    // The call may have been made by a version of the tool that a reload has replaced.
+    const auto versions = world_.performers.all(record->text("tool"));
+    if (versions.empty()) continue;
+    for (auto* entry : versions) AE_TRY(entry->tool->end_left_over(note));
     noted_tries_[row.invocation] = row.try_no;
   }
   return {};
@@ -1043,7 +1044,7 @@ void Holder::confirm(const std::vector<std::string>& keys) {
       if (auto self = weak.lock(); self && !self->ended_) self->pump();
     });
   }
-  confirmer_->look(state_, keys);
+  confirmer_->look(state_, keys, tool_versions_);
 }
 
 void Holder::ask_again(Instant at) {

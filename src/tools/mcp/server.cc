@@ -111,7 +111,8 @@ void Server::close() {
 // ---- the connection
 
 void Server::rest() {
-  if (phase_ != Phase::ready || !flights_.empty() || !kept_.empty() || !askers_.empty()) return;
+  const bool open = !flights_.empty() || !kept_.empty() || !askers_.empty() || !astray_.empty();
+  if (phase_ != Phase::ready || open) return;
   drop_session();
   phase_ = Phase::idle;
   tools_.clear();
