@@ -118,7 +118,7 @@ def a_job_parks_before_the_call_that_does_not_fit_and_goes_on_when_it_is_raised(
     with home() as h:
         budget_home(h)
         ran = expect(h.run("run", "budget.yaml", "three", "--job-id", "j"), 4)
-        assert "parked: the budget is exhausted; continues after aetheris budget" in ran.err, ran
+        assert "parked: the budget is exhausted [budget_exceeded]; continues after aetheris budget" in ran.err, ran
         assert "aetheris budget j --tool-calls 4" in ran.err, ran
         assert said(h) == 2
         job = expect(h.run("job", "j", "--json"), 0).json()

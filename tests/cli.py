@@ -1513,7 +1513,7 @@ def a_fork_and_a_new_plan_killed_at_every_point_are_there_or_not():
 def a_cancelled_job_says_what_stays_unknown():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
-        assert "parked: the outcome of a call is unknown; continues after aetheris resolve" in said.err, said
+        assert "parked: the outcome of a call is unknown [invocation_in_doubt]; continues after aetheris resolve" in said.err, said
         unknown = "node d: the outcome of the call of tool \"doubt\" is unknown"
         said = expect(h.run("cancel", "d"), 0)
         assert said.out == "cancel requested\n" and unknown in said.err, said

@@ -20,7 +20,7 @@ std::string call_of(std::string_view tool);
 std::string cause_of(std::string_view code, std::string_view message);
 // "signal_9: sh was killed by SIGKILL" → "sh was killed by SIGKILL"; "exit_3: sh exited with code 3" stays.
 std::string error_shown(std::string_view code, std::string_view message);
-// "the outcome of a call is unknown; continues after aetheris resolve", of a job's `parked` and, if known, its `in_doubt`.
+// "the outcome of a call is unknown [invocation_in_doubt]; continues after aetheris resolve", of a job's `parked` and, if known, its `in_doubt`.
 std::string parked_text(const Value& parked, const Value& in_doubt = {});
 // "job c1 · agent pay": how a page about a job begins.
 std::string job_head(const Value& job);
