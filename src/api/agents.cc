@@ -306,6 +306,8 @@ void Api::put_agent(Ask ask) {
     const store::AgentVersion* const newest = registry_.registry().newest(ask->id);
     if (newest != nullptr && newest->plan_hash == version.plan_hash &&
         newest->definition == version.definition) {
+      // A reload that failed may have registered it: now a client has, and it is offered.
+      if (renewing_.erase(ask->id) > 0) note_agents();
       return answer(200);
     }
     const auto& agents = registry_.registry().agents();

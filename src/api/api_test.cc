@@ -428,6 +428,22 @@ AE_TEST(
   }
 }
 
+AE_TEST("reload/an agent that half a reload registered is offered once a client registers it") {
+  int records = -1;
+  Here here(true, [&](const store::Call& call) {
+    const bool last = records >= 0 && call.method == store::Method::record && ++records == 3;
+    return last ? store::Fault::fail_after : store::Fault::none;
+  });
+  here.serve();
+  records = 0;
+  EXPECT_FALSE(here.reload(edited_agents()).has_value());
+  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent": "later"})").status, 404);
+  EXPECT_EQ(
+      here.put("later", R"({"plan": [{"id": "d", "tool": "echo", "args": {"x": 1}}]})").status,
+      200);
+  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent": "later"})").status, 201);
+}
+
 AE_TEST(
     "reload/an edit that is taken back after half of it was registered is taken back there, too") {
   bool fails = false;
