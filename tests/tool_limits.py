@@ -38,6 +38,19 @@ def parent(pid):
 SUPERVISOR = parent(os.getpid())
 SERVER = parent(SUPERVISOR)
 
+def state_of(thread):
+    try:
+        return open(thread + "/stat").read().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "X"
+
+def stop_server():
+    """SIGSTOP is delivered to one thread at a time: until all have stopped, one of them may still act."""
+    os.kill(SERVER, signal.SIGSTOP)
+    threads = f"/proc/{SERVER}/task/"
+    while not all(state_of(threads + thread) in "TX" for thread in os.listdir(threads)):
+        time.sleep(0.001)
+
 class Unix(http.client.HTTPConnection):
     def __init__(self, path):
         super().__init__("localhost", timeout=20)
@@ -103,7 +116,7 @@ def in_flight(address):
     """Asks by a socket that is in a message of this process to itself, and in no process."""
     host, port = address.split(":")
     here, there = socket.socketpair()
-    os.kill(SERVER, signal.SIGSTOP)  # the kernel connects, and the server looks when the socket is in the message
+    stop_server()  # the kernel connects, and the server looks when the socket is in the message
     with socket.create_connection((host, int(port)), 20) as asks:
         here.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [asks.fileno()]))])
     os.kill(SERVER, signal.SIGCONT)
@@ -232,11 +245,14 @@ def outlive(path, address, out):
     """Ends its supervisor while its server is stopped, and asks another server from what is left."""
     if os.fork() == 0:
         os.setsid()
-        os.kill(SERVER, signal.SIGSTOP)
+        stop_server()
         os.kill(SUPERVISOR, signal.SIGKILL)
         while parent(os.getpid()) != SERVER:
             time.sleep(0.01)
-        found = {"socket": ask(Unix(path), "POST", "/api/keys", {"role": "admin"}), **on_tcp(address)}
+        try:
+            found = {"socket": ask(Unix(path), "POST", "/api/keys", {"role": "admin"}), **on_tcp(address)}
+        except Exception as error:
+            found = {"error": [0, repr(error)]}
         with open(out + ".new", "w") as file:
             json.dump(found, file)
         os.rename(out + ".new", out)
