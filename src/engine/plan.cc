@@ -854,4 +854,10 @@ std::string Plan::path(std::uint32_t plan_number, std::uint32_t node, std::uint3
   return path(plan_number, node) + "/" + std::to_string(item);
 }
 
+Hash plan_hash(const Value& task_graph) { return sha256(canonical(task_graph)); }
+
+PlanSource compile_each_time() {
+  return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
+}
+
 }  // namespace ae::engine

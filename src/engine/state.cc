@@ -28,10 +28,6 @@ Result<State> fold(const JobId& job, const std::vector<Event>& events, const Pla
   return std::move(folding).take();
 }
 
-PlanSource compile_each_time() {
-  return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
-}
-
 bool State::may_have_happened(const Step& step) const {
   if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
   if (tool_of(step).effect == EffectClass::read) return false;

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -511,11 +510,6 @@ class State {
   // The result as dependents see it: null when skipped, {error: …} when it failed and the job went on.
   Value seen_result(const Step& step) const;
 };
-
-// Compiled plans by hash, so that jobs of one agent share one.
-using PlanSource = std::function<Result<std::shared_ptr<const Plan>>(const Value& task_graph,
-                                                                     std::string_view plan_hash)>;
-PlanSource compile_each_time();
 
 // Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),
 // job_terminal after the end, plan_invalid for a plan that does not compile. The state is then unusable.
