@@ -27,6 +27,7 @@
 #include "core/time.h"
 #include "core/value.h"
 #include "engine/budget.h"
+#include "engine/model_calls.h"
 #include "engine/plan.h"
 
 namespace ae::engine {
@@ -344,15 +345,6 @@ struct UnknownCall {
   std::optional<Instant> checkable_at;
   StepId compensates;     // "" = it undoes nothing
   bool given_up = false;  // the job went on without its outcome
-};
-
-// What models were asked, and what their answers cost.
-struct ModelUsage {
-  std::uint64_t tries = 0, withdrawn = 0;  // of all calls; withdrawn = before a byte was sent
-  std::uint64_t input_tokens = 0, output_tokens = 0, total_tokens = 0;
-  std::uint64_t cached_tokens = 0, reasoning_tokens = 0;  // parts of the above
-  std::uint64_t cost_micros = 0;     // of the answers that have a price (engine/price.h)
-  std::uint64_t unpriced_calls = 0;  // answers that have none
 };
 
 // The reason of the job_requeued that counts such a death, and of the park after the last one.
