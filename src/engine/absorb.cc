@@ -10,7 +10,7 @@
 #include "core/seal.h"
 #include "core/utf8.h"
 #include "engine/beside.h"
-#include "engine/confirm.h"
+#include "engine/features.h"
 #include "engine/model_calls.h"
 #include "engine/take.h"
 

@@ -860,4 +860,14 @@ PlanSource compile_each_time() {
   return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
 }
 
+bool only_plans(const Plan& plan) {
+  return plan.nodes.size() == 1 && plan.nodes.front().kind == NodeKind::planner;
+}
+
+std::string_view planner_of(const Plan& plan) {
+  const Node& first = plan.nodes.front();
+  const bool made = first.kind == NodeKind::planner && plan.nodes.size() > 1;
+  return made ? std::string_view(plan.tools[first.tool].name) : "file";
+}
+
 }  // namespace ae::engine

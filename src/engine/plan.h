@@ -319,4 +319,10 @@ using PlanSource = std::function<Result<std::shared_ptr<const Plan>>(const Value
                                                                      std::string_view plan_hash)>;
 PlanSource compile_each_time();
 
+// Is the whole plan one planner, which has not made another yet?
+bool only_plans(const Plan& plan);
+// Who made a plan, by its nodes: `model:NAME`, when a planner comes first and others follow, or `file`. So a fork of a job
+// whose plan a model made is granted no more than that job.
+std::string_view planner_of(const Plan& plan);
+
 }  // namespace ae::engine

@@ -503,6 +503,21 @@ class State {
   Value seen_result(const Step& step) const;
 };
 
+// Is a job's planner done, so that its plan is to follow?
+bool awaits_plan(const State& state);
+// Steps as lists name them: [{node_id, step_id, item?, turn?, turn_call?}].
+Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
+// Steps that could have been undone before the job ended and were not.
+std::vector<std::uint32_t> not_undone(const State& state);
+// The request that is put next: the first one without an answer; nullptr = each has one, or nothing was asked.
+const Member* open_question(const Invocation& call);
+// The id under which the question that is put now stands among the approvals.
+std::string question_id(const State& state, const Step& step);
+// Is the next try the first that sends what people answered? It is another call for a job's budget.
+bool sends_answers(const Invocation& call);
+// With what the model of a turn was asked; here, or in the job that this one was forked from. REQUIRES: it was asked.
+const Value& turn_arguments(const Step& turn);
+
 // Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),
 // job_terminal after the end, plan_invalid for a plan that does not compile. The state is then unusable.
 Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans);
