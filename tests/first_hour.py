@@ -23,6 +23,7 @@ import time
 
 sys.dont_write_bytecode = True
 from cli import BIN, PATIENCE, expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
 from shared.desk import SCENARIOS, Desk  # noqa: E402
 
 TESTS = []
@@ -169,6 +170,49 @@ def retry_detached_leaves_the_job_to_another_process():
         assert made.out == "x2\n" and lines(h, "printed") == [], made
         assert expect(h.run("run", "trip.yaml", "--job-id", "x2"), 0).out == "7\n"
         assert lines(h, "paid") == ["paid"]
+
+
+# `print` and the first item fail; `seat`, its dependent and the other items are committed after that.
+BRANCHES = """\
+aetheris: 1
+tools:
+  pay: { command: ["sh", "-c", "echo paid >> paid; echo 5"], effect: at_most_once }
+  print: { command: ["sh", "-c", "touch failed; exit 3"], effect: at_most_once }
+  count:
+    command: ["sh", "-c", "while [ ! -e failed ]; do sleep 0.02; done; echo $0 >> counted; echo $0", "${ .args.what }"]
+    effect: at_most_once
+agents:
+  trip:
+    plan:
+      - { id: charge, tool: pay }
+      - { id: ticket, tool: print, needs: [charge] }
+      - { id: seat, tool: count, needs: [charge], args: { what: seat } }
+      - { id: meal, tool: count, needs: [seat], args: { what: meal } }
+      - { id: bags, map: [1, 2], needs: [charge], do: { tool: count, args: { what: "bag-${ .item }" } } }
+    output: "${ .steps.meal }"
+"""
+PRINTS = BRANCHES.replace("touch failed; exit 3", "echo printed >> printed; echo ok")
+
+
+@test
+def a_retry_keeps_what_branches_beside_the_failed_node_did():
+    for place in ("here", "owner", "server"):
+        with home() as h:
+            (h.path / "trip.yaml").write_text(BRANCHES, encoding="utf-8")
+            expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
+            assert sorted(lines(h, "counted")) == ["bag-1", "bag-2", "seat"], lines(h, "counted")
+            (h.path / "trip.yaml").write_text(PRINTS, encoding="utf-8")
+            server = Server(h, "trip.yaml") if place != "here" else None
+            env = server.env if place == "server" else None
+            done = expect(h.run("retry", "x1", "trip.yaml", "--job-id", "x2", env=env), 0)
+            assert done.out == "meal\n" and "plan changed: tools.print" in done.err, done
+            counts = [lines(h, name) for name in ("paid", "printed", "counted")]
+            assert counts[:2] == [["paid"], ["printed"]], counts
+            assert sorted(counts[2]) == ["bag-1", "bag-2", "meal", "seat"], counts
+            for job in ("x1", "x2"):
+                expect(h.run("verify", job, env=env), 0)
+            if server:
+                expect(server.stop(), 0)
 
 
 WHERE = """\

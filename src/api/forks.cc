@@ -63,7 +63,9 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
   return wish;
 }
 
-Error repeats(const std::string& origin, const std::vector<Value>& effects) {
+// `instead`: what helps other than repeating them.
+Error repeats(const std::string& origin, const std::vector<Value>& effects,
+              std::string_view instead) {
   std::string names;
   for (std::size_t i = 0; i < effects.size() && i < kNamedMax; ++i) {
     const Value& item = effects[i]["item"];
@@ -75,7 +77,7 @@ Error repeats(const std::string& origin, const std::vector<Value>& effects) {
   if (effects.size() > kNamedMax) names += ", …";
   return {Code::effects_repeated, "job " + origin +
                                       " has effects that the new job would repeat: " + names +
-                                      "; allow it with repeat_effects, or fork at a later event"};
+                                      "; allow it with repeat_effects" + std::string(instead)};
 }
 
 }  // namespace
@@ -180,7 +182,8 @@ void Api::make_fork(Ask ask, runtime::ForkRequest wish) {
     }
     if (!made) return ask->refuse(made.error());
     if (!made->repeated.empty()) {
-      const Error error = repeats(ask->id, made->repeated);
+      const Error error =
+          repeats(ask->id, made->repeated, again.at == 0 ? "" : ", or fork at a later event");
       return ask->answer(http_status(error.code),
                          problem(error).with("effects", Value::array(made->repeated)));
     }
