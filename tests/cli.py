@@ -2278,6 +2278,37 @@ def a_watcher_outlives_owners():
         assert seen == list(range(1, len(seen) + 1)) and len(seen) > 10, seen
 
 
+@test
+def events_are_followed_across_a_restart_of_the_server():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+
+        def serve(listen):
+            server = h.start("serve", "agents.yaml", "--listen", listen, "--json")
+            return server, json.loads(server.stdout.readline())["listening"]
+
+        server, url = serve("127.0.0.1:0")
+        out, err = h.path / "out.txt", h.path / "err.txt"
+        with open(out, "wb") as to, open(err, "wb") as warnings:
+            watcher = subprocess.Popen([BIN, "events", "w", "-f", "--json"], cwd=h.path, env={**h.env, "AETHERIS_URL": url},
+                                       stdin=subprocess.DEVNULL, stdout=to, stderr=warnings)
+        h.started.append(watcher)
+        until(lambda: "wait_opened" in out.read_text())
+        server.terminate()
+        h.end(server)
+        until(lambda: "the connection is lost" in err.read_text())
+        server, _ = serve(url.removeprefix("http://"))
+        expect(h.run("signal", "w", "go-w", "5"), 0)
+        watcher.wait(PATIENCE)
+        server.terminate()
+        h.end(server)
+        assert watcher.returncode == 0, err.read_text()
+        seen = [json.loads(line) for line in out.read_text().splitlines()]
+        assert seen == expect(h.run("events", "w", "--json"), 0).json()["events"], seen
+        warnings = err.read_text().splitlines()
+        assert len(warnings) == 2 and url in warnings[0] and "available again" in warnings[1], warnings
+
+
 # ---------------------------------------------------------------- failpoints, doctor, terminals
 
 @test

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from cli import until  # noqa: E402
+from cli import Skip, until  # noqa: E402
 from shared import desk as shared  # noqa: E402
 from shared.desk import BIN, SCENARIOS, run_tests  # noqa: E402
 
@@ -67,11 +67,11 @@ class Desk(shared.Desk):
         return json.loads(self.transcript(job, "--json", *words, **more))["entries"]
 
     def popen(self, *words, **more):
-        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        return subprocess.Popen([BIN, *words], cwd=self.path, env=self.env, text=True, stdin=subprocess.DEVNULL, **more)
+        more = {"env": self.env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        return subprocess.Popen([BIN, *words], cwd=self.path, text=True, stdin=subprocess.DEVNULL, **more)
 
-    def serve(self):
-        server = self.popen("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json")
+    def serve(self, listen="127.0.0.1:0"):
+        server = self.popen("serve", "agents.yaml", "--listen", listen, "--json")
         return server, json.loads(server.stdout.readline())["listening"]
 
 
@@ -151,6 +151,53 @@ def it_follows_a_running_job_across_its_owners(desk):
     in_order(text, "[input]", "approval requested", "approval approved", "turn 3", "[completed]", "job t · agent refund · completed")
     assert text.count("turn 3") == text.count("[input]") == 1, text
     assert [json.loads(line) for line in jsonl.splitlines()] == desk.entries(), jsonl
+
+
+def it_follows_a_job_across_a_crash_and_a_restart_of_the_server(desk):
+    desk.job("refund", "Refund order 43, please.", code=4)
+    server, url = desk.serve()
+    out, err = desk.path / "out.txt", desk.path / "err.txt"
+    with open(out, "wb") as to, open(err, "wb") as warnings:
+        follower = desk.popen("transcript", "t", "-f", "--json", stdout=to, stderr=warnings, env={**desk.env, "AETHERIS_URL": url})
+    try:
+        until(lambda: '"requested"' in out.read_text())
+        server.kill()
+        ended(server)
+        until(lambda: "the connection is lost" in err.read_text())
+        server, _ = desk.serve(url.removeprefix("http://"))
+        until(lambda: "the connection is available again" in err.read_text())
+        desk.run("approve", desk.approvals()[0]["id"], code=0)
+        ended(follower)
+    finally:
+        follower.kill()
+        stopped(server)
+    assert follower.returncode == 0, err.read_text()
+    assert [json.loads(line) for line in out.read_text().splitlines()] == desk.entries(), out.read_text()
+    warnings = err.read_text().splitlines()
+    assert len(warnings) == 2 and url in warnings[0], warnings
+
+
+def a_follower_ends_with_an_error_after_a_minute_without_a_server(desk):
+    if os.environ.get("AETHERIS_SLOW_TESTS") != "1":
+        raise Skip("slow: set AETHERIS_SLOW_TESTS=1 to run it")
+    desk.job("refund", "Refund order 43, please.", code=4)
+    server, url = desk.serve()
+    followers = []
+    try:
+        for command in ("transcript", "events"):
+            out = desk.path / command
+            with open(out, "wb") as to:
+                followers.append(desk.popen(command, "t", "-f", stdout=to, env={**desk.env, "AETHERIS_URL": url}))
+            until(lambda: out.read_text())
+        stopped(server)
+        for follower in followers:
+            _, err = follower.communicate(timeout=2 * PATIENCE)
+            assert follower.returncode == 7 and len(err.splitlines()) == 2, err
+            assert "the connection is lost" in err and "no connection for " in err and "[unavailable]" in err, err
+    finally:
+        for process in (server, *followers):
+            process.kill()
+            process.wait()
 
 
 def over_http_the_socket_and_the_store_it_is_the_same(desk):
@@ -251,6 +298,7 @@ def a_fork_shows_the_turns_of_its_origin(desk):
 
 TESTS = [a_conversation_is_shown_in_order_with_its_approval, a_plan_without_a_model_shows_its_calls,
          a_model_node_shows_its_prompt_and_answer, it_follows_a_running_job_across_its_owners,
+         it_follows_a_job_across_a_crash_and_a_restart_of_the_server, a_follower_ends_with_an_error_after_a_minute_without_a_server,
          over_http_the_socket_and_the_store_it_is_the_same, nothing_is_cut_in_a_pipe_and_a_terminal_says_what_is,
          a_long_job_comes_whole_and_in_pages, erased_values_are_named_and_not_shown, a_fork_shows_the_turns_of_its_origin]
 

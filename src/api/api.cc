@@ -245,13 +245,15 @@ void Api::wait(const Ask& ask, const JobId& job, Duration most, Look look_once) 
     const auto self = weak.lock();
     if (!self || !alive.lock()) return;
     self->looking = false;
-    if (std::exchange(self->grew, false) || self->last) {
+    const Duration rest = self->rests_until - steady_.since_start();
+    const bool grew = std::exchange(self->grew, false);
+    if (self->last || (grew && rest.count() <= 0)) {
       return loop_.post([this, alive, self] {
         if (alive.lock()) look(self);
       });
     }
     const Duration left = self->until - steady_.since_start();
-    const Duration poll = options_.hears ? kPoll : kPollUnheard;
+    const Duration poll = grew ? rest : std::max(rest, options_.hears ? kPoll : kPollUnheard);
     self->last = left <= poll;
     self->timer = loop_.after(std::max(Duration(0), std::min(left, poll)), [this, alive, self] {
       self->timer.reset();
@@ -264,6 +266,15 @@ void Api::wait(const Ask& ask, const JobId& job, Duration most, Look look_once) 
 
 void Api::look(const std::shared_ptr<Waiting>& waiting) {
   if (waiting->looking || waiting->over) return;
+  if (const Duration rest = waiting->rests_until - steady_.since_start();
+      rest.count() > 0 && !waiting->last) {
+    if (waiting->timer) loop_.forget(*waiting->timer);
+    waiting->timer = loop_.after(rest, [this, alive = std::weak_ptr(alive_), waiting] {
+      waiting->timer.reset();
+      if (alive.lock()) look(waiting);
+    });
+    return;
+  }
   if (waiting->timer) loop_.forget(*std::exchange(waiting->timer, std::nullopt));
   waiting->looking = true;
   if (waiting->gone && *waiting->gone) waiting->last = true;

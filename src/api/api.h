@@ -213,6 +213,12 @@ class Api {
   void events(Ask ask);
   void trace(Ask ask);
   void transcript(Ask ask);
+  struct TranscriptWish;
+  void load_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
+                       std::shared_ptr<Waiting> waiting, ReadTurns::Turn turn);
+  void make_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
+                       std::shared_ptr<Waiting> waiting, store::Loaded& loaded,
+                       ReadTurns::Turn turn);
   void replay(Ask ask);
   void verify(Ask ask);
   void signal(Ask ask);

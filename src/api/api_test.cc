@@ -1231,6 +1231,52 @@ AE_TEST("api/a transcript with ?wait is answered when there is an entry") {
   EXPECT_EQ(heard->body["ended"], Value(true));
 }
 
+AE_TEST("api/a waiting transcript reads the log at most twice a second, and in turn") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  const Value before = here.get({"api", "jobs", id, "transcript"}).body;
+  std::optional<ApiResponse> heard;
+  ApiRequest request;
+  request.path = {"api", "jobs", id, "transcript"};
+  request.query = {{"after", std::to_string(before["seq"].as_int())}, {"wait", "60s"}};
+  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  here.loop.run_ready();
+  here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  here.loop.advance(std::chrono::milliseconds(400));
+  EXPECT_FALSE(heard) << "it has just read the log";
+  here.loop.advance(std::chrono::milliseconds(200));
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
+}
+
+AE_TEST(
+    "api/a transcript page ends before its entries exceed 8 MiB, and the pages have all entries") {
+  Here here;
+  std::vector<Value> list(9, Value(std::string(400'000, 'x')));
+  here.make(canonical(
+      Value::object({{"agent", "maps"},
+                     {"id", "j"},
+                     {"input", Value::object({{"list", Value::array(std::move(list))}})}})));
+  ASSERT_EQ(here.status("j"), "completed");
+  std::size_t pages = 0, calls = 0, results = 0, entries = 0;
+  for (Value after(0); !after.is_null(); ++pages) {
+    const ApiResponse page =
+        here.get({"api", "jobs", "j", "transcript"}, {{"after", canonical(after)}});
+    ASSERT_EQ(page.status, 200);
+    EXPECT_LE(canonical(page.body["entries"]).size(), (8u << 20) + 100);
+    for (const Value& entry : page.body["entries"].items()) {
+      ++entries;
+      if (entry.text("kind") == "tool_call") ++calls;
+      if (entry.text("kind") == "result") ++results;
+    }
+    after = page.body["next"];
+  }
+  EXPECT_EQ(pages, 2u);
+  EXPECT_EQ(calls, 9u);
+  EXPECT_EQ(results, 9u);
+  EXPECT_EQ(entries, 20u);
+}
+
 AE_TEST("api/however many wait, each waits until its time is up") {
   Here here;
   const auto id = here.make(R"({"agent":"asks","id":"j"})");
@@ -1515,7 +1561,7 @@ AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks
                                         .performers = here.performers},
                          options, nullptr);
   Api api(here.loop, hasty, here.store, looks, ApiOptions{.agents = &here.file});
-  for (const char* what : {"", "trace", "replay", "verify"}) {
+  for (const char* what : {"", "trace", "transcript", "replay", "verify"}) {
     ApiRequest request;
     request.path = {"api", "jobs", id};
     if (*what != 0) request.path.emplace_back(what);

@@ -58,6 +58,7 @@ struct Api::Waiting {
   bool looking = false;
   bool grew = false;  // while it looked
   bool over = false;
+  Duration rests_until{};  // of the steady clock; before, it looks only for the last time
   std::optional<async::TimerId> timer;
   std::shared_ptr<const bool> gone;  // ApiRequest::gone
   Look look;
@@ -66,6 +67,8 @@ struct Api::Waiting {
 
 // What somebody is told whose key may not do this.
 Error role_missing(Role role, const std::vector<Role>& needed);
+// How long a request waits (?wait); 0 = not at all. Fails with input_invalid.
+Result<Duration> wait_of(const Query& query);
 // A job's row, as lists show it.
 Value row_json(const store::JobRow& row);
 

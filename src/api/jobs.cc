@@ -12,7 +12,6 @@
 #include "core/seal.h"
 #include "core/trace_context.h"
 #include "engine/effects.h"
-#include "engine/transcript.h"
 #include "store/rules.h"
 
 namespace ae::api {
@@ -194,15 +193,6 @@ Status take_wishes(const Value& body, const agents::Agent& agent, Instant now,
   return {};
 }
 
-Result<Duration> wait_of(const Query& query) {
-  const std::string* text = query.find("wait");
-  if (!text) return Duration(0);
-  auto wait = duration_from_text(*text);
-  if (!wait) return std::unexpected(std::move(wait).error().in("\"wait\""));
-  if (*wait > kWaitMax) return fail(Code::input_invalid, "\"wait\" can be at most 5m");
-  return *wait;
-}
-
 bool is_terminal(std::string_view status) {
   return status == "completed" || status == "failed" || status == "cancelled";
 }
@@ -215,6 +205,15 @@ bool holds_text(const store::JobRow& row, const std::string& text) {
 }
 
 }  // namespace
+
+Result<Duration> wait_of(const Query& query) {
+  const std::string* text = query.find("wait");
+  if (!text) return Duration(0);
+  auto wait = duration_from_text(*text);
+  if (!wait) return std::unexpected(std::move(wait).error().in("\"wait\""));
+  if (*wait > kWaitMax) return fail(Code::input_invalid, "\"wait\" can be at most 5m");
+  return *wait;
+}
 
 Value row_json(const store::JobRow& row) {
   std::vector<Member> members{{"agent", row.agent},   {"created_at", to_text(row.created_at)},
@@ -475,56 +474,6 @@ void Api::show_job(Ask ask) {
 void Api::trace(Ask ask) {
   if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
   read(ask, [ask](runtime::Runtime::Read& read) { ask->answer(200, trace_body(read)); });
-}
-
-// With ?wait it is held until there is an entry after `after`, or the job has ended.
-void Api::transcript(Ask ask) {
-  struct Wish {
-    engine::TranscriptPage page;
-    Duration wait{};
-  };
-  auto wish = [&]() -> Result<Wish> {
-    Wish w;
-    AE_TRY(ask->query.only({"after", "limit", "wait"}));
-    AE_ASSIGN(const auto after, ask->query.number("after"));
-    w.page.after = after.value_or(0);
-    AE_ASSIGN(w.page.limit, ask->query.limit(kEventsDefault, kEventsMax));
-    AE_ASSIGN(w.wait, wait_of(ask->query));
-    return w;
-  }();
-  if (!wish) return ask->refuse(wish.error());
-  const auto job = job_id_from_text(ask->id);
-  if (!job) return ask->refuse({Code::not_found, job.error().message});
-  const auto seen = std::make_shared<std::uint64_t>(0);  // the last event that was read
-  const auto whole = [this, ask, job = *job, wish = *wish,
-                      seen](const std::shared_ptr<Waiting>& waiting) {
-    read_in_turn(ask, job, [ask, wish, seen, waiting](Result<runtime::Runtime::Read> read) {
-      if (!read) {
-        waiting->over = true;
-        if (read.error().code != Code::not_found) return ask->refuse(read.error());
-        return ask->refuse({Code::not_found, "there is no job " + ask->id +
-                                                 " in this store; `aetheris jobs` lists them"});
-      }
-      *seen = read->state.seq;
-      Value body = engine::transcript_view(read->state, read->events, wish.page);
-      const bool answers = body["entries"].size() > 0 || body["ended"] == Value(true) ||
-                           wish.wait.count() == 0 || waiting->last;
-      if (!answers) return waiting->not_yet();
-      waiting->over = true;
-      ask->answer(200, std::move(body));
-    });
-  };
-  wait(ask, *job, wish->wait,
-       [this, job = *job, seen, whole](const std::shared_ptr<Waiting>& waiting) {
-         if (*seen == 0 || waiting->last) return whole(waiting);
-         // The whole log is read again only when it has grown.
-         read_log(job, *seen,
-                  [alive = std::weak_ptr(alive_), seen, whole, waiting](Result<Log> log) {
-                    if (!alive.lock()) return;
-                    if (log && log->row.last_seq <= *seen) return waiting->not_yet();
-                    whole(waiting);
-                  });
-       });
 }
 
 void Api::verify(Ask ask) {

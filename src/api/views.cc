@@ -77,6 +77,29 @@ Result<Value> ReplayBody::take() {
   return engine::state_view(state).with("at", seq_);
 }
 
+TranscriptBody::TranscriptBody(const JobId& job, store::Loaded&& loaded,
+                               const engine::TranscriptPage& page)
+    : loaded_(std::move(loaded)),
+      opening_(job, loaded_, {}),
+      transcribing_(job, page, engine::compile_each_time()) {}
+
+bool TranscriptBody::next() {
+  if (added_ < events_.size()) {
+    status_ = transcribing_.add(events_[added_++]);
+    return status_.has_value();
+  }
+  if (!opening_.next()) return false;
+  events_ = opening_.take_opened();
+  added_ = 0;
+  return true;
+}
+
+Result<Value> TranscriptBody::take() {
+  AE_TRY(status_);
+  AE_TRY(opening_.complete());
+  return std::move(transcribing_).take();
+}
+
 VerifyBody::VerifyBody(const JobId& job, store::Loaded&& loaded, std::vector<PublicKey> keys)
     : loaded_(std::move(loaded)), input_{.job = job} {
   input_.keys = std::move(keys);

@@ -15,7 +15,9 @@
 #include "core/sign.h"
 #include "core/value.h"
 #include "engine/state.h"
+#include "engine/transcript.h"
 #include "engine/verify.h"
+#include "runtime/log_opening.h"
 #include "runtime/runtime.h"
 #include "store/store.h"
 
@@ -43,6 +45,25 @@ class ReplayBody {
   const runtime::Runtime::Read read_;
   const std::uint64_t seq_;
   engine::Folding folding_;
+};
+
+// A page of the transcript of a job. Holds the stored bytes of the log, and of its events those of one commit.
+class TranscriptBody {
+ public:
+  TranscriptBody(const JobId& job, store::Loaded&& loaded, const engine::TranscriptPage& page);
+  TranscriptBody(const TranscriptBody&) = delete;
+  TranscriptBody& operator=(const TranscriptBody&) = delete;
+
+  bool next();
+  Result<Value> take();  // fails with log_corrupt, needs_version, plan_invalid
+
+ private:
+  const store::Loaded loaded_;
+  runtime::LogOpening opening_;
+  std::vector<Event> events_;  // of a commit
+  std::size_t added_ = 0;      // of them
+  engine::Transcribing transcribing_;
+  Status status_;
 };
 
 // The proofs of a job. What is wrong is in the body; making it does not fail. `keys`: whose signatures count.

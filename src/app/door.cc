@@ -109,6 +109,7 @@ class SocketDoor final : public Door {
       for (ServerEvent& event : events) {
         if (!enough) enough = !heard({std::move(event.name), std::move(event.data)});
       }
+      if (events.empty() && !enough) enough = !heard({});
       enough = enough || !fed;
       if (enough) client_.cancel(id);
     };

@@ -40,8 +40,8 @@ class Door {
   virtual void start(const api::ApiRequest& request,
                      async::Done<Result<api::ApiResponse>> done) = 0;
   virtual net::AsioLoop& loop() = 0;
-  // A live stream: tells each of its events as it comes, until the stream ends or `heard` says false. What it gives is the
-  // refusal, or how the stream began. REQUIRES: is_socket(). Fails as `ask`, also for a stream that broke off.
+  // A live stream: tells each of its events as it comes, until the stream ends or `heard` says false. An event without a
+  // name and data only shows that the stream is alive. What it gives is the refusal, or how the stream began. REQUIRES: is_socket(). Fails as `ask`, also for a stream that broke off.
   struct LiveEvent {
     std::string name, data;
   };

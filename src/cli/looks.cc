@@ -12,6 +12,7 @@
 #include "app/door.h"
 #include "app/key_file.h"
 #include "cli/commands.h"
+#include "cli/following.h"
 #include "cli/phrases.h"
 #include "cli/trace_text.h"
 #include "core/json.h"
@@ -555,24 +556,30 @@ Result<std::uint64_t> after_of(const Options& options) {
 class Follow {
  public:
   Follow(const Options& options, Terminal& terminal, std::uint64_t after)
-      : options_(options), terminal_(terminal), after_(after) {}
+      : options_(options),
+        terminal_(terminal),
+        after_(after),
+        following_(Following::real([this](const std::string& text) { terminal_.warn(text); })) {}
 
   Status run(const app::StoreUrl& store) {
     AE_ASSIGN(auto door, open(store, options_.id));
-    int lost = 0;
     while (true) {
-      const std::uint64_t before = after_;
+      if (!door) {
+        // The owner ended: the next one, or the store itself, answers.
+        auto opened = open(store, options_.id);
+        if (!opened) {
+          AE_TRY(following_.failed(opened.error()));
+          continue;
+        }
+        door = *std::move(opened);
+      }
+      following_.pace();
       auto heard = door->is_socket() ? hear(*door) : ask(*door);
-      if (after_ > before) lost = 0;
       if (!heard) {
-        // The owner went: whoever comes next, or the store itself, goes on from here.
-        const Code code = heard.error().code;
-        const bool gone = code == Code::unavailable || code == Code::unknown_outcome;
-        if (!gone || ++lost > 20) return std::unexpected(heard.error());
-        AE_ASSIGN(door, open(store, options_.id));
+        AE_TRY(following_.failed(heard.error()));
+        door.reset();
         continue;
       }
-      lost = 0;
       if (over_ && failed_) say_failure(*door, store);
       if (over_ || !terminal_.flush()) return {};  // or nobody reads any more
       // A process that took the store meanwhile is asked from now on: it tells at once what we would have to look for, and
@@ -583,7 +590,12 @@ class Follow {
       if (*heard) continue;
       // Nothing came: has it ended before, or is what ends it filtered out?
       auto job = get(*door, {"api", "jobs", options_.id}, {});
-      if (!job) continue;
+      if (!job) {
+        AE_TRY(following_.failed(job.error()));
+        door.reset();
+        continue;
+      }
+      following_.answered();
       const std::string_view status = job->text("status");
       if (status == "completed" || status == "failed" || status == "cancelled") return {};
     }
@@ -612,6 +624,7 @@ class Follow {
   Result<bool> ask(app::Door& door) {
     AE_ASSIGN(const Value page, get(door, {"api", "jobs", options_.id, "events"},
                                     events_query(options_, after_, kFollowWait)));
+    following_.answered();
     for (const Value& event : page["events"].items()) show(event);
     return page["events"].size() > 0;
   }
@@ -625,6 +638,7 @@ class Follow {
     }
     AE_ASSIGN(
         const api::ApiResponse end, door.follow(request, [&](const app::Door::LiveEvent& live) {
+          following_.answered();
           auto event = parse_json(live.data, {.bytes_max = live.data.size(), .depth_max = 1000});
           if (event && live.name == "said") {
             say(*event);
@@ -666,6 +680,7 @@ class Follow {
   const Options& options_;
   Terminal& terminal_;
   std::uint64_t after_;
+  Following following_;
   bool over_ = false, failed_ = false;
   std::map<std::string, std::size_t> told_;  // bytes of what was said, by call and try
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/following.h"
 #include "cli/transcript_text.h"
 #include "core/json.h"
 
@@ -14,7 +15,6 @@ namespace {
 
 constexpr std::size_t kTranscriptPage = 10'000;   // entries of one answer
 constexpr std::size_t kTranscriptValueMax = 600;  // columns of a value on a terminal
-constexpr int kTranscriptLost = 20;  // answers in a row that did not come, while it follows
 constexpr std::string_view kTranscriptWait = "10s";
 
 class Transcription {
@@ -57,17 +57,16 @@ class Transcription {
 
   // Until the job ends, or until nothing reads what is printed.
   Status follow() {
-    int lost = 0;
+    Following following(Following::real([this](const std::string& text) { terminal_.warn(text); }));
     while (true) {
+      following.pace();
       auto next = page(true);
       if (!next) {
         // The process that owns the store ended: the next one, or the store itself, answers.
-        const Code code = next.error().code;
-        const bool gone = code == Code::unavailable || code == Code::unknown_outcome;
-        if (!gone || !began_ || ++lost > kTranscriptLost) return std::unexpected(next.error());
+        AE_TRY(following.failed(next.error()));
         continue;
       }
-      lost = 0;
+      following.answered();
       if (!began_ && !terminal_.json()) terminal_.print(text_.head(*next));
       began_ = true;
       print((*next)["entries"]);

@@ -170,11 +170,14 @@ std::vector<Member> model_members(std::string_view blind, const ToolPolicy& tool
                                   const Value& arguments, const Value& result) {
   std::vector<Member> members = members_of(blind, tool.provider, arguments, result);
   const auto usage = std::ranges::find(members, "usage", &Member::first);
-  if (!tool.price || usage == members.end() || !usage->second.is_object()) return members;
-  if (const auto cost = cost_micros(*tool.price, usage->second)) {
-    usage->second = usage->second.with("cost_micros", *cost);
-  }
+  if (usage != members.end()) usage->second = priced(tool, std::move(usage->second));
   return members;
+}
+
+Value priced(const ToolPolicy& tool, Value usage) {
+  if (!tool.price || !usage.is_object()) return usage;
+  const auto cost = cost_micros(*tool.price, usage);
+  return cost ? usage.with("cost_micros", *cost) : usage;
 }
 
 Value model_metadata(std::string_view blind, std::string_view provider, const Value& arguments,

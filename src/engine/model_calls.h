@@ -32,6 +32,9 @@ Result<Value> request_of(const Value& written, Value args);
 std::vector<Member> model_members(std::string_view blind, const ToolPolicy& tool,
                                   const Value& arguments, const Value& result);
 
+// `usage` with what it cost, where the plan knows the price and the usage counts tokens.
+Value priced(const ToolPolicy& tool, Value usage);
+
 // The same as `metadata` of the effect record: {provider, model, temperature?, prompt_hash, usage?}; what it cost is
 // the log's to say.
 Value model_metadata(std::string_view blind, std::string_view provider, const Value& arguments,

@@ -1,4 +1,4 @@
-// One walk over the log: each event adds its entries.
+// Each event is applied to the state, then adds its entries.
 #include "engine/transcript.h"
 
 #include <algorithm>
@@ -9,25 +9,29 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/json.h"
 #include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/loop.h"
+#include "engine/model_calls.h"
 #include "engine/recorded_value.h"
 #include "engine/view.h"
 #include "engine/view_values.h"
 
 namespace ae::engine {
-namespace {
 
 class Transcript {
  public:
-  Transcript(const State& state, const TranscriptPage& page) : s_(state), page_(page) {}
-  Value run(const std::vector<Event>& events);
+  Transcript(const JobId& job, const TranscriptPage& page, PlanSource plans)
+      : page_(page), plans_(std::move(plans)) {
+    s_.job = job;
+  }
+  Status add(const Event& event);
+  Value take();
 
  private:
   using Members = std::vector<Member>;
 
-  void look_ahead(const std::vector<Event>& events);
   void take(const Event& event);
   void add(std::string_view kind, std::string_view step_id, Members members);
   // A value field of the event; null when it was erased, and then the entry names it as `as`.
@@ -50,6 +54,7 @@ class Transcript {
     std::string_view model;
     const Value& answer;
     std::string_view outcome = "success";
+    bool late = false;
   };
   void answered(std::string_view step_id, const Answer& got, Members more = {});
   void chosen(std::string_view step_id, const Value& choice);
@@ -63,26 +68,43 @@ class Transcript {
   void wait_completed();
   void ended(std::string_view status);
 
-  const State& s_;
+  // A call, by its invocation.
+  struct Call {
+    std::string step_id, node_id, tool;
+  };
+  // A success or a resolution whose command_committed has not come yet.
+  struct Uncommitted {
+    std::size_t entry;  // its index on the page, or kNotOnPage
+    Value usage;        // of an answer: as the answer has it
+  };
+  static constexpr std::size_t kNotOnPage = SIZE_MAX;
+  void change(std::size_t entry, Members members);
+  void count(const Value& usage);
+
   const TranscriptPage page_;
-  std::optional<State> then_;     // of a job with several plans: the fold so far
+  const PlanSource plans_;
+  State s_;                       // after the event that is taken
   const Event* event_ = nullptr;  // that is taken
   std::vector<Value> redacted_;   // of the entry that is made
   bool imported_ = false;         // so it is of another job
   std::vector<Value> entries_;
-  std::size_t of_event_ = 0;  // entries of this event that are on the page
+  std::size_t added_ = kNotOnPage;  // the entry that was made last
+  std::size_t bytes_ = 0;           // of the entries
+  std::size_t of_event_ = 0;        // entries of this event that are on the page
   bool full_ = false, more_ = false;
-  std::uint64_t last_ = 0;  // the seq of the newest entry on the page
-  std::unordered_map<std::string, const Event*> commits_;  // command_committed, by step
-  std::unordered_map<std::string, const Value*> started_;  // by invocation: its first try
-  std::unordered_map<std::string, Value> choices_;  // of a turn's step: its payload of tool_choice
-  std::unordered_map<std::string, Value> answers_;  // of a turn's step: its recorded answer
+  std::unordered_map<std::string, Call> calls_;
+  std::unordered_map<std::string, Uncommitted> answered_, resolved_;  // by step
+  std::unordered_map<std::string, Value>
+      answers_;  // of a turn's step: its answer, until the choice
+  std::unordered_map<std::string, std::vector<Value>> call_ids_;  // of a turn's step: its calls
   std::map<std::pair<std::string, std::int64_t>, std::string> turns_;  // node and turn: the step
   std::unordered_map<std::string, std::string>
       errors_;  // codes, by step and by "/node": the newest that an entry has
   std::uint64_t answers_count_ = 0, tool_calls_ = 0, input_ = 0, output_ = 0, total_ = 0;
   std::optional<std::uint64_t> cost_;
 };
+
+namespace {
 
 bool is_model(std::string_view tool) { return tool.starts_with(kModelToolPrefix); }
 std::string_view model_of(std::string_view tool) { return tool.substr(kModelToolPrefix.size()); }
@@ -95,28 +117,26 @@ std::string node_name(const Value& node_id) {
   return node_id.is_string() ? node_id.as_string() : std::string();
 }
 
+}  // namespace
+
 // ---------------------------------------------------------------- entries
 
 const Step* Transcript::step(std::string_view id) const {
-  const StepId wanted{std::string(id)};
-  for (const State* state : {then_ ? &*then_ : &s_, &s_}) {
-    const auto found = state->by_id.find(wanted);
-    if (found != state->by_id.end()) return &state->steps[found->second];
-  }
-  return nullptr;
+  const auto found = s_.by_id.find(StepId{std::string(id)});
+  return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
 }
 
 void Transcript::add(std::string_view kind, std::string_view step_id, Members members) {
   std::vector<Value> redacted = std::exchange(redacted_, {});
+  added_ = kNotOnPage;
   if (event_->seq <= page_.after || more_) return;
   if (full_ && of_event_ == 0) {
     more_ = true;
     return;
   }
   const Step* of = step_id.empty() ? nullptr : step(step_id);
-  const State& state = then_ && then_->by_id.contains(StepId{std::string(step_id)}) ? *then_ : s_;
   Value node_id = event_->payload["node_id"];
-  if (of != nullptr && node_id.is_null()) node_id = state.node_of(*of).id;
+  if (of != nullptr && node_id.is_null()) node_id = s_.node_of(*of).id;
   const auto place = [&](std::uint32_t Step::* member, std::uint32_t none) {
     return of != nullptr && of->*member != none ? number(of->*member) : Value();
   };
@@ -125,17 +145,34 @@ void Transcript::add(std::string_view kind, std::string_view step_id, Members me
   members.emplace_back("item", place(&Step::item, kNoItem));
   members.emplace_back("kind", kind);
   members.emplace_back("node_id", std::move(node_id));
-  members.emplace_back("path", of != nullptr ? Value(state.path_of(*of)) : Value());
+  members.emplace_back("path", of != nullptr ? Value(s_.path_of(*of)) : Value());
   members.emplace_back("redacted", Value::array(std::move(redacted)));
   members.emplace_back("role", of != nullptr ? Value(to_text(of->role)) : Value());
   members.emplace_back("seq", number(event_->seq));
   members.emplace_back("step_id", or_null(step_id));
   members.emplace_back("turn", place(&Step::turn, kNoTurn));
   members.emplace_back("turn_call", place(&Step::nth, kNoTurn));
-  entries_.push_back(Value::object(std::move(members)));
+  Value entry = Value::object(std::move(members));
+  bytes_ += canonical(entry).size();
+  if (bytes_ > page_.bytes_max && entries_.size() > of_event_) {
+    entries_.resize(entries_.size() - of_event_);
+    more_ = true;
+    return;
+  }
+  added_ = entries_.size();
+  entries_.push_back(std::move(entry));
   of_event_++;
-  last_ = event_->seq;
-  full_ = entries_.size() >= page_.limit;
+  full_ = entries_.size() >= page_.limit || bytes_ >= page_.bytes_max;
+}
+
+void Transcript::change(std::size_t entry, Members members) {
+  if (entry >= entries_.size()) return;
+  Value& changed = entries_[entry];
+  for (auto& [name, value] : members) {
+    bytes_ += canonical(value).size();
+    changed = changed.with(name, std::move(value));
+  }
+  full_ = full_ || bytes_ >= page_.bytes_max;
 }
 
 Value Transcript::value(std::string_view field, std::string_view as) {
@@ -162,10 +199,9 @@ void Transcript::planned() {
   for (std::size_t i = 0; graph.is_array() && i < graph.size(); ++i) {
     nodes.push_back(graph.items()[i]["id"]);
   }
-  const std::uint64_t plan = then_ ? then_->plan_number : s_.plan_number;
   add("plan", {},
       {{"nodes", Value::array(std::move(nodes))},
-       {"plan_number", number(plan)},
+       {"plan_number", number(s_.plan_number)},
        {"planned_by", event_->payload["planned_by"]}});
 }
 
@@ -184,6 +220,7 @@ void Transcript::imported() {
     }
   }
   imported_ = false;
+  answers_.clear();
 }
 
 void Transcript::imported_turn(const Value& entry, const Value& results) {
@@ -276,7 +313,8 @@ void Transcript::sent(std::string_view step_id, const Value* arguments, bool fir
 void Transcript::started() {
   const Value& p = event_->payload;
   const std::string_view id = p.text("step_id"), tool = p.text("tool_name");
-  started_.emplace(p.text("invocation_id"), &p);
+  calls_.try_emplace(std::string(p.text("invocation_id")),
+                     Call{std::string(id), node_name(p["node_id"]), std::string(tool)});
   if (!is_model(tool)) {
     tool_calls_++;
     const Value arguments = value("arguments", "arguments");
@@ -299,46 +337,44 @@ void Transcript::started() {
 // The id that the model gave a call of its answer.
 Value Transcript::call_id_of(const Step* of) {
   if (of == nullptr || !of->is_loop_call()) return {};
-  const State& state = then_ && then_->by_id.contains(of->id) ? *then_ : s_;
-  const auto turn = turns_.find({state.node_of(*of).id, of->turn});
-  const auto choice = turn == turns_.end() ? choices_.end() : choices_.find(turn->second);
-  if (choice == choices_.end()) return {};
-  const Value& calls = choice->second["calls"];
-  if (!calls.is_array() || of->nth >= calls.size()) return {};
-  const Value& id = calls.items()[of->nth]["id"];
+  const auto turn = turns_.find({s_.node_of(*of).id, of->turn});
+  const auto choice = turn == turns_.end() ? call_ids_.end() : call_ids_.find(turn->second);
+  if (choice == call_ids_.end() || of->nth >= choice->second.size()) return {};
+  const Value& id = choice->second[of->nth];
   if (id.is_null()) redacted_.emplace_back("call_id");  // of an erased choice
   return id;
 }
 
+void Transcript::count(const Value& usage) {
+  const std::uint64_t in = positive_of(usage["input_tokens"]);
+  const std::uint64_t out = positive_of(usage["output_tokens"]);
+  const std::uint64_t both = positive_of(usage["total_tokens"]);
+  answers_count_++;
+  input_ += in;
+  output_ += out;
+  total_ += both != 0 ? both : in + out;
+  if (usage["cost_micros"].is_integer()) {
+    cost_ = cost_.value_or(0) + positive_of(usage["cost_micros"]);
+  }
+}
+
 void Transcript::answered(std::string_view step_id, const Answer& got, Members more) {
   const Value& answer = got.answer;
-  const auto commit = commits_.find(std::string(step_id));
-  const Value none{};
-  const Value& committed = commit == commits_.end() ? none : commit->second->payload;
   const bool ok = got.outcome == "success";
-  const Value usage = !ok                              ? Value()
-                      : committed["usage"].is_object() ? committed["usage"]
-                                                       : answer["usage"];
-  if (ok && !imported_) {
-    const std::uint64_t in = positive_of(usage["input_tokens"]);
-    const std::uint64_t out = positive_of(usage["output_tokens"]);
-    const std::uint64_t both = positive_of(usage["total_tokens"]);
-    answers_count_++;
-    input_ += in;
-    output_ += out;
-    total_ += both != 0 ? both : in + out;
-    if (usage["cost_micros"].is_integer()) {
-      cost_ = cost_.value_or(0) + positive_of(usage["cost_micros"]);
-    }
+  const Step* const of = step(step_id);
+  Value usage = ok ? answer["usage"] : Value();
+  if (ok && got.late) {  // it is not committed
+    if (of != nullptr) usage = priced(s_.tool_of(*of), std::move(usage));
+    count(usage);
   }
-  if (ok) answers_[std::string(step_id)] = answer;
+  if (ok && !got.late && of != nullptr && of->is_turn()) answers_[std::string(step_id)] = answer;
   if (imported_) {
     for (const char* name : {"definite", "duration_us", "error", "try"}) {
       more.emplace_back(name, Value());
     }
     more.emplace_back("late", false);
   }
-  more.emplace_back("answered_by", ok ? committed["llm_model"] : Value());
+  more.emplace_back("answered_by", ok && got.late ? answer["model"] : Value());
   more.emplace_back("cost_micros", usage["cost_micros"]);
   more.emplace_back("finish_reason", answer["finish_reason"]);
   more.emplace_back("model", is_model(got.model) ? Value(model_of(got.model)) : Value());
@@ -348,24 +384,46 @@ void Transcript::answered(std::string_view step_id, const Answer& got, Members m
   more.emplace_back("tool_calls", answer["tool_calls"]);
   more.emplace_back("usage", usage);
   add("answer", step_id, std::move(more));
+  if (ok && !got.late && !imported_) answered_[std::string(step_id)] = {added_, std::move(usage)};
+}
+
+// An answer's model and usage are here, and the result of a call that a person or a probe resolved.
+void Transcript::committed() {
+  const Value& p = event_->payload;
+  const std::string id(p.text("step_id"));
+  if (auto answer = answered_.extract(id)) {
+    const bool counted = p["usage"].is_object();
+    const Value& usage = counted ? p["usage"] : answer.mapped().usage;
+    count(usage);
+    change(
+        answer.mapped().entry,
+        {{"answered_by", p["llm_model"]}, {"cost_micros", usage["cost_micros"]}, {"usage", usage}});
+  }
+  if (auto resolution = resolved_.extract(id)) {
+    const bool erased = is_erased(*event_, "result");
+    change(
+        resolution.mapped().entry,
+        {{"redacted", Value::array(erased ? std::vector<Value>{"result"} : std::vector<Value>())},
+         {"result", erased ? Value() : p["result"]}});
+  }
 }
 
 void Transcript::finished() {
   const Value& p = event_->payload;
   const std::string_view id = p.text("step_id"), outcome = p.text("outcome");
-  const auto call = started_.find(std::string(p.text("invocation_id")));
-  const Value none{};
-  const Value& began = call == started_.end() ? none : *call->second;
-  const std::string_view tool = began.text("tool_name");
+  const auto known = calls_.find(std::string(p.text("invocation_id")));
+  const Call call = known == calls_.end() ? Call() : known->second;
+  const std::string_view tool = call.tool;
   Members members{{"definite", flag(p, "definite")},
                   {"duration_us", p["duration_us"]},
                   {"late", flag(p, "late")},
                   {"try", p["try"]}};
-  if (!p["error"].is_null()) note_error(id, node_name(began["node_id"]), p["error"].text("code"));
+  if (!p["error"].is_null()) note_error(id, call.node_id, p["error"].text("code"));
   if (is_model(tool)) {
     const Value answer = value("result", "text");
     members.emplace_back("error", error());
-    return answered(id, {.model = tool, .answer = answer, .outcome = outcome}, std::move(members));
+    const Answer got{.model = tool, .answer = answer, .outcome = outcome, .late = flag(p, "late")};
+    return answered(id, got, std::move(members));
   }
   const Value result = value("result", "result");
   members.emplace_back("error", error());
@@ -389,15 +447,20 @@ void Transcript::finished() {
 void Transcript::chosen(std::string_view step_id, const Value& choice) {
   if (!choice.is_object()) return;
   const std::string id(step_id);
-  choices_[id] = choice;
   const Value& calls = choice["calls"];
-  const Value& requested = answers_[id]["tool_calls"];
+  const auto kept = answers_.find(id);
+  const Value answer = kept == answers_.end() ? Value() : kept->second;
+  if (!imported_) answers_.erase(id);
+  const Value& requested = answer["tool_calls"];
+  std::vector<Value>& ids = call_ids_[id];
+  ids.clear();
   for (std::size_t nth = 0; calls.is_array() && nth < calls.size(); ++nth) {
     const Value& call = calls.items()[nth];
+    ids.push_back(call["id"]);
     if (call["refused"].is_null()) continue;
     const bool known = requested.is_array() && nth < requested.size();
     const Value wanted = known ? requested.items()[nth] : Value();
-    if (answers_[id].is_null()) redacted_.emplace_back("arguments");
+    if (answer.is_null()) redacted_.emplace_back("arguments");
     if (call["id"].is_null()) {  // of an erased choice, see left_of
       for (const char* name : {"call_id", "refused.message", "tool"}) redacted_.emplace_back(name);
     }
@@ -425,7 +488,6 @@ void Transcript::recorded(Records records) {
   const auto of = step_of_effect(event_->payload.text("effect_id"), records);
   if (!of) return;
   const Step* made = step(of->text);
-  const State& state = then_ && then_->by_id.contains(*of) ? *then_ : s_;
   const Value given = value("value", "result");
   add("result", of->text,
       {{"definite", Value()},
@@ -434,7 +496,7 @@ void Transcript::recorded(Records records) {
        {"late", false},
        {"outcome", "success"},
        {"result", given},
-       {"tool", made != nullptr ? Value(state.tool_of(*made).name) : Value(to_text(records))},
+       {"tool", made != nullptr ? Value(s_.tool_of(*made).name) : Value(to_text(records))},
        {"try", Value()}});
 }
 
@@ -461,8 +523,8 @@ void Transcript::decided() {
   if (kind == "tool_choice") {  // a decision of the loop, about the answer of a turn
     const bool erased = is_erased(*event_, "payload");
     const Value& choice = erased ? p["payload"]["left"] : p["payload"];
-    const auto call = started_.find(std::string(choice.text("of")));
-    return call == started_.end() ? void() : chosen(call->second->text("step_id"), choice);
+    const auto call = calls_.find(std::string(choice.text("of")));
+    return call == calls_.end() ? void() : chosen(call->second.step_id, choice);
   }
   if (kind == "approval") return approval(p.text("state"));
   if (kind == "budget") {
@@ -472,18 +534,9 @@ void Transcript::decided() {
         {{"by", p["by"]}, {"note", p["reason"]}, {"payload", payload}, {"state", p["state"]}});
   }
   if (kind != "in_doubt") return;
-  const auto commit = commits_.find(std::string(id));
-  Value result;
-  if (p.text("state") == "happened" && commit != commits_.end()) {
-    const bool erased = is_erased(*commit->second, "result");
-    if (erased) redacted_.emplace_back("result");
-    if (!erased) result = commit->second->payload["result"];
-  }
   add("resolution", id,
-      {{"by", p["by"]},
-       {"note", p["reason"]},
-       {"resolution", p["state"]},
-       {"result", std::move(result)}});
+      {{"by", p["by"]}, {"note", p["reason"]}, {"resolution", p["state"]}, {"result", Value()}});
+  if (p.text("state") == "happened") resolved_[std::string(id)] = {added_, {}};
 }
 
 void Transcript::note_error(std::string_view step_id, const std::string& node_id,
@@ -576,6 +629,8 @@ void Transcript::take(const Event& event) {
       return started();
     case EventType::tool_invocation_finished:
       return finished();
+    case EventType::command_committed:
+      return committed();
     case EventType::decision_recorded:
       return decided();
     case EventType::node_finished:
@@ -607,29 +662,23 @@ void Transcript::take(const Event& event) {
   }
 }
 
-// The usage of an answer is in the event that commits it, which follows the event of the answer.
-void Transcript::look_ahead(const std::vector<Event>& events) {
-  for (const Event& event : events) {
-    if (event.type != EventType::command_committed) continue;
-    commits_[std::string(event.payload.text("step_id"))] = &event;
-  }
+Status Transcript::add(const Event& event) {
+  AE_TRY(apply(s_, event, plans_));
+  take(event);
+  return {};
 }
 
-Value Transcript::run(const std::vector<Event>& events) {
-  look_ahead(events);
-  if (s_.plan_number > 0) then_.emplace().job = s_.job;
-  for (const Event& event : events) {
-    if (then_ && !apply(*then_, event, compile_each_time())) then_.reset();
-    take(event);
-  }
+Value Transcript::take() {
+  for (const auto& [step_id, answer] : std::exchange(answered_, {})) count(answer.usage);
   const Value job = job_view(s_);
+  const Value next = more_ ? entries_.back()["seq"] : Value();
   return Value::object({{"agent", s_.agent},
                         {"ended", is_terminal(s_.status)},
                         {"entries", Value::array(std::move(entries_))},
                         {"error", job["error"]},
                         {"forked_from", s_.forked_from},
                         {"id", s_.job.text},
-                        {"next", more_ ? number(last_) : Value()},
+                        {"next", next},
                         {"seq", number(s_.seq)},
                         {"status", to_text(s_.status)},
                         {"totals", Value::object({{"answers", number(answers_count_)},
@@ -640,11 +689,10 @@ Value Transcript::run(const std::vector<Event>& events) {
                                                   {"total_tokens", number(total_)}})}});
 }
 
-}  // namespace
-
-Value transcript_view(const State& state, const std::vector<Event>& events,
-                      const TranscriptPage& page) {
-  return Transcript(state, page).run(events);
-}
+Transcribing::Transcribing(const JobId& job, const TranscriptPage& page, PlanSource plans)
+    : transcript_(std::make_unique<Transcript>(job, page, std::move(plans))) {}
+Transcribing::~Transcribing() = default;
+Status Transcribing::add(const Event& event) { return transcript_->add(event); }
+Value Transcribing::take() && { return transcript_->take(); }
 
 }  // namespace ae::engine

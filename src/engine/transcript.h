@@ -2,7 +2,7 @@
 //
 //   {id, agent, status, seq, ended, error, forked_from, totals, entries: [entry…], next}
 //   totals: {answers, tool_calls, input_tokens, output_tokens, total_tokens, cost_micros}     of the whole job, without what
-//           its origin did; cost_micros is null when no answer has a price
+//           its origin did, with answers that came late; cost_micros is null when no answer has a price
 //   next:   the seq after which the next page begins, or null
 //
 //   entry: {seq, at, kind, node_id, step_id, path, item, turn, turn_call, role, imported, redacted, …}, in order of the log.
@@ -31,14 +31,16 @@
 //     end        {status, result, error, by, reason}                  of the job
 //   outcome: success failure timeout unknown input_required. Only with `definite` nothing happened for sure.
 //
-// Threads: pure functions. See docs/api.md.
+// Threads: a value. See docs/api.md.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
+#include "core/error.h"
 #include "core/event.h"
+#include "core/ids.h"
 #include "core/value.h"
 #include "engine/state.h"
 
@@ -46,12 +48,28 @@ namespace ae::engine {
 
 struct TranscriptPage {
   std::uint64_t after = 0;  // only entries of events after this seq
-  std::size_t limit =
-      1000;  // entries; those of one event stay together, so a page may have a few more
+  // Entries, and their bytes as canonical JSON. The page ends before the event that would exceed one of them. The entries of
+  // one event stay together, so those of the first event are on the page in any case.
+  std::size_t limit = 1000;
+  std::size_t bytes_max = 8u << 20;
 };
 
-// REQUIRES: `state` is the fold of `events`, which begin at seq 1.
-Value transcript_view(const State& state, const std::vector<Event>& events,
-                      const TranscriptPage& page);
+class Transcript;
+
+// Makes a page from the events of a log, one at a time. It holds the state, the entries of the page and what later entries
+// refer to; it does not hold the events.
+class Transcribing {
+ public:
+  Transcribing(const JobId& job, const TranscriptPage& page, PlanSource plans);
+  ~Transcribing();
+
+  // REQUIRES: the event after the previous one, from seq 1; no call failed before. Fails as `apply` does.
+  Status add(const Event& event);
+  // The page, with the totals of the events so far. REQUIRES: at least one event.
+  Value take() &&;
+
+ private:
+  std::unique_ptr<Transcript> transcript_;
+};
 
 }  // namespace ae::engine

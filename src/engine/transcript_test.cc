@@ -8,8 +8,16 @@
 namespace ae::engine::testing {
 namespace {
 
+Value shown(const JobId& job, const std::vector<Event>& log, const TranscriptPage& page = {}) {
+  Transcribing transcribing(job, page, compile_each_time());
+  for (const Event& event : log) {
+    const Status added = transcribing.add(event);
+    EXPECT_TRUE(added) << added.error().message;
+  }
+  return std::move(transcribing).take();
+}
 Value shown(const GivenJob& job, const TranscriptPage& page = {}) {
-  return transcript_view(job.state, job.log, page);
+  return shown(job.state.job, job.log, page);
 }
 
 // "kind@node" of each entry, and what matters most of it.
@@ -225,9 +233,7 @@ AE_TEST("transcript/a fork whose imported values were erased has the same entrie
     return event.type == EventType::fork_imported && field == "results";
   });
   const auto log = stored.opened(job.state.job).events;
-  auto state = fold(job.state.job, log, compile_each_time());
-  ASSERT_TRUE(state) << state.error().message;
-  const Value all = transcript_view(*state, log, {});
+  const Value all = shown(job.state.job, log);
   EXPECT_EQ(canonical(all).find("secret"), std::string::npos);
   EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "user")", R"(answer)",
                                R"(tool_call "put")", R"(result "success")", R"(model_call "main")",
@@ -252,9 +258,7 @@ AE_TEST(
            (field == "result" && event.type == EventType::tool_invocation_finished);
   });
   const auto log = stored.opened(job.state.job).events;
-  auto state = fold(job.state.job, log, compile_each_time());
-  ASSERT_TRUE(state) << state.error().message;
-  const Value all = transcript_view(*state, log, {});
+  const Value all = shown(job.state.job, log);
   EXPECT_EQ(canonical(all).find("secret"), std::string::npos);
   EXPECT_EQ(entry(all, "input")["input"], Value());
   EXPECT_EQ(entry(all, "input")["redacted"], json("['input']"));
@@ -269,6 +273,139 @@ AE_TEST(
   EXPECT_EQ(call["redacted"], json("['arguments', 'call_id']"));
   EXPECT_EQ(entry(all, "result")["redacted"], json("[]"));
   EXPECT_TRUE(entry(all, "result")["result"].is_object());
+}
+
+// Two tries of the first turn: the first one times out and answers late, the second one answers in time.
+GivenJob answered_late() {
+  std::string tools(kTools);
+  const std::string_view provider = "'provider': 'openai',";
+  tools.insert(tools.find(provider) + provider.size(),
+               " 'price': {'input': 1000000, 'output': 2000000},");
+  GivenJob job = talk("", {.more = tools});
+  job.claim();
+  const Sent first = sent_of(job.state, job.step("chat/0"));
+  job.times_out("chat/0").after(20s).ok("chat/0", wants({{"a", "look"}, {"b", "nope"}}));
+  const Outcome late{.kind = OutcomeKind::success,
+                     .result = json("{'model': 'small-2', 'text': 'Late', 'usage':"
+                                    " {'input_tokens': 300, 'output_tokens': 20}}")};
+  job.kept(first, late).kept(first, late);
+  job.ok("chat/0/0", "1").ok("chat/1", says("Done"));
+  return job;
+}
+
+AE_TEST("transcript/totals count a late answer of a model once, with its own tokens and cost") {
+  const GivenJob job = answered_late();
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  const Value all = shown(job);
+  const Value late = entry(all, "answer", 2);
+  EXPECT_EQ(late["late"], Value(true)) << canonical(all);
+  EXPECT_EQ(late["text"], Value("Late"));
+  EXPECT_EQ(late["answered_by"], Value("small-2"));
+  EXPECT_EQ(late["usage"]["input_tokens"], Value(300));
+  EXPECT_EQ(late["cost_micros"], Value(340));
+  EXPECT_EQ(entry(all, "answer", 1)["usage"], Value()) << "the other try's";
+  EXPECT_EQ(all["totals"], json("{'answers':3, 'cost_micros':349, 'input_tokens':305,"
+                                " 'output_tokens':22, 'tool_calls':1, 'total_tokens':327}"));
+}
+
+AE_TEST("transcript/the result of a resolved call is in its resolution") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
+  job.claim().unknown("a").resolve("a", "happened", "{'paid': true}");
+  EXPECT_EQ(entry(shown(job), "resolution")["result"], json("{'paid':true}"));
+}
+
+// A page of one event, and then the next: each is made from all events, and holds the entries of its event only.
+Value event_by_event(const GivenJob& job) {
+  Value all = shown(job);
+  std::vector<Value> joined;
+  std::uint64_t after = 0;
+  for (Value next(0); !next.is_null();) {
+    const Value page = shown(job, {.after = after, .bytes_max = 1});
+    EXPECT_EQ(page["totals"], all["totals"]);
+    for (const Value& one : page["entries"].items()) joined.push_back(one);
+    next = page["next"];
+    if (!next.is_null()) after = static_cast<std::uint64_t>(next.as_int());
+  }
+  return all.with("entries", Value::array(std::move(joined)));
+}
+
+GivenJob forked() {
+  GivenJob origin = talk();
+  origin.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}}));
+  origin.ok("chat/0/0", "'one'").fails("chat/1", "connect");
+  GivenJob job(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
+  job.claim().ok("chat/1", wants({{"c", "look", "{'q': 1}"}})).ok("chat/1/0", "2");
+  job.ok("chat/2", says("Done"));
+  return job;
+}
+
+GivenJob mapped() {
+  GivenJob job(
+      "[{'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2, 'do':"
+      " {'tool':'model:main', 'args': {'model':'small', 'messages':"
+      " [{'role':'user', 'content':'Say ${ .item }'}]}}}]",
+      {.more = kTools, .input = "{'list':[1,2,3]}"});
+  job.claim().ok("m/1", says("two")).ok("m/0", says("one")).ok("m/2", says("three"));
+  return job;
+}
+
+GivenJob planned() {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'go'}},"
+      " {'id':'c', 'kind':'tool', 'tool':'once', 'needs':['w']}]");
+  job.claim().unknown("a").resolve("a", "happened", "7").signal("go", "'yes'");
+  job.fails("c", "http_400");
+  return job;
+}
+
+AE_TEST("transcript/entries of one event a page are those of the whole, whatever the job is") {
+  for (const GivenJob& job : {planned(), mapped(), answered_late(), forked()}) {
+    ASSERT_TRUE(is_terminal(job.state.status)) << job.story();
+    const Value all = shown(job);
+    EXPECT_GT(all["entries"].size(), 6u);
+    EXPECT_EQ(event_by_event(job), all);
+    // It is the log so far, after each event.
+    for (std::size_t n = 1; n <= job.log.size(); ++n) {
+      const std::vector<Event> part(job.log.begin(),
+                                    job.log.begin() + static_cast<std::ptrdiff_t>(n));
+      EXPECT_EQ(shown(job.state.job, part)["seq"], Value(n));
+    }
+  }
+}
+
+AE_TEST("transcript/a page ends before its bytes exceed the limit, and one large event is a page") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'look', 'args':{'q':1}},"
+      " {'id':'b', 'kind':'tool', 'tool':'look', 'needs':['a'], 'args':{'q':2}}]");
+  const std::string large = "'" + std::string(5000, 'x') + "'";
+  job.claim().ok("a", large).ok("b", "2");
+  const Value all = shown(job);
+  std::vector<Value> joined;
+  std::vector<std::size_t> sizes;
+  std::uint64_t after = 0;
+  for (int pages = 0; pages < 100; ++pages) {
+    const Value page = shown(job, {.after = after, .bytes_max = 2000});
+    sizes.push_back(canonical(page["entries"]).size());
+    if (sizes.back() > 2000) {
+      EXPECT_EQ(page["entries"].size(), 1u);
+    }
+    for (const Value& one : page["entries"].items()) joined.push_back(one);
+    if (page["next"].is_null()) break;
+    after = static_cast<std::uint64_t>(page["next"].as_int());
+  }
+  EXPECT_EQ(Value::array(joined), all["entries"]);
+  EXPECT_EQ(sizes.size(), 3u);
+  EXPECT_EQ(std::ranges::count_if(sizes, [](std::size_t n) { return n > 2000; }), 1);
+}
+
+AE_TEST("transcript/an event that cannot follow is an error") {
+  const GivenJob job = mapped();
+  Transcribing transcribing(job.state.job, {}, compile_each_time());
+  ASSERT_TRUE(transcribing.add(job.log[0]));
+  const Status added = transcribing.add(job.log.back());
+  ASSERT_FALSE(added);
+  EXPECT_EQ(added.error().code, Code::log_corrupt);
 }
 
 AE_TEST("transcript/pages join to the whole, and the entries of one event stay together") {

@@ -37,15 +37,22 @@ Status LogOpening::open_commit(const std::string& bytes) {
   return {};
 }
 
-Result<std::vector<Event>> LogOpening::take() {
-  AE_TRY(status_);
+std::vector<Event> LogOpening::take_opened() { return std::exchange(events_, {}); }
+
+Status LogOpening::complete() const {
+  if (!status_) return status_;
   if (seq_ == 0) return fail(Code::log_corrupt, "the job has no events");
   if (seq_ != loaded_.row.last_seq || head_ != loaded_.row.head) {
     return fail(Code::log_corrupt, "the log ends at event " + std::to_string(seq_) +
                                        ", the job's row has " +
                                        std::to_string(loaded_.row.last_seq));
   }
-  return std::move(events_);
+  return {};
+}
+
+Result<std::vector<Event>> LogOpening::take() {
+  AE_TRY(complete());
+  return take_opened();
 }
 
 namespace {

@@ -27,7 +27,11 @@ class LogOpening {
   LogOpening& operator=(const LogOpening&) = delete;
 
   bool next();  // false: no commit is left, or one could not be opened
+  // The events opened since the last call.
+  std::vector<Event> take_opened();
   // Fails with log_corrupt, needs_version. REQUIRES: `next` returned false.
+  Status complete() const;
+  // All events, when none was taken before. Fails as `complete`.
   Result<std::vector<Event>> take();
 
  private:
