@@ -1050,7 +1050,6 @@ def watch_reloads_a_file_that_is_sound_and_keeps_the_last_one_while_it_is_broken
         # Missing for a moment, and back as it was: no change.
         before = len([line for line in seen.lines if "reload" in line])
         (h.path / "a.yaml").rename(h.path / "away")
-        time.sleep(0.8)
         (h.path / "away").rename(h.path / "a.yaml")
         # A new agent.
         (h.path / "b.yaml").write_text(watched("two", "new", "").replace(
@@ -1061,7 +1060,6 @@ def watch_reloads_a_file_that_is_sound_and_keeps_the_last_one_while_it_is_broken
         (h.path / "a.yaml").rename(h.path / "away")
         (h.path / "b.yaml").write_text(watched("two", "newest"))
         until(lambda: seen.has("cannot read a.yaml"))
-        time.sleep(6)
         (h.path / "away").rename(h.path / "a.yaml")
         until(lambda: seen.has("reloaded b.yaml: agent three version 1 → 2, agent two version 2 → 3"))
         assert len([line for line in seen.lines if line.startswith("cannot read a.yaml")]) == 1, seen.lines
@@ -1189,6 +1187,51 @@ def is_alive(pid):
         return False
 
 
+# An MCP server that notes its SIGTERM.
+STOPPED = """
+import os, pathlib, runpy, signal, sys
+def stop(*_):
+    with open(pathlib.Path(sys.argv[2]).parent / "stopped", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+sys.path.insert(0, os.path.dirname("PROGRAM"))
+sys.argv[0] = "PROGRAM"
+runpy.run_path("PROGRAM", run_name="__main__")
+"""
+
+
+@test
+def watch_leaves_one_server_of_a_tool_after_many_edits_and_kills_one_that_does_not_stop():
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shared", "mcp_server.py")
+    with home() as h:
+        (h.path / "deaf.py").write_text(STOPPED.replace("PROGRAM", program).replace("    os._exit(0)\n", ""))
+
+        def file(number):
+            command = [sys.executable, "-B", str(h.path / "deaf.py"), "--journal", str(h.path / "journal")]
+            agents = {"says": {"plan": [{"id": "c", "tool": "s.echo", "args": {"text": "now"}}]}}
+            server = {"command": command, "env": {"NUMBER": str(number)}}
+            return json.dumps({"aetheris": 1, "tools": {"s": {"mcp": server}}, "agents": agents})
+
+        def servers():
+            return {json.loads(line)["pid"] for line in (h.path / "journal").read_text().splitlines()}
+
+        (h.path / "a.yaml").write_text(file(0))
+        expect(h.run("check", "a.yaml"), 0)
+        s = Server(h, "--watch", "a.yaml")
+        seen = Lines(s.process)
+        for number in range(1, 11):
+            assert s.post("/api/jobs?wait=30s", {"agent": "says"})[1]["status"] == "completed"
+            (h.path / "a.yaml").write_text(file(number))
+            until(lambda: len([line for line in seen.lines if line.startswith("reloaded a.yaml")]) == number)
+        assert s.post("/api/jobs?wait=30s", {"agent": "says"})[1]["status"] == "completed"
+        assert len(servers()) == 11
+        until(lambda: sum(map(is_alive, servers())) == 1)
+        stopped = {int(pid) for pid in (h.path / "stopped").read_text().split()}
+        assert len(stopped) == 10 and stopped < servers(), "each was asked to stop, and did not"
+        expect(s.stop(), 0)
+
+
 @test
 def watch_starts_a_changed_mcp_server_again_for_new_calls_only():
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shared", "mcp_server.py")
@@ -1196,15 +1239,20 @@ def watch_starts_a_changed_mcp_server_again_for_new_calls_only():
         def file(era):
             command = [sys.executable, "-B", program, "--journal", str(h.path / "journal"), "--era", era]
             go = {"id": "w", "wait": {"type": "signal", "key": "go"}}
+            # Of another server, whose calls are short.
+            other = [sys.executable, "-B", str(h.path / "other.py"), "--journal", str(h.path / "other"), "--era", era]
             agents = {"hangs": {"plan": [{"id": "c", "tool": "s.hang", "args": {}}]},
+                      "short": {"plan": [{"id": "c", "tool": "o.echo", "args": {"text": "short"}}]},
                       "says": {"plan": [{"id": "c", "tool": "s.echo", "args": {"text": "now"}}]},
                       "later": {"plan": [go, {"id": "c", "tool": "s.echo", "args": {"text": "later"}, "needs": ["w"]}]}}
-            return json.dumps({"aetheris": 1, "tools": {"s": {"mcp": {"command": command}}}, "agents": agents})
+            return json.dumps({"aetheris": 1, "tools": {"s": {"mcp": {"command": command}}, "o": {"mcp": {"command": other}}},
+                               "agents": agents})
 
-        def calls(text):
-            lines = (h.path / "journal").read_text().splitlines() if (h.path / "journal").exists() else []
+        def calls(text, journal="journal"):
+            lines = (h.path / journal).read_text().splitlines() if (h.path / journal).exists() else []
             return [one for one in map(json.loads, lines) if one["tool"] == text or one["args"].get("text") == text]
 
+        (h.path / "other.py").write_text(STOPPED.replace("PROGRAM", program))
         (h.path / "a.yaml").write_text(file("legacy"))
         expect(h.run("check", "a.yaml"), 0)
         s = Server(h, "--watch", "a.yaml")
@@ -1213,13 +1261,16 @@ def watch_starts_a_changed_mcp_server_again_for_new_calls_only():
         s.post("/api/jobs", {"agent": "hangs", "id": "open"})
         until(lambda: len(calls("hang")) == 1 and s.status("waits") == "waiting")
         old = calls("hang")[0]["pid"]
+        s.post("/api/jobs?wait=30s", {"agent": "short", "id": "short"})
+        idle = calls("short", "other")[0]["pid"]
         (h.path / "a.yaml").write_text(file("modern"))
         until(lambda: seen.has("reloaded a.yaml"))
         s.post("/api/jobs", {"agent": "says", "id": "new"})
         until(lambda: s.status("new") == "completed")
         new = calls("now")[0]["pid"]
         assert new != old
-        time.sleep(3)
+        until(lambda: not is_alive(idle))
+        assert (h.path / "stopped").read_text() == f"{idle}\n", "it was asked to stop"
         assert is_alive(old) and s.status("open") == "running", "its call is open"
         (h.path / "go").touch()
         until(lambda: s.status("open") == "completed")

@@ -20,6 +20,22 @@ constexpr std::size_t kAgentsMax = 1'000;
 constexpr std::size_t kVersionsMax = 1'000;  // of one agent: each is folded at every start
 constexpr std::string_view kServe = "serve";
 
+// May a version of this agent be added to a store with so many agents? Fails with input_invalid.
+Status check_room(const store::Registry& registry, std::size_t agents, std::string_view name) {
+  const auto of = registry.agents().find(name);
+  if (of == registry.agents().end() && agents >= kAgentsMax) {
+    return fail(Code::input_invalid, "a store can have at most " + std::to_string(kAgentsMax) +
+                                         " agents: use a registered name for agent " +
+                                         std::string(name.substr(0, 64)));
+  }
+  if (of != registry.agents().end() && of->second.size() >= kVersionsMax) {
+    return fail(Code::input_invalid, "agent " + std::string(name.substr(0, 64)) + " has " +
+                                         std::to_string(kVersionsMax) +
+                                         " versions, the maximum: use another name for it");
+  }
+  return {};
+}
+
 std::string first_of(const std::vector<agents::Fault>& faults) {
   const agents::Fault& first = faults.front();
   return (first.path.empty() ? "" : first.path + ": ") + first.message +
@@ -208,6 +224,13 @@ void Api::reload(Edited edited, async::Done<Result<std::vector<AgentChange>>> do
     auto fresh =
         unregistered(source, [&](const std::string& name) { return changed.contains(name); });
     if (!fresh) return done(std::unexpected(std::move(fresh).error()));
+    std::size_t agents = registry_.registry().agents().size();
+    for (const store::AgentVersion& one : *fresh) {
+      if (auto room = check_room(registry_.registry(), agents, one.name); !room) {
+        return done(std::unexpected(std::move(room).error()));
+      }
+      if (registry_.registry().newest(one.name) == nullptr) ++agents;
+    }
     // Until all are registered, jobs are made of the versions that were offered before.
     for (const store::AgentVersion& one : *fresh) {
       const store::AgentVersion* const newest = registry_.registry().newest(one.name);
@@ -310,11 +333,9 @@ void Api::put_agent(Ask ask) {
       if (renewing_.erase(ask->id) > 0) note_agents();
       return answer(200);
     }
-    const auto& agents = registry_.registry().agents();
-    const auto of = agents.find(ask->id);
-    if (of == agents.end() ? agents.size() >= kAgentsMax : of->second.size() >= kVersionsMax) {
-      return ask->refuse(
-          {Code::input_invalid, "a store can have at most 1000 agents with 1000 versions each"});
+    const std::size_t agents = registry_.registry().agents().size();
+    if (auto room = check_room(registry_.registry(), agents, ask->id); !room) {
+      return ask->refuse(room.error());
     }
     store_.record(store::agent_registered(version),
                   [this, alive, ask, answer](Result<void> written) {

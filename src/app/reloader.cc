@@ -64,8 +64,8 @@ Reloader::~Reloader() {
   if (timer_) site_.loop().forget(*timer_);
 }
 
-void Reloader::look_later(Duration delay) {
-  timer_ = site_.loop().after(delay, [this] {
+void Reloader::look_later() {
+  timer_ = site_.loop().after(watched_.look_every, [this] {
     timer_.reset();
     look();
   });
@@ -79,7 +79,7 @@ void Reloader::look() {
     rests = rests && stamp == file.stamp;
     file.stamp = std::move(stamp);
   }
-  if (!rests) return look_later(kLookEvery);
+  if (!rests) return look_later();
   std::vector<std::string> edited;
   for (auto& [path, file] : files_) {
     if (file.stamp.empty() || file.stamp == file.handled) continue;
@@ -90,17 +90,25 @@ void Reloader::look() {
     file.content = *content;
     edited.push_back(path);
   }
-  if (edited.empty()) return look_later(kLookEvery);
+  if (edited.empty()) return look_later();
   reload(std::move(edited));
 }
 
-// Is what was loaded what was compared? Else a file was edited in between.
-bool Reloader::is_as_compared(const std::map<std::string, Hash>& read) const {
+// Is what was loaded what was compared? Else a file was edited in between. A lock file that was missing counts as edited
+// when it is back: what was loaded did not have it.
+bool Reloader::is_as_compared(const std::map<std::string, Hash>& read) {
   return std::ranges::all_of(read, [this](const auto& one) {
-    const auto file = files_.find(one.first);
-    const bool missing = one.second == Hash();
-    return missing || (file != files_.end() && file->second.content == one.second);
+    const auto found = files_.find(one.first);
+    if (found == files_.end()) return false;
+    File& file = found->second;
+    if (one.second == Hash() && file.stamp.empty()) file = {};
+    return file.content == one.second;
   });
+}
+
+bool Reloader::is_edited_since_look() const {
+  return std::ranges::any_of(
+      files_, [](const auto& one) { return stamp_of(one.first) != one.second.stamp; });
 }
 
 // These files count as edited until they are loaded.
@@ -109,7 +117,7 @@ void Reloader::look_again(const std::vector<std::string>& edited) {
     files_[path].content = Hash();
     files_[path].handled.clear();
   }
-  look_later(kLookEvery);
+  look_later();
 }
 
 // Faults of the policies file are those of every file.
@@ -127,16 +135,19 @@ void Reloader::reload(std::vector<std::string> edited) {
   Report report;
   report.files = std::move(edited);
   std::vector<std::pair<std::string, LoadedAgents>> files;
+  for (const auto& [path, file] : files_) {
+    if (content_of(path) || stamp_of(path).empty()) continue;
+    report.error = Error{Code::usage, "cannot read " + path + ": it must be a readable file"};
+    return finish(std::move(report), Then::retry);
+  }
   for (const std::string& path : watched_.files) {
-    if (!content_of(path)) {
-      report.error =
-          Error{Code::usage, "cannot read " + path + " again: it must be a regular file"};
-      return finish(std::move(report), Then::retry);
-    }
     auto one = load_agents(path, {.servers = AskServers::never, .policies = watched_.policies});
     if (!one) {
+      // A file with an invalid content is loaded again once it is edited.
+      const bool invalid = one.error().code == Code::plan_invalid;
+      if (invalid && is_edited_since_look()) return look_again(report.files);
       report.error = std::move(one).error();
-      return finish(std::move(report), Then::retry);
+      return finish(std::move(report), invalid ? Then::look : Then::retry);
     }
     if (!is_as_compared(one->read)) return look_again(report.files);
     add(report.faults, std::move(one->faults));
@@ -169,8 +180,8 @@ void Reloader::finish(Report report, Then then) {
   const std::string error = report.error ? report.error->message : "";
   if (error.empty() || error != failed_) report_(report);
   failed_ = then == Then::retry ? error : "";
-  if (then == Then::look) return look_later(kLookEvery);
-  timer_ = site_.loop().after(kRetryAfter, [this, files = std::move(report.files)] {
+  if (then == Then::look) return look_later();
+  timer_ = site_.loop().after(watched_.retry_after, [this, files = std::move(report.files)] {
     timer_.reset();
     reload(files);
   });

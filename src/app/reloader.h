@@ -34,6 +34,7 @@ class Reloader {
   struct Watched {
     std::vector<std::string> files;
     std::string policies = {};  // "" = none
+    Duration look_every = kLookEvery, retry_after = kRetryAfter;
   };
   // Borrows the site, which outlives this. `loaded`: the files as the site has them.
   Reloader(Site& site, Watched watched, const LoadedAgents& loaded,
@@ -42,7 +43,7 @@ class Reloader {
   Reloader(const Reloader&) = delete;
   Reloader& operator=(const Reloader&) = delete;
 
-  void begin() { look_later(kLookEvery); }
+  void begin() { look_later(); }
 
  private:
   struct File {
@@ -50,11 +51,12 @@ class Reloader {
     std::string handled;  // the stamp of the content that was compared last
     Hash content;         // that is in use, or was reported
   };
-  void look_later(Duration delay);
+  void look_later();
   void look();
   void reload(std::vector<std::string> edited);
   enum class Then { look, retry };
-  bool is_as_compared(const std::map<std::string, Hash>& read) const;
+  bool is_as_compared(const std::map<std::string, Hash>& read);
+  bool is_edited_since_look() const;
   void look_again(const std::vector<std::string>& edited);
   void finish(Report report, Then then);
   static void add(std::vector<agents::Fault>& all, std::vector<agents::Fault> more);

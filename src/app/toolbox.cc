@@ -51,8 +51,6 @@ class Drivers final : public Toolbox {
     return {};
   }
 
-  ~Drivers() override { loop_.forget(rest_timer_); }
-
   Result<async::Task> renew(const agents::AgentsFile& file, const ToolFolders& folders) override {
     std::vector<Fresh> fresh;
     std::set<std::string> used;  // servers
@@ -63,9 +61,9 @@ class Drivers final : public Toolbox {
         if (tool.kind == "mcp") used.insert(server_key(tool.definition, folder));
         if (is_known(tool, folder)) continue;
         if (performers_.all(name).size() >= kVersionsMax) {
-          return fail(Code::unsupported, "tool " + name + " was changed " +
-                                             std::to_string(kVersionsMax) +
-                                             " times; restart the server to change it again");
+          return fail(Code::input_invalid,
+                      "tool " + name + " has " + std::to_string(kVersionsMax) +
+                          " versions since the start, the maximum: restart the server");
         }
         auto entry = entry_of(tool, folder);
         if (!entry) return std::unexpected(std::move(entry).error().in("tool " + name));
@@ -74,8 +72,11 @@ class Drivers final : public Toolbox {
     }
     return [this, fresh = std::move(fresh), used = std::move(used)]() mutable {
       for (Fresh& one : fresh) keep(one.tool, one.folder, std::move(one.entry), true);
-      used_servers_ = std::move(used);
-      rest_later();
+      std::erase_if(servers_, [](const auto& entry) { return entry.second.expired(); });
+      for (const auto& [key, weak] : servers_) {
+        const bool old = !used.contains(key);
+        weak.lock()->set_idle_timeout(old ? std::optional(kOldServerIdle) : std::nullopt);
+      }
     };
   }
   runtime::Performers& performers() override { return performers_; }
@@ -91,7 +92,8 @@ class Drivers final : public Toolbox {
   }
 
  private:
-  static constexpr Duration kRestEvery = std::chrono::seconds(2);
+  // A server that only older versions of tools use: after so long without a call it is stopped, and started again for one.
+  static constexpr Duration kOldServerIdle = std::chrono::seconds(2);
 
   struct Known {
     agents::ToolDefinition tool;
@@ -105,21 +107,6 @@ class Drivers final : public Toolbox {
 
   static std::string server_key(const Value& definition, const std::string& folder) {
     return canonical(Value::array({Value(folder), definition["server"], definition["connection"]}));
-  }
-
-  // Servers that only older versions of tools use are reached for a call, and left when none is open.
-  void rest_later() {
-    if (std::exchange(rests_, true)) return;
-    rest_timer_ = loop_.after(kRestEvery, [this] {
-      rests_ = false;
-      bool old = false;
-      for (const auto& [key, server] : servers_) {
-        if (used_servers_.contains(key)) continue;
-        old = true;
-        server->rest();
-      }
-      if (old) rest_later();
-    });
   }
 
   bool is_known(const agents::ToolDefinition& tool, const std::string& folder) const {
@@ -197,15 +184,16 @@ class Drivers final : public Toolbox {
   Result<std::unique_ptr<tools::Tool>> make_of_server(const Value& definition,
                                                       const std::string& folder) {
     const Value& connection = definition["connection"];
-    std::shared_ptr<tools::mcp::Server>& server = servers_[server_key(definition, folder)];
+    std::weak_ptr<tools::mcp::Server>& known = servers_[server_key(definition, folder)];
+    std::shared_ptr<tools::mcp::Server> server = known.lock();
     if (!server) {
-      server = tools::mcp::Server::make(connection, folder,
-                                        {.loop = loop_,
-                                         .companions = companions_,
-                                         .client = client_,
-                                         .secrets = secrets_,
-                                         .version = std::string(kVersion),
-                                         .warn = warn_});
+      known = server = tools::mcp::Server::make(connection, folder,
+                                                {.loop = loop_,
+                                                 .companions = companions_,
+                                                 .client = client_,
+                                                 .secrets = secrets_,
+                                                 .version = std::string(kVersion),
+                                                 .warn = warn_});
     }
     return tools::mcp::McpTool::make(definition, server);
   }
@@ -229,11 +217,8 @@ class Drivers final : public Toolbox {
   tools::SlowReader reader_;
   tools::NativePool functions_;
   std::set<std::string> secret_names_;
-  std::map<std::string, Known, std::less<>> known_;  // as they were read last
-  std::map<std::string, std::shared_ptr<tools::mcp::Server>> servers_;
-  std::set<std::string> used_servers_;  // by the newest tools, once there was a reload
-  async::TimerId rest_timer_ = 0;
-  bool rests_ = false;              // the timer runs
+  std::map<std::string, Known, std::less<>> known_;                   // as they were read last
+  std::map<std::string, std::weak_ptr<tools::mcp::Server>> servers_;  // their tools own them
   runtime::Performers performers_;  // last: tools go before what they borrow
 };
 

@@ -45,7 +45,7 @@ class Toolbox {
   virtual ~Toolbox() = default;
   virtual runtime::Performers& performers() = 0;
   // Makes the tools of this file that differ from ours; the task adds them, and jobs that run keep theirs. All
-  // or none. Fails as `make` does, and with unsupported: too many versions of a tool.
+  // or none. Fails as `make` does, and with input_invalid: too many versions of a tool.
   static constexpr std::size_t kVersionsMax = 1'000;  // of one tool, in a life of the process
   virtual Result<async::Task> renew(const agents::AgentsFile& file, const ToolFolders& folders) = 0;
   // Names of secrets that tools use and that are too short to be taken out of what tools answer.

@@ -26,6 +26,14 @@ bool stderr_takes_a_line() {
   return ::poll(&at, 1, 0) != 0;
 }
 
+// Lines that differ in their job only are of one kind. "" = this is no fault.
+std::string kind_of(const Journal::Line& line) {
+  if (line.level < Journal::Level::warn && line.event != "job_failed") return "";
+  const std::string kind(line.event);
+  if (!line.code.empty()) return kind + " (" + line.code + ")";
+  return line.message.empty() ? kind : kind + ": " + cut(line.message, kMessageMax);
+}
+
 // "a\nb" → "a; b": a log has a line for each event.
 std::string one_line(std::string_view words) {
   std::string line;
@@ -57,13 +65,40 @@ bool LineLimit::takes(std::chrono::nanoseconds since_start) {
   return true;
 }
 
+bool RepeatLimit::takes(const std::string& kind, std::chrono::nanoseconds since_start) {
+  if (lines_.empty()) began_ = since_start;
+  if (lines_.size() >= kKindsMax && !lines_.contains(kind)) return true;
+  return ++lines_[kind] <= kEach;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> RepeatLimit::take_left_out(
+    std::chrono::nanoseconds since_start) {
+  std::vector<std::pair<std::string, std::uint64_t>> left_out;
+  if (lines_.empty() || since_start - began_ < kWindow) return left_out;
+  for (const auto& [kind, lines] : std::exchange(lines_, {})) {
+    if (lines > kEach) left_out.emplace_back(kind, lines - kEach);
+  }
+  return left_out;
+}
+
 Journal::Format journal_format(std::string_view word) {
   return word == "json"   ? Journal::Format::json
          : word == "text" ? Journal::Format::text
                           : Journal::Format::plain;
 }
 
+void Journal::summarize(std::chrono::nanoseconds since_start) {
+  for (const auto& [kind, count] : repeats_.take_left_out(since_start)) {
+    write({.level = Level::warn,
+           .event = "log_lines_left_out",
+           .message = std::to_string(count) + " more lines of one kind were dropped: " + safe(kind),
+           .more = {{"count", count}, {"kind", kind}}});
+  }
+}
+
 void Journal::say(const Line& line) {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  summarize(now);
   const bool of_job = !line.job.empty();
   Level least = options_.quiet ? Level::warn : options_.verbose ? Level::debug : Level::info;
   if (options_.format == Format::plain && !options_.quiet) {
@@ -71,7 +106,8 @@ void Journal::say(const Line& line) {
     least = shown || options_.verbose ? Level::info : Level::warn;
   }
   if (line.level < least) return;
-  if (!limit_.takes(std::chrono::steady_clock::now().time_since_epoch())) return;
+  if (const std::string kind = kind_of(line); !kind.empty() && !repeats_.takes(kind, now)) return;
+  if (!limit_.takes(now)) return;
   if (line.level < Level::warn && !stderr_takes_a_line()) return limit_.left_out();
   if (const std::uint64_t left_out = limit_.take_left_out(); left_out > 0) {
     write({.level = Level::warn,

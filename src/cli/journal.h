@@ -3,12 +3,14 @@
 // One line for each event of note. As JSON: {"ts", "level", "event", "worker", "job"?, "code"?, "message"?, …}; as text the
 // same in words. Never an argument, a result or an input of a job: its log has those. A storm of lines is cut: at most
 // kBurst at once and kPerSecond from then on. A line is also left out when stderr takes none at the moment, so that a
-// slow reader does not stop the service. What is left out is counted, and the count is a line of its own.
+// slow reader does not stop the service. What is left out is counted, and the count is a line of its own. So is the count of
+// warnings, errors and failed jobs of one kind above kEach in a minute; it is written with the next event after that minute.
 // Threads: one.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +36,24 @@ class LineLimit {
  private:
   std::uint64_t left_ = kBurst, left_out_ = 0;
   std::chrono::nanoseconds filled_at_{};
+};
+
+// Of one kind of faults, so many lines are written in a minute. The others are counted.
+class RepeatLimit {
+ public:
+  static constexpr std::uint64_t kEach = 20;
+  static constexpr std::size_t kKindsMax = 256;  // others are not limited
+  static constexpr std::chrono::minutes kWindow{1};
+
+  // May a line of this kind be written now? `since_start` never goes back.
+  bool takes(const std::string& kind, std::chrono::nanoseconds since_start);
+  // The kinds with more lines than kEach, and how many more; then a new window begins. Nothing before the end of the window.
+  std::vector<std::pair<std::string, std::uint64_t>> take_left_out(
+      std::chrono::nanoseconds since_start);
+
+ private:
+  std::map<std::string, std::uint64_t> lines_;  // of this window, by kind
+  std::chrono::nanoseconds began_{};
 };
 
 class Journal {
@@ -66,13 +86,17 @@ class Journal {
   void say(const Line& line);
   // The same of what the user at the terminal must see, in every format: plain prints "event; message".
   void tell(const Line& line);
+  // The last summaries, before the process ends.
+  void finish() { summarize(std::chrono::nanoseconds::max()); }
 
  private:
   void write(const Line& line);
+  void summarize(std::chrono::nanoseconds since_start);
 
   Terminal& terminal_;
   const Options options_;
   LineLimit limit_;
+  RepeatLimit repeats_;
 };
 
 // "text", "json" or "" (plain), as --log has it.

@@ -29,5 +29,23 @@ AE_TEST("journal/a storm of lines is cut, and what was left out is counted") {
   EXPECT_EQ(said, LineLimit::kBurst);
 }
 
+AE_TEST(
+    "journal/of faults of one kind twenty a minute are written, and the others are one summary") {
+  RepeatLimit limit;
+  std::uint64_t written = 0;
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_TRUE(limit.take_left_out(seconds(10 + i)).empty());
+    written += limit.takes("job_failed (http_500)", seconds(10 + i)) ? 1 : 0;
+  }
+  EXPECT_EQ(written, RepeatLimit::kEach);
+  EXPECT_TRUE(limit.takes("claim_lost", seconds(60))) << "of another kind";
+  const auto left_out = limit.take_left_out(seconds(70));
+  ASSERT_EQ(left_out.size(), 1U);
+  EXPECT_EQ(left_out[0].first, "job_failed (http_500)");
+  EXPECT_EQ(left_out[0].second, 50 - RepeatLimit::kEach);
+  EXPECT_TRUE(limit.take_left_out(seconds(500)).empty()) << "reported once";
+  EXPECT_TRUE(limit.takes("job_failed (http_500)", seconds(500)));
+}
+
 }  // namespace
 }  // namespace ae::cli

@@ -203,6 +203,7 @@ int Service::run() {
   }
   while (!over_) site_->loop().run();
   notifications_.reset();
+  journal_.finish();
   if (!stopped_) {
     journal_.say({.event = "stopped"});
     return kDone;

@@ -24,6 +24,8 @@ class Companion {
   virtual ~Companion() = default;
   // Queued until it reads. It is ended when it leaves 16 MiB unread.
   virtual void write(std::string bytes) = 0;
+  // Before its end: it gets SIGTERM, and is killed a second later if it still runs.
+  virtual void stop() {}
 };
 
 struct CompanionEnded {

@@ -34,7 +34,11 @@ class Process final : public Companion {
       : processes_(processes), state_(std::move(state)) {}
   ~Process() override {
     state_->open = false;
-    processes_.kill(id);
+    if (!stops_) processes_.kill(id);
+  }
+  void stop() override {
+    stops_ = true;
+    processes_.stop(id);
   }
   void write(std::string bytes) override { processes_.write(id, std::move(bytes)); }
 
@@ -43,6 +47,7 @@ class Process final : public Companion {
  private:
   Processes& processes_;
   std::shared_ptr<State> state_;
+  bool stops_ = false;
 };
 
 std::string how_it_ended(const std::string& name, const Ended& ended) {

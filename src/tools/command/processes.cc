@@ -276,6 +276,7 @@ class Processes::Listener {
   void start(Id id, Launch launch, async::Done<Ready> ready, Said said, async::Done<Ended> ended);
   void go(Id id);
   void kill(Id id);
+  void stop(Id id);
   void write(Id id, std::string bytes);
 
  private:
@@ -434,6 +435,17 @@ void Processes::Listener::hear_output(Child& child) {
 
 void Processes::Listener::kill(Id id) {
   if (const auto found = children_.find(id); found != children_.end()) kill(found->second);
+}
+
+// It may still be killed: `killed` stays as it is. REQUIRES: a grace below kSupervisorPatience.
+void Processes::Listener::stop(Id id) {
+  const auto found = children_.find(id);
+  if (found == children_.end()) return;
+  Child& child = found->second;
+  if (!child.told_to_go) return kill(child);
+  child.give_up = boot_now() + kSupervisorPatience;
+  const char byte = static_cast<char>(Command::stop);
+  ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL);
 }
 
 void Processes::Listener::kill(Child& child, Killed why) {
@@ -711,6 +723,10 @@ void Processes::write(Id id, std::string bytes) {
 
 void Processes::kill(Id id) {
   listener_->tell([id](Listener& l) { l.kill(id); });
+}
+
+void Processes::stop(Id id) {
+  listener_->tell([id](Listener& l) { l.stop(id); });
 }
 
 }  // namespace ae::tools

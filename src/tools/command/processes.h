@@ -83,6 +83,8 @@ class Processes {
   void write(Id id, std::string bytes);
   // Before go: it never runs. After: SIGKILL for all of it. Nothing when there is no such process any more.
   void kill(Id id);
+  // As kill; but what runs gets SIGTERM first, and the grace of its order, which is a few seconds at most.
+  void stop(Id id);
 
   const std::vector<std::string>& closed() const { return closed_; }
 

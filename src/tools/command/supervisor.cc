@@ -1,7 +1,7 @@
 // The supervisor of one program.
 //
 //   wait_go ──go──▶ starting ──exec──▶ running ──▶ ending ──▶ report, exit
-//      │ late, kill, runtime gone │ exec failed        exit · time is up · kill · runtime gone
+//      │ late, kill, runtime gone │ exec failed        exit · time is up · stop · kill · runtime gone
 //      └──────────────────────────┴──────────────────────────▶ ending
 #include "tools/command/supervisor.h"
 
@@ -60,6 +60,7 @@ class Supervisor {
   void read_progress();
   void look_at_clock();
   void begin_end();
+  void stop();
   void kill_now(Killed why);
   bool has_ended() const;
   void end();
@@ -222,6 +223,7 @@ void Supervisor::read_command() {
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) runtime_gone_ = true;
   if (n <= 0 || byte == static_cast<char>(Command::kill)) return kill_now(Killed::ordered);
+  if (byte == static_cast<char>(Command::stop)) return stop();
   if (byte != static_cast<char>(Command::go) || phase_ != Phase::wait_go) return;
   const Duration now = boot_now();
   if (now >= order_.send_by) {
@@ -262,6 +264,14 @@ void Supervisor::look_at_clock() {
   } else {
     begin_end();
   }
+}
+
+void Supervisor::stop() {
+  if (phase_ == Phase::wait_go) return kill_now(Killed::ordered);
+  if (phase_ == Phase::ending || has_ended() || killed_ != Killed::no) return;
+  killed_ = Killed::ordered;
+  ::kill(-child_, SIGTERM);
+  next_ = boot_now() + order_.grace;
 }
 
 void Supervisor::kill_now(Killed why) {

@@ -35,7 +35,7 @@ std::string encode(const Order& order);
 bool decode(std::string_view bytes, Order& order);
 
 // runtime → supervisor, one byte each; the end of the connection means that the runtime is gone: kill.
-enum class Command : char { go = 'g', kill = 'k' };
+enum class Command : char { go = 'g', stop = 's', kill = 'k' };
 
 enum class ReportKind : std::int32_t {
   ready,        // value: process group; start. Nothing of the program runs yet

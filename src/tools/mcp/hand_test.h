@@ -68,7 +68,7 @@ struct Script {
   std::map<std::int64_t, async::Done<Reply>> untaken;  // by ticket
   std::vector<Post> sent;
   std::vector<std::string> methods;
-  int opened = 0;
+  int opened = 0, stops = 0;
   Transport::Ears* ears = nullptr;
   std::map<std::int64_t, async::Done<Reply>> open;
   std::function<void(std::string)> lose;
@@ -110,6 +110,7 @@ class Scripted final : public Transport {
     script_.open.clear();
     script_.untaken.clear();
   }
+  void stop() override { ++script_.stops; }
   Status open(Ears ears) override {
     ears_ = std::move(ears);
     script_.ears = &ears_;

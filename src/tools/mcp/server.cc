@@ -97,6 +97,7 @@ Server::~Server() { close(); }
 void Server::close() {
   drop_session();
   loop_.forget(again_timer_);
+  loop_.forget(idle_timer_);
   phase_ = Phase::idle;
   while (!flights_.empty()) {
     const auto& [key, flight] = *flights_.begin();
@@ -110,12 +111,23 @@ void Server::close() {
 
 // ---- the connection
 
-void Server::rest() {
-  const bool open = !flights_.empty() || !kept_.empty() || !askers_.empty() || !astray_.empty();
-  if (phase_ != Phase::ready || open) return;
-  drop_session();
-  phase_ = Phase::idle;
-  tools_.clear();
+void Server::set_idle_timeout(std::optional<Duration> timeout) {
+  idle_timeout_ = timeout;
+  watch_idle();
+}
+
+// Starts the idle time when nothing uses the connection. A call that was given up does not: its server may never answer it.
+void Server::watch_idle() {
+  loop_.forget(idle_timer_);
+  if (!idle_timeout_ || !session_ || !is_idle()) return;
+  idle_timer_ = loop_.after(*idle_timeout_, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self || !self->session_ || !self->is_idle()) return;
+    self->session_->stop();
+    self->drop_session();
+    self->phase_ = Phase::idle;
+    self->tools_.clear();
+  });
 }
 
 void Server::need() {
@@ -173,6 +185,7 @@ void Server::connect(bool legacy) {
                                     if (flight.open) forget(*flight.open);
                                   }
                                 }});
+  watch_idle();
   session_->start([weak, legacy, session = std::weak_ptr(session_)](Status ready) {
     const auto self = weak.lock();
     const auto ours = session.lock();
@@ -206,6 +219,7 @@ void Server::listed(Result<Session::Listed> listed) {
   tools_ = std::move(listed->tools);
   odd_ = listed->odd;
   for (auto& done : std::exchange(askers_, {})) done(Session::Listed{tools_, odd_});
+  watch_idle();
   std::vector<Key> waiting;
   for (const auto& [key, flight] : flights_) {
     if (!flight.open) waiting.push_back(key);
@@ -434,6 +448,7 @@ void Server::answer(const Key& key, Outcome outcome) {
   Flight& f = flight.mapped();
   loop_.forget(f.timer);
   if (f.telling != 0 && session_) session_->withdraw(f.telling);
+  watch_idle();
   outcome.took = now() - f.began;
   loop_.post([done = std::move(f.done), outcome = std::move(outcome)]() mutable {
     done(std::move(outcome));

@@ -18,6 +18,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -69,8 +70,9 @@ class Server : public std::enable_shared_from_this<Server> {
   Server& operator=(const Server&) = delete;
   void close();
 
-  // Ends the connection if no call is open or kept; the next call reaches it again.
-  void rest();
+  // Ends the connection once no call has been open or kept for this long; the next call connects again. A stdio server is
+  // asked to stop, then killed. nullopt (at first): it stays connected.
+  void set_idle_timeout(std::optional<Duration> timeout);
 
   // What it lists now. Fails with unavailable, plan_invalid, secret_missing, forbidden.
   void list(async::Done<Result<Session::Listed>> done);
@@ -104,6 +106,8 @@ class Server : public std::enable_shared_from_this<Server> {
   void failed(const Error& error);
   void lost(const std::string& why);
   void drop_session();
+  bool is_idle() const { return flights_.empty() && kept_.empty() && askers_.empty(); }
+  void watch_idle();
   void send(const Key& key);
   void await(const Key& key);
   void replied(const std::shared_ptr<Open>& open, const Reply& reply);
@@ -136,7 +140,8 @@ class Server : public std::enable_shared_from_this<Server> {
   std::uint32_t failures_ = 0;
   Duration opened_at_{}, not_before_{};  // boot time
   bool relist_ = false;
-  async::TimerId connect_timer_ = 0, again_timer_ = 0;
+  async::TimerId connect_timer_ = 0, again_timer_ = 0, idle_timer_ = 0;
+  std::optional<Duration> idle_timeout_;
   std::map<Key, Flight> flights_;
   std::map<Key, std::shared_ptr<Open>> kept_;  // by the try that asked
   std::size_t kept_bytes_ = 0;

@@ -135,7 +135,7 @@ void Server::keep_reply(Open& open, const Reply& reply) {
   if (reply.how == Reply::How::lost || !fits) {
     loop_.forget(open.timer);
     kept_.erase(Key(open.key));
-    return;
+    return watch_idle();
   }
   kept_bytes_ += open.bytes;
   open.question = Value();
@@ -157,6 +157,7 @@ void Server::go_on(Permit permit, Call call, std::uint32_t asked_at, async::Done
   const Key key{call.invocation, call.try_no};
   if (open->outcome) {
     kept_bytes_ -= open->bytes;
+    watch_idle();
     return loop_.post(
         [done = std::move(done), open]() mutable { done(*std::move(open->outcome)); });
   }
@@ -218,6 +219,7 @@ void Server::let_go(const Key& key, std::string_view why) {
     return;
   }
   kept_.erase(found);
+  watch_idle();
   if (open->outcome) {
     kept_bytes_ -= open->bytes;
     return;

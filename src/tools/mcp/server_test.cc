@@ -82,23 +82,25 @@ AE_TEST(
   EXPECT_EQ(hand.script.count("server/discover"), 1u);
 }
 
-AE_TEST("mcp/session/a server that rests is left between calls, and never under one") {
+AE_TEST("mcp/session/an idle server is stopped after its idle timeout, and never under a call") {
+  constexpr Duration kIdle = 500ms;
   bool silent = false;
   Hand hand([&](const Post& post) -> std::optional<Reply> {
     if (silent && post.method == "tools/call") return std::nullopt;
     return new_one(post);
   });
-  hand.server->rest();
+  hand.server->set_idle_timeout(kIdle);
+  hand.script.loop.fire(kIdle);
   EXPECT_EQ(hand.script.opened, 0);
   hand.call(1);
-  hand.server->rest();
-  hand.script.loop.run();
+  EXPECT_NE(hand.script.ears, nullptr) << "it is idle for a moment only";
+  hand.script.loop.fire(kIdle);
   EXPECT_EQ(hand.script.ears, nullptr) << "it is closed";
+  EXPECT_EQ(hand.script.stops, 1);
   silent = true;
   hand.call(2);
   EXPECT_EQ(hand.script.opened, 2);
-  hand.server->rest();
-  hand.script.loop.run();
+  hand.script.loop.fire(kIdle);
   EXPECT_NE(hand.script.ears, nullptr);
   ASSERT_EQ(hand.script.open.size(), 1u);
   auto reply = std::move(hand.script.open.begin()->second);
@@ -108,6 +110,24 @@ AE_TEST("mcp/session/a server that rests is left between calls, and never under 
   ASSERT_EQ(hand.outcomes.size(), 2u);
   EXPECT_EQ(hand.outcomes[1].result, Value("done"));
   EXPECT_EQ(hand.script.count("tools/call"), 2u);
+  hand.script.loop.fire(kIdle);
+  EXPECT_EQ(hand.script.stops, 2);
+  // A call that was given up is over, also when its server never answers it.
+  hand.call(3);
+  hand.script.loop.fire(1s);
+  ASSERT_EQ(hand.outcomes.size(), 3u);
+  EXPECT_EQ(hand.outcomes[2].kind, OutcomeKind::timeout);
+  hand.script.loop.fire(kIdle);
+  EXPECT_EQ(hand.script.stops, 3);
+  // Used again by the newest tools, it stays connected.
+  silent = false;
+  hand.call(4);
+  hand.server->set_idle_timeout(std::nullopt);
+  hand.script.loop.fire(kIdle);
+  EXPECT_NE(hand.script.ears, nullptr);
+  hand.server->set_idle_timeout(kIdle);
+  hand.script.loop.fire(kIdle);
+  EXPECT_EQ(hand.script.stops, 4);
 }
 
 AE_TEST("mcp/session/errors that only the new era knows decide which it is") {

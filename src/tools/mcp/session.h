@@ -95,6 +95,11 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::vector<UsedSecret>& used() const { return transport_->used(); }
   // Silence: nothing that was asked is answered any more.
   void close();
+  // As close. A program is asked to stop first.
+  void stop() {
+    transport_->stop();
+    close();
+  }
 
  private:
   enum class Phase { fresh, probing, initializing, open, closed };

@@ -29,6 +29,9 @@ class StdioTransport final : public Transport {
         folder_(std::move(folder)) {}
   ~StdioTransport() override { StdioTransport::close(); }
   void close() override;
+  void stop() override {
+    if (server_) server_->stop();
+  }
 
   Status open(Ears ears) override;
   void send(Post post, async::Done<Reply> reply) override;

@@ -64,6 +64,8 @@ class Transport {
   virtual ~Transport() = default;
   // Silence: no reply and no ear is called any more, and nothing that was borrowed is used. May be called by an ear.
   virtual void close() = 0;
+  // Before close: a program is asked to stop, and gets a moment to do so.
+  virtual void stop() {}
 
   // Once, before all else. Fails with plan_invalid, secret_missing, forbidden.
   virtual Status open(Ears ears) = 0;

@@ -1,0 +1,369 @@
+// What an edit of the files of `serve --watch` does, and that nothing but whole edits do anything.
+//
+// Method: a site in memory, with native tools, watches files of a temporary folder a few hundred times a second. Writers of
+// these tests are timers of the same loop: between two checks of the files, each of their timers has run.
+#include "app/reloader.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/join.h"
+#include "app/toolbox.h"
+#include "core/json.h"
+#include "net/system.h"
+#include "testing/test.h"
+#include "tools/mcp/listing.h"
+
+namespace ae::app {
+namespace {
+
+using namespace std::chrono_literals;
+using Report = Reloader::Report;
+
+constexpr Duration kCheckEvery = 1ms;
+
+// An agent whose only call has this word.
+std::string agent(const std::string& name, const std::string& word) {
+  return "  " + name + ": { description: \"" + word +
+         "\", plan: [ { id: s, tool: echo, args: { word: \"" + word + "\" } } ] }\n";
+}
+std::string agents_file(const std::string& agents) {
+  return "aetheris: 1\ntools: { echo: { native: echo, effect: read } }\nagents:\n" + agents;
+}
+std::string policies_file(const std::string& action) {
+  return "aetheris: 1\npolicies: [ { tools: [echo], action: " + action + " } ]\n";
+}
+// A server that never starts: only its pinned tools count.
+const std::string kWithServer =
+    "aetheris: 1\ntools: { s: { mcp: { command: [/bin/sh, -c, \"exit 1\"] } } }\nagents:\n";
+std::string agent_of_server(const std::string& word) {
+  return "  one: { description: \"" + word + "\", plan: [ { id: s, tool: s.t, args: {} } ] }\n";
+}
+std::string lock_file() {
+  const auto tool = tools::mcp::pinned(
+      *parse_json(R"({"name":"t","description":"d","inputSchema":{"type":"object"}})"));
+  return canonical(Value::object(
+      {{"lock", 1},
+       {"servers", Value::object({{"s", Value::object({{"tools", Value::array({*tool})}})}})}}));
+}
+
+class Folder {
+ public:
+  Folder() {
+    char pattern[] = "/tmp/aetheris-reloader-XXXXXX";
+    AE_CHECK(::mkdtemp(pattern) != nullptr);
+    path_ = pattern;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string at(const std::string& name) const { return path_ + "/" + name; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(at(name), std::ios::binary) << text;
+  }
+  void move(const std::string& from, const std::string& to) const {
+    std::filesystem::rename(at(from), at(to));
+  }
+
+ private:
+  std::string path_;
+};
+
+// A server that watches a.yaml, or the files of `watched`.
+class Watching {
+ public:
+  explicit Watching(const Folder& folder, std::vector<std::string> names = {"a.yaml"},
+                    const std::string& policies = "") {
+    Reloader::Watched watched{.look_every = kCheckEvery, .retry_after = kCheckEvery};
+    if (!policies.empty()) watched.policies = folder.at(policies);
+    std::vector<std::pair<std::string, LoadedAgents>> files;
+    for (const std::string& name : names) {
+      watched.files.push_back(folder.at(name));
+      auto one = load_agents(folder.at(name),
+                             {.servers = AskServers::never, .policies = watched.policies});
+      AE_CHECK(one.has_value() && one->faults.empty(), name);
+      files.emplace_back(folder.at(name), *std::move(one));
+    }
+    auto joined = join(std::move(files));
+    AE_CHECK(joined.has_value());
+    loaded_ = *std::move(joined);
+    SiteOptions options{.store = *store_url("memory:"), .mode = SiteOptions::Mode::run};
+    options.agents = &loaded_.file;
+    options.agents_folder = loaded_.folder;
+    options.read_agent = [this](std::string_view name, std::string_view json, agents::Agent& out) {
+      return read_agent(loaded_, name, json, out);
+    };
+    auto opened = Site::open(std::move(options));
+    AE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
+    site_ = *std::move(opened);
+    AE_CHECK(site_->keep_agents().has_value());
+    reloader_.emplace(*site_, watched, loaded_, [this](const Report& report) {
+      reports.push_back(report);
+      site_->loop().stop();
+    });
+    reloader_->begin();
+  }
+  ~Watching() { reloader_.reset(); }
+  Watching(const Watching&) = delete;
+  Watching& operator=(const Watching&) = delete;
+
+  Report next() {
+    const std::size_t seen = reports.size();
+    while (reports.size() == seen) site_->loop().run();
+    return reports.back();
+  }
+  // The files are checked a few times more; the number of new reports.
+  std::size_t after_more_checks() {
+    const std::size_t seen = reports.size();
+    bool over = false;
+    site_->loop().after(20 * kCheckEvery, [&] {
+      over = true;
+      site_->loop().stop();
+    });
+    while (!over) site_->loop().run();
+    return reports.size() - seen;
+  }
+  Value body(const std::string& name) {
+    api::ApiRequest request;
+    request.path = {"api", "agents", name};
+    return site_->ask(std::move(request)).body;
+  }
+  std::string word(const std::string& name) {
+    return std::string(body(name)["description"].is_string() ? body(name).text("description") : "");
+  }
+  void record(const store::AgentVersion& version) {
+    std::optional<bool> written;
+    site_->store().record(store::agent_registered(version), [&](Result<void> result) {
+      written = result.has_value();
+      site_->loop().stop();
+    });
+    while (!written) site_->loop().run();
+    AE_CHECK(*written);
+  }
+  net::AsioLoop& loop() { return site_->loop(); }
+
+  std::vector<Report> reports;
+
+ private:
+  LoadedAgents loaded_;
+  std::unique_ptr<Site> site_;
+  std::optional<Reloader> reloader_;
+};
+
+std::string words(const Report& report) {
+  if (report.error) return std::string(code_name(report.error->code));
+  if (!report.faults.empty()) return "faults";
+  std::string text;
+  for (const auto& one : report.changes) {
+    text += one.name + " " + std::to_string(one.from) + "-" + std::to_string(one.to) + " ";
+  }
+  return text;
+}
+
+AE_TEST("reloader/a file takes effect once it is written to its end") {
+  const Folder folder;
+  folder.write("a.yaml", agents_file(agent("one", "old")));
+  Watching watching(folder);
+  // Each piece is a valid file, and between two checks there is always another one.
+  const std::string whole = agents_file(agent("one", "new")) + agent("two", "new");
+  std::size_t pieces = 0;
+  std::function<void()> write_on = [&] {
+    if (++pieces == 100) return folder.write("a.yaml", whole);
+    folder.write("a.yaml", agents_file(agent("one", "half")) + std::string(pieces, '\n'));
+    watching.loop().after(kCheckEvery / 4, [&] { write_on(); });
+  };
+  write_on();
+  EXPECT_EQ(words(watching.next()), "one 1-2 two 0-1 ");
+  EXPECT_EQ(pieces, 100U);
+  EXPECT_EQ(watching.word("one"), "new");
+  EXPECT_EQ(watching.reports.size(), 1U);
+}
+
+AE_TEST(
+    "reloader/an agents file and its policies file that are edited together take effect together") {
+  const Folder folder;
+  folder.write("a.yaml", agents_file(agent("one", "deny")));
+  folder.write("p.yaml", policies_file("deny"));
+  Watching watching(folder, {"a.yaml"}, "p.yaml");
+  // The second file follows the first one before the next check, whichever is first.
+  int edits = 0;
+  std::function<void()> edit = [&] {
+    const std::string action = ++edits % 2 == 0 ? "deny" : "require_approval";
+    const std::string agents = agents_file(agent("one", action));
+    const bool agents_first = edits % 3 == 0;
+    agents_first ? folder.write("a.yaml", agents) : folder.write("p.yaml", policies_file(action));
+    watching.loop().after(kCheckEvery / 2, [&, agents, action, agents_first] {
+      agents_first ? folder.write("p.yaml", policies_file(action)) : folder.write("a.yaml", agents);
+    });
+  };
+  for (int i = 0; i < 12; ++i) {
+    edit();
+    const Report report = watching.next();
+    ASSERT_EQ(words(report), "one " + std::to_string(i + 1) + "-" + std::to_string(i + 2) + " ");
+    EXPECT_EQ(report.files.size(), 2U);
+    const std::string plan = canonical(watching.body("one")["plan"]);
+    const std::string word = watching.word("one");
+    const std::string other = word == "deny" ? "require_approval" : "deny";
+    EXPECT_NE(plan.find("\"" + word + "\""), std::string::npos) << plan;
+    EXPECT_EQ(plan.find("\"" + other + "\""), std::string::npos) << plan;
+  }
+}
+
+AE_TEST("reloader/a definition that is refused leaves the one before, and is reported once") {
+  const Folder folder;
+  folder.write("a.yaml", agents_file(agent("one", "old")));
+  folder.write("b.yaml", agents_file(agent("two", "old")));
+  Watching watching(folder, {"a.yaml", "b.yaml"});
+  const std::string refused[] = {
+      agents_file(agent("two", "new")) + "toolz: {}\n",  // a fault
+      agents_file(agent("one", "other")),                // two definitions of one agent
+  };
+  for (const std::string& text : refused) {
+    folder.write("b.yaml", text);
+    EXPECT_NE(words(watching.next()), "");
+    EXPECT_TRUE(watching.reports.back().changes.empty());
+    EXPECT_EQ(watching.after_more_checks(), 0U);
+    EXPECT_EQ(watching.word("one"), "old");
+    EXPECT_EQ(watching.word("two"), "old");
+  }
+  folder.write("b.yaml", agents_file(agent("two", "new")));
+  EXPECT_EQ(words(watching.next()), "two 1-2 ");
+}
+
+AE_TEST(
+    "reloader/a file that is missing for a moment is not edited, and one that is needed is "
+    "awaited") {
+  const Folder folder;
+  folder.write("a.yaml", agents_file(agent("one", "old")));
+  folder.write("b.yaml", agents_file(agent("two", "old")));
+  Watching watching(folder, {"a.yaml", "b.yaml"});
+  folder.move("a.yaml", "away");
+  EXPECT_EQ(watching.after_more_checks(), 0U);
+  folder.move("away", "a.yaml");
+  EXPECT_EQ(watching.after_more_checks(), 0U);
+  folder.move("a.yaml", "away");
+  folder.write("b.yaml", agents_file(agent("two", "new")));
+  EXPECT_EQ(words(watching.next()), "usage");
+  EXPECT_EQ(watching.after_more_checks(), 0U) << "it is tried again, and reported once";
+  folder.move("away", "a.yaml");
+  EXPECT_EQ(words(watching.next()), "two 1-2 ");
+}
+
+AE_TEST("reloader/a lock file that is removed and put back is used again") {
+  const Folder folder;
+  folder.write("a.yaml", kWithServer + agent_of_server("old"));
+  folder.write("a.lock.json", lock_file());
+  Watching watching(folder);
+  folder.move("a.lock.json", "away");
+  EXPECT_EQ(watching.after_more_checks(), 0U);
+  folder.move("away", "a.lock.json");
+  EXPECT_EQ(watching.after_more_checks(), 0U) << "as it was";
+  // An edit meanwhile needs it: that is reported once, and made up for.
+  folder.move("a.lock.json", "away");
+  folder.write("a.yaml", kWithServer + agent_of_server("new"));
+  EXPECT_EQ(words(watching.next()), "faults");
+  EXPECT_EQ(watching.after_more_checks(), 0U);
+  EXPECT_EQ(watching.word("one"), "old");
+  folder.move("away", "a.lock.json");
+  EXPECT_EQ(words(watching.next()), "one 1-2 ");
+  EXPECT_EQ(watching.word("one"), "new");
+}
+
+AE_TEST("reloader/a lock file that is invalid, or lacks a tool, is reported once for each edit") {
+  const Folder folder;
+  folder.write("a.yaml", kWithServer + agent_of_server("old"));
+  folder.write("a.lock.json", lock_file());
+  Watching watching(folder);
+  folder.write("a.lock.json", "{\"lock\":1");
+  EXPECT_EQ(words(watching.next()), "plan_invalid");
+  EXPECT_EQ(watching.after_more_checks(), 0U);
+  folder.write("a.yaml", kWithServer + agent_of_server("new"));
+  EXPECT_EQ(words(watching.next()), "plan_invalid") << "of this edit, too";
+  EXPECT_EQ(watching.after_more_checks(), 0U);
+  folder.write("a.lock.json", R"({"lock":1,"servers":{"s":{"tools":[]}}})");
+  EXPECT_EQ(words(watching.next()), "faults");
+  EXPECT_EQ(watching.after_more_checks(), 0U);
+  EXPECT_EQ(watching.word("one"), "old");
+  folder.write("a.lock.json", lock_file());
+  EXPECT_EQ(words(watching.next()), "one 1-2 ");
+}
+
+AE_TEST("reloader/an edit above the limit of versions of an agent changes nothing") {
+  const Folder folder;
+  folder.write("a.yaml", agents_file(agent("one", "old") + agent("two", "old")));
+  Watching watching(folder);
+  store::AgentVersion version{.name = "one", .version = 0, .plan_hash = std::string(64, 'a')};
+  for (int i = 2; i <= 1'000; ++i) {
+    version.definition = Value::object({{"n", i}});
+    watching.record(version);
+  }
+  // `two` could be registered; it is not.
+  folder.write("a.yaml", agents_file(agent("one", "new") + agent("two", "new")));
+  EXPECT_EQ(words(watching.next()), "input_invalid");
+  EXPECT_NE(watching.reports.back().error->message.find("agent one has 1000 versions"),
+            std::string::npos);
+  EXPECT_EQ(watching.body("two")["version"], Value(1));
+  EXPECT_EQ(watching.word("two"), "old");
+  EXPECT_EQ(watching.after_more_checks(), 0U);
+  folder.write("a.yaml", agents_file(agent("one_b", "new") + agent("two", "new")));
+  EXPECT_EQ(words(watching.next()), "one_b 0-1 two 1-2 ");
+}
+
+AE_TEST_SLOW("reloader/an edit above the limit of agents changes nothing") {
+  const Folder folder;
+  folder.write("a.yaml", agents_file(agent("one", "old") + agent("two", "old")));
+  Watching watching(folder);
+  store::AgentVersion version{.name = "", .version = 0, .plan_hash = std::string(64, 'a')};
+  version.definition = Value::object({});
+  for (int i = 2; i < 999; ++i) {
+    version.name = "x" + std::to_string(i);
+    watching.record(version);
+  }
+  folder.write("a.yaml",
+               agents_file(agent("two", "newer") + agent("three", "new") + agent("four", "new")));
+  EXPECT_EQ(words(watching.next()), "input_invalid") << "1001 agents";
+  EXPECT_EQ(watching.word("two"), "old");
+  folder.write("a.yaml", agents_file(agent("two", "newer") + agent("three", "new")));
+  EXPECT_EQ(words(watching.next()), "three 0-1 two 1-2 ") << "1000 agents";
+}
+
+AE_TEST("reloader/a tool above its limit of versions refuses the whole edit") {
+  const Folder folder;
+  folder.write("a.yaml",
+               "aetheris: 1\ntools:\n  echo: { native: echo, effect: read }\n"
+               "  again: { native: echo, effect: read }\nagents:\n" +
+                   agent("one", "old"));
+  auto loaded = load_agents(folder.at("a.yaml"), {.servers = AskServers::never});
+  ASSERT_TRUE(loaded.has_value());
+  net::AsioLoop loop;
+  net::BootClock steady;
+  const ToolFolders folders{loaded->folder, loaded->folders};
+  auto toolbox = Toolbox::make(loop, steady, loaded->file, folders, "");
+  ASSERT_TRUE(toolbox.has_value());
+  const auto versions = [&](const char* tool) { return (*toolbox)->performers().all(tool).size(); };
+  agents::AgentsFile file = loaded->file;
+  for (std::size_t i = 1; i < Toolbox::kVersionsMax; ++i) {
+    file.tools.at("echo").policy.version = std::to_string(i);
+    auto begin = (*toolbox)->renew(file, folders);
+    ASSERT_TRUE(begin.has_value());
+    (*begin)();
+  }
+  EXPECT_EQ(versions("echo"), Toolbox::kVersionsMax);
+  file.tools.at("again").policy.version = "new";
+  file.tools.at("echo").policy.version = "one more";
+  const auto refused = (*toolbox)->renew(file, folders);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::input_invalid);
+  EXPECT_NE(refused.error().message.find("restart the server"), std::string::npos);
+  EXPECT_EQ(versions("echo"), Toolbox::kVersionsMax);
+  EXPECT_EQ(versions("again"), 1U);
+}
+
+}  // namespace
+}  // namespace ae::app
