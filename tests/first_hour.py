@@ -899,7 +899,7 @@ tools:
 agents:
   parts:
     plan:
-      - { id: each, map: [1, 2], tool: say, args: { n: "${ .item }" } }
+      - { id: each, map: [1, 2], do: { tool: say, args: { n: "${ .item }" } } }
       - { id: asks, wait: { type: signal, key: go }, needs: [each] }
       - { id: never, tool: say, needs: [each], when: "${ false }" }
       - { id: bad, tool: say, needs: [asks], args: { n: "${ .input.a.b | floor }" } }
@@ -928,6 +928,19 @@ def a_job_that_does_not_exist_is_reported_in_one_form():
         for command in ("job", "events", "trace", "transcript", "replay", "verify", "cancel"):
             missing = expect(h.run(command, "nope"), 3)
             assert "job nope in this store; `aetheris jobs` lists them [not_found]" in missing.err, (command, missing)
+
+
+@test
+def a_program_runs_in_the_folder_of_its_file():
+    with home() as h:
+        (h.path / "notes.txt").write_text("a note", encoding="utf-8")
+        (h.path / "reads.yaml").write_text(
+            'aetheris: 1\ntools: { read: { command: ["cat", "notes.txt"], effect: read } }\n'
+            'agents: { a: { plan: [{ id: note, tool: read }], output: "${ .steps.note }" } }\n', encoding="utf-8")
+        (h.path / "sub").mkdir()
+        done = subprocess.run([BIN, "run", "../reads.yaml"], cwd=h.path / "sub", env=h.env, capture_output=True,
+                              text=True, timeout=PATIENCE, check=False)
+        assert (done.returncode, done.stdout) == (0, '"a note"\n'), done
 
 
 if __name__ == "__main__":
