@@ -1010,5 +1010,66 @@ def a_retry_with_a_file_prompts_too():
         assert run.end() == 0 and lines(h, "paid") == ["paid"], run.text
 
 
+@test
+def plan_of_a_failed_job_names_the_command_that_takes_the_file():
+    with home() as h:
+        broken(h)
+        fix(h)
+        refused = expect(h.run("plan", "x1", "trip.yaml"), 5)
+        assert "to retry it with this file: aetheris retry x1 trip.yaml [job_terminal]" in refused.err, refused
+        expect(h.run("retry", "x1", "trip.yaml"), 0)
+
+
+PARTS = """\
+aetheris: 1
+tools:
+  say: { command: ["cat"], output: json, effect: read }
+agents:
+  parts:
+    plan:
+      - { id: each, map: [1, 2], do: { tool: say, args: { n: "${ .item }" } } }
+      - { id: asks, wait: { type: signal, key: go }, needs: [each] }
+      - { id: never, tool: say, needs: [each], when: "${ false }" }
+      - { id: bad, tool: say, needs: [asks], args: { n: "${ .input.a.b | floor }" } }
+"""
+
+
+@test
+def replay_and_trace_name_each_part_in_full():
+    with home() as h:
+        (h.path / "parts.yaml").write_text(PARTS, encoding="utf-8")
+        expect(h.run("run", "parts.yaml", "--job-id", "p"), 4)
+        traced = expect(h.run("trace", "p"), 0).out
+        assert re.search(r"asks +signal ", traced) and "…" not in traced.replace("… asks", ""), traced
+        expect(h.run("signal", "p", "go"), 0)
+        expect(h.run("run", "parts.yaml", "--job-id", "p"), 1)
+        shown = expect(h.run("replay", "p"), 0).out
+        rows = dict(line.split() for line in shown.splitlines() if len(line.split()) == 2 and line[0] != " ")
+        assert rows == {"NODE": "STATE", "each": "done", "each[0]": "done", "each[1]": "done", "asks": "done",
+                        "never": "skipped", "bad": "failed"}, shown
+
+
+@test
+def a_job_that_does_not_exist_is_reported_in_one_form():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "e"), 0)
+        for command in ("job", "events", "trace", "transcript", "replay", "verify", "cancel"):
+            missing = expect(h.run(command, "nope"), 3)
+            assert "job nope in this store; `aetheris jobs` lists them [not_found]" in missing.err, (command, missing)
+
+
+@test
+def a_program_runs_in_the_folder_of_its_file():
+    with home() as h:
+        (h.path / "notes.txt").write_text("a note", encoding="utf-8")
+        (h.path / "reads.yaml").write_text(
+            'aetheris: 1\ntools: { read: { command: ["cat", "notes.txt"], effect: read } }\n'
+            'agents: { a: { plan: [{ id: note, tool: read }], output: "${ .steps.note }" } }\n', encoding="utf-8")
+        (h.path / "sub").mkdir()
+        done = subprocess.run([BIN, "run", "../reads.yaml"], cwd=h.path / "sub", env=h.env, capture_output=True,
+                              text=True, timeout=PATIENCE, check=False)
+        assert (done.returncode, done.stdout) == (0, '"a note"\n'), done
+
+
 if __name__ == "__main__":
     sys.exit(run_tests("first hour", TESTS, " ".join(sys.argv[1:])))

@@ -929,7 +929,7 @@ def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
         if os.geteuid() == 0:
             warning, _, said = said.partition("\n")
             assert "running as root" in warning, warning
-        assert said.startswith("stopping; "), said
+        assert said.startswith("Shutting down; waiting "), said
 
 
 APPROVED = """
@@ -1313,10 +1313,31 @@ def the_first_page_names_the_document_and_the_health():
         assert status == 200 and page["openapi"] == "/openapi.json" and page["health"] == "/api/health", page
         assert s.get(page["openapi"])[0] == 200
         status, wrong = s.ask("DELETE", "/api/health")
-        assert (status, wrong["code"]) == (405, "unsupported"), wrong
+        assert (status, wrong["code"]) == (405, "method_not_allowed"), wrong
         assert wrong["detail"] == "method not allowed; allowed: GET, HEAD", wrong
         status, wrong = s.get("/api/jobs/nobody")
         assert status == 404 and wrong["act"] == "GET /api/jobs", wrong
+        assert wrong["detail"] == "there is no job nobody in this store; GET /api/jobs lists them", wrong
+
+
+@test
+def an_error_names_a_request_to_clients_and_a_command_to_the_program():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "asks", "id": "a"})
+        until(lambda: s.status("a") == "waiting")
+        asked = [s.get("/api/jobs/nobody"), s.get("/api/jobs/nobody/verify"),
+                 s.post("/api/jobs/nobody/cancel", {}), s.post("/api/jobs/nobody/fork", {"at_seq": 2}),
+                 s.post("/api/jobs/a/resolve", {"idempotency_key": "k", "resolution": "fail"}),
+                 s.post("/api/jobs/a/fork", {"at_seq": 999}), s.post("/api/jobs/a/retry", {}),
+                 s.post("/api/jobs/a/signal", {"correlation_key": "other", "payload": 1}),
+                 s.post("/api/approvals/nobody", {"decision": "approve"}), s.ask("DELETE", "/api/keys/nobody")]
+        for status, wrong in asked:
+            assert 400 <= status < 500 and " /api/" in wrong["detail"], wrong
+            assert "aetheris" not in wrong["detail"] and wrong["act"] in wrong["detail"], wrong
+        shown = expect(s.h.run("signal", "a", "other", "1"), 2)
+        assert "`aetheris job a` lists its waits [wait_mismatch]" in shown.err, shown
+        shown = expect(s.h.run("--json", "job", "nobody"), 3)
+        assert json.loads(shown.out)["detail"].endswith("; `aetheris jobs` lists them"), shown
 
 
 @test
@@ -1350,7 +1371,7 @@ def a_body_is_json_whoever_says_so():
             assert s.post("/api/jobs", {"agent": "asks"}, headers={"Content-Type": kind})[0] == 201, kind
         for kind in ("text/plain", "application/json; charset=utf-16", "application/jsonx"):
             status, problem = s.post("/api/jobs", {"agent": "asks"}, headers={"Content-Type": kind})
-            assert (status, problem["code"], problem["status"]) == (415, "unsupported", 415), kind
+            assert (status, problem["code"], problem["status"]) == (415, "unsupported_media_type", 415), kind
 
 
 @test

@@ -402,7 +402,7 @@ def told_twice_it_ends_now():
         make(h, env, "holds", "a")
         h.began()
         one.send(signal.SIGTERM)
-        until(lambda: "stopping" in one.process.stderr.readline())
+        until(lambda: "Shutting down" in one.process.stderr.readline())
         said = one.end(signal.SIGTERM)
         assert said.code == 128 + signal.SIGTERM, said
         two = Worker(h, env=env)

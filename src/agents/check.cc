@@ -167,26 +167,13 @@ namespace {
 // The key that other workflow languages' word stands for here; "" if none of `known`.
 std::string_view synonym_of(std::string_view word, Words known) {
   constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
-      {"if", "when"},
-      {"condition", "when"},
-      {"depends_on", "needs"},
-      {"dependsOn", "needs"},
-      {"after", "needs"},
-      {"with", "args"},
-      {"arguments", "args"},
-      {"params", "args"},
-      {"parameters", "args"},
-      {"for_each", "map"},
-      {"foreach", "map"},
-      {"uses", "tool"},
-      {"retries", "retry"},
-      {"prompts", "prompt"},
-      {"name", "id"},
-      {"attempts", "max_attempts"},
-      {"steps", "plan"},
-      {"nodes", "plan"},
-      {"system_prompt", "system"},
-      {"instructions", "system"}};
+      {"if", "when"},         {"condition", "when"},        {"depends_on", "needs"},
+      {"dependsOn", "needs"}, {"after", "needs"},           {"with", "args"},
+      {"arguments", "args"},  {"params", "args"},           {"parameters", "args"},
+      {"inputs", "args"},     {"for_each", "map"},          {"foreach", "map"},
+      {"uses", "tool"},       {"retries", "retry"},         {"prompts", "prompt"},
+      {"name", "id"},         {"attempts", "max_attempts"}, {"steps", "plan"},
+      {"nodes", "plan"},      {"system_prompt", "system"},  {"instructions", "system"}};
   for (const auto& [synonym, key] : kSynonyms) {
     if (synonym == word && std::ranges::find(known, key) != known.end()) return key;
   }

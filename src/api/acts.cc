@@ -7,14 +7,6 @@
 #include "core/trace_context.h"
 
 namespace ae::api {
-namespace {
-
-Error no_job(const std::string& id) {
-  return {Code::not_found, "there is no job " + id + " in this store; `aetheris jobs` lists them"};
-}
-
-}  // namespace
-
 void Api::act(Ask ask, engine::Act act, int status) {
   const auto job = job_id_from_text(ask->id);
   if (!job) return ask->refuse({Code::not_found, job.error().message});

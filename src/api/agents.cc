@@ -301,7 +301,7 @@ void Api::put_agent(Ask ask) {
   if (!registers_) {
     return ask->refuse(
         {Code::unsupported,
-         "registering agents needs a server with an agents file: `aetheris serve FILE`"});
+         "this process has no agents file: send the request to a server that has one"});
   }
   auto agent = std::make_shared<agents::Agent>();
   const auto faults = options_.read_agent(ask->id, ask->request.body, *agent);

@@ -184,7 +184,7 @@ std::expected<const Api::Route*, ApiResponse> Api::route_of(std::string_view met
     return refuse(missing, http_status(missing.code));
   }
   if (allow.empty()) return refuse(no_route(path), 404);
-  return refuse({Code::unsupported, "method not allowed; allowed: " + allow}, 405, allow);
+  return refuse({Code::method_not_allowed, "method not allowed; allowed: " + allow}, 405, allow);
 }
 
 std::optional<ApiResponse> Api::refuse_unread(std::string_view method, const Path& path,
@@ -217,17 +217,16 @@ void Api::read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> t
     return ask->refuse({Code::not_found, "there is no job with the id \"" + ask->id.substr(0, 64) +
                                              "\": " + job.error().message});
   }
-  read_in_turn(
-      ask, *job, [ask, then = std::move(then)](Result<runtime::Runtime::Read> read) mutable {
-        if (!read) {
-          if (read.error().code == Code::not_found) {
-            return ask->refuse({Code::not_found, "there is no job " + ask->id +
-                                                     " in this store; `aetheris jobs` lists them"});
-          }
-          return ask->refuse(read.error());
-        }
-        then(*read);
-      });
+  read_in_turn(ask, *job,
+               [ask, then = std::move(then)](Result<runtime::Runtime::Read> read) mutable {
+                 if (!read) {
+                   if (read.error().code == Code::not_found) {
+                     return ask->refuse(no_job(ask->id));
+                   }
+                   return ask->refuse(read.error());
+                 }
+                 then(*read);
+               });
 }
 
 // ---------------------------------------------------------------- waiting

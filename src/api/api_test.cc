@@ -1064,7 +1064,7 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   expect_problem(here.ask(put), 400, "unsupported");
   put.path = {"api", "jobs"};
   const ApiResponse refused = here.ask(put);
-  expect_problem(refused, 405, "unsupported");
+  expect_problem(refused, 405, "method_not_allowed");
   EXPECT_EQ(refused.allow, "GET, HEAD, POST");
   EXPECT_EQ(here.get({"api", "health"}).body.text("status"), "ok");
 }

@@ -158,7 +158,7 @@ void Api::answer_approval(Ask ask) {
     const std::size_t dot = ask->id.rfind('.');
     if (dot == ask->id.npos) {
       return fail(Code::not_found, "there is no approval with the id \"" + ask->id.substr(0, 96) +
-                                       "\"; `aetheris approvals` lists them");
+                                       "\"; GET /api/approvals lists them");
     }
     engine::Act wish{.kind = engine::Act::Kind::signal, .wait_type = "human"};
     wish.approval = ask->id.substr(dot + 1);

@@ -185,8 +185,7 @@ void Api::make_fork(Ask ask, runtime::ForkRequest wish) {
                                   again = std::move(again)](Result<runtime::Forked> made) mutable {
     if (!alive.lock()) return;
     if (!made && made.error().code == Code::not_found) {
-      return ask->refuse({Code::not_found, "there is no job " + ask->id +
-                                               " in this store; `aetheris jobs` lists them"});
+      return ask->refuse(no_job(ask->id));
     }
     if (!made && made.error().code == Code::already_exists && named) {
       return fork_known(ask, std::move(again));  // somebody was faster

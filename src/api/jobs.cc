@@ -325,9 +325,8 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
 Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body) {
   runtime::NewJobRequest wish;
   if (!options_.agents) {
-    return fail(
-        Code::unsupported,
-        "this process has no agents file; create the job with `aetheris run FILE --detach`");
+    return fail(Code::unsupported,
+                "this process has no agents file: send the request to a server that has one");
   }
   AE_ASSIGN(const Offer* const offer, offer_of(body.text("agent")));
   const agents::Agent* const agent = offer->agent.get();
@@ -492,6 +491,9 @@ void Api::verify(Ask ask) {
     store_.load(id, 1,
                 [this, alive = std::weak_ptr(alive_), ask, id, turn = std::move(turn),
                  keys = std::move(keys)](Result<store::Loaded> loaded) mutable {
+                  if (!loaded && loaded.error().code == Code::not_found) {
+                    return ask->refuse(no_job(id.text));
+                  }
                   if (!loaded) return ask->refuse(loaded.error());
                   if (!alive.lock()) return;
                   const auto body =
@@ -605,51 +607,49 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
   if (const auto mark = marks_.find(job); mark != marks_.end() && mark->second.seq <= after) {
     from = mark->second;
   }
-  store_.load(
-      job, from.seq + 1,
-      [this, alive = std::weak_ptr(alive_), job, from, after,
-       done = std::move(done)](Result<store::Loaded> loaded) mutable {
-        if (!loaded && loaded.error().code == Code::not_found) {
-          return done(fail(Code::not_found, "there is no job " + job.text +
-                                                " in this store; `aetheris jobs` lists them"));
-        }
-        if (!loaded) return done(std::unexpected(loaded.error()));
-        const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
-          for (const Blob& blob : loaded->blobs) {
-            if (blob.hash == hash) return blob.bytes;
-          }
-          return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
-        };
-        Log log{std::move(loaded->row), {}};
-        Mark mark = from;
-        const auto read = [&]() -> Status {
-          for (const std::string& bytes : loaded->commits) {
-            AE_ASSIGN(Opened opened, open(job, bytes, mark.head, blobs));
-            if (opened.first_seq != mark.seq + 1) {
-              return fail(Code::log_corrupt,
-                          "event " + std::to_string(mark.seq + 1) + " is missing");
-            }
-            mark = {opened.last_seq, opened.head};
-            for (Event& event : opened.events) log.events.push_back(std::move(event));
-          }
-          const bool is_end = mark.seq == log.row.last_seq && mark.head == log.row.head;
-          if (is_end || (from.seq == 0 && mark.seq >= log.row.last_seq)) return {};
-          return fail(Code::log_corrupt, "the log ends at event " + std::to_string(mark.seq) +
-                                             ", the job's row has " +
-                                             std::to_string(log.row.last_seq));
-        }();
-        // It may be another log than the one that was read to there: that job was deleted, and this one has its id.
-        if (!read && from.seq > 0 && alive.lock()) {
-          marks_.erase(job);
-          return read_log(job, after, std::move(done));
-        }
-        if (!read) return done(std::unexpected(read.error()));
-        if (alive.lock()) {
-          if (marks_.size() >= kMarksMax) marks_.clear();
-          marks_[job] = mark;
-        }
-        done(std::move(log));
-      });
+  store_.load(job, from.seq + 1,
+              [this, alive = std::weak_ptr(alive_), job, from, after,
+               done = std::move(done)](Result<store::Loaded> loaded) mutable {
+                if (!loaded && loaded.error().code == Code::not_found) {
+                  return done(std::unexpected(no_job(job.text)));
+                }
+                if (!loaded) return done(std::unexpected(loaded.error()));
+                const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
+                  for (const Blob& blob : loaded->blobs) {
+                    if (blob.hash == hash) return blob.bytes;
+                  }
+                  return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
+                };
+                Log log{std::move(loaded->row), {}};
+                Mark mark = from;
+                const auto read = [&]() -> Status {
+                  for (const std::string& bytes : loaded->commits) {
+                    AE_ASSIGN(Opened opened, open(job, bytes, mark.head, blobs));
+                    if (opened.first_seq != mark.seq + 1) {
+                      return fail(Code::log_corrupt,
+                                  "event " + std::to_string(mark.seq + 1) + " is missing");
+                    }
+                    mark = {opened.last_seq, opened.head};
+                    for (Event& event : opened.events) log.events.push_back(std::move(event));
+                  }
+                  const bool is_end = mark.seq == log.row.last_seq && mark.head == log.row.head;
+                  if (is_end || (from.seq == 0 && mark.seq >= log.row.last_seq)) return {};
+                  return fail(Code::log_corrupt,
+                              "the log ends at event " + std::to_string(mark.seq) +
+                                  ", the job's row has " + std::to_string(log.row.last_seq));
+                }();
+                // It may be another log than the one that was read to there: that job was deleted, and this one has its id.
+                if (!read && from.seq > 0 && alive.lock()) {
+                  marks_.erase(job);
+                  return read_log(job, after, std::move(done));
+                }
+                if (!read) return done(std::unexpected(read.error()));
+                if (alive.lock()) {
+                  if (marks_.size() >= kMarksMax) marks_.clear();
+                  marks_[job] = mark;
+                }
+                done(std::move(log));
+              });
 }
 
 }  // namespace ae::api

@@ -128,7 +128,7 @@ void Api::create_key(Ask ask) {
       if (!written && written.error().code == Code::unknown_outcome) {
         return ask->refuse(
             {Code::unknown_outcome, "the outcome is unknown: key " + text.id +
-                                        " may exist; revoke it if `aetheris keys list` shows it"});
+                                        " may exist; revoke it if GET /api/keys lists it"});
       }
       if (!written) return ask->refuse(written.error());
       if (!alive.lock()) return;
@@ -150,7 +150,7 @@ void Api::revoke_key(Ask ask) {
     if (key == nullptr) {
       return ask->refuse({Code::not_found, "there is no key with the id \"" +
                                                ask->id.substr(0, 64) +
-                                               "\"; `aetheris keys list` lists them"});
+                                               "\"; GET /api/keys lists them"});
     }
     const auto answer = [this, ask] {
       ask->answer(200, key_json(*registry_.registry().key(ask->id), store_.now()));

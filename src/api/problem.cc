@@ -2,7 +2,9 @@
 #include "api/problem.h"
 
 #include <algorithm>
-#include <iterator>
+#include <cctype>
+#include <optional>
+#include <string>
 #include <string_view>
 
 namespace ae::api {
@@ -23,6 +25,8 @@ int http_status(Code code) {
     case Code::denied:
     case Code::forbidden:
       return 403;
+    case Code::method_not_allowed:
+      return 405;
     case Code::already_exists:
     case Code::approval_edited:
     case Code::call_pending:
@@ -46,6 +50,8 @@ int http_status(Code code) {
       return 409;
     case Code::payload_too_large:
       return 413;
+    case Code::unsupported_media_type:
+      return 415;
     case Code::rate_limited:
       return 429;
     case Code::store_locked:
@@ -78,49 +84,123 @@ int http_status(Code code) {
 
 namespace {
 
-// What a client of the API calls where a message names a command.
-struct Counterpart {
-  std::string_view command, route;
+// A phrase of a message for users of the program, and the same for clients of the API. `*` is a word of an id. The
+// recorded messages of the engine name commands; those of this folder name requests.
+struct Phrase {
+  std::string_view command, request;
 };
-constexpr Counterpart kCounterparts[] = {
-    {"jobs", "GET /api/jobs"},
-    {"job", "GET /api/jobs/{id}"},
-    {"events", "GET /api/jobs/{id}/events"},
-    {"trace", "GET /api/jobs/{id}/trace"},
-    {"verify", "GET /api/jobs/{id}/verify"},
-    {"approvals", "GET /api/approvals"},
-    {"approve", "POST /api/approvals/{id}"},
-    {"fork", "POST /api/jobs/{id}/fork"},
-    {"pause", "POST /api/jobs/{id}/pause"},
-    {"plan", "POST /api/jobs/{id}/plan"},
-    {"run", "POST /api/jobs"},
-    {"keys", "GET /api/keys"},
+// If one phrase begins with another, the longer one is first.
+constexpr Phrase kPhrases[] = {
+    {"`aetheris approve` and `aetheris reject` send it", "POST /api/approvals/{id} sends it"},
+    {"`aetheris approve ID --arguments JSON`, or \"arguments\" of POST /api/approvals/{id}",
+     "send \"arguments\" with POST /api/approvals/{id}"},
+    {"`aetheris approve ID --arguments JSON`", "POST /api/approvals/{id}"},
+    {"`aetheris approvals`", "GET /api/approvals"},
+    {"`aetheris events`", "GET /api/jobs/{id}/events"},
+    {"`aetheris fork`", "POST /api/jobs/{id}/fork"},
+    {"`aetheris pause`", "POST /api/jobs/{id}/pause"},
+    {"`aetheris trace`", "GET /api/jobs/{id}/trace"},
+    {"`aetheris verify *`", "GET /api/jobs/*/verify"},
+    {"`aetheris job *`", "GET /api/jobs/*"},
+    {"`aetheris jobs`", "GET /api/jobs"},
+    {"`aetheris keys list`", "GET /api/keys"},
+    {"`aetheris keys create`", "POST /api/keys"},
 };
 
-// "" = the message names no command that has one.
-std::string_view act_of(std::string_view message) {
-  constexpr std::string_view kProgram = "`aetheris ";
-  const std::size_t at = message.find(kProgram);
-  if (at == message.npos) return "";
-  message.remove_prefix(at + kProgram.size());
-  const std::string_view command = message.substr(0, message.find_first_of(" `"));
-  const auto found = std::ranges::find(kCounterparts, command, &Counterpart::command);
-  return found == std::end(kCounterparts) ? "" : found->route;
+bool in_path(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+         std::string_view("-._:~%/").find(c) != std::string_view::npos;
+}
+
+struct Match {
+  std::size_t length;
+  std::string_view id;  // the text of `*`
+};
+
+// Does `text` begin with the phrase? Fails if the path goes on after it.
+std::optional<Match> matched(std::string_view text, std::string_view phrase) {
+  const std::size_t star = phrase.find('*');
+  const std::string_view head = phrase.substr(0, star);
+  if (!text.starts_with(head)) return std::nullopt;
+  Match match{.length = head.size(), .id = {}};
+  if (star != phrase.npos) {
+    std::size_t end = match.length;
+    while (end < text.size() && in_path(text[end]) && text[end] != '/') ++end;
+    match.id = text.substr(match.length, end - match.length);
+    const std::string_view tail = phrase.substr(star + 1);
+    if (match.id.empty() || !text.substr(end).starts_with(tail)) return std::nullopt;
+    match.length = end + tail.size();
+  }
+  if (match.length < text.size() && in_path(text[match.length])) return std::nullopt;
+  return match;
+}
+
+std::string replaced(std::string_view text, std::string_view Phrase::* from,
+                     std::string_view Phrase::* to) {
+  std::string out;
+  while (!text.empty()) {
+    std::size_t taken = 0;
+    for (const Phrase& phrase : kPhrases) {
+      const auto match = matched(text, phrase.*from);
+      if (!match) continue;
+      const std::string_view with = phrase.*to;
+      const std::size_t star = with.find('*');
+      out.append(with.substr(0, star));
+      if (star != with.npos) out.append(match->id).append(with.substr(star + 1));
+      taken = match->length;
+      break;
+    }
+    if (taken == 0) {
+      out += text.front();
+      taken = 1;
+    }
+    text.remove_prefix(taken);
+  }
+  return out;
+}
+
+// The first request that a message names, or "".
+std::string_view act_of(std::string_view detail) {
+  for (const std::string_view method : {"GET /api/", "POST /api/"}) {
+    const std::size_t at = detail.find(method);
+    if (at == detail.npos) continue;
+    std::size_t end = at + method.size();
+    while (end < detail.size() &&
+           (in_path(detail[end]) || detail[end] == '{' || detail[end] == '}')) {
+      ++end;
+    }
+    return detail.substr(at, end - at);
+  }
+  return "";
 }
 
 }  // namespace
+
+std::string with_requests(std::string_view message) {
+  return replaced(message, &Phrase::command, &Phrase::request);
+}
+
+std::string with_commands(std::string_view message) {
+  return replaced(message, &Phrase::request, &Phrase::command);
+}
 
 Value problem(const Error& error, int status) {
   const std::string code(code_name(error.code));
   std::string title = code;
   std::ranges::replace(title, '_', ' ');
+  const std::string detail = with_requests(error.message);
   Value body = Value::object({{"code", code},
-                              {"detail", error.message},
+                              {"detail", detail},
                               {"status", status == 0 ? http_status(error.code) : status},
                               {"title", title},
                               {"type", "urn:aetheris:error:" + code}});
-  const std::string_view act = act_of(error.message);
+  const std::string_view act = act_of(detail);
   return act.empty() ? body : body.with("act", std::string(act));
+}
+
+Error no_job(std::string_view id) {
+  return {Code::not_found,
+          "there is no job " + std::string(id) + " in this store; GET /api/jobs lists them"};
 }
 
 Error error_of_problem(const Value& body, int status) {

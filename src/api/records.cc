@@ -184,8 +184,7 @@ void Api::prune(Ask ask) {
     }
     if (!ask->request.local || !options_.archive) {
       return fail(Code::unsupported,
-                  "an archive folder can be set on the store's machine only: run `aetheris prune "
-                  "--archive` there");
+                  "an archive folder can be set on the store's machine only, not in a request");
     }
     if (read.dry_run) return read;
     AE_ASSIGN(read.archive, options_.archive(archive.as_string()));
@@ -227,8 +226,7 @@ void Api::redact(Ask ask) {
           }
         }
         if (!redacted && redacted.error().code == Code::not_found) {
-          return ask->refuse({Code::not_found, "there is no job " + ask->id +
-                                                   " in this store; `aetheris jobs` lists them"});
+          return ask->refuse(no_job(ask->id));
         }
         if (!redacted) return ask->refuse(redacted.error());
         ask->answer(200, redacted_json(*redacted));

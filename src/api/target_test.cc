@@ -30,5 +30,34 @@ AE_TEST("api/a problem can be read back") {
   EXPECT_EQ(error_of_problem(Value(), 502).code, Code::unavailable);
 }
 
+AE_TEST("api/a problem names requests, and the program prints them as commands") {
+  const struct {
+    std::string_view command, request, act;
+  } kCases[] = {
+      {"there is no job x; `aetheris jobs` lists them",
+       "there is no job x; GET /api/jobs lists them", "GET /api/jobs"},
+      {"`aetheris job a.b:1` lists its waits", "GET /api/jobs/a.b:1 lists its waits",
+       "GET /api/jobs/a.b:1"},
+      {"has failed (`aetheris verify j`); restore", "has failed (GET /api/jobs/j/verify); restore",
+       "GET /api/jobs/j/verify"},
+      {"shown: `aetheris trace` shows it", "shown: GET /api/jobs/{id}/trace shows it",
+       "GET /api/jobs/{id}/trace"},
+      {"`aetheris approvals` shows it, `aetheris approve ID --arguments JSON` answers it",
+       "GET /api/approvals shows it, POST /api/approvals/{id} answers it", "GET /api/approvals"},
+      {"`aetheris approve` and `aetheris reject` send it", "POST /api/approvals/{id} sends it",
+       "POST /api/approvals/{id}"},
+      {"no command", "no command", ""},
+      {"an `aetheris open", "an `aetheris open", ""}};
+  for (const auto& one : kCases) {
+    const Value body = problem({Code::not_found, std::string(one.command)});
+    EXPECT_EQ(body.text("detail"), one.request);
+    EXPECT_EQ(body.text("act"), one.act);
+    EXPECT_EQ(with_commands(body.text("detail")), one.command);
+  }
+  EXPECT_EQ(problem(no_job("x")).text("act"), "GET /api/jobs");
+  EXPECT_EQ(with_commands(no_job("x").message),
+            "there is no job x in this store; `aetheris jobs` lists them");
+}
+
 }  // namespace
 }  // namespace ae::api

@@ -63,8 +63,7 @@ void Api::load_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
         if (!loaded) {
           waiting->over = true;
           if (loaded.error().code != Code::not_found) return ask->refuse(loaded.error());
-          return ask->refuse({Code::not_found, "there is no job " + ask->id +
-                                                   " in this store; `aetheris jobs` lists them"});
+          return ask->refuse(no_job(ask->id));
         }
         if (whole) return make_transcript(ask, wish, waiting, *loaded, std::move(turn));
         if (loaded->row.last_seq == wish->seen) return waiting->not_yet();

@@ -227,9 +227,10 @@ void let_in(const Place& place, net::HttpRequest request, net::Responder respond
 constexpr std::size_t kOwnConnectionsMax = 128;
 
 net::HttpResponse refused_to_tools() {
-  return net::problem(403, "forbidden",
-                      "the client may be a program that a tool started; such programs need a key: "
-                      "create one with `aetheris keys create` and send it with the request");
+  return net::problem(
+      403, "forbidden",
+      "the client may be a program that a tool started; such programs need an API key: "
+      "POST /api/keys creates one");
 }
 
 net::HttpServer::Options server_options() {
@@ -296,7 +297,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
     }
     if (!is_json(request)) {
       return std::move(responder).answer(
-          net::problem(415, "unsupported",
+          net::problem(415, "unsupported_media_type",
                        "unsupported media type; send JSON with Content-Type: application/json"));
     }
     api::Knock knock{.authorization = {}, .address = address_of(request.peer)};

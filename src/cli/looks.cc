@@ -766,8 +766,15 @@ std::string state_text(const Value& state, const Paint& paint) {
   if (state["steps"].is_array() && state["steps"].size() > 0) {
     Table table({"NODE", "STATE"});
     for (const Value& step : state["steps"].items()) {
-      const std::string_view status = step.text("phase");
-      table.row({{std::string(step.text("node_id"))}, {std::string(status)}});
+      const std::string_view status = step["failure"].is_object()      ? "failed"
+                                      : step["skipped"] == Value(true) ? "skipped"
+                                                                       : step.text("phase");
+      std::string name(step.text("node_id"));
+      if (step["turn"].is_integer()) name += " turn " + std::to_string(step["turn"].as_int() + 1);
+      for (const char* index : {"item", "turn_call"}) {
+        if (step[index].is_integer()) name += "[" + std::to_string(step[index].as_int()) + "]";
+      }
+      table.row({{std::move(name)}, {std::string(status)}});
     }
     text += table.text(paint, 0);
   }

@@ -455,7 +455,9 @@ void Run::tell(const Event& event) {
         return step_line(Tint::bad, "?", node, "outcome unknown");
       }
       std::string what = "waits for " + std::string(p.text("wait_type"));
-      if (p.text("wait_type") == "timer") {
+      if (p.text("correlation_key").starts_with("approval/")) {
+        what = "waits for approval of a call";
+      } else if (p.text("wait_type") == "timer") {
         what += " until " + short_time(p.text("due_at"));
       } else {
         what += " " + std::string(p.text("correlation_key"));

@@ -222,10 +222,12 @@ void Service::interrupted(int signal) {
 
 void Service::stop() {
   if (std::exchange(stopping_, true)) return;
+  const std::string waits =
+      "waiting " + to_text(grace_) + " for requests and calls in flight (Ctrl-C again to force)";
   journal_.tell({.event = "stopping",
-                 .message = "waiting " + to_text(grace_) +
-                            " for requests and calls in flight (Ctrl-C again to force)",
-                 .more = {{"held", std::uint64_t{site_->runtime().held()}}}});
+                 .message = waits,
+                 .more = {{"held", std::uint64_t{site_->runtime().held()}}},
+                 .words = "Shutting down; " + waits});
   left_ = 2;
   site_->stop_serving(grace_, [this] { gone(); });
   site_->runtime().stop(grace_, [this] { gone(); });

@@ -87,8 +87,12 @@ void Terminal::warn(std::string_view text) { note(err_(Tint::warn, "warning: ") 
 int Terminal::fail_with(const Error& error) { return fail_with(error, api::problem(error)); }
 
 int Terminal::fail_with(const Error& error, const Value& body) {
-  if (json_) print_json(body);
-  note(err_(Tint::bad, "error: ") + safe(error.message, true) + " " +
+  if (json_) {
+    const Value& detail = body["detail"];
+    print_json(detail.is_string() ? body.with("detail", api::with_commands(detail.as_string()))
+                                  : body);
+  }
+  note(err_(Tint::bad, "error: ") + safe(api::with_commands(error.message), true) + " " +
        err_(Tint::dim, "[" + std::string(code_name(error.code)) + "]"));
   return exit_code(error.code);
 }
@@ -113,7 +117,9 @@ int exit_code(Code code) {
     case 400:
     case 401:
     case 403:
+    case 405:
     case 413:
+    case 415:
       return kUsage;
     case 404:
       return kNotFound;

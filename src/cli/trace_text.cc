@@ -107,9 +107,6 @@ class Trace {
       name_width_ = std::min(name_width_, kNameMax);
       tool_width_ = std::min(tool_width_, kToolMax);
     }
-    const auto fits = [&](std::size_t columns) {
-      return style.width == 0 || columns <= style.width;
-    };
     has_tools_ = tool_width_ > 0 && fits(72);
     // Bars, then tools: what is left of a narrow line is for the outcome.
     const std::size_t with_bar = name_width_ + kTimes + 2 + kBar + kOutcome;
@@ -134,11 +131,13 @@ class Trace {
   }
 
  private:
+  bool fits(std::size_t columns) const { return style_.width == 0 || columns <= style_.width; }
+
   void put(const Line& line) { out_ += line.text(style_.paint, style_.width) + "\n"; }
 
   void measure(const Value& node, std::size_t indent) {
     name_width_ = std::max(name_width_, indent + 3 + width_of(safe(name_of(node))));
-    tool_width_ = std::max(tool_width_, width_of(safe(node.text("tool"))));
+    if (!is_part(node)) tool_width_ = std::max(tool_width_, width_of(safe(tool_of(node))));
     const auto latest = [&](const Value& at) {
       if (const auto time = instant(at); time && *time > end_) end_ = *time;
     };
@@ -162,6 +161,9 @@ class Trace {
   static bool is_turn(const Value& node) {
     return node["turn"].is_integer() && !node["turn_call"].is_integer();
   }
+
+  // Its tool is not printed: it is the tool of the map, or a model.
+  static bool is_part(const Value& node) { return node["item"].is_integer() || is_turn(node); }
 
   // ---- head and foot
 
@@ -189,8 +191,9 @@ class Trace {
       facts += ", " + count_text(tokens, "token");
     }
     facts += cost_of(trace_["usage"]);
-    facts += ", " + count_text(natural(trace_["seq"]), "event") + ", plan " +
-             std::string(trace_.text("plan_hash").substr(0, kKeyShown));
+    facts += ", " + count_text(natural(trace_["seq"]), "event");
+    const std::string plan = ", plan " + std::string(trace_.text("plan_hash").substr(0, kKeyShown));
+    if (fits(width_of(facts + plan))) facts += plan;
     put(Line().add(Tint::dim, facts));
     if (const std::string_view id = trace_["trace"].text("trace_id"); !id.empty()) {
       put(Line().add(Tint::dim, "  trace " + std::string(id)));
@@ -199,13 +202,14 @@ class Trace {
     if (lost_) {
       for (std::size_t i = 0; i < attempts.size(); ++i) {
         const Value& one = attempts[i];
-        const std::string ended(one.text("ended", "running"));
+        const std::string ended(one.text("ended", "running")), shown = ended + lost_text(one);
+        std::string when =
+            "  attempt " + std::to_string(i + 1) + "  " + short_time(one.text("started_at")) + "  ";
+        const std::string worker = std::string(one.text("worker")) + "  ";
+        if (fits(width_of(when + worker + shown))) when += worker;
         put(Line()
-                .add(Tint::dim, "  attempt " + std::to_string(i + 1) + "  " +
-                                    short_time(one.text("started_at")) + "  " +
-                                    std::string(one.text("worker")) + "  ")
-                .add(ended == "lost" || ended == "failed" ? Tint::bad : Tint::dim,
-                     ended + lost_text(one)));
+                .add(Tint::dim, when)
+                .add(ended == "lost" || ended == "failed" ? Tint::bad : Tint::dim, shown));
       }
     }
     drift();
@@ -300,7 +304,6 @@ class Trace {
   void node(const Value& node, const std::string& trunk, bool last) {
     const std::string status(node.text("status"));
     const Mark mark = mark_of(status);
-    const bool item = node["item"].is_integer() || is_turn(node);
     const std::string branch = trunk + (last ? "└─ " : "├─ ");
     const std::string below = trunk + (last ? "   " : "│  ");
     const std::size_t used = width_of(branch) + 2;
@@ -310,7 +313,7 @@ class Trace {
     line.add(status == "pending" || status == "not_run" ? Tint::dim : Tint::none,
              pad(cut(name_of(node), name_width), name_width));
     if (has_tools_) {
-      const std::string tool = item ? "" : tool_of(node);
+      const std::string tool = is_part(node) ? "" : tool_of(node);
       line.add(Tint::dim, "  " + pad(cut(tool, tool_width_), tool_width_));
     }
     const auto started = instant(node["started_at"]);
@@ -533,26 +536,28 @@ class Trace {
     const std::string world(node.text("world"));
     Line line;
     const std::string kind(effect.text("effect_class"));
-    if (kind == "read") {
-      line.add(Tint::dim, trunk + "effect: read");
-    } else {
-      line.add(Tint::dim, trunk + kind + " · ");
-      line.add(world == "unknown"   ? Tint::bad
-               : world == "changed" ? Tint::none
-                                    : Tint::dim,
-               world == "unknown"     ? "outcome unknown"
-               : world == "changed"   ? "effect applied"
-               : world == "unchanged" ? "no effect"
-                                      : world);
-    }
+    const std::string head = trunk + (kind == "read" ? "effect: read" : kind + " · ");
+    const std::string state = kind == "read"         ? ""
+                              : world == "unknown"   ? "outcome unknown"
+                              : world == "changed"   ? "effect applied"
+                              : world == "unchanged" ? "no effect"
+                                                     : world;
+    line.add(Tint::dim, head);
+    line.add(world == "unknown" ? Tint::bad : world == "changed" ? Tint::none : Tint::dim, state);
+    std::string below;
     if (effect["external_id"].is_string()) {
-      line.add(Tint::dim, " · external id: " + std::string(effect.text("external_id")));
+      const std::string id = "external id: " + safe(effect.text("external_id"));
+      const bool beside = fits(width_of(head + state + " · " + id));
+      if (beside) line.add(Tint::dim, " · " + id);
+      // Never cut: an operator searches the service for it.
+      if (!beside) below = style_.paint(Tint::dim, trunk + id) + "\n";
     }
     if (style_.verbose) {
       line.add(Tint::dim, " · call " + std::string(effect.text("invocation_id")) + " · key " +
                               std::string(effect.text("idempotency_key").substr(0, kKeyShown)));
     }
     put(line);
+    out_ += below;
   }
 
   // By the prices of the agents file, if it has any.

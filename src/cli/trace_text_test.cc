@@ -61,6 +61,33 @@ AE_TEST("cli/a trace fits a narrow terminal, without tools and bars") {
   }
 }
 
+AE_TEST("cli/a narrow trace has no hash of the plan and no worker, but the whole external id") {
+  const Value trace = object(R"({
+    "id": "t", "agent": "refund", "status": "completed", "created_at": "2026-11-25T16:01:30Z",
+    "duration_us": 5000000, "ended_at": "2026-11-25T16:01:35Z", "seq": 95,
+    "plan_hash": "5feff6bd82bf1111", "totals": {"tries": 12, "repeated": 3},
+    "attempts": [{"started_at": "2026-11-25T16:01:30Z", "worker": "vm:27533", "ended": "lost",
+                  "lost": "process_died"}],
+    "nodes": [{"node_id": "refund", "tool": "pay_back", "status": "done", "world": "changed",
+               "started_at": "2026-11-25T16:01:31Z", "finished_at": "2026-11-25T16:01:35Z",
+               "effect": {"effect_class": "idempotent", "external_id": "re_0000000000000014"}}]})");
+  const auto shown = [&](std::size_t width) {
+    return trace_text(trace, {.paint = Paint(false), .width = width});
+  };
+  const std::string wide = shown(100), usual = shown(80), narrow = shown(48);
+  for (const char* part : {"plan 5feff6bd82bf", "TIMELINE", "vm:27533  lost: its process died",
+                           "effect applied · external id: re_0000000000000014\n"}) {
+    EXPECT_NE(wide.find(part), wide.npos) << wide;
+  }
+  EXPECT_EQ(usual.find("plan 5"), usual.npos) << usual;
+  EXPECT_NE(usual.find("95 events\n"), usual.npos) << usual;
+  EXPECT_NE(usual.find("━━━━"), usual.npos) << usual;
+  EXPECT_EQ(narrow.find("vm:27533"), narrow.npos) << narrow;
+  EXPECT_NE(narrow.find("  lost: its process…"), narrow.npos) << narrow;
+  EXPECT_NE(narrow.find("effect applied\n     external id: re_0000000000000014\n"), narrow.npos)
+      << narrow;
+}
+
 AE_TEST("cli/a trace is painted, and says the same") {
   const std::string painted =
       trace_text(trace("trace_in_doubt"), {.paint = Paint(true), .width = 100});

@@ -18,14 +18,14 @@ namespace ae {
   X(already_exists) X(approval_edited) X(budget_exceeded) X(call_pending) X(confirmation_failed) X(correlation_key_reused)     \
   X(deadline_exceeded) X(denied) X(effects_repeated) X(events_limit) X(execution_version_mismatch) X(expression_failed) X(forbidden) X(held)                    \
   X(idempotency_conflict) X(inbox_pending) X(input_invalid) X(invocation_in_doubt)                           \
-  X(job_terminal) X(log_corrupt) X(max_attempts) X(needs_version)                                            \
+  X(job_terminal) X(log_corrupt) X(max_attempts) X(method_not_allowed) X(needs_version)                                            \
   X(non_determinism) X(not_found) X(not_held) X(not_in_doubt)                                                \
   X(not_paused) X(not_settled) X(payload_too_large) X(plan_invalid)                                          \
   X(plan_missing) X(rate_limited) X(rejected) X(replay_verification_human_required) X(secret_missing)                        \
   X(sequence_conflict) X(signals_limit) X(stale_attempt) X(store_locked) X(store_rolled_back)                \
   X(store_stopped)                                                                                           \
   X(tool_failed) X(tool_not_granted) X(tool_output_invalid) X(turns_limit) X(unauthorized) X(unavailable) X(unknown_outcome)                    \
-  X(unsupported) X(usage) X(wait_expired) X(wait_mismatch)
+  X(unsupported) X(unsupported_media_type) X(usage) X(wait_expired) X(wait_mismatch)
 // clang-format on
 
 enum class Code {

@@ -216,7 +216,7 @@ void HttpParser::read_request_line() {
   constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
                                                         "PATCH", "DELETE", "OPTIONS"};
   if (method == "CONNECT" || method == "TRACE") {
-    return refuse(405, Code::unsupported, "method not allowed");
+    return refuse(405, Code::method_not_allowed, "method not allowed");
   }
   if (std::ranges::find(kMethods, method) == kMethods.end()) {
     return refuse(501, Code::unsupported, "unknown method");
@@ -333,7 +333,7 @@ void HttpParser::end_headers() {
       }
       expects_continue_ = minor_ == 1;
     } else if (name == "content-encoding" && !equal_ignoring_case(value, "identity")) {
-      return refuse(415, Code::unsupported, "send the body without a content encoding");
+      return refuse(415, Code::unsupported_media_type, "send the body without a content encoding");
     }
   }
   if (hosts == 0 && minor_ == 1) return bad("the Host header is missing");

@@ -1023,7 +1023,7 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
          if (taken && plan && !taken->events.empty()) {
            taken = fail(Code::call_pending,
                         "the plan was rejected because a call was running when the lease holder "
-                        "checked it; try again (`aetheris pause` pauses the job)");
+                        "checked it; try again, or pause the job first");
          }
          if (!taken) return acting->done(std::unexpected(taken.error()));
          acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
@@ -1035,8 +1035,7 @@ void Runtime::wait_for_plan(std::shared_ptr<Acting> acting, Value answer) {
   if (++acting->looks > kPlanLooks) {
     return acting->done(fail(Code::unknown_outcome,
                              "the plan is in the job's inbox, and the lease holder has not checked "
-                             "it yet; `aetheris job " +
-                                 acting->job.text + "` shows which plan it has"));
+                             "it yet; the hash of the job's plan shows whether it was replaced"));
   }
   world_.loop.after(std::chrono::milliseconds(10 << std::min(acting->looks, 6)),
                     [this, alive = handle(), acting, answer = std::move(answer)]() mutable {
@@ -1090,11 +1089,9 @@ void Runtime::confirmed(const JobId& job, const Event& event) {
   if (p.text("verdict") != "mismatch" || p["detail"].text("mode") != "warn") return;
   counters_.aetheris_confirmation_replay_warn_total++;
   // What was seen there is the job's: its log has it.
-  warn(
-      job,
-      std::string(p.text("resource_type")) + " \"" + std::string(p.text("resource_id")) +
-          "\" is not as the job left it; the job continues (`verify: warn`), and `aetheris trace " +
-          job.text + "` shows what was found");
+  warn(job, std::string(p.text("resource_type")) + " \"" + std::string(p.text("resource_id")) +
+                "\" is not as the job left it; the job continues (`verify: warn`), and its trace "
+                "shows what was found");
 }
 
 void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fate) {

@@ -36,7 +36,7 @@ class CommandTool final : public Tool {
   //   numbers      "string": with output json, integers beyond 2^53−1 become strings
   //   env          {NAME: text}; `${ }` and `secret:NAME` are replaced just before the call
   //   env_allow    [NAME…] passed on from our own environment, beside PATH HOME LANG LC_ALL TZ TMPDIR
-  //   cwd          where it runs; relative to `folder`
+  //   cwd          where it runs; relative to `folder`, which is the default
   //   output_max   bytes of stdout (default 1 MiB)
   //   heartbeat_timeout  killed, and a timeout, when it reports nothing for so long; absent: it may be silent
   // Other keys belong to whoever reads the file. `folder` is what relative paths start from: the agents file's.

@@ -280,6 +280,7 @@ Result<CommandDefinition> CommandDefinition::read(const Value& definition,
     out.heartbeat = *most;
   }
   AE_ASSIGN(out.sandbox, read_sandbox(definition["sandbox"], folder));
+  if (!folder.empty()) out.folder = absolute(".", folder);
   if (const Value* cwd = definition.find("cwd")) {
     std::error_code error;
     if (!cwd->is_string()) return fail(Code::plan_invalid, "cwd: must be a path");
