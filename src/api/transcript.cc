@@ -55,21 +55,20 @@ void Api::load_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
     return ask->refuse(may.error());
   }
   const bool whole = wish->seen == 0 || waiting->last;
-  store_.load(
-      wish->job, whole ? 1 : wish->seen + 1,
-      [this, alive = std::weak_ptr(alive_), ask, wish, waiting, whole,
-       turn = std::move(turn)](Result<store::Loaded> loaded) mutable {
-        if (!alive.lock()) return;
-        if (!loaded) {
-          waiting->over = true;
-          if (loaded.error().code != Code::not_found) return ask->refuse(loaded.error());
-          return ask->refuse(no_job(ask->id));
-        }
-        if (whole) return make_transcript(ask, wish, waiting, *loaded, std::move(turn));
-        if (loaded->row.last_seq == wish->seen) return waiting->not_yet();
-        wish->seen = 0;
-        load_transcript(ask, wish, waiting, std::move(turn));
-      });
+  store_.load(wish->job, whole ? 1 : wish->seen + 1,
+              [this, alive = std::weak_ptr(alive_), ask, wish, waiting, whole,
+               turn = std::move(turn)](Result<store::Loaded> loaded) mutable {
+                if (!alive.lock()) return;
+                if (!loaded) {
+                  waiting->over = true;
+                  if (loaded.error().code != Code::not_found) return ask->refuse(loaded.error());
+                  return ask->refuse(no_job(ask->id));
+                }
+                if (whole) return make_transcript(ask, wish, waiting, *loaded, std::move(turn));
+                if (loaded->row.last_seq == wish->seen) return waiting->not_yet();
+                wish->seen = 0;
+                load_transcript(ask, wish, waiting, std::move(turn));
+              });
 }
 
 void Api::make_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
