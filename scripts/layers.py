@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The layering check: arrows point at core; pure stays pure; nobody knows a driver except app;
-drivers never know each other. It reads each module's own ae_module(...) line.
+drivers never know each other; the pure modules have an order, and the features of engine never include each other. It
+reads each module's own ae_module(...) line.
 
   layers.py               checks the tree; reports sizes over budget, which never fail
   layers.py --self-test   plants one violation of each rule in a toy tree and insists that it is seen
@@ -15,6 +16,14 @@ from dataclasses import dataclass, field
 # Modules that put everything together: they may name drivers. So may tests and bench/.
 COMPOSERS = {"app", "sim", "testing"}
 DRIVER_PARENTS = ("store", "tools", "llm")  # a module in a folder below these is a driver
+
+# What pure modules may depend on.
+ORDER = {"base": "", "json": "base", "expr": "base json", "schema": "base json", "log": "base json schema",
+         "plan": "base json expr schema log", "engine": "base json expr schema log plan",
+         "inspect": "base json expr schema log plan engine"}
+# The folders of engine: state includes only state, heart also state, and each other folder is a feature, which includes
+# its own files, heart and state. What a feature offers to heart and to other features is included by FEATURES.
+STATE, HEART, FEATURES = "state", "heart", "engine/heart/features.h"
 
 IMPURE = re.compile(
     r"^(thread|mutex|shared_mutex|condition_variable|future|stop_token|semaphore|latch|barrier|"
@@ -44,6 +53,7 @@ class Module:
     pure: bool = False
     depends: list = field(default_factory=list)
     test_depends: list = field(default_factory=list)
+    subdirs: list = field(default_factory=list)
 
     @property
     def driver(self):
@@ -72,7 +82,7 @@ class Tree:
         words = match[1].split()
         module = Module(words[0].replace("/", "_"), str(path.parent.relative_to(self.root / "src")))
         into = None
-        lists = {"DEPENDS": module.depends, "TEST_DEPENDS": module.test_depends}
+        lists = {"DEPENDS": module.depends, "TEST_DEPENDS": module.test_depends, "SUBDIRS": module.subdirs}
         for word in words[1:]:
             if word == "PURE":
                 module.pure, into = True, None
@@ -108,6 +118,9 @@ class Tree:
                 if module.pure and not other.pure:
                     self.problem(path, 0, f"{module.name} is PURE and depends on {name}, which is not")
                 self.check_driver(path, 0, module, other, False)
+                if name in ORDER and module.name in ORDER and name not in ORDER[module.name].split():
+                    self.problem(path, 0, f"{module.name} may not depend on {name}, only on: "
+                                          f"{ORDER[module.name] or 'nothing'}")
         self.check_cycles()
 
     def check_cycles(self):
@@ -148,6 +161,11 @@ class Tree:
             if module is None:
                 self.problem(path, 0, "belongs to no module (no CMakeLists.txt with ae_module above it)")
                 continue
+            folder = str(path.parent.relative_to(self.root / "src" / module.folder))
+            if path.suffix == ".cc" and folder != "." and folder not in module.subdirs:
+                self.problem(path, 0, f"is not compiled: {folder} is not among the SUBDIRS of {module.name}")
+            if folder == "." and module.name == "engine" and module.subdirs:
+                self.problem(path, 0, "belongs into a folder of engine: " + ", ".join(module.subdirs))
             self.check_source(path, relative, module)
         for folder in ("bench", "examples", "tests"):
             for path in sorted((self.root / folder).rglob("*.cc")):
@@ -163,6 +181,8 @@ class Tree:
                 continue
             if match[1] == '"':
                 self.check_own_include(path, number, match[2], module, is_test)
+                if not is_test:
+                    self.check_feature(path, number, relative, match[2])
             else:
                 self.check_outside_include(path, number, match[2], module, is_test, relative)
         if module.pure and not is_test:
@@ -196,9 +216,22 @@ class Tree:
                                        f"{field_name}")
         self.check_driver(path, number, module, other, is_test)
 
+    def check_feature(self, path, number, relative, target):
+        if not re.match(r"engine/\w+/", relative) or not re.match(r"engine/\w+/", target):
+            return
+        here, there = relative.split("/")[1], target.split("/")[1]
+        if target == FEATURES and path.suffix == ".h":
+            self.problem(path, number, f"a header includes {FEATURES}; only .cc files may")
+        elif here == there or there == STATE or (there == HEART and here != STATE):
+            return
+        elif here == STATE:
+            self.problem(path, number, f"engine/state includes engine/{there}; it may include only its own files")
+        elif relative != FEATURES:
+            self.problem(path, number, f"engine/{here} includes engine/{there}; include {FEATURES} instead")
+
     def check_outside_include(self, path, number, target, module, is_test, relative):
         if module.pure and not is_test:
-            counts = relative in ("core/value.h", "core/value.cc")  # reference counts
+            counts = re.fullmatch(r"(core|json)/value\.(h|cc)", relative)  # reference counts
             if IMPURE.match(target) or (target == "atomic" and not counts):
                 self.problem(path, number, f"{module.name} is PURE: no <{target}>")
         if re.match(r"boost/(asio|beast)\b", target):
@@ -339,9 +372,16 @@ TOY = {
     "src/core/CMakeLists.txt": "ae_module(core PURE)\n",
     "src/core/value.h": "#pragma once\n#include <atomic>\n",
     "src/core/id.cc": '#include "core/value.h"\n// std::chrono::steady_clock::now() is not for us\n',
-    "src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS core)\n",
-    "src/engine/decide.cc": '#include "core/value.h"\n',
-    "src/engine/decide_test.cc": '#include <random>\n#include "testing/test.h"\n',
+    "src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS core SUBDIRS budget heart loop state)\n",
+    "src/engine/heart/decide.cc": '#include "core/value.h"\n',
+    "src/engine/budget/budget.cc": '#include "engine/budget/budget.h"\n#include "engine/heart/features.h"\n'
+                                   '#include "engine/state/state.h"\n',
+    "src/engine/budget/budget_test.cc": '#include "engine/loop/loop.h"\n',
+    "src/engine/heart/features.h": '#include "engine/budget/budget.h"\n#include "engine/loop/loop.h"\n',
+    "src/engine/heart/walk.cc": '#include "engine/heart/features.h"\n#include "engine/state/state.h"\n',
+    "src/engine/loop/loop.h": '#include "engine/heart/walk.h"\n',
+    "src/engine/state/apply.cc": '#include "engine/state/state.h"\n',
+    "src/engine/heart/decide_test.cc": '#include <random>\n#include "testing/test.h"\n',
     "src/store/CMakeLists.txt": "ae_module(store DEPENDS core)\n",
     "src/store/store.h": '#include "core/value.h"\n',
     "src/store/memory/CMakeLists.txt": "ae_module(store/memory DEPENDS core store)\n",
@@ -362,7 +402,7 @@ TOY = {
 }
 
 PLANTED = [
-    ("an undeclared include", {"src/store/x.cc": '#include "engine/decide.h"\n'}, "does not name engine"),
+    ("an undeclared include", {"src/store/x.cc": '#include "engine/heart/walk.h"\n'}, "does not name engine"),
     ("an include through a dependency only",
      {"src/net/x.cc": '#include "store/store.h"\n'}, "does not name store"),
     ("an include from nowhere", {"src/net/x.cc": '#include "loop.h"\n'}, "includes start at src/"),
@@ -371,6 +411,21 @@ PLANTED = [
     ("a dependency on nothing", {"src/net/CMakeLists.txt": "ae_module(net DEPENDS cor)\n"}, "no module"),
     ("a module misnamed", {"src/net/CMakeLists.txt": "ae_module(web DEPENDS core)\n"}, "otherwise"),
     ("a folder without a line", {"src/store/x/y.cc": "\n", "src/odd/z.cc": "\n"}, "belongs to no module"),
+    ("a file of engine outside of its folders", {"src/engine/x.h": "\n"}, "belongs into a folder of engine"),
+    ("a folder that is not compiled", {"src/engine/undo/x.cc": "\n"}, "is not compiled: undo"),
+    ("a pure module on the one above it", {"src/base/CMakeLists.txt": "ae_module(base PURE DEPENDS json)\n",
+                                    "src/json/CMakeLists.txt": "ae_module(json PURE)\n"}, "base may not depend on json"),
+    ("an engine that depends on what inspects it",
+     {"src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS inspect)\n",
+      "src/inspect/CMakeLists.txt": "ae_module(inspect PURE)\n"}, "engine may not depend on inspect"),
+    ("a feature in another", {"src/engine/budget/x.cc": '#include "engine/loop/loop.h"\n'},
+     "engine/budget includes engine/loop"),
+    ("a feature in the heart", {"src/engine/heart/x.cc": '#include "engine/loop/loop.h"\n'},
+     "engine/heart includes engine/loop"),
+    ("the heart in the state", {"src/engine/state/x.cc": '#include "engine/heart/walk.h"\n'},
+     "engine/state includes engine/heart"),
+    ("all features in a header", {"src/engine/budget/x.h": '#include "engine/heart/features.h"\n'},
+     "a header includes engine/heart/features.h"),
     ("a pure module on an impure one",
      {"src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS core net)\n"}, "which is not"),
     *[(f"<{name}> in a pure module", {"src/engine/x.cc": f"#include <{name}>\n"}, "is PURE")

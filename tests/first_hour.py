@@ -23,6 +23,7 @@ import time
 
 sys.dont_write_bytecode = True
 from cli import BIN, PATIENCE, expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
 from shared.desk import SCENARIOS, Desk  # noqa: E402
 
 TESTS = []
@@ -169,6 +170,133 @@ def retry_detached_leaves_the_job_to_another_process():
         assert made.out == "x2\n" and lines(h, "printed") == [], made
         assert expect(h.run("run", "trip.yaml", "--job-id", "x2"), 0).out == "7\n"
         assert lines(h, "paid") == ["paid"]
+
+
+@test
+def plan_of_a_failed_job_names_the_command_that_retries_it():
+    with home() as h:
+        broken(h)
+        fix(h)
+        for words in ([], ["--json"]):
+            said = expect(h.run("plan", "x1", "trip.yaml", *words), 5)
+            assert "job_terminal" in said.err + said.out, said
+            retry = printed_command(said.err)
+            assert retry == ["retry", "x1", "trip.yaml", "--job-id", "x1-retry-1"], said
+        assert expect(h.run(*retry), 0).out == "7\n"
+        said = expect(h.run("plan", "x1-retry-1", "trip.yaml"), 5)
+        assert "job_terminal" in said.err and "aetheris retry" not in said.err, said
+        assert lines(h, "paid") == ["paid"]
+
+
+# `print` and the first item fail; `seat`, its dependent and the other items are committed after that.
+BRANCHES = """\
+aetheris: 1
+tools:
+  pay: { command: ["sh", "-c", "echo paid >> paid; echo 5"], effect: at_most_once }
+  print: { command: ["sh", "-c", "touch failed; exit 3"], effect: at_most_once }
+  count:
+    command: ["sh", "-c", "while [ ! -e failed ]; do sleep 0.02; done; echo $0 >> counted; echo $0", "${ .args.what }"]
+    effect: at_most_once
+agents:
+  trip:
+    plan:
+      - { id: charge, tool: pay }
+      - { id: ticket, tool: print, needs: [charge] }
+      - { id: seat, tool: count, needs: [charge], args: { what: seat } }
+      - { id: meal, tool: count, needs: [seat], args: { what: meal } }
+      - { id: bags, map: [1, 2], needs: [charge], do: { tool: count, args: { what: "bag-${ .item }" } } }
+    output: "${ .steps.meal }"
+"""
+PRINTS = BRANCHES.replace("touch failed; exit 3", "echo printed >> printed; echo ok")
+
+
+@test
+def a_retry_keeps_what_branches_beside_the_failed_node_did():
+    for place in ("here", "owner", "server"):
+        with home() as h:
+            (h.path / "trip.yaml").write_text(BRANCHES, encoding="utf-8")
+            expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
+            assert sorted(lines(h, "counted")) == ["bag-1", "bag-2", "seat"], lines(h, "counted")
+            (h.path / "trip.yaml").write_text(PRINTS, encoding="utf-8")
+            server = Server(h, "trip.yaml") if place != "here" else None
+            env = server.env if place == "server" else None
+            done = expect(h.run("retry", "x1", "trip.yaml", "--job-id", "x2", env=env), 0)
+            assert done.out == "meal\n" and "plan changed: tools.print" in done.err, done
+            counts = [lines(h, name) for name in ("paid", "printed", "counted")]
+            assert counts[:2] == [["paid"], ["printed"]], counts
+            assert sorted(counts[2]) == ["bag-1", "bag-2", "meal", "seat"], counts
+            for job in ("x1", "x2"):
+                expect(h.run("verify", job, env=env), 0)
+            if server:
+                expect(server.stop(), 0)
+
+
+@test
+def a_server_with_an_older_tool_refuses_a_retry_before_anything_is_written():
+    with home() as h:
+        (h.path / "trip.yaml").write_text(BRANCHES, encoding="utf-8")
+        server = Server(h, "trip.yaml")
+        expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
+        (h.path / "trip.yaml").write_text(PRINTS, encoding="utf-8")
+        for more in ([], ["--detach"]):
+            for env in (None, server.env):
+                said = expect(h.run("retry", "x1", "trip.yaml", *more, env=env), 5)
+                assert "[needs_version]" in said.err and 'tool "print"' in said.err and 'agent "trip"' in said.err, said
+                assert "restart it" in said.err and "`serve --watch`" in said.err, said
+                assert (f"process {server.process.pid}" in said.err) == (env is None), said
+        assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["x1"]
+        expect(server.stop(), 0)
+        server = Server(h, "trip.yaml")
+        assert expect(h.run("retry", "x1", "trip.yaml", "--job-id", "x2"), 0).out == "meal\n"
+        expect(server.stop(), 0)
+        counts = [lines(h, name) for name in ("paid", "printed", "counted")]
+        assert (counts[:2], len(counts[2])) == ([["paid"], ["printed"]], 4), counts
+
+
+@test
+def a_server_that_lacks_a_tool_or_the_agent_refuses_a_retry_before_anything_is_written():
+    with home() as h:
+        (h.path / "trip.yaml").write_text(BRANCHES, encoding="utf-8")
+        server = Server(h, "trip.yaml")
+        expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
+        (h.path / "new.yaml").write_text(PRINTS.replace("print", "emit"), encoding="utf-8")
+        said = expect(h.run("retry", "x1", "new.yaml"), 5)
+        assert "[needs_version]" in said.err and 'no tool "emit"' in said.err, said
+        expect(server.stop(), 0)
+        server = Server(h, "agents.yaml")
+        said = expect(h.run("retry", "x1", "trip.yaml"), 5)
+        assert "[needs_version]" in said.err and 'does not run agent "trip"' in said.err, said
+        assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["x1"]
+        expect(server.stop(), 0)
+
+
+@test
+def a_server_that_reloads_the_file_takes_a_retry_with_it():
+    with home() as h:
+        (h.path / "trip.yaml").write_text(BRANCHES, encoding="utf-8")
+        server = Server(h, "--watch", "trip.yaml")
+        expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
+        (h.path / "trip.yaml").write_text(PRINTS, encoding="utf-8")
+        until(lambda: server.get("/api/agents/trip")[1]["version"] == 2)
+        assert expect(h.run("retry", "x1", "trip.yaml"), 0).out == "meal\n"
+        assert (lines(h, "paid"), lines(h, "printed"), len(lines(h, "counted"))) == (["paid"], ["printed"], 4)
+        expect(server.stop(), 0)
+
+
+@test
+def a_server_with_an_older_tool_refuses_a_plan():
+    with home() as h:
+        text = BRANCHES.replace("tool: print, needs", "wait: { type: signal, key: go }, needs") + "    queue: q\n"
+        text = text.replace("needs: [seat]", "needs: [ticket]")
+        (h.path / "failed").touch()
+        (h.path / "trip.yaml").write_text(text, encoding="utf-8")
+        server = Server(h, "trip.yaml")
+        expect(h.run("run", "trip.yaml", "--job-id", "x1"), 4)
+        (h.path / "trip.yaml").write_text(text.replace("echo $0 >>", "echo new >>"), encoding="utf-8")
+        said = expect(h.run("plan", "x1", "trip.yaml"), 5)
+        assert "[needs_version]" in said.err and 'tool "count"' in said.err, said
+        assert expect(h.run("job", "x1", "--json"), 0).json()["plan"] == 0
+        expect(server.stop(), 0)
 
 
 WHERE = """\

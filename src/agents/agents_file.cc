@@ -10,6 +10,7 @@
 #include "agents/located.h"
 #include "agents/tool_text.h"
 #include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::agents {
 namespace {

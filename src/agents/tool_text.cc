@@ -7,7 +7,7 @@
 
 #include "core/ascii.h"
 #include "core/expr_lex.h"
-#include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::agents {
 namespace {

@@ -286,6 +286,8 @@ class Api {
   void created(Ask ask, const JobId& job, int status, std::vector<Member> more = {});
   void exists(Ask ask, runtime::NewJobRequest wish);
   void fork_known(Ask ask, runtime::ForkRequest wish);
+  Status may_plan(const std::string& agent, const Value& task_graph);
+  Status may_fork(const runtime::ForkRequest& wish, const std::string& agent_name);
   void fork_new(Ask ask, runtime::ForkRequest wish);
   void make_fork(Ask ask, runtime::ForkRequest wish);
   void act(Ask ask, engine::Act act, int status);

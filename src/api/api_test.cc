@@ -805,6 +805,46 @@ AE_TEST("roles/a plan of one's own, which says what people are asked about, is f
   expect_problem(here.ask(request), 403, "forbidden");
 }
 
+AE_TEST("api/a retry or a plan with a tool that this process has otherwise is refused, unwritten") {
+  Here here;
+  const std::string failed = here.make(R"({"agent": "maps", "input": {"list": 1}})");
+  const std::string waits = here.make(R"({"agent": "asks"})");
+  ASSERT_EQ(here.status(failed), "failed");
+  ASSERT_EQ(here.status(waits), "waiting");
+  const std::string body =
+      canonical(Value::object({{"task_graph", here.file.agents.at("maps").task_graph}}));
+  const std::string ours = here.performers.find("echo")->version;
+  here.performers.find("echo")->version = "ffffffffffffffff";
+  for (const auto& [job, act] : {std::pair(failed, "retry"), std::pair(waits, "plan")}) {
+    const auto refused = here.post({"api", "jobs", job, act}, body);
+    expect_problem(refused, 409, "needs_version");
+    EXPECT_NE(refused.body.text("detail").find("another version of tool \"echo\""),
+              std::string_view::npos);
+  }
+  EXPECT_EQ(here.get({"api", "jobs"}).body["jobs"].size(), 2u);
+  EXPECT_EQ(here.get({"api", "jobs", waits}).body["plan"], Value(0));
+  // A retry under the origin's own plan uses the tool as it is now.
+  EXPECT_EQ(here.post({"api", "jobs", failed, "retry"}, "{}").status, 201);
+  here.performers.find("echo")->version = ours;
+  EXPECT_EQ(here.post({"api", "jobs", failed, "retry"}, body).status, 201);
+  EXPECT_EQ(here.post({"api", "jobs", waits, "plan"}, body).status, 202);
+}
+
+AE_TEST("api/a process that runs no jobs takes a retry with any tools") {
+  Here here;
+  const std::string failed = here.make(R"({"agent": "maps", "input": {"list": 1}})");
+  here.performers.find("echo")->version = "ffffffffffffffff";
+  ApiOptions options{.agents = &here.file,
+                     .runs = false,
+                     .version = "0",
+                     .store = "memory:",
+                     .chance = &here.chance};
+  here.api.emplace(here.loop, here.steady, here.store, *here.runtime, std::move(options));
+  const std::string body =
+      canonical(Value::object({{"task_graph", here.file.agents.at("maps").task_graph}}));
+  EXPECT_EQ(here.post({"api", "jobs", failed, "retry"}, body).status, 201);
+}
+
 AE_TEST("api/a job is created, runs, and is shown") {
   Here here;
   const auto made = here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":7},"id":"j1"})");

@@ -63,7 +63,9 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
   return wish;
 }
 
-Error repeats(const std::string& origin, const std::vector<Value>& effects) {
+// `instead`: what helps other than repeating them.
+Error repeats(const std::string& origin, const std::vector<Value>& effects,
+              std::string_view instead) {
   std::string names;
   for (std::size_t i = 0; i < effects.size() && i < kNamedMax; ++i) {
     const Value& item = effects[i]["item"];
@@ -75,7 +77,7 @@ Error repeats(const std::string& origin, const std::vector<Value>& effects) {
   if (effects.size() > kNamedMax) names += ", …";
   return {Code::effects_repeated, "job " + origin +
                                       " has effects that the new job would repeat: " + names +
-                                      "; allow it with repeat_effects, or fork at a later event"};
+                                      "; allow it with repeat_effects" + std::string(instead)};
 }
 
 }  // namespace
@@ -150,19 +152,30 @@ void Api::fork_known(Ask ask, runtime::ForkRequest wish) {
                });
 }
 
-void Api::fork_new(Ask ask, runtime::ForkRequest wish) {
-  if (wish.input && options_.agents) {
-    return read(ask, [this, ask, wish = std::move(wish)](runtime::Runtime::Read& read) mutable {
-      const agents::Agent* const agent = find_agent(read.state.agent);
-      if (agent != nullptr && agent->input_schema) {
-        const auto schema = Schema::compile(*agent->input_schema);
-        if (!schema) return ask->refuse(schema.error());
-        if (auto valid = schema->check(*wish.input); !valid) return ask->refuse(valid.error());
-      }
-      make_fork(ask, std::move(wish));
-    });
+// Fails with needs_version: this process runs the jobs of the agent, but not with the tools of this plan.
+Status Api::may_plan(const std::string& agent, const Value& task_graph) {
+  if (!options_.runs || task_graph.is_null()) return {};
+  AE_ASSIGN(const auto plan, engine::Plan::compile(task_graph));
+  return runtime_.offers(agent, *plan);
+}
+
+Status Api::may_fork(const runtime::ForkRequest& wish, const std::string& agent_name) {
+  const agents::Agent* const agent = find_agent(agent_name);
+  if (wish.input && agent != nullptr && agent->input_schema) {
+    AE_ASSIGN(const auto schema, Schema::compile(*agent->input_schema));
+    AE_TRY(schema.check(*wish.input));
   }
-  make_fork(ask, std::move(wish));
+  return may_plan(agent_name, wish.task_graph);
+}
+
+void Api::fork_new(Ask ask, runtime::ForkRequest wish) {
+  if (!options_.agents || (!wish.input && wish.task_graph.is_null())) {
+    return make_fork(ask, std::move(wish));
+  }
+  read(ask, [this, ask, wish = std::move(wish)](runtime::Runtime::Read& read) mutable {
+    if (auto may = may_fork(wish, read.state.agent); !may) return ask->refuse(may.error());
+    make_fork(ask, std::move(wish));
+  });
 }
 
 void Api::make_fork(Ask ask, runtime::ForkRequest wish) {
@@ -179,7 +192,8 @@ void Api::make_fork(Ask ask, runtime::ForkRequest wish) {
     }
     if (!made) return ask->refuse(made.error());
     if (!made->repeated.empty()) {
-      const Error error = repeats(ask->id, made->repeated);
+      const Error error =
+          repeats(ask->id, made->repeated, again.at == 0 ? "" : ", or fork at a later event");
       return ask->answer(http_status(error.code),
                          problem(error).with("effects", Value::array(made->repeated)));
     }
@@ -203,14 +217,17 @@ void Api::plan(Ask ask) {
     return wish;
   }();
   if (!act) return ask->refuse(act.error());
-  if (!act->payload["task_graph"].is_null()) {
-    // A plan brings the rules of its tools along: which calls people are asked about, too.
-    if (ask->request.role != Role::admin) {
-      return ask->refuse(role_missing(ask->request.role, {Role::admin}));
-    }
-    return this->act(ask, std::move(*act), 202);
+  // A plan brings the rules of its tools along: which calls people are asked about, too.
+  if (!act->payload["task_graph"].is_null() && ask->request.role != Role::admin) {
+    return ask->refuse(role_missing(ask->request.role, {Role::admin}));
   }
   read(ask, [this, ask, act = std::move(*act)](runtime::Runtime::Read& read) mutable {
+    if (const Value& given = act.payload["task_graph"]; !given.is_null()) {
+      const bool ended = engine::is_terminal(read.state.status);  // then it is refused for that
+      const Status may = ended ? Status{} : may_plan(read.state.agent, given);
+      if (!may) return ask->refuse(may.error());
+      return this->act(ask, std::move(act), 202);
+    }
     const agents::Agent* const agent = find_agent(read.state.agent);
     if (agent == nullptr) {
       return ask->refuse({Code::plan_invalid,

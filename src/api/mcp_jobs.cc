@@ -7,6 +7,7 @@
 #include "api/problem.h"
 #include "core/ids.h"
 #include "core/json.h"
+#include "core/utf8.h"
 #include "core/visible.h"
 
 namespace ae::api {

@@ -6,6 +6,7 @@
 #include "api/api.h"
 #include "api/mcp.h"
 #include "core/json.h"
+#include "core/utf8.h"
 #include "mcp/message.h"
 #include "mcp/revision.h"
 #include "store/memory/memory_store.h"

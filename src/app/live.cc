@@ -10,6 +10,7 @@
 
 #include "app/http_words.h"
 #include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::app {
 namespace {

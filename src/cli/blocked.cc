@@ -330,6 +330,12 @@ std::string retry_command_text(std::string_view id, std::string_view file,
   return text + " --job-id " + quoted(retry_id(id)) + store_flag;
 }
 
+void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
+               Terminal& terminal) {
+  terminal.note("To retry with the file's plan: " +
+                terminal.err()(Tint::bold, retry_command_text(id, file, store_flag(store))));
+}
+
 std::string retry_text(const Value& job, const std::string& store_flag) {
   constexpr std::string_view kReasons[] = {
       "connect",  "tls",      "timeout",  "reset",          "http_401", "http_403",

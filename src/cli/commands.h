@@ -65,6 +65,8 @@ int approvals_command(const Options& options, Terminal& terminal);
 Result<app::StoreUrl> store_of(const Options& options);
 // Reports a store that this process has created.
 void say_created(const app::Site& site, Terminal& terminal);
+// Does AETHERIS_URL name a server?
+bool uses_server();
 // " --store URL" when it is not the default, for commands that we tell people to type.
 std::string store_flag(const app::StoreUrl& store);
 // What is asked, of an item of GET /api/approvals: its id, then the call with all that it would send; several lines.
@@ -125,6 +127,9 @@ std::string noted_text(const Value& doubt);
 // the same command run twice makes one job: "a" → "a-retry-1" → "a-retry-2".
 std::string retry_command_text(std::string_view id, std::string_view file,
                                const std::string& store_flag);
+// Prints it, for a plan that a failed job does not have.
+void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
+               Terminal& terminal);
 // What follows "failed" of a job's error: " at node trip (tool get_trip): http.url: .args.id is null [request_invalid]".
 std::string failure_text(const Value& error);
 // The command that retries a failed job; with FILE where the plan is to be fixed first.

@@ -85,6 +85,14 @@ void say_changes(const Value& changes, Terminal& terminal) {
   }
 }
 
+// Adds what avoids the restart, and names the process that has to be restarted.
+void of_owner(Error& error, const app::StoreUrl& store) {
+  if (error.code != Code::needs_version) return;
+  error.message += ", or start it with `serve --watch`";
+  if (uses_server() || !app::find_owner(store)) return;
+  error.message += " (" + app::owner_name(store) + ")";
+}
+
 // Makes the new job. Its body, or an exit code when the failure has been printed.
 std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl& store,
                                     const agents::AgentsFile* file, Terminal& terminal) {
@@ -121,6 +129,7 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   if (!terminal.json()) say_effects(made["effects"], terminal);
   Error error = of_option(api::error_of_problem(made, answer->status));
   if (error.code == Code::effects_repeated) error.message += " (--repeat-effects, --repeat STEP)";
+  of_owner(error, store);
   return failed(error, made);
 }
 
@@ -197,8 +206,7 @@ int retry_command(const Options& options, Terminal& terminal) {
 namespace {
 
 // The plan that FILE has for the job's agent, as the job is told of it.
-Result<Value> asked_of(app::Door& door, const Options& options, const agents::AgentsFile& file) {
-  AE_ASSIGN(const Value job, job_of(door, options.id));
+Result<Value> asked_of(const Value& job, const Options& options, const agents::AgentsFile& file) {
   AE_ASSIGN(Value graph, task_graph_of(options, file, job));
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed" || status == "cancelled") {
@@ -245,8 +253,16 @@ int plan_command(const Options& options, Terminal& terminal) {
   warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
   auto door = app::Door::open(*store, app::Purpose::write);
   if (!door) return terminal.fail_with(door.error());
-  auto body = asked_of(**door, options, loaded->file);
-  if (!body) return terminal.fail_with(body.error());
+  const auto job = job_of(**door, options.id);
+  if (!job) return terminal.fail_with(job.error());
+  const auto body = asked_of(*job, options, loaded->file);
+  if (!body) {
+    const int code = terminal.fail_with(body.error());
+    if (body.error().code == Code::job_terminal && job->text("status") == "failed") {
+      say_retry(options.id, options.file, *store, terminal);
+    }
+    return code;
+  }
   api::ApiRequest request;
   request.method = "POST";
   request.path = {"api", "jobs", options.id, "plan"};
@@ -255,7 +271,9 @@ int plan_command(const Options& options, Terminal& terminal) {
   const auto answer = (*door)->ask(request);
   if (!answer) return terminal.fail_with(answer.error());
   if (answer->status >= 400) {
-    return terminal.fail_with(api::error_of_problem(answer->body, answer->status), answer->body);
+    Error error = api::error_of_problem(answer->body, answer->status);
+    of_owner(error, *store);
+    return terminal.fail_with(error, answer->body);
   }
   if (terminal.json()) {
     terminal.print_json(answer->body);

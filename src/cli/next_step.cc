@@ -1,5 +1,4 @@
 // How a job continues: after an answer to what it waits for, and after a request that was recorded for it.
-#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -7,11 +6,6 @@
 
 namespace ae::cli {
 namespace {
-
-bool uses_server() {
-  const char* const url = std::getenv("AETHERIS_URL");
-  return url != nullptr && *url != '\0';
-}
 
 std::string run_command_text(std::string_view id, const std::string& flag) {
   return "aetheris run FILE --job-id " + quoted(std::string(id)) + flag;

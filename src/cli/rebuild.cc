@@ -7,7 +7,7 @@
 #include "cli/commands.h"
 #include "cli/progress_line.h"
 #include "cli/text.h"
-#include "core/json.h"
+#include "core/utf8.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
 

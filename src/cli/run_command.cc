@@ -237,12 +237,9 @@ void say_plan_differs(const Value& job, const Wish& wish, const agents::AgentsFi
   const std::string status(job.text("status"));
   const std::string with = quoted(id) + " " + quoted(wish.file) + store_flag(wish.store);
   std::string text = wish.file + " differs from the plan of job " + id + ", which keeps its plan.";
-  if (status == "failed") {
-    text += " To retry with the file's plan: " +
-            retry_command_text(id, wish.file, store_flag(wish.store));
-  }
   if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
   terminal.note(safe(text));
+  if (status == "failed") say_retry(id, wish.file, wish.store, terminal);
 }
 
 using Asker = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;

@@ -138,10 +138,13 @@ void say_created(const app::Site& site, Terminal& terminal) {
   if (site.created()) terminal.note("created store at " + safe(site.store_name()));
 }
 
-std::string store_flag(const app::StoreUrl& store) {
-  // Where a server is asked, it is asked by the next command too.
+bool uses_server() {
   const char* const url = std::getenv("AETHERIS_URL");
-  if (url != nullptr && *url != '\0') return "";
+  return url != nullptr && *url != '\0';
+}
+
+std::string store_flag(const app::StoreUrl& store) {
+  if (uses_server()) return "";  // the next command uses it too
   return store.found || store.text() == app::kDefaultStore ? ""
                                                            : " --store " + quoted(store.text());
 }

@@ -10,6 +10,7 @@
 #include "core/expr_lex.h"
 #include "core/json.h"
 #include "core/order.h"
+#include "core/utf8.h"
 
 namespace ae::expr {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/expr_eval.h"
-#include "core/json.h"
 #include "core/order.h"
+#include "core/utf8.h"
 
 namespace ae::expr {
 namespace {

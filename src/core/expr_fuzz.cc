@@ -8,6 +8,7 @@
 
 #include "core/expr.h"
 #include "core/json.h"
+#include "core/utf8.h"
 
 namespace {
 

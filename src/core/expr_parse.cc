@@ -11,7 +11,7 @@
 #include "core/expr_functions.h"
 #include "core/expr_lex.h"
 #include "core/expr_program.h"
-#include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::expr {
 namespace {

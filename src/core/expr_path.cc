@@ -4,8 +4,8 @@
 
 #include "core/expr_eval.h"
 #include "core/expr_functions.h"
-#include "core/json.h"
 #include "core/order.h"
+#include "core/utf8.h"
 
 namespace ae::expr {
 namespace {

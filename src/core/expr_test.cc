@@ -12,6 +12,7 @@
 
 #include "core/expr_functions.h"
 #include "core/json.h"
+#include "core/utf8.h"
 #include "testing/test.h"
 
 namespace ae {

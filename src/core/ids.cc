@@ -3,8 +3,6 @@
 
 #include <initializer_list>
 
-#include "core/json.h"
-
 namespace ae {
 namespace {
 
@@ -117,8 +115,6 @@ JobId child_job_id(const JobId& parent, const StepId& command) {
   uuid.bytes[8] = static_cast<std::uint8_t>((uuid.bytes[8] & 0x3F) | 0x80);
   return JobId(to_text(uuid));
 }
-
-Hash plan_hash(const Value& task_graph) { return sha256(canonical(task_graph)); }
 
 DecisionId decision_id(const Hash& plan_hash) { return DecisionId(short_hex(plan_hash)); }
 

@@ -12,7 +12,6 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "core/value.h"
 
 namespace ae {
 
@@ -49,8 +48,7 @@ Result<JobId> job_id_from_text(std::string_view text);  // Fails with input_inva
 // UUIDv8 of SHA256(parent ␀ command ␀ "child"): creating a child job twice names the same job.
 JobId child_job_id(const JobId& parent, const StepId& command);
 
-// hex SHA256(canonicalize(task_graph)); the decision id is its first 16 digits.
-Hash plan_hash(const Value& task_graph);
+// The first 16 digits of the plan's hash.
 DecisionId decision_id(const Hash& plan_hash);
 
 // First 16 hex of SHA256(job ␀ decision ␀ path ␀ node_type); node_type ∈ tool llm wait map job loop code planner.

@@ -13,13 +13,6 @@ namespace {
 const JobId kJob("job-1");
 const StepId kStep("baeb6f1c8b06de2e");
 
-AE_TEST("core/ids/a plan's hash and its decision id") {
-  const Value graph = *parse_json(R"({"nodes": [{"tool": "t", "id": "a"}]})");
-  const Hash hash = plan_hash(graph);
-  EXPECT_EQ(to_hex(hash), "f6ff765f4cb0680d8ffb2f494032639e3389202d29e3dbe6410a4394d00cdf0c");
-  EXPECT_EQ(decision_id(hash).text, "f6ff765f4cb0680d");
-}
-
 AE_TEST("core/ids/a step's id follows from job, decision, path and type") {
   const DecisionId decision("f6ff765f4cb0680d");
   EXPECT_EQ(step_id(kJob, decision, "0/0", "tool"), kStep);

@@ -50,9 +50,4 @@ std::string pretty(const Value& value);
 // Has the text characters that JSON writes with a backslash?
 bool has_escapes(std::string_view text) noexcept;
 
-// True when the bytes are well-formed UTF-8 (no overlong forms, no surrogates, at most U+10FFFF).
-bool is_utf8(std::string_view bytes) noexcept;
-// The beginning of a UTF-8 text, at most so many bytes of it, that cuts no character: for the words of an error.
-std::string_view beginning_of(std::string_view text, std::size_t bytes) noexcept;
-
 }  // namespace ae

@@ -1,4 +1,5 @@
 #include "core/json.h"
+#include "core/utf8.h"
 
 #include <array>
 #include <bit>

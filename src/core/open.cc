@@ -12,6 +12,7 @@
 #include "core/request_cut.h"
 #include "core/seal.h"
 #include "core/sealed_form.h"
+#include "core/utf8.h"
 #include "core/words.h"
 
 namespace ae {

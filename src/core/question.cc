@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "core/schema.h"
 #include "core/text_format.h"
+#include "core/utf8.h"
 
 namespace ae {
 namespace {

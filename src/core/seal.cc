@@ -36,6 +36,7 @@
 #include "core/json.h"
 #include "core/request_cut.h"
 #include "core/sealed_form.h"
+#include "core/utf8.h"
 #include "core/words.h"
 
 namespace ae {

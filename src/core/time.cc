@@ -6,7 +6,7 @@
 #include <charconv>
 #include <optional>
 
-#include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae {
 namespace {

@@ -8,8 +8,9 @@
 #include "core/json.h"
 #include "core/question.h"
 #include "core/seal.h"
+#include "core/utf8.h"
 #include "engine/beside.h"
-#include "engine/confirm.h"
+#include "engine/features.h"
 #include "engine/model_calls.h"
 #include "engine/take.h"
 

@@ -1,6 +1,6 @@
 // Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
 // apply_loop.cc (a model that leads), apply_calls.cc (invocations), apply_value.cc (time, chance and ids), apply_confirm.cc (what was changed outside), apply_approvals.cc (what people say before
-// they are waited for), apply_budget.cc (what it may still use), apply_fork.cc (what a fork begins with) and apply_replan.cc (another plan).
+// they are waited for), apply_budget.cc (what it may still use), apply_fork.cc (what a fork begins with), apply_planner.cc (the plan that a model made) and apply_replan.cc (another plan).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -109,6 +109,7 @@ class Applier {
   Status settle_in(const std::map<std::uint32_t, std::uint32_t>& moved);
   Status fork_imported();
   Status import_unknown(const Value& list);
+  static bool take_end(Step& step, const Value& entry, const Value& result, bool erased);
   Status import_one(const Value& entry, const Value& result);
   Status import_over(Step& map, const Value& over);
   Status import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,

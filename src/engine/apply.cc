@@ -4,7 +4,6 @@
 
 #include "core/json.h"
 #include "engine/applier.h"
-#include "engine/planner.h"
 
 namespace ae::engine {
 
@@ -164,11 +163,7 @@ Status Applier::plan_generated() {
   if (to_hex(plan->hash) != p_.text("plan_hash")) return bad("the plan has another hash");
   if (plan->decision.text != p_.text("decision_id")) return bad("the plan has another id");
   const bool by_model = p_.text("planned_by").starts_with(kModelToolPrefix);
-  if (s_.plan && by_model) {
-    if (!awaits_plan(s_)) return bad("no planner has made a plan");
-    if (p_.text("planned_by") != maker_of(s_)) return bad("another answer than its own made it");
-    AE_TRY(follows_from_answer(*plan));
-  }
+  if (s_.plan && by_model) AE_TRY(follows_from_answer(*plan));
   s_.planned_by_model = by_model || planner_of(*plan) != "file";
   if (s_.plan) return re_plan(std::move(plan));
   s_.plan = std::move(plan);
@@ -179,15 +174,6 @@ Status Applier::plan_generated() {
     s_.by_id.emplace(step.id, node.index);
   }
   for (const Node& node : s_.plan->nodes) open_node(node.index);
-  return {};
-}
-
-// Is it the plan that the planner's answer makes, in the way of then? What was erased makes none.
-Status Applier::follows_from_answer(const Plan& plan) const {
-  const Step& asked = s_.steps.front();
-  if (asked.erased) return {};
-  AE_ASSIGN(const auto made, planned(*s_.plan, asked.result, p_.text("planner_version")));
-  if (made->hash != plan.hash) return bad("it is another plan than the model's answer makes");
   return {};
 }
 

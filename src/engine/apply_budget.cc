@@ -7,7 +7,6 @@
 
 #include "engine/applier.h"
 #include "engine/model_calls.h"
-#include "engine/questions.h"
 
 namespace ae::engine {
 namespace {

@@ -3,9 +3,8 @@
 #include <iterator>
 
 #include "engine/applier.h"
-#include "engine/confirm.h"
+#include "engine/features.h"
 #include "engine/model_calls.h"
-#include "engine/questions.h"
 
 namespace ae::engine {
 namespace {

@@ -152,4 +152,91 @@ Status Applier::loop_part_finished(Step& step) {
   return {};
 }
 
+// ---------------------------------------------------------------- what a fork begins with
+
+// A loop that was under way: what its turns were follows.
+Status Applier::import_under_way(Step& loop) {
+  if (!s_.node_of(loop).loop || loop.phase != StepPhase::ready || loop.loop) {
+    return bad("no such loop");
+  }
+  if (s_.node_of(loop).when) loop.branch = true;
+  loop.loop = std::make_unique<LoopProgress>();
+  return {};
+}
+
+// What its model was asked and answered, and what that became.
+Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry, const Value& result) {
+  LoopProgress& progress = *loop.loop;
+  const auto turn = static_cast<std::uint32_t>(progress.turns.size());
+  if (entry["turn"] != Value(std::uint64_t{turn}) || !may_ask_next(s_, loop)) {
+    return bad("its turns are not those of a loop, one after the other");
+  }
+  const auto index = static_cast<std::uint32_t>(s_.steps.size());
+  Step& step = new_of_loop(loop, turn, kNoTurn, id);
+  if (!take_end(step, entry, result, erased("results")) || step.result_type != ResultType::pure ||
+      step.skipped) {
+    return bad("no turn ends so");
+  }
+  const Value& arguments = p_["results"][id.text + "/arguments"];
+  step.imported->arguments = arguments;
+  step.imported->invocation = InvocationId(std::string(entry.text("invocation")));
+  progress.turns.push_back({.step = index});
+  progress.next = 0;
+  progress.conversation = arguments.text("conversation");
+  progress.said = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
+  model_told(progress, arguments);
+  const Value* choice = entry.find("choice");
+  return choice != nullptr ? choose(loop, *choice) : Status();
+}
+
+// A call of the newest turn; those that are missing are made here.
+Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entry,
+                                 const Value& result) {
+  LoopProgress& progress = *loop.loop;
+  if (progress.turns.empty() || entry["turn"] != Value(std::uint64_t{progress.turns.size() - 1})) {
+    return bad("no such turn");
+  }
+  auto& calls = progress.turns.back().calls;
+  const auto nth = static_cast<std::size_t>(maybe_int(entry, "turn_call").value_or(-1));
+  if (nth >= calls.size() || calls[nth].refused || calls[nth].step != kNoStep ||
+      s_.plan->tools[calls[nth].tool].name != entry.text("tool")) {
+    return bad("its model requested no such call, or it exists already");
+  }
+  calls[nth].step = static_cast<std::uint32_t>(s_.steps.size());
+  Step& step = new_of_loop(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),
+                           static_cast<std::uint32_t>(nth), id);
+  step.tool = calls[nth].tool;
+  if (flag(entry, "edited")) calls[nth].edited = p_["results"][id.text + "/edited"];
+  pass_answered(progress);
+  return take_end(step, entry, result, erased("results")) ? Status() : bad("no call ends so");
+}
+
+// What a loop that is over asked and did: only so that it is known of.
+Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
+                               const Value& result) {
+  if (loop.loop && loop.phase == StepPhase::ready && !s_.by_id.contains(id)) {
+    return entry.find("turn_call") != nullptr ? import_turn_call(loop, id, entry, result)
+                                              : import_turn(loop, id, entry, result);
+  }
+  const std::optional<std::int64_t> turn = maybe_int(entry, "turn"),
+                                    nth = maybe_int(entry, "turn_call");
+  const auto fits = [](const std::optional<std::int64_t>& n) {
+    return n && *n >= 0 && *n < static_cast<std::int64_t>(kNoTurn);
+  };
+  if (!s_.node_of(loop).loop || !loop.imported || loop.skipped || s_.by_id.contains(id)) {
+    return bad("no such loop");
+  }
+  if (!fits(turn) || (nth && !fits(nth))) return bad("no such turn");
+  std::uint32_t tool = kNoTurn;
+  if (nth) {
+    const auto named = std::ranges::find(s_.plan->tools, entry.text("tool"), &ToolPolicy::name);
+    if (named == s_.plan->tools.end()) return bad("a call of a tool that the plan has not");
+    tool = static_cast<std::uint32_t>(named - s_.plan->tools.begin());
+  }
+  Step& step = new_of_loop(loop, static_cast<std::uint32_t>(*turn),
+                           nth ? static_cast<std::uint32_t>(*nth) : kNoTurn, id);
+  step.tool = tool;
+  return take_end(step, entry, result, erased("results")) ? Status() : bad("no call ends so");
+}
+
 }  // namespace ae::engine

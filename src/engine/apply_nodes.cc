@@ -1,8 +1,7 @@
 // How events of nodes and waits change the state.
 #include "engine/applier.h"
+#include "engine/features.h"
 #include "engine/left.h"
-#include "engine/loop.h"
-#include "engine/questions.h"
 
 namespace ae::engine {
 namespace {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/utf8.h"
 #include "engine/decimal.h"
 
 namespace ae::engine {

@@ -13,6 +13,7 @@
 
 #include "core/bytes.h"
 #include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::engine {
 namespace {

@@ -8,26 +8,15 @@
 // A crash between any two of these leaves nothing behind: the next attempt asks anew. Threads: pure functions.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
 #include "core/event.h"
-#include "core/sighting.h"
 #include "engine/state.h"
 
 namespace ae::engine {
-
-// What was seen of one resource.
-struct Confirmation {
-  std::uint64_t seq = 0;  // of the state_changed it is about
-  Sighting seen;
-};
-// By resource_key.
-using Confirmations = std::map<std::string, Confirmation>;
 
 // Resources that are confirmed together; the next ones after these.
 inline constexpr std::size_t kConfirmedAtOnce = 256;

@@ -6,7 +6,7 @@
 
 #include "core/json.h"
 #include "engine/decider.h"
-#include "engine/planner.h"
+#include "engine/features.h"
 
 namespace ae::engine {
 

@@ -15,10 +15,18 @@
 #include <vector>
 
 #include "core/event.h"
-#include "engine/confirm.h"
+#include "core/sighting.h"
 #include "engine/state.h"
 
 namespace ae::engine {
+
+// What was seen of one resource.
+struct Confirmation {
+  std::uint64_t seq = 0;  // of the state_changed it is about
+  Sighting seen;
+};
+// By resource_key.
+using Confirmations = std::map<std::string, Confirmation>;
 
 struct Stamp {
   Instant now;          // the store's clock

@@ -1,9 +1,8 @@
 // How a decision keeps to the job's budget: what a call may use is there before it is declared, or it is not declared and,
 // when nothing else is under way, the job parks until somebody raises the budget (engine/budget.h).
 #include "engine/decider.h"
+#include "engine/features.h"
 #include "engine/judge.h"
-#include "engine/loop.h"
-#include "engine/questions.h"
 
 namespace ae::engine {
 

@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "engine/decider.h"
+#include "engine/features.h"
 #include "engine/judge.h"
 #include "engine/model_calls.h"
 

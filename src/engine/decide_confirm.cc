@@ -7,6 +7,7 @@
 //
 // Nothing else is decided meanwhile but what ends the job or lets it rest. What somebody accepted is not raised again
 // while it stays what they accepted.
+#include "engine/confirm.h"
 #include "engine/decider.h"
 #include "engine/view_values.h"
 

@@ -1,6 +1,5 @@
 // How a job ends (SPEC §7), and how it comes to rest while it waits.
 #include "engine/decider.h"
-#include "engine/view.h"
 
 namespace ae::engine {
 namespace {

@@ -4,6 +4,7 @@
 // `probing`. What the answer says is recorded as a decision, and the call goes on from there; no answer, and a person
 // is asked.
 #include "engine/decider.h"
+#include "engine/features.h"
 
 namespace ae::engine {
 

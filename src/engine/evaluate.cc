@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "engine/loop.h"
+#include "engine/features.h"
 #include "engine/model_calls.h"
 #include "engine/recorded_value.h"
 

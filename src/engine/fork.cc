@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -566,19 +565,6 @@ Result<Fork> Forking::run() {
   return std::move(fork_);
 }
 
-// The first item of a map whose failure was the map's.
-std::optional<std::string> failed_item(const State& now, const std::vector<Event>& events,
-                                       const Step& map) {
-  for (const Event& event : events) {
-    if (event.type != EventType::node_finished || event.payload["error"].is_null()) continue;
-    const auto known = now.by_id.find(StepId(std::string(event.payload.text("step_id"))));
-    if (known == now.by_id.end()) continue;
-    const Step& step = now.steps[known->second];
-    if (step.item != kNoItem && step.node == map.node) return step.id.text;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::uint64_t at,
@@ -607,18 +593,7 @@ Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& ev
                                          std::string(to_text(now.status)) +
                                          " (`aetheris fork` starts a new job at any event)");
   }
-  const std::uint64_t last = events.back().seq;
-  if (!now.ending || now.ending->node_id.empty()) return last;
-  const auto node = now.plan->by_id.find(now.ending->node_id);
-  if (node == now.plan->by_id.end()) return last;
-  const Step& step = now.steps[node->second];
-  if (now.node_of(step).loop) return last;  // all that stands of its turns
-  const std::string id = now.node_of(step).kind == NodeKind::map
-                             ? failed_item(now, events, step).value_or(step.id.text)
-                             : step.id.text;
-  const auto first = std::ranges::find_if(
-      events, [&](const Event& event) { return event.payload.text("step_id") == id; });
-  return first == events.end() ? last : first->seq;
+  return events.back().seq;
 }
 
 }  // namespace ae::engine

@@ -43,8 +43,8 @@ struct Fork {
 Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::uint64_t at,
                      const PlanSource& plans);
 
-// Where a job that failed is tried again: the first event of the node whose failure ended it (of the item, in a map), or
-// its last event when it had turns, or no node did. Fails with input_invalid: it has not failed.
+// Where a job that failed is tried again: its last event, at which every branch has all that it did. The nodes that failed
+// are not brought in. Fails with input_invalid: it has not failed. See docs/decisions/0076-retry-at-the-last-event.md.
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events);
 
 }  // namespace ae::engine

@@ -363,10 +363,19 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
   EXPECT_TRUE(refused(with({entries[0].with("over", true)})));
 }
 
-AE_TEST("fork/retry begins at the first event of what failed") {
+// The job that `aetheris retry` makes of a failed one.
+Fork retried(const GivenJob& job) {
+  const auto point = retry_point(job.state, job.log);
+  AE_CHECK(point.has_value(), job.story());
+  auto fork = job.fork(*point);
+  AE_CHECK(fork.has_value(), fork ? "" : fork.error().message);
+  return *std::move(fork);
+}
+
+AE_TEST("fork/a retry begins at the last event of a failed job, and of no other job") {
   GivenJob origin(kChain);
   origin.claim().ok("a", "{'id':7}").fails("b");
-  EXPECT_EQ(*retry_point(origin.state, origin.log), origin.seq_of(EventType::node_started, "b"));
+  EXPECT_EQ(*retry_point(origin.state, origin.log), origin.log.size());
   GivenJob running(kChain);
   running.claim();
   EXPECT_EQ(retry_point(running.state, running.log).error().code, Code::input_invalid);
@@ -374,6 +383,101 @@ AE_TEST("fork/retry begins at the first event of what failed") {
   late.claim().ok("a", "{'id':7}").after(60s).ok("b", "1");
   ASSERT_EQ(late.status(), "failed");
   EXPECT_EQ(*retry_point(late.state, late.log), late.log.size());
+}
+
+// a, then two branches: b alone, and c before d.
+constexpr std::string_view kBranches =
+    "[{'id':'a','kind':'tool','tool':'put'},"
+    "{'id':'b','kind':'tool','tool':'pay','needs':['a']},"
+    "{'id':'c','kind':'tool','tool':'pay','args':{'n':1},'needs':['a']},"
+    "{'id':'d','kind':'tool','tool':'pay','args':{'c':'${ .steps.c }'},'needs':['c']}]";
+
+AE_TEST("fork/a retry keeps what a branch beside the failed node committed, before or after it") {
+  for (const bool first : {true, false}) {
+    GivenJob origin(kBranches);
+    origin.claim().ok("a");
+    if (first) origin.ok("c", "'C'");
+    origin.fails("b");
+    if (first) origin.ok("d", "'D'");
+    if (!first) origin.ok("c", "'C'");
+    ASSERT_EQ(origin.status(), "failed") << origin.story();
+    const Fork fork = retried(origin);
+    EXPECT_EQ(again(fork), "");
+    GivenJob job(fork, "job-2");
+    EXPECT_EQ(job.step("c").id, origin.step("c").id);
+    job.claim();
+    ASSERT_EQ(job.sent.size(), first ? 1u : 2u) << job.story();
+    EXPECT_EQ(job.sent[0].step, job.step("b").id);
+    EXPECT_NE(job.sent[0].key, origin.sent[1].key);
+    if (!first) {
+      EXPECT_EQ(job.sent[1].arguments, json("{'c':'C'}"));
+      job.ok("d", "'D'");
+    }
+    job.ok("b", "'B'");
+    EXPECT_EQ(job.status(), "completed");
+    EXPECT_EQ(job.state.result, json("{'b':'B','d':'D'}"));
+    expect_proved(job);
+  }
+}
+
+AE_TEST("fork/a retry lists of a branch beside the failed node only a call in doubt") {
+  GivenJob origin(kBranches);
+  origin.claim().ok("a").fails("b").times_out("c");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  EXPECT_EQ(again(retried(origin)), "c in_doubt ");
+}
+
+AE_TEST("fork/a retry keeps the committed items of a map that failed, and of one beside it") {
+  constexpr std::string_view kMaps =
+      "[{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':2,"
+      "'do':{'tool':'pay','args':{'v':'${ .item }'}}},"
+      "{'id':'n','kind':'map','over':'${ .input.list }','max_parallel':2,"
+      "'do':{'tool':'pay','args':{'w':'${ .item }'}}}]";
+  GivenJob origin(kMaps, {.input = "{'list':[10,11,12]}"});
+  origin.claim().fails("m/0").ok("m/1", "'B'").ok("n/0", "'X'").ok("n/1", "'Y'");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  EXPECT_EQ(again(fork), "");
+  GivenJob job(fork, "job-2");
+  job.claim();
+  job.ok("m/0", "'A'").ok("m/2", "'C'").ok("n/2", "'Z'");
+  EXPECT_EQ(job.sent.size(), 3u) << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.result, json("{'m':['A','B','C'],'n':['X','Y','Z']}"));
+  expect_proved(job);
+}
+
+AE_TEST("fork/a retry opens a wait again that its origin's failure had closed") {
+  GivenJob origin(
+      "[{'id':'b','kind':'tool','tool':'pay'},"
+      "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]");
+  origin.claim().fails("b");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  GivenJob job(retried(origin), "job-2");
+  job.claim().ok("b");
+  EXPECT_EQ(job.status(), "waiting");
+  job.signal("k", "1");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("fork/a retry asks for an approval again that its origin's failure had closed") {
+  GivenJob origin(
+      "[{'id':'b','kind':'tool','tool':'pay'},{'id':'r','kind':'tool','tool':'refund'}]",
+      {.more = "{'tools': {'refund': {'effect': 'idempotent', 'approval': 'required'}}}"});
+  origin.claim().fails("b");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  GivenJob job(retried(origin), "job-2");
+  job.claim().ok("b");
+  EXPECT_EQ(job.status(), "waiting");
+  ASSERT_EQ(job.sent.size(), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("fork/a retry counts all that its origin spent, also on the node that failed") {
+  GivenJob origin(kChain, {.more = "{'budget': {'tool_calls': 9}}"});
+  origin.claim().ok("a", "{'id':7}").fails("b");
+  EXPECT_EQ(retried(origin).spent.tool_calls, 2u);
 }
 
 AE_TEST(
@@ -427,6 +531,33 @@ AE_TEST(
     forks++;
   }
   EXPECT_TRUE((forks > 10 && listed > 0) || std::getenv("AETHERIS_SEED"));
+}
+
+AE_TEST("property/a retry of any failed job lists only what is in doubt, undone or behind that") {
+  const std::uint64_t first = first_seed();
+  std::size_t failed = 0;
+  for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.a retry*"));
+    Dice dice(seed);
+    GivenJob origin(compiled(random_plan(dice, Failing::ends)), {.input = random_input(dice)});
+    origin.patient = true;
+    RandomWorld world(Failing::ends);
+    origin.claim();
+    for (int steps = 0; step_on(origin, world, dice); ++steps) {
+      ASSERT_LT(steps, 5000) << origin.story();
+    }
+    if (origin.status() != "failed") continue;
+    failed++;
+    const Fork fork = retried(origin);
+    const bool stands = origin.count(EventType::step_compensated) == 0 &&
+                        std::ranges::none_of(fork.effects, [](const Value& effect) {
+                          return effect.text("state") != "committed";
+                        });
+    EXPECT_TRUE(!stands || fork.effects.empty()) << again(fork) << "\n" << origin.story();
+    GivenJob job(fork, "job-2");
+    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
+  }
+  EXPECT_TRUE(failed > 5 || std::getenv("AETHERIS_SEED")) << failed;
 }
 
 // ---------------------------------------------------------------- calls whose outcome is unknown

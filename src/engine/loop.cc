@@ -10,8 +10,8 @@
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/evaluate.h"
+#include "engine/features.h"
 #include "engine/judge.h"
-#include "engine/planner.h"
 #include "engine/recorded_value.h"
 
 namespace ae::engine {
@@ -304,10 +304,6 @@ Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint3
     return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
   }
   return stored_arguments(*node.loop, conversation, opening, notice);
-}
-
-const Value& turn_arguments(const Step& turn) {
-  return turn.call ? turn.call->arguments : turn.imported->arguments;
 }
 
 const InvocationId& answer_of(const Step& turn) {

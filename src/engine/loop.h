@@ -60,9 +60,8 @@ Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint3
 // came since.
 std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
                              const Value& arguments);
-// With what the model of a turn was asked, and which invocation its answer is the result of; here, or in the job that this
-// one was forked from. REQUIRES: it was asked.
-const Value& turn_arguments(const Step& turn);
+// Which invocation the answer of a turn is the result of; here, or in the job that this one was forked from. REQUIRES: its
+// model was asked.
 const InvocationId& answer_of(const Step& turn);
 // What is wrong with the turns that this loop has from another job: one does not follow from those before it, or something
 // else was chosen than its answer asks for. Empty: nothing.

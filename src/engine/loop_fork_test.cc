@@ -212,6 +212,50 @@ AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it
   expect_whole(other);
 }
 
+// A loop beside a node of the plan.
+GivenJob beside_pay() {
+  GivenJob job("[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat().substr(1),
+               {.more = kTools, .input = "{'message': 'Hello'}"});
+  job.claim();
+  return job;
+}
+
+AE_TEST("loop fork/a retry keeps a loop whose job failed at a node beside it") {
+  GivenJob origin = beside_pay();
+  origin.ok("chat/0", wants({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'").fails("b");
+  origin.ok("chat/1", wants({{"c", "put", "{'v': 2}"}}));
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
+  GivenJob job(fork, "job-2");
+  expect_whole(job);
+  job.claim().ok("b");
+  EXPECT_EQ(tools_sent(job), "pay put") << "both turns are kept, and the call that was not made";
+  job.ok("chat/1/0", "'two'").ok("chat/2", says("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(tools_sent(job), "pay put model:main");
+  expect_whole(job);
+}
+
+AE_TEST("loop fork/a retry of a loop that failed keeps what a node beside it committed later") {
+  GivenJob origin = beside_pay();
+  origin.ok("chat/0", wants({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'");
+  origin.fails("chat/1", "connect").ok("b", "'paid'");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
+  GivenJob job(fork, "job-2");
+  // Under a plan that changes the loop's limit, too.
+  job.replan(compiled(
+      graph("[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat(", 'max_turns': 9").substr(1),
+            kTools)));
+  ASSERT_FALSE(job.refused) << job.story();
+  job.claim().ok("chat/1", says("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(tools_sent(job), "model:main");
+  expect_whole(job);
+}
+
 AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made again") {
   GivenJob origin = talk();
   origin.claim().ok("chat/0", wants({{"a", "risk"}, {"b", "put"}}));

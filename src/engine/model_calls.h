@@ -3,13 +3,13 @@
 // Everything else about them is what holds for every invocation. Threads: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
 #include "core/value.h"
 #include "engine/plan.h"
-#include "engine/state.h"
 
 namespace ae::engine {
 
@@ -36,6 +36,15 @@ std::vector<Member> model_members(std::string_view blind, const ToolPolicy& tool
 // the log's to say.
 Value model_metadata(std::string_view blind, std::string_view provider, const Value& arguments,
                      const Value& result);
+
+// What models were asked, and what their answers cost.
+struct ModelUsage {
+  std::uint64_t tries = 0, withdrawn = 0;  // of all calls; withdrawn = before a byte was sent
+  std::uint64_t input_tokens = 0, output_tokens = 0, total_tokens = 0;
+  std::uint64_t cached_tokens = 0, reasoning_tokens = 0;  // parts of the above
+  std::uint64_t cost_micros = 0;     // of the answers that have a price (engine/price.h)
+  std::uint64_t unpriced_calls = 0;  // answers that have none
+};
 
 // Adds what one answer cost; `usage` is null when it did not say.
 void add_usage(const Value& usage, ModelUsage& total);

@@ -854,4 +854,20 @@ std::string Plan::path(std::uint32_t plan_number, std::uint32_t node, std::uint3
   return path(plan_number, node) + "/" + std::to_string(item);
 }
 
+Hash plan_hash(const Value& task_graph) { return sha256(canonical(task_graph)); }
+
+PlanSource compile_each_time() {
+  return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
+}
+
+bool only_plans(const Plan& plan) {
+  return plan.nodes.size() == 1 && plan.nodes.front().kind == NodeKind::planner;
+}
+
+std::string_view planner_of(const Plan& plan) {
+  const Node& first = plan.nodes.front();
+  const bool made = first.kind == NodeKind::planner && plan.nodes.size() > 1;
+  return made ? std::string_view(plan.tools[first.tool].name) : "file";
+}
+
 }  // namespace ae::engine

@@ -60,6 +60,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,6 +70,7 @@
 
 #include "core/error.h"
 #include "core/expr.h"
+#include "core/hash.h"
 #include "core/ids.h"
 #include "core/schema.h"
 #include "core/time.h"
@@ -308,5 +310,19 @@ struct Plan {
   static std::string path(std::uint32_t plan_number, std::uint32_t node);
   static std::string path(std::uint32_t plan_number, std::uint32_t node, std::uint32_t item);
 };
+
+// hex SHA256(canonicalize(task_graph))
+Hash plan_hash(const Value& task_graph);
+
+// Compiled plans by hash, so that jobs of one agent share one.
+using PlanSource = std::function<Result<std::shared_ptr<const Plan>>(const Value& task_graph,
+                                                                     std::string_view plan_hash)>;
+PlanSource compile_each_time();
+
+// Is the whole plan one planner, which has not made another yet?
+bool only_plans(const Plan& plan);
+// Who made a plan, by its nodes: `model:NAME`, when a planner comes first and others follow, or `file`. So a fork of a job
+// whose plan a model made is granted no more than that job.
+std::string_view planner_of(const Plan& plan);
 
 }  // namespace ae::engine

@@ -11,7 +11,7 @@
 #include <unordered_map>
 
 #include "core/seal.h"
-#include "engine/state.h"
+#include "engine/plan.h"
 
 namespace ae::engine {
 

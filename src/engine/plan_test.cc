@@ -67,6 +67,13 @@ AE_TEST("plan/a task graph is compiled with its edges both ways") {
   EXPECT_EQ(plan.decision, decision_id(plan.hash));
 }
 
+AE_TEST("plan/a hash is that of the canonical task graph, a decision id its first 16 digits") {
+  const Value graph = *parse_json(R"({"nodes": [{"tool": "t", "id": "a"}]})");
+  const Hash hash = plan_hash(graph);
+  EXPECT_EQ(to_hex(hash), "f6ff765f4cb0680d8ffb2f494032639e3389202d29e3dbe6410a4394d00cdf0c");
+  EXPECT_EQ(decision_id(hash).text, "f6ff765f4cb0680d");
+}
+
 AE_TEST("plan/paths count plans, nodes and items from nought") {
   EXPECT_EQ(Plan::path(0, 3), "0/3");
   EXPECT_EQ(Plan::path(1, 0, 99'999), "1/0/99999");

@@ -6,8 +6,8 @@
 
 #include "core/answer_json.h"
 #include "core/json.h"
+#include "engine/features.h"
 #include "engine/recorded_value.h"
-#include "engine/replan.h"
 
 namespace ae::engine {
 namespace {
@@ -208,16 +208,6 @@ std::string planner_words(const std::vector<Value>& tools, std::uint32_t nodes_m
   return text;
 }
 
-bool only_plans(const Plan& plan) {
-  return plan.nodes.size() == 1 && plan.nodes.front().kind == NodeKind::planner;
-}
-
-std::string_view planner_of(const Plan& plan) {
-  const Node& first = plan.nodes.front();
-  const bool made = first.kind == NodeKind::planner && plan.nodes.size() > 1;
-  return made ? std::string_view(plan.tools[first.tool].name) : "file";
-}
-
 Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer,
                                             std::string_view version) {
   if (version != kLoweringVersion) {
@@ -231,12 +221,6 @@ Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& an
   AE_ASSIGN(auto plan, Plan::compile(graph));
   AE_TRY(constants_fit(*plan));
   return plan;
-}
-
-bool awaits_plan(const State& state) {
-  if (!state.plan || !only_plans(*state.plan)) return false;
-  const Step& step = state.steps.front();
-  return step.phase == StepPhase::done && !step.failure && !step.skipped;
 }
 
 std::string maker_of(const State& state) {

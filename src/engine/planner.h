@@ -29,11 +29,6 @@ const Value& planner_schema();
 // What a planner is told before all else: what it may answer, and which tools there are; plain text.
 std::string planner_words(const std::vector<Value>& tools, std::uint32_t nodes_max);
 
-// Is the whole plan one planner, which has not made another yet?
-bool only_plans(const Plan& plan);
-// Who made a plan, by its nodes: `model:NAME`, when a planner comes first and others follow, or `file`. So a fork of a job
-// whose plan a model made is granted no more than that job.
-std::string_view planner_of(const Plan& plan);
 // The plan that an answer of the planner's model makes. REQUIRES: only_plans(planner). Fails with plan_invalid, in words
 // that the model can mend it by; with needs_version, when another program has made it in a way of its own.
 Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer,
@@ -43,8 +38,6 @@ Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& an
 // REQUIRES: awaits_plan.
 std::string maker_of(const State& state);
 
-// Is a job's planner done, so that its plan is to follow?
-bool awaits_plan(const State& state);
 // The second plan_generated. REQUIRES: awaits_plan.
 Result<Value> planned_event(const State& state);
 

@@ -25,16 +25,6 @@ std::optional<Value> content_of(const Act& act) {
 
 }  // namespace
 
-const Member* open_question(const Invocation& call) {
-  if (call.open || call.outcome != OutcomeKind::input_required || !call.questions) return nullptr;
-  const Value& requests = call.questions->asked["requests"];
-  if (!requests.is_object()) return nullptr;
-  for (const Member& request : requests.members()) {
-    if (call.questions->answers.find(request.first) == nullptr) return &request;
-  }
-  return nullptr;
-}
-
 std::string question_wait_key(const Step& step, std::uint32_t number) {
   return "input/" + step.id.text + "#" + std::to_string(number);
 }
@@ -44,17 +34,6 @@ bool is_question_wait_key(std::string_view key) {
   constexpr std::size_t kId = 16;  // digits of a step's id
   return key.starts_with(kBegin) && key.size() > kBegin.size() + kId + 1 &&
          from_hex(key.substr(kBegin.size(), kId)).has_value() && key[kBegin.size() + kId] == '#';
-}
-
-std::string question_id(const State& state, const Step& step) {
-  const std::uint32_t number = step.call && step.call->questions ? step.call->questions->number : 0;
-  return step_id(state.job, state.plan->decision,
-                 state.path_of(step) + "#input" + std::to_string(number), "decision")
-      .text;
-}
-
-bool sends_answers(const Invocation& call) {
-  return !call.open && call.outcome == OutcomeKind::input_required && call.questions != nullptr;
 }
 
 Value inputs_of(const Invocation& call) {

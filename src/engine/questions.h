@@ -18,15 +18,9 @@ namespace ae::engine {
 
 constexpr std::uint32_t kQuestionRoundsMax = 16;  // tries of one call that ask; then it fails
 
-// The request that is put next: the first one without an answer; nullptr = each has one, or nothing was asked.
-const Member* open_question(const Invocation& call);
 // `input/<step id>#<n>`: of the n-th question of a step's call.
 std::string question_wait_key(const Step& step, std::uint32_t number);
 bool is_question_wait_key(std::string_view key);
-// The id under which the question that is put now stands among the approvals.
-std::string question_id(const State& state, const Step& step);
-// Is the next try the first that sends what people answered? It is another call for a job's budget.
-bool sends_answers(const Invocation& call);
 // What a try sends along: {"answers": {KEY: answer…}, "state"?}; null = its tool has asked nothing.
 Value inputs_of(const Invocation& call);
 

@@ -1,4 +1,5 @@
 // An answer that breaks its schema: its model is told what is wrong, once, in a turn that is recorded like any other.
+#include "core/utf8.h"
 #include "engine/checkpoint.h"
 #include "engine/loop_job_test.h"
 #include "engine/trace.h"

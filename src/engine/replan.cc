@@ -8,8 +8,6 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "engine/evaluate.h"
-#include "engine/loop.h"
-#include "engine/planner.h"
 
 namespace ae::engine {
 namespace {

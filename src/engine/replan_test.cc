@@ -379,6 +379,29 @@ AE_TEST("replan/a fork goes on under another plan with what was brought in") {
   expect_proved(job);
 }
 
+AE_TEST("replan/a retry under another plan keeps what a branch beside the failed node committed") {
+  constexpr std::string_view kFails = "{'id':'f','kind':'tool','tool':'pay','args':{'n':1}}";
+  constexpr std::string_view kFixed = "{'id':'f','kind':'tool','tool':'pay','args':{'n':2}}";
+  constexpr std::string_view kItems =
+      "{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'do':{'tool':'pay'}}";
+  GivenJob origin(nodes({kFails, kA, kItems}), {.input = "{'x':1}"});
+  origin.claim().fails("f").ok("a", "'A'").ok("m/1", "'M'").fails("m/0");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const auto fork = origin.fork(*retry_point(origin.state, origin.log));
+  ASSERT_TRUE(fork && fork->effects.empty()) << origin.story();
+  GivenJob job(*fork, "job-2");
+  job.replan(plan_of({kFixed, kA, kItems}));
+  ASSERT_FALSE(job.refused) << job.story();
+  job.claim().ok("f").ok("m/0");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.sent.size(), 2u);
+  expect_proved(job);
+  // One whose committed branch is another: it must be named.
+  GivenJob other(*fork, "job-3");
+  other.replan(plan_of({kFixed, kItems}));
+  EXPECT_EQ(other.refused, Code::plan_invalid);
+}
+
 AE_TEST("replan/a fork of a job with another plan begins with the plan of that event") {
   GivenJob origin = waiting();
   const std::size_t before = origin.log.size();

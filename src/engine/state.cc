@@ -1,10 +1,10 @@
 // What can be asked of a state, and folding a whole log.
 #include "engine/state.h"
 
-#include "core/json.h"
-#include "engine/questions.h"
-
 #include <utility>
+
+#include "core/json.h"
+#include "engine/view_values.h"
 
 namespace ae::engine {
 
@@ -26,10 +26,6 @@ Result<State> fold(const JobId& job, const std::vector<Event>& events, const Pla
   while (folding.next()) {
   }
   return std::move(folding).take();
-}
-
-PlanSource compile_each_time() {
-  return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
 }
 
 bool State::may_have_happened(const Step& step) const {
@@ -251,6 +247,63 @@ Value State::seen_result(const Step& step) const {
                                                    {"message", step.failure->message}})}});
   }
   return step.result;
+}
+
+bool awaits_plan(const State& state) {
+  if (!state.plan || !only_plans(*state.plan)) return false;
+  const Step& step = state.steps.front();
+  return step.phase == StepPhase::done && !step.failure && !step.skipped;
+}
+
+Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
+  std::vector<Value> list;
+  list.reserve(steps.size());
+  for (std::uint32_t index : steps) {
+    const Step& step = state.steps[index];
+    Value one = Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}});
+    if (step.item != kNoItem) one = one.with("item", number(step.item));
+    if (step.turn != kNoTurn) one = one.with("turn", number(step.turn));
+    if (step.nth != kNoTurn) one = one.with("turn_call", number(step.nth));
+    list.push_back(std::move(one));
+  }
+  return Value::array(std::move(list));
+}
+
+std::vector<std::uint32_t> not_undone(const State& state) {
+  std::vector<std::uint32_t> steps = state.given_up;
+  steps.insert(steps.end(), state.undoable.rbegin(), state.undoable.rend());
+  // What another job did is not this one's to undo.
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+    const Step& step = state.steps[i];
+    const bool calls = step.imported && step.committed && !step.imported->tool.empty();
+    if (calls && state.tool_of(step).compensate) steps.push_back(i);
+  }
+  return steps;
+}
+
+const Member* open_question(const Invocation& call) {
+  if (call.open || call.outcome != OutcomeKind::input_required || !call.questions) return nullptr;
+  const Value& requests = call.questions->asked["requests"];
+  if (!requests.is_object()) return nullptr;
+  for (const Member& request : requests.members()) {
+    if (call.questions->answers.find(request.first) == nullptr) return &request;
+  }
+  return nullptr;
+}
+
+std::string question_id(const State& state, const Step& step) {
+  const std::uint32_t number = step.call && step.call->questions ? step.call->questions->number : 0;
+  return step_id(state.job, state.plan->decision,
+                 state.path_of(step) + "#input" + std::to_string(number), "decision")
+      .text;
+}
+
+bool sends_answers(const Invocation& call) {
+  return !call.open && call.outcome == OutcomeKind::input_required && call.questions != nullptr;
+}
+
+const Value& turn_arguments(const Step& turn) {
+  return turn.call ? turn.call->arguments : turn.imported->arguments;
 }
 
 }  // namespace ae::engine

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +27,7 @@
 #include "core/time.h"
 #include "core/value.h"
 #include "engine/budget.h"
+#include "engine/model_calls.h"
 #include "engine/plan.h"
 
 namespace ae::engine {
@@ -347,15 +347,6 @@ struct UnknownCall {
   bool given_up = false;  // the job went on without its outcome
 };
 
-// What models were asked, and what their answers cost.
-struct ModelUsage {
-  std::uint64_t tries = 0, withdrawn = 0;  // of all calls; withdrawn = before a byte was sent
-  std::uint64_t input_tokens = 0, output_tokens = 0, total_tokens = 0;
-  std::uint64_t cached_tokens = 0, reasoning_tokens = 0;  // parts of the above
-  std::uint64_t cost_micros = 0;     // of the answers that have a price (engine/price.h)
-  std::uint64_t unpriced_calls = 0;  // answers that have none
-};
-
 // The reason of the job_requeued that counts such a death, and of the park after the last one.
 inline constexpr std::string_view kProcessDied = "process_died";
 inline constexpr std::string_view kWornOut = "worn_out";
@@ -512,10 +503,20 @@ class State {
   Value seen_result(const Step& step) const;
 };
 
-// Compiled plans by hash, so that jobs of one agent share one.
-using PlanSource = std::function<Result<std::shared_ptr<const Plan>>(const Value& task_graph,
-                                                                     std::string_view plan_hash)>;
-PlanSource compile_each_time();
+// Is a job's planner done, so that its plan is to follow?
+bool awaits_plan(const State& state);
+// Steps as lists name them: [{node_id, step_id, item?, turn?, turn_call?}].
+Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
+// Steps that could have been undone before the job ended and were not.
+std::vector<std::uint32_t> not_undone(const State& state);
+// The request that is put next: the first one without an answer; nullptr = each has one, or nothing was asked.
+const Member* open_question(const Invocation& call);
+// The id under which the question that is put now stands among the approvals.
+std::string question_id(const State& state, const Step& step);
+// Is the next try the first that sends what people answered? It is another call for a job's budget.
+bool sends_answers(const Invocation& call);
+// With what the model of a turn was asked; here, or in the job that this one was forked from. REQUIRES: it was asked.
+const Value& turn_arguments(const Step& turn);
 
 // Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),
 // job_terminal after the end, plan_invalid for a plan that does not compile. The state is then unusable.

@@ -5,11 +5,10 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "core/seal.h"
-#include "engine/confirm.h"
 #include "engine/decide.h"
 #include "engine/evaluate.h"
+#include "engine/features.h"
 #include "engine/judge.h"
-#include "engine/questions.h"
 #include "engine/recorded_value.h"
 #include "engine/take.h"
 

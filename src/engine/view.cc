@@ -1,9 +1,6 @@
 // States as JSON.
 #include "engine/view.h"
 
-#include "engine/model_calls.h"
-#include "engine/questions.h"
-
 #include <algorithm>
 #include <set>
 #include <string>
@@ -15,6 +12,7 @@
 #include "core/trace_context.h"
 #include "engine/confirm.h"
 #include "engine/failure_place.h"
+#include "engine/model_calls.h"
 #include "engine/view_values.h"
 
 namespace ae::engine {
@@ -728,32 +726,6 @@ Value state_view(const State& state) {
        {"tries_started", number(state.tries_started)},
        {"updated_at", to_text(state.updated_at)},
        {"waits", Value::array(std::move(waits))}});
-}
-
-Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
-  std::vector<Value> list;
-  list.reserve(steps.size());
-  for (std::uint32_t index : steps) {
-    const Step& step = state.steps[index];
-    Value one = Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}});
-    if (step.item != kNoItem) one = one.with("item", number(step.item));
-    if (step.turn != kNoTurn) one = one.with("turn", number(step.turn));
-    if (step.nth != kNoTurn) one = one.with("turn_call", number(step.nth));
-    list.push_back(std::move(one));
-  }
-  return Value::array(std::move(list));
-}
-
-std::vector<std::uint32_t> not_undone(const State& state) {
-  std::vector<std::uint32_t> steps = state.given_up;
-  steps.insert(steps.end(), state.undoable.rbegin(), state.undoable.rend());
-  // What another job did is not this one's to undo.
-  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
-    const Step& step = state.steps[i];
-    const bool calls = step.imported && step.committed && !step.imported->tool.empty();
-    if (calls && state.tool_of(step).compensate) steps.push_back(i);
-  }
-  return steps;
 }
 
 std::vector<Value> approvals_view(const State& state) {

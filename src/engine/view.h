@@ -11,19 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include <vector>
-
 #include "core/value.h"
 #include "engine/state.h"
 
 namespace ae::engine {
 
 Value state_view(const State& state);
-
-// Steps as lists name them: [{node_id, step_id, item?, turn?, turn_call?}].
-Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
-// Steps that could have been undone before the job ended and were not.
-std::vector<std::uint32_t> not_undone(const State& state);
 
 // {id, agent, status, input, result, error{code, message, node_id, item, turn, tool, model, field, expression, summary}, waiting{wait_type, correlation_key, expires_at, due_at,
 //  node_id, command}, waits[], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id, item,

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/json.h"
+#include "core/utf8.h"
 #include "mcp/revision.h"
 
 namespace ae::mcp {

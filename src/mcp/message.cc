@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::mcp {
 namespace {

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <utility>
 
-#include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::net {
 namespace {

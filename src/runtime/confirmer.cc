@@ -3,6 +3,8 @@
 #include <optional>
 #include <utility>
 
+#include "engine/confirm.h"
+
 namespace ae::runtime {
 namespace {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/confirm.h"
+#include "engine/decide.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {

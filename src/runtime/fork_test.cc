@@ -404,6 +404,31 @@ AE_TEST("fork/a changed plan that loses a committed effect is refused until the 
   EXPECT_EQ(desk.calls[2].call.args, json("{'n':2}"));
 }
 
+AE_TEST(
+    "offers/a plan needs its tools in their versions, and all of them where no other process is") {
+  const auto mine = plan("at_most_once", kOneCall);
+  Value graph = mine->task_graph;
+  const Value tool = graph["tools"]["do"];
+  const auto with = [&](std::string_view name, const Value& policy) {
+    const Value nodes = json("[{'id':'a','kind':'tool','tool':'" + std::string(name) + "'}]");
+    auto made = engine::Plan::compile(
+        graph.with("nodes", nodes).with("tools", Value::object({{std::string(name), policy}})));
+    AE_CHECK(made.has_value(), made ? "" : made.error().message);
+    return *made;
+  };
+  for (const bool owned : {true, false}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = owned});
+    EXPECT_TRUE(desk.runtime->offers("agent", *mine));
+    const auto newer = with("do", tool.with("version", "fedcba9876543210"));
+    ASSERT_FALSE(desk.runtime->offers("agent", *newer));
+    EXPECT_EQ(desk.runtime->offers("agent", *newer).error().code, Code::needs_version);
+    EXPECT_EQ(desk.runtime->offers("agent", *with("elsewhere", tool)).has_value(), !owned);
+    desk.runtime->offer({"another"}, {});
+    EXPECT_EQ(desk.runtime->offers("agent", *mine).has_value(), !owned);
+  }
+}
+
 AE_TEST("replan/a plan whose tool is not here leaves the job to another process") {
   Ground ground;
   Desk desk(ground, "w", {});

@@ -219,6 +219,25 @@ bool Runtime::claims(const std::string& agent, const std::vector<std::string>& c
          });
 }
 
+Status Runtime::offers(const std::string& agent, const engine::Plan& plan) const {
+  const bool alone = world_.store.owned();
+  const std::string restart = "; restart it with this file";
+  if (!claims(agent, {})) {
+    if (!alone) return {};
+    return fail(Code::needs_version,
+                "the process that owns this store does not run agent \"" + agent + "\"" + restart);
+  }
+  for (const engine::ToolPolicy& tool : plan.tools) {
+    if (!tool.makes_call()) continue;
+    const Performers::Entry* const entry = world_.performers.find(tool.name, tool.version);
+    if (entry == nullptr ? !alone : entry->version == tool.version) continue;
+    return fail(Code::needs_version, "the process that runs agent \"" + agent + "\" has " +
+                                         (entry ? "another version of" : "no") + " tool \"" +
+                                         tool.name + "\"" + restart);
+  }
+  return {};
+}
+
 std::vector<std::string> Runtime::missing(const store::JobRow& row) const {
   std::vector<std::string> missing;
   for (const std::string& needed : row.capabilities) {

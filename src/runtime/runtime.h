@@ -172,6 +172,9 @@ class Runtime : private HolderHost {
   std::vector<std::string> missing(const store::JobRow& row) const;
   // Does it claim jobs that ask for this, when they are ready?
   bool claims(const std::string& agent, const std::vector<std::string>& capabilities) const;
+  // Does this process run jobs of the agent with the tools of this plan? Fails with needs_version: it has another version
+  // of one; or it owns the store, so that no other process can run them, and lacks one or the agent.
+  Status offers(const std::string& agent, const engine::Plan& plan) const;
   // What this process offers a job: capabilities, with the versions of its agents.
   const std::vector<std::string>& offered() const { return offered_; }
   // Why this process cannot run the job; nullptr when it can, or has not tried.

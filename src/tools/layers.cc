@@ -6,28 +6,12 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/utf8.h"
 
 namespace ae::tools {
 namespace {
 
 constexpr std::size_t kUnitSize = 6;  // of \uXXXX
-
-void append_utf8(std::uint32_t c, std::string& out) {
-  const auto put = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) {
-    put(0xC0 | c >> 6);
-  } else {
-    if (c < 0x10000) {
-      put(0xE0 | c >> 12);
-    } else {
-      put(0xF0 | c >> 18);
-      put(0x80 | (c >> 12 & 0x3F));
-    }
-    put(0x80 | (c >> 6 & 0x3F));
-  }
-  put(0x80 | (c & 0x3F));
-}
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';

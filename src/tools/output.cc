@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::tools {
 namespace {

@@ -19,6 +19,7 @@
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/utf8.h"
 #include "tools/layers.h"
 
 namespace ae::tools {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/utf8.h"
 #include "tools/command/definition.h"
 #include "tools/command/left_over.h"
 #include "tools/command/proc.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/utf8.h"
 #include "tools/command/supervisor.h"
 #include "tools/command/world_test.h"
 #include "tools/output.h"

@@ -6,6 +6,7 @@
 
 #include "core/http_status.h"
 #include "core/json.h"
+#include "core/utf8.h"
 
 namespace ae::tools {
 namespace {

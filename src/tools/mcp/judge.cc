@@ -7,6 +7,7 @@
 #include "core/http_status.h"
 #include "core/json.h"
 #include "core/question.h"
+#include "core/utf8.h"
 
 namespace ae::tools::mcp {
 namespace {
