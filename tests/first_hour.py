@@ -1068,7 +1068,7 @@ def a_program_runs_in_the_folder_of_its_file():
         (h.path / "sub").mkdir()
         done = subprocess.run([BIN, "run", "../reads.yaml"], cwd=h.path / "sub", env=h.env, capture_output=True,
                               text=True, timeout=PATIENCE, check=False)
-        assert (done.returncode, done.stdout) == (0, '"a note"\n'), done
+        assert (done.returncode, done.stdout) == (0, "a note\n"), done
 
 
 if __name__ == "__main__":
