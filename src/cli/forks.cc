@@ -210,12 +210,7 @@ Result<Value> asked_of(const Value& job, const Options& options, const agents::A
   AE_ASSIGN(Value graph, task_graph_of(options, file, job));
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed" || status == "cancelled") {
-    std::string what = "the job has ended (" + std::string(status) + ")";
-    if (status == "failed") {
-      what += "; to retry it with this file: aetheris retry " + quoted(options.id) + " " +
-              quoted(options.file);
-    }
-    return fail(Code::job_terminal, what);
+    return fail(Code::job_terminal, "the job has ended (" + std::string(status) + ")");
   }
   Value body = Value::object({{"task_graph", std::move(graph)}});
   if (!options.reason.empty()) body = body.with("reason", options.reason);
