@@ -594,7 +594,7 @@ def told_twice_it_leaves_at_once():
         s.post("/api/jobs", {"agent": "holds", "id": "h"})
         s.h.began()
         s.process.send_signal(signal.SIGTERM)
-        until(lambda: s.process.stderr.readline().startswith("stopping"))
+        until(lambda: s.process.stderr.readline().startswith("Shutting down"))
         s.process.send_signal(signal.SIGTERM)
         assert s.process.wait(PATIENCE) == 128 + signal.SIGTERM
         s.h.go()
