@@ -37,6 +37,12 @@ void expect_golden(const std::string& text, const std::string& name) {
   EXPECT_EQ(text, read_file(path)) << name;
 }
 
+Value object(const char* text) {
+  auto value = parse_json(text);
+  EXPECT_TRUE(value) << text;
+  return value ? *value : Value();
+}
+
 AE_TEST("cli/traces look as they did") {
   for (const char* name : {"trace_completed", "trace_failed", "trace_map", "trace_waiting",
                            "trace_running", "trace_in_doubt"}) {
@@ -126,12 +132,6 @@ AE_TEST("cli/a trace says where a tool or a model has drifted") {
   EXPECT_NE(text.find("changed during this job: result schema none → aaaa"), text.npos) << text;
   EXPECT_EQ(text.find(digest), text.npos) << "as short as other hashes";
   EXPECT_EQ(trace_text(trace("trace_completed"), {}).find("drift"), std::string::npos);
-}
-
-Value object(const char* text) {
-  auto value = parse_json(text);
-  EXPECT_TRUE(value) << text;
-  return value ? *value : Value();
 }
 
 AE_TEST("cli/a trace shows what a model asked for and was refused, in order") {
