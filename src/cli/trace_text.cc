@@ -206,7 +206,7 @@ class Trace {
         std::string when =
             "  attempt " + std::to_string(i + 1) + "  " + short_time(one.text("started_at")) + "  ";
         const std::string worker = std::string(one.text("worker")) + "  ";
-        if (fits(width_of(when + worker + shown))) when += worker;
+        if (fits(width_of(when) + width_of(worker) + width_of(shown))) when += worker;
         put(Line()
                 .add(Tint::dim, when)
                 .add(ended == "lost" || ended == "failed" ? Tint::bad : Tint::dim, shown));

@@ -231,9 +231,9 @@ Status Runtime::offers(const std::string& agent, const engine::Plan& plan) const
     if (!tool.makes_call()) continue;
     const Performers::Entry* const entry = world_.performers.find(tool.name, tool.version);
     if (entry == nullptr ? !alone : entry->version == tool.version) continue;
-    return fail(Code::needs_version, "the process that runs agent \"" + agent + "\" has " +
-                                         (entry ? "another version of" : "no") + " tool \"" +
-                                         tool.name + "\"" + restart);
+    std::string problem = "the process that runs agent \"" + agent + "\" has ";
+    problem.append(entry ? "another version of" : "no").append(" tool \"").append(tool.name);
+    return fail(Code::needs_version, problem.append("\"").append(restart));
   }
   return {};
 }
