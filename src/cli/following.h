@@ -33,7 +33,7 @@ class Following {
   void pace();
   // A request was answered.
   void answered();
-  // A request failed: waits until it is time for the next one. Fails with the error when it is no loss of the connection, or
+  // A request failed: waits until it is time for the next one. Fails with the error if the connection was not lost, or
   // when there was no connection yet; with unavailable when the outage has lasted for a minute.
   Status failed(const Error& error);
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/utf8.h"
+
 namespace ae::expr {
 namespace {
 
@@ -36,25 +38,6 @@ std::string position(std::string_view source, std::size_t offset) {
     }
   }
   return "line " + std::to_string(line) + ", column " + std::to_string(column);
-}
-
-void append_code_point(char32_t c, std::string& out) {
-  const auto put = [&out](char32_t byte) { out += static_cast<char>(byte); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0 | c >> 6);
-    put(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    put(0xE0 | c >> 12);
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
-  } else {
-    put(0xF0 | c >> 18);
-    put(0x80 | (c >> 12 & 0x3F));
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
-  }
 }
 
 void Lexer::skip_blanks() {
@@ -180,7 +163,7 @@ bool Lexer::unicode_escape(std::string& out, Fault& fault) {
     return false;
   }
   if (high < 0xD800 || high > 0xDFFF) {
-    append_code_point(static_cast<char32_t>(high), out);
+    append_utf8(static_cast<std::uint32_t>(high), out);
     at_ += 6;
     return true;
   }
@@ -189,7 +172,7 @@ bool Lexer::unicode_escape(std::string& out, Fault& fault) {
     fault = {.at = at_, .what = "half of a surrogate pair is not a character"};
     return false;
   }
-  append_code_point(static_cast<char32_t>(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)), out);
+  append_utf8(static_cast<std::uint32_t>(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)), out);
   at_ += 12;
   return true;
 }

@@ -64,6 +64,4 @@ std::string position(std::string_view source, std::size_t offset);
 // texts and comments do not count.
 std::size_t expression_end(std::string_view text, std::size_t from);
 
-void append_code_point(char32_t c, std::string& out);
-
 }  // namespace ae::expr

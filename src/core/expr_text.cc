@@ -109,7 +109,7 @@ bool implode(const Call& c) {
       return c.eval.fail(c.node,
                          "implode needs code points: integers up to 1114111, no surrogates");
     }
-    append_code_point(static_cast<char32_t>(n), text);
+    append_utf8(static_cast<std::uint32_t>(n), text);
   }
   return give(c, Value(std::move(text)));
 }
