@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::bench {
 namespace {

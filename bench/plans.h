@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "engine/plan.h"
+#include "plan/plan.h"
 
 namespace ae::bench {
 

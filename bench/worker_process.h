@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "engine/plan.h"
 #include "net/asio_loop.h"
 #include "net/system.h"
+#include "plan/plan.h"
 #include "runtime/runtime.h"
 #include "store/postgres/postgres_store.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The layering check: arrows point at core; pure stays pure; nobody knows a driver except app;
+"""The layering check: arrows point at base; pure stays pure; nobody knows a driver except app;
 drivers never know each other; the pure modules have an order, and the features of engine never include each other. It
 reads each module's own ae_module(...) line.
 
@@ -34,7 +34,7 @@ IMPURE_CALL = re.compile(r"\b\w*[cC]lock::now\s*\(|\b(getenv|fopen|popen|system|
                          r"gettimeofday|clock_gettime)\s*\(|\btime\s*\(\s*(nullptr|NULL|0)\s*\)")
 FORBIDDEN = [
     (re.compile(r"\bjson::parse\s*\("),
-     "boost::json::parse misreads numbers and keeps the last duplicate key: core/json.h"),
+     "boost::json::parse misreads numbers and keeps the last duplicate key: json/json.h"),
     (re.compile(r"\bYAML::Load"), "YAML::Load builds a tree without limits: use the event interface"),
 ]
 MACHINE_PATH = re.compile(r"(?<![\w.}~-])/(?:wor" r"k|ho" r"me)/")
@@ -231,7 +231,7 @@ class Tree:
 
     def check_outside_include(self, path, number, target, module, is_test, relative):
         if module.pure and not is_test:
-            counts = re.fullmatch(r"(core|json)/value\.(h|cc)", relative)  # reference counts
+            counts = re.fullmatch(r"json/value\.(h|cc)", relative)  # reference counts
             if IMPURE.match(target) or (target == "atomic" and not counts):
                 self.problem(path, number, f"{module.name} is PURE: no <{target}>")
         if re.match(r"boost/(asio|beast)\b", target):
@@ -369,11 +369,11 @@ def walk_text(root):
 # ---- self-test
 
 TOY = {
-    "src/core/CMakeLists.txt": "ae_module(core PURE)\n",
-    "src/core/value.h": "#pragma once\n#include <atomic>\n",
-    "src/core/id.cc": '#include "core/value.h"\n// std::chrono::steady_clock::now() is not for us\n',
-    "src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS core SUBDIRS budget heart loop state)\n",
-    "src/engine/heart/decide.cc": '#include "core/value.h"\n',
+    "src/json/CMakeLists.txt": "ae_module(json PURE)\n",
+    "src/json/value.h": "#pragma once\n#include <atomic>\n",
+    "src/json/id.cc": '#include "json/value.h"\n// std::chrono::steady_clock::now() is not for us\n',
+    "src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS json SUBDIRS budget heart loop state)\n",
+    "src/engine/heart/decide.cc": '#include "json/value.h"\n',
     "src/engine/budget/budget.cc": '#include "engine/budget/budget.h"\n#include "engine/heart/features.h"\n'
                                    '#include "engine/state/state.h"\n',
     "src/engine/budget/budget_test.cc": '#include "engine/loop/loop.h"\n',
@@ -382,22 +382,22 @@ TOY = {
     "src/engine/loop/loop.h": '#include "engine/heart/walk.h"\n',
     "src/engine/state/apply.cc": '#include "engine/state/state.h"\n',
     "src/engine/heart/decide_test.cc": '#include <random>\n#include "testing/test.h"\n',
-    "src/store/CMakeLists.txt": "ae_module(store DEPENDS core)\n",
-    "src/store/store.h": '#include "core/value.h"\n',
-    "src/store/memory/CMakeLists.txt": "ae_module(store/memory DEPENDS core store)\n",
+    "src/store/CMakeLists.txt": "ae_module(store DEPENDS json)\n",
+    "src/store/store.h": '#include "json/value.h"\n',
+    "src/store/memory/CMakeLists.txt": "ae_module(store/memory DEPENDS json store)\n",
     "src/store/memory/memory.h": '#include "store/store.h"\n',
-    "src/store/sqlite/CMakeLists.txt": "ae_module(store_sqlite DEPENDS core store LIBS sqlite)\n",
+    "src/store/sqlite/CMakeLists.txt": "ae_module(store_sqlite DEPENDS json store LIBS sqlite)\n",
     "src/store/sqlite/sqlite.h": '#include "store/store.h"\n',
-    "src/net/CMakeLists.txt": "ae_module(net DEPENDS core LIBS boost)\n",
+    "src/net/CMakeLists.txt": "ae_module(net DEPENDS json LIBS boost)\n",
     "src/net/loop.cc": "#include <boost/asio.hpp>\n",
     "src/runtime/CMakeLists.txt":
-        "ae_module(runtime DEPENDS core engine store TEST_DEPENDS store/memory)\n",
+        "ae_module(runtime DEPENDS json engine store TEST_DEPENDS store/memory)\n",
     "src/runtime/worker.cc": '#include "store/store.h"\nvoid f() {\n  auto r = co_await g(a, B{1});\n'
                              "  co_await h([&](int x) { return x; });\n  if (co_await k(x)) {\n  }\n}\n",
     "src/runtime/worker_test.cc": '#include "store/memory/memory.h"\n#include "testing/test.h"\n',
     "src/testing/CMakeLists.txt": "ae_module(testing)\n",
     "src/testing/test.h": "\n",
-    "src/app/CMakeLists.txt": "ae_module(app DEPENDS core store store_memory store_sqlite)\n",
+    "src/app/CMakeLists.txt": "ae_module(app DEPENDS json store store_memory store_sqlite)\n",
     "src/app/app.cc": '#include "store/memory/memory.h"\n#include "store/sqlite/sqlite.h"\n',
 }
 
@@ -407,9 +407,9 @@ PLANTED = [
      {"src/net/x.cc": '#include "store/store.h"\n'}, "does not name store"),
     ("an include from nowhere", {"src/net/x.cc": '#include "loop.h"\n'}, "includes start at src/"),
     ("an include of no module", {"src/net/x.cc": '#include "nowhere/x.h"\n'}, "is in no module"),
-    ("a cycle", {"src/store/CMakeLists.txt": "ae_module(store DEPENDS core runtime)\n"}, "a cycle"),
+    ("a cycle", {"src/store/CMakeLists.txt": "ae_module(store DEPENDS json runtime)\n"}, "a cycle"),
     ("a dependency on nothing", {"src/net/CMakeLists.txt": "ae_module(net DEPENDS cor)\n"}, "no module"),
-    ("a module misnamed", {"src/net/CMakeLists.txt": "ae_module(web DEPENDS core)\n"}, "otherwise"),
+    ("a module misnamed", {"src/net/CMakeLists.txt": "ae_module(web DEPENDS json)\n"}, "otherwise"),
     ("a folder without a line", {"src/store/x/y.cc": "\n", "src/odd/z.cc": "\n"}, "belongs to no module"),
     ("a file of engine outside of its folders", {"src/engine/x.h": "\n"}, "belongs into a folder of engine"),
     ("a folder that is not compiled", {"src/engine/undo/x.cc": "\n"}, "is not compiled: undo"),
@@ -427,15 +427,15 @@ PLANTED = [
     ("all features in a header", {"src/engine/budget/x.h": '#include "engine/heart/features.h"\n'},
      "a header includes engine/heart/features.h"),
     ("a pure module on an impure one",
-     {"src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS core net)\n"}, "which is not"),
+     {"src/engine/CMakeLists.txt": "ae_module(engine PURE DEPENDS json net)\n"}, "which is not"),
     *[(f"<{name}> in a pure module", {"src/engine/x.cc": f"#include <{name}>\n"}, "is PURE")
       for name in ("thread", "mutex", "atomic", "fstream", "iostream", "filesystem", "random",
                    "sys/socket.h", "unistd.h")],
     ("a clock in a pure module",
-     {"src/core/x.cc": "auto t = std::chrono::system_clock::now();\n"}, "is PURE"),
-    ("the environment in a pure module", {"src/core/x.cc": 'auto t = std::getenv("A");\n'}, "is PURE"),
+     {"src/json/x.cc": "auto t = std::chrono::system_clock::now();\n"}, "is PURE"),
+    ("the environment in a pure module", {"src/json/x.cc": 'auto t = std::getenv("A");\n'}, "is PURE"),
     ("a driver known to the runtime",
-     {"src/runtime/CMakeLists.txt": "ae_module(runtime DEPENDS core store store_memory)\n"}, "only app may"),
+     {"src/runtime/CMakeLists.txt": "ae_module(runtime DEPENDS json store store_memory)\n"}, "only app may"),
     ("a driver included by the runtime",
      {"src/runtime/x.cc": '#include "store/memory/memory.h"\n'}, "only app may"),
     ("a driver included by its parent",

@@ -27,8 +27,9 @@ NOT_YET = set()
 # The most findings in the messages of each folder. Lower a number when messages improve; never raise it.
 # src/engine: texts that a log or a model's conversation records and that decide, evaluate, absorb and the loop derive, and
 # the prompt of a planner. src/app: the name of a server-sent event, `said`.
-MESSAGES = {"src/agents": 0, "src/api": 0, "src/app": 1, "src/async": 0, "src/cli": 0, "src/core": 0, "src/engine": 22,
-            "src/llm": 0, "src/mcp": 0, "src/net": 0, "src/runtime": 0, "src/store": 0, "src/tools": 0}
+MESSAGES = {"src/agents": 0, "src/api": 0, "src/app": 1, "src/async": 0, "src/base": 0, "src/cli": 0, "src/engine": 20,
+            "src/expr": 0, "src/inspect": 0, "src/json": 0, "src/llm": 0, "src/log": 0, "src/mcp": 0, "src/net": 0,
+            "src/plan": 2, "src/runtime": 0, "src/schema": 0, "src/store": 0, "src/tools": 0}
 
 # Phrase (a regular expression between word boundaries; a space matches any white space) and what to write instead.
 BANNED = [(re.compile(r"(?<![\w'-])(?:" + phrase.replace(" ", r"\s+") + r")(?![\w-])", re.I), instead) for phrase, instead in (

@@ -4,7 +4,7 @@ set -euo pipefail
 root=${AETHERIS_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}
 cd "$root"
 
-codes=$(sed -n '/#define AE_ERROR_CODES/,/^$/p' src/core/error.h | grep -o 'X([a-z_]*)' | sed 's/X(\(.*\))/\1/' | sort -u)
+codes=$(sed -n '/#define AE_ERROR_CODES/,/^$/p' src/base/error.h | grep -o 'X([a-z_]*)' | sed 's/X(\(.*\))/\1/' | sort -u)
 # Between the runtime and a store: answered by trying again or choosing another way, never shown.
 inside="held inbox_pending not_held sequence_conflict"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """docs/data.md says what is stored: this holds it against the code.
 
-Every event type and field of src/core/event_table.cc, with number, kind and whether it must be there; every word of
-src/core/words.cc; every table and column of src/store/sqlite/schema.cc; every JSON example against its type; and the
+Every event type and field of src/log/event_table.cc, with number, kind and whether it must be there; every word of
+src/log/words.cc; every table and column of src/store/sqlite/schema.cc; every JSON example against its type; and the
 commit that the page draws byte by byte is read as drawn, down to its hash. Says `ok NAME` or `not ok NAME`.
 """
 import hashlib
@@ -38,8 +38,8 @@ def source(path):
 
 def code_table():
     """{name: (number, class, schema, {field: (number, kind, required)})}"""
-    text = source("src/core/event_table.cc")
-    numbers = dict(re.findall(r"^\s+(\w+) = (\d+),$", source("src/core/event.h"), re.M))
+    text = source("src/log/event_table.cc")
+    numbers = dict(re.findall(r"^\s+(\w+) = (\d+),$", source("src/log/event.h"), re.M))
     lists = {}
     for name, body in re.findall(r"constexpr auto (k\w+) = std::to_array<Field>\(\{(.*?)\}\);", text, re.S):
         rows = re.findall(r'\{"([\w.]+)",\s*(\d+),\s*(\w+),\s*(kRequired|kOptional)\}', body)
@@ -54,7 +54,7 @@ def code_table():
 
 
 def code_words():
-    body = source("src/core/words.cc").split("kWords = ", 1)[1].split("});", 1)[0]
+    body = source("src/log/words.cc").split("kWords = ", 1)[1].split("});", 1)[0]
     return re.findall(r'^\s+"(\w*)",', body, re.M)
 
 
@@ -176,7 +176,7 @@ def check_columns():
 
 def written_sources():
     """The pure code and the runtime that make events, without tests."""
-    files = [f for folder in ("src/engine", "src/runtime") for f in sorted((ROOT / folder).glob("*.cc"))
+    files = [f for folder in ("src/engine", "src/runtime") for f in sorted((ROOT / folder).rglob("*.cc"))
              if not f.name.endswith("_test.cc")]
     return {str(f.relative_to(ROOT)): f.read_text(encoding="utf-8") for f in files}
 
@@ -209,7 +209,7 @@ def check_vocabulary():
     """Decision kinds, result types of nodes, and why a job is parked or given back."""
     sources, sections = written_sources(), page_sections()
     code = "\n".join(sources.values())
-    deciding = "\n".join(text for name, text in sources.items() if name not in ("src/engine/plan.cc", "src/engine/planner.cc"))
+    deciding = "\n".join(text for name, text in sources.items() if name != "src/engine/planner/planner.cc")
     faults = []
 
     def compare(what, page, wanted):
@@ -219,7 +219,7 @@ def check_vocabulary():
 
     kinds = set(re.findall(r'\{"kind", "(\w+)"\}', deciding))
     compare("decision kind", ticked(sections["decision_recorded"], "kind") - {"when"}, kinds)
-    types = set(re.findall(r'case ResultType::(\w+):\s+return "', sources["src/engine/status.cc"])) - {"none"}
+    types = set(re.findall(r'case ResultType::(\w+):\s+return "', sources["src/engine/state/status.cc"])) - {"none"}
     compare("result type", ticked(sections["node_finished"], "result_type") - {"step_compensated", "node_finished"}, types)
 
     codes = {}
@@ -228,12 +228,12 @@ def check_vocabulary():
         head = body.split('"until"')[0]
         reasons |= {m for m in re.findall(r'"(\w+)"', head)} - {"reason"}
         for name in re.findall(r"\bk[A-Z]\w+", head):
-            reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/confirm.h")))
+            reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/confirm/confirm.h")))
         for until in re.findall(r'"until", "(\w+)"', body):
             codes.setdefault(until, set()).update(reasons)
     reasons = set().union(*codes.values()) | set(re.findall(r'paused_event\("(\w+)"\)', code))
     for name in re.findall(r"paused_event\((k\w+)\)", code):
-        reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state.h")))
+        reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state/state.h")))
     if "code_name(Code::store_rolled_back)" in sources["src/runtime/rollback.cc"]:
         reasons.add("store_rolled_back")
     compare("reason of job_parked", ticked(sections["job_parked"], "reason"), reasons)
@@ -243,7 +243,7 @@ def check_vocabulary():
     for body in re.findall(r"requeued_event\(([^;]*?), (?:std::nullopt|backoff)\)", code):
         given_back |= set(re.findall(r'"(\w+)"', body))
         for name in re.findall(r"engine::(k\w+)", body):
-            given_back |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state.h")))
+            given_back |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state/state.h")))
     compare("reason of job_requeued", ticked(sections["job_requeued"], "reason"), given_back)
     say("decision kinds, result types, and reasons of parks and releases", faults)
 

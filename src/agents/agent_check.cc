@@ -1,4 +1,4 @@
-// Agents of an agents file: the plan, checked node by node and then as a graph, and its task graph (engine/plan.h).
+// Agents of an agents file: the plan, checked node by node and then as a graph, and its task graph (plan/plan.h).
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -7,7 +7,7 @@
 #include "agents/loop_check.h"
 #include "agents/node_check.h"
 #include "agents/settings_check.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

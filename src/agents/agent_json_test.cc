@@ -4,7 +4,7 @@
 #include "agents/agents_file.h"
 #include "agents/faults.h"
 #include "agents/test_load.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::agents {

@@ -9,8 +9,8 @@
 #include "agents/faults.h"
 #include "agents/located.h"
 #include "agents/tool_text.h"
-#include "core/json.h"
-#include "core/utf8.h"
+#include "base/utf8.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/schema.h"
-#include "core/value.h"
-#include "engine/plan.h"
+#include "base/error.h"
+#include "json/value.h"
+#include "plan/plan.h"
+#include "schema/schema.h"
 
 namespace ae::agents {
 
@@ -53,7 +53,7 @@ struct ToolDefinition {
 
 struct Agent {
   std::string name;
-  Value task_graph;  // engine/plan.h; without `tools` it does not use
+  Value task_graph;  // plan/plan.h; without `tools` it does not use
   std::optional<Value> input_schema;
   std::vector<std::pair<std::string, std::string>> labels;
   std::vector<std::string> required_capabilities;  // sorted, each once
@@ -68,7 +68,7 @@ struct Policy {
   std::vector<std::string> tools;   // names, NAME.* and *; empty = all
   std::vector<std::string> agents;  // names; empty = all
   std::string capability;           // that the tool has; "" = any tool
-  Value rule;                       // as a task graph holds it (engine/plan.h)
+  Value rule;                       // as a task graph holds it (plan/plan.h)
   std::string path;                 // in its file: policies[2]
 };
 

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "agents/agents_file.h"
-#include "core/json.h"
-#include "engine/plan.h"
+#include "json/json.h"
+#include "plan/plan.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include "agents/check.h"
 #include "agents/located.h"
 #include "agents/test_load.h"
-#include "core/json.h"
-#include "core/schema.h"
+#include "json/json.h"
+#include "schema/schema.h"
 #include "testing/test.h"
 
 namespace ae::agents {

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

@@ -17,8 +17,8 @@
 #include "agents/agents_file.h"
 #include "agents/faults.h"
 #include "agents/located.h"
-#include "core/expr.h"
-#include "core/time.h"
+#include "base/time.h"
+#include "expr/expr.h"
 
 namespace ae::agents {
 
@@ -156,7 +156,7 @@ inline bool has_expression(std::string_view text) { return text.find("${") != te
 
 struct CheckedTool {
   ToolDefinition tool;
-  Value policy;                           // as the task graph holds it (engine/plan.h)
+  Value policy;                           // as the task graph holds it (plan/plan.h)
   std::string description = {};           // for the models that may call it
   bool good = false;                      // without faults
   std::optional<Spot> probe, compensate;  // where it names them

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

@@ -1,10 +1,10 @@
-// The JSON door: where the values of a JSON text stand. The text was taken by parse_json (core/json.h), so this walk
+// The JSON door: where the values of a JSON text stand. The text was taken by parse_json (json/json.h), so this walk
 // checks nothing again; it only counts characters.
 #include <string>
 
 #include "agents/located.h"
-#include "core/error.h"
-#include "core/json.h"
+#include "base/error.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

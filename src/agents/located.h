@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "agents/faults.h"
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::agents {
 

@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "engine/plan.h"
-#include "engine/planner.h"
+#include "engine/planner/planner.h"
+#include "plan/plan.h"
 
 namespace ae::agents {
 namespace {

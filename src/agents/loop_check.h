@@ -27,7 +27,7 @@ struct LoopPlace {
 // The `planner` member of the task graph's node; meaningless when there were faults.
 Value check_planner(Check& check, const Spot& spot, const LoopPlace& place);
 
-// The `loop` member of the task graph's node (engine/plan.h); meaningless when there were faults.
+// The `loop` member of the task graph's node (plan/plan.h); meaningless when there were faults.
 Value check_loop(Check& check, const Spot& spot, const LoopPlace& place);
 
 }  // namespace ae::agents

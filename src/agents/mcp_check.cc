@@ -8,7 +8,7 @@
 
 #include "agents/check.h"
 #include "agents/condition_check.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

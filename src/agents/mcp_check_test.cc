@@ -1,7 +1,7 @@
 // An entry of an MCP server becomes its tools. test_load.h has the server: find (reads), odd, put (idempotent).
 #include "agents/located.h"
 #include "agents/test_load.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::agents {

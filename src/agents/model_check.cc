@@ -5,11 +5,11 @@
 
 #include "agents/check.h"
 #include "agents/tool_text.h"
-#include "core/closed_schema.h"
-#include "core/hash.h"
-#include "core/json.h"
-#include "engine/model_calls.h"
-#include "engine/price.h"
+#include "base/hash.h"
+#include "json/json.h"
+#include "plan/model_calls.h"
+#include "plan/price.h"
+#include "schema/closed_schema.h"
 
 namespace ae::agents {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "engine/recorded_value.h"
+#include "engine/heart/recorded_value.h"
 
 namespace ae::agents {
 namespace {

@@ -13,7 +13,7 @@ namespace ae::agents {
 // Do the expressions at a spot read what they may? Says what is wrong with them.
 using Templated = std::function<bool(const Spot&)>;
 
-// The `wait` member of the task graph's node (engine/plan.h). nullopt: too little is known.
+// The `wait` member of the task graph's node (plan/plan.h). nullopt: too little is known.
 std::optional<Value> check_wait(Check& check, const Spot& spot, const Templated& templated);
 // The `messages` of what a model is asked: from `messages`, or from `prompt` and `system`.
 std::optional<Value> check_messages(Check& check, const Spot& spot, const Templated& templated);

@@ -1,7 +1,7 @@
 // Policies of an agents file, and of a file of their own: which rules a plan gets for which of its tools.
 #include "agents/test_load.h"
-#include "core/json.h"
-#include "engine/planner.h"
+#include "engine/planner/planner.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::agents {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "agents/check.h"
-#include "core/ascii.h"
+#include "base/ascii.h"
 
 namespace ae::agents {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "agents/agents_file.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::agents::testing {
 

@@ -6,11 +6,11 @@
 #include "agents/check.h"
 #include "agents/condition_check.h"
 #include "agents/tool_text.h"
-#include "core/ascii.h"
-#include "core/hash.h"
-#include "core/http_status.h"
-#include "core/json.h"
-#include "engine/recorded_value.h"
+#include "base/ascii.h"
+#include "base/hash.h"
+#include "base/http_status.h"
+#include "engine/heart/recorded_value.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

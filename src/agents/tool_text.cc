@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/ascii.h"
-#include "core/expr_lex.h"
-#include "core/utf8.h"
+#include "base/ascii.h"
+#include "base/utf8.h"
+#include "expr/expr_lex.h"
 
 namespace ae::agents {
 namespace {

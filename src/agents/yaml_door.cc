@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "agents/located.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::agents {
 namespace {

@@ -4,7 +4,7 @@
 #include "api/answered.h"
 #include "api/asked.h"
 #include "api/lacking.h"
-#include "core/trace_context.h"
+#include "base/trace_context.h"
 
 namespace ae::api {
 void Api::act(Ask ask, engine::Act act, int status) {

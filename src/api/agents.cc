@@ -8,8 +8,8 @@
 #include "api/gate.h"
 #include "api/stuck.h"
 #include "api/views.h"
-#include "core/json.h"
-#include "engine/plan.h"
+#include "json/json.h"
+#include "plan/plan.h"
 #include "store/rules.h"
 
 namespace ae::api {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/redacted.h"
+#include "log/redacted.h"
 
 namespace ae::api {
 namespace {

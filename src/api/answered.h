@@ -5,10 +5,10 @@
 
 #include <vector>
 
-#include "core/error.h"
-#include "core/event.h"
-#include "core/value.h"
-#include "engine/absorb.h"
+#include "base/error.h"
+#include "engine/heart/absorb.h"
+#include "json/value.h"
+#include "log/event.h"
 
 namespace ae::api {
 

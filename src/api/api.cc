@@ -6,7 +6,7 @@
 
 #include "api/asked.h"
 #include "api/mcp.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::api {
 namespace {

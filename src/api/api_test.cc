@@ -10,7 +10,7 @@
 
 #include "api/gate.h"
 #include "async/portions.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"

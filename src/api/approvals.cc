@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "api/asked.h"
-#include "core/json.h"
-#include "engine/view.h"
+#include "inspect/view.h"
+#include "json/json.h"
 
 namespace ae::api {
 namespace {
@@ -144,7 +144,7 @@ void Api::answer_inbox(const Ask& ask, Inbox& inbox) {
                                   {"next_cursor", next}}));
 }
 
-// The id is `<job id>.<16 hex digits>` (engine/view.h).
+// The id is `<job id>.<16 hex digits>` (inspect/view.h).
 void Api::answer_approval(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));

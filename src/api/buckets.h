@@ -11,7 +11,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "core/time.h"
+#include "base/time.h"
 
 namespace ae::api {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "api/asked.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::api {
 namespace {

@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "api/asked.h"
-#include "core/schema.h"
-#include "core/trace_context.h"
+#include "base/trace_context.h"
+#include "schema/schema.h"
 
 namespace ae::api {
 namespace {

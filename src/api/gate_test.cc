@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"

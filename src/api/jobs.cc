@@ -8,10 +8,10 @@
 #include "api/asked.h"
 #include "api/views.h"
 #include "async/portions.h"
-#include "core/json.h"
-#include "core/seal.h"
-#include "core/trace_context.h"
-#include "engine/effects.h"
+#include "base/trace_context.h"
+#include "inspect/effects.h"
+#include "json/json.h"
+#include "log/seal.h"
 #include "store/rules.h"
 
 namespace ae::api {
@@ -76,7 +76,7 @@ Result<std::vector<std::string>> capabilities_of(const Value& needed) {
   return out;
 }
 
-// Of the event table; "effect" is none of them, it means every record of an effect (engine/effects.h).
+// Of the event table; "effect" is none of them, it means every record of an effect (inspect/effects.h).
 Result<std::optional<EventClass>> class_of(const std::string* name) {
   if (!name || name->empty()) return std::nullopt;
   if (*name == "history") return EventClass::history;

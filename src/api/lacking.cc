@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/budget.h"
-#include "engine/checkpoint.h"
-#include "engine/decide.h"
+#include "engine/heart/decide.h"
+#include "engine/state/checkpoint.h"
+#include "plan/budget.h"
 
 namespace ae::api {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "core/value.h"
-#include "engine/state.h"
+#include "engine/state/state.h"
+#include "json/value.h"
 
 namespace ae::api {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "store/registry.h"
 #include "store/store.h"
 

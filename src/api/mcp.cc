@@ -6,7 +6,7 @@
 
 #include "api/mcp_call.h"
 #include "api/problem.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::api {
 namespace {

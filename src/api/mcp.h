@@ -16,7 +16,7 @@
 
 #include "api/api.h"
 #include "async/loop.h"
-#include "core/value.h"
+#include "json/value.h"
 #include "mcp/message.h"
 
 namespace ae::api {

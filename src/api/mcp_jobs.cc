@@ -5,10 +5,10 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "api/problem.h"
-#include "core/ids.h"
-#include "core/json.h"
-#include "core/utf8.h"
-#include "core/visible.h"
+#include "base/ids.h"
+#include "base/utf8.h"
+#include "base/visible.h"
+#include "json/json.h"
 
 namespace ae::api {
 namespace {

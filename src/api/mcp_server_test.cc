@@ -5,8 +5,8 @@
 
 #include "api/api.h"
 #include "api/mcp.h"
-#include "core/json.h"
-#include "core/utf8.h"
+#include "base/utf8.h"
+#include "json/json.h"
 #include "mcp/message.h"
 #include "mcp/revision.h"
 #include "store/memory/memory_store.h"

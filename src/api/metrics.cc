@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <iterator>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::api {
 namespace {

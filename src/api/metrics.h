@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/event.h"
+#include "log/event.h"
 #include "store/measured_store.h"
 
 namespace ae::api {

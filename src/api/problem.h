@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 
 namespace ae::api {
 

@@ -4,7 +4,7 @@
 
 #include "api/asked.h"
 #include "api/standing.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::api {
 namespace {

@@ -8,7 +8,7 @@
 #include "api/asked.h"
 #include "api/standing.h"
 #include "api/views.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "runtime/row.h"
 #include "store/rules.h"
 

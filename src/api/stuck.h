@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/time.h"
-#include "core/value.h"
+#include "base/time.h"
+#include "json/value.h"
 #include "runtime/versions.h"
 #include "store/store.h"
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "api/lacking.h"
-#include "core/json.h"
-#include "core/seal.h"
-#include "engine/trace.h"
-#include "engine/view.h"
+#include "inspect/trace.h"
+#include "inspect/view.h"
+#include "json/json.h"
+#include "log/seal.h"
 #include "runtime/redact.h"
 #include "runtime/row.h"
 

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/hash.h"
-#include "core/sign.h"
-#include "core/value.h"
-#include "engine/state.h"
-#include "engine/transcript.h"
-#include "engine/verify.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/sign.h"
+#include "engine/state/state.h"
+#include "inspect/transcript.h"
+#include "inspect/verify.h"
+#include "json/value.h"
 #include "runtime/log_opening.h"
 #include "runtime/runtime.h"
 #include "store/store.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "runtime/prune.h"
 
 namespace ae::app {

@@ -11,7 +11,7 @@
 #include "api/api.h"
 #include "app/store_url.h"
 #include "async/loop.h"
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::net {
 class AsioLoop;

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "async/point.h"
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::app {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "api/problem.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::app {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "api/api.h"
 #include "api/gate.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "net/http_server.h"
 
 namespace ae::app {

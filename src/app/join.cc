@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::app {
 namespace {

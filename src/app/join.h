@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/site.h"
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::app {
 

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "core/error.h"
-#include "core/sign.h"
+#include "base/error.h"
+#include "base/sign.h"
 #include "net/tls_identity.h"
 
 namespace ae::app {

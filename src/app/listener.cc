@@ -7,7 +7,7 @@
 #include "app/http_words.h"
 #include "app/live.h"
 #include "app/tool_peer.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "mcp/message.h"
 #include "net/http_server.h"
 

@@ -14,7 +14,7 @@
 
 #include "api/api.h"
 #include "api/gate.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "net/asio_loop.h"
 #include "runtime/sayings.h"
 

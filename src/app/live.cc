@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "app/http_words.h"
-#include "core/json.h"
-#include "core/utf8.h"
+#include "base/utf8.h"
+#include "json/json.h"
 
 namespace ae::app {
 namespace {

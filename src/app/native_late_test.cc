@@ -24,7 +24,7 @@
 #include <string>
 #include <thread>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "net/asio_loop.h"
 #include "net/system.h"
 #include "runtime/runtime.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "app/join.h"
-#include "core/hash.h"
+#include "base/hash.h"
 
 namespace ae::app {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "app/site.h"
-#include "core/error.h"
-#include "core/ids.h"
+#include "base/error.h"
+#include "base/ids.h"
 
 namespace ae::app {
 

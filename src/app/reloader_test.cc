@@ -15,7 +15,7 @@
 
 #include "app/join.h"
 #include "app/toolbox.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "net/system.h"
 #include "testing/test.h"
 #include "tools/mcp/listing.h"

@@ -11,8 +11,8 @@
 #include <span>
 #include <string>
 
-#include "core/error.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/time.h"
 #include "runtime/running_slot.h"
 
 namespace ae::app {

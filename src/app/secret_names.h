@@ -8,7 +8,7 @@
 
 #include "agents/agents_file.h"
 #include "app/store_url.h"
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::app {
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
 #include "tools/command/companions.h"

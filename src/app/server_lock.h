@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "app/site.h"
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 
 namespace ae::app {
 

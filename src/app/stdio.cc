@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "mcp/lines.h"
 #include "mcp/message.h"
 

@@ -14,8 +14,8 @@
 #include <memory>
 
 #include "api/views.h"
-#include "core/json.h"
-#include "engine/beside.h"
+#include "engine/heart/beside.h"
+#include "json/json.h"
 #include "runtime/runtime.h"
 #include "store/memory/memory_store.h"
 #include "store/sqlite/sqlite_store.h"

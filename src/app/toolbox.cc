@@ -9,7 +9,7 @@
 
 #include "app/secret_names.h"
 #include "app/site.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "llm/provider.h"
 #include "net/http_client.h"
 #include "tools/command/command_tool.h"

@@ -12,8 +12,8 @@
 
 #include "agents/agents_file.h"
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/ids.h"
+#include "base/error.h"
+#include "base/ids.h"
 #include "runtime/world.h"
 
 namespace ae::app {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "app/store_url.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "store/migration.h"
 
 namespace ae::app {

@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::async {
 

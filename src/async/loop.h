@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 
-#include "core/time.h"
+#include "base/time.h"
 
 namespace ae::async {
 

@@ -8,8 +8,8 @@
 
 #include "cli/commands.h"
 #include "cli/phrases.h"
-#include "core/json.h"
-#include "engine/budget.h"
+#include "json/json.h"
+#include "plan/budget.h"
 
 namespace ae::cli {
 namespace {

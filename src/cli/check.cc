@@ -10,7 +10,7 @@
 #include "app/site.h"
 #include "cli/commands.h"
 #include "cli/graph_text.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 

@@ -11,10 +11,10 @@
 #include "app/door.h"
 #include "app/site.h"
 #include "app/store_url.h"
+#include "base/error.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "core/error.h"
-#include "core/value.h"
+#include "json/value.h"
 #include "store/store.h"
 
 namespace ae::cli {

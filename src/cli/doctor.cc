@@ -20,7 +20,7 @@
 #include "app/site.h"
 #include "app/toolbox.h"
 #include "cli/commands.h"
-#include "engine/verify.h"
+#include "inspect/verify.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "core/error.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/time.h"
 
 namespace ae::cli {
 

@@ -3,7 +3,7 @@
 #include "app/door.h"
 #include "app/site.h"
 #include "cli/commands.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

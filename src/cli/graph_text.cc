@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "core/json.h"
-#include "engine/plan.h"
+#include "json/json.h"
+#include "plan/plan.h"
 
 namespace ae::cli {
 namespace {

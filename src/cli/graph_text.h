@@ -7,11 +7,11 @@
 #include <string_view>
 
 #include "cli/text.h"
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::cli {
 
-// Lines end at `width` columns; 0 = they are whole. REQUIRES: a task graph of agents::load (engine/plan.h).
+// Lines end at `width` columns; 0 = they are whole. REQUIRES: a task graph of agents::load (plan/plan.h).
 std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint,
                        std::size_t width = 0);
 // A node in a few words: "tool charge (idempotent)", "wait signal \"approve\"".

@@ -1,6 +1,6 @@
 #include "cli/graph_text.h"
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::cli {

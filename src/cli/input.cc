@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

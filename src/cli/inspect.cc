@@ -4,8 +4,8 @@
 
 #include "app/site.h"
 #include "cli/commands.h"
-#include "core/json.h"
-#include "core/seal.h"
+#include "json/json.h"
+#include "log/seal.h"
 
 namespace ae::cli {
 namespace {

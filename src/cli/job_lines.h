@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "cli/journal.h"
 #include "cli/questions.h"
-#include "core/event.h"
-#include "core/ids.h"
+#include "log/event.h"
 
 namespace ae::cli {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/json.h"
-#include "core/time.h"
+#include "base/time.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/ids.h"
 #include "cli/terminal.h"
-#include "core/ids.h"
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::cli {
 

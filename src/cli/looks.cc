@@ -11,13 +11,13 @@
 #include "api/problem.h"
 #include "app/door.h"
 #include "app/key_file.h"
+#include "base/time.h"
 #include "cli/commands.h"
 #include "cli/following.h"
 #include "cli/phrases.h"
 #include "cli/trace_text.h"
-#include "core/json.h"
-#include "core/time.h"
-#include "engine/budget.h"
+#include "json/json.h"
+#include "plan/budget.h"
 
 namespace ae::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "store/audit.h"
 
 namespace ae::cli {

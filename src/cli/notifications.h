@@ -20,7 +20,7 @@
 #include "app/site.h"
 #include "cli/notifier.h"
 #include "cli/questions.h"
-#include "core/event.h"
+#include "log/event.h"
 
 namespace ae::cli {
 

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "cli/commands.h"
-#include "core/json.h"
+#include "json/json.h"
 
 extern char** environ;  // NOLINT: as POSIX declares it
 

@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/ids.h"
 #include "cli/questions.h"
-#include "core/event.h"
-#include "core/ids.h"
-#include "core/value.h"
+#include "json/value.h"
+#include "log/event.h"
 
 namespace ae::cli {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "base/time.h"
 #include "cli/text.h"
-#include "core/time.h"
 #include "net/system.h"
 
 namespace ae::cli {

@@ -7,7 +7,7 @@
 #include "api/stuck.h"
 #include "cli/commands.h"
 #include "cli/text.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "store/store.h"
 #include "testing/test.h"
 

@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "cli/progress_line.h"
 #include "cli/text.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

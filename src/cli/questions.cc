@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/outcome.h"
-#include "engine/confirm.h"
-#include "engine/state.h"
+#include "engine/confirm/confirm.h"
+#include "engine/state/state.h"
+#include "log/outcome.h"
 
 namespace ae::cli {
 

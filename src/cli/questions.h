@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/event.h"
-#include "core/ids.h"
-#include "core/value.h"
+#include "base/ids.h"
+#include "json/value.h"
+#include "log/event.h"
 
 namespace ae::cli {
 

@@ -1,8 +1,8 @@
 // What a job asks of people, from the whole log and from one commit of it.
 #include "cli/questions.h"
 
-#include "engine/confirm.h"
-#include "engine/state.h"
+#include "engine/confirm/confirm.h"
+#include "engine/state/state.h"
 #include "testing/test.h"
 
 namespace ae::cli {

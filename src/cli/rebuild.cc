@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "app/site.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/progress_line.h"
 #include "cli/text.h"
-#include "core/utf8.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
 

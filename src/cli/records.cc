@@ -5,7 +5,7 @@
 #include "app/door.h"
 #include "cli/commands.h"
 #include "cli/phrases.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

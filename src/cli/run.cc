@@ -6,7 +6,7 @@
 #include "api/views.h"
 #include "cli/commands.h"
 #include "cli/phrases.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

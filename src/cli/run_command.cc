@@ -17,10 +17,10 @@
 #include "cli/commands.h"
 #include "cli/graph_text.h"
 #include "cli/run.h"
-#include "core/json.h"
-#include "core/schema.h"
-#include "engine/plan.h"
+#include "json/json.h"
 #include "net/system.h"
+#include "plan/plan.h"
+#include "schema/schema.h"
 
 namespace ae::cli {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "app/join.h"
 #include "cli/commands.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "net/system.h"
 
 namespace ae::cli {

@@ -13,12 +13,12 @@
 
 #include "app/site.h"
 #include "app/store_url.h"
+#include "base/error.h"
 #include "cli/job_lines.h"
 #include "cli/journal.h"
 #include "cli/notifications.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "core/error.h"
 #include "runtime/runtime.h"
 
 namespace ae::cli {

@@ -12,7 +12,7 @@
 #include "agents/agents_file.h"
 #include "api/problem.h"
 #include "cli/commands.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

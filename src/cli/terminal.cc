@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "api/problem.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "api/api.h"
+#include "base/error.h"
 #include "cli/text.h"
-#include "core/error.h"
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::cli {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/visible.h"
+#include "base/visible.h"
 
 namespace ae::cli {
 namespace {

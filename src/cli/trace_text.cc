@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/time.h"
 #include "cli/commands.h"
 #include "cli/phrases.h"
-#include "core/json.h"
-#include "core/time.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

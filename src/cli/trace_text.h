@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <string>
 
+#include "base/time.h"
 #include "cli/text.h"
-#include "core/time.h"
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::cli {
 

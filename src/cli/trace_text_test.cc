@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::cli {

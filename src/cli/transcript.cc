@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "cli/following.h"
 #include "cli/transcript_text.h"
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::cli {
 namespace {

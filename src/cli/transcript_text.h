@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "cli/text.h"
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::cli {
 

@@ -1,7 +1,7 @@
 // The lines of a transcript.
 #include "cli/transcript_text.h"
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::cli {

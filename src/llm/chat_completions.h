@@ -5,8 +5,8 @@
 // recorded. Threads: pure functions.
 #pragma once
 
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 
 namespace ae::llm {
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/answer_json.h"
-#include "core/hash.h"
-#include "core/json.h"
+#include "base/hash.h"
+#include "json/json.h"
+#include "schema/answer_json.h"
 
 namespace ae::llm {
 namespace {

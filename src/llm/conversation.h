@@ -21,9 +21,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/schema.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
+#include "schema/schema.h"
 
 namespace ae::llm {
 

@@ -1,7 +1,7 @@
 // The shared words: what may be recorded as a request, and what becomes of what a model says.
 #include "llm/conversation.h"
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::llm {

@@ -1,7 +1,7 @@
 // Chat Completions and Messages: the same request in both languages, and the same answer out of both.
 #include <string>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "llm/chat_completions.h"
 #include "llm/conversation.h"
 #include "llm/messages.h"

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "core/outcome.h"
-#include "core/value.h"
+#include "json/value.h"
+#include "log/outcome.h"
 
 namespace ae::llm {
 

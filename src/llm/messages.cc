@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/closed_schema.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "llm/conversation.h"
 #include "llm/usage.h"
+#include "schema/closed_schema.h"
 
 namespace ae::llm {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 
 namespace ae::llm {
 

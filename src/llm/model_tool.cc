@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "llm/conversation.h"
 #include "tools/output.h"
 

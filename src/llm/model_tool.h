@@ -12,8 +12,8 @@
 #include <memory>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 #include "llm/failure.h"
 #include "llm/stream.h"
 #include "tools/tool.h"

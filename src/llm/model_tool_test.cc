@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "llm/provider.h"
 #include "net/asio_loop.h"
 #include "testing/permit.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/value.h"
+#include "json/value.h"
 #include "llm/model_tool.h"
 
 namespace ae::llm {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "llm/conversation.h"
 #include "tools/tool.h"
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
-#include "core/event_stream.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/event_stream.h"
+#include "json/value.h"
 
 namespace ae::llm {
 

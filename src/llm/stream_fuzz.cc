@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
-#include "core/json.h"
+#include "base/error.h"
+#include "json/json.h"
 #include "llm/chat_completions.h"
 #include "llm/messages.h"
 #include "llm/stream.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "llm/chat_completions.h"
 #include "llm/messages.h"
 #include "testing/test.h"

@@ -4,14 +4,14 @@
 //
 // What is no number is not there. A total that is less than what was read and written is no total: it is their sum then.
 // `incomplete`: of what was read or written the answer does not say all; it used `total_tokens`, or more. A budget then
-// takes it for no less than it had reserved (engine/budget.h), and its cost is not known. Threads: pure functions.
+// takes it for no less than it had reserved (plan/budget.h), and its cost is not known. Threads: pure functions.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::llm {
 

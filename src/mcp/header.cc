@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "mcp/revision.h"
 
 namespace ae::mcp {

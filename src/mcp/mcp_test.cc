@@ -2,7 +2,7 @@
 #include <set>
 #include <string>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "mcp/header.h"
 #include "mcp/lines.h"
 #include "mcp/message.h"

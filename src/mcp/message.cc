@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/json.h"
-#include "core/utf8.h"
+#include "base/utf8.h"
+#include "json/json.h"
 
 namespace ae::mcp {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::mcp {
 

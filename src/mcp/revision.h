@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::mcp {
 

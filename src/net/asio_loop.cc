@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "net/asio_loop_internal.h"
 #include "net/system.h"
 

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "net/outbound.h"
 #include "net/system.h"
 #include "net/unix_path.h"

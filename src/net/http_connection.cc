@@ -6,8 +6,8 @@
 #include <charconv>
 #include <utility>
 
-#include "core/error.h"
-#include "core/json.h"
+#include "base/error.h"
+#include "json/json.h"
 #include "net/asio_loop_internal.h"
 #include "net/system.h"
 

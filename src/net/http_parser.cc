@@ -5,7 +5,7 @@
 #include <charconv>
 #include <utility>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 
 namespace ae::net {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "net/http_parser.h"
 #include "net/http_request.h"
 

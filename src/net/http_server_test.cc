@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
 #include "testing/test.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "core/error.h"
+#include "base/error.h"
 
 // Of mimalloc, where the program is linked with it.
 extern "C" void mi_collect(bool force) __attribute__((weak));  // NOLINT: its own name

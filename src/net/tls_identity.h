@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::net {
 

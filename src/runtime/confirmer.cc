@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/confirm.h"
+#include "engine/confirm/confirm.h"
 
 namespace ae::runtime {
 namespace {

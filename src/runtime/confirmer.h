@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/decide.h"
+#include "engine/heart/decide.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {

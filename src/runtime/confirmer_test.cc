@@ -10,7 +10,7 @@
 #include <deque>
 #include <memory>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "runtime/runtime.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"

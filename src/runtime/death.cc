@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/seal.h"
-#include "engine/decide.h"
-#include "engine/head.h"
+#include "engine/heart/decide.h"
+#include "inspect/head.h"
+#include "log/seal.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/plan_cache.h"
+#include "plan/plan_cache.h"
 #include "runtime/holder.h"
 #include "runtime/running_slot.h"
 #include "runtime/world.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/plan_changes.h"
+#include "plan/plan_changes.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {

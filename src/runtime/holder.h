@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/absorb.h"
-#include "engine/decide.h"
-#include "engine/state.h"
+#include "engine/heart/absorb.h"
+#include "engine/heart/decide.h"
+#include "engine/state/state.h"
 #include "runtime/confirmer.h"
 #include "runtime/ledger.h"
 #include "runtime/resting.h"

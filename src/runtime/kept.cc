@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/redacted.h"
-#include "engine/left.h"
+#include "engine/state/left.h"
+#include "log/redacted.h"
 
 namespace ae::runtime {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "core/event.h"
+#include "log/event.h"
 #include "runtime/redact.h"
 #include "store/store.h"
 

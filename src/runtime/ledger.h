@@ -8,7 +8,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "engine/state.h"
+#include "engine/state/state.h"
 #include "tools/permit.h"
 
 namespace ae::runtime {

@@ -2,8 +2,8 @@
 #include <memory>
 #include <utility>
 
-#include "core/seal.h"
-#include "engine/checkpoint.h"
+#include "engine/state/checkpoint.h"
+#include "log/seal.h"
 #include "runtime/log_opening.h"
 #include "runtime/resting.h"
 #include "runtime/runtime.h"

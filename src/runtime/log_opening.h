@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/event.h"
-#include "core/hash.h"
-#include "core/ids.h"
-#include "core/seal.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "log/event.h"
+#include "log/seal.h"
 #include "store/store.h"
 
 namespace ae::runtime {

@@ -6,9 +6,9 @@
 #include <set>
 #include <utility>
 
-#include "core/event.h"
-#include "core/hash.h"
-#include "core/json.h"
+#include "base/hash.h"
+#include "json/json.h"
+#include "log/event.h"
 #include "runtime/runtime.h"
 #include "store/points.h"
 #include "store/rules.h"

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/ids.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "base/time.h"
 #include "store/store.h"
 
 namespace ae::runtime {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/event.h"
-#include "core/json.h"
-#include "core/seal.h"
+#include "json/json.h"
+#include "log/event.h"
+#include "log/seal.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"

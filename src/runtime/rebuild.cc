@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "async/point.h"
-#include "core/json.h"
-#include "core/redacted.h"
-#include "core/seal.h"
-#include "engine/checkpoint.h"
-#include "engine/head.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/head.h"
+#include "json/json.h"
+#include "log/redacted.h"
+#include "log/seal.h"
 #include "runtime/row.h"
 
 namespace ae::runtime {

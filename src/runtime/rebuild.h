@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "engine/plan_cache.h"
+#include "base/error.h"
+#include "plan/plan_cache.h"
 #include "store/rebuild.h"
 
 namespace ae::runtime {

@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "core/json.h"
-#include "core/redacted.h"
-#include "core/seal.h"
-#include "engine/absorb.h"
-#include "engine/beside.h"
-#include "engine/left.h"
+#include "engine/heart/absorb.h"
+#include "engine/heart/beside.h"
+#include "engine/state/left.h"
+#include "json/json.h"
+#include "log/redacted.h"
+#include "log/seal.h"
 #include "runtime/kept.h"
 
 namespace ae::runtime {

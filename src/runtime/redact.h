@@ -1,7 +1,7 @@
 // Redact: drops values of a job that has ended. Value and salt go, the commitment stays, and with it the chain; so do the
 // copies beside the log (effect records, checkpoint) and a value that stood apart and that nobody else names.
 //
-// With any value goes the job's blind (core/ids.h), so that no hash of a value confirms a guess with what this job's log holds.
+// With any value goes the job's blind (base/ids.h), so that no hash of a value confirms a guess with what this job's log holds.
 // A fork has the blind of its origin: each job that still has it is listed, as is all else that stays.
 // A job that has not ended goes on with its values and is refused.
 // Threads: the loop's. See docs/decisions/0026-redaction-and-audit.md, docs/decisions/0072-blind-and-erasure.md.
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/event.h"
+#include "log/event.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {

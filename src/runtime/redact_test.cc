@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/redacted.h"
+#include "log/redacted.h"
 #include "runtime/desk_test.h"
 #include "runtime/prune.h"
 

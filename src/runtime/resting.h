@@ -13,10 +13,10 @@
 #include <optional>
 #include <utility>
 
-#include "core/hash.h"
-#include "core/ids.h"
-#include "core/seal.h"
-#include "engine/state.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "engine/state/state.h"
+#include "log/seal.h"
 #include "store/store.h"
 
 namespace ae::runtime {

@@ -1,7 +1,7 @@
 #include "runtime/row.h"
 
-#include "core/json.h"
-#include "core/redacted.h"
+#include "json/json.h"
+#include "log/redacted.h"
 
 namespace ae::runtime {
 

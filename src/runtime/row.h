@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/event.h"
-#include "core/hash.h"
-#include "core/value.h"
-#include "engine/plan.h"
-#include "engine/state.h"
+#include "base/hash.h"
+#include "engine/state/state.h"
+#include "json/value.h"
+#include "log/event.h"
+#include "plan/plan.h"
 #include "store/store.h"
 
 namespace ae::runtime {
@@ -33,7 +33,7 @@ struct JobRequest {
   Value forked_from;  // null: it is no fork
   Value asked;        // NewJobRequest::asked
 };
-// `blind`: of that job (core/ids.h); "" = it has none.
+// `blind`: of that job (base/ids.h); "" = it has none.
 Hash request_hash(std::string_view blind, const JobRequest& request);
 // The request of a job_created's payload.
 JobRequest request_of(const Value& created);

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::runtime {
 namespace {

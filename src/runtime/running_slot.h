@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-#include "core/ids.h"
+#include "base/ids.h"
 #include "store/store.h"
 
 namespace ae::runtime {

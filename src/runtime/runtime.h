@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/absorb.h"
-#include "engine/fork.h"
-#include "engine/plan.h"
-#include "engine/plan_cache.h"
+#include "engine/fork/fork.h"
+#include "engine/heart/absorb.h"
+#include "plan/plan.h"
+#include "plan/plan_cache.h"
 #include "runtime/holder.h"
 #include "runtime/resting.h"
 #include "runtime/row.h"
@@ -47,7 +47,7 @@ struct RuntimeOptions {
   }
 };
 
-// A plan that replaces the one that a fork begins with (engine/replan.h).
+// A plan that replaces the one that a fork begins with (engine/replan/replan.h).
 struct AnotherPlan {
   std::shared_ptr<const engine::Plan> plan;
   std::vector<std::string> drop;  // nodes whose committed effects it need not carry over
@@ -77,7 +77,7 @@ struct NewJobRequest {
       {};                                  // of a fork: it replaces `plan` before anything is done
   std::optional<store::AuditEntry> audit;  // written with the job
   std::string traceparent,
-      tracestate;  // of whoever asks (core/trace_context.h); no part of what is asked
+      tracestate;  // of whoever asks (base/trace_context.h); no part of what is asked
 };
 
 struct ForkRequest {

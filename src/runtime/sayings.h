@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ids.h"
+#include "base/ids.h"
 #include "tools/tool.h"
 
 namespace ae::runtime {

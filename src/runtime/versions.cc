@@ -4,7 +4,7 @@
 #include <deque>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "runtime/row.h"
 
 namespace ae::runtime {

@@ -5,7 +5,7 @@
 //                    job is left to it
 //   look_again       jobs that were left so, when no process offers their version any more, and after a minute in any case
 //
-// What a job waits for is decided by the engine (engine/take_version.cc); a sweep looks at each parked job once, and again
+// What a job waits for is decided by the engine (engine/heart/take_version.cc); a sweep looks at each parked job once, and again
 // when its log has grown. Threads: the loop's. See docs/decisions/0073-versions.md.
 #pragma once
 
@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/ids.h"
-#include "core/time.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "json/value.h"
 #include "store/store.h"
 
 namespace ae::runtime {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/sign.h"
-#include "engine/plan_cache.h"
+#include "base/sign.h"
+#include "plan/plan_cache.h"
 #include "store/store.h"
 #include "tools/tool.h"
 #include "tools/verifier.h"

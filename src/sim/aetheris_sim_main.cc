@@ -23,7 +23,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/hash.h"
+#include "base/hash.h"
 #include "sim/check.h"
 #include "sim/storm.h"
 #include "sim/sweep.h"

@@ -7,10 +7,10 @@
 #include <set>
 #include <span>
 
-#include "core/json.h"
-#include "engine/recorded_value.h"
-#include "engine/verify.h"
-#include "engine/view.h"
+#include "engine/heart/recorded_value.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "json/json.h"
 #include "runtime/runtime.h"
 #include "sim/judge.h"
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/state.h"
+#include "engine/state/state.h"
 #include "sim/outside.h"
 #include "sim/people.h"
 #include "sim/report.h"

@@ -1,6 +1,6 @@
 // The rules about budgets: what each call may use has room when it is declared, what it used is counted, and only people add.
 // The log is counted here once more, without the engine.
-#include "engine/budget.h"
+#include "plan/budget.h"
 
 #include <map>
 #include <string>

@@ -4,8 +4,8 @@
 #include <optional>
 #include <set>
 
-#include "core/json.h"
-#include "engine/view.h"
+#include "inspect/view.h"
+#include "json/json.h"
 #include "sim/judge.h"
 
 namespace ae::sim {

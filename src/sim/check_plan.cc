@@ -3,7 +3,7 @@
 #include <optional>
 #include <set>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "sim/judge.h"
 
 namespace ae::sim {

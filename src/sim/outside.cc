@@ -5,8 +5,8 @@
 #include <iterator>
 #include <utility>
 
-#include "core/hash.h"
-#include "core/json.h"
+#include "base/hash.h"
+#include "json/json.h"
 
 namespace ae::sim {
 

@@ -1,7 +1,7 @@
 // Errands: asking, waiting for the answer, asking again.
 #include "sim/people.h"
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::sim {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/ids.h"
+#include "base/ids.h"
 
 namespace ae::sim {
 

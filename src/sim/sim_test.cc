@@ -1,7 +1,7 @@
 // The simulation in small: a few storms, a piece of the sweep, the alarm, and what it once found, each as a world.
 //
 // The share that CI runs at length is `./dev sim`; see docs/simulation.md.
-#include "core/json.h"
+#include "json/json.h"
 #include "sim/check.h"
 #include "sim/storm.h"
 #include "sim/sweep.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "sim/check.h"
 #include "sim/people.h"
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <memory>
 
-#include "core/json.h"
-#include "engine/absorb.h"
-#include "engine/beside.h"
+#include "engine/heart/absorb.h"
+#include "engine/heart/beside.h"
+#include "json/json.h"
 
 namespace ae::sim {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/plan_cache.h"
+#include "plan/plan_cache.h"
 #include "sim/report.h"
 #include "store/store.h"
 

@@ -6,9 +6,9 @@
 #include <iterator>
 #include <set>
 
-#include "core/json.h"
-#include "engine/planner.h"
-#include "engine/state.h"
+#include "engine/planner/planner.h"
+#include "engine/state/state.h"
+#include "json/json.h"
 #include "sim/outside.h"
 
 namespace ae::sim {

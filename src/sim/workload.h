@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/absorb.h"
-#include "engine/plan_cache.h"
-#include "engine/state.h"
+#include "engine/heart/absorb.h"
+#include "engine/state/state.h"
+#include "plan/plan_cache.h"
 #include "sim/sim_loop.h"
 
 namespace ae::sim {

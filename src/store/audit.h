@@ -15,11 +15,11 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/hash.h"
-#include "core/ids.h"
-#include "core/time.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "json/value.h"
 
 namespace ae::store {
 

@@ -1,7 +1,7 @@
 // The audit log's chain: each changed byte is found, and where.
 #include "store/audit.h"
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::store {

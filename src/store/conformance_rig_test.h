@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "async/point.h"
-#include "core/hash.h"
+#include "base/hash.h"
 #include "store/store.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"

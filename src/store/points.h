@@ -12,7 +12,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "store/store.h"
 
 namespace ae::store {

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-#include "core/hash.h"
-#include "core/ids.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "base/time.h"
 #include "store/store.h"
 
 namespace ae::store {

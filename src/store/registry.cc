@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::store {
 namespace {

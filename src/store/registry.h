@@ -17,9 +17,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/hash.h"
-#include "core/time.h"
-#include "core/value.h"
+#include "base/hash.h"
+#include "base/time.h"
+#include "json/value.h"
 #include "store/audit.h"
 
 namespace ae::store {

@@ -1,7 +1,7 @@
 // The registry: what the audit log says of keys and agents, and what it makes of entries that say nothing.
 #include "store/registry.h"
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::store {

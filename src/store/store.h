@@ -23,11 +23,11 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/hash.h"
-#include "core/ids.h"
-#include "core/seal.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "log/seal.h"
 #include "store/audit.h"
 
 namespace ae::store {

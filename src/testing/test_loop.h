@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/time.h"
 
 namespace ae::testing {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 #include "tools/secrets.h"
 
 namespace ae::tools {

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <utility>
 
-#include "core/error.h"
-#include "core/utf8.h"
+#include "base/error.h"
+#include "base/utf8.h"
 
 namespace ae::tools {
 namespace {

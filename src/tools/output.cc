@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 
 namespace ae::tools {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/hash.h"
-#include "core/value.h"
+#include "base/hash.h"
+#include "json/value.h"
 
 namespace ae::tools {
 

@@ -1,6 +1,6 @@
 #include "tools/output.h"
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::tools {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/error.h"
-#include "core/ids.h"
+#include "base/error.h"
+#include "base/ids.h"
 
 namespace ae::runtime {
 class Ledger;

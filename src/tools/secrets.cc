@@ -17,9 +17,9 @@
 #include <optional>
 #include <tuple>
 
-#include "core/hash.h"
-#include "core/json.h"
-#include "core/utf8.h"
+#include "base/hash.h"
+#include "base/utf8.h"
+#include "json/json.h"
 #include "tools/layers.h"
 
 namespace ae::tools {

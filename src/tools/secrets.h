@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 
 namespace ae::tools {
 

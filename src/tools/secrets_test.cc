@@ -9,8 +9,8 @@
 #include <map>
 #include <type_traits>
 
-#include "core/hash.h"
-#include "core/json.h"
+#include "base/hash.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::tools {

@@ -15,10 +15,10 @@
 #include <string_view>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/ids.h"
-#include "core/outcome.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "json/value.h"
+#include "log/outcome.h"
 #include "tools/permit.h"
 
 namespace ae::tools {
@@ -60,7 +60,7 @@ struct Call {
   JobId job;
   std::string tool;  // its name in the agents file
   Value args;
-  // What people have answered to what an earlier try of this call asked (core/question.h): {"answers": {KEY: answer…},
+  // What people have answered to what an earlier try of this call asked (schema/question.h): {"answers": {KEY: answer…},
   // "state"?}; null = it asked nothing.
   Value inputs;
   IdempotencyKey key;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::tools {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/expr.h"
+#include "base/error.h"
+#include "expr/expr.h"
 
 namespace ae::tools {
 

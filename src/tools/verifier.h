@@ -5,8 +5,8 @@
 #pragma once
 
 #include "async/loop.h"
-#include "core/sighting.h"
-#include "core/value.h"
+#include "json/value.h"
+#include "log/sighting.h"
 
 namespace ae::tools {
 

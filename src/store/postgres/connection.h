@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/hash.h"
-#include "core/time.h"
+#include "base/hash.h"
+#include "base/time.h"
 
 struct pg_conn;
 struct pg_result;

@@ -13,7 +13,7 @@
 #include <mutex>
 
 #include "async/loop.h"
-#include "core/time.h"
+#include "base/time.h"
 
 namespace ae::store::postgres {
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "store/postgres/connection.h"
 
 namespace ae::store::postgres {

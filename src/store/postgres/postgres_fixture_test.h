@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "store/conformance_rig_test.h"
 #include "store/postgres/connection.h"
 #include "store/postgres/postgres_store.h"

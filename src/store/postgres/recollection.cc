@@ -11,8 +11,8 @@
 #include <memory>
 #include <sstream>
 
-#include "core/hash.h"
-#include "core/json.h"
+#include "base/hash.h"
+#include "json/json.h"
 #include "store/postgres/place.h"
 #include "store/postgres/transaction.h"
 

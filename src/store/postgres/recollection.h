@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/ids.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "base/time.h"
 #include "store/audit.h"
 #include "store/postgres/connection.h"
 #include "store/postgres/schema.h"

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "store/postgres/connection.h"
 
 namespace ae::store::postgres {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "store/postgres/connection.h"
 #include "store/postgres/recollection.h"
 #include "store/postgres/schema.h"

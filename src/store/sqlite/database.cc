@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace ae::store::sqlite {
 namespace {

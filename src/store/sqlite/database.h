@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/hash.h"
-#include "core/time.h"
+#include "base/hash.h"
+#include "base/time.h"
 
 struct sqlite3;
 struct sqlite3_stmt;

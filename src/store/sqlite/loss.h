@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "core/error.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/time.h"
 #include "store/sqlite/database.h"
 #include "store/sqlite/position_file.h"
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/hash.h"
+#include "base/hash.h"
 
 namespace ae::store::sqlite {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/time.h"
+#include "base/error.h"
+#include "base/time.h"
 #include "store/sqlite/database.h"
 
 namespace ae::store::sqlite {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <variant>
 
-#include "core/value.h"
+#include "json/value.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
 #include "store/sqlite/files.h"

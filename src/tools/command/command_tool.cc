@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/json.h"
-#include "core/utf8.h"
+#include "base/utf8.h"
+#include "json/json.h"
 #include "tools/command/definition.h"
 #include "tools/command/left_over.h"
 #include "tools/command/proc.h"

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 #include "tools/command/processes.h"
 #include "tools/secrets.h"
 #include "tools/tool.h"

@@ -8,8 +8,8 @@
 #include <iterator>
 #include <vector>
 
-#include "core/json.h"
-#include "core/utf8.h"
+#include "base/utf8.h"
+#include "json/json.h"
 #include "tools/command/supervisor.h"
 #include "tools/command/world_test.h"
 #include "tools/output.h"

@@ -12,7 +12,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "tools/command/left_over.h"
 #include "tools/output.h"
 

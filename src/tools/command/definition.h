@@ -7,9 +7,9 @@
 #include <variant>
 #include <vector>
 
-#include "core/error.h"
-#include "core/expr.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "expr/expr.h"
+#include "json/value.h"
 #include "tools/command/wire.h"
 #include "tools/secrets.h"
 #include "tools/tool.h"

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/hash.h"
+#include "base/hash.h"
 #include "tools/command/proc.h"
 
 namespace ae::tools {

@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "async/boot_clock.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "tools/command/supervisor.h"
 
 extern "C" {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/time.h"
+#include "base/time.h"
 
 namespace ae::tools {
 

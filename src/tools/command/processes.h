@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/hash.h"
-#include "core/ids.h"
+#include "base/hash.h"
+#include "base/ids.h"
 #include "tools/command/wire.h"
 
 namespace ae::tools {

@@ -19,7 +19,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/time.h"
+#include "base/time.h"
 
 namespace ae::tools {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 
 namespace ae::tools {
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <functional>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "tools/command/supervisor.h"
 #include "tools/command/world_test.h"
 

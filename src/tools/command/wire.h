@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/time.h"
+#include "base/time.h"
 #include "tools/command/sandbox.h"
 
 namespace ae::tools {

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "async/boot_clock.h"
-#include "core/hash.h"
-#include "core/json.h"
+#include "base/hash.h"
+#include "json/json.h"
 
 namespace ae::tools {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-#include "core/expr.h"
+#include "base/error.h"
+#include "expr/expr.h"
 #include "net/http_client.h"
 #include "tools/http/judge.h"
 #include "tools/secrets.h"

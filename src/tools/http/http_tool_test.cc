@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "net/asio_loop.h"
 #include "testing/permit.h"
 #include "testing/raw_http_server.h"

@@ -4,9 +4,9 @@
 #include <map>
 #include <optional>
 
-#include "core/http_status.h"
-#include "core/json.h"
-#include "core/utf8.h"
+#include "base/http_status.h"
+#include "base/utf8.h"
+#include "json/json.h"
 
 namespace ae::tools {
 namespace {

@@ -4,7 +4,7 @@
 //   complete 2xx                     success                a body that breaks a rule is `invalid`
 //   429, other 4xx, declared ones    failure, definite      http_<status>
 //   408 409 425 5xx 3xx 101          unknown                http_<status>
-//     a complete one settles it, but 409 425 502 503 504 520 to 530 (core/http_status.h)
+//     a complete one settles it, but 409 425 502 503 504 520 to 530 (base/http_status.h)
 //   no time left after the send      timeout                timeout
 //   no answer, cut off, abandoned    unknown                reset abandoned
 //   a 2xx that is not what is spoken unknown                not_json broken_json    (HttpRules::json_only)
@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/hash.h"
-#include "core/outcome.h"
+#include "base/hash.h"
+#include "log/outcome.h"
 #include "net/http_client.h"
 #include "tools/output.h"
 #include "tools/secrets.h"

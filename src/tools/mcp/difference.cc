@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "tools/mcp/judge.h"
 #include "tools/output.h"
 

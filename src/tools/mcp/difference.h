@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/value.h"
+#include "json/value.h"
 
 namespace ae::tools::mcp {
 

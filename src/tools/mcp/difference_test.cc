@@ -1,6 +1,6 @@
 #include "tools/mcp/difference.h"
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 
 namespace ae::tools::mcp {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/http_status.h"
+#include "base/http_status.h"
 #include "tools/mcp/message.h"
 #include "tools/tool.h"
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/event_stream.h"
-#include "core/time.h"
+#include "base/time.h"
+#include "json/event_stream.h"
 #include "net/http_client.h"
 
 namespace ae::tools::mcp {

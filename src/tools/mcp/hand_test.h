@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/permit.h"
 #include "testing/test.h"
 #include "tools/mcp/listing.h"

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/event_stream.h"
-#include "core/json.h"
+#include "json/event_stream.h"
+#include "json/json.h"
 #include "tools/output.h"
 #include "tools/tool.h"
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "core/event_stream.h"
+#include "json/event_stream.h"
 #include "net/http_client.h"
 #include "tools/mcp/get_stream.h"
 #include "tools/mcp/transport.h"

@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/http_status.h"
-#include "core/json.h"
-#include "core/question.h"
-#include "core/utf8.h"
+#include "base/http_status.h"
+#include "base/utf8.h"
+#include "json/json.h"
+#include "schema/question.h"
 
 namespace ae::tools::mcp {
 namespace {

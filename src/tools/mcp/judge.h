@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/outcome.h"
+#include "log/outcome.h"
 #include "tools/mcp/transport.h"
 #include "tools/output.h"
 #include "tools/secrets.h"

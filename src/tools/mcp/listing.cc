@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "core/hash.h"
-#include "core/json.h"
+#include "base/hash.h"
+#include "json/json.h"
 #include "net/http_header.h"
 
 namespace ae::tools::mcp {

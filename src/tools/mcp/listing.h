@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 
 namespace ae::tools::mcp {
 

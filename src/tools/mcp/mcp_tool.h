@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "tools/mcp/server.h"
 #include "tools/tool.h"
 

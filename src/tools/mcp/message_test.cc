@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "net/asio_loop.h"
 #include "testing/raw_http_server.h"
 #include "testing/test.h"

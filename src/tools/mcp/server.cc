@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "async/boot_clock.h"
-#include "core/http_status.h"
-#include "core/json.h"
+#include "base/http_status.h"
+#include "json/json.h"
 #include "tools/mcp/http.h"
 #include "tools/mcp/judge.h"
 #include "tools/mcp/listing.h"

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "net/http_client.h"
 #include "tools/companion.h"
 #include "tools/mcp/session.h"

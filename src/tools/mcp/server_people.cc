@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "async/boot_clock.h"
-#include "core/json.h"
+#include "json/json.h"
 #include "tools/mcp/judge.h"
 #include "tools/mcp/server.h"
 #include "tools/mcp/server_flight.h"

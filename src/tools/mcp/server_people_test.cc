@@ -1,7 +1,7 @@
 // Servers of the old era that ask a person while their call is open.
 #include <optional>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/test.h"
 #include "tools/mcp/hand_test.h"
 #include "tools/mcp/server.h"

@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/permit.h"
 #include "testing/test.h"
 #include "tools/mcp/hand_test.h"

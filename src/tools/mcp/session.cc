@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "tools/mcp/listing.h"
 #include "tools/output.h"
 #include "tools/tool.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "tools/mcp/transport.h"
 
 namespace ae::tools::mcp {

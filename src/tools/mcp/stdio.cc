@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::tools::mcp {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/time.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "base/time.h"
+#include "json/value.h"
 #include "tools/mcp/message.h"
 #include "tools/secrets.h"
 

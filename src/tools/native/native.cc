@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 
 namespace ae::tools {
 namespace {

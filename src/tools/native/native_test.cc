@@ -3,7 +3,7 @@
 #include <deque>
 #include <stdexcept>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/permit.h"
 #include "testing/test.h"
 

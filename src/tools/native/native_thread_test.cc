@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "testing/permit.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <chrono>
 
-#include "core/time.h"
+#include "base/time.h"
 
 namespace ae::tools {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/sighting.h"
-#include "core/value.h"
+#include "json/value.h"
+#include "log/sighting.h"
 
 namespace ae::tools {
 

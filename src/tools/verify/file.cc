@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/hash.h"
-#include "core/time.h"
+#include "base/hash.h"
+#include "base/time.h"
 #include "tools/verify/compare.h"
 #include "tools/verify/local.h"
 #include "tools/verify/parts.h"

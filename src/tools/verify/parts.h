@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/expr.h"
-#include "core/time.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "base/time.h"
+#include "expr/expr.h"
+#include "json/value.h"
 #include "net/http_header.h"
 #include "tools/secrets.h"
 #include "tools/url_template.h"

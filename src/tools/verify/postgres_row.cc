@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "tools/verify/local.h"
 
 namespace ae::tools {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "tools/verify/compare.h"
 #include "tools/verify/local.h"
 #include "tools/verify/parts.h"

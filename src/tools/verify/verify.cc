@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "core/json.h"
+#include "json/json.h"
 #include "net/outbound.h"
 #include "tools/verify/http_look.h"
 #include "tools/verify/local.h"

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "core/error.h"
-#include "core/value.h"
+#include "base/error.h"
+#include "json/value.h"
 #include "net/http_client.h"
 #include "tools/secrets.h"
 #include "tools/verifier.h"

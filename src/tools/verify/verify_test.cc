@@ -14,9 +14,9 @@
 #include <string>
 #include <thread>
 
-#include "core/hash.h"
-#include "core/json.h"
-#include "core/time.h"
+#include "base/hash.h"
+#include "base/time.h"
+#include "json/json.h"
 #include "net/asio_loop.h"
 #include "testing/postgres_server.h"
 #include "testing/raw_http_server.h"

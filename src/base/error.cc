@@ -1,0 +1,29 @@
+// The names of the codes, and what a failed check says before it aborts.
+#include "base/error.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+
+namespace ae {
+namespace {
+
+constexpr auto kCodeNames = std::to_array<std::string_view>({
+#define X(name) #name,
+    AE_ERROR_CODES(X)
+#undef X
+});
+
+}  // namespace
+
+std::string_view code_name(Code code) { return kCodeNames.at(static_cast<std::size_t>(code)); }
+
+void check_failed(const char* file, int line, const char* what, std::string_view detail) {
+  std::fprintf(stderr, "aetheris: a check failed at %s:%d: %s%s%.*s\n", file, line, what,
+               detail.empty() ? "" : ": ", static_cast<int>(detail.size()), detail.data());
+  std::fflush(stderr);
+  std::abort();
+}
+
+}  // namespace ae

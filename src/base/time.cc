@@ -1,0 +1,147 @@
+// Instants and durations as text, by hand: the forms are few and fixed, and every log line has one.
+#include "base/time.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+
+#include "base/utf8.h"
+
+namespace ae {
+namespace {
+
+constexpr std::int64_t kUsPerSecond = 1'000'000;
+constexpr std::int64_t kSecondsPerDay = 86'400;
+constexpr std::int64_t kDaysMax = 36'500;
+
+using Days = std::chrono::sys_days;
+
+// Writes `value` with leading zeros into the `width` characters at `out`.
+void put(char* out, int width, std::int64_t value) {
+  for (int i = width; i-- > 0; value /= 10) out[i] = static_cast<char>('0' + value % 10);
+}
+
+// Takes `width` digits off the front of `text`, or says -1.
+int take_digits(std::string_view& text, std::size_t width) {
+  if (text.size() < width) return -1;
+  int value = 0;
+  for (const char c : text.substr(0, width)) {
+    if (c < '0' || c > '9') return -1;
+    value = value * 10 + (c - '0');
+  }
+  text.remove_prefix(width);
+  return value;
+}
+
+bool skip(std::string_view& text, char wanted) {
+  if (text.empty() || text.front() != wanted) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+// 0 to 6 digits after a dot as microseconds; -1 for anything else.
+int take_fraction(std::string_view& text) {
+  if (!skip(text, '.')) return 0;
+  std::size_t digits = 0;
+  while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') ++digits;
+  if (digits == 0 || digits > 6) return -1;
+  int us = take_digits(text, digits);
+  for (; digits < 6; ++digits) us *= 10;
+  return us;
+}
+
+std::optional<Instant> parse(std::string_view text) {
+  const int year = take_digits(text, 4);
+  const bool dash1 = skip(text, '-');
+  const int month = take_digits(text, 2);
+  const bool dash2 = skip(text, '-');
+  const int day = take_digits(text, 2);
+  const bool t = skip(text, 'T') || skip(text, 't');
+  const int hour = take_digits(text, 2);
+  const bool colon1 = skip(text, ':');
+  const int minute = take_digits(text, 2);
+  const bool colon2 = skip(text, ':');
+  const int second = take_digits(text, 2);
+  if (!(dash1 && dash2 && t && colon1 && colon2)) return std::nullopt;
+  if (year < 0 || month < 0 || day < 0 || hour < 0 || minute < 0 || second < 0) return std::nullopt;
+  if (hour > 23 || minute > 59 || second > 59) return std::nullopt;
+  const int fraction = take_fraction(text);
+  if (fraction < 0 || (text != "Z" && text != "z" && text != "+00:00")) return std::nullopt;
+  const std::chrono::year_month_day date(std::chrono::year(year),
+                                         std::chrono::month(static_cast<unsigned>(month)),
+                                         std::chrono::day(static_cast<unsigned>(day)));
+  if (!date.ok()) return std::nullopt;
+  const std::int64_t days = Days(date).time_since_epoch().count();
+  const std::int64_t seconds = days * kSecondsPerDay + hour * 3600 + minute * 60 + second;
+  return Instant{seconds * kUsPerSecond + fraction};
+}
+
+struct Unit {
+  std::string_view name;
+  std::int64_t ms;
+};
+constexpr auto kUnits = std::to_array<Unit>({
+    {"d", 86'400'000},
+    {"h", 3'600'000},
+    {"m", 60'000},
+    {"s", 1'000},
+    {"ms", 1},
+});
+
+}  // namespace
+
+std::string to_text(Instant instant) {
+  instant = std::clamp(instant, kInstantMin, kInstantMax);
+  const std::chrono::sys_time<Duration> time{Duration(instant.us)};
+  const Days day = std::chrono::floor<std::chrono::days>(time);
+  const std::chrono::year_month_day date(day);
+  const std::int64_t us = (time - day).count();
+  std::string text = "0000-00-00T00:00:00.000000Z";
+  put(text.data(), 4, static_cast<int>(date.year()));
+  put(text.data() + 5, 2, static_cast<unsigned>(date.month()));
+  put(text.data() + 8, 2, static_cast<unsigned>(date.day()));
+  put(text.data() + 11, 2, us / (3600 * kUsPerSecond));
+  put(text.data() + 14, 2, us / (60 * kUsPerSecond) % 60);
+  put(text.data() + 17, 2, us / kUsPerSecond % 60);
+  put(text.data() + 20, 6, us % kUsPerSecond);
+  return text;
+}
+
+Result<Instant> instant_from_text(std::string_view text) {
+  if (const auto instant = parse(text)) return *instant;
+  return fail(Code::input_invalid,
+              "\"" + std::string(beginning_of(text, 64)) +
+                  "\" is not a valid time; write it in UTC, as in 2025-01-31T09:30:00Z, with at "
+                  "most six digits after the second");
+}
+
+Result<Duration> duration_from_text(std::string_view text) {
+  std::int64_t count = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool digits = !text.empty() && text.front() >= '0' && text.front() <= '9';
+  const std::string_view name = text.substr(static_cast<std::size_t>(rest - text.data()));
+  for (const Unit& unit : kUnits) {
+    if (!digits || name != unit.name) continue;
+    if (error != std::errc() || count > kDaysMax * kUnits[0].ms / unit.ms) {
+      return fail(Code::input_invalid, "\"" + std::string(beginning_of(text, 64)) +
+                                           "\" is too long a duration; at most 36500d");
+    }
+    return std::chrono::milliseconds(count * unit.ms);
+  }
+  return fail(
+      Code::input_invalid,
+      "\"" + std::string(beginning_of(text, 64)) +
+          "\" is not a valid duration; write a whole number and ms, s, m, h or d, as in 90s");
+}
+
+std::string to_text(Duration duration) {
+  const std::int64_t ms = std::max<std::int64_t>(0, duration.count() / 1000);
+  if (ms == 0) return "0s";
+  for (const Unit& unit : kUnits) {
+    if (ms % unit.ms == 0) return std::to_string(ms / unit.ms).append(unit.name);
+  }
+  return {};  // not reached: every count is whole in milliseconds
+}
+
+}  // namespace ae

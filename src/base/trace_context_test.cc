@@ -1,0 +1,119 @@
+// Trace context: which headers count, as a table, and ids that follow from a job.
+#include "base/trace_context.h"
+
+#include <string>
+
+#include "testing/test.h"
+
+namespace ae {
+namespace {
+
+constexpr const char* kTrace = "0af7651916cd43dd8448eb211c80319c";
+constexpr const char* kSpan = "b7ad6b7169203331";
+
+AE_TEST("trace_context/what is malformed counts as absent") {
+  const std::string good = "00-" + std::string(kTrace) + "-" + kSpan + "-01";
+  const struct {
+    std::string header;
+    bool counts;
+    std::uint8_t flags = 0;
+  } cases[] = {
+      {good, true, 1},
+      {"  " + good + "\t", true, 1},
+      {"00-" + std::string(kTrace) + "-" + kSpan + "-00", true, 0},
+      {"00-" + std::string(kTrace) + "-" + kSpan + "-03", true, 3},
+      // Flags that nobody knows yet are not passed on.
+      {"00-" + std::string(kTrace) + "-" + kSpan + "-ff", true, 3},
+      {"", false},
+      {"00", false},
+      {good.substr(0, 54), false},
+      {good + "-", false},
+      {good + "-x", false},
+      {good + "0", false},
+      // A later version may say more, behind another dash.
+      {"01" + good.substr(2), true, 1},
+      {"cc" + good.substr(2) + "-what-the-future-brings", true, 1},
+      {"cc" + good.substr(2) + ".what", false},
+      {"ff" + good.substr(2), false},
+      {"0G" + good.substr(2), false},
+      {"00_" + good.substr(3), false},
+      {"00-" + std::string(32, '0') + "-" + kSpan + "-01", false},
+      {"00-" + std::string(kTrace) + "-" + std::string(16, '0') + "-01", false},
+      {"00-0AF7651916CD43DD8448EB211C80319C-" + std::string(kSpan) + "-01", false},
+      {"00-" + std::string(kTrace) + "-B7AD6B7169203331-01", false},
+      {"00-" + std::string(kTrace) + "-" + kSpan + "-0x", false},
+      {"00-" + std::string(31, 'a') + "g-" + kSpan + "-01", false},
+  };
+  for (const auto& c : cases) {
+    const auto context = trace_context(c.header, "");
+    EXPECT_EQ(context.has_value(), c.counts) << c.header;
+    if (!context) continue;
+    EXPECT_EQ(context->trace_id, kTrace) << c.header;
+    EXPECT_EQ(context->parent_id, kSpan) << c.header;
+    EXPECT_EQ(context->flags, c.flags) << c.header;
+  }
+}
+
+AE_TEST("trace_context/a malformed state is left out, and only that") {
+  const std::string parent = "00-" + std::string(kTrace) + "-" + kSpan + "-01";
+  std::string many, too_many;
+  for (int i = 0; i < 33; ++i) {
+    std::string member(i == 0 ? "k" : ",k");
+    member += std::to_string(i);
+    member += "=v";
+    if (i < 32) many += member;
+    too_many += member;
+  }
+  const struct {
+    std::string state;
+    bool counts;
+  } cases[] = {
+      {"rojo=00f067aa0ba902b7,congo=t61rcWkgMzE", true},
+      {"a=1 , b=2", true},
+      {"a=1,,b=2", true},
+      {"fw529a3039@dt=FfAiIhIeSYsg", true},
+      {"0tenant@sys=x", true},
+      {"a=b c", true},
+      {many, true},
+      {too_many, false},
+      {"a", false},
+      {"=1", false},
+      {"a=", false},
+      {"A=1", false},
+      {"a=1,a=2", false},
+      {"a=b=c", false},
+      {"a@b@c=1", false},
+      {"a@0b=1", false},
+      {"a=\x01", false},
+      {"a=\xC3\xA9", false},
+      {std::string(257, 'a') + "=1", false},
+      {"a=" + std::string(257, 'b'), false},
+      {"a=" + std::string(200, 'b') + std::string(2000, ' '), true},  // trimmed
+  };
+  for (const auto& c : cases) {
+    const auto context = trace_context(parent, c.state);
+    ASSERT_TRUE(context.has_value()) << c.state;
+    EXPECT_EQ(!context->state.empty(), c.counts) << c.state;
+  }
+}
+
+AE_TEST("trace_context/ids follow from the job, the call and the try, and are no others'") {
+  const JobId job("holiday"), other("holiday2");
+  const InvocationId call("0123456789abcdef");
+  EXPECT_EQ(trace_id_of(job).size(), 32U);
+  EXPECT_EQ(trace_id_of(job), trace_id_of(JobId("holiday")));
+  EXPECT_NE(trace_id_of(job), trace_id_of(other));
+  EXPECT_EQ(span_id_of(job, call, 1).size(), 16U);
+  EXPECT_EQ(span_id_of(job, call, 1), span_id_of(job, call, 1));
+  EXPECT_NE(span_id_of(job, call, 1), span_id_of(job, call, 2));
+  EXPECT_NE(span_id_of(job, call, 1), span_id_of(other, call, 1));
+  EXPECT_NE(span_id_of(job), span_id_of(job, call, 1));
+  const std::string header = traceparent(trace_id_of(job), span_id_of(job, call, 1), 1);
+  const auto again = trace_context(header, "");
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->trace_id, trace_id_of(job));
+  EXPECT_EQ(again->parent_id, span_id_of(job, call, 1));
+}
+
+}  // namespace
+}  // namespace ae

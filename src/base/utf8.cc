@@ -1,0 +1,79 @@
+// UTF-8 by hand: eight bytes of ASCII at a time, everything else sequence by sequence.
+#include "base/utf8.h"
+
+#include <cstring>
+
+namespace ae {
+namespace {
+
+// The length of the well-formed UTF-8 sequence at `i`, or 0.
+std::size_t utf8_sequence(std::string_view s, std::size_t i) noexcept {
+  const auto at = [&](std::size_t k) {
+    return i + k < s.size() ? static_cast<unsigned char>(s[i + k]) : 0u;
+  };
+  const auto tail = [&](std::size_t k) { return (at(k) & 0xC0) == 0x80; };
+  const unsigned a = at(0);
+  const unsigned b = at(1);
+  if (a < 0x80) return 1;
+  if (a >= 0xC2 && a <= 0xDF) return tail(1) ? 2 : 0;
+  if (a >= 0xE0 && a <= 0xEF) {
+    const unsigned low = a == 0xE0 ? 0xA0 : 0x80;   // no overlong form
+    const unsigned high = a == 0xED ? 0x9F : 0xBF;  // no surrogate
+    return b >= low && b <= high && tail(2) ? 3 : 0;
+  }
+  if (a >= 0xF0 && a <= 0xF4) {
+    const unsigned low = a == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = a == 0xF4 ? 0x8F : 0xBF;  // at most U+10FFFF
+    return b >= low && b <= high && tail(2) && tail(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::size_t utf8_prefix(std::string_view s) noexcept {
+  std::size_t i = 0;
+  while (i < s.size()) {
+    std::uint64_t eight = 0;
+    if (s.size() - i >= sizeof eight) {
+      std::memcpy(&eight, s.data() + i, sizeof eight);
+      if ((eight & 0x8080808080808080u) == 0) {
+        i += sizeof eight;
+        continue;
+      }
+    }
+    const std::size_t length = utf8_sequence(s, i);
+    if (length == 0) return i;
+    i += length;
+  }
+  return i;
+}
+
+bool is_utf8(std::string_view bytes) noexcept { return utf8_prefix(bytes) == bytes.size(); }
+
+std::string_view beginning_of(std::string_view text, std::size_t bytes) noexcept {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0u) == 0x80u) --bytes;
+  return text.substr(0, bytes);
+}
+
+void append_utf8(std::uint32_t c, std::string& out) {
+  const auto put = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6);
+    put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12);
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18);
+    put(0x80 | (c >> 12 & 0x3F));
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  }
+}
+
+}  // namespace ae

@@ -1,0 +1,256 @@
+// How events of people change the state: requests to approve a call and their answers, messages, early signals, pauses.
+#include <algorithm>
+
+#include "base/hash.h"
+#include "engine/heart/judge.h"
+#include "engine/heart/take.h"
+#include "engine/state/applier.h"
+#include "engine/state/left.h"
+#include "json/json.h"
+
+namespace ae::engine {
+
+namespace {
+
+// Shown in place of a hash that went with its value.
+constexpr std::string_view kErasedHash = "erased";
+
+// Are these arguments, by their hash, those of the approval? What was erased from it is not known.
+bool may_be(std::string_view arguments_hash, const Approval& approval) {
+  return approval.arguments_hash.empty() || approval.arguments_hash == arguments_hash;
+}
+
+}  // namespace
+
+// A call may be asked for, or forbidden, where one could be declared.
+Status Applier::may_be_judged(const Step* step) const {
+  if (!step || !step->started || (step->call && step->call->open)) return bad("no call to approve");
+  if (s_.ending) return bad("nothing starts in a job that ends");
+  switch (step->phase) {
+    case StepPhase::ready:
+      if (!step->is_part() && !s_.node_of(*step).calls()) {
+        return bad("this node makes no call");
+      }
+      break;
+    case StepPhase::backoff:
+    case StepPhase::redo:
+    case StepPhase::settled:
+      break;
+    default:
+      return bad("no call is to be made here");
+  }
+  if (step->approval && step->approval->state != ApprovalState::approved) {
+    return bad("it was requested before and not approved");
+  }
+  return {};
+}
+
+// What the plan says of the call that this event is about; nullopt: the arguments are erased, and it cannot be told without.
+std::optional<PolicyAction> Applier::judged_here(const Step& step) const {
+  const ToolPolicy& tool = s_.tool_of(step);
+  const Value& call = p_["payload"];
+  if (erased("payload") && judged_by_arguments(tool)) return std::nullopt;
+  const auto said = judge(s_, &step, tool, call["arguments"]);
+  return said ? said->action : PolicyAction::require_approval;
+}
+
+Status Applier::approval_requested() {
+  Step* step = this->step();
+  AE_TRY(may_be_judged(step));
+  if (judged_here(*step) == PolicyAction::allow) return bad("no approval is required");
+  const Value& asked = payload_left(logged_, p_);
+  auto approval = std::make_unique<Approval>();
+  approval->id = p_.text("decision_id");
+  approval->arguments = asked["arguments"];
+  approval->arguments_hash = asked.text("arguments_hash");
+  approval->tool = asked.text("tool");
+  approval->tool_version = asked.text("tool_version");
+  approval->schema_digest = asked.text("schema_digest");
+  approval->expires_at = maybe_instant(asked, "expires_at");
+  approval->from = step->phase;
+  approval->asked = step->approval ? step->approval->asked + 1 : 1;
+  if (step->approval) approval->edited_from = step->approval->edited_from;
+  if (approval->tool != s_.tool_of(*step).name) {
+    return bad("another tool than the plan's");
+  }
+  if (step->call &&
+      (!may_be(step->call->arguments_hash, *approval) || step->call->tool != approval->tool)) {
+    return bad("other arguments than those of its invocation");
+  }
+  step->approval = std::move(approval);
+  return {};
+}
+
+// A policy forbids the call: it is never declared.
+Status Applier::approval_denied() {
+  Step* step = this->step();
+  AE_TRY(may_be_judged(step));
+  if (step->phase != StepPhase::ready || step->role != Role::node) {
+    return bad("only what has not begun is denied");
+  }
+  if (const auto said = judged_here(*step); said && *said != PolicyAction::deny) {
+    return bad("no policy denies this call");
+  }
+  auto denied = std::make_unique<Approval>();
+  denied->id = p_.text("decision_id");
+  denied->state = ApprovalState::denied;
+  denied->tool = s_.tool_of(*step).name;
+  denied->arguments_hash = payload_left(logged_, p_).text("arguments_hash");
+  denied->note = p_.text("reason");
+  step->approval = std::move(denied);
+  enter(*step, StepPhase::answered);
+  return {};
+}
+
+Status Applier::approval_answered() {
+  Step* step = this->step();
+  const std::string_view said = p_.text("state");
+  if (!step || step->phase != StepPhase::asking ||
+      step->approval->state != ApprovalState::requested ||
+      payload_left(logged_, p_).text("approval_id") != step->approval->id) {
+    return bad("this approval was not requested");
+  }
+  if (said == "edited") {
+    AE_TRY(arguments_edited(*step));
+  } else if (said != "approved" && said != "rejected") {
+    return bad("an unknown answer");
+  }
+  step->approval->state = said == "rejected" ? ApprovalState::rejected : ApprovalState::approved;
+  step->approval->by = p_.text("by");
+  step->approval->note = p_.text("reason");
+  return {};
+}
+
+// Whoever approved it wants other arguments to be sent: these, and no others.
+Status Applier::arguments_edited(Step& step) {
+  Approval& approval = *step.approval;
+  if (step.call) return bad("its call has its arguments already");
+  if (erased("payload")) {
+    const Value& left = payload_left(logged_, p_);
+    if (approval.edited_from.empty()) approval.edited_from = left.text("edited_from", kErasedHash);
+    approval.arguments = Value();
+    approval.arguments_hash = left.text("arguments_hash");
+    return {};
+  }
+  const Value& arguments = p_["payload"]["arguments"];
+  // Without the blind, what was recorded stands for it.
+  const std::string hash =
+      s_.blind_gone ? std::string(p_["payload"].text("arguments_hash")) : s_.hash_of(arguments);
+  if (!arguments.is_object()) return bad("without the arguments that are to be sent");
+  if (hash != p_["payload"].text("arguments_hash") || hash == approval.arguments_hash) {
+    return bad("its arguments are not those of its arguments_hash");
+  }
+  if (auto said = judge(s_, s_.tool_of(step), arguments);
+      !said || said->action == PolicyAction::deny) {
+    return bad("a policy denies what was made of the call");
+  }
+  if (approval.edited_from.empty()) approval.edited_from = approval.arguments_hash;
+  approval.arguments = arguments;
+  approval.arguments_hash = hash;
+  if (step.is_loop_call()) {
+    s_.steps[step.node].loop->turns[step.turn].calls[step.nth].edited = arguments;
+  }
+  return {};
+}
+
+// The wait of a call that is to be approved.
+Status Applier::request_opened(Step& step, Wait& wait) {
+  if (!step.approval || step.approval->state != ApprovalState::requested ||
+      step.phase != step.approval->from || wait.type != WaitType::human) {
+    return bad("no approval was requested");
+  }
+  wait.approval = true;
+  if (step.item != kNoItem) s_.steps[step.node].map->asking++;
+  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking++;
+  enter(step, StepPhase::asking);
+  return {};
+}
+
+Status Applier::request_closed(Step& step, std::string_view outcome) {
+  Approval& approval = *step.approval;
+  const bool edited = outcome == "edited";
+  const bool answered = outcome == "approved" || outcome == "rejected" || edited;
+  if (edited && approval.edited_from.empty()) return bad("the decision differs");
+  if (answered != (approval.state != ApprovalState::requested)) {
+    return bad("the decision differs");
+  }
+  if (step.item != kNoItem) s_.steps[step.node].map->asking--;
+  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;
+  if (step.is_part()) refresh(step.node);
+  if (outcome == "timed_out") approval.state = ApprovalState::expired;
+  if (outcome == "cancelled") approval.state = ApprovalState::withdrawn;
+  const bool approved = approval.state == ApprovalState::approved;
+  enter(step, approved ? approval.from : StepPhase::answered);
+  return {};
+}
+
+// Did a person approve exactly the call that is declared here?
+Status Applier::check_approval(Step& step) {
+  const ToolPolicy& tool = s_.tool_of(step);
+  if (tool.is_model()) return {};
+  const std::string_view id = p_.text("approval_id");
+  // What was erased cannot be judged once more.
+  if (!erased("arguments") || !judged_by_arguments(tool)) {
+    const auto said = judge(s_, &step, tool, p_["arguments"]);
+    const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+    if (action == PolicyAction::deny) return bad("a policy denies this call");
+    if (id.empty()) {
+      return action == PolicyAction::allow ? Status() : bad("this call was not approved");
+    }
+  }
+  if (id.empty()) return {};
+  Approval* approval = step.approval.get();
+  if (!approval || approval->state != ApprovalState::approved || approval->id != id ||
+      approval->tool != p_.text("tool_name") || approval->tool_version != p_.text("tool_version") ||
+      !may_be(p_.text("arguments_hash"), *approval) ||
+      approval->schema_digest != p_.text("request_schema_hash")) {
+    return bad("its approval is that of another call");
+  }
+  approval->used = true;
+  approval->arguments = Value();
+  return {};
+}
+
+Status Applier::agent_message() {
+  const std::string channel(p_.text("channel")), key(p_.text("correlation_key"));
+  if (channel.empty() == key.empty()) return bad("a message has a channel, an early signal a key");
+  const std::string id(p_.text("message_id"));
+  if (!s_.message_names.insert(message_name(channel, key, id)).second) {
+    return bad("it was recorded before");
+  }
+  s_.signals++;
+  std::deque<Kept>& kept = key.empty() ? s_.mail[channel] : s_.early[key];
+  kept.push_back({id, std::string(p_.text("by")), std::string(p_.text("wait_type")), p_["payload"],
+                  erased("payload")});
+  return {};
+}
+
+// An answer that was kept before: a message, or an early signal. nullopt: there is no such.
+std::optional<Kept> Applier::take_kept(const std::string& key, const Wait& wait) {
+  const bool is_message = wait.type == WaitType::message;
+  auto& all = is_message ? s_.mail : s_.early;
+  auto it = all.find(is_message ? wait.channel : key);
+  if (it == all.end()) return std::nullopt;
+  std::deque<Kept>& kept = it->second;
+  const auto found = is_message ? kept.begin()  // in order
+                                : std::ranges::find(kept, p_.text("signal_id"), &Kept::id);
+  if (found == kept.end() || found->id != p_.text("signal_id")) return std::nullopt;
+  Kept taken = std::move(*found);
+  kept.erase(found);
+  if (kept.empty()) all.erase(it);
+  return taken;
+}
+
+Status Applier::pause_requested() {
+  if (flag(p_, "withdrawn")) {
+    if (!s_.pausing) return bad("no pause is asked for");
+    s_.pausing.reset();
+    return {};
+  }
+  if (s_.pausing) return bad("a pause is asked for already");
+  if (s_.ending) return bad("the job is ending");
+  s_.pausing = PauseRequest{std::string(p_.text("by")), std::string(p_.text("reason"))};
+  return {};
+}
+
+}  // namespace ae::engine

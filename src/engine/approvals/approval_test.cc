@@ -1,0 +1,382 @@
+// Approval of a call: nothing is declared before a person says yes to exactly this call; and races over a wait.
+#include <algorithm>
+#include <numeric>
+
+#include "engine/heart/given_job_test.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+using Types = std::vector<std::string>;
+
+constexpr std::string_view kPay =
+    "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':'${ .input.n }'}}]";
+constexpr std::string_view kAlways =
+    "{'tools':{'buy':{'effect':'at_most_once',"
+    " 'on_in_doubt':'park', 'approval':'required'}}}";
+constexpr std::string_view kExpires =
+    "{'tools':{'buy':{'approval':'required', 'approval_expires':'1h'}}}";
+
+GivenJob pay(std::string_view more = kAlways, std::string_view nodes = kPay) {
+  return GivenJob(nodes, {.more = more, .input = "{'n':250}"});
+}
+
+AE_TEST("approval/is asked for in one commit, and nothing is declared") {
+  GivenJob job = pay();
+  job.claim();
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_EQ(job.types("a"),
+            (Types{"node_started", "decision_recorded", "wait_opened", "job_waiting"}));
+  EXPECT_TRUE(job.sent.empty());
+  const Value asked = job.last(EventType::decision_recorded);
+  EXPECT_EQ(asked["kind"], "approval");
+  EXPECT_EQ(asked["state"], "requested");
+  EXPECT_EQ(asked["payload"]["tool"], "buy");
+  EXPECT_EQ(asked["payload"]["arguments"], json("{'n':250}"));
+  EXPECT_EQ(asked["payload"]["command_id"], job.step("a").id.text);
+  const Value wait = job.last(EventType::wait_opened);
+  EXPECT_EQ(wait["wait_type"], "human");
+  EXPECT_EQ(wait["correlation_key"], "approval/" + job.step("a").id.text);
+  const auto listed = approvals_view(job.state);
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0]["kind"], "call");
+  EXPECT_EQ(listed[0]["arguments"], json("{'n':250}"));
+  EXPECT_EQ(listed[0]["arguments_hash"], asked["payload"]["arguments_hash"]);
+}
+
+AE_TEST("approval/a yes lets exactly this call be declared, and names it") {
+  GivenJob job = pay();
+  job.claim();
+  const std::string id = job.asked("a");
+  const std::size_t before = job.log.size();
+  job.approve("a");
+  EXPECT_EQ(job.log[before].payload["state"], "approved");
+  EXPECT_EQ(job.log[before].payload["by"], "ann");
+  EXPECT_EQ(job.log[before + 1].payload["outcome"], "approved");
+  ASSERT_EQ(job.sent.size(), 1u);
+  const Value started = job.last(EventType::tool_invocation_started);
+  EXPECT_EQ(started["approval_id"], id);
+  EXPECT_EQ(started["arguments"], json("{'n':250}"));
+  EXPECT_TRUE(approvals_view(job.state).empty());
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  const Verification proved = verify(input, compile_each_time());
+  EXPECT_TRUE(proved.ok) << canonical(proved.to_json());
+}
+
+AE_TEST("approval/a no fails the node, and nothing was ever declared") {
+  GivenJob job = pay();
+  job.claim().reject("a");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "rejected");
+  EXPECT_NE(job.state.error->message.find("ann"), std::string::npos);
+  EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
+  EXPECT_EQ(job.count(EventType::command_emitted), 0u);
+}
+
+AE_TEST("approval/unanswered it expires, and nothing was ever declared") {
+  GivenJob job = pay(kExpires);
+  job.claim().after(2h);
+  EXPECT_EQ(job.state.error->code, "wait_expired");
+  EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
+}
+
+AE_TEST("approval/one that expired before the call was declared is not used: it is asked again") {
+  GivenJob job = pay(kExpires);
+  job.claim().pause();
+  const std::string first = job.asked("a");
+  job.approve("a");
+  EXPECT_EQ(job.status(), "parked");
+  job.after(2h).resume();
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_TRUE(job.sent.empty());
+  EXPECT_NE(job.asked("a"), first);
+  EXPECT_TRUE(job.state.waits.contains("approval/" + job.step("a").id.text + "#2"));
+  EXPECT_EQ(job.answer_approval(first, "approve").said["duplicate"], Value(true))
+      << "an answer to the first is none to the second";
+  EXPECT_TRUE(job.sent.empty());
+  EXPECT_EQ(job.approve("a").ok("a").status(), "completed");
+}
+
+AE_TEST("approval/a changed tool is not what was approved: it is asked again") {
+  GivenJob job = pay();
+  const std::vector<std::string> usual(job.plan->tools.size(), "0123456789abcdef");
+  job.versions = usual;
+  job.claim().pause().approve("a");
+  for (std::string& version : job.versions) version = "fedcba9876543210";
+  job.resume();
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_TRUE(job.sent.empty());
+  EXPECT_EQ(job.last(EventType::decision_recorded)["payload"]["tool_version"], "fedcba9876543210");
+  job.approve("a");
+  EXPECT_EQ(job.last(EventType::tool_invocation_started)["tool_version"], "fedcba9876543210");
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+constexpr std::string_view kRetried =
+    "{'tools':{'buy':{'approval':'required', 'approval_expires':'1h',"
+    " 'retry':{'max_attempts':3}}}}";
+
+AE_TEST("approval/one is good for all tries of its invocation, also when it has expired since") {
+  GivenJob job = pay(kRetried);
+  job.claim().approve("a");
+  job.fails("a", "connect").after(2h);
+  EXPECT_EQ(job.tries("a"), 2u);
+  const auto started = job.payloads(EventType::tool_invocation_started);
+  EXPECT_EQ(started[0]["approval_id"], started[1]["approval_id"]);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("approval/a retry by a changed tool is asked for anew") {
+  GivenJob job = pay(kRetried);
+  job.claim().approve("a").fails("a", "connect");
+  job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
+  job.after(20s);
+  EXPECT_EQ(job.tries("a"), 1u);
+  ASSERT_FALSE(job.asked("a").empty()) << job.story();
+  job.approve("a");
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.step("a").call->counted, 2u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("approval/a retry by a changed tool that is rejected fails the node") {
+  GivenJob job = pay(kRetried);
+  job.claim().approve("a").fails("a", "connect");
+  job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
+  job.after(20s).reject("a");
+  EXPECT_EQ(job.state.error->code, "rejected");
+  EXPECT_EQ(job.tries("a"), 1u);
+}
+
+AE_TEST("approval/a condition asks for some calls only") {
+  constexpr std::string_view kLarge = "{'tools':{'buy':{'approval':'${ .args.n > 100 }'}}}";
+  EXPECT_EQ(pay(kLarge).claim().status(), "waiting");
+  GivenJob small(kPay, {.more = kLarge, .input = "{'n':50}"});
+  EXPECT_EQ(small.claim().sent.size(), 1u);
+  EXPECT_EQ(small.last(EventType::tool_invocation_started).find("approval_id"), nullptr);
+  GivenJob broken(kPay, {.more = "{'tools':{'buy':{'approval':'${ .args.n + \\\"x\\\" }'}}}",
+                         .input = "{'n':50}"});
+  EXPECT_EQ(broken.claim().state.error->code, "expression_failed");
+  EXPECT_TRUE(broken.sent.empty()) << "a condition that fails lets nothing through";
+}
+
+AE_TEST("approval/of a map is asked for item by item") {
+  GivenJob job =
+      pay("{'tools':{'buy':{'approval':'${ .args.n > 1 }'}}}",
+          "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3, 'on_item_error':'collect',"
+          " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
+  job.claim();
+  EXPECT_EQ(job.sent.size(), 1u);
+  EXPECT_EQ(approvals_view(job.state).size(), 2u);
+  job.approve("m/2").reject("m/1").ok("m/0", "0").ok("m/2", "2");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result["m"].items()[2], Value(2));
+  EXPECT_EQ(job.state.result["m"].items()[1]["error"]["code"], "rejected");
+}
+
+AE_TEST("approval/when an item of a map has failed, the others are asked for no more") {
+  GivenJob job = pay("{'tools':{'buy':{'approval':'required'}}}",
+                     "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
+                     " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
+  job.claim().pause().approve("m/0");
+  job.reject("m/1").resume();
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.state.error->code, "rejected");
+  EXPECT_TRUE(job.sent.empty()) << "also what was approved before is not called";
+  EXPECT_TRUE(job.state.waits.empty());
+}
+
+AE_TEST("approval/a crash at any commit asks once and calls once") {
+  for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
+    GivenJob job = pay(kExpires);
+    const auto may_crash = [&] {
+      if (job.commits.size() == crash_at && job.state.status == JobStatus::running) job.crash();
+    };
+    job.claim();
+    may_crash();
+    job.approve("a");
+    may_crash();
+    if (!job.in_flight.empty()) job.ok("a");
+    EXPECT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(job.count(EventType::wait_opened), 1u);
+    std::set<std::string> invocations;
+    for (const Value& p : job.payloads(EventType::tool_invocation_started)) {
+      invocations.emplace(p.text("invocation_id"));
+      EXPECT_FALSE(p.text("approval_id").empty());
+    }
+    EXPECT_EQ(invocations.size(), 1u);
+  }
+}
+
+AE_TEST("approval/admit refuses a call that is not the approved one") {
+  GivenJob job = pay(kExpires);
+  job.claim();
+  const std::uint32_t step = job.index_of("a");
+  const Value args = json("{'n':250}"), other = json("{'n':251}");
+  const auto verdict = [&](const Value& sent, std::string_view version, Duration later) {
+    const std::string of = blinded_hash(kBlind, canonical(sent));
+    return admit(job.state, {.step = step,
+                             .tool = "buy",
+                             .arguments_hash = of,
+                             .arguments = &sent,
+                             .tool_version = version,
+                             .now = job.now + later});
+  };
+  EXPECT_EQ(verdict(args, "0123456789abcdef", 0s), Verdict::unapproved) << "not answered";
+  job.pause().approve("a");
+  EXPECT_EQ(verdict(args, "0123456789abcdef", 0s), Verdict::declare);
+  EXPECT_EQ(verdict(other, "0123456789abcdef", 0s), Verdict::unapproved);
+  EXPECT_EQ(verdict(args, "fedcba9876543210", 0s), Verdict::unapproved);
+  EXPECT_EQ(verdict(args, "0123456789abcdef", 2h), Verdict::unapproved);
+}
+
+AE_TEST("approval/a log in which an unapproved call was made is refused") {
+  GivenJob job = pay();
+  job.claim().approve("a");
+  const auto with = [&](std::string_view field, const Value& value) {
+    State state;
+    state.job = job.state.job;
+    for (const Event& event : job.log) {
+      Value payload = event.payload;
+      if (event.type == EventType::tool_invocation_started) payload = payload.with(field, value);
+      auto applied = apply(state, {event.type, payload}, event.created_at, compile_each_time());
+      if (!applied) return applied.error().message;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(with("try", Value(1)), "");
+  EXPECT_NE(with("approval_id", Value("0123456789abcdef")), "");
+  EXPECT_NE(with("approval_id", Value("")), "");
+  EXPECT_NE(with("arguments_hash", Value(std::string(64, 'a'))), "");
+  EXPECT_NE(with("tool_version", Value("fedcba9876543210")), "");
+  EXPECT_NE(with("request_schema_hash", Value(std::string(64, 'b'))), "");
+}
+
+AE_TEST("approval/arguments that only look erased are judged like any others") {
+  constexpr std::string_view kOdd = "{'tools':{'buy':{'approval':'${ .args.n != 50 }'}}}";
+  GivenJob job(kPay, {.more = kOdd, .input = "{'n':50}"});
+  job.claim();
+  const auto refused = [&](const Value& arguments, const Value& salts = {}) {
+    State state;
+    state.job = job.state.job;
+    for (Event event : job.log) {
+      if (event.type == EventType::tool_invocation_started) {
+        event.payload = event.payload.with("arguments", arguments);
+        event.salts = salts;
+      }
+      if (!apply(state, event, compile_each_time())) return true;
+    }
+    return false;
+  };
+  const std::string commitment(64, 'a');
+  const Value salts = Value::object({{"arguments", std::string(32, '0')}});
+  EXPECT_FALSE(refused(Value::object({{"n", 50}}), salts));
+  EXPECT_FALSE(refused(Value::object({{"$redacted", commitment}})));
+  EXPECT_TRUE(refused(Value::object({{"$redacted", commitment}, {"n", 250}})));
+  EXPECT_TRUE(refused(Value::object({{"$redacted", commitment}}), salts));
+}
+
+AE_TEST("approval/a cancel and the deadline withdraw the request") {
+  GivenJob job = pay();
+  job.claim().cancel();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  GivenJob late(kPay, {.more = kAlways, .input = "{'n':1}", .deadline = 60s});
+  late.claim().after(61s);
+  EXPECT_EQ(late.state.error->code, "deadline_exceeded");
+  EXPECT_TRUE(late.sent.empty());
+}
+
+AE_TEST("approval/a lost call that was approved is in doubt like any other") {
+  GivenJob job = pay();
+  job.claim().approve("a").crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_TRUE(approvals_view(job.state).empty()) << "a resolution is no approval";
+  job.patient = true;
+  job.resolve("a", "not_happened");
+  EXPECT_EQ(job.tries("a"), 2u) << "the same invocation under the same approval";
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+// ---------------------------------------------------------------- races
+
+// Everything that can end a wait, in every order: the first that is written ends it, the others change nothing.
+enum Mover { approve, reject, expire, cancel, pause, deadline, kMovers };
+
+void race(std::string_view nodes, std::string_view more, bool crash) {
+  std::vector<int> order(kMovers);
+  std::iota(order.begin(), order.end(), 0);
+  do {
+    GivenJob job(nodes, {.more = more, .input = "{'n':1}", .deadline = 10h});
+    job.claim();
+    const std::string id = job.asked("a");
+    ASSERT_FALSE(id.empty());
+    std::string first;
+    for (const int mover : order) {
+      const bool open = !job.state.waits.empty();
+      const bool paused = job.state.is_paused();
+      switch (mover) {
+        case approve:
+          job.answer_approval(id, "approve");
+          if (open) first = "approved";
+          break;
+        case reject:
+          job.answer_approval(id, "reject");
+          if (open) first = "rejected";
+          break;
+        case expire:
+          if (job.now < *job.state.deadline - 5h) job.after(2h);
+          if (open && !paused) first = "timed_out";
+          break;
+        case cancel:
+          job.cancel();
+          if (open) first = "cancelled";
+          break;
+        case pause:
+          job.pause();
+          break;
+        default:
+          job.after(11h);  // a deadline closes what is open, also in a pause
+          if (open) first = "cancelled";
+          break;
+      }
+      if (crash && !is_terminal(job.state.status)) {
+        if (job.state.status == JobStatus::running) {
+          job.crash();
+        } else {
+          job.reload();
+        }
+      }
+    }
+    if (!job.in_flight.empty()) job.ok("a");
+    std::size_t ends = 0;
+    std::string outcome;
+    for (const Value& p : job.payloads(EventType::wait_completed)) {
+      ends++;
+      outcome = p.text("outcome");
+    }
+    ASSERT_EQ(ends, 1u) << job.story();
+    ASSERT_EQ(outcome, first) << job.story();
+    ASSERT_TRUE(first == "approved" || job.sent.empty()) << job.story();
+    ASSERT_TRUE(is_terminal(job.state.status)) << job.story();
+    ASSERT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+  } while (std::ranges::next_permutation(order).found);
+}
+
+AE_TEST("race/a call's approval has one end, in whatever order its ends come") {
+  race("[{'id':'a', 'kind':'tool', 'tool':'buy'}]", kExpires, false);
+}
+
+AE_TEST("race/a human wait has one end, in whatever order its ends come, with crashes between") {
+  race("[{'id':'a', 'kind':'wait', 'wait':{'type':'human', 'key':'k', 'expires':'1h'}}]", "{}",
+       true);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

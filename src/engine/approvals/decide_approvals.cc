@@ -1,0 +1,146 @@
+// How a decision asks a person before a call: nothing is declared before it is approved, and an approval is good for
+// exactly the call that was asked for (SPEC §10).
+#include "engine/heart/decider.h"
+#include "engine/heart/judge.h"
+
+namespace ae::engine {
+
+bool is_approved(const State& state, const Step* step, const ToolPolicy& tool, const Ask& ask) {
+  if (tool.is_model()) return true;
+  // Without the arguments nothing is known of a tool that somebody says something about.
+  if (!ask.arguments) return !tool.may_ask() && tool.rules.empty() && !state.planned_by_model;
+  const auto said = judge(state, step, tool, *ask.arguments, ask.work);
+  // A condition that fails has failed the step before; if it has not, a person is asked.
+  const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+  if (action != PolicyAction::require_approval) return action == PolicyAction::allow;
+  if (!step || !step->approval || step->approval->state != ApprovalState::approved) return false;
+  const Approval& approval = *step->approval;
+  const bool same = approval.tool == ask.tool && approval.arguments_hash == ask.arguments_hash &&
+                    approval.tool_version == ask.tool_version &&
+                    approval.schema_digest == tool.schema_digest;
+  // The time to begin is limited; the tries of what has begun belong to it.
+  const bool in_time = approval.used || !approval.expires_at || ask.now < *approval.expires_at;
+  return same && in_time;
+}
+
+const Step* Decider::known(const Declaration& d) const {
+  const auto found = s_.by_id.find(d.step);
+  return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
+}
+
+bool Decider::approved(const Declaration& d, const Value& args, std::string_view hash) const {
+  if (d.of != nullptr) return true;  // what asks about a call or undoes it is part of it
+  const Step* step = known(d);
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  return is_approved(s_, step, tool,
+                     {.step = step ? s_.by_id.at(d.step) : kNewItem,
+                      .tool = tool.name,
+                      .arguments_hash = hash,
+                      .arguments = &args,
+                      .tool_version = offered(d.tool),
+                      .now = stamp_.now,
+                      .work = &work_});
+}
+
+std::string Decider::path_of(const Declaration& d) const {
+  if (!d.path.empty()) return d.path;
+  const Step* step = known(d);
+  return step ? s_.path_of(*step) : s_.item_path(d.node, d.item);
+}
+
+// What is asked for, or forbidden: this very call.
+std::vector<Member> Decider::call_members(const Declaration& d, const Value& args,
+                                          std::string_view hash) const {
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  return {{"arguments", args},         {"arguments_hash", hash},
+          {"command_id", d.step.text}, {"schema_digest", tool.schema_digest},
+          {"tool", tool.name},         {"tool_version", offered(d.tool)}};
+}
+
+// A policy forbids this call: true, and said so. What follows is decided when this is applied.
+bool Decider::deny(const Declaration& d, const Value& args, std::string_view hash) {
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  if (tool.is_model() || d.of != nullptr) return false;
+  const auto said = judge(s_, known(d), tool, args, &work_);
+  if (!said || said->action != PolicyAction::deny) return false;
+  std::vector<Member> p{
+      {"decision_id", step_id(s_.job, s_.plan->decision, path_of(d) + "#denied", "decision").text},
+      {"kind", "approval"},
+      {"node_id", d.node.id},
+      {"payload", Value::object(call_members(d, args, hash))},
+      {"state", "denied"},
+      {"step_id", d.step.text}};
+  if (!said->reason.empty()) p.emplace_back("reason", said->reason);
+  emit(EventType::decision_recorded, std::move(p));
+  return true;
+}
+
+void Decider::request_approval(const Declaration& d, const Value& args, std::string_view hash) {
+  const Step* step = known(d);
+  const Approval* earlier = step ? step->approval.get() : nullptr;
+  const auto said = judge(s_, step, s_.plan->tools[d.tool], args, &work_);
+  const std::string asked = std::to_string(earlier ? earlier->asked + 1 : 1);
+  std::vector<Member> request = call_members(d, args, hash);
+  std::vector<Member> wait{
+      {"correlation_key", "approval/" + d.step.text + (earlier ? "#" + asked : std::string())},
+      {"node_id", d.node.id},
+      {"step_id", d.step.text},
+      {"wait_type", to_text(WaitType::human)}};
+  if (said && said->expires) {
+    const Instant expires = within(stamp_.now + *said->expires);
+    request.emplace_back("expires_at", to_text(expires));
+    wait.emplace_back("expires_at", to_text(expires));
+  }
+  std::vector<Member> decision{
+      {"decision_id",
+       step_id(s_.job, s_.plan->decision, path_of(d) + "#approval" + asked, "decision").text},
+      {"kind", "approval"},
+      {"node_id", d.node.id},
+      {"payload", Value::object(std::move(request))},
+      {"state", "requested"},
+      {"step_id", d.step.text}};
+  if (said && !said->reason.empty()) {
+    decision.emplace_back("reason", said->reason);
+    wait.emplace_back("reason", said->reason);
+  }
+  emit(EventType::decision_recorded, std::move(decision));
+  emit(EventType::wait_opened, std::move(wait));
+}
+
+std::string Decider::denied_text(const std::string& tool, const std::string& reason) {
+  return "the call of \"" + tool + "\" is denied" +
+         (reason.empty() ? " by a policy" : ": " + reason);
+}
+
+// A policy or a person said no, or nobody said anything in time: the node fails, its tool was never called.
+void Decider::finish_refused(const Step& step) {
+  const Approval& approval = *step.approval;
+  const std::string call = "the call of \"" + approval.tool + "\"";
+  switch (approval.state) {
+    case ApprovalState::rejected:
+      return fail_step(step, code_name(Code::rejected),
+                       call + " was rejected" + (approval.by.empty() ? "" : " by " + approval.by) +
+                           (approval.note.empty() ? "" : ": " + approval.note));
+    case ApprovalState::denied:
+      return fail_step(step, code_name(Code::denied), denied_text(approval.tool, approval.note));
+    case ApprovalState::withdrawn:
+      return fail_step(step, code_name(Code::rejected),
+                       call + " was not made: " +
+                           (step.turn == kNoTurn ? "another item of its map" : "its loop") +
+                           " had failed");
+    default:
+      return fail_step(step, code_name(Code::wait_expired),
+                       "nobody approved " + call + " before the request expired");
+  }
+}
+
+// A map or a loop fails: what its other parts ask for, or their tools, is asked no more.
+void Decider::withdraw_requests(const Step& whole) {
+  for (const auto& [key, wait] : s_.waits) {
+    if (!wait.approval && !wait.question) continue;
+    const Step& step = s_.steps[wait.step];
+    if (step.is_part() && step.node == whole.node) cancel_wait(key, wait);
+  }
+}
+
+}  // namespace ae::engine

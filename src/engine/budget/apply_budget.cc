@@ -1,0 +1,180 @@
+// How events change what a job may still use: what is reserved, what is spent, and what somebody adds (plan/budget.h).
+//
+//   none ── started ─▶ reserved ── finished ─▶ spent      withdrawn before a byte was sent: none again
+//
+// A model's answer is spent when its command is committed, for only then is it known what it cost.
+#include <algorithm>
+
+#include "engine/state/applier.h"
+#include "plan/model_calls.h"
+
+namespace ae::engine {
+namespace {
+
+Use use_of(const Invocation& call, bool model) {
+  return model ? model_use(call.reserved) : Use{.tool_calls = 1};
+}
+
+std::optional<Limit> limit_of(std::string_view text) {
+  for (const Limit limit :
+       {Limit::tokens, Limit::cost, Limit::model_calls, Limit::tool_calls, Limit::wall}) {
+    if (to_text(limit) == text) return limit;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Status Applier::budget_given() {
+  const Value* budget = p_.find("budget");
+  if (!budget) return {};
+  auto limits = limits_of(*budget);
+  if (!limits) return bad(limits.error().message);
+  s_.budget.limits = *limits;
+  s_.budget.wall_until = maybe_instant(*budget, "wall_until");
+  if (limits->wall && s_.budget.wall_until) {
+    s_.budget.wall_from = *s_.budget.wall_until - *limits->wall;
+  }
+  if (const Value* spent = budget->find("spent")) {  // by the job that it is forked from
+    const auto used = spent_of(*spent);
+    if (!used || s_.forked_from.is_null()) return bad("nothing can be spent of its budget yet");
+    s_.budget.spent = *used;
+  }
+  return {};
+}
+
+// A try is declared. REQUIRES: it is not counted in the state yet.
+Status Applier::reserve(const Step& step) {
+  if (step.role != Role::node || !s_.budget.is_kept()) return {};
+  Invocation& call = *step.call;
+  const bool model = s_.tool_of(step).is_model();
+  const bool again = call.charge != Charge::none && !sends_answers(call);
+  if (!model && again) return {};  // another try of the same call
+  if (call.charge == Charge::reserved)
+    return bad("the earlier try is still reserved in the budget");
+  if (model) {
+    const auto reserved = reservation_of(p_["reserved"]);
+    if (!reserved) return bad("nothing of the job's budget is reserved for it");
+    call.reserved = *reserved;
+  }
+  const Use use = use_of(call, model);
+  if (!s_.budget.over(use).empty()) return bad("the job's budget does not allow it");
+  if (!can_add(s_.budget.reserved, use)) return bad("more is reserved than a number can hold");
+  add(s_.budget.reserved, use);
+  call.charge = Charge::reserved;
+  return {};
+}
+
+// A try has ended. `withdrawn`: before a byte was sent.
+void Applier::settle(const Step& step, bool withdrawn) {
+  Invocation& call = *step.call;
+  const bool model = s_.tool_of(step).is_model();
+  if (call.charge != Charge::reserved || (model && call.outcome == OutcomeKind::success)) return;
+  Use use = use_of(call, model);
+  take_away(s_.budget.reserved, use);
+  call.charge = withdrawn ? Charge::none : Charge::spent;
+  if (withdrawn) return;
+  // Who refused it has not thought about it; of an answer that was lost nobody knows what it cost.
+  const bool refused = call.outcome == OutcomeKind::failure && call.definite;
+  if (model && refused) use.tokens = use.cost_micros = 0;
+  add(s_.budget.spent, use);
+}
+
+// A model has answered.
+void Applier::settle_answer(const Step& step) {
+  Invocation& call = *step.call;
+  if (call.charge != Charge::reserved) return;
+  Use use = use_of(call, true);
+  take_away(s_.budget.reserved, use);
+  call.charge = Charge::spent;
+  const Value& usage = p_["usage"];
+  ModelUsage counted;
+  add_usage(usage, counted);
+  // An answer that does not say all that it used: it is taken for no less than was thought of it.
+  const std::uint64_t least = usage["incomplete"] == Value(true) ? use.tokens : 0;
+  if (counted.total_tokens > 0) use.tokens = std::max(least, counted.total_tokens);
+  if (usage.find("cost_micros")) use.cost_micros = counted.cost_micros;
+  add(s_.budget.spent, use);
+}
+
+// So little is left that the model of this turn is told.
+void Applier::model_told(LoopProgress& loop, const Value& arguments) {
+  const Value& notice = arguments["notice"];
+  if (!notice.is_object()) return;
+  for (const auto& [name, left] : notice.members()) {
+    if (const auto limit = limit_of(name)) loop.told.insert(*limit);
+  }
+}
+
+Status Applier::wall_passed() {
+  Budget& budget = s_.budget;
+  const bool unknown = budget.erased && budget.wall_from && !budget.wall_until;
+  if ((!budget.wall_until && !unknown) || budget.wall_passed) return bad("no time is limited");
+  if (budget.wall_until && fired_before(*budget.wall_until)) return bad("its time has not passed");
+  budget.wall_passed = true;
+  return {};
+}
+
+// Is what is said to be used up not? A limit that nobody knows any more may be.
+bool Applier::has_room(const Value& said) const {
+  const Budget& budget = s_.budget;
+  const auto limit = limit_of(said.text("limit"));
+  if (!limit) return true;
+  if (*limit == Limit::wall) return !budget.wall_passed;
+  const auto asked = maybe_int(said, "asked");
+  if (!asked || *asked <= 0) return true;
+  const auto& most = budget.limits.most(*limit);
+  if (!most) return !budget.erased;
+  Use use;
+  part(use, *limit) = static_cast<std::uint64_t>(*asked);
+  return budget.over(use).empty();
+}
+
+Status Applier::budget_decided() {
+  Budget& budget = s_.budget;
+  const Value& said = p_["payload"];
+  if (p_.text("state") == "exceeded") {
+    if (s_.status != JobStatus::running || !budget.is_kept()) return bad("no budget is used up");
+    const auto asked = maybe_int(said, "asked");
+    if (!erased("payload") && has_room(said)) return bad("there is room for the call");
+    budget.exceeded = Exceeded{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
+                               .asked = static_cast<std::uint64_t>(asked.value_or(0))};
+    return {};
+  }
+  if (p_.text("state") != "raised") return bad("an unknown decision about the budget");
+  if (s_.ending) return bad("the job is ending");
+  budget.exceeded.reset();
+  if (erased("payload")) {  // to what is not known any more: it holds nothing back
+    const std::uint32_t soft = budget.limits.soft;  // nobody raises it
+    budget.limits = {};
+    budget.limits.soft = soft;
+    budget.wall_until.reset();
+    budget.wall_passed = false;
+    budget.erased = true;
+    return {};
+  }
+  const auto limits = limits_of(said);
+  if (!limits) return bad(limits.error().message);
+  for (const Limit limit : kCounted) {
+    auto& most = budget.limits.most(limit);
+    const auto& wish = limits->most(limit);
+    if (!wish) continue;
+    if (most ? *wish <= *most : !budget.erased) return bad("it raises nothing");
+    most = wish;
+    for (Step& step : s_.steps) {
+      if (step.loop) step.loop->told.erase(limit);
+    }
+  }
+  if (limits->wall) {
+    const auto& wall = budget.limits.wall;
+    if (!budget.wall_from || (wall ? *limits->wall <= *wall : !budget.erased)) {
+      return bad("it raises nothing");
+    }
+    budget.wall_until = *budget.wall_from + *limits->wall;
+    budget.limits.wall = limits->wall;
+    budget.wall_passed = false;
+  }
+  return {};
+}
+
+}  // namespace ae::engine

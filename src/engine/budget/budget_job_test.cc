@@ -1,0 +1,691 @@
+// What a job with a budget does: reserve, settle, park, be raised, and tell its models.
+#include "engine/loop/loop_job_test.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/view.h"
+
+namespace ae::engine::testing {
+namespace {
+
+// `Hello` is taken for 11 tokens, and it may be answered with 50.
+constexpr std::uint64_t kOne = 61;
+
+std::string asks(std::string_view id, std::string_view needs = "[]") {
+  return "{'id': '" + std::string(id) +
+         "', 'kind': 'llm', 'tool': 'model:main', 'needs': " + std::string(needs) +
+         ", 'args': {'model': 'small', 'max_tokens': 50,"
+         " 'messages': [{'role': 'user', 'content': 'Hello'}]}}";
+}
+std::string calls(std::string_view id, std::string_view needs = "[]") {
+  return "{'id': '" + std::string(id) +
+         "', 'kind': 'tool', 'tool': 'put', 'needs': " + std::string(needs) + "}";
+}
+std::string budget(std::string_view limits) {
+  return "{'budget': " + std::string(limits) +
+         ", 'tools': {'model:main': {'effect': 'read', 'provider': 'openai',"
+         " 'price': {'input': 1000000, 'output': 2000000},"
+         " 'retry': {'max_attempts': 3, 'retry_on': ['timeout', '5xx']}}}}";
+}
+// `nodes` without brackets.
+GivenJob given(const std::string& nodes, std::string_view limits) {
+  return GivenJob("[" + nodes + "]", {.more = budget(limits)});
+}
+std::string used(int input, int output) {
+  return "{'text': 'ok', 'usage': {'input_tokens': " + std::to_string(input) +
+         ", 'output_tokens': " + std::to_string(output) + "}}";
+}
+const Budget& of(const GivenJob& job) { return job.state.budget; }
+
+AE_TEST("budget/a call is declared with what it may use, and pays what it has used") {
+  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  job.claim();
+  EXPECT_EQ(job.last(EventType::tool_invocation_started)["reserved"],
+            json("{'cost_micros': 111, 'input_tokens': 11, 'output_tokens': 50}"));
+  EXPECT_EQ(of(job).reserved.tokens, kOne);
+  EXPECT_EQ(of(job).spent.tokens, 0u);
+  job.ok("a", used(5, 2));
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(of(job).reserved.tokens, 0u);
+  EXPECT_EQ(of(job).spent.tokens, 7u);
+  EXPECT_EQ(of(job).spent.cost_micros, 9u);
+  EXPECT_EQ(of(job).spent.model_calls, 1u);
+  proves(job);
+}
+
+AE_TEST("budget/an answer that does not say all that it used pays no less than was reserved") {
+  constexpr std::uint64_t kMax = (std::uint64_t{1} << 53) - 1;
+  const struct {
+    const char* usage;
+    std::uint64_t tokens, cost;
+  } cases[] = {
+      {"{'output_tokens': 2, 'total_tokens': 2, 'incomplete': true}", kOne, 111},
+      {"{'output_tokens': 90, 'total_tokens': 90, 'incomplete': true}", 90, 111},
+      {"{'cached_tokens': 5, 'incomplete': true}", kOne, 111},
+      {"{'total_tokens': 9007199254740991, 'incomplete': true}", kMax, 111},
+      {"{'input_tokens': 5, 'output_tokens': 2, 'total_tokens': 7}", 7, 9},
+      {"{'input_tokens': 0, 'output_tokens': 0, 'total_tokens': 0}", kOne, 0},
+      // Logs of before: what they say of no part has been charged so, and stays so.
+      {"{'output_tokens': 2}", 2, 111},
+      {"{'input_tokens': 90, 'output_tokens': 20, 'total_tokens': 5}", 5, 130},
+      {"{'input_tokens': 90, 'output_tokens': 20, 'total_tokens': 0}", kOne, 130},
+  };
+  for (const auto& one : cases) {
+    GivenJob job = given(asks("a"), "{'tokens': 100}");
+    job.claim().ok("a", "{'text': 'ok', 'usage': " + std::string(one.usage) + "}");
+    EXPECT_EQ(of(job).spent.tokens, one.tokens) << one.usage;
+    EXPECT_EQ(of(job).spent.cost_micros, one.cost) << one.usage;
+    EXPECT_EQ(of(job).reserved.tokens, 0u) << one.usage;
+    proves(job);
+  }
+}
+
+AE_TEST("budget/a job without one reserves nothing, and its log says nothing of it") {
+  GivenJob job("[" + calls("a") + "]");
+  job.claim();
+  EXPECT_EQ(job.last(EventType::tool_invocation_started).find("reserved"), nullptr);
+  EXPECT_EQ(job.log[0].payload.find("budget"), nullptr);
+  EXPECT_TRUE(job_view(job.state)["budget"].is_null());
+}
+
+AE_TEST("budget/each limit parks the job before the call that it has no room for") {
+  struct Case {
+    std::string_view limits, limit;
+  };
+  const std::string nodes =
+      asks("a") + "," + calls("b", "['a']") + "," + asks("c", "['b']") + "," + calls("d", "['c']");
+  for (const Case& one : {Case{"{'tokens': 67}", "tokens"},
+                          {"{'cost_micros': 119}", "cost"},
+                          {"{'model_calls': 1}", "model_calls"},
+                          {"{'tool_calls': 1}", "tool_calls"}}) {
+    GivenJob job = given(nodes, one.limits);
+    job.claim().ok("a", used(5, 2)).ok("b");
+    if (one.limit == "tool_calls") job.ok("c", used(5, 2));
+    EXPECT_EQ(job.status(), "parked") << one.limits << "\n" << job.story();
+    EXPECT_EQ(job.state.parked_until, "budget");
+    EXPECT_EQ(job.state.parked_reason, "budget_exceeded");
+    EXPECT_EQ(job.sent.size(), one.limit == "tool_calls" ? 3u : 2u) << one.limits;
+    const Value said = job.payloads(EventType::decision_recorded).back();
+    EXPECT_EQ(said.text("kind"), "budget");
+    EXPECT_EQ(said.text("state"), "exceeded");
+    EXPECT_EQ(said["payload"].text("limit"), one.limit);
+    EXPECT_TRUE(job_view(job.state)["parked"].text("command").starts_with("aetheris budget job-1 "))
+        << canonical(job_view(job.state)["parked"]);
+    proves(job);
+  }
+}
+
+AE_TEST("budget/the decision that parks a job names every limit that its next call exceeds") {
+  GivenJob job = given(asks("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
+  job.claim();
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  // As it was when it parked.
+  job.state.status = JobStatus::running;
+  job.state.budget.exceeded.reset();
+  const Instant now = job.state.updated_at;
+  const Decision decision = decide(job.state, {.now = now, .lease_until = now + 60s});
+  ASSERT_EQ(decision.exceeded.size(), 2u);
+  EXPECT_EQ(decision.exceeded[0].limit, Limit::tokens);
+  EXPECT_EQ(decision.exceeded[0].asked, kOne);
+  EXPECT_EQ(decision.exceeded[1].limit, Limit::cost);
+  EXPECT_EQ(decision.exceeded[1].asked, 111u);
+}
+
+AE_TEST("budget/calls side by side reserve together, and the next begins when there is room") {
+  GivenJob job = given(asks("a") + "," + asks("b"), "{'tokens': 100}");
+  job.claim();
+  EXPECT_EQ(job.sent.size(), 1u);
+  EXPECT_EQ(job.status(), "running");
+  job.ok("a", used(5, 2));
+  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+  job.ok("b", used(5, 2));
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(of(job).spent.tokens, 14u);
+  proves(job);
+}
+
+AE_TEST("budget/what is under way is awaited and recorded before the job parks") {
+  GivenJob job =
+      given(asks("a") + "," + asks("b") + "," + calls("c", "['a']"), "{'model_calls': 1}");
+  job.claim();
+  EXPECT_EQ(job.sent.size(), 1u);
+  EXPECT_EQ(job.status(), "running");
+  job.ok("a", used(5, 2));
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_TRUE(job.state.calling.empty());
+  job.raise("{'model_calls': 2}");
+  EXPECT_FALSE(job.refused);
+  job.ok("b", used(5, 2)).ok("c");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  proves(job);
+}
+
+AE_TEST("budget/a call that only has to be sent again is sent before the job parks") {
+  for (const bool long_pause : {false, true}) {
+    const std::string more =
+        "{'budget': {'tool_calls': 1}, 'tools': {'put': {'retry': {'max_attempts': 3,"
+        " 'retry_on': ['timeout'], 'initial_backoff': '" +
+        std::string(long_pause ? "8s" : "200ms") + "'}}}}";
+    GivenJob job("[" + calls("a") + "," + calls("b") + "]", {.more = more});
+    job.claim();
+    ASSERT_EQ(job.sent.size(), 1u);
+    job.times_out("a");
+    EXPECT_NE(job.status(), "parked") << job.story();
+    job.after(20s);
+    ASSERT_EQ(job.tries("a"), 2u) << job.story();
+    job.ok("a");
+    EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+    EXPECT_FALSE(job.state.may_have_happened(job.step("a")));
+    proves(job);
+  }
+}
+
+AE_TEST("budget/a model's try that has no room when its pause is over parks the job") {
+  GivenJob job = given(asks("a"), "{'model_calls': 1}");
+  job.claim().times_out("a");
+  ASSERT_EQ(job.status(), "running") << job.story();
+  job.after(20s);
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.tries("a"), 1u);
+  proves(job);
+}
+
+AE_TEST(
+    "budget/a log that reserves more than a number holds is refused, and nothing else happens") {
+  std::string nodes;
+  for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + asks("n" + std::to_string(i));
+  GivenJob job = given(nodes, "{'model_calls': 100}");
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 8u);
+  job.ok("n0", used(5, 2));
+  std::vector<Event> forged = job.log;
+  for (Event& event : forged) {
+    if (event.type != EventType::tool_invocation_started) continue;
+    event.payload = event.payload.with(
+        "reserved", Value::object({{"input_tokens", kBudgetMax}, {"output_tokens", kBudgetMax}}));
+  }
+  const auto folded = fold(job.state.job, forged, compile_each_time());
+  ASSERT_FALSE(folded);
+  EXPECT_EQ(folded.error().code, Code::log_corrupt) << folded.error().message;
+}
+
+// What was said when the budget was raised is erased from the log.
+std::vector<Event> erased(const GivenJob& job) {
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    if (event.payload.text("state") != "raised") continue;
+    event.payload =
+        event.payload.with("payload", Value::object({{"$redacted", std::string(64, 'a')}}));
+  }
+  return log;
+}
+
+AE_TEST("budget/a raise can be erased, also when the budget is used up and raised once more") {
+  const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
+  GivenJob job = given(nodes, "{'model_calls': 1, 'soft': 80}");
+  job.claim().ok("a", used(5, 2));
+  job.raise("{'model_calls': 2}").ok("b", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  // The job that rests is read again, and goes on as before.
+  auto then = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(then) << then.error().message;
+  EXPECT_EQ(then->parked_until, "budget");
+  EXPECT_EQ(then->budget.spent.model_calls, 2u);
+  job.log = erased(job);
+  job.state = std::move(*then);
+  job.raise("{'model_calls': 3}").ok("c", used(5, 2));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(of(job).spent.model_calls, 3u);
+  const auto whole = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(whole) << whole.error().message;
+  EXPECT_EQ(whole->budget.spent.tokens, 21u);
+}
+
+AE_TEST("budget/a raise of time can be erased, too") {
+  const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
+  GivenJob job = given(nodes, "{'wall': '1h'}");
+  job.claim().after(2h).ok("a", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  job.raise("{'wall': '3h'}").after(2h).ok("b", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  auto then = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(then) << then.error().message;
+  job.log = erased(job);
+  job.state = std::move(*then);
+  job.raise("{'wall': '3h'}");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "it has passed";
+  job.raise("{'wall': '9h'}").ok("c", used(5, 2));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_TRUE(fold(job.state.job, erased(job), compile_each_time()));
+}
+
+AE_TEST("budget/an item of a map that has no room is not begun") {
+  GivenJob job = given(
+      "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",
+      "{'tool_calls': 2}");
+  job.claim();
+  EXPECT_EQ(job.sent.size(), 2u);
+  job.ok("m/0").ok("m/1");
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.count(EventType::node_started), 3u);  // the map and two items
+  job.raise("{'tool_calls': 3}").ok("m/2");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  proves(job);
+}
+
+AE_TEST("budget/a model that is asked again after a lost answer has used what it reserved") {
+  GivenJob job = given(asks("a"), "{'tokens': 130}");
+  job.claim().crash();
+  EXPECT_EQ(job.tries("a"), 2u) << job.story();
+  EXPECT_EQ(of(job).spent.tokens, kOne);
+  EXPECT_EQ(of(job).reserved.tokens, kOne);
+  job.ok("a", used(5, 2));
+  EXPECT_EQ(of(job).spent.tokens, kOne + 7);
+  EXPECT_EQ(of(job).spent.model_calls, 2u);
+  proves(job);
+}
+
+AE_TEST("budget/a lost call that may not be made again parks the job, and is made when it may") {
+  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  job.claim().crash();
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.tries("a"), 1u);
+  job.raise("{'tokens': 200}");
+  EXPECT_EQ(job.tries("a"), 2u) << job.story();
+  job.ok("a", used(5, 2));
+  EXPECT_EQ(job.status(), "completed");
+  proves(job);
+}
+
+AE_TEST("budget/a job that is parked so, with a lost call, still ends by cancel and by deadline") {
+  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  job.claim().crash();
+  ASSERT_EQ(job.status(), "parked");
+  job.cancel("enough");
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  proves(job);
+  const std::string more = budget("{'model_calls': 0}");
+  GivenJob late("[" + asks("a") + "]", {.more = more, .deadline = 60s});
+  late.claim();
+  ASSERT_EQ(late.state.parked_until, "budget");
+  late.after(61s);
+  EXPECT_EQ(late.status(), "failed") << late.story();
+  EXPECT_EQ(late.state.error->code, "deadline_exceeded");
+  proves(late);
+}
+
+AE_TEST("budget/a refusal of the provider uses a call and no tokens; an unsent one uses nothing") {
+  GivenJob job = given(asks("a"), "{'tokens': 100, 'model_calls': 2}");
+  job.claim().fails("a", "not_sent");
+  EXPECT_EQ(of(job).spent.model_calls, 0u);
+  EXPECT_EQ(of(job).reserved.tokens, 0u);
+  job.after(10s).fails("a", "http_503");
+  EXPECT_EQ(of(job).spent.model_calls, 1u) << job.story();
+  EXPECT_EQ(of(job).spent.tokens, 0u);
+  job.after(10s).ok("a", used(5, 2));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(of(job).spent.model_calls, 2u);
+  proves(job);
+}
+
+AE_TEST("budget/an answer that does not count its tokens has used what was reserved") {
+  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  job.claim().ok("a", "{'text': 'ok'}");
+  EXPECT_EQ(of(job).spent.tokens, kOne);
+  EXPECT_EQ(of(job).spent.cost_micros, 111u);
+}
+
+AE_TEST("budget/a tool's call counts once, however often it is tried") {
+  GivenJob job = given(calls("a"), "{'tool_calls': 1}");
+  job.claim().fails("a", "http_503").after(10s);
+  EXPECT_EQ(job.tries("a"), 2u) << job.story();
+  job.crash();
+  EXPECT_EQ(job.tries("a"), 3u) << job.story();
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(of(job).spent.tool_calls, 1u);
+  proves(job);
+}
+
+AE_TEST("budget/time that has passed lets what is under way end, and then the job parks") {
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
+  job.claim().after(2h);
+  EXPECT_EQ(job.status(), "running");
+  EXPECT_EQ(job.last(EventType::timer_fired).text("effect_id"), "budget");
+  job.ok("a", used(5, 2));
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.sent.size(), 1u);
+  job.raise("{'wall': '90m'}");
+  EXPECT_EQ(job.refused, Code::input_invalid);
+  job.raise("{'wall': '3h'}");
+  EXPECT_FALSE(job.refused);
+  EXPECT_EQ(job.sent.size(), 2u);
+  job.ok("b", used(5, 2));
+  EXPECT_EQ(job.status(), "completed");
+  proves(job);
+}
+
+AE_TEST("budget/it can be raised before it is used up, and only to more than is spent and set") {
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
+  job.claim();
+  const std::size_t before = job.log.size();
+  for (const char* wrong : {"{'tokens': 60}", "{'tool_calls': 5}", "{}", "{'wall': '1h'}"}) {
+    job.raise(wrong);
+    EXPECT_EQ(job.refused, Code::input_invalid) << wrong;
+  }
+  job.raise("{'tokens': 70}");
+  EXPECT_EQ(job.said["raised"], Value(false));
+  EXPECT_EQ(job.log.size(), before);
+  job.raise("{'tokens': 140}");
+  EXPECT_EQ(job.said["raised"], Value(true));
+  const Value said = job.last(EventType::decision_recorded);
+  EXPECT_EQ(said.text("state"), "raised");
+  EXPECT_EQ(said.text("by"), "ann");
+  EXPECT_EQ(said["payload"], json("{'tokens': 140}"));
+  job.ok("a", used(50, 25)).ok("b", used(5, 2));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  job.raise("{'tokens': 500}");
+  EXPECT_EQ(job.refused, Code::job_terminal);
+  proves(job);
+}
+
+AE_TEST("budget/who overran is not raised to less than is spent, nor to what would not do") {
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
+  job.claim().ok("a", used(100, 0));
+  ASSERT_EQ(job.status(), "parked");
+  EXPECT_EQ(of(job).spent.tokens, 100u);
+  for (const char* low : {"{'tokens': 90}", "{'tokens': 100}", "{'tokens': 160}"}) {
+    job.raise(low);
+    EXPECT_EQ(job.refused, Code::input_invalid) << low;
+    EXPECT_EQ(job.status(), "parked");
+  }
+  job.raise("{'tokens': 161}");
+  EXPECT_EQ(job.tries("b"), 1u) << job.story();
+  proves(job);
+}
+
+AE_TEST("budget/only who raises it ends the park: resume does not, and names nothing that does") {
+  GivenJob job = given(asks("a"), "{'model_calls': 0}");
+  job.claim();
+  ASSERT_EQ(job.status(), "parked");
+  job.resume();
+  EXPECT_EQ(job.refused, Code::not_paused);
+  State parked = job.folded(job.log.size());
+  EXPECT_FALSE(
+      apply(parked, {EventType::job_resumed, json("{'by': 'x'}")}, job.now, compile_each_time()));
+  job.raise("{'model_calls': 1}");
+  EXPECT_EQ(job.status(), "running");
+}
+
+AE_TEST("budget/no log can be folded in which a call went over it") {
+  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  job.claim().ok("a", used(5, 2));
+  std::vector<Event> forged = job.log;
+  forged[0].payload = forged[0].payload.with("budget", json("{'tokens': 10}"));
+  const auto folded = fold(job.state.job, forged, compile_each_time());
+  ASSERT_FALSE(folded);
+  EXPECT_EQ(folded.error().code, Code::log_corrupt);
+}
+
+AE_TEST("budget/a log that says too early that it is used up is refused") {
+  const auto refused = [](const GivenJob& job, const auto& change) {
+    std::vector<Event> forged = job.log;
+    for (Event& event : forged) change(event);
+    const auto folded = fold(job.state.job, forged, compile_each_time());
+    return folded ? std::string() : folded.error().message;
+  };
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'model_calls': 1}");
+  job.claim().ok("a", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget");
+  EXPECT_EQ(refused(job, [](Event&) {}), "");
+  const std::string room = refused(job, [](Event& event) {
+    if (event.type != EventType::job_created) return;
+    event.payload = event.payload.with("budget", json("{'model_calls': 2}"));
+  });
+  EXPECT_NE(room.find("there is room"), std::string::npos) << room;
+
+  const auto earlier = [](Event& event) {
+    if (event.type != EventType::timer_fired) return;
+    event.payload = event.payload.with("value", "2026-01-01T00:00:30.000000Z");
+  };
+  GivenJob late = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
+  late.claim().after(2h);
+  ASSERT_TRUE(late.state.budget.wall_passed);
+  const std::string time = refused(late, earlier);
+  EXPECT_NE(time.find("has not passed"), std::string::npos) << time;
+
+  GivenJob ended("[" + asks("a") + "]", {.more = budget("{'wall': '1h'}"), .deadline = 60s});
+  ended.claim().after(61s);
+  ASSERT_TRUE(ended.state.deadline_fired);
+  const std::string deadline = refused(ended, earlier);
+  EXPECT_NE(deadline.find("has not passed"), std::string::npos) << deadline;
+}
+
+AE_TEST("budget/admit answers over_budget for a call that does not fit") {
+  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  job.decides = false;
+  job.claim();
+  const Use fits{.tokens = 100, .model_calls = 1}, over{.tokens = 101, .model_calls = 1};
+  const std::uint32_t step = job.index_of("a");
+  EXPECT_EQ(
+      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "", .use = &fits}),
+      Verdict::declare);
+  EXPECT_EQ(
+      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "", .use = &over}),
+      Verdict::over_budget);
+}
+
+AE_TEST("budget/a crash at any event declares nothing that does not fit, and ends the same") {
+  const std::string nodes =
+      asks("a") + "," + asks("b", "['a']") + "," + calls("c", "['a']") + "," + asks("d", "['b']");
+  const auto run = [](GivenJob& job) {
+    for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
+      if (job.in_flight.empty()) {
+        ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+        job.raise("{'tokens': " + std::to_string(*of(job).limits.tokens + 100) + "}");
+        ASSERT_FALSE(job.refused) << job.story();
+        continue;
+      }
+      const std::uint32_t index = job.in_flight.begin()->first;
+      job.answer(index, {.kind = OutcomeKind::success, .result = json(used(40, 10))});
+    }
+  };
+  GivenJob whole = given(nodes, "{'tokens': 100}");
+  whole.claim();
+  run(whole);
+  ASSERT_EQ(whole.status(), "completed");
+  for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
+    GivenJob job = given(nodes, "{'tokens': 100}");
+    job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
+    job.state = job.folded(kept);
+    job.attempt_count = static_cast<int>(job.state.epoch);
+    if (job.state.status == JobStatus::parked) {
+      job.raise("{'tokens': 1000}");
+    } else {
+      job.claim();
+    }
+    run(job);
+    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
+    EXPECT_EQ(of(job).reserved.tokens, 0u);
+    EXPECT_EQ(canonical(job.state.result), canonical(whole.state.result));
+    proves(job);
+  }
+}
+
+AE_TEST("budget/what is spent is at most the limit and what single calls overran") {
+  std::uint64_t seed = 1;
+  const auto next = [&seed](std::uint64_t most) {
+    seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (seed >> 33) % most;
+  };
+  std::string nodes;
+  for (int i = 0; i < 12; ++i) {
+    nodes += (i > 0 ? "," : "") + asks("n" + std::to_string(i));
+  }
+  for (int round = 0; round < 60; ++round) {
+    const std::uint64_t limit = 50 + next(600);
+    GivenJob job = given(nodes, "{'tokens': " + std::to_string(limit) + "}");
+    job.claim();
+    std::uint64_t overran = 0;
+    while (!job.in_flight.empty()) {
+      auto flight = job.in_flight.begin();
+      std::advance(flight, static_cast<std::ptrdiff_t>(next(job.in_flight.size())));
+      const std::uint64_t tokens = next(3 * kOne);
+      overran += tokens > kOne ? tokens - kOne : 0;
+      EXPECT_LE(of(job).spent.tokens + of(job).reserved.tokens, limit + overran);
+      job.answer(flight->first,
+                 {.kind = OutcomeKind::success, .result = json(used(static_cast<int>(tokens), 0))});
+    }
+    EXPECT_TRUE(job.status() == "parked" || job.status() == "completed") << job.story();
+    EXPECT_LE(of(job).spent.tokens, limit + overran);
+    EXPECT_EQ(of(job).reserved.tokens, 0u);
+  }
+}
+
+AE_TEST("budget/a fork has the limits and has spent what its origin had, and had spent, then") {
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'tool_calls': 5}");
+  job.claim().ok("a", used(5, 5));
+  ASSERT_EQ(job.state.parked_until, "budget");
+  const auto before_raise = job.log.size();
+  job.raise("{'tokens': 200}").ok("b", used(40, 2));
+  ASSERT_EQ(job.status(), "completed");
+  GivenJob early(*job.fork(2), "job-2");
+  EXPECT_EQ(of(early).spent.tokens, 0u);
+  EXPECT_EQ(early.log[0].payload["budget"].find("spent"), nullptr);
+  GivenJob fork(*job.fork(before_raise), "job-3");
+  EXPECT_EQ(of(fork).limits.tokens, 70u) << "what came later is not its";
+  EXPECT_EQ(fork.log[0].payload["budget"]["spent"],
+            json("{'cost_micros': 15, 'model_calls': 1, 'tokens': 10}"));
+  fork.claim();
+  EXPECT_TRUE(fork.sent.empty()) << fork.story();
+  EXPECT_EQ(fork.state.parked_until, "budget");
+  proves(fork);
+  GivenJob late(*job.fork(job.log.size()), "job-4");
+  EXPECT_EQ(of(late).limits.tokens, 200u);
+  EXPECT_EQ(of(late).spent.tokens, 52u);
+  EXPECT_EQ(of(late).spent.model_calls, 2u);
+  proves(late.claim());
+}
+
+AE_TEST("budget/forks of forks are no way around it") {
+  GivenJob job = given(calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"),
+                       "{'tool_calls': 2}");
+  job.claim().ok("a").ok("b");
+  ASSERT_EQ(job.state.parked_until, "budget");
+  GivenJob fork(*job.fork(job.log.size()), "job-2");
+  fork.claim();
+  EXPECT_EQ(fork.state.parked_until, "budget") << fork.story();
+  GivenJob second(*fork.fork(fork.log.size()), "job-3");
+  second.claim();
+  EXPECT_EQ(second.state.parked_until, "budget");
+  EXPECT_EQ(of(second).spent.tool_calls, 2u);
+  EXPECT_EQ(fork.sent.size() + second.sent.size(), 0u);
+  second.raise("{'tool_calls': 3}").ok("c");
+  EXPECT_EQ(second.status(), "completed") << second.story();
+  proves(second);
+}
+
+AE_TEST("budget/only a fork begins with something spent") {
+  GivenJob job = given(asks("a"), "{'tokens': 70}");
+  const Value limits = job.log[0].payload["budget"];
+  const auto takes = [&](const Value& spent, bool forked) {
+    State state;
+    state.job = JobId("job-9");
+    Value born = job.log[0].payload.with("budget", limits.with("spent", spent));
+    if (forked) born = born.with("forked_from", json("{'job_id': 'job-1', 'seq': 2}"));
+    return apply(state, {EventType::job_created, born}, Instant{}, compile_each_time()).has_value();
+  };
+  EXPECT_TRUE(takes(json("{'tokens': 7}"), true));
+  EXPECT_FALSE(takes(json("{'tokens': 7}"), false));
+  for (const char* wrong : {"7", "{'tokens': -1}", "{'tokens': 1.5}", "{'wall': '1h'}"}) {
+    EXPECT_FALSE(takes(json(wrong), true)) << wrong;
+  }
+  const auto compiles = [](std::string_view text) {
+    return Plan::compile(graph("[" + calls("a") + "]", budget(text))).has_value();
+  };
+  EXPECT_TRUE(compiles("{'tokens': 5}"));
+  EXPECT_FALSE(compiles("{'tokens': 5, 'spent': {'tokens': 1}}"));
+}
+
+AE_TEST("budget/a checkpoint at any event folds on to the same state") {
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'wall': '1h'}");
+  job.claim().ok("a", used(40, 2)).raise("{'tokens': 200}").ok("b", used(5, 2));
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  for (std::size_t at = 2; at <= job.log.size(); ++at) {
+    const std::string bytes = checkpoint(job.folded(at), {});
+    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    ASSERT_TRUE(restored) << at;
+    State state = std::move(restored->state);
+    EXPECT_EQ(checkpoint(state, {}), bytes);
+    for (std::size_t i = at; i < job.log.size(); ++i) {
+      const Event& event = job.log[i];
+      ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at, compile_each_time()));
+    }
+    EXPECT_EQ(state_view(state), state_view(job.state)) << at;
+  }
+}
+
+// ---- loops
+
+std::string wants_for(int tokens) {
+  return "{'text': '', 'tool_calls': [{'id': 'a', 'name': 'look', 'arguments': {}}],"
+         " 'usage': {'input_tokens': " +
+         std::to_string(tokens) + ", 'output_tokens': 0}}";
+}
+
+AE_TEST(
+    "budget/a loop's model is told once that little is left, in a message of its conversation") {
+  const std::string more =
+      "{'budget': {'tokens': 4000, 'soft': 50}, " + std::string(kTools.substr(1));
+  GivenJob job = talk(", 'max_tokens': 20", {.more = more});
+  job.claim().ok("chat/0", wants_for(2000)).ok("chat/0/0", "1");
+  const Value& told = job.step("chat/1").call->arguments["notice"];
+  EXPECT_EQ(told, json("{'tokens': {'left': '2000', 'of': '4000'}}"));
+  EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));
+  EXPECT_TRUE(
+      last_message(job, "chat/1").text("content").starts_with("budget: 2000 of 4000 tokens left"));
+  EXPECT_EQ(last_message(job, "chat/1", 2)["role"], Value("tool"));
+  job.crash();
+  EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));
+  job.ok("chat/1", wants_for(500)).ok("chat/1/0", "1");
+  EXPECT_EQ(job.step("chat/2").call->arguments.find("notice"), nullptr);
+  const Value messages = request(job, "chat/2")["messages"];
+  EXPECT_EQ(messages.size(), request(job, "chat/1")["messages"].size() + 2u);
+  // Raised, it is told again when half of that is spent.
+  job.raise("{'tokens': 8000}").ok("chat/2", wants_for(3000)).ok("chat/2/0", "1");
+  EXPECT_EQ(job.step("chat/3").call->arguments["notice"]["tokens"]["of"], Value("8000"));
+  job.ok("chat/3", says("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  proves(job);
+}
+
+AE_TEST("budget/a turn reserves for the whole conversation") {
+  const std::string more = "{'budget': {'tokens': 100000}, " + std::string(kTools.substr(1));
+  GivenJob job = talk(", 'max_tokens': 20", {.more = more});
+  job.claim();
+  const Value first = job.last(EventType::tool_invocation_started)["reserved"];
+  std::uint64_t bytes = 0;
+  const Value asked = request(job, "chat/0");
+  for (const Value& message : asked["messages"].items()) bytes += tokens_of(message);
+  EXPECT_GT(first["input_tokens"].as_int(), static_cast<std::int64_t>(bytes));
+  EXPECT_EQ(first["output_tokens"], Value(20));
+  job.ok("chat/0", wants_for(10)).ok("chat/0/0", "'" + std::string(3000, 'x') + "'");
+  const Value second = job.last(EventType::tool_invocation_started)["reserved"];
+  EXPECT_GT(second["input_tokens"].as_int(), first["input_tokens"].as_int() + 1000);
+}
+
+AE_TEST("budget/a loop that has used it up goes on where it stood when it is raised") {
+  const std::string more = "{'budget': {'model_calls': 1}, " + std::string(kTools.substr(1));
+  GivenJob job = talk("", {.more = more});
+  job.claim().ok("chat/0", wants({{"a", "look"}})).ok("chat/0/0", "1");
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.sent.size(), 2u);
+  job.raise("{'model_calls': 2}");
+  EXPECT_EQ(job.sent.size(), 3u);
+  job.ok("chat/1", says("Done"));
+  EXPECT_EQ(job.status(), "completed");
+  proves(job);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

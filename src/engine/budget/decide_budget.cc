@@ -1,0 +1,99 @@
+// How a decision keeps to the job's budget: what a call may use is there before it is declared, or it is not declared and,
+// when nothing else is under way, the job parks until somebody raises the budget (plan/budget.h).
+#include "engine/heart/decider.h"
+#include "engine/heart/features.h"
+#include "engine/heart/judge.h"
+
+namespace ae::engine {
+
+// Of a model's call, whose next try would send these arguments.
+Reservation Decider::reservation(const Declaration& d, const Value& args) const {
+  const Step* step = known(d);
+  if (step && step->call && step->call->try_no > 0) return step->call->reserved;
+  const std::uint64_t input = d.turn == kNoTurn
+                                  ? input_tokens_of(args)
+                                  : turn_tokens_of(s_, s_.steps[d.node.index], d.turn, args);
+  return reserve_for(s_.plan->tools[d.tool].price, input, output_tokens_of(args));
+}
+
+// Is there a budget, and does this call count in it?
+bool Decider::counts(const Declaration& d) const {
+  if (!s_.budget.is_kept() || d.of != nullptr || !s_.plan->tools[d.tool].makes_call()) return false;
+  const Step* step = known(d);
+  if (!step) return true;
+  const bool again =
+      step->call && step->call->charge != Charge::none && !sends_answers(*step->call);
+  return step->role == Role::node && (s_.plan->tools[d.tool].is_model() || !again);
+}
+
+Use Decider::use_of(const Declaration& d, const Value& args) const {
+  if (!s_.plan->tools[d.tool].is_model()) return {.tool_calls = 1};
+  return model_use(reservation(d, args));
+}
+
+std::vector<Exceeded> Decider::over(const Use& more) const {
+  Budget budget = s_.budget;
+  add(budget.reserved, reserved_);
+  return budget.over(more);
+}
+
+// What is known before the arguments of a new call are evaluated, of a tool whose calls need no approval.
+bool Decider::may_afford(const ToolPolicy& tool) {
+  if (!s_.budget.is_kept() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
+  if (over_.empty() && answered_) {
+    held_back_ = true;
+    return false;
+  }
+  if (over_.empty() && !tool.is_model()) over_ = over({.tool_calls = 1});
+  return over_.empty();
+}
+
+// May this call be declared now, as far as the budget goes? Once one may not, nothing else is begun.
+bool Decider::affords(Declaration& d, const Value& args) {
+  if (!counts(d)) return true;
+  if (!always_allowed(s_, s_.plan->tools[d.tool])) {
+    digest(d);
+    if (!approved(d, args, d.hash)) return true;
+  }
+  if (!over_.empty()) return false;
+  if (answered_) {  // what an answer of this decision cost is known when it is applied
+    held_back_ = true;
+    return false;
+  }
+  over_ = over(use_of(d, args));
+  return over_.empty();
+}
+
+// Its declaration says what it may use. REQUIRES: it is afforded.
+void Decider::reserve(const Declaration& d, const Value& args, std::vector<Member>& started) {
+  if (!counts(d)) return;
+  add(reserved_, use_of(d, args));
+  if (s_.plan->tools[d.tool].is_model()) {
+    started.emplace_back("reserved", stored(reservation(d, args)));
+  }
+}
+
+// Nothing is under way, and the next call does not fit.
+void Decider::exceed() {
+  const Limit limit = over_.front().limit;
+  std::vector<Member> payload{{"limit", to_text(limit)}};
+  if (limit == Limit::wall) {
+    // Unknown, when what raised it was erased.
+    if (s_.budget.limits.wall) payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
+  } else {
+    payload.emplace_back("asked", over_.front().asked);
+    payload.emplace_back("most", *s_.budget.limits.most(limit));
+    payload.emplace_back("spent", s_.budget.used(limit));
+  }
+  const std::string name = "budget/" + std::to_string(s_.seq);
+  emit(EventType::decision_recorded,
+       {{"decision_id", step_id(s_.job, s_.plan->decision, name, "decision").text},
+        {"kind", "budget"},
+        {"payload", Value::object(std::move(payload))},
+        {"state", "exceeded"}});
+  emit(EventType::job_parked, {{"reason", code_name(Code::budget_exceeded)}, {"until", "budget"}});
+  decision_.exceeded = over_;
+  decision_.release = true;
+}
+
+}  // namespace ae::engine

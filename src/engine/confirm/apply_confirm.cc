@@ -1,0 +1,140 @@
+// How events of changed resources and their confirmation change the state.
+#include <algorithm>
+
+#include "engine/confirm/confirm.h"
+#include "engine/state/applier.h"
+
+namespace ae::engine {
+
+Status Applier::state_changed() {
+  Step* step = this->step();
+  if (!step || !step->call || step->call->open || step->committed ||
+      step->phase == StepPhase::done) {
+    return bad("no call that is about to be committed has changed it");
+  }
+  const ToolPolicy& tool = s_.tool_of(*step);
+  if (step->changed >= tool.changes.size()) return bad("its tool names no such change");
+  step->changed++;
+  std::string key = resource_key(p_.text("resource_type"), p_.text("resource_id"));
+  // What this attempt did itself need not be looked at.
+  const bool own = s_.status == JobStatus::running && step->call->attempt == s_.attempt;
+  if (own) s_.to_confirm.erase(key);
+  if (!own && s_.status == JobStatus::running) s_.to_confirm.insert(key);
+  Change& change = s_.changes[std::move(key)];
+  if (change.raised) s_.raised--;
+  change = Change{.resource_type = std::string(p_.text("resource_type")),
+                  .resource_id = std::string(p_.text("resource_id")),
+                  .operation = std::string(p_.text("operation")),
+                  .version = std::string(p_.text("version")),
+                  .etag = std::string(p_.text("etag")),
+                  .external_ref = std::string(p_.text("external_ref")),
+                  .tool = tool.name,
+                  .step = index_of(*step),
+                  .seq = s_.seq + 1,
+                  .attempt = step->call->attempt,
+                  .verdict = {},
+                  .raised = {},
+                  .accepted = {}};
+  return {};
+}
+
+// Another attempt takes the job over: it did not see what became of what was changed before.
+void Applier::confirm_anew() {
+  unraise();
+  for (const auto& [key, change] : s_.changes) s_.to_confirm.insert(key);
+}
+
+void Applier::unraise() {
+  if (s_.raised == 0) return;
+  for (auto& [key, change] : s_.changes) change.raised.reset();
+  s_.raised = 0;
+}
+
+Status Applier::confirmation_decided() {
+  const std::string_view said = p_.text("state");
+  const Value& resources = p_["payload"]["resources"];
+  const auto each = [&](auto&& of) {
+    if (!resources.is_array()) return;
+    for (const Value& resource : resources.items()) {
+      auto it = s_.changes.find(
+          resource_key(resource.text("resource_type"), resource.text("resource_id")));
+      if (it != s_.changes.end()) of(it->first, it->second, resource);
+    }
+  };
+  if (said == "checked") {
+    if (s_.status != JobStatus::running || s_.to_confirm.empty()) {
+      return bad("nothing is to be confirmed");
+    }
+    each([&](const std::string& key, Change& change, const Value& resource) {
+      change.verdict = resource.text("verdict");
+      s_.to_confirm.erase(key);
+    });
+    if (!resources.is_array()) s_.to_confirm.clear();  // redacted
+    return {};
+  }
+  Step* step = this->step();
+  if (!step) return bad("no such step");
+  if (said == "requested") {
+    if (s_.status != JobStatus::running) return bad("no worker has checked it");
+    const auto raise = [this](Change& change, const Value& resource) {
+      if (!change.raised) s_.raised++;
+      change.raised =
+          Deviation{std::string(resource.text("verdict")), std::string(resource.text("observed"))};
+    };
+    each([&](const std::string&, Change& change, const Value& resource) {
+      raise(change, resource);
+    });
+    if (resources.is_array()) return {};
+    for (auto& [key, change] : s_.changes) {  // redacted: all that the step changed
+      if (change.step == index_of(*step)) raise(change, resources);
+    }
+    return {};
+  }
+  if (said == "failed") {
+    if (s_.ending) return bad("it ends already");
+    return confirmation_failed(*step, std::string(p_["payload"].text("message")));
+  }
+  return confirmation_answered(*step, said);
+}
+
+// A person says of what a step changed that it is well as it is, or that the job must not go on.
+Status Applier::confirmation_answered(Step& step, std::string_view said) {
+  if (said != "accept" && said != "fail") return bad("an unknown answer");
+  const std::uint32_t index = index_of(step);
+  bool asked = false;
+  for (auto& [key, change] : s_.changes) {
+    if (change.step != index || !change.raised) continue;
+    asked = true;
+    s_.raised--;
+    if (said == "accept") change.accepted = std::move(change.raised);
+    change.raised.reset();
+  }
+  if (!asked || s_.ending) return bad("no confirmation was requested");
+  if (said == "accept") return {};
+  const std::string by(p_.text("by")), note(p_.text("reason"));
+  return confirmation_failed(step, "what \"" + s_.node_of(step).id + "\" changed was not accepted" +
+                                       (by.empty() ? "" : " by " + by) +
+                                       (note.empty() ? "" : ": " + note));
+}
+
+Status Applier::confirmation_failed(const Step& step, std::string message) {
+  begin_end({.cancelled = false,
+             .code = std::string(code_name(Code::confirmation_failed)),
+             .message = std::move(message),
+             .node_id = s_.node_of(step).id,
+             .by = {}});
+  progressed();
+  return {};
+}
+
+// Which act ends this park?
+bool Applier::may_resume() const {
+  if (s_.parked_until == "resume" || s_.parked_until == "version") return true;
+  if (s_.parked_until == "budget") return !s_.budget.exceeded || s_.ending;
+  // A call in doubt that keeps no job from its end: the question about it stays open meanwhile.
+  if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_person_before_end();
+  return s_.parked_until == "confirmation" &&
+         (s_.raised == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,125 @@
+// What a call changed, read from its result; and how changes are shown.
+#include "engine/confirm/confirm.h"
+
+#include <utility>
+
+#include "engine/heart/evaluate.h"
+#include "engine/state/view_values.h"
+#include "json/json.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::size_t kTypeMax = 256, kIdMax = 1024, kTextMax = 4096;  // bytes
+
+// A text, or a number as its text. nullopt: null.
+Result<std::optional<std::string>> text_of(const Value& entry, std::string_view key,
+                                           std::size_t most) {
+  const Value& value = entry[key];
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_string() && !value.is_number()) {
+    return fail(Code::tool_output_invalid, "`" + std::string(key) + "` is no text and no number");
+  }
+  std::string text = value.is_string() ? value.as_string() : canonical(value);
+  if (text.empty()) return std::nullopt;
+  if (text.size() > most || text.find('\0') != text.npos) {
+    return fail(Code::tool_output_invalid, "`" + std::string(key) + "` has more than " +
+                                               std::to_string(most) + " bytes, or holds a NUL");
+  }
+  return text;
+}
+
+Result<EventDraft> changed(const State& state, const Step& step, const Value& entry) {
+  std::vector<Member> p{{"node_id", state.node_of(step).id}, {"step_id", step.id.text}};
+  struct Part {
+    std::string_view key, field;
+    std::size_t most;
+    bool needed;
+  };
+  constexpr Part kParts[] = {
+      {"type", "resource_type", kTypeMax, true}, {"id", "resource_id", kIdMax, true},
+      {"op", "operation", kTypeMax, true},       {"version", "version", kTextMax, false},
+      {"etag", "etag", kTextMax, false},         {"ref", "external_ref", kTextMax, false}};
+  for (const Part& part : kParts) {
+    AE_ASSIGN(auto text, text_of(entry, part.key, part.most));
+    if (!text && part.needed) {
+      return fail(Code::tool_output_invalid, "`" + std::string(part.key) + "` is missing");
+    }
+    if (text) p.emplace_back(part.field, *std::move(text));
+  }
+  return EventDraft{EventType::state_changed, Value::object(std::move(p))};
+}
+
+}  // namespace
+
+std::string resource_key(std::string_view type, std::string_view id) {
+  std::string key(type);
+  key += '\0';
+  key += id;
+  return key;
+}
+
+Value change_value(const Change& change) {
+  return Value::object({{"etag", or_null(change.etag)},
+                        {"id", change.resource_id},
+                        {"op", change.operation},
+                        {"ref", or_null(change.external_ref)},
+                        {"type", change.resource_type},
+                        {"version", or_null(change.version)}});
+}
+
+const ToolPolicy* verifier_of(const State& state, const Change& change) {
+  for (const ToolPolicy& tool : state.plan->tools) {
+    if (tool.name == change.tool) return tool.verified_by.empty() ? nullptr : &tool;
+  }
+  return nullptr;
+}
+
+Extracted changes_of(const State& state, const Step& step, const Value& result, Work* work) {
+  Extracted out;
+  const ToolPolicy& tool = state.tool_of(step);
+  for (std::size_t i = 0; i < tool.changes.size(); ++i) {
+    auto entry = change_of(state, step, i, result, work);
+    auto event = entry ? changed(state, step, *entry)
+                       : Result<EventDraft>(std::unexpected(std::move(entry).error()));
+    if (event) {
+      out.events.push_back(*std::move(event));
+    } else if (out.whole) {
+      out.whole =
+          fail(Code::tool_output_invalid, "the call succeeded, but changes[" + std::to_string(i) +
+                                              "] cannot be read: " + event.error().message);
+    }
+  }
+  return out;
+}
+
+std::vector<Value> changes_view(const State& state) {
+  std::vector<Value> views;
+  views.reserve(state.changes.size());
+  for (const auto& [key, change] : state.changes) {
+    const Step& step = state.steps[change.step];
+    const ToolPolicy* verifier = state.plan ? verifier_of(state, change) : nullptr;
+    const auto sight = [](const std::optional<Deviation>& seen) -> Value {
+      if (!seen) return {};
+      return Value::object({{"observed", or_null(seen->observed)}, {"verdict", seen->verdict}});
+    };
+    views.push_back(Value::object({{"accepted", sight(change.accepted)},
+                                   {"etag", or_null(change.etag)},
+                                   {"external_ref", or_null(change.external_ref)},
+                                   {"mode", verifier ? Value(to_text(verifier->confirm)) : Value()},
+                                   {"node_id", state.node_of(step).id},
+                                   {"operation", change.operation},
+                                   {"raised", sight(change.raised)},
+                                   {"resource_id", change.resource_id},
+                                   {"resource_type", change.resource_type},
+                                   {"seq", change.seq},
+                                   {"step_id", step.id.text},
+                                   {"tool", change.tool},
+                                   {"verdict", or_null(change.verdict)},
+                                   {"verifier", verifier ? Value(verifier->verified_by) : Value()},
+                                   {"version", or_null(change.version)}}));
+  }
+  return views;
+}
+
+}  // namespace ae::engine

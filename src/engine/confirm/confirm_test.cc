@@ -1,0 +1,664 @@
+// Confirmation: given what calls changed outside, when another attempt takes the job over and looks, then it goes on, fails
+// or asks. One test for each promise, and one for each place where it can die.
+#include "engine/confirm/confirm.h"
+#include "engine/heart/given_job_test.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/trace.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+// A tool that makes a charge, and how it is confirmed.
+std::string charging(std::string_view verify, std::string_view more = "") {
+  std::string tool =
+      "{'tools': {'charge': {'effect': 'idempotent', 'changes': [{'type': 'charge', 'id': "
+      "'${ .result.id }', 'op': 'create', 'version': '${ .result.version }', 'etag': "
+      "'${ .result.etag }', 'ref': '${ .result.url }'}]";
+  if (!verify.empty()) tool += ", 'verify': " + std::string(verify);
+  return tool + std::string(more) + "}}}";
+}
+
+constexpr std::string_view kStrict = "{'by': 'http_etag'}";
+constexpr std::string_view kWarn = "{'by': 'http_etag', 'mode': 'warn'}";
+constexpr std::string_view kHuman = "{'by': 'http_etag', 'mode': 'human'}";
+constexpr std::string_view kMade =
+    "{'id': 'ch_1', 'version': 3, 'etag': 'v1', 'url': 'http://shop/ch_1'}";
+constexpr std::string_view kTwoNodes =
+    "[{'id': 'a', 'kind': 'tool', 'tool': 'charge'},"
+    " {'id': 'b', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]";
+
+Sighting mismatch(std::string observed = "v2") {
+  return {
+      .sight = Sight::mismatch, .expected = "v1", .observed = std::move(observed), .reason = {}};
+}
+Sighting unreachable() {
+  return {.sight = Sight::unreachable, .expected = {}, .observed = {}, .reason = "no answer"};
+}
+
+// A job whose first call has changed something, and whose second is in flight.
+GivenJob charged(std::string_view verify, std::string_view more = "") {
+  const std::string tools = charging(verify, more);
+  GivenJob job(kTwoNodes, {.more = tools});
+  job.claim().ok("a", kMade);
+  return job;
+}
+
+std::vector<std::string> tail(const GivenJob& job, std::size_t from) {
+  const auto all = job.types();
+  return {all.begin() + static_cast<std::ptrdiff_t>(from), all.end()};
+}
+
+void expect_proved(const GivenJob& job) {
+  const State again = job.folded(job.log.size());
+  EXPECT_EQ(state_view(again), state_view(job.state));
+  const std::string bytes = checkpoint(job.state, {});
+  auto restored = restore(job.state.job, job.state.seq, bytes, compile_each_time());
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(state_view(restored->state), state_view(job.state));
+  EXPECT_EQ(checkpoint(restored->state, {}), bytes);
+  const Verification proof = verify(
+      {.job = job.state.job, .events = job.log, .effects = job.effects}, compile_each_time());
+  EXPECT_TRUE(proof.replay.ok) << proof.replay.detail;
+  EXPECT_TRUE(proof.state_machine.ok) << proof.state_machine.detail;
+  EXPECT_TRUE(proof.ledger.ok) << proof.ledger.detail;
+}
+
+AE_TEST("confirm/what a call changed stands between its end and its commit") {
+  GivenJob job = charged(kStrict);
+  const auto types = job.types("a");
+  const std::vector<std::string> expected{
+      "node_started",  "command_emitted",   "tool_invocation_started", "tool_invocation_finished",
+      "state_changed", "command_committed", "node_finished",           "step_committed"};
+  EXPECT_EQ(types, expected);
+  const Value changed = job.last(EventType::state_changed);
+  EXPECT_EQ(changed.text("resource_type"), "charge");
+  EXPECT_EQ(changed.text("resource_id"), "ch_1");
+  EXPECT_EQ(changed.text("operation"), "create");
+  EXPECT_EQ(changed.text("version"), "3");
+  EXPECT_EQ(changed.text("etag"), "v1");
+  EXPECT_EQ(changed.text("external_ref"), "http://shop/ch_1");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/the attempt that made a change does not look at it") {
+  GivenJob job = charged(kStrict);
+  job.ok("b");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_TRUE(job.looked.empty());
+  EXPECT_EQ(job.count(EventType::confirmation_checked), 0u);
+}
+
+AE_TEST("confirm/after a crash what was changed is looked at before anything new begins, once") {
+  GivenJob job = charged(kStrict);
+  const std::size_t before = job.log.size();
+  job.crash();
+  const std::vector<std::string> expected{"job_running", "confirmation_checked",
+                                          "decision_recorded", "tool_invocation_finished",
+                                          "tool_invocation_started"};
+  EXPECT_EQ(tail(job, before), expected) << job.story();
+  EXPECT_EQ(job.last(EventType::confirmation_checked).text("verdict"), "match");
+  job.ok("b");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.looked, std::vector<std::string>{"ch_1"});
+  expect_proved(job);
+}
+
+AE_TEST("confirm/a job without changes pays nothing: its log is the same") {
+  GivenJob job("[{'id': 'a', 'kind': 'tool', 'tool': 'put'}]");
+  job.claim().crash().ok("a");
+  EXPECT_EQ(job.count(EventType::confirmation_checked), 0u);
+  EXPECT_EQ(job.count(EventType::decision_recorded), 0u);
+}
+
+AE_TEST("confirm/strict: a resource that is not as it was fails the job, and nothing new begins") {
+  GivenJob job = charged(kStrict);
+  job.outside["ch_1"] = mismatch();
+  const std::size_t calls = job.sent.size();
+  job.crash();
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.sent.size(), calls);
+  const Value end = job.last(EventType::job_failed);
+  EXPECT_EQ(end.text("code"), "confirmation_failed");
+  EXPECT_EQ(end.text("node_id"), "a");
+  EXPECT_NE(end.text("error").find("\"v1\" was recorded, \"v2\" is there now"),
+            std::string_view::npos)
+      << end.text("error");
+  EXPECT_EQ(end["in_doubt"].size(), 1u);  // what was in flight
+  expect_proved(job);
+}
+
+AE_TEST("confirm/warn: it is recorded, and the job goes on") {
+  GivenJob job = charged(kWarn);
+  job.outside["ch_1"] = mismatch();
+  job.crash().ok("b");
+  EXPECT_EQ(job.status(), "completed");
+  const Value checked = job.last(EventType::confirmation_checked);
+  EXPECT_EQ(checked.text("verdict"), "mismatch");
+  EXPECT_EQ(checked["detail"].text("mode"), "warn");
+  EXPECT_EQ(checked["detail"].text("observed"), "v2");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/the plan's mode holds for tools that name none") {
+  GivenJob job(kTwoNodes, {.more = "{'confirm': 'warn', " + charging(kStrict).substr(1)});
+  EXPECT_EQ(job.plan->tools[job.plan->nodes[0].tool].confirm, ConfirmMode::warn);
+  GivenJob own(kTwoNodes, {.more = "{'confirm': 'warn', " + charging(kHuman).substr(1)});
+  EXPECT_EQ(own.plan->tools[own.plan->nodes[0].tool].confirm, ConfirmMode::human);
+}
+
+AE_TEST(
+    "confirm/human: the job parks, is listed among approvals, and goes on when it is accepted") {
+  GivenJob job = charged(kHuman);
+  job.outside["ch_1"] = mismatch();
+  job.crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.state.parked_reason, "replay_verification_human_required");
+  EXPECT_EQ(job.state.parked_until, "confirmation");
+  const auto asked = approvals_view(job.state);
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked[0].text("kind"), "confirmation");
+  EXPECT_EQ(asked[0].text("tool"), "charge");
+  EXPECT_EQ(asked[0]["resources"].items()[0].text("observed"), "v2");
+  expect_proved(job);
+
+  job.confirm("a", "accept", "it was us");
+  EXPECT_FALSE(job.refused);
+  const Value decision = job.payloads(EventType::decision_recorded).at(2);
+  EXPECT_EQ(decision.text("state"), "accept");
+  EXPECT_EQ(decision.text("by"), "ann");
+  EXPECT_EQ(decision.text("reason"), "it was us");
+  EXPECT_FALSE(decision.text("at").empty());
+  job.ok("b");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  expect_proved(job);
+}
+
+AE_TEST("confirm/an accepted mismatch is not raised again while it stays so; another one is") {
+  GivenJob job = charged(kHuman);
+  job.outside["ch_1"] = mismatch();
+  job.crash().confirm("a", "accept").crash();
+  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.last(EventType::confirmation_checked)["detail"]["accepted"], Value(true));
+  job.outside["ch_1"] = mismatch("v3");
+  job.crash();
+  EXPECT_EQ(job.status(), "parked");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/human: a person who says fail ends the job") {
+  GivenJob job = charged(kHuman);
+  job.outside["ch_1"] = mismatch();
+  job.crash().confirm("a", "fail", "not ours");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "confirmation_failed");
+  EXPECT_NE(job.last(EventType::job_failed).text("error").find("by ann: not ours"),
+            std::string_view::npos);
+  expect_proved(job);
+}
+
+AE_TEST("confirm/it can be answered among the approvals, and by the node's name") {
+  GivenJob job = charged(kHuman);
+  job.outside["ch_1"] = mismatch();
+  job.crash().answer_approval(job.step("a").id.text, "approve");
+  EXPECT_EQ(job.status(), "running") << job.story();
+  GivenJob other = charged(kHuman);
+  other.outside["ch_1"] = mismatch();
+  other.crash().act({.kind = Act::Kind::resolve, .idempotency_key = "a", .resolution = "fail"});
+  EXPECT_EQ(other.status(), "failed");
+}
+
+AE_TEST("confirm/an answer that nobody asked for is refused") {
+  GivenJob job = charged(kHuman);
+  job.crash().confirm("a", "accept");
+  EXPECT_EQ(job.refused, Code::not_in_doubt);
+  job.outside["ch_1"] = mismatch();
+  job.crash();
+  job.confirm("a", "happened");
+  EXPECT_EQ(job.refused, Code::input_invalid);
+  job.confirm("b", "accept");
+  EXPECT_EQ(job.refused, Code::not_in_doubt);
+  job.resume();
+  EXPECT_EQ(job.refused, Code::not_paused);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST(
+    "confirm/a verifier that cannot be reached parks the job, whatever the mode, and never fails "
+    "it") {
+  for (const std::string_view verify : {kStrict, kWarn, kHuman}) {
+    GivenJob job = charged(verify);
+    job.outside["ch_1"] = unreachable();
+    job.crash();
+    EXPECT_EQ(job.status(), "parked");
+    EXPECT_EQ(job.state.parked_reason, "verifier_unreachable");
+    EXPECT_EQ(job.state.parked_until, "resume");
+    job.resume();  // looks again
+    EXPECT_EQ(job.status(), "parked");
+    job.outside.clear();
+    job.resume();
+    EXPECT_EQ(job.status(), "running") << job.story();
+    expect_proved(job);
+  }
+}
+
+AE_TEST(
+    "confirm/a job that an earlier build parked until confirmation is resumed, and looks again") {
+  GivenJob job = charged(kStrict);
+  job.outside["ch_1"] = unreachable();
+  job.crash();
+  ASSERT_EQ(job.last(EventType::job_parked)["until"], "resume");
+  job.log.back().payload = job.log.back().payload.with("until", "confirmation");
+  job.state = job.folded(job.log.size());
+  ASSERT_TRUE(job.state.awaits_confirmation());
+  job.outside.clear();
+  EXPECT_FALSE(job.resume().refused) << job.refusal;
+  EXPECT_EQ(job.status(), "running") << job.story();
+  expect_proved(job);
+}
+
+AE_TEST("confirm/what cannot be reached can be accepted unseen; when it is seen, it is looked at") {
+  GivenJob job = charged(kStrict);
+  job.outside["ch_1"] = unreachable();
+  job.crash().confirm("a", "accept");
+  EXPECT_EQ(job.status(), "parked") << "only `resume` ends a park until resume";
+  job.resume();
+  EXPECT_EQ(job.status(), "running") << job.story();
+  job.outside["ch_1"] = mismatch();
+  job.crash();
+  EXPECT_EQ(job.status(), "failed");
+}
+
+AE_TEST("confirm/without a verifier a change is shown as unconfirmed, never as checked") {
+  GivenJob job = charged("");
+  job.crash();
+  EXPECT_EQ(job.status(), "running");
+  EXPECT_TRUE(job.looked.empty());
+  EXPECT_EQ(job.last(EventType::confirmation_checked).text("verdict"), "unconfirmed");
+  const Value shown = job_view(job.state)["changes"].items()[0];
+  EXPECT_EQ(shown.text("verdict"), "unconfirmed");
+  const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
+  EXPECT_EQ(node["changes"].items()[0].text("verdict"), "unconfirmed");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/only the last change of a resource is looked at, by the tool that made it") {
+  GivenJob job(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'charge'},"
+      " {'id': 'b', 'kind': 'tool', 'tool': 'amend', 'needs': ['a']},"
+      " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['b']}]",
+      {.more = "{'tools': {'charge': {'changes': [{'type': 't', 'id': 'x', 'op': 'create'}], "
+               "'verify': {'by': 'http_etag'}},"
+               " 'amend': {'changes': [{'type': 't', 'id': 'x', 'op': 'update', 'etag': '${ "
+               ".result }'}], 'verify': {'by': 'http_etag', 'mode': 'warn'}}}}"});
+  job.claim().ok("a").ok("b", "'v2'");
+  job.outside["x"] = mismatch();
+  job.crash();
+  EXPECT_EQ(job.looked.size(), 1u);
+  EXPECT_EQ(job.count(EventType::confirmation_checked), 1u);
+  EXPECT_EQ(job.status(), "running");  // by the second tool's mode
+  EXPECT_EQ(job.state.changes.begin()->second.etag, "v2");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/a resource that the job changes again is raised again") {
+  GivenJob job(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'charge'},"
+      " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'needs': ['a']},"
+      " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['b']}]",
+      {.more = charging(kHuman)});
+  job.claim().ok("a", kMade);
+  job.outside["ch_1"] = mismatch();
+  job.crash().confirm("a", "accept").ok("b", kMade);
+  job.crash();
+  EXPECT_EQ(job.status(), "parked") << job.story();
+}
+
+AE_TEST("confirm/a change that cannot be read fails the node; the call counts as done") {
+  const std::string tools = charging(kStrict, ", 'compensate': {'tool': 'put'}");
+  GivenJob job(kTwoNodes, {.more = tools});
+  job.claim().ok("a", "{'no': 'id'}");
+  const Value end = job.payloads(EventType::node_finished).at(0);
+  EXPECT_EQ(end["error"].text("code"), "tool_output_invalid");
+  EXPECT_NE(end["error"].text("message").find("changes[0]"), std::string_view::npos)
+      << end["error"].text("message");
+  EXPECT_EQ(end.text("result_type"), "compensatable_failure");
+  EXPECT_EQ(job.tries("a"), 1u);
+  job.ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "tool_output_invalid");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/a person who says that it happened says what it changed") {
+  GivenJob doubt("[{'id': 'a', 'kind': 'tool', 'tool': 'sell'}]",
+                 {.more = "{'tools': {'sell': {'effect': 'at_most_once', 'on_in_doubt': 'park', "
+                          "'changes': [{'type': 't', 'id': '${ .result.id }', 'op': 'sell'}]}}}"});
+  doubt.patient = true;
+  doubt.claim().unknown("a");
+  doubt.resolve("a", "happened", "{}");
+  EXPECT_EQ(doubt.refused, Code::input_invalid);
+  doubt.resolve("a", "happened", "{'id': 7}");
+  EXPECT_EQ(doubt.status(), "completed") << doubt.story();
+  EXPECT_EQ(doubt.last(EventType::state_changed).text("resource_id"), "7");
+  expect_proved(doubt);
+}
+
+// ---------------------------------------------------------------- what if it dies there?
+
+AE_TEST(
+    "confirm/died after it was asked and before anything was seen: the next attempt asks anew") {
+  GivenJob job = charged(kStrict);
+  job.looks = false;
+  job.crash();
+  EXPECT_EQ(job.to_look_at.size(), 1u);
+  EXPECT_EQ(job.sent.size(), 2u);  // nothing new
+  EXPECT_EQ(job.count(EventType::confirmation_checked), 0u);
+  job.looks = true;
+  job.crash();
+  EXPECT_EQ(job.looked.size(), 1u);
+  EXPECT_EQ(job.sent.size(), 3u);
+  job.ok("b");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/died after it was confirmed: the attempt after that confirms again") {
+  GivenJob job = charged(kStrict);
+  job.crash().crash().crash().ok("b");
+  EXPECT_EQ(job.looked.size(), 3u);
+  EXPECT_EQ(job.count(EventType::confirmation_checked), 3u);
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/every prefix of a job that was confirmed can be gone on with") {
+  GivenJob whole = charged(kHuman);
+  whole.outside["ch_1"] = mismatch();
+  whole.crash().confirm("a", "accept").ok("b");
+  ASSERT_EQ(whole.status(), "completed");
+  for (const std::size_t at : whole.commits) {
+    GivenJob job(whole.plan);
+    job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(at));
+    job.commits = {at};
+    job.state = job.folded(at);
+    job.attempt_count = 100;
+    job.outside["ch_1"] = mismatch();
+    const JobStatus status = job.state.status;
+    if (is_terminal(status)) continue;
+    if (status == JobStatus::queued || status == JobStatus::running) job.claim();
+    for (int i = 0; i < 9 && !is_terminal(job.state.status); ++i) {
+      if (job.state.awaits_confirmation()) {
+        job.confirm("a", "accept");
+      } else if (!job.in_flight.empty()) {
+        const std::uint32_t step = job.in_flight.begin()->first;
+        job.answer(step,
+                   {.kind = OutcomeKind::success, .result = step == 0 ? json(kMade) : Value()});
+      }
+    }
+    EXPECT_EQ(job.status(), "completed") << at << "\n" << job.story();
+    expect_proved(job);
+  }
+}
+
+AE_TEST(
+    "confirm/cancelled, past its deadline or paused while it is looked at: the look is forgotten") {
+  GivenJob cancelled = charged(kStrict);
+  cancelled.looks = false;
+  cancelled.crash().cancel();
+  EXPECT_EQ(cancelled.status(), "cancelled");
+  const std::string tools = charging(kStrict);
+  GivenJob late(kTwoNodes, {.more = tools, .deadline = 60s});
+  late.claim().ok("a", kMade);
+  late.looks = false;
+  late.crash().after(61s);
+  EXPECT_EQ(late.last(EventType::job_failed).text("code"), "deadline_exceeded");
+  GivenJob paused = charged(kStrict);
+  paused.looks = false;
+  paused.crash().pause();
+  EXPECT_EQ(paused.status(), "parked");
+  EXPECT_TRUE(paused.state.is_paused());
+  paused.looks = true;
+  paused.resume();
+  EXPECT_EQ(paused.looked.size(), 1u);
+  EXPECT_EQ(paused.status(), "running");
+}
+
+AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the job ends") {
+  GivenJob job = charged(kHuman);
+  job.outside["ch_1"] = mismatch();
+  job.crash().cancel();
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_TRUE(approvals_view(job.state).empty());
+  const std::string tools = charging(kHuman, ", 'compensate': {'tool': 'put'}");
+  GivenJob late(kTwoNodes, {.more = tools, .deadline = 60s});
+  late.claim().ok("a", kMade);
+  late.outside["ch_1"] = mismatch();
+  late.crash();
+  ASSERT_EQ(late.status(), "parked");
+  late.patient = true;
+  late.after(61s).resolve("b", "not_happened").ok("a/compensate");  // undone first
+  EXPECT_EQ(late.status(), "failed") << late.story();
+  EXPECT_EQ(late.last(EventType::job_failed).text("code"), "deadline_exceeded");
+  expect_proved(late);
+}
+
+AE_TEST(
+    "confirm/a person says fail while the calls of a dead process may go on: the job ends after "
+    "them") {
+  GivenJob job = charged(kHuman);
+  job.outside["ch_1"] = mismatch();
+  job.owned = false;
+  job.crash();
+  ASSERT_EQ(job.status(), "parked");
+  job.confirm("a", "fail");
+  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it: " << job.story();
+  job.after(10min);
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "confirmation_failed");
+  expect_proved(job);
+}
+
+// A second call of the job on the same thing, which a crash has left in doubt.
+constexpr std::string_view kTwice =
+    "[{'id': 'a', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 1}},"
+    " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 2}, 'needs': ['a']},"
+    " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['b']}]";
+constexpr std::string_view kMadeAgain = "{'id': 'ch_1', 'version': 4, 'etag': 'v2'}";
+
+AE_TEST("confirm/what the job's own call in doubt has changed is not taken for somebody else's") {
+  const std::string tools = charging(kStrict);
+  GivenJob job(kTwice, {.more = tools});
+  job.claim().ok("a", kMade);
+  job.outside["ch_1"] = mismatch("v2");  // b did it
+  job.crash();
+  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.tries("b"), 2u) << "it is settled first";
+  job.ok("b", kMadeAgain).ok("c");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  expect_proved(job);
+}
+
+AE_TEST(
+    "confirm/a call in doubt that cannot be sent again is answered before anything is looked at") {
+  std::string tools = charging(kStrict);
+  constexpr std::string_view kEffect = "'effect': 'idempotent'";
+  tools.replace(tools.find(kEffect), kEffect.size(),
+                "'effect': 'at_most_once', 'on_in_doubt': 'park'");
+  for (const bool happened : {true, false}) {
+    GivenJob job(kTwice, {.more = tools});
+    job.patient = true;
+    job.claim().ok("a", kMade);
+    if (happened) job.outside["ch_1"] = mismatch("v2");
+    job.crash();
+    EXPECT_EQ(job.status(), "parked") << job.story();
+    EXPECT_TRUE(job.looked.empty());
+    if (happened) {
+      job.outside["ch_1"] = {
+          .sight = Sight::match, .expected = "v2", .observed = "v2", .reason = {}};
+      job.resolve("b", "happened", kMadeAgain);
+    } else {
+      job.resolve("b", "not_happened").ok("b", kMadeAgain);
+    }
+    EXPECT_EQ(job.looked.size(), 1u) << job.story();
+    job.ok("c");
+    EXPECT_EQ(job.status(), "completed") << job.story();
+    expect_proved(job);
+  }
+}
+
+AE_TEST("confirm/while a person is asked about such a call, another in doubt waits with the job") {
+  std::string tools = charging(kStrict);
+  constexpr std::string_view kEffect = "'effect': 'idempotent'";
+  tools.replace(tools.find(kEffect), kEffect.size(),
+                "'effect': 'at_most_once', 'on_in_doubt': 'park'");
+  GivenJob job(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 1}},"
+      " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 2}, 'needs': ['a']},"
+      " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
+      {.more = tools});
+  job.patient = true;
+  job.claim().ok("a", kMade);
+  ASSERT_EQ(job.tries("c"), 1u);
+  job.crash();
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.tries("c"), 1u) << "nothing is sent before the look";
+  job.resolve("b", "not_happened").ok("b", kMade).ok("c");
+  EXPECT_EQ(job.looked.size(), 1u) << job.story();
+  EXPECT_EQ(job.tries("c"), 2u);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  expect_proved(job);
+}
+
+AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
+  GivenJob job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
+  job.outside["ch_1"] = mismatch();
+  job.ok("b");
+  EXPECT_EQ(job.status(), "completed");
+  GivenJob broken = charged(kStrict, ", 'compensate': {'tool': 'put'}");
+  broken.outside["ch_1"] = mismatch();
+  broken.patient = true;
+  broken.crash().resolve("b", "not_happened").ok("a/compensate");
+  EXPECT_EQ(broken.status(), "failed") << broken.story();
+  EXPECT_EQ(broken.last(EventType::job_failed).text("code"), "confirmation_failed");
+  EXPECT_EQ(broken.last(EventType::job_failed)["compensated"].size(), 1u);
+  expect_proved(broken);
+}
+
+AE_TEST("confirm/a job that is to end confirms nothing before it undoes what it did") {
+  GivenJob job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
+  job.outside["ch_1"] = mismatch();
+  job.fails("b");
+  ASSERT_EQ(job.in_flight.size(), 1u);
+  job.crash().ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_TRUE(job.looked.empty());
+  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "http_400");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/what a lost call changed is looked at when its result is found") {
+  const std::string tools = charging(kStrict);
+  GivenJob job(kTwoNodes, {.more = tools});
+  job.claim();
+  const engine::Sent sent = engine::sent_of(job.state, job.step("a"));
+  job.outside["ch_1"] = mismatch();
+  job.reload();
+  job.begin_attempt();
+  job.kept(sent, {.kind = OutcomeKind::success, .result = json(kMade)}, Arrival::in_time);
+  EXPECT_EQ(job.looked.size(), 1u) << job.story();
+  EXPECT_EQ(job.status(), "failed");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/many resources are looked at part by part, and none twice") {
+  GivenJob job(
+      "[{'id': 'a', 'kind': 'map', 'over': '${ .input.list }', 'max_parallel': 64, 'do': {'tool': "
+      "'make', 'args': {'id': '${ .item }'}}},"
+      " {'id': 'b', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
+      {.more = "{'tools': {'make': {'changes': [{'type': 't', 'id': '${ .args.id }', 'op': "
+               "'create'}], 'verify': {'by': 'file'}}}}",
+       .input = "{'list': " + [] {
+         std::string list = "[0";
+         for (int i = 1; i < 600; ++i) list += "," + std::to_string(i);
+         return list + "]";
+       }() + "}"});
+  job.claim();
+  while (!job.in_flight.empty() && job.in_flight.begin()->first != 1) {
+    job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::success});
+  }
+  job.crash();
+  EXPECT_EQ(job.looked.size(), 600u);
+  EXPECT_EQ(job.count(EventType::confirmation_checked), 600u);
+  EXPECT_EQ(job.count(EventType::decision_recorded), 4u);  // the map's, and three
+  job.ok("b");
+  EXPECT_EQ(job.status(), "completed");
+}
+
+AE_TEST(
+    "confirm/a probe that finds what a lost call changed: nothing begins before it is looked at") {
+  GivenJob job(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'sell'},"
+      " {'id': 'b', 'kind': 'tool', 'tool': 'put'},"
+      " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
+      {.more = "{'tools': {'find': {'effect': 'read', 'on_in_doubt': 'resend'}, 'sell': {'effect': "
+               "'at_most_once', 'on_in_doubt': 'probe', 'probe': {'tool': 'find', 'happened': '${ "
+               ".result }'}, 'changes': [{'type': 't', 'id': '${ .result }', 'op': 'sell'}], "
+               "'verify': {'by': 'file'}}}}"});
+  job.limits.parallel_max = 1;  // b waits for a free place
+  job.claim().crash().after(60s);
+  job.outside["x"] = mismatch();
+  const std::size_t sent = job.sent.size();
+  job.ok("a/probe", "'x'");
+  EXPECT_EQ(job.looked.size(), 1u) << job.story();
+  EXPECT_EQ(job.sent.size(), sent);
+  EXPECT_EQ(job.status(), "failed");
+  expect_proved(job);
+}
+
+AE_TEST("confirm/a log in which something begins before the look is refused") {
+  GivenJob job = charged(kStrict);
+  std::vector<Event> forged = job.log;
+  job.crash();
+  for (std::size_t i = forged.size(); i < job.log.size(); ++i) {
+    const EventType type = job.log[i].type;
+    if (type == EventType::confirmation_checked || type == EventType::decision_recorded) continue;
+    forged.push_back(job.log[i]);
+  }
+  const auto folded = fold(job.state.job, forged, compile_each_time());
+  ASSERT_FALSE(folded);
+  EXPECT_NE(folded.error().message.find("not confirmed"), std::string::npos);
+}
+
+AE_TEST("confirm/a log whose decisions are redacted still folds") {
+  GivenJob job = charged(kHuman);
+  job.outside["ch_1"] = mismatch();
+  job.crash().confirm("a", "accept").ok("b");
+  ASSERT_EQ(job.status(), "completed");
+  std::vector<Event> redacted = job.log;
+  for (Event& event : redacted) {
+    if (event.type != EventType::decision_recorded) continue;
+    event.payload =
+        event.payload.with("payload", Value::object({{"$redacted", std::string(64, 'a')}}));
+  }
+  const auto folded = fold(job.state.job, redacted, compile_each_time());
+  ASSERT_TRUE(folded) << folded.error().message;
+  EXPECT_EQ(folded->status, JobStatus::completed);
+}
+
+AE_TEST("confirm/a log that leaves out a change, or says another one, is not proved") {
+  GivenJob job = charged(kStrict);
+  for (Event& event : job.log) {
+    if (event.type == EventType::state_changed) event.payload = event.payload.with("etag", "v9");
+  }
+  const Verification proof = verify(
+      {.job = job.state.job, .events = job.log, .effects = job.effects}, compile_each_time());
+  EXPECT_FALSE(proof.replay.ok);
+  EXPECT_NE(proof.replay.detail.find("is not what `changes` gives"), std::string::npos)
+      << proof.replay.detail;
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

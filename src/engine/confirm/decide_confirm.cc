@@ -1,0 +1,200 @@
+// How a decision confirms what the job changed outside, after another attempt has left it (SPEC §8).
+//
+//   calls in doubt that may have changed something are settled, for what they did is not to be taken for another's
+//   look at the next resources → all seen → checked → on
+//                                                   → a strict mismatch: the job is to end (decide_end.cc)
+//                                                   → a person is asked: requested, and the job parks
+//
+// Nothing else is decided meanwhile but what ends the job or lets it rest. What somebody accepted is not raised again
+// while it stays what they accepted.
+#include "engine/confirm/confirm.h"
+#include "engine/heart/decider.h"
+#include "engine/state/view_values.h"
+
+namespace ae::engine {
+namespace {
+
+bool deviates(const Sighting& seen) {
+  return seen.sight == Sight::mismatch || seen.sight == Sight::unreachable;
+}
+
+std::string observed_of(const Sighting& seen) {
+  return seen.sight == Sight::mismatch ? seen.observed : std::string();
+}
+
+bool is_accepted(const Change& change, const Sighting& seen) {
+  return change.accepted && change.accepted->verdict == to_text(seen.sight) &&
+         change.accepted->observed == observed_of(seen);
+}
+
+std::string said(const Change& change, const Sighting& seen, const ToolPolicy& verifier) {
+  return change.resource_type + " \"" + change.resource_id + "\" is not as this job left it: \"" +
+         seen.expected + "\" was recorded, \"" + seen.observed + "\" is there now (" +
+         verifier.verified_by + ")";
+}
+
+}  // namespace
+
+Sighting Decider::seen_of(const std::string& key) const {
+  const Change& change = s_.changes.at(key);
+  if (verifier_of(s_, change) == nullptr) {
+    return {.expected = {}, .observed = {}, .reason = "no verifier"};
+  }
+  return stamp_.confirmations->at(key).seen;
+}
+
+std::string Decider::confirmation_id(std::string_view what) const {
+  const std::string name = "confirmation/" + std::to_string(s_.epoch) + "/" +
+                           std::to_string(s_.seq) + "/" + std::string(what);
+  return step_id(s_.job, s_.plan->decision, name, "decision").text;
+}
+
+// What a call that gave `result` has changed.
+void Decider::emit_changes(const Step& step, const Value& result) {
+  for (EventDraft& change : changes_of(s_, step, result, &work_).events) {
+    decision_.events.push_back(std::move(change));
+    unconfirmed_ = unconfirmed_ || step.call->attempt != s_.attempt;
+  }
+}
+
+// Has somebody looked at all of these? Else they are to be looked at.
+bool Decider::look(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    const Change& change = s_.changes.at(key);
+    if (verifier_of(s_, change) == nullptr) continue;
+    const Confirmations* seen = stamp_.confirmations;
+    const auto found = seen ? seen->find(key) : Confirmations::const_iterator();
+    if (!seen || found == seen->end() || found->second.seq != change.seq) {
+      decision_.confirm.push_back(key);
+    }
+  }
+  return decision_.confirm.empty();
+}
+
+// What a call of this job may have changed, and nobody knows yet, would look like somebody else's doing. True: there is one.
+bool Decider::unsettled_changes() {
+  bool unsettled = false;
+  for (const std::uint32_t index : s_.todo) {
+    if (full() || failed_) break;
+    if (s_.is_live(s_.steps[index]) || !s_.may_have_changed(s_.steps[index])) continue;
+    unsettled = true;
+    step(index);
+  }
+  for (const std::uint32_t index : s_.calling) {  // a probe asks
+    const Step& step = s_.steps[index];
+    unsettled = unsettled || (step.role == Role::probe && s_.may_have_changed(step));
+  }
+  for (const auto& [key, wait] : s_.waits) {  // a person is asked
+    unsettled = unsettled || (wait.resolve && s_.may_have_changed(s_.steps[wait.step]));
+  }
+  settling_ = unsettled;
+  if (unsettled && decision_.events.empty() && !s_.any_is_live()) rest();
+  return unsettled;
+}
+
+// True: nothing is left to confirm.
+bool Decider::confirm() {
+  std::vector<std::string> keys;
+  for (const std::string& key : s_.to_confirm) {
+    if (keys.size() == kConfirmedAtOnce) break;
+    keys.push_back(key);
+  }
+  if (!look(keys)) return false;
+  // A job that may come to rest here rests with nothing in flight.
+  const bool deviating =
+      std::ranges::any_of(keys, [&](const std::string& key) { return deviates(seen_of(key)); });
+  if (!deviating || !s_.any_is_live()) confirmed(keys);
+  return false;
+}
+
+void Decider::confirmation_checked(const Change& change, const Sighting& seen) {
+  const ToolPolicy* verifier = verifier_of(s_, change);
+  std::vector<Member> detail{{"operation", change.operation}, {"tool", change.tool}};
+  if (verifier) {
+    detail.emplace_back("mode", to_text(verifier->confirm));
+    detail.emplace_back("verifier", verifier->verified_by);
+  }
+  if (!seen.expected.empty()) detail.emplace_back("expected", seen.expected);
+  if (!seen.observed.empty()) detail.emplace_back("observed", seen.observed);
+  if (!seen.reason.empty()) detail.emplace_back("reason", seen.reason);
+  if (deviates(seen) && is_accepted(change, seen)) detail.emplace_back("accepted", true);
+  emit_of(s_.steps[change.step], EventType::confirmation_checked,
+          {{"detail", Value::object(std::move(detail))},
+           {"resource_id", change.resource_id},
+           {"resource_type", change.resource_type},
+           {"verdict", to_text(seen.sight)}});
+}
+
+void Decider::confirmed(const std::vector<std::string>& keys) {
+  std::vector<Value> resources;
+  std::vector<std::pair<const Change*, Sighting>> broken;
+  std::vector<std::string> raised;
+  for (const std::string& key : keys) {
+    const Change& change = s_.changes.at(key);
+    const Sighting seen = seen_of(key);
+    confirmation_checked(change, seen);
+    resources.push_back(Value::object({{"resource_id", change.resource_id},
+                                       {"resource_type", change.resource_type},
+                                       {"verdict", to_text(seen.sight)}}));
+    if (!deviates(seen) || is_accepted(change, seen)) continue;
+    const ConfirmMode mode = verifier_of(s_, change)->confirm;
+    if (seen.sight == Sight::unreachable || mode == ConfirmMode::human) {
+      raised.push_back(key);
+    } else if (mode == ConfirmMode::strict) {
+      broken.emplace_back(&change, seen);
+    }
+  }
+  emit(EventType::decision_recorded,
+       {{"decision_id", confirmation_id("checked")},
+        {"kind", "confirmation"},
+        {"payload", Value::object({{"resources", Value::array(std::move(resources))}})},
+        {"state", "checked"}});
+  if (broken.empty()) {
+    if (!raised.empty()) raise(raised);
+    return;
+  }
+  const auto& [change, seen] = broken.front();
+  std::string message = said(*change, seen, *verifier_of(s_, *change));
+  if (broken.size() > 1) message += "; and " + std::to_string(broken.size() - 1) + " more";
+  emit_of(s_.steps[change->step], EventType::decision_recorded,
+          {{"decision_id", confirmation_id("failed")},
+           {"kind", "confirmation"},
+           {"payload", Value::object({{"message", std::move(message)}})},
+           {"reason", code_name(Code::confirmation_failed)},
+           {"state", "failed"}});
+}
+
+// A person is asked, once for each step that made such a change, and the job rests.
+void Decider::raise(const std::vector<std::string>& keys) {
+  std::map<std::uint32_t, std::vector<Value>> of_step;
+  bool mismatch = false;
+  for (const std::string& key : keys) {
+    const Change& change = s_.changes.at(key);
+    const Sighting seen = seen_of(key);
+    mismatch = mismatch || seen.sight == Sight::mismatch;
+    of_step[change.step].push_back(Value::object({{"expected", or_null(seen.expected)},
+                                                  {"observed", or_null(observed_of(seen))},
+                                                  {"reason", or_null(seen.reason)},
+                                                  {"resource_id", change.resource_id},
+                                                  {"resource_type", change.resource_type},
+                                                  {"verdict", to_text(seen.sight)}}));
+  }
+  for (auto& [index, resources] : of_step) {
+    const Step& step = s_.steps[index];
+    emit_of(step, EventType::decision_recorded,
+            {{"decision_id", confirmation_id(step.id.text)},
+             {"kind", "confirmation"},
+             {"payload", Value::object({{"resources", Value::array(std::move(resources))}})},
+             {"state", "requested"}});
+  }
+  // `resume` looks again; an answer to a mismatch is a confirmation.
+  if (mismatch) {
+    emit(EventType::job_parked,
+         {{"reason", "replay_verification_human_required"}, {"until", "confirmation"}});
+  } else {
+    emit(EventType::job_parked, {{"reason", kVerifierUnreachable}, {"until", "resume"}});
+  }
+  decision_.release = true;
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,149 @@
+// How a fork begins: what was done in the job that it is forked from stands in it as done.
+//
+// A node or an item that is brought in keeps the step_id it had, makes no call here, and is none of this job's to undo.
+// Everything else is as in any new job, with ids of its own.
+#include "engine/state/applier.h"
+
+namespace ae::engine {
+
+Status Applier::fork_imported() {
+  if (s_.forked_from.is_null()) return bad("the job is not a fork");
+  if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
+  if (s_.status != JobStatus::queued || s_.epoch > 0) return bad("the job has begun");
+  if (!p_["commands"].is_array()) return bad("without commands");
+  for (const Value& entry : p_["commands"].items()) {
+    AE_TRY(import_one(entry, p_["results"][entry.text("step_id")]));
+  }
+  return p_.find("unknown") != nullptr ? import_unknown(p_["unknown"]) : Status();
+}
+
+// Calls of the origin whose outcome was unknown then, and that this job does not make again.
+Status Applier::import_unknown(const Value& list) {
+  if (!list.is_array()) return bad("without the unknown calls");
+  for (const Value& one : list.items()) {
+    UnknownCall& call = s_.earlier_unknown.emplace_back();
+    call.step = StepId(std::string(one.text("step_id")));
+    call.node_id = one.text("node_id");
+    call.tool = one.text("tool");
+    call.invocation = InvocationId(std::string(one.text("invocation_id")));
+    call.key = IdempotencyKey(std::string(one.text("idempotency_key")));
+    call.external_key = ExternalKey(std::string(one.text("external_key")));
+    call.error.code = one.text("reason");
+    call.checkable_at = maybe_instant(one, "checkable_at");
+    call.given_up = true;
+    const auto try_no = maybe_int(one, "try"), item = maybe_int(one, "item");
+    call.try_no = static_cast<std::uint32_t>(try_no.value_or(0));
+    if (item) call.item = static_cast<std::uint32_t>(*item);
+    if (call.step.text.empty() || call.key.text.empty() || call.invocation.text.empty()) {
+      return bad("an unknown call without its names");
+    }
+  }
+  return {};
+}
+
+Status Applier::import_one(const Value& entry, const Value& result) {
+  const auto node = s_.plan->by_id.find(std::string(entry.text("node_id")));
+  if (node == s_.plan->by_id.end()) return bad("no such node");
+  Step& step = s_.steps[node->second];
+  StepId id(std::string(entry.text("step_id")));
+  if (id.text.empty()) return bad("without a step_id");
+  if (entry["over"] == Value(true)) return import_over(step, result);
+  if (entry["under_way"] == Value(true)) return import_under_way(step);
+  const std::optional<std::int64_t> item = maybe_int(entry, "item");
+  if (s_.by_id.contains(id) && (item || s_.by_id.at(id) != node->second)) {
+    return bad("a step with this id exists already");
+  }
+  if (entry.find("turn") != nullptr) return import_of_loop(step, id, entry, result);
+  if (!item) return import_node(step, id, entry, result);
+  if (*item < 0 || *item >= static_cast<std::int64_t>(kNoItem)) return bad("no such item");
+  return import_item(step, static_cast<std::uint32_t>(*item), id, entry, result);
+}
+
+// A map that was under way: what it goes over is settled.
+Status Applier::import_over(Step& map, const Value& over) {
+  if (s_.node_of(map).kind != NodeKind::map || map.phase != StepPhase::ready || map.map ||
+      !over.is_array()) {
+    return bad("no such map");
+  }
+  if (s_.node_of(map).when) map.branch = true;
+  begin_map(map, over);
+  return {};
+}
+
+// What is known of a step from its entry. False: no step can have ended so.
+bool Applier::take_end(Step& step, const Value& entry, const Value& result, bool erased) {
+  step.result_type = result_type_of(entry.text("result_type"));
+  const bool failed = step.result_type == ResultType::permanent_failure ||
+                      step.result_type == ResultType::compensatable_failure;
+  const bool ended = failed || step.result_type == ResultType::pure ||
+                     step.result_type == ResultType::side_effect_committed;
+  step.phase = StepPhase::done;
+  step.started = true;
+  step.skipped = flag(entry, "skipped");
+  step.committed =
+      step.result_type == ResultType::side_effect_committed || flag(entry, "committed");
+  step.barrier = step.committed;
+  step.imported = std::make_unique<Imported>(
+      Imported{.tool = std::string(entry.text("tool")),
+               .arguments_hash = std::string(entry.text("arguments_hash")),
+               .arguments = {},
+               .invocation = {}});
+  if (failed) {
+    step.failure = failure_of(result["error"]);
+  } else {
+    step.result = result;
+    step.erased = erased && !step.skipped;
+  }
+  return ended;
+}
+
+Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,
+                            const Value& result) {
+  const bool under_way = map.map != nullptr;
+  const bool over = map.imported != nullptr && !map.skipped;
+  if (s_.node_of(map).kind != NodeKind::map || (!under_way && !over)) return bad("no such map");
+  if (under_way && (item >= map.map->results.size() || map.map->finished[item])) {
+    return bad("no such item, or it exists already");
+  }
+  Step& step = new_item(map, item, id);
+  if (!take_end(step, entry, result, erased("results"))) return bad("no item ends so");
+  if (step.failure && under_way && !s_.node_of(map).collect_errors) {
+    return bad("its failure is the map's");
+  }
+  if (under_way) {
+    map.map->finished[item] = true;
+    map.map->results[item] = s_.seen_result(step);
+    map.map->erased = map.map->erased || step.erased;
+    map.map->done++;
+    pass_finished(*map.map);
+  }
+  step.result = Value();
+  return {};
+}
+
+Status Applier::import_node(Step& step, const StepId& id, const Value& entry, const Value& result) {
+  const Node& node = s_.node_of(step);
+  if (step.phase != StepPhase::ready || step.map || step.loop) {
+    return bad("it cannot be done yet, or is");
+  }
+  const std::uint32_t index = node.index;
+  if (!take_end(step, entry, result, erased("results"))) return bad("no node ends so");
+  if (step.failure && !node.continue_on_error) return bad("its failure is the job's");
+  if (step.skipped) {
+    if (!node.when) return bad("it cannot be skipped");
+    step.started = false;
+    step.branch = false;
+  } else if (node.when) {
+    step.branch = true;
+  }
+  if (node.kind == NodeKind::map && step.result.is_array()) s_.map_items += step.result.size();
+  s_.by_id.erase(step.id);
+  step.id = id;
+  s_.by_id.emplace(id, index);
+  refresh(index);
+  s_.nodes_left--;
+  open_dependents(node);
+  return {};
+}
+
+}  // namespace ae::engine

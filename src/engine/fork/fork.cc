@@ -1,0 +1,599 @@
+// What of a job stands at an event, and what it did that a fork from there does again.
+#include "engine/fork/fork.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "engine/heart/recorded_value.h"
+#include "engine/state/left.h"
+#include "json/json.h"
+#include "log/redacted.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::size_t kImportBytes = 4u << 20;  // of results and unknown calls in one event, about
+
+class Forking {
+ public:
+  Forking(const State& now, const std::vector<Event>& events, const State& then)
+      : now_(now), events_(events), then_(then) {}
+
+  Result<Fork> run();
+
+ private:
+  void gather(const Event& event);
+  void gather_decision(const Event& event, const std::string& id);
+  void gather_approval(const std::string& id, const Value& p);
+  void gather_imported(const Value& entry, const Value& results);
+  void gather_items();
+  bool stands(const Step& step) const;
+  // Of a node of the plan: is what it gives recorded without a call?
+  bool records_value(const Step& step) const {
+    const Node& node = then_.node_of(step);
+    return !step.skipped && !step.is_part() && node.calls() && !then_.tool_of(step).makes_call();
+  }
+  static bool is_complete(const Step& step, const Node& node, bool goes_on);
+  Status import_node(const Node& node);
+  Status import_map(const Node& node, const Step& step);
+  Status import_loop(const Node& node, const Step& step);
+  struct Turn {
+    const Step* asked = nullptr;
+    const Value* choice = nullptr;   // nullptr: it is not made yet
+    std::vector<const Step*> calls;  // that need not be made again
+    bool over = false;               // another turn may follow
+  };
+  std::vector<Turn> turns_of(const Node& node, const Step& step) const;
+  Turn turn_of(const Node& node, const Step& asked) const;
+  bool was_answered(const Node& node, const Step& call) const;
+  Status import_turns(const std::vector<Turn>& turns);
+  Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
+  Status bring_in(const Step& step, const Value* result, std::vector<Member> more,
+                  std::vector<Member> beside = {});
+  static std::unexpected<Error> erased_from(std::string_view node);
+  Status put(Value entry, std::vector<Member> results);
+  void bring_in_unknown(const UnknownCall& call);
+  void make_room(std::size_t bytes);
+  void cut();
+  std::vector<Value> effects() const;
+  std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
+
+  const State& now_;
+  const std::vector<Event>& events_;
+  const State& then_;
+  Fork fork_;
+  // From the log up to the fork, by step id.
+  std::unordered_map<std::string, Value> results_, overs_;
+  // Of calls, by step id: what was sent first, and what a person made of what was asked for. Of turns: their answer's
+  // invocation, and by that what it asks for.
+  std::unordered_map<std::string, Value> arguments_, edited_, choices_;
+  std::unordered_map<std::string, std::string> hashes_, invocations_;
+  std::unordered_set<std::string> erased_;  // of what would be brought in, by its name there
+  // Calls that a person, or a policy, said no to; those whose newest try asked a person something.
+  std::unordered_set<std::string> refused_, denied_, asking_;
+  std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
+  std::vector<bool> whole_;                                            // nodes that are brought in
+  std::unordered_set<std::string> imported_;                           // step ids
+  std::vector<Value> entries_, unknown_;
+  std::vector<Member> entry_results_;
+  std::size_t bytes_ = 0;
+};
+
+// A node or item that ended well, or whose failure the plan goes on after.
+bool Forking::is_complete(const Step& step, const Node& node, bool goes_on) {
+  switch (step.phase) {
+    case StepPhase::done:
+      return !step.failure || goes_on;
+    case StepPhase::recorded:
+    case StepPhase::committed:
+      return !step.failure;
+    case StepPhase::settled:
+      return step.call->outcome == OutcomeKind::success && !step.failure;
+    case StepPhase::answered:
+      return step.item == kNoItem && node.kind == NodeKind::wait &&
+             (!step.timed_out || node.continue_on_expire) &&
+             (!step.rejected || node.continue_on_reject);
+    default:
+      return false;
+  }
+}
+
+// The origin has not undone it since, and does not do so.
+bool Forking::stands(const Step& step) const {
+  const auto known = now_.by_id.find(step.id);
+  if (known == now_.by_id.end()) return true;  // a later plan of the origin has no such step
+  const Step& later = now_.steps[known->second];
+  if (later.result_type == ResultType::compensated) return false;
+  return later.undo == kNoStep || !now_.may_have_happened(now_.steps[later.undo]);
+}
+
+// What items gave and maps went over stands in the log; the state lets it go when it is used.
+void Forking::gather(const Event& event) {
+  const Value& p = event.payload;
+  const std::string id(p.text("step_id"));
+  if (const Records records = records_of(event.type); records != Records::nothing) {
+    if (const auto of = step_of_effect(p.text("effect_id"), records))
+      results_[of->text] = p["value"];
+    return;
+  }
+  switch (event.type) {
+    case EventType::tool_invocation_started:
+      if (p["try"] != Value(1)) return;
+      arguments_[id] = p["arguments"];
+      if (is_erased(event, "arguments")) erased_.insert(id + "/arguments");
+      hashes_[id] = p.text("arguments_hash");
+      invocations_[id] = p.text("invocation_id");
+      return;
+    case EventType::tool_invocation_finished:
+      asking_.erase(id);
+      if (p.text("outcome") == "input_required") asking_.insert(id);
+      if (p.text("outcome") == "success" && !(p["late"] == Value(true))) results_[id] = p["result"];
+      return;
+    case EventType::command_committed:
+      if (!p.find("result_of")) results_[id] = p["result"];  // null is not written
+      return;
+    case EventType::node_finished:
+      if (!p["error"].is_null()) results_[id] = Value::object({{"error", p["error"]}});
+      return;
+    case EventType::decision_recorded:
+      gather_decision(event, id);
+      if (p.text("kind") == "approval") gather_approval(id, p);
+      return;
+    case EventType::wait_completed:
+      if (p.text("outcome") == "timed_out" && p.text("correlation_key").starts_with("approval/")) {
+        refused_.insert(id);
+      }
+      return;
+    case EventType::fork_imported:
+      for (const Value& entry : p["commands"].items()) gather_imported(entry, p["results"]);
+      return;
+    default:
+      return;
+  }
+}
+
+// Of what was erased only the shape is left, which a fork cannot go on with.
+void Forking::gather_decision(const Event& event, const std::string& id) {
+  const std::string_view kind = event.payload.text("kind");
+  const Value& said = payload_left(&event, event.payload);
+  const bool erased = is_erased(event, "payload");
+  if (kind == "branch" && (said.is_array() || erased)) {
+    overs_[id] = said;
+    if (erased) erased_.insert(id + "/over");
+  }
+  if (kind == "approval" && erased) erased_.insert(id + "/edited");
+  if (kind == "tool_choice") {
+    const std::string of(said.text("of"));
+    choices_[of] = said;
+    if (erased) erased_.insert(of + "/choice");
+  }
+}
+
+void Forking::gather_approval(const std::string& id, const Value& p) {
+  const std::string_view state = p.text("state");
+  if (state == "edited") edited_[id] = p["payload"]["arguments"];
+  if (state == "rejected") refused_.insert(id);
+  if (state == "denied") denied_.insert(id);
+}
+
+// What the origin had from another job.
+void Forking::gather_imported(const Value& entry, const Value& results) {
+  const std::string id(entry.text("step_id"));
+  const bool over = entry["over"] == Value(true);
+  if (const Value* result = results.find(id)) (over ? overs_ : results_)[id] = *result;
+  if (const Value* sent = results.find(id + "/arguments")) arguments_[id] = *sent;
+  if (const Value* edited = results.find(id + "/edited")) edited_[id] = *edited;
+  if (const std::string hash(entry.text("arguments_hash")); !hash.empty()) hashes_[id] = hash;
+  const std::string invocation(entry.text("invocation"));
+  if (!invocation.empty()) invocations_[id] = invocation;
+  if (const Value* choice = entry.find("choice")) choices_[invocation] = *choice;
+}
+
+void Forking::gather_items() {
+  for (const Step& step : then_.steps) {
+    if (step.role == Role::node && step.is_part()) items_[step.node].push_back(&step);
+  }
+  for (auto& [whole, parts] : items_) {
+    std::ranges::sort(parts, {},
+                      [](const Step* s) { return std::tuple(s->item, s->turn, s->nth + 1); });
+  }
+}
+
+void Forking::cut() {
+  std::vector<Member> p{{"commands", Value::array(std::exchange(entries_, {}))},
+                        {"results", Value::object(std::exchange(entry_results_, {}))}};
+  if (!unknown_.empty()) {
+    p.emplace_back("unknown", Value::array(std::exchange(unknown_, {})));
+  }
+  fork_.imported.push_back({EventType::fork_imported, Value::object(std::move(p))});
+  bytes_ = 0;
+}
+
+void Forking::make_room(std::size_t bytes) {
+  if (bytes_ > 0 && bytes_ + bytes > kImportBytes) cut();
+  bytes_ += bytes;
+}
+
+std::unexpected<Error> Forking::erased_from(std::string_view node) {
+  return fail(Code::input_invalid,
+              "what node \"" + std::string(node) +
+                  "\" gave has been erased from the log; fork at an event before it");
+}
+
+Status Forking::put(Value entry, std::vector<Member> results) {
+  std::size_t bytes = 0;
+  for (const auto& [name, result] : results) {
+    if (erased_.contains(name)) {
+      return erased_from(entry.text("node_id"));
+    }
+    bytes += canonical(result).size();
+  }
+  make_room(bytes);
+  entries_.push_back(std::move(entry));
+  std::ranges::move(results, std::back_inserter(entry_results_));
+  return {};
+}
+
+// The fork does not make this call again, and its outcome is not known. What the origin noted of it since is known.
+void Forking::bring_in_unknown(const UnknownCall& call) {
+  if (now_.noted.contains(call.invocation.text)) return;
+  std::vector<Member> p{{"external_key", call.external_key.text},
+                        {"idempotency_key", call.key.text},
+                        {"invocation_id", call.invocation.text},
+                        {"node_id", call.node_id},
+                        {"step_id", call.step.text},
+                        {"tool", call.tool},
+                        {"try", std::uint64_t{call.try_no}}};
+  if (call.checkable_at) p.emplace_back("checkable_at", to_text(*call.checkable_at));
+  if (call.item != kNoItem) p.emplace_back("item", std::uint64_t{call.item});
+  if (!call.error.code.empty()) p.emplace_back("reason", call.error.code);
+  Value one = Value::object(std::move(p));
+  make_room(canonical(one).size());
+  unknown_.push_back(std::move(one));
+}
+
+Status Forking::bring_in(const Step& step, const Value* result, std::vector<Member> more,
+                         std::vector<Member> beside) {
+  ResultType type = step.result_type;
+  if (type == ResultType::none) {  // what its end would have said
+    const bool pure = step.phase == StepPhase::answered || then_.kind_of(step) == NodeKind::llm;
+    type = pure ? ResultType::pure : ResultType::side_effect_committed;
+  }
+  more.emplace_back("node_id", then_.node_of(step).id);
+  more.emplace_back("result_type", to_text(type));
+  more.emplace_back("step_id", step.id.text);
+  if (step.item != kNoItem) more.emplace_back("item", std::uint64_t{step.item});
+  if (step.turn != kNoTurn) more.emplace_back("turn", std::uint64_t{step.turn});
+  if (step.is_loop_call()) more.emplace_back("turn_call", std::uint64_t{step.nth});
+  if (step.skipped) more.emplace_back("skipped", true);
+  if (step.committed && type != ResultType::side_effect_committed) {
+    more.emplace_back("committed", true);
+  }
+  const auto sent = [&](const std::string& hash) {  // a hash under another blind compares with none
+    if (!now_.blind_gone) more.emplace_back("arguments_hash", hash);
+  };
+  if (step.call) {
+    sent(step.call->arguments_hash);
+    more.emplace_back("tool", step.call->tool);
+  } else if (step.imported && !step.imported->tool.empty()) {
+    sent(step.imported->arguments_hash);
+    more.emplace_back("tool", step.imported->tool);
+  } else if (step.is_loop_call() || (step.is_part() && step.committed) || records_value(step)) {
+    const auto hash = hashes_.find(step.id.text);
+    if (step.is_loop_call() && hash != hashes_.end()) sent(hash->second);
+    more.emplace_back("tool", then_.tool_of(step).name);
+  }
+  imported_.insert(step.id.text);
+  if (then_.may_have_happened(step)) bring_in_unknown(then_.call_of(step));
+  if (result && step.erased && !step.failure) erased_.insert(step.id.text);
+  if (result) beside.emplace_back(step.id.text, *result);
+  return put(Value::object(std::move(more)), std::move(beside));
+}
+
+Status Forking::import_items(const Node& node, const std::vector<const Step*>& items,
+                             bool with_results) {
+  for (const Step* item : items) {
+    if (!is_complete(*item, node, with_results ? node.collect_errors : true) || !stands(*item)) {
+      continue;
+    }
+    const Value* result = nullptr;
+    if (with_results || item->failure) {
+      const auto known = results_.find(item->id.text);
+      if (known == results_.end()) continue;  // nothing says what it gave
+      result = &known->second;
+    }
+    AE_TRY(bring_in(*item, result, {}));
+  }
+  return {};
+}
+
+// A map that is not over is gone on with: its value is settled, and what was done of its items is.
+Status Forking::import_map(const Node& node, const Step& step) {
+  const std::vector<const Step*>& items = items_[node.index];
+  const bool all_stand = std::ranges::all_of(items, [&](const Step* i) { return stands(*i); });
+  if (is_complete(step, node, node.continue_on_error) && all_stand) {
+    const Value result = then_.seen_result(step);
+    AE_TRY(bring_in(step, &result, {}));
+    whole_[node.index] = true;
+    return import_items(node, items, false);
+  }
+  auto over = overs_.find(step.id.text);
+  if (over == overs_.end() && step.map) over = overs_.emplace(step.id.text, step.map->over).first;
+  if (over == overs_.end()) return {};
+  if (erased_.contains(step.id.text + "/over")) return erased_from(node.id);
+  AE_TRY(put(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
+             {{step.id.text, over->second}}));
+  return import_items(node, items, true);
+}
+
+// Does the origin's model know what became of this call for good? Of one that was not made since its loop had failed, of one
+// that ended the loop, or that nobody knows of, it does not.
+bool Forking::was_answered(const Node& node, const Step& call) const {
+  if (!is_complete(call, node, true) || !stands(call) || then_.may_have_happened(call))
+    return false;
+  const std::string& id = call.id.text;
+  if (!results_.contains(id)) return false;
+  if (!call.failure || call.imported) return true;
+  if (refused_.contains(id)) return !node.loop->fail_on_reject;
+  return denied_.contains(id) || (invocations_.contains(id) && !asking_.contains(id));
+}
+
+Forking::Turn Forking::turn_of(const Node& node, const Step& asked) const {
+  const std::string& id = asked.id.text;
+  const auto invocation = invocations_.find(id);
+  if (!is_complete(asked, node, false) || !results_.contains(id) || !arguments_.contains(id) ||
+      invocation == invocations_.end()) {
+    return {};
+  }
+  Turn turn{.asked = &asked, .choice = nullptr, .calls = {}, .over = false};
+  const auto choice = choices_.find(invocation->second);
+  if (choice == choices_.end()) return turn;
+  turn.choice = &choice->second;
+  std::size_t made = 0;
+  for (const Value& call : (*turn.choice)["calls"].items()) made += call.find("refused") ? 0 : 1;
+  for (const Step* part : items_.at(node.index)) {
+    if (part->turn == asked.turn && part->is_loop_call() && was_answered(node, *part)) {
+      turn.calls.push_back(part);
+    }
+  }
+  const bool asks = (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
+  turn.over = asks && turn.calls.size() == made;
+  return turn;
+}
+
+// What stands of a loop: its turns up to the first of which something is missing, or was undone. An answer of which the loop
+// failed is none to go on from: its turn is asked again.
+std::vector<Forking::Turn> Forking::turns_of(const Node& node, const Step& step) const {
+  std::vector<Turn> turns;
+  const auto parts = items_.find(node.index);
+  if (parts == items_.end() || parts->second.empty()) return turns;
+  for (const Step* part : parts->second) {
+    if (!part->is_turn()) continue;
+    Turn turn = turn_of(node, *part);
+    if (!turn.asked) break;
+    turns.push_back(std::move(turn));
+    if (!turns.back().over) break;
+  }
+  const bool failed = step.phase == StepPhase::done && step.failure;
+  const Step& newest = *parts->second.back();
+  if (failed && !turns.empty() && turns.back().asked == &newest) turns.pop_back();
+  return turns;
+}
+
+Status Forking::import_turns(const std::vector<Turn>& turns) {
+  for (const Turn& turn : turns) {
+    const std::string& id = turn.asked->id.text;
+    std::vector<Member> more{{"invocation", invocations_.at(id)}};
+    if (turn.choice) more.emplace_back("choice", *turn.choice);
+    if (erased_.contains(invocations_.at(id) + "/choice")) {
+      return erased_from(then_.node_of(*turn.asked).id);
+    }
+    AE_TRY(bring_in(*turn.asked, &results_.at(id), std::move(more),
+                    {{id + "/arguments", arguments_.at(id)}}));
+    for (const Step* call : turn.calls) {
+      const std::string& of = call->id.text;
+      const auto edited = edited_.find(of);
+      std::vector<Member> about, beside;
+      if (edited != edited_.end()) {
+        about.emplace_back("edited", true);
+        beside.emplace_back(of + "/edited", edited->second);
+      }
+      AE_TRY(bring_in(*call, &results_.at(of), std::move(about), std::move(beside)));
+    }
+  }
+  return {};
+}
+
+// A loop that is not over goes on with the turns that stand.
+Status Forking::import_loop(const Node& node, const Step& step) {
+  const std::vector<const Step*>& parts = items_[node.index];
+  const bool all_stand = std::ranges::all_of(parts, [&](const Step* p) { return stands(*p); });
+  if (!is_complete(step, node, node.continue_on_error) || !all_stand) {
+    const std::vector<Turn> turns = turns_of(node, step);
+    if (turns.empty()) return {};
+    AE_TRY(put(
+        Value::object({{"node_id", node.id}, {"step_id", step.id.text}, {"under_way", true}}), {}));
+    return import_turns(turns);
+  }
+  const Value result = then_.seen_result(step);
+  AE_TRY(bring_in(step, &result, {}));
+  whole_[node.index] = true;
+  for (const Step* part : parts) {
+    const auto known = results_.find(part->id.text);
+    if (part->phase != StepPhase::done || (part->failure && known == results_.end())) continue;
+    AE_TRY(bring_in(*part, part->failure ? &known->second : nullptr, {}));
+  }
+  return {};
+}
+
+Status Forking::import_node(const Node& node) {
+  const bool follows =
+      std::ranges::all_of(node.needs, [&](std::uint32_t need) { return whole_[need]; });
+  if (!follows) return {};
+  const Step& step = then_.steps[node.index];
+  if (node.kind == NodeKind::map && !step.skipped) return import_map(node, step);
+  if (node.loop && !step.skipped) return import_loop(node, step);
+  if (!is_complete(step, node, node.continue_on_error) || !stands(step)) return {};
+  const Value result = then_.seen_result(step);
+  whole_[node.index] = true;
+  return bring_in(step, &result, {});
+}
+
+// What became of an effect of the origin; "" = it did not happen.
+std::string_view Forking::effect_state(const std::string& id, std::uint64_t first_seq) const {
+  const auto known = now_.by_id.find(StepId(id));
+  if (known != now_.by_id.end()) {
+    const Step& step = now_.steps[known->second];
+    if (step.role != Role::node) return "";  // what undid something shows at what it undid
+    if (step.result_type == ResultType::compensated) return "undone";
+    const bool half = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
+    if (half || now_.may_have_happened(step)) return "in_doubt";
+    const bool success =
+        step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
+    return step.committed || success ? "committed" : "";
+  }
+  const auto left_unknown = [&](const State& state) {
+    return std::ranges::any_of(state.earlier_unknown,
+                               [&](const UnknownCall& call) { return call.step.text == id; });
+  };
+  // The fork lists it among its own unknown calls, or begins it again.
+  if (left_unknown(now_)) return left_unknown(then_) ? "" : "in_doubt";
+  // A later plan has no such step. What was given up before the fork is not begun again by it.
+  if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return "";
+  const bool committed = std::ranges::any_of(events_, [&](const Event& event) {
+    return event.type == EventType::command_committed && event.payload.text("step_id") == id;
+  });
+  return committed ? "committed" : "";
+}
+
+std::vector<Value> Forking::effects() const {
+  std::vector<Value> all;
+  const auto add = [&](const std::string& id, const Value& p, const Value& seq,
+                       std::string_view effect, std::string_view state) {
+    Value item;
+    for (const State* of : {&now_, &then_}) {
+      const auto step = of->by_id.find(StepId(id));
+      if (step == of->by_id.end()) continue;
+      const std::uint32_t n = of->steps[step->second].item;
+      if (n != kNoItem) item = std::uint64_t{n};
+    }
+    all.push_back(Value::object({{"effect_class", effect},
+                                 {"external_key", p["external_key"]},
+                                 {"idempotency_key", p["idempotency_key"]},
+                                 {"item", item},
+                                 {"node_id", p["node_id"]},
+                                 {"seq", seq},
+                                 {"state", state},
+                                 {"step_id", id},
+                                 {"tool", p["tool_name"]}}));
+  };
+  for (const Step& step : now_.steps) {  // what the origin itself had from another job
+    if (!step.imported || !step.committed || imported_.contains(step.id.text)) continue;
+    const ToolPolicy& tool = now_.tool_of(step);
+    const Node& node = now_.node_of(step);
+    if ((node.kind == NodeKind::map || node.loop) && !step.is_part()) continue;
+    if (tool.effect == EffectClass::read) continue;
+    add(step.id.text, Value::object({{"node_id", now_.node_of(step).id}, {"tool_name", tool.name}}),
+        {}, to_text(tool.effect), "committed");
+  }
+  for (const UnknownCall& call : now_.earlier_unknown) {
+    const auto step = now_.by_id.find(call.step);  // it had this one from another job, too
+    if (step == now_.by_id.end() || imported_.contains(call.step.text)) continue;
+    add(call.step.text,
+        Value::object({{"external_key", call.external_key.text},
+                       {"idempotency_key", call.key.text},
+                       {"node_id", call.node_id},
+                       {"tool_name", call.tool}}),
+        {}, to_text(now_.tool_of(now_.steps[step->second]).effect), "in_doubt");
+  }
+  for (const Event& event : events_) {
+    const Value& p = event.payload;
+    if (event.type != EventType::tool_invocation_started || p["try"] != Value(1)) continue;
+    const std::string id(p.text("step_id"));
+    if (p.text("effect_class") == "read" || imported_.contains(id)) continue;
+    const std::string_view state = effect_state(id, event.seq);
+    if (!state.empty()) add(id, p, Value(event.seq), p.text("effect_class"), state);
+  }
+  return all;
+}
+
+Result<Fork> Forking::run() {
+  for (const Event& event : events_) {
+    if (event.seq > then_.seq) break;
+    gather(event);
+    if (event.type == EventType::plan_generated) {
+      fork_.planner_version = event.payload.text("planner_version");
+    }
+  }
+  gather_items();
+  for (const UnknownCall& call : then_.earlier_unknown) bring_in_unknown(call);
+  fork_.plan = then_.plan;
+  const auto& nodes = then_.plan->nodes;
+  whole_.resize(nodes.size());
+  Needs needs;
+  needs.reserve(nodes.size());
+  for (const Node& node : nodes) needs.push_back(node.needs);
+  for (const std::uint32_t index : order_of(needs).order) AE_TRY(import_node(nodes[index]));
+  if (!entries_.empty() || !unknown_.empty() || fork_.imported.empty()) cut();
+  fork_.effects = effects();
+  const Event& at = events_[then_.seq - 1];
+  const Value& born = events_.front().payload;
+  fork_.agent = now_.agent;
+  fork_.execution_version = now_.execution_version;
+  fork_.input = now_.input;
+  fork_.input_erased = is_erased(events_.front(), "input");
+  fork_.blind = now_.blind;
+  fork_.blind_gone = now_.blind_gone;
+  fork_.budget = then_.budget.limits;
+  fork_.spent = then_.budget.spent;
+  fork_.labels = now_.labels;
+  if (born["priority"].is_integer()) fork_.priority = born["priority"].as_int();
+  fork_.queue = born.text("queue");
+  if (born["required_capabilities"].is_array()) {
+    for (const Value& one : born["required_capabilities"].items()) {
+      if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());
+    }
+  }
+  fork_.forked_from =
+      Value::object({{"hash", to_hex(at.hash)}, {"job_id", now_.job.text}, {"seq", at.seq}});
+  return std::move(fork_);
+}
+
+}  // namespace
+
+Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::uint64_t at,
+                     const PlanSource& plans) {
+  std::uint64_t first = 0;
+  for (const Event& event : events) {
+    if (event.type == EventType::plan_generated) {
+      first = event.seq;
+      break;
+    }
+  }
+  if (first == 0) return fail(Code::plan_missing, "the job's log holds no plan");
+  if (at < first || at > events.size()) {
+    return fail(Code::input_invalid,
+                "a fork of this job can begin at an event from " + std::to_string(first) + " to " +
+                    std::to_string(events.size()) + "; `aetheris events` lists them");
+  }
+  const std::vector<Event> prefix(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at));
+  AE_ASSIGN(const State then, fold(now.job, prefix, plans));
+  return Forking(now, events, then).run();
+}
+
+Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events) {
+  if (now.status != JobStatus::failed) {
+    return fail(Code::input_invalid, "only a failed job can be retried; this one is " +
+                                         std::string(to_text(now.status)) +
+                                         " (`aetheris fork` starts a new job at any event)");
+  }
+  return events.back().seq;
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,667 @@
+// Forks: a new job begins where another one stood, with what was done there, and does nothing twice that nobody agreed to.
+#include <set>
+
+#include "engine/heart/given_job_test.h"
+#include "engine/heart/random_plan_test.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/trace.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr std::string_view kChain =
+    "[{'id':'a','kind':'tool','tool':'put','args':{'n':1}},"
+    "{'id':'b','kind':'tool','tool':'put','args':{'n':'${ .steps.a.id }'},'needs':['a']},"
+    "{'id':'c','kind':'tool','tool':'pay','args':{'n':'${ .steps.b }'},'needs':['b']}]";
+
+Verification proof(const GivenJob& job) {
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  return verify(input, compile_each_time());
+}
+
+void expect_proved(const GivenJob& job) {
+  const Verification all = proof(job);
+  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+  auto restored =
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+  ASSERT_TRUE(restored) << restored.error().message;
+  EXPECT_EQ(state_view(restored->state), state_view(job.state));
+  (void)trace_view(job.state, job.log);
+}
+
+// What would be done again: "node state " for each.
+std::string again(const Fork& fork) {
+  std::string text;
+  for (const Value& effect : fork.effects) {
+    text += std::string(effect.text("node_id"));
+    if (effect["item"].is_integer()) text += std::to_string(effect["item"].as_int());
+    text += " " + std::string(effect.text("state")) + " ";
+  }
+  return text;
+}
+
+AE_TEST("fork/what was done is there, and what was not is done anew under keys of its own") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
+  ASSERT_EQ(origin.status(), "failed");
+  const auto at = origin.seq_of(EventType::node_started, "c");
+  const auto fork = origin.fork(at);
+  ASSERT_TRUE(fork) << fork.error().message;
+  EXPECT_EQ(again(*fork), "");
+  EXPECT_EQ(fork->forked_from["job_id"], Value("job-1"));
+  EXPECT_EQ(fork->forked_from["seq"], Value(at));
+  GivenJob job(*fork, "job-2");
+  EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.sent[0].arguments, json("{'n':8}"));
+  EXPECT_EQ(job.step("a").id, origin.step("a").id);
+  EXPECT_NE(job.step("c").id, origin.step("c").id);
+  EXPECT_NE(job.sent[0].external_key, origin.sent[2].external_key);
+  EXPECT_NE(job.sent[0].key, origin.sent[2].key);
+  job.ok("c", "'paid'");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'c':'paid'}"));
+  expect_proved(job);
+}
+
+AE_TEST("fork/it begins with the origin's plan, what was brought in, and no call") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}");
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  EXPECT_EQ(job.types(),
+            (std::vector<std::string>{"job_created", "plan_generated", "fork_imported"}));
+  const Value entry = job.last(EventType::fork_imported)["commands"].items()[0];
+  EXPECT_EQ(entry["node_id"], Value("a"));
+  EXPECT_EQ(entry["step_id"], Value(origin.step("a").id.text));
+  EXPECT_EQ(entry["arguments_hash"], Value(origin.step("a").call->arguments_hash));
+  EXPECT_EQ(job.last(EventType::plan_generated)["plan_hash"], Value(to_hex(origin.plan->hash)));
+}
+
+AE_TEST("fork/inside of a pending call it begins before that call, which is listed") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}");
+  const auto fork = origin.fork(origin.log.size());  // b is under way
+  EXPECT_EQ(again(*fork), "b in_doubt ");
+  EXPECT_EQ(fork->effects[0]["idempotency_key"], Value(origin.sent[1].key));
+  GivenJob job(*fork, "job-2");
+  job.claim();
+  EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
+}
+
+AE_TEST("fork/effects that the origin made later are listed, reads are not") {
+  GivenJob origin(
+      "[{'id':'a','kind':'tool','tool':'look'},"
+      "{'id':'b','kind':'tool','tool':'put','needs':['a']},"
+      "{'id':'c','kind':'tool','tool':'look','needs':['b']},"
+      "{'id':'d','kind':'tool','tool':'pay','needs':['c']}]");
+  origin.claim().ok("a").ok("b").ok("c").ok("d");
+  EXPECT_EQ(again(*origin.fork(2)), "b committed d committed ");
+  EXPECT_EQ(again(*origin.fork(origin.seq_of(EventType::step_committed, "b"))), "d committed ");
+  EXPECT_EQ(again(*origin.fork(origin.log.size())), "");
+  EXPECT_EQ(again(*origin.fork(origin.seq_of(EventType::node_finished, "d"))), "");
+}
+
+AE_TEST("fork/a call in doubt is listed, one that for sure did nothing is not") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}").ok("b", "8").times_out("c");
+  ASSERT_EQ(origin.status(), "parked");
+  EXPECT_EQ(again(*origin.fork(origin.log.size())), "c in_doubt ");
+  GivenJob definite(kChain);
+  definite.claim().fails("a");
+  EXPECT_EQ(again(*definite.fork(definite.log.size())), "");
+}
+
+AE_TEST("fork/a completed fork completes at once") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}").ok("b", "8").ok("c", "9");
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  job.claim();
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, origin.state.result);
+  EXPECT_TRUE(job.sent.empty());
+  expect_proved(job);
+  EXPECT_EQ(proof(job).execution_hash_hex, proof(origin).execution_hash_hex);
+}
+
+AE_TEST("fork/a result that is recorded counts as done before its node is finished") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}");
+  const auto seen = origin.seq_of(EventType::tool_invocation_finished, "a");
+  GivenJob job(*origin.fork(seen), "job-2");
+  EXPECT_EQ(again(*origin.fork(seen)), "b in_doubt ");
+  job.claim();
+  EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
+  EXPECT_EQ(to_text(job.step("a").result_type), "side_effect_committed");
+}
+
+AE_TEST("fork/waits that were open open anew, and those that were answered stay answered") {
+  constexpr std::string_view kWaits =
+      "[{'id':'w','kind':'wait','wait':{'type':'signal'}},"
+      "{'id':'v','kind':'wait','wait':{'type':'signal','key':'v'}},"
+      "{'id':'t','kind':'wait','wait':{'type':'timer','for':'60s'},'needs':['v']}]";
+  GivenJob origin(kWaits);
+  origin.claim().signal("v", "'yes'");
+  ASSERT_EQ(origin.status(), "waiting");
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  job.now = job.now + 500s;
+  job.claim();
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_EQ(job.step("v").result, Value("yes"));
+  EXPECT_TRUE(job.state.waits.contains(job.step("w").id.text));
+  EXPECT_FALSE(job.state.waits.contains(origin.step("w").id.text));
+  EXPECT_EQ(job.state.waits.at(job.step("t").id.text).due_at, std::optional(job.now + 60s));
+  job.signal(job.step("w").id.text, "1").after(61s);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  expect_proved(job);
+}
+
+AE_TEST("fork/a key given by an expression is the same text in the fork: keys are a job's own") {
+  GivenJob origin("[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]");
+  origin.claim();
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  job.claim();
+  EXPECT_TRUE(job.state.waits.contains("k"));
+  job.signal("k", "2");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(origin.status(), "waiting");
+}
+
+AE_TEST("fork/a map goes on with the items that were not done") {
+  constexpr std::string_view kMap =
+      "[{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':2,"
+      "'do':{'tool':'put','args':{'v':'${ .item }'}}}]";
+  GivenJob origin(kMap, {.input = "{'list':[10,11,12,13,14]}"});
+  origin.claim().ok("m/1", "'B'").ok("m/0", "'A'").ok("m/3", "'D'").fails("m/2");
+  origin.ok("m/4", "'E'");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const auto fork = origin.fork(origin.log.size());
+  EXPECT_EQ(again(*fork), "");
+  GivenJob job(*fork, "job-2");
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.sent[0].arguments, json("{'v':12}"));
+  EXPECT_EQ(job.step("m/2").item, 2u);
+  job.ok("m/2", "'C'");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'m':['A','B','C','D','E']}"));
+  expect_proved(job);
+  // The middle of it: items 0 and 1 were done.
+  GivenJob middle(*origin.fork(origin.seq_of(EventType::step_committed, "m/0")), "job-3");
+  middle.claim();
+  EXPECT_EQ(middle.sent.size(), 2u);
+  EXPECT_EQ(middle.sent[0].arguments, json("{'v':12}"));
+}
+
+AE_TEST("fork/a map whose items may fail keeps their failures") {
+  constexpr std::string_view kMap =
+      "[{'id':'m','kind':'map','over':'${ .input.list "
+      "}','max_parallel':2,'on_item_error':'collect',"
+      "'do':{'tool':'put','args':{'v':'${ .item }'}}},"
+      "{'id':'z','kind':'tool','tool':'put','needs':['m']}]";
+  GivenJob origin(kMap, {.input = "{'list':[10,11,12]}"});
+  origin.claim().fails("m/0").ok("m/1", "'B'");
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  job.claim().ok("m/2", "'C'").ok("z");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.step("m").result.items()[0]["error"]["code"], Value("http_400"));
+  expect_proved(job);
+  origin.ok("m/2", "'C'").fails("z");
+  GivenJob whole(*origin.fork(origin.log.size()), "job-3");
+  whole.claim();
+  EXPECT_EQ(whole.sent.size(), 1u);
+  EXPECT_EQ(whole.step("m").result, origin.step("m").result);
+  expect_proved(whole);
+}
+
+AE_TEST("fork/skipped nodes stay skipped, failures that were gone on after stay failures") {
+  constexpr std::string_view kPlan =
+      "[{'id':'s','kind':'tool','tool':'put','when':'${ .input.x > 5 }'},"
+      "{'id':'f','kind':'tool','tool':'put','on_error':'continue'},"
+      "{'id':'z','kind':'tool','tool':'put','args':{'f':'${ .steps.f.error.code "
+      "}'},'needs':['s','f']}]";
+  GivenJob origin(kPlan, {.input = "{'x':1}"});
+  origin.claim().fails("f").fails("z");
+  GivenJob job(*origin.fork(origin.seq_of(EventType::node_started, "z")), "job-2");
+  job.claim();
+  EXPECT_TRUE(job.step("s").skipped);
+  EXPECT_EQ(job.sent[0].arguments, json("{'f':'http_400'}"));
+  job.ok("z");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+constexpr std::string_view kUndo = R"({'tools': {
+    'unbook': {'effect': 'idempotent'},
+    'book': {'effect': 'idempotent', 'compensate': {'tool': 'unbook', 'args': {'id': '${ .result }'}}}}})";
+constexpr std::string_view kBooking =
+    "[{'id':'a','kind':'tool','tool':'book'},"
+    "{'id':'b','kind':'tool','tool':'put','needs':['a']},"
+    "{'id':'c','kind':'tool','tool':'put','needs':['b']}]";
+
+AE_TEST("fork/what the origin undid is done anew, with what came after it, and is listed") {
+  GivenJob origin(kBooking, {.more = kUndo});
+  origin.claim().ok("a", "'A'").ok("b", "'B'").fails("c");
+  const auto fork_during = origin.fork(origin.log.size());
+  EXPECT_EQ(again(*fork_during), "a in_doubt b committed ") << "the compensation is under way";
+  origin.ok("a/compensate");
+  ASSERT_EQ(origin.status(), "failed");
+  const auto fork = origin.fork(*retry_point(origin.state, origin.log));
+  EXPECT_EQ(again(*fork), "a undone b committed ");
+  GivenJob job(*fork, "job-2");
+  job.claim();
+  EXPECT_EQ(job.sent[0].tool, "book");
+  job.ok("a", "'A2'").ok("b").ok("c");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("fork/a fork that fails undoes its own steps, and lists those of the origin") {
+  GivenJob origin(kBooking, {.more = kUndo});
+  origin.claim().ok("a", "'A'");
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  job.claim().fails("b");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.count(EventType::step_compensated), 0u);
+  const Value end = job.last(EventType::job_failed);
+  ASSERT_EQ(end["uncompensated"].size(), 1u) << job.story();
+  EXPECT_EQ(end["uncompensated"].items()[0]["node_id"], Value("a"));
+  EXPECT_TRUE(end["compensated"].is_null());
+  expect_proved(job);
+}
+
+AE_TEST("fork/of a fork: the step ids of the first job go on, and its effects still count") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
+  GivenJob second(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
+  second.claim().fails("c");
+  const auto fork = second.fork(*retry_point(second.state, second.log));
+  EXPECT_EQ(again(*fork), "");
+  GivenJob third(*fork, "job-3");
+  EXPECT_EQ(third.step("b").id, origin.step("b").id);
+  third.claim().ok("c", "1");
+  EXPECT_EQ(third.status(), "completed");
+  expect_proved(third);
+  EXPECT_EQ(again(*second.fork(2)), "a committed b committed ") << "before they were brought in";
+}
+
+AE_TEST("fork/it may crash anywhere as any job") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
+  GivenJob job(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
+  job.reload().claim().crash();
+  EXPECT_EQ(job.status(), "parked");
+  job.reload();
+  job.resolve("c", "happened", "1");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("fork/an event out of its log, or a job without a plan yet, is no place to fork at") {
+  GivenJob origin(kChain);
+  origin.claim();
+  EXPECT_EQ(origin.fork(0).error().code, Code::input_invalid);
+  EXPECT_EQ(origin.fork(1).error().code, Code::input_invalid);
+  EXPECT_EQ(origin.fork(origin.log.size() + 1).error().code, Code::input_invalid);
+  EXPECT_TRUE(origin.fork(2));
+}
+
+AE_TEST("fork/an erased result is no ground to go on from") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
+  for (Event& event : origin.log) {
+    if (event.type == EventType::tool_invocation_finished && event.payload.find("result")) {
+      event.payload =
+          event.payload.with("result", Value::object({{"$redacted", std::string(64, 'a')}}));
+    }
+  }
+  origin.state = origin.folded(origin.log.size());
+  EXPECT_EQ(origin.fork(origin.log.size()).error().code, Code::input_invalid);
+}
+
+AE_TEST("fork/what is brought in is refused where it cannot have been done") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}").ok("b", "8");
+  const Fork fork = *origin.fork(origin.log.size());
+  const EventDraft good = fork.imported[0];
+  const auto refused = [&](const EventDraft& draft, bool is_fork = true) {
+    State state;
+    state.job = JobId("job-9");
+    const auto born = job_events({.agent = "tester",
+                                  .input = {},
+                                  .labels = {},
+                                  .idempotency_key = {},
+                                  .execution_version = "v1",
+                                  .deadline = {},
+                                  .plan = fork.plan.get(),
+                                  .forked_from = is_fork ? fork.forked_from : Value(),
+                                  .imported = {}});
+    for (const EventDraft& one : born) {
+      AE_CHECK(apply(state, one, Instant{}, compile_each_time()).has_value());
+    }
+    return !apply(state, draft, Instant{}, compile_each_time()).has_value();
+  };
+  const auto with = [&](std::vector<Value> commands) {
+    return EventDraft{good.type, good.payload.with("commands", Value::array(std::move(commands)))};
+  };
+  const auto entries = good.payload["commands"].items();
+  EXPECT_FALSE(refused(good));
+  EXPECT_TRUE(refused(good, false)) << "no fork";
+  EXPECT_TRUE(refused(with({entries[1]}))) << "its need is not there";
+  EXPECT_TRUE(refused(with({entries[0], entries[0]}))) << "twice";
+  EXPECT_TRUE(refused(with({entries[0].with("node_id", "x")})));
+  EXPECT_TRUE(refused(with({entries[0].with("item", 0)})));
+  EXPECT_TRUE(refused(with({entries[0].with("result_type", "none")})));
+  EXPECT_TRUE(refused(with({entries[0].with("result_type", "permanent_failure")})));
+  EXPECT_TRUE(refused(with({entries[0].with("skipped", true)})));
+  EXPECT_TRUE(refused(with({entries[0].with("over", true)})));
+}
+
+// The job that `aetheris retry` makes of a failed one.
+Fork retried(const GivenJob& job) {
+  const auto point = retry_point(job.state, job.log);
+  AE_CHECK(point.has_value(), job.story());
+  auto fork = job.fork(*point);
+  AE_CHECK(fork.has_value(), fork ? "" : fork.error().message);
+  return *std::move(fork);
+}
+
+AE_TEST("fork/a retry begins at the last event of a failed job, and of no other job") {
+  GivenJob origin(kChain);
+  origin.claim().ok("a", "{'id':7}").fails("b");
+  EXPECT_EQ(*retry_point(origin.state, origin.log), origin.log.size());
+  GivenJob running(kChain);
+  running.claim();
+  EXPECT_EQ(retry_point(running.state, running.log).error().code, Code::input_invalid);
+  GivenJob late(kChain, {.deadline = 10s});
+  late.claim().ok("a", "{'id':7}").after(60s).ok("b", "1");
+  ASSERT_EQ(late.status(), "failed");
+  EXPECT_EQ(*retry_point(late.state, late.log), late.log.size());
+}
+
+// a, then two branches: b alone, and c before d.
+constexpr std::string_view kBranches =
+    "[{'id':'a','kind':'tool','tool':'put'},"
+    "{'id':'b','kind':'tool','tool':'pay','needs':['a']},"
+    "{'id':'c','kind':'tool','tool':'pay','args':{'n':1},'needs':['a']},"
+    "{'id':'d','kind':'tool','tool':'pay','args':{'c':'${ .steps.c }'},'needs':['c']}]";
+
+AE_TEST("fork/a retry keeps what a branch beside the failed node committed, before or after it") {
+  for (const bool first : {true, false}) {
+    GivenJob origin(kBranches);
+    origin.claim().ok("a");
+    if (first) origin.ok("c", "'C'");
+    origin.fails("b");
+    if (first) origin.ok("d", "'D'");
+    if (!first) origin.ok("c", "'C'");
+    ASSERT_EQ(origin.status(), "failed") << origin.story();
+    const Fork fork = retried(origin);
+    EXPECT_EQ(again(fork), "");
+    GivenJob job(fork, "job-2");
+    EXPECT_EQ(job.step("c").id, origin.step("c").id);
+    job.claim();
+    ASSERT_EQ(job.sent.size(), first ? 1u : 2u) << job.story();
+    EXPECT_EQ(job.sent[0].step, job.step("b").id);
+    EXPECT_NE(job.sent[0].key, origin.sent[1].key);
+    if (!first) {
+      EXPECT_EQ(job.sent[1].arguments, json("{'c':'C'}"));
+      job.ok("d", "'D'");
+    }
+    job.ok("b", "'B'");
+    EXPECT_EQ(job.status(), "completed");
+    EXPECT_EQ(job.state.result, json("{'b':'B','d':'D'}"));
+    expect_proved(job);
+  }
+}
+
+AE_TEST("fork/a retry lists of a branch beside the failed node only a call in doubt") {
+  GivenJob origin(kBranches);
+  origin.claim().ok("a").fails("b").times_out("c");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  EXPECT_EQ(again(retried(origin)), "c in_doubt ");
+}
+
+AE_TEST("fork/a retry keeps the committed items of a map that failed, and of one beside it") {
+  constexpr std::string_view kMaps =
+      "[{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':2,"
+      "'do':{'tool':'pay','args':{'v':'${ .item }'}}},"
+      "{'id':'n','kind':'map','over':'${ .input.list }','max_parallel':2,"
+      "'do':{'tool':'pay','args':{'w':'${ .item }'}}}]";
+  GivenJob origin(kMaps, {.input = "{'list':[10,11,12]}"});
+  origin.claim().fails("m/0").ok("m/1", "'B'").ok("n/0", "'X'").ok("n/1", "'Y'");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  EXPECT_EQ(again(fork), "");
+  GivenJob job(fork, "job-2");
+  job.claim();
+  job.ok("m/0", "'A'").ok("m/2", "'C'").ok("n/2", "'Z'");
+  EXPECT_EQ(job.sent.size(), 3u) << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.result, json("{'m':['A','B','C'],'n':['X','Y','Z']}"));
+  expect_proved(job);
+}
+
+AE_TEST("fork/a retry opens a wait again that its origin's failure had closed") {
+  GivenJob origin(
+      "[{'id':'b','kind':'tool','tool':'pay'},"
+      "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]");
+  origin.claim().fails("b");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  GivenJob job(retried(origin), "job-2");
+  job.claim().ok("b");
+  EXPECT_EQ(job.status(), "waiting");
+  job.signal("k", "1");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("fork/a retry asks for an approval again that its origin's failure had closed") {
+  GivenJob origin(
+      "[{'id':'b','kind':'tool','tool':'pay'},{'id':'r','kind':'tool','tool':'refund'}]",
+      {.more = "{'tools': {'refund': {'effect': 'idempotent', 'approval': 'required'}}}"});
+  origin.claim().fails("b");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  GivenJob job(retried(origin), "job-2");
+  job.claim().ok("b");
+  EXPECT_EQ(job.status(), "waiting");
+  ASSERT_EQ(job.sent.size(), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("fork/a retry counts all that its origin spent, also on the node that failed") {
+  GivenJob origin(kChain, {.more = "{'budget': {'tool_calls': 9}}"});
+  origin.claim().ok("a", "{'id':7}").fails("b");
+  EXPECT_EQ(retried(origin).spent.tool_calls, 2u);
+}
+
+AE_TEST(
+    "property/a fork of any job at any moment ends as the job does, and repeats only what it "
+    "lists") {
+  const std::uint64_t first = first_seed();
+  std::size_t forks = 0, listed = 0;
+  for (std::uint64_t seed = first; seed < first + seeds(40); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.a fork*"));
+    Dice dice(seed);
+    const Failing failing = dice.one_in(2) ? Failing::goes_on : Failing::ends;
+    const Value graph = random_plan(dice, failing);
+    GivenJob origin(compiled(graph), {.input = random_input(dice)});
+    origin.patient = true;
+    RandomWorld world(failing);
+    origin.claim();
+    const std::uint64_t moments = dice.below(60);
+    for (std::uint64_t i = 0; i < moments && step_on(origin, world, dice); ++i) {
+    }
+    const std::uint64_t at = 2 + dice.below(origin.log.size() - 1);
+    const auto fork = origin.fork(at);
+    ASSERT_TRUE(fork) << fork.error().message << "\n" << origin.story();
+    std::set<std::string> repeats;  // step ids
+    for (const Value& effect : fork->effects) repeats.emplace(effect.text("step_id"));
+    listed += repeats.size();
+    GivenJob job(*fork, "job-2");
+    job.patient = true;
+    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
+    // What the origin did and the fork does not list stands in the fork as done.
+    for (const Event& event : origin.log) {
+      if (event.type != EventType::command_committed) continue;
+      const StepId id(std::string(event.payload.text("step_id")));
+      const Step& step = origin.state.steps[origin.state.by_id.at(id)];
+      if (step.role != Role::node || origin.state.tool_of(step).effect == EffectClass::read) {
+        continue;
+      }
+      ASSERT_EQ(job.state.by_id.contains(id), !repeats.contains(id.text)) << event.seq << "\n"
+                                                                          << origin.story() << "\n"
+                                                                          << job.story();
+    }
+    job.claim();
+    int steps = 0;
+    while (step_on(job, world, dice)) {
+      ASSERT_LT(++steps, 5000) << job.story();
+      if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
+    }
+    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
+    if (failing == Failing::goes_on) {
+      ASSERT_EQ(job.status(), "completed") << job.story();
+    }
+    forks++;
+  }
+  EXPECT_TRUE((forks > 10 && listed > 0) || std::getenv("AETHERIS_SEED"));
+}
+
+AE_TEST("property/a retry of any failed job lists only what is in doubt, undone or behind that") {
+  const std::uint64_t first = first_seed();
+  std::size_t failed = 0;
+  for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.a retry*"));
+    Dice dice(seed);
+    GivenJob origin(compiled(random_plan(dice, Failing::ends)), {.input = random_input(dice)});
+    origin.patient = true;
+    RandomWorld world(Failing::ends);
+    origin.claim();
+    for (int steps = 0; step_on(origin, world, dice); ++steps) {
+      ASSERT_LT(steps, 5000) << origin.story();
+    }
+    if (origin.status() != "failed") continue;
+    failed++;
+    const Fork fork = retried(origin);
+    const bool stands = origin.count(EventType::step_compensated) == 0 &&
+                        std::ranges::none_of(fork.effects, [](const Value& effect) {
+                          return effect.text("state") != "committed";
+                        });
+    EXPECT_TRUE(!stands || fork.effects.empty()) << again(fork) << "\n" << origin.story();
+    GivenJob job(fork, "job-2");
+    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
+  }
+  EXPECT_TRUE(failed > 5 || std::getenv("AETHERIS_SEED")) << failed;
+}
+
+// ---------------------------------------------------------------- calls whose outcome is unknown
+
+constexpr std::string_view kRiskThenWait =
+    "[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'},"
+    "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]";
+
+std::string unknown_keys(const Value& list) {
+  std::string text;
+  for (const Value& one : list.items()) text += one.text("idempotency_key");
+  return text;
+}
+
+AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
+  GivenJob origin(kRiskThenWait);
+  origin.claim().unknown("a");
+  const std::string key = origin.sent[0].key;
+  const auto fork = origin.fork(origin.log.size());
+  ASSERT_TRUE(fork);
+  EXPECT_EQ(again(*fork), "") << "it is not made again";
+  GivenJob job(*fork, "job-2");
+  EXPECT_EQ(schema_of(*event_kind(EventType::fork_imported), job.last(EventType::fork_imported)),
+            3);
+  job.claim();
+  const Value doubt = job_view(job.state)["in_doubt"];
+  EXPECT_EQ(unknown_keys(doubt), key);
+  EXPECT_EQ(doubt.items()[0]["given_up"], Value(true));
+  EXPECT_EQ(doubt.items()[0]["tool"], Value("risk"));
+  EXPECT_EQ(doubt.items()[0]["external_key"], Value(origin.sent[0].external_key));
+  const auto next = job.fork(job.log.size());
+  ASSERT_TRUE(next);
+  GivenJob third(*next, "job-3");
+  EXPECT_EQ(unknown_keys(job_view(third.state)["in_doubt"]), key) << "a fork of the fork";
+  job.signal("k");
+  EXPECT_EQ(job.last(EventType::job_completed)["in_doubt"], Value::array({Value(key)}));
+  job.act({.kind = Act::Kind::resolve, .idempotency_key = key, .resolution = "happened"});
+  EXPECT_EQ(job.refused, std::nullopt);
+  expect_proved(job);
+}
+
+AE_TEST("fork/an item that was given up stays unknown in the fork") {
+  GivenJob origin(
+      "[{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'on_item_error':'collect',"
+      "'do':{'tool':'risk'}},"
+      "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
+  origin.claim().unknown("m/1").ok("m/0");
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  const Value doubt = job_view(job.state)["in_doubt"];
+  ASSERT_EQ(doubt.size(), 1u);
+  EXPECT_EQ(doubt.items()[0]["item"], Value(1));
+  expect_proved(job);
+}
+
+AE_TEST_SLOW("fork/more unknown calls than one event takes are in several") {
+  constexpr int kItems = 10'000;  // each takes about 500 bytes
+  std::string over;
+  for (int i = 0; i < kItems; ++i) over += i == 0 ? "0" : ",0";
+  GivenJob origin("[{'id':'m','kind':'map','over':[" + over +
+                  "],'max_parallel':16,'on_item_error':'collect','do':{'tool':'risk'}},"
+                  "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
+  origin.claim();
+  for (int i = 0; i < kItems; ++i) origin.unknown("m/" + std::to_string(i));
+  const auto fork = origin.fork(origin.log.size());
+  ASSERT_TRUE(fork);
+  ASSERT_GE(fork->imported.size(), 2u);
+  for (const EventDraft& event : fork->imported) {
+    EXPECT_LT(canonical(event.payload["unknown"]).size(), 5u << 20);
+  }
+  EXPECT_EQ(GivenJob(*fork, "job-2").state.earlier_unknown.size(), std::size_t{kItems});
+}
+
+AE_TEST("fork/a call that is made again is listed before, and is no unknown call of the fork") {
+  GivenJob origin(kRiskThenWait);
+  origin.claim().unknown("a");
+  const auto fork = origin.fork(2);
+  EXPECT_EQ(again(*fork), "a in_doubt ");
+  EXPECT_EQ(job_view(GivenJob(*fork, "job-2").state)["in_doubt"].size(), 0u);
+}
+
+AE_TEST("fork/a call that the origin dropped unknown is listed, or stays unknown") {
+  GivenJob origin(kRiskThenWait);
+  origin.claim().unknown("a");
+  const std::uint64_t before = origin.log.size();
+  origin.replan(compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")),
+                {"a"});
+  ASSERT_EQ(origin.refused, std::nullopt);
+  EXPECT_EQ(again(*origin.fork(2)), "a in_doubt ") << "it is made again";
+  for (const std::uint64_t at : {before, std::uint64_t{origin.log.size()}}) {
+    const auto fork = origin.fork(at);
+    EXPECT_EQ(again(*fork), "");
+    GivenJob job(*fork, "job-2");
+    EXPECT_EQ(unknown_keys(job_view(job.state)["in_doubt"]), origin.sent[0].key) << at;
+    expect_proved(job);
+  }
+}
+
+AE_TEST("fork/what the origin has noted of a call is known in the fork") {
+  GivenJob origin("[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'}]");
+  origin.claim().unknown("a").resolve("a", "happened");
+  ASSERT_EQ(origin.count(EventType::outcome_noted), 1u);
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  EXPECT_EQ(job_view(job.state)["in_doubt"].size(), 0u);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,109 @@
+// What permits another try of a call that may have happened, and what does not: in a log, not only in a decision.
+#include "engine/heart/given_job_test.h"
+#include "inspect/verify.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+// Declares the next try of `a` by hand, as a program would that does not ask `decide`.
+Status declare_again(GivenJob& job, std::string_view version = "0123456789abcdef") {
+  const Value first = job.last(EventType::tool_invocation_started);
+  const EventDraft again{
+      EventType::tool_invocation_started,
+      first.with("try", Value(first["try"].as_int() + 1)).with("tool_version", version)};
+  Status applied = apply(job.state, again, job.now, compile_each_time());
+  if (!applied) return applied;
+  Event event;
+  event.seq = job.state.seq;
+  event.type = again.type;
+  event.created_at = job.now;
+  event.attempt_id = job.state.attempt;
+  event.schema = schema_of(*event_kind(again.type), again.payload);
+  event.payload = again.payload;
+  job.log.push_back(std::move(event));
+  return {};
+}
+
+GivenJob called(std::string_view tool) {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
+  job.claim();
+  job.decides = false;
+  return job;
+}
+
+AE_TEST(
+    "again/a log in which an at_most_once call that may have happened is made again is refused") {
+  for (const char* tool : {"pay", "risk"}) {
+    GivenJob unknown = called(tool);
+    unknown.unknown("a");
+    EXPECT_FALSE(declare_again(unknown)) << tool;
+    GivenJob timed_out = called(tool);
+    timed_out.times_out("a");
+    EXPECT_FALSE(declare_again(timed_out)) << tool;
+  }
+  GivenJob crashed = called("pay");
+  crashed.reload().begin_attempt();
+  crashed.add({{EventType::tool_invocation_finished,
+                Value::object({{"invocation_id", crashed.step("a").call->id.text},
+                               {"outcome", "unknown"},
+                               {"step_id", crashed.step("a").id.text},
+                               {"try", 1}})}});
+  EXPECT_FALSE(declare_again(crashed));
+}
+
+AE_TEST("again/one that for sure did not happen, or of which a person says so, may be made again") {
+  GivenJob failed = called("pay");
+  failed.fails("a", "connect");
+  EXPECT_TRUE(declare_again(failed));
+  for (const bool open : {true, false}) {
+    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    job.patient = true;
+    job.claim();
+    if (open) {
+      job.crash();
+    } else {
+      job.unknown("a");
+    }
+    ASSERT_EQ(job.status(), "parked");
+    job.resolve("a", "not_happened");
+    EXPECT_EQ(job.tries("a"), 2u);
+    VerifyInput input;
+    input.job = job.state.job;
+    input.events = job.log;
+    EXPECT_TRUE(verify(input, compile_each_time()).ok);
+  }
+  GivenJob idempotent = called("put");
+  idempotent.unknown("a");
+  EXPECT_TRUE(declare_again(idempotent)) << "its downstream knows the key";
+}
+
+AE_TEST("again/a log in which a changed tool sends again what may have happened is refused") {
+  const std::string_view changed = "ffffffffffffffff";
+  GivenJob unknown = called("put");
+  unknown.unknown("a");
+  EXPECT_FALSE(declare_again(unknown, changed));
+  GivenJob failed = called("put");
+  failed.fails("a", "connect");
+  EXPECT_TRUE(declare_again(failed, changed)) << "nothing happened";
+}
+
+AE_TEST("again/a person's not_happened holds when the try that it permitted was never sent") {
+  for (const bool open : {true, false}) {
+    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    job.patient = true;
+    job.claim();
+    if (open) {
+      job.crash();
+    } else {
+      job.unknown("a");
+    }
+    job.resolve("a", "not_happened").fails("a", "not_sent").after(1s);
+    EXPECT_EQ(job.status(), "running") << "nobody is asked again\n" << job.story();
+    EXPECT_EQ(job.tries("a"), 3u);
+    EXPECT_EQ(job.ok("a").status(), "completed");
+  }
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,257 @@
+// How events of invocations change the state: tries, their outcomes, and what a command committed.
+#include <algorithm>
+#include <iterator>
+
+#include "engine/heart/features.h"
+#include "engine/state/applier.h"
+#include "plan/model_calls.h"
+
+namespace ae::engine {
+namespace {
+
+// A year: nobody waits longer, and the sum of two instants stays one.
+constexpr std::int64_t kRetryAfterMsMax = 366LL * 24 * 3600 * 1000;
+
+OutcomeKind outcome_of(std::string_view text) {
+  for (auto kind : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout,
+                    OutcomeKind::input_required}) {
+    if (to_text(kind) == text) return kind;
+  }
+  return OutcomeKind::unknown;
+}
+
+// Did this try end before the other side can have heard of it? Then it says nothing of an earlier one.
+bool never_arrived(const Invocation& call) {
+  static constexpr std::string_view kCodes[] = {
+      "not_sent", "connect", "tls", "spawn_failed", "secret_missing", "request_invalid"};
+  return call.outcome == OutcomeKind::failure && call.definite &&
+         std::ranges::find(kCodes, call.error.code) != std::end(kCodes);
+}
+
+}  // namespace
+
+// Schema 1 names the attempt that declares the call.
+ExternalKey Applier::declared_external_key(const Step& step) const {
+  if (logged_ != nullptr && logged_->schema < 2) {
+    return attempt_external_key(s_.job, step.id, s_.attempt);
+  }
+  if (!s_.is_chosen(step)) return external_key(s_.job, step.id);
+  return chosen_external_key(s_.job, step.id,
+                             IdempotencyKey(std::string(p_.text("idempotency_key"))));
+}
+
+Status Applier::tool_invocation_started() {
+  Step* step = this->step();
+  if (!step || !step->started) return bad("no such step");
+  if (s_.ending && step->role == Role::node && !s_.holds_end(*step)) {
+    return bad("nothing starts in a job that ends");
+  }
+  if (s_.status != JobStatus::running) return bad("no worker holds the job");
+  if (!s_.to_confirm.empty() && !s_.ending && !s_.may_have_changed(*step)) {
+    return bad("what was changed before is not confirmed");
+  }
+  if (!s_.tool_of(*step).makes_call()) return bad("its tool makes no call");
+  switch (step->phase) {
+    case StepPhase::ready:
+      if (step->role == Role::node && !step->is_part() && !s_.node_of(*step).calls()) {
+        return bad("this node makes no call");
+      }
+      break;
+    case StepPhase::backoff:
+    case StepPhase::redo:
+      break;
+    case StepPhase::settled:
+      if (step->call->outcome != OutcomeKind::success) break;
+      [[fallthrough]];
+    default:
+      return bad("no call may start here");
+  }
+  AE_TRY(check_approval(*step));
+  if (!step->call) step->call = std::make_unique<Invocation>();
+  Invocation& call = *step->call;
+  if (call.open) return bad("the earlier try is still open");
+  if (open_question(call)) return bad("the question of its tool has no answer yet");
+  if (s_.may_have_happened(*step)) {
+    if (s_.tool_of(*step).effect == EffectClass::at_most_once) {
+      return bad("the earlier try may have happened, and no decision states that it did not");
+    }
+    if (call.tool_version != p_.text("tool_version")) {
+      return bad("the earlier try may have happened, and the tool has changed since");
+    }
+  }
+  if (maybe_int(p_, "try") != static_cast<std::int64_t>(call.try_no) + 1) {
+    return bad("tries count 1, 2, 3");
+  }
+  if (call.try_no == 0) {
+    // No two commands share one: it names its own.
+    if (p_.text("external_key") != declared_external_key(*step).text) {
+      return bad("its external key is that of another command");
+    }
+    call.id = InvocationId(std::string(p_.text("invocation_id")));
+    call.key = IdempotencyKey(std::string(p_.text("idempotency_key")));
+    call.external_key = ExternalKey(std::string(p_.text("external_key")));
+    call.arguments = p_["arguments"];
+    call.erased = erased("arguments");
+    call.arguments_hash = p_.text("arguments_hash");
+    call.tool = p_.text("tool_name");
+    call.first_send_by = instant_of(p_, "send_by");
+    if (step->is_turn()) {
+      LoopProgress& loop = *s_.steps[step->node].loop;
+      loop.conversation = call.arguments.text("conversation");
+      loop.said = static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
+      model_told(loop, call.arguments);
+    }
+  } else if (call.id.text != p_.text("invocation_id") ||
+             call.key.text != p_.text("idempotency_key") ||
+             call.external_key.text != p_.text("external_key") ||
+             call.arguments_hash != p_.text("arguments_hash") ||
+             call.tool != p_.text("tool_name")) {
+    return bad("a later try must keep the keys, the tool and the arguments");
+  }
+  AE_TRY(reserve(*step));
+  // A resend after a crash, one that a person asked for, and one with answers are not counted (API §1, SPEC §6).
+  const bool repeats =
+      step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
+  const bool counted = call.try_no == 0 || repeats || call.error.code == "not_sent";
+  call.tool_version = p_.text("tool_version");
+  call.try_no++;
+  if (counted) call.counted++;
+  call.open = true;
+  s_.open_tries++;
+  s_.tries_started++;
+  if (s_.tool_of(*step).is_model()) s_.models.tries++;
+  call.attempt = s_.attempt;
+  call.send_by = instant_of(p_, "send_by");
+  call.deadline = instant_of(p_, "deadline");
+  call.left_at.reset();
+  call.ended_at.reset();
+  call.sent_opening = s_.opened_at;
+  call.next_opening.reset();
+  enter(*step, StepPhase::calling);
+  return {};
+}
+
+Status Applier::tool_invocation_finished() {
+  Step* step = this->step();
+  if (flag(p_, "late")) {  // shown to people; its try was closed before
+    const auto late = maybe_int(p_, "try");
+    if (step && step->call && late) step->call->late = static_cast<std::uint32_t>(*late);
+    return {};
+  }
+  if (!step || !step->call || !step->call->open ||
+      step->call->id.text != p_.text("invocation_id") ||
+      maybe_int(p_, "try") != static_cast<std::int64_t>(step->call->try_no)) {
+    return bad("no such try is open");
+  }
+  Invocation& call = *step->call;
+  call.open = false;
+  call.ended_at = created_at_;
+  if (const auto at = maybe_instant(p_, "at")) call.check_from = at;
+  s_.open_tries--;
+  if (s_.status == JobStatus::queued) s_.not_before.reset();  // what it was left alone for is known
+  call.outcome = outcome_of(p_.text("outcome"));
+  call.definite = flag(p_, "definite");
+  call.retryable = flag(p_, "retryable");
+  call.error = failure_of(p_["error"]);
+  call.retry_after.reset();
+  if (const auto ms = maybe_int(p_, "retry_after_ms"); ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
+    call.retry_after = std::chrono::milliseconds(*ms);
+  }
+  const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
+                         call.error.code == "not_sent";  // before a byte was sent
+  call.unsent = withdrawn ? call.unsent + 1 : 0;
+  if (call.outcome == OutcomeKind::timeout || call.outcome == OutcomeKind::unknown ||
+      (call.outcome == OutcomeKind::failure && !call.definite)) {
+    // In `redo` it has been said already that it did not happen.
+    if (step->phase != StepPhase::redo) call.doubted = true;
+  } else if (!never_arrived(call)) {
+    call.doubted = false;  // the other side knows the key, and has answered
+  }
+  settle(*step, withdrawn);
+  if (withdrawn && call.counted > 0) call.counted--;
+  if (withdrawn && s_.tool_of(*step).is_model()) s_.models.withdrawn++;
+  if (call.outcome == OutcomeKind::success) {
+    step->result = p_["result"];
+    step->erased = erased("result");
+    if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
+  }
+  if (call.outcome == OutcomeKind::input_required) asked(*step);
+  const bool certain = call.outcome == OutcomeKind::success ||
+                       call.outcome == OutcomeKind::input_required ||
+                       (call.outcome == OutcomeKind::failure && call.definite);
+  if (!certain) call.unsure.insert(call.try_no);
+  // Its own attempt, or the process that has opened the store since, saw its process group end.
+  const bool ended =
+      s_.tool_of(*step).local &&
+      (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
+  if (!certain && !ended && !flag(p_, "settled")) call.unsettled = true;
+  // Who said that it did not happen spoke before it was known that its tool asks something.
+  const bool asks = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
+  if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {
+    enter(*step, StepPhase::settled);
+  }
+  if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing &&
+      call.outcome != OutcomeKind::success) {
+    retire(*step);  // nobody waits for its answer any more
+  }
+  refresh(index_of(*step));
+  return {};
+}
+
+Status Applier::command_committed() {
+  Step* step = this->step();
+  if (step && step->phase == StepPhase::recorded) {
+    if (p_.find("result") || p_.text("result_of") != step->id.text) {
+      return bad("the result is not the recorded value");
+    }
+    step->committed = true;
+    progressed();
+    enter(*step, StepPhase::committed);
+    return {};
+  }
+  if (!step || !step->call || step->call->open || step->committed ||
+      step->phase == StepPhase::done) {
+    return bad("no such command to commit");
+  }
+  const bool success = step->call->outcome == OutcomeKind::success;
+  if (!p_.find("result_of")) {
+    // A person, or its probe, says that it happened, and what it gave; null is not written.
+    const bool doubted = step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
+    if (!doubted || success) return bad("no call has an unknown outcome");
+    step->result = p_["result"];
+    step->erased = erased("result");
+  } else if (!success || p_.text("result_of") != step->call->id.text) {
+    return bad("the result is that of no successful call");
+  }
+  step->committed = true;
+  if (!step->failure && step->changed < s_.tool_of(*step).changes.size()) {
+    step->failure =
+        Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};
+  }
+  if (s_.tool_of(*step).is_model()) {
+    add_usage(p_["usage"], s_.models);
+    settle_answer(*step);
+  }
+  progressed();
+  enter(*step, StepPhase::committed);
+  if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing) retire(*step);
+  return {};
+}
+
+Status Applier::step_committed() {
+  Step* step = this->step();
+  if (!step || step->phase != StepPhase::done || !step->committed || step->barrier) {
+    return bad("no such step to commit");
+  }
+  step->barrier = true;
+  refresh(index_of(*step));
+  if (s_.tool_of(*step).compensate) {
+    s_.undoable.push_back(index_of(*step));
+  } else if (step->item != kNoItem || step->is_loop_call()) {
+    step->call.reset();
+  }
+  if (step->is_part()) step->approval.reset();
+  return {};
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,328 @@
+// How events of nodes and waits change the state.
+#include "engine/heart/features.h"
+#include "engine/state/applier.h"
+#include "engine/state/left.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::int64_t kItemsLeftMax = 1'000'000;  // more than a map may have
+
+std::optional<WaitType> wait_type_of(std::string_view text) {
+  for (auto type :
+       {WaitType::webhook, WaitType::human, WaitType::timer, WaitType::signal, WaitType::message}) {
+    if (to_text(type) == text) return type;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+ResultType result_type_of(std::string_view text) {
+  for (auto type :
+       {ResultType::pure, ResultType::side_effect_committed, ResultType::permanent_failure,
+        ResultType::compensatable_failure, ResultType::compensated}) {
+    if (to_text(type) == text) return type;
+  }
+  return ResultType::none;
+}
+
+void Applier::open_node(std::uint32_t node) {
+  Step& step = s_.steps[node];
+  if (step.phase == StepPhase::blocked && step.needs_left == 0) enter(step, StepPhase::ready);
+}
+
+Status Applier::node_started() {
+  Step* step = step_or_new_part();
+  if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
+  if (s_.ending) return bad("nothing starts in a job that ends");
+  if (s_.status != JobStatus::running) return bad("no worker holds the job");
+  if (s_.node_of(*step).when && !step->is_part() && step->branch && !*step->branch) {
+    return bad("its branch was not taken");
+  }
+  step->started = true;
+  if (step->map) {
+    enter(*step, StepPhase::mapping);
+  } else if (s_.node_of(*step).loop && !step->is_part()) {
+    if (!step->loop) step->loop = std::make_unique<LoopProgress>();  // else another job began it
+    enter(*step, StepPhase::looping);
+  } else {
+    refresh(index_of(*step));
+  }
+  return {};
+}
+
+// Does the log hold what this end of a step stands on?
+bool Applier::may_finish(const Step& step) const {
+  if (step.call && step.call->open) return false;
+  const bool failed = !p_["error"].is_null();
+  switch (result_type_of(p_.text("result_type"))) {
+    case ResultType::pure:
+      if (failed) return false;
+      if (flag(p_, "skipped")) {
+        return step.phase == StepPhase::ready && step.branch && !*step.branch;
+      }
+      if (step.phase == StepPhase::mapping) {
+        return step.map->done == step.map->results.size() && !step.map->failure;
+      }
+      if (step.phase == StepPhase::looping) return may_conclude(step);
+      if (step.phase == StepPhase::committed) {
+        return !step.failure && s_.kind_of(step) == NodeKind::llm;
+      }
+      return step.phase == StepPhase::answered && !step.is_part() &&
+             s_.node_of(step).kind == NodeKind::wait;
+    case ResultType::side_effect_committed:
+      return step.phase == StepPhase::committed && !step.failure && !failed &&
+             s_.kind_of(step) != NodeKind::llm;
+    case ResultType::compensatable_failure:
+      if (s_.undoable.empty() && !(step.committed && s_.tool_of(step).compensate)) return false;
+      [[fallthrough]];
+    case ResultType::permanent_failure:
+      if (!failed || !step.started) return false;
+      if (step.phase == StepPhase::mapping) return step.map->active == 0;
+      if (step.phase == StepPhase::looping) return step.loop->active == 0;
+      if (step.phase == StepPhase::settled) return step.call->outcome != OutcomeKind::success;
+      return step.phase == StepPhase::ready || step.phase == StepPhase::backoff ||
+             step.phase == StepPhase::redo || step.phase == StepPhase::refused ||
+             step.phase == StepPhase::answered ||
+             (step.phase == StepPhase::committed && step.failure);
+    default:
+      return false;
+  }
+}
+
+Status Applier::node_finished() {
+  Step* step = this->step();
+  if (!step || !may_finish(*step)) return bad("no such step to finish so");
+  step->result_type = result_type_of(p_.text("result_type"));
+  step->skipped = flag(p_, "skipped");
+  step->failure.reset();
+  if (!p_["error"].is_null()) step->failure = failure_of(p_["error"]);
+  if (step->skipped) step->result = Value();
+  if (const Value* result = p_.find("result")) {
+    step->result = *result;
+    step->erased = erased("result");
+  }
+  const Node& node = s_.node_of(*step);
+  if (step->map) {
+    if (!step->failure) {
+      step->result = Value::array(std::move(step->map->results));
+      step->erased = step->map->erased;
+    }
+    step->map.reset();
+  }
+  if (step->loop) {
+    if (!step->failure) AE_TRY(loop_concluded(*step));
+    step->loop.reset();
+  }
+  enter(*step, StepPhase::done);
+  if (step->item != kNoItem) return item_finished(*step);
+  if (step->turn != kNoTurn) return loop_part_finished(*step);
+
+  s_.nodes_left--;
+  if (step->failure && !node.continue_on_error) {
+    if (!s_.ending) {
+      begin_end({.cancelled = false,
+                 .code = step->failure->code,
+                 .message = step->failure->message,
+                 .node_id = node.id,
+                 .by = {}});
+    }
+    return {};
+  }
+  open_dependents(node);
+  return {};
+}
+
+void Applier::open_dependents(const Node& node) {
+  for (std::uint32_t dependent : node.dependents) {
+    s_.steps[dependent].needs_left--;
+    open_node(dependent);
+  }
+}
+
+// What a loop gives is what its plan makes of the model's last answer.
+Status Applier::loop_concluded(Step& loop) {
+  auto result = loop_result_of(s_, loop);
+  const Step& answer = s_.steps[loop.loop->turns.back().step];
+  if (!result && !answer.erased) {
+    return bad("the model's last answer is not what its plan wants");
+  }
+  loop.result = result ? *std::move(result) : answer.result;
+  loop.erased = answer.erased;
+  return {};
+}
+
+Status Applier::item_finished(Step& step) {
+  Step& map_step = s_.steps[step.node];
+  MapProgress& map = *map_step.map;
+  map.active--;
+  map.done++;
+  map.finished[step.item] = true;
+  if (step.failure && !s_.node_of(step).collect_errors) {
+    if (!map.failure) map.failure = step.failure;
+  } else {
+    map.results[step.item] = s_.seen_result(step);
+    map.erased = map.erased || (step.erased && !step.failure);
+  }
+  if (!step.committed && !s_.may_have_happened(step)) {
+    step.call.reset();
+    step.approval.reset();
+  }
+  // What undoes it reads what it gave.
+  if (!step.committed || !s_.tool_of(step).compensate) step.result = Value();
+  refresh(step.node);
+  return {};
+}
+
+void Applier::begin_map(Step& map, Value over) {
+  s_.map_items += over.size();
+  map.map = std::make_unique<MapProgress>();
+  map.map->over = std::move(over);
+  map.map->results.resize(map.map->over.size());
+  map.map->finished.resize(map.map->over.size());
+}
+
+Status Applier::branch_taken() {
+  Step* step = this->step();
+  if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
+  if (s_.node_of(*step).when && !step->branch) {
+    if (!p_["payload"].is_bool()) return bad("a branch that is not a boolean");
+    step->branch = p_["payload"].as_bool();
+    refresh(index_of(*step));
+    return {};
+  }
+  Value over = p_["payload"];
+  if (erased("payload")) {  // how many items there were is left of it
+    const auto items = maybe_int(payload_left(logged_, p_), "items");
+    if (!items || *items < 0 || *items > kItemsLeftMax) return bad("a map without its items");
+    over = Value::array(std::vector<Value>(static_cast<std::size_t>(*items)));
+  }
+  if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
+      !over.is_array()) {
+    return bad("the plan has no such branch");
+  }
+  begin_map(*step, std::move(over));
+  return {};
+}
+
+Status Applier::decision_recorded() {
+  const std::string_view kind = p_.text("kind");
+  if (kind == "branch") return branch_taken();
+  if (kind == "tool_choice") return tool_chosen();
+  if (kind == "retry") {
+    Step* step = this->step();
+    if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
+      return bad("no such try to repeat");
+    }
+    if (open_question(*step->call)) return bad("the question of its tool has no answer yet");
+    step->not_before = instant_of(p_, "not_before");
+    enter(*step, StepPhase::backoff);
+    return {};
+  }
+  if (kind == "in_doubt") {
+    Step* step = this->step();
+    return step ? in_doubt_decided(*step) : bad("no call has an unknown outcome");
+  }
+  if (kind == "end") return end_decided();
+  if (kind == "budget") return budget_decided();
+  if (kind == "confirmation") return confirmation_decided();
+  if (kind == "approval") {
+    if (p_.text("state") == "requested") return approval_requested();
+    return p_.text("state") == "denied" ? approval_denied() : approval_answered();
+  }
+  return {};
+}
+
+Status Applier::wait_opened() {
+  Step* step = this->step();
+  if (!step) return bad("no such step");
+  std::string key(p_.text("correlation_key"));
+  const bool asks = key.starts_with("approval/");
+  const bool question = is_question(*step);
+  const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
+  const bool of_call =
+      (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !asks;
+  const bool of_node =
+      step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
+  if (!of_call && !of_node && !asks) return bad("this step waits for nothing");
+  if (of_call && step->phase == StepPhase::in_doubt) return bad("it waits already");
+  if (of_node && s_.ending) return bad("nothing starts in a job that ends");
+  auto type = wait_type_of(p_.text("wait_type"));
+  if (!type) return bad("an unknown wait type");
+  if (s_.waits.contains(key) || s_.closed_waits.contains(key))
+    return bad("the key was used before");
+  Wait wait{.step = index_of(*step),
+            .type = *type,
+            .due_at = maybe_instant(p_, "due_at"),
+            .expires_at = maybe_instant(p_, "expires_at"),
+            .resolve = of_call,
+            .opened_at = created_at_,
+            .reason = std::string(p_.text("reason")),
+            .channel = std::string(p_.text("channel")),
+            .opened_seq = s_.seq + 1};
+  if (of_node && *type == WaitType::message && wait.channel.empty())
+    return bad("without a channel");
+  step->wait_key = key;
+  if (asks) {
+    AE_TRY(request_opened(*step, wait));
+  } else if (question) {
+    AE_TRY(question_opened(*step, key, wait));
+  } else {
+    enter(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
+  }
+  s_.waits.emplace(std::move(key), wait);
+  return {};
+}
+
+Status Applier::wait_completed() {
+  std::string key(p_.text("correlation_key"));
+  auto it = s_.waits.find(key);
+  if (it == s_.waits.end()) return bad("no such wait is open");
+  const Wait wait = it->second;
+  std::string listed = s_.approval_id(wait);
+  s_.waits.erase(it);
+  Step& step = s_.steps[wait.step];
+  Value payload = p_["payload"];
+  bool gone = erased("payload");
+  if (!wait.resolve) {
+    const std::string_view outcome = p_.text("outcome");
+    auto kept = p_["payload"].is_null() ? take_kept(key, wait) : std::nullopt;
+    if (kept) {
+      payload = kept->payload;
+      gone = kept->erased;
+    }
+    if (!kept && wait.type == WaitType::message && outcome == "signalled") {
+      return bad("no such message has come");
+    }
+    if (wait.approval) {
+      AE_TRY(request_closed(step, outcome));
+    } else if (wait.question) {
+      AE_TRY(question_closed(step, outcome, payload));
+    } else {
+      step.timed_out = outcome == "timed_out";
+      step.rejected = outcome == "rejected";
+      step.result = step.timed_out ? Value::object({{"timed_out", true}}) : payload;
+      step.erased = gone && !step.timed_out;
+      if (outcome != "cancelled") enter(step, StepPhase::answered);
+    }
+    if (p_.find("signal_id") && !kept) {
+      s_.signals++;
+      if (outcome == "cancelled") {
+        s_.undelivered.push_back(
+            Value::object({{"correlation_key", key}, {"signal_id", p_["signal_id"]}}));
+      }
+    }
+  } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&
+             step.call->definite) {
+    enter(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
+  }
+  s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
+                                                     .outcome = std::string(p_.text("outcome")),
+                                                     .payload = std::move(payload),
+                                                     .signal_id = std::string(p_.text("signal_id")),
+                                                     .approval = std::move(listed)});
+  return {};
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,112 @@
+// How events of probes and compensations change the state: calls that are about another call.
+#include "engine/state/applier.h"
+#include "engine/state/left.h"
+
+namespace ae::engine {
+
+// Nothing more is asked of it.
+void Applier::retire(Step& side) {
+  side.phase = StepPhase::done;
+  side.barrier = true;
+  refresh(index_of(side));
+}
+
+Status Applier::command_emitted() {
+  const Value* of = p_.find("of");
+  if (!of) {
+    const Step* step = this->step();
+    return step && step->started ? Status() : bad("no such step");
+  }
+  auto about = s_.by_id.find(StepId(std::string(p_.text("of"))));
+  if (about == s_.by_id.end()) return bad("it is about no step");
+  Step& step = s_.steps[about->second];
+  StepId id(std::string(p_.text("step_id")));
+  const auto role = s_.side_role(step, id);
+  if (!role) return bad("nothing is to be asked or undone here");
+  const auto index = static_cast<std::uint32_t>(s_.steps.size());
+  Step& fresh = s_.steps.emplace_back();
+  fresh.id = id;
+  fresh.node = step.node;
+  fresh.plan_no = step.plan_no;
+  fresh.place = step.place;
+  fresh.item = step.item;
+  fresh.turn = step.turn;
+  fresh.nth = step.nth;
+  fresh.role = *role;
+  fresh.of = about->second;
+  fresh.phase = StepPhase::ready;
+  fresh.started = true;
+  s_.by_id.emplace(std::move(id), index);
+  if (*role == Role::undo) {
+    step.undo = index;
+    return {};
+  }
+  fresh.of_try = step.call->try_no;
+  step.probe = index;
+  enter(step, StepPhase::probing);
+  return {};
+}
+
+// A person, or the call's probe, says what became of it.
+Status Applier::in_doubt_decided(Step& step) {
+  const bool by_probe = step.phase == StepPhase::probing && p_.text("by") == "probe";
+  if (step.phase != StepPhase::in_doubt && !by_probe) return bad("no call has an unknown outcome");
+  if (p_.text("state") == "not_happened") {
+    if (by_probe) step.call->absent++;
+    // Who said it waited until every earlier try was over; the newest one stays open only for its result.
+    if (step.call) {
+      step.call->doubted = step.call->unsettled = false;
+      step.call->check_from = maybe_instant(p_, "at");
+    }
+    enter(step, step.call ? StepPhase::redo : StepPhase::ready);
+  } else if (p_.text("state") ==
+             "resend") {  // its tool is offered again as it was: §6 decides anew
+    if (by_probe || !step.call) return bad("no call to send again");
+    enter(step, step.call->open ? StepPhase::calling : StepPhase::settled);
+  } else if (p_.text("state") == "fail") {
+    if (step.role == Role::undo) {
+      if (s_.undoable.empty() || s_.undoable.back() != step.of) return bad("nothing to undo");
+      s_.undoable.pop_back();
+      s_.given_up.push_back(step.of);
+    }
+    enter(step, StepPhase::refused);
+  } else if (!step.call) {
+    enter(step, StepPhase::committed);  // done by hand
+  }  // happened: the command_committed beside it says the rest
+  return {};
+}
+
+Status Applier::step_compensated() {
+  Step* step = this->step();
+  if (!step || s_.undoable.empty() || s_.undoable.back() != index_of(*step) ||
+      step->undo == kNoStep || s_.steps[step->undo].phase != StepPhase::committed) {
+    return bad("no such step to compensate: the newest one is undone first");
+  }
+  Step& undo = s_.steps[step->undo];
+  if (p_.text("compensation_invocation_id") !=
+      invocation_id(s_.job, undo.id, s_.key_of(undo)).text) {
+    return bad("another call has undone it");
+  }
+  s_.undoable.pop_back();
+  s_.undone.push_back(index_of(*step));
+  step->result_type = ResultType::compensated;
+  retire(undo);
+  if (!step->is_part()) return {};
+  step->call.reset();
+  if (step->item != kNoItem) step->result = Value();
+  return {};
+}
+
+// The job is to end, for a reason that no other event says, and has to undo something before.
+Status Applier::end_decided() {
+  if (s_.ending) return bad("it ends already");
+  begin_end({.cancelled = false,
+             .code = std::string(payload_left(logged_, p_).text("code")),
+             .message = std::string(p_["payload"].text("message")),
+             .node_id = {},
+             .by = {}});
+  progressed();
+  return {};
+}
+
+}  // namespace ae::engine

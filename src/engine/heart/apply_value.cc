@@ -1,0 +1,55 @@
+// How a recorded time, random number or id changes the state: it is the result of its step from then on, and no step has two.
+#include "engine/heart/evaluate.h"
+#include "engine/heart/judge.h"
+#include "engine/heart/recorded_value.h"
+#include "engine/state/applier.h"
+
+namespace ae::engine {
+
+Status Applier::value_recorded() {
+  const Records records = records_of(type_);
+  const auto id = step_of_effect(p_.text("effect_id"), records);
+  if (!id) return {};  // the jitter of a back-off
+  const auto known = s_.by_id.find(*id);
+  if (known == s_.by_id.end()) return bad("no such step");
+  Step& step = s_.steps[known->second];
+  const bool calls = step.role == Role::node && (step.is_part() || s_.node_of(step).calls());
+  if (!calls || s_.tool_of(step).records != records) return bad("the step records no such value");
+  if (step.phase != StepPhase::ready || !step.started) {
+    return bad("the step has its value, or is not to have one");
+  }
+  if (s_.ending) return bad("nothing starts in a job that ends");
+  if (s_.status != JobStatus::running) return bad("no worker holds the job");
+  if (!s_.to_confirm.empty()) return bad("what was changed before is not confirmed");
+  AE_TRY(value_approved(step));
+  step.result = p_["value"];
+  step.erased = erased("value");
+  enter(step, StepPhase::recorded);
+  return {};
+}
+
+// A policy or a person can be in the way of a recorded value as of a call. The event holds no arguments: the plan or the
+// approval gives them. In a stored log they may be made of erased values: there the replay's proof looks at them.
+Status Applier::value_approved(Step& step) {
+  const ToolPolicy& tool = s_.tool_of(step);
+  Approval* approval = step.approval.get();
+  const bool approved = approval && approval->state == ApprovalState::approved;
+  if (logged_ == nullptr || !judged_by_arguments(tool)) {
+    Value args;
+    if (approved) {
+      args = approval->arguments;
+    } else if (judged_by_arguments(tool)) {
+      args = arguments_of(s_, step).value_or(Value());
+    }
+    const auto said = judge(s_, &step, tool, args);
+    const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+    if (action == PolicyAction::deny) return bad("a policy denies this step");
+    if (action != PolicyAction::allow && !approved) return bad("this step was not approved");
+  }
+  if (!approved) return {};
+  approval->used = true;
+  approval->arguments = Value();
+  return {};
+}
+
+}  // namespace ae::engine

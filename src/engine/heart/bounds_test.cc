@@ -1,0 +1,428 @@
+// What one job can ask of the process at most: every expression of a plan is bounded, wherever it stands, one decision
+// does a bounded amount of work, and all maps together have a bounded number of items.
+#include <ctime>
+#include <string>
+
+#include "engine/loop/loop_job_test.h"
+#include "engine/planner/planner.h"
+#include "engine/replan/replan.h"
+#include "engine/state/checkpoint.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+// 2^60 leaves in 60 arrays that share.
+const std::string kTower = "reduce range(60) as $i (1; [., .])";
+constexpr double kSecondsMax = 10;  // of processor time, for the slowest build
+// What an optimised build does in 100 ms: the work of a decision, and one more evaluation.
+constexpr Work kMostWork = DecideLimits{}.work_max + ExprLimits{}.fuel;
+
+// The job ends at once, and says why.
+void expect_ended(const GivenJob& job, std::string_view code = "expression_failed") {
+  ASSERT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.state.error->code, code) << job.state.error->message;
+  EXPECT_LT(job.state.error->message.size(), 1'000U);
+  EXPECT_LE(job.work, kMostWork) << job.story();
+}
+
+void expect_stopped(const GivenJob& job, std::string_view code = "expression_failed") {
+  expect_ended(job, code);
+  if (job.status() != "failed") return;
+  EXPECT_NE(job.state.error->message.find("counting each part wherever it occurs"),
+            std::string::npos)
+      << job.state.error->message;
+}
+
+// Expressions that are short, and whose values no memory holds or take too long to be made.
+std::vector<std::string> hostile_expressions() {
+  return {kTower,
+          "reduce range(28) as $i (1; [., .])",
+          "reduce range(60) as $i (1; {a: ., b: .})",
+          "reduce range(60) as $i (\\\"a\\\"; . + .)",
+          "[range(1e9)]",
+          "\\\"a\\\" * 4e9",
+          "[range(1000)] | [.[] as $x | .[] as $y | .[] | [$x, $y]]",
+          "reduce range(1e9) as $i (0; . + 1)"};
+}
+
+// A plan of one node in each place where an expression stands, by a name of that place.
+std::vector<std::pair<std::string, std::string>> places_for(const std::string& expression) {
+  const std::string e = "${ " + expression + " }";
+  const auto tool = [](const std::string& more) {
+    return "[{'id':'a','kind':'tool','tool':'put'," + more + "}]";
+  };
+  const auto map = [](const std::string& over, const std::string& args) {
+    return "[{'id':'m','kind':'map','over':" + over +
+           ",'max_parallel':1,'do':{'tool':'put','args':" + args + "}}]";
+  };
+  const auto wait = [](const std::string& more) {
+    return "[{'id':'w','kind':'wait','wait':{" + more + "}}]";
+  };
+  const auto loop = [](const std::string& system, const std::string& prompt) {
+    return "[{'id':'chat','kind':'loop','loop':{'tool':'model:main','model':'small','system':'" +
+           system + "','prompt':'" + prompt +
+           "','tools':['look'],'parallel_tools':2,'max_turns':5}}]";
+  };
+  const auto planner = [](const std::string& prompt) {
+    return "[{'id':'planner','kind':'planner','planner':{'tool':'model:main','model':'small',"
+           "'told':'Plan','prompt':'" +
+           prompt +
+           "','tools':['look'],'max_nodes':3,'repair':1,'schema':" + canonical(planner_schema()) +
+           "}}]";
+  };
+  return {{"args", tool("'args':{'v':'" + e + "'}")},
+          {"text", tool("'args':{'v':'text " + e + " text'}")},
+          {"json", tool("'args':{'v':'${ (" + expression + ") | tojson }'}")},
+          {"when", tool("'when':'${ (" + expression + ") == 1 }'")},
+          {"map", map("'" + e + "'", "{}")},
+          {"item", map("[1]", "{'v':'" + e + "'}")},
+          {"wait key", wait("'type':'signal','key':'" + e + "'")},
+          {"timer", wait("'type':'timer','for':'" + e + "'")},
+          {"system", loop(e, "Hello")},
+          {"prompt", loop("Be kind", e)},
+          {"prompt in a text", loop("Be kind", "So: " + e)},
+          {"planner", planner(e)}};
+}
+
+void expect_stopped_everywhere(const std::string& expression) {
+  for (const auto& [place, nodes] : places_for(expression)) {
+    SCOPED_TRACE(std::string(place).append(": ").append(expression));
+    const std::clock_t start = std::clock();
+    GivenJob job(nodes, {.more = kTools});
+    job.claim();
+    EXPECT_TRUE(job.in_flight.empty());
+    expression == kTower ? expect_stopped(job) : expect_ended(job);
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
+    if (expression != kTower || job.plan->nodes[0].loop)
+      continue;  // only plans of tools, maps and waits
+    GivenJob planned(nodes, {.more = kTools, .planned_by = "model:main"});
+    planned.claim();
+    expect_ended(planned);
+  }
+}
+
+AE_TEST("bounds/a value of 2^60 shared leaves fails the job wherever an expression stands") {
+  expect_stopped_everywhere(kTower);
+}
+
+AE_TEST_SLOW("bounds/an expression without end fails the job wherever it stands, in bounded work") {
+  for (const std::string& expression : hostile_expressions()) expect_stopped_everywhere(expression);
+}
+
+AE_TEST("bounds/an output without end fails the job, in bounded work") {
+  for (const std::string& expression : hostile_expressions()) {
+    SCOPED_TRACE(expression);
+    GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]",
+                 {.more = "{'output': '${ " + expression + " }'}"});
+    job.claim().ok("a");
+    expect_ended(job);
+  }
+}
+
+AE_TEST("bounds/an output of 2^60 shared leaves fails the job") {
+  const std::string output = "{'output': '${ " + kTower + " }'}";
+  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]", {.more = output});
+  job.claim().ok("a");
+  expect_stopped(job);
+  const std::string object = "{'output': {'x': ['${ " + kTower + " }']}}";
+  GivenJob other("[{'id':'a','kind':'tool','tool':'put'}]", {.more = object});
+  other.claim().ok("a");
+  expect_stopped(other);
+}
+
+AE_TEST("bounds/what is shared between steps is bounded, too") {
+  // Each step has a result of 65,536 leaves; the output has each of them a hundred times.
+  std::string parts;
+  for (int i = 0; i < 100; ++i) parts += std::string(i > 0 ? "," : "") + "'${ .steps.a }'";
+  const std::string more = "{'output': [" + parts + "]}";
+  Value large = 1;
+  for (int i = 0; i < 16; ++i) large = Value::array({large, large});
+  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]", {.more = more});
+  job.claim().answer("a", {.kind = OutcomeKind::success, .result = large});
+  expect_stopped(job);
+}
+
+AE_TEST("bounds/changes of 2^60 shared leaves fail their node, and a probe parks the job") {
+  const std::string changes =
+      "{'tools': {'set': {'changes': [{'type':'t','op':'update','id':'${ " + kTower + " }'}]}}}";
+  GivenJob changed("[{'id':'a','kind':'tool','tool':'set'}]", {.more = changes});
+  changed.claim().ok("a");
+  EXPECT_EQ(changed.status(), "failed") << changed.story();
+  EXPECT_EQ(changed.state.error->code, "tool_output_invalid");
+  const std::string probe =
+      "{'tools': {'find': {'effect': 'read'}, 'buy': {'effect': 'at_most_once', 'on_in_doubt': "
+      "'probe', 'probe': {'tool': 'find', 'args': {'v': '${ " +
+      kTower + " }'}, 'happened': '${ .result }'}}}}";
+  GivenJob probed("[{'id':'pay','kind':'tool','tool':'buy'}]", {.more = probe});
+  probed.claim().unknown("pay");
+  probed.after(std::chrono::minutes(2));
+  EXPECT_EQ(probed.status(), "parked") << probed.story();
+}
+
+AE_TEST("bounds/one decision evaluates no more than its limit, and the next one goes on") {
+  std::string nodes;
+  for (int i = 0; i < 20; ++i) {
+    nodes += std::string(i > 0 ? ", " : "") + "{'id':'n" + std::to_string(i) +
+             "','kind':'tool','tool':'put','when':'${ ([range(3000)] | length) < 0 }'}";
+  }
+  GivenJob job("[" + nodes + "]");
+  job.begin_attempt();
+  DecideLimits limits;
+  limits.work_max = 20'000;
+  std::size_t most = 0;
+  std::size_t calls = 0;
+  for (; calls < 1'000; ++calls) {
+    const Decision decision = decide(job.state, job.stamp(), limits);
+    if (decision.events.empty() || decision.release) break;
+    most = std::max(most, decision.events.size());
+    job.add(decision.events);
+  }
+  EXPECT_LE(most, 8U) << "about two evaluations, and what follows";
+  EXPECT_GE(calls, 5U);
+  EXPECT_EQ(job.state.nodes_left, 0U) << job.story();
+}
+
+// About 6,000 steps, for a value that differs by node.
+std::string costly(int i) { return "${ ([range(2000)] | length) + " + std::to_string(i) + " }"; }
+
+std::string calls(int count, std::string_view tool, int first = 0) {
+  std::string nodes;
+  for (int i = first; i < first + count; ++i) {
+    nodes += std::string(i > first ? ", " : "") + "{'id':'n" + std::to_string(i) +
+             "','kind':'tool','tool':'" + std::string(tool) + "','args':{'v':'" + costly(i) + "'}}";
+  }
+  return nodes;
+}
+
+// More than one of the evaluations here takes.
+constexpr Work kOne = 12'000;
+
+AE_TEST("bounds/a used-up budget evaluates no further calls") {
+  GivenJob job("[" + calls(300, "put") + "]", {.more = "{'budget': {'tool_calls': 1}}"});
+  job.claim();
+  EXPECT_EQ(job.in_flight.size(), 1U);
+  EXPECT_LE(job.work, kOne);
+  job.ok("n0");
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_LE(job.work, kOne);
+}
+
+AE_TEST("bounds/a used-up budget evaluates no further items, loops and calls of a planned model") {
+  std::string maps;
+  for (int i = 0; i < 100; ++i) {
+    maps += "{'id':'m" + std::to_string(i) +
+            "','kind':'map','over':[1],'max_parallel':1,'do':{'tool':'put','args':{'v':'" +
+            costly(i) + "'}}}, ";
+  }
+  const std::string one = "{'budget': {'tool_calls': 1}}";
+  GivenJob mapped("[" + maps + calls(1, "put") + "]", {.more = one});
+  mapped.claim();
+  EXPECT_EQ(mapped.in_flight.size(), 1U);
+  EXPECT_LE(mapped.work, kOne);
+  GivenJob planned("[" + calls(100, "put") + "]", {.more = one, .planned_by = "model:m"});
+  planned.claim();
+  EXPECT_EQ(planned.in_flight.size(), 1U) << planned.story();
+  EXPECT_LE(planned.work, kOne);
+}
+
+// A tool that asks a person about some calls only, which is known when the arguments are.
+std::string asking(std::string_view when, int budget = 0) {
+  return "{'budget': {'tool_calls': " + std::to_string(budget) +
+         "}, 'tools': {'buy': {'rules': [{'action': 'require_approval', 'when': '${ " +
+         std::string(when) + " }'}]}}}";
+}
+
+AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many decisions") {
+  GivenJob job("[" + calls(60, "buy") + "]", {.more = asking(".args.v == 2059")});
+  job.limits.work_max = 40'000;
+  job.claim();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_FALSE(job.asked("n59").empty()) << "the last one was looked at, too";
+  EXPECT_LE(job.most_work, job.limits.work_max + kOne);
+  EXPECT_GE(job.decisions, 8U);
+}
+
+AE_TEST("bounds/what a used-up budget holds back is not evaluated for each part that is not") {
+  // Fifty that may be called and fifty that a person is asked about: once to ask, once to see that nothing is left.
+  GivenJob job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
+               {.more = asking(".args.v >= 2050")});
+  job.limits.work_max = 20'000;
+  job.claim();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.waits.size(), 50U);
+  EXPECT_LE(job.most_work, job.limits.work_max + kOne);
+  EXPECT_LE(job.work, 3 * 100 * kOne);
+}
+
+// At least 20,000 steps, of what is true.
+const std::string kHeavy = "([range(10000)] | length) == 10000";
+
+std::string tool_with(std::string_view name, std::string_view what) {
+  return "{'tools': {'" + std::string(name) + "': {" + std::string(what) + "}}}";
+}
+
+// One decision evaluates it, and counts that.
+void expect_counted(GivenJob& job, Work least = 20'000) {
+  EXPECT_GE(job.most_work, least) << job.story();
+}
+
+AE_TEST("bounds/policies, outputs, changes and probes count as work of the decision") {
+  constexpr std::string_view kCall = "[{'id':'a','kind':'tool','tool':'buy'}]";
+  GivenJob policy(kCall, {.more = tool_with("buy", "'rules': [{'action': 'deny', 'when': '${ (" +
+                                                       kHeavy + ") | not }'}]")});
+  policy.claim();
+  expect_counted(policy);
+  GivenJob output("[{'id':'a','kind':'tool','tool':'put'}]",
+                  {.more = "{'output': '${ " + kHeavy + " }'}"});
+  output.claim().ok("a");
+  ASSERT_EQ(output.status(), "completed");
+  expect_counted(output);
+  // A probe that says yes: what it says is evaluated, and what the call has changed.
+  const std::string probed =
+      "{'tools': {'find': {'effect': 'read'}, 'buy': {'effect': 'at_most_once', 'on_in_doubt': "
+      "'probe', 'changes': [{'type':'t','op':'update','id':'${ if " +
+      kHeavy +
+      " then 1 else 2 end }'}], 'probe': {'tool': 'find', 'args': {}, 'happened': '${ if " +
+      kHeavy + " then .result else null end }'}}}}";
+  GivenJob probe("[{'id':'a','kind':'tool','tool':'buy'}]", {.more = probed});
+  probe.claim().unknown("a");
+  probe.after(std::chrono::minutes(2));
+  probe.work = probe.most_work = 0;
+  probe.ok("a/probe", "{'x': 1}");
+  ASSERT_EQ(probe.status(), "completed") << probe.story();
+  expect_counted(probe, 60'000);  // happened once, changes twice
+}
+
+AE_TEST("bounds/checks against schemas count as work of the decision") {
+  std::string list;
+  for (int i = 0; i < 5'000; ++i) list += (i > 0 ? "," : "") + std::to_string(i);
+  GivenJob job("[{'id':'a','kind':'tool','tool':'buy','args':{'v':5000}}]",
+               {.more = tool_with(
+                    "buy", "'args_schema': {'properties': {'v': {'enum': [" + list + ",5000]}}}")});
+  job.claim();
+  EXPECT_EQ(job.in_flight.size(), 1U) << job.story();
+  expect_counted(job, 5'000);
+}
+
+AE_TEST("bounds/another plan is compared with bounded work, and refused above it") {
+  GivenJob job("[" + calls(3, "put") + "]");
+  job.claim().ok("n0").ok("n1");
+  const auto next = compiled(graph("[" + calls(3, "put") + ", " + calls(1, "look", 3) + "]"));
+  const auto compared = replan_of(job.state, next, {});
+  ASSERT_TRUE(compared);
+  EXPECT_EQ(compared->carried.size(), 3U);
+  const auto refused = replan_of(job.state, next, {}, 6'000);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::plan_invalid);
+  EXPECT_TRUE(replan_of(job.state, next, {"n0", "n1", "n2"}, 6'000)) << "these are not compared";
+}
+
+AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only") {
+  std::string waits;
+  for (int i = 0; i < 40; ++i) {
+    waits += "{'id':'w" + std::to_string(i) +
+             "','kind':'wait','needs':['n0'],'wait':{'type':'human','key':'k${ [range(10000)] | "
+             "length }-" +
+             std::to_string(i) + "'}}, ";
+  }
+  GivenJob job("[" + waits + calls(1, "put") + "]");
+  job.claim();
+  const std::clock_t start = std::clock();
+  job.early("k10000-1", "{'neither': 1}", "one", "human");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "it decides nothing, and its wait is found";
+  job.early("k10000-39", "{'neither': 1}", "two", "human");
+  EXPECT_FALSE(job.refused) << "it is kept; its wait will not take it";
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
+}
+
+// A job whose input is so long a list, and that many maps over it; none of them makes a call.
+GivenJob with_maps(int maps, std::size_t items) {
+  std::string nodes;
+  for (int i = 0; i < maps; ++i) {
+    nodes += std::string(i > 0 ? ", " : "") + "{'id':'m" + std::to_string(i) +
+             "','kind':'map','over':'${ [range(" + std::to_string(items) +
+             ")] }','max_parallel':1,'do':{'tool':'put','args':{}}}";
+  }
+  return GivenJob("[" + nodes + "]");
+}
+
+AE_TEST_SLOW("bounds/all maps of a job together go over at most 1,000,000 items") {
+  GivenJob ten = with_maps(10, 100'000);
+  ten.claim();
+  EXPECT_EQ(ten.status(), "running");
+  EXPECT_EQ(ten.in_flight.size(), 10U);
+  GivenJob eleven = with_maps(11, 100'000);
+  eleven.claim();
+  while (!eleven.in_flight.empty()) {
+    eleven.answer(eleven.in_flight.begin()->first, {.kind = OutcomeKind::success});
+  }
+  EXPECT_EQ(eleven.status(), "failed");
+  EXPECT_EQ(eleven.state.error->code, "expression_failed");
+  EXPECT_EQ(eleven.state.error->message,
+            "the maps of the job have 1100000 items together; at most 1000000 are allowed");
+  EXPECT_EQ(eleven.count(EventType::decision_recorded), 10U) << "it is checked before the write";
+}
+
+AE_TEST("bounds/the items of a map are counted when it begins, whatever becomes of it") {
+  constexpr std::string_view kThree =
+      "[{'id':'fails','kind':'map','on_error':'continue','over':[1,2],'max_parallel':1,'do':"
+      "{'tool':'put','args':{}}},"
+      " {'id':'ends','kind':'map','needs':['fails'],'over':[1,2,3],'max_parallel':1,'do':"
+      "{'tool':'put','args':{}}},"
+      " {'id':'now','kind':'map','needs':['ends'],'over':[1,2,3,4],'max_parallel':1,'do':"
+      "{'tool':'put','args':{}}}]";
+  GivenJob job(kThree);
+  job.claim().fails("fails/0");
+  EXPECT_EQ(job.state.map_items, 5U) << job.story();
+  job.ok("ends/0").ok("ends/1").ok("ends/2");
+  EXPECT_EQ(job.state.map_items, 9U) << job.story();
+  EXPECT_EQ(job.folded(job.log.size()).map_items, 9U);
+  const auto restored =
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(restored->state.map_items, 9U);
+  // A fork knows of what it brings in.
+  const auto fork = job.fork(job.log.size());
+  ASSERT_TRUE(fork);
+  EXPECT_EQ(GivenJob(*fork, "job-2").state.map_items, 7U) << "the failed one has no list";
+}
+
+AE_TEST_SLOW("bounds/maps that failed count among the items of all maps") {
+  std::string nodes;
+  for (int i = 0; i < 11; ++i) {
+    nodes += std::string(i > 0 ? ", " : "") + "{'id':'m" + std::to_string(i) +
+             "','kind':'map','on_error':'continue','over':'${ [range(100000)] }'," +
+             (i > 0 ? "'needs':['m" + std::to_string(i - 1) + "']," : "") +
+             "'max_parallel':1,'do':{'tool':'put','args':{}}}";
+  }
+  GivenJob job("[" + nodes + "]");
+  job.claim();
+  while (!job.in_flight.empty()) {
+    job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::failure,
+                                              .definite = true,
+                                              .error_code = "http_400",
+                                              .error_message = "no"});
+  }
+  EXPECT_EQ(job.count(EventType::decision_recorded), 10U) << "the eleventh is not begun";
+  EXPECT_EQ(job.state.map_items, 1'000'000U);
+  ASSERT_TRUE(job.step("m10").failure);
+  EXPECT_EQ(job.step("m10").failure->code, "expression_failed");
+}
+
+AE_TEST_SLOW("bounds/a map over 100,001 items fails before its list is recorded") {
+  GivenJob most = with_maps(1, 100'000);
+  most.claim();
+  EXPECT_EQ(most.status(), "running");
+  EXPECT_EQ(most.count(EventType::decision_recorded), 1U);
+  GivenJob more = with_maps(1, 100'001);
+  more.claim();
+  ASSERT_EQ(more.status(), "failed");
+  EXPECT_EQ(more.state.error->code, "expression_failed");
+  EXPECT_EQ(more.state.error->message,
+            "the value of `map` has 100001 items; at most 100000 are allowed");
+  EXPECT_EQ(more.count(EventType::decision_recorded), 0U);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,413 @@
+// How a decision treats calls: the ledger's rules for starting, repeating, doubting and committing them (SPEC §4, §6, §7).
+#include <charconv>
+
+#include "engine/heart/decider.h"
+#include "engine/heart/features.h"
+#include "engine/heart/judge.h"
+#include "plan/model_calls.h"
+
+namespace ae::engine {
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64: a stamp's one number becomes as many as needed
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t bits_of(const StepId& id) {
+  std::uint64_t bits = 0;
+  std::from_chars(id.text.data(), id.text.data() + id.text.size(), bits, 16);
+  return bits;
+}
+
+constexpr Duration kUnsentPauseMin = std::chrono::milliseconds(100);
+
+// A downstream that knows our key says that the first request with it is still under way.
+bool still_running(const ToolPolicy& tool, const Invocation& call) {
+  return tool.effect == EffectClass::idempotent && !call.definite &&
+         (call.error.code == "http_409" || call.error.code == "http_425");
+}
+
+// A failed question to a model, for whoever sees nothing else of the job: who was asked, where, and how often.
+std::string told(const State& state, const Step& step, std::string_view said, std::uint32_t tries) {
+  const ToolPolicy& tool = state.tool_of(step);
+  if (!tool.is_model()) return std::string(said);
+  std::string text = "node ";
+  text += state.node_of(step).id;
+  if (step.item != kNoItem) text.append(", item ").append(std::to_string(step.item));
+  if (step.turn != kNoTurn) text.append(", turn ").append(std::to_string(step.turn + 1));
+  text.append(", model ").append(tool.name.substr(kModelToolPrefix.size()));
+  text.append(": ").append(said);
+  if (tries == 1) text += " (tried once)";
+  if (tries > 1) text.append(" (tried ").append(std::to_string(tries)).append(" times)");
+  return text;
+}
+
+}  // namespace
+
+bool tries_left(const ToolPolicy& tool, const Invocation& call) {
+  return call.counted < tool.retry.max_attempts &&
+         (tool.retry.covers(call.error.code) || still_running(tool, call));
+}
+
+Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
+  auto args = arguments_of(s_, node, item, &work_);
+  if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
+  if (args) AE_TRY(judge(s_, s_.plan->tools[node.tool], *args, &work_));
+  return args;
+}
+
+Result<Value> Decider::arguments(const Step& step) const {
+  if (step.turn == kNoTurn) return arguments(s_.node_of(step), step.item);
+  return arguments_of(s_, step, &work_);
+}
+
+void Decider::start_tool(const Step& step) {
+  if (!has_room()) return;
+  if (step.item != kNoItem &&
+      (s_.steps[step.node].map->failure || failed_maps_.contains(step.node))) {
+    start(step);
+    return fail_step(step, code_name(Code::rejected),
+                     "the call was not made: another item of its map had failed");
+  }
+  if (step.turn != kNoTurn && s_.steps[step.node].loop->failure) {
+    start(step);
+    return fail_step(step, code_name(Code::rejected), "the call was not made: its loop had failed");
+  }
+  if (!may_afford(s_.tool_of(step))) return;
+  // What was approved is what is sent.
+  const bool asked = step.approval && step.approval->state == ApprovalState::approved;
+  auto args = asked ? Result<Value>(step.approval->arguments) : arguments(step);
+  if (!args) {
+    start(step);
+    return fail_step(step, args.error());
+  }
+  Declaration first{.step = step.id,
+                    .node = s_.node_of(step),
+                    .tool = s_.tool_index(step),
+                    .args = std::move(*args),
+                    .item = step.item,
+                    .turn = step.is_turn() ? step.turn : kNoTurn};
+  if (!affords(first, first.args)) return;
+  start(step);
+  first_try(std::move(first));
+}
+
+void Decider::digest(Declaration& d) const {
+  if (!d.hash.empty()) return;
+  d.text = canonical(d.args);
+  d.hash = blinded_hash(s_.blind, d.text);
+}
+
+bool Decider::first_try(Declaration d) {
+  digest(d);
+  if (deny(d, d.args, d.hash)) return false;
+  if (!approved(d, d.args, d.hash)) {
+    request_approval(d, d.args, d.hash);
+    return false;
+  }
+  const bool makes_call = s_.plan->tools[d.tool].makes_call();
+  if (makes_call) {
+    emit_first(d);
+  } else {
+    record_value(d);
+  }
+  return !makes_call;
+}
+
+void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
+  std::vector<Member> p{{"command_id", d.step.text},
+                        {"input_ref", input_ref},
+                        {"kind", s_.plan->tools[d.tool].is_model() ? "llm" : "tool"},
+                        {"node_id", d.node.id},
+                        {"step_id", d.step.text}};
+  if (d.of != nullptr) p.emplace_back("of", d.of->text);
+  emit(EventType::command_emitted, std::move(p));
+}
+
+// A step that begins here is not in the state yet; what undoes or asks about a call is like that call.
+ExternalKey Decider::external_key_of(const Declaration& d, const IdempotencyKey& key) const {
+  const auto known = s_.by_id.find(d.of != nullptr ? *d.of : d.step);
+  const bool chosen = d.chosen || (known == s_.by_id.end() ? s_.planned_by_model
+                                                           : s_.is_chosen(s_.steps[known->second]));
+  return chosen ? chosen_external_key(s_.job, d.step, key) : external_key(s_.job, d.step);
+}
+
+// The first try of a command: its keys are made here, and never again. REQUIRES: digest.
+void Decider::emit_first(const Declaration& d) {
+  const IdempotencyKey key =
+      idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, d.text, s_.blind);
+  const InvocationId invocation = invocation_id(s_.job, d.step, key);
+  if (!d.emitted) emit_command(d, invocation.text);
+  emit_started(d, d.args,
+               {{"arguments", d.args},
+                {"arguments_hash", d.hash},
+                {"external_key", external_key_of(d, key).text},
+                {"idempotency_key", key.text},
+                {"invocation_id", invocation.text},
+                {"try", 1}});
+}
+
+void Decider::emit_started(const Declaration& d, const Value& args, std::vector<Member> keys) {
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  const Instant send_by = std::min(stamp_.now + limits_.send_window, stamp_.lease_until);
+  for (Member& member : std::vector<Member>{{"command_id", d.step.text},
+                                            {"deadline", to_text(send_by + tool.timeout)},
+                                            {"effect_class", to_text(tool.effect)},
+                                            {"node_id", d.node.id},
+                                            {"send_by", to_text(send_by)},
+                                            {"step_id", d.step.text},
+                                            {"tool_name", tool.name},
+                                            {"tool_version", offered(d.tool)}}) {
+    keys.push_back(std::move(member));
+  }
+  bool asked = false;
+  if (const auto known = s_.by_id.find(d.step); known != s_.by_id.end()) {
+    const auto& approval = s_.steps[known->second].approval;
+    asked = approval && approval->state == ApprovalState::approved;
+    if (asked) keys.emplace_back("approval_id", approval->id);
+  }
+  // An approval is good for this schema only, also when there is none.
+  if (tool.args_schema || asked) keys.emplace_back("request_schema_hash", tool.schema_digest);
+  reserve(d, args, keys);
+  emit(EventType::tool_invocation_started, std::move(keys));
+  decision_.perform.push_back(d.step);
+  open_++;
+}
+
+// A later try of a call: the recorded arguments are the ones sent again, under the same keys.
+void Decider::declare(const Step& step, bool close_earlier) {
+  // An orphan is among the open tries: its resend takes its own place.
+  const bool replaces = step.phase == StepPhase::calling;
+  if (s_.pausing || (!replaces && !has_room())) return;
+  Declaration again{.step = step.id,
+                    .node = s_.node_of(step),
+                    .tool = s_.tool_index(step),
+                    .args = {},
+                    .item = step.item,
+                    .hash = step.call->arguments_hash};
+  if (!affords(again, step.call->arguments)) return;
+  if (replaces) open_--;
+  if (close_earlier && step.call->open) close_unknown(step);
+  const Invocation& call = *step.call;
+  if (!approved(again, call.arguments, call.arguments_hash)) {
+    // Since the earlier try another plan has come: nobody can approve what its policies forbid.
+    const auto said = judge(s_, &step, s_.tool_of(step), call.arguments, &work_);
+    if (said && said->action == PolicyAction::deny) {
+      return fail_step(step, code_name(Code::denied), denied_text(call.tool, said->reason));
+    }
+    return request_approval(again, call.arguments, call.arguments_hash);
+  }
+  emit_started(again, call.arguments,
+               {{"arguments", call.arguments},
+                {"arguments_hash", call.arguments_hash},
+                {"external_key", call.external_key.text},
+                {"idempotency_key", call.key.text},
+                {"invocation_id", call.id.text},
+                {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
+}
+
+// The command of this step was asked for before: what the ledger says decides.
+void Decider::call(const Step& step) {
+  const Invocation& call = *step.call;
+  switch (admit(s_, {s_.by_id.at(step.id), call.tool, call.arguments_hash})) {
+    case Verdict::declare:
+      if (step.phase == StepPhase::settled) return definite_failure(step);
+      if (step.phase == StepPhase::backoff) return after_backoff(step);
+      return declare(step, step.phase == StepPhase::redo);
+    case Verdict::in_doubt:
+      return step.phase == StepPhase::calling ? orphan(step) : doubtful(step);
+    case Verdict::recorded:
+      if (step.phase == StepPhase::settled) commit_command(step);
+      return;
+    case Verdict::not_yet:
+    case Verdict::unapproved:
+    case Verdict::over_budget:
+    case Verdict::refuse:
+      return;
+    case Verdict::non_determinism:
+      AE_CHECK(false, "a plan's recorded call differs from itself: " + step.id.text);
+  }
+}
+
+// A try that another attempt left open.
+void Decider::orphan(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.tool_of(step);
+  if (!stamp_
+           .owned) {  // WaitOtherWorker: until the lease that it was sent under has ended, and its grace
+    const Instant left = call.left_at.value_or(call.send_by);
+    const Instant settled = std::max(call.send_by, left) + tool.grace;
+    if (stamp_.now < settled) return come_back(settled);
+  }
+  const bool changed = has_changed(step);
+  if (step.role == Role::probe && !changed) return declare(step, true);  // it only reads
+  if (step.role == Role::probe) return fail_step(step, code_name(Code::invocation_in_doubt), "");
+  if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare(step, true);
+  if (may_probe(step)) return probe(step);
+  if (tool.on_in_doubt == OnInDoubt::fail) {
+    close_unknown(step);
+    return fail_step(step, code_name(Code::invocation_in_doubt),
+                     "the runtime stopped during the call, which may have happened; the tool says "
+                     "on_in_doubt: fail");
+  }
+  park(step, changed ? "the runtime stopped during the call, and the tool has changed since"
+                     : "the runtime stopped during the call");
+}
+
+// The newest try ended, and for sure nothing happened.
+void Decider::definite_failure(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.tool_of(step);
+  if (call.outcome == OutcomeKind::input_required) return questioned(step);
+  if (call.unsent > 0) {
+    // Another process could not send it; this one tries at once, and then ever more slowly.
+    return call.attempt == s_.attempt ? retry(step) : declare(step, false);
+  }
+  if (tries_left(tool, call)) return retry(step);
+  fail_step(step, call.error.code, told(s_, step, call.error.message, call.counted));
+}
+
+// The newest try ended, and it may have happened.
+void Decider::doubtful(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.tool_of(step);
+  const bool again = tries_left(tool, call) || call.unsent > 0;
+  const bool waits =
+      step.phase != StepPhase::backoff && (call.unsent == 0 || call.attempt == s_.attempt);
+  if (again && !waits && !has_room()) return;  // before its policies are asked
+  if (again && may_repeat(step)) return waits ? retry(step) : declare(step, false);
+  // What was to be read again is left to a person when another tool would read it. So is the call that a probe is about.
+  const bool left = again && has_changed(step) && step.role == Role::node;
+  if (tool.effect == EffectClass::read && !left) {
+    return fail_step(step, call.error.code, told(s_, step, call.error.message, call.counted));
+  }
+  if (may_probe(step)) return probe(step);
+  if (tool.on_in_doubt == OnInDoubt::fail) {
+    return fail_step(
+        step, code_name(Code::invocation_in_doubt),
+        "the call may have happened (" + call.error.code + "); the tool says on_in_doubt: fail");
+  }
+  park(step, call.error.code.empty() ? "unknown" : call.error.code);
+}
+
+void Decider::park(const Step& step, std::string_view reason) {
+  const std::string plain = "resolve/" + s_.key_of(step).text;
+  std::string key = plain;
+  // A key names one wait for ever.
+  for (std::uint32_t n = step.call ? step.call->try_no : 1; s_.closed_waits.contains(key); ++n) {
+    key = plain + "#" + std::to_string(n);
+  }
+  emit_of(step, EventType::wait_opened,
+          {{"correlation_key", std::move(key)}, {"reason", reason}, {"wait_type", "human"}});
+}
+
+void Decider::retry(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.tool_of(step);
+  // Of the step's own id, so that the order in which branches move changes nothing. 53 bits: what a JSON number holds;
+  // `backoff` looks at the upper ones of 64.
+  const std::uint64_t chance = mix(stamp_.chance ^ bits_of(step.id)) >> 11;
+  const bool asked = call.outcome == OutcomeKind::input_required;
+  const std::uint32_t before = call.unsent > 0 ? call.unsent
+                               : asked         ? call.questions->rounds
+                                               : call.counted;
+  Duration wait = tool.retry.backoff(before + 1, chance << 11, call.retry_after);
+  if (call.unsent > 0)
+    wait = std::max(wait, kUnsentPauseMin);  // whatever the tool says of its own failures
+  emit(EventType::random_recorded,
+       {{"effect_id", step.id.text + ":random:" + std::to_string(call.try_no)}, {"value", chance}});
+  emit_of(step, EventType::decision_recorded,
+          {{"decision_id", decision_id_of(step, "retry" + std::to_string(call.try_no))},
+           {"kind", "retry"},
+           {"not_before", to_text(stamp_.now + wait)},
+           {"payload", Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}})},
+           {"reason", asked ? to_text(call.outcome) : std::string_view(call.error.code)}});
+}
+
+// The time for another try has come, or not yet. A long back-off may end outside of the downstream's memory.
+void Decider::after_backoff(const Step& step) {
+  if (stamp_.now < step.not_before) return ask_again(step.not_before);
+  if (step.call->outcome == OutcomeKind::input_required) return questioned(step);
+  // A read whose answer was lost is nothing to doubt, but is not sent again by another tool.
+  if (s_.may_have_happened(step) || (!step.call->definite && has_changed(step))) {
+    return doubtful(step);
+  }
+  declare(step, false);
+}
+
+// Another version of the tool would send it. A model is asked again in any case: that changes only the bill (SPEC §5).
+bool Decider::has_changed(const Step& step) const {
+  const std::uint32_t index = s_.tool_index(step);
+  return !s_.plan->tools[index].is_model() && step.call->tool_version != offered(index);
+}
+
+// The earlier try may have happened. Another one under the same external key does no harm, and needs no new approval.
+bool Decider::may_repeat(const Step& step) const {
+  const Invocation& call = *step.call;
+  const std::uint32_t index = s_.tool_index(step);
+  const ToolPolicy& tool = s_.plan->tools[index];
+  if (tool.effect == EffectClass::at_most_once || has_changed(step)) return false;
+  // `first_send_by` is at most one send window after the first declaration.
+  const Instant declared = call.first_send_by - limits_.send_window;
+  const bool forgotten = tool.effect != EffectClass::read && tool.dedupe_window &&
+                         stamp_.now - declared >= *tool.dedupe_window;
+  const Declaration again{
+      .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
+  return !forgotten && approved(again, call.arguments, call.arguments_hash);
+}
+
+// A try that nobody heard of again.
+void Decider::close_unknown(const Step& step, std::string_view source) {
+  std::vector<Member> p{{"invocation_id", step.call->id.text},
+                        {"outcome", "unknown"},
+                        {"step_id", step.id.text},
+                        {"try", static_cast<std::uint64_t>(step.call->try_no)}};
+  if (!source.empty()) p.emplace_back("source", source);
+  emit(EventType::tool_invocation_finished, std::move(p));
+}
+
+// A success is in the log, its command_committed is not.
+void Decider::commit_command(const Step& step) {
+  if (!step.failure) emit_changes(step, step.result);
+  answered_ = answered_ || s_.tool_of(step).is_model();
+  std::vector<Member> payload =
+      model_members(s_.blind, s_.tool_of(step), step.call->arguments, step.result);
+  payload.emplace_back("command_id", step.id.text);
+  payload.emplace_back("result_of", step.call->id.text);
+  emit_of(step, EventType::command_committed, std::move(payload));
+}
+
+void Decider::finish_tool(const Step& step) {
+  if (!s_.tool_of(step).makes_call()) return finish_value(step.id, s_.node_of(step).id);
+  const Invocation& call = *step.call;
+  if (auto wait = s_.waits.find(step.wait_key); wait != s_.waits.end()) {
+    cancel_wait(wait->first, wait->second);  // the answer came before the person's
+  }
+  if (step.failure) {  // the effect counts as done, its output broke a rule
+    fails_job(step);
+    std::string message = step.failure->message;
+    if (message == kChangesUnread) {
+      if (auto changes = changes_of(s_, step, step.result, &work_).whole; !changes) {
+        message = changes.error().message;
+      }
+    }
+    message = told(s_, step, message, 0);
+    emit_of(step, EventType::node_finished,
+            {{"error", Value::object({{"code", step.failure->code}, {"message", message}})},
+             {"result_of", call.id.text},
+             {"result_type", failure_type(step)},
+             {"try", static_cast<std::uint64_t>(call.try_no)}});
+  } else {
+    emit_of(step, EventType::node_finished,
+            {{"result_of", call.id.text},
+             {"result_type", s_.kind_of(step) == NodeKind::llm ? "pure" : "side_effect_committed"},
+             {"try", static_cast<std::uint64_t>(call.try_no)}});
+  }
+  emit_of(step, EventType::step_committed, {{"command_id", step.id.text}});
+  undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
+}
+
+}  // namespace ae::engine

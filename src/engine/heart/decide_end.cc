@@ -1,0 +1,238 @@
+// How a job ends (SPEC §7), and how it comes to rest while it waits.
+#include "engine/heart/decider.h"
+
+namespace ae::engine {
+namespace {
+
+// Of a job_waiting event; each wait has its own wait_opened, so that the log stays linear in the work.
+constexpr std::size_t kWaitsShownMax = 64;
+
+std::string_view waits_for(const Wait& wait) {
+  if (wait.approval) return "approval_required";
+  if (wait.question) return to_text(OutcomeKind::input_required);
+  switch (wait.type) {
+    case WaitType::human:
+      return "human_answer_required";
+    case WaitType::timer:
+      return "timer_pending";
+    case WaitType::message:
+      return "message_awaited";
+    case WaitType::signal:
+    case WaitType::webhook:
+      return "signal_awaited";
+  }
+  return "";
+}
+
+// Where whoever resumes the job finds it: in which plan, how much of it is left, and how many waits are open (`waits` shows
+// the first ones). A few numbers; everything else is the fold.
+Value resumption_context(const State& state) {
+  return Value::object({{"decision_id", state.plan->decision.text},
+                        {"nodes_left", std::uint64_t{state.nodes_left}},
+                        {"open_waits", static_cast<std::uint64_t>(state.waits.size())},
+                        {"plan", std::uint64_t{state.plan_number}}});
+}
+
+}  // namespace
+
+// Everything is done: the output, then the end.
+void Decider::complete() {
+  auto result = output_of(s_, &work_);
+  if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
+  if (!result) {
+    return end_for(code_name(result.error().code), "output: " + result.error().message);
+  }
+  std::vector<Member> p{{"result", std::move(*result)}};
+  if (auto in_doubt = s_.unknown_calls(); !in_doubt.empty()) {
+    p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
+  }
+  if (auto left = undelivered(); !left.empty()) {
+    p.emplace_back("undelivered", Value::array(std::move(left)));
+  }
+  emit(EventType::job_completed, std::move(p));
+  decision_.release = true;
+}
+
+// Signals that the end overtook, and what nobody waited for.
+std::vector<Value> Decider::undelivered() const {
+  std::vector<Value> left = s_.undelivered;
+  for (const auto& [key, early] : s_.early) {
+    for (const Kept& kept : early) {
+      left.push_back(Value::object({{"correlation_key", key}, {"signal_id", kept.id}}));
+    }
+  }
+  for (const auto& [channel, mail] : s_.mail) {
+    for (const Kept& kept : mail) {
+      left.push_back(Value::object({{"channel", channel}, {"message_id", kept.id}}));
+    }
+  }
+  return left;
+}
+
+void Decider::cancel_wait(const std::string& key, const Wait& wait) {
+  emit_of(s_.steps[wait.step], EventType::wait_completed,
+          {{"correlation_key", key}, {"outcome", "cancelled"}, {"wait_type", to_text(wait.type)}});
+}
+
+// The job ends for a reason that no event has said yet. Who has to undo something remembers it.
+void Decider::end_for(std::string_view code, std::string message) {
+  if (!s_.has_to_undo()) {
+    return end({.cancelled = false,
+                .code = std::string(code),
+                .message = std::move(message),
+                .node_id = {},
+                .by = {}});
+  }
+  emit(EventType::decision_recorded,
+       {{"decision_id", step_id(s_.job, s_.plan->decision, "end", "decision").text},
+        {"kind", "end"},
+        {"payload", Value::object({{"code", code}, {"message", std::move(message)}})},
+        {"state", "failed"}});
+}
+
+// The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
+void Decider::end(const Ending& ending) {
+  for (std::uint32_t index : s_.todo) {  // what is known is still recorded
+    if (full()) break;
+    const Step& step = s_.steps[index];
+    const bool success =
+        step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success;
+    if (success) commit_command(step);
+    if (step.phase == StepPhase::recorded || step.phase == StepPhase::committed ||
+        step.phase == StepPhase::done) {
+      this->step(index);
+    }
+  }
+  if (!decision_.events.empty()) return;
+  for (std::uint32_t index : s_.calling) {
+    const Step& step = s_.steps[index];
+    if (s_.is_live(step)) return;
+    // Another process may still perform it, and put down what it saw.
+    if (!stamp_.owned && stamp_.now < step.call->deadline) {
+      // Of a job that rests nobody would ask again.
+      if (s_.status == JobStatus::parked &&
+          (s_.parked_until != "resolve" || !s_.awaits_person_before_end())) {
+        emit(EventType::job_resumed, {{"by", "runtime"}});
+      }
+      return ask_again(step.call->deadline);
+    }
+  }
+  if (s_.must_undo() && s_.status == JobStatus::running && has_wrong_version(s_, stamp_)) {
+    return park_for_version();
+  }
+  if (s_.must_undo()) return undo();
+  std::vector<Value> in_doubt = s_.unknown_calls();
+  for (const Step& step : s_.steps) {
+    if (step.call && step.call->open) close_unknown(step);
+  }
+  for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
+  std::vector<Member> p;
+  if (!in_doubt.empty()) p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
+  if (!s_.undone.empty()) p.emplace_back("compensated", steps_list(s_, s_.undone));
+  if (const auto stays = not_undone(s_); !stays.empty()) {
+    p.emplace_back("uncompensated", steps_list(s_, stays));
+  }
+  if (auto left = undelivered(); !left.empty()) {
+    p.emplace_back("undelivered", Value::array(std::move(left)));
+  }
+  if (ending.cancelled) {
+    if (!ending.by.empty()) p.emplace_back("by", ending.by);
+    if (!ending.message.empty()) p.emplace_back("reason", ending.message);
+    emit(EventType::job_cancelled, std::move(p));
+  } else {
+    p.emplace_back("code", ending.code);
+    p.emplace_back("error", ending.message);
+    if (!ending.node_id.empty()) p.emplace_back("node_id", ending.node_id);
+    emit(EventType::job_failed, std::move(p));
+  }
+  decision_.release = true;
+}
+
+// A long pause is not spent holding the job. False: there is none.
+bool Decider::release_until(std::optional<Instant> backoff) {
+  if (!backoff) return false;
+  const bool settles = later_ && *later_ == *backoff;
+  // A death while the job only waits for this is a lost claim, too: after one it is given back.
+  const Duration held_max = settles && s_.lost_claims > 0 ? Duration(0) : limits_.held_backoff_max;
+  if (*backoff - stamp_.now > held_max) {
+    decision_.events.push_back(requeued_event(settles ? "settling" : "backoff", backoff));
+    decision_.release = true;
+  }
+  return true;
+}
+
+// Somebody wants the job to rest. Nothing starts; what was seen is recorded, what is sent is awaited.
+void Decider::pause() {
+  for (std::uint32_t index : s_.todo) {
+    if (full() || failed_) break;
+    const Step& step = s_.steps[index];
+    switch (step.phase) {
+      case StepPhase::settled:
+      case StepPhase::recorded:
+      case StepPhase::committed:
+      case StepPhase::answered:
+      case StepPhase::refused:
+      case StepPhase::done:
+        this->step(index);
+        break;
+      case StepPhase::mapping:
+        if (step.map->failure || step.map->started == step.map->results.size()) this->step(index);
+        break;
+      case StepPhase::looping:
+        if (only_concludes(step)) this->step(index);
+        break;
+      default:
+        break;
+    }
+  }
+  if (!decision_.events.empty()) return;
+  if (s_.any_is_live()) {
+    if (auto due = s_.next_due()) ask_again(*due);
+    return;
+  }
+  if (s_.nodes_left == 0) return complete();
+  decision_.events.push_back(paused_event(s_.pausing->reason));
+  decision_.release = true;
+}
+
+// Nothing can move now: say what the job waits for.
+void Decider::rest() {
+  if (held_back_) return;
+  if (s_.nodes_left == 0) return complete();
+  std::optional<Instant> backoff;
+  for (std::uint32_t index : s_.todo) {
+    const Step& step = s_.steps[index];
+    if (settling_ && !s_.may_have_changed(step)) continue;  // it cannot move before that is known
+    if (step.phase == StepPhase::backoff && (!backoff || step.not_before < *backoff)) {
+      backoff = step.not_before;
+    }
+  }
+  if (later_ && (!backoff || *later_ < *backoff)) backoff = later_;
+  // What only has to be sent again is sent before the job parks: nobody has to look what became of it.
+  if (!over_.empty() && (!backoff || *backoff <= stamp_.now)) return exceed();
+  if (release_until(backoff)) return;
+  AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
+  const bool all_resolve =
+      std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
+  decision_.release = true;
+  if (all_resolve) {
+    emit(EventType::job_parked,
+         {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
+    return;
+  }
+  std::vector<Value> waits;
+  const std::pair<const std::string, Wait>* first = nullptr;
+  for (const auto& entry : s_.waits) {
+    if (!entry.second.resolve && (!first || entry.second.step < first->second.step)) first = &entry;
+    if (waits.size() < kWaitsShownMax) waits.emplace_back(entry.first);
+  }
+  std::vector<Member> p{{"correlation_key", first->first},
+                        {"reason", waits_for(first->second)},
+                        {"resumption_context", resumption_context(s_)},
+                        {"waits", Value::array(std::move(waits))},
+                        {"wait_type", to_text(first->second.type)}};
+  if (first->second.expires_at) p.emplace_back("expires_at", to_text(*first->second.expires_at));
+  emit_of(s_.steps[first->second.step], EventType::job_waiting, std::move(p));
+}
+
+}  // namespace ae::engine

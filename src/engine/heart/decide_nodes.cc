@@ -1,0 +1,224 @@
+// How a decision walks the plan: branches, waits, maps, and what becomes of a node that fails.
+#include "engine/heart/decider.h"
+#include "engine/heart/take.h"
+
+namespace ae::engine {
+
+void Decider::ready(const Step& step) {
+  if (step.is_part()) return start_tool(step);
+  const Node& node = s_.node_of(step);
+  if (node.when && !step.branch) {
+    auto taken = when_of(s_, node, &work_);
+    if (!taken) {
+      start(step);
+      return fail_step(step, taken.error());
+    }
+    emit_of(
+        step, EventType::decision_recorded,
+        {{"decision_id", decision_id_of(step, "when")}, {"kind", "branch"}, {"payload", *taken}});
+    if (!*taken) skip(step);
+    return;  // the next call of decide goes on with it
+  }
+  if (step.branch && !*step.branch) return skip(step);
+  if (node.loop) return start(step);  // what follows is decided when this is applied
+  switch (node.kind) {
+    case NodeKind::tool:
+    case NodeKind::llm:
+      return start_tool(step);
+    case NodeKind::wait:
+      return start_wait(step);
+    case NodeKind::map:
+      return start_map(step);
+    case NodeKind::loop:
+    case NodeKind::planner:
+      return;  // it has turns
+  }
+}
+
+void Decider::start(const Step& step) {
+  if (!step.started) emit_of(step, EventType::node_started, {{"try", 1}});
+}
+
+void Decider::skip(const Step& step) {
+  emit_of(step, EventType::node_finished, {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
+}
+
+// A step that fails before any call was made, or for good after it.
+void Decider::fail_step(const Step& step, std::string_view code, std::string_view message) {
+  if (step.role == Role::probe) {
+    const Step& asked = s_.steps[step.of];
+    if (step.call->open) close_unknown(step);
+    return park(asked, "the probe failed (" + std::string(code) + ")");
+  }
+  if (step.role == Role::undo) return park(step, "it failed (" + std::string(code) + ")");
+  fails_job(step);
+  emit_of(step, EventType::node_finished,
+          {{"error", Value::object({{"code", code}, {"message", message}})},
+           {"result_type", failure_type(step)},
+           {"try", static_cast<std::uint64_t>(step.call ? step.call->try_no : 1)}});
+}
+
+// A failure that ends a job which has something to undo.
+std::string_view Decider::failure_type(const Step& step) const {
+  const bool ends = !step.is_part() && !s_.node_of(step).continue_on_error;
+  const bool own = step.call && step.committed && s_.tool_of(step).compensate;
+  return ends && (own || undoable_ || !s_.undoable.empty()) ? "compensatable_failure"
+                                                            : "permanent_failure";
+}
+
+void Decider::fails_job(const Step& step) {
+  const Node& node = s_.node_of(step);
+  if (step.turn != kNoTurn) return;  // its loop decides what it means
+  if (step.item == kNoItem) {
+    failed_ = failed_ || !node.continue_on_error;
+  } else if (!node.collect_errors) {
+    failed_maps_.insert(step.node);
+  }
+}
+
+void Decider::start_wait(const Step& step) {
+  const Node& node = s_.node_of(step);
+  start(step);
+  std::string key = step.id.text;
+  if (node.wait_key) {
+    auto named = wait_key_of(s_, node, &work_);
+    if (!named) return fail_step(step, named.error());
+    key = s_.key_of_wait(*named);
+  }
+  std::string channel;
+  if (node.wait_channel) {
+    auto named = channel_of(s_, node, &work_);
+    if (!named) return fail_step(step, named.error());
+    channel = std::move(*named);
+  }
+  const bool used = s_.waits.contains(key) || s_.closed_waits.contains(key) || keys_.contains(key);
+  if (used || is_own_key(key)) {
+    return fail_step(step, {Code::correlation_key_reused,
+                            "the key \"" + key + "\" was used before in this job, or is one of " +
+                                "the runtime's own (resolve/…, approval/…, input/…#n); make keys "
+                                "differ"});
+  }
+  std::vector<Member> wait{{"correlation_key", key}, {"wait_type", to_text(node.wait_type)}};
+  if (!channel.empty()) wait.emplace_back("channel", channel);
+  if (node.wait_type == WaitType::timer) {
+    auto due = due_of(s_, node, stamp_.now, &work_);
+    if (!due) return fail_step(step, {Code::expression_failed, due.error().message});
+    wait.emplace_back("due_at", to_text(within(*due)));
+  }
+  if (node.wait_expires) {
+    wait.emplace_back("expires_at", to_text(within(stamp_.now + *node.wait_expires)));
+  }
+  keys_.insert(key);
+  emit_of(step, EventType::wait_opened, std::move(wait));
+  answer_early(step, key, channel);
+}
+
+// A message that has come, or a signal that came before its wait, is delivered in the commit that opens the wait.
+void Decider::answer_early(const Step& step, const std::string& key, std::string_view channel) {
+  const Node& node = s_.node_of(step);
+  const Kept* kept = nullptr;
+  if (!channel.empty()) {
+    const auto mail = s_.mail.find(std::string(channel));
+    std::size_t& delivered = delivered_[std::string(channel)];
+    if (mail == s_.mail.end() || delivered >= mail->second.size()) return;
+    kept = &mail->second[delivered++];
+  } else if (const auto early = s_.early.find(key);
+             early != s_.early.end() && node.wait_type != WaitType::timer) {
+    kept = fitting(early->second, node);
+  }
+  if (!kept) return;
+  std::vector<Member> answer{{"correlation_key", key},
+                             {"outcome", *outcome_of_answer(node, kept->payload)},
+                             {"signal_id", kept->id},
+                             {"wait_type", to_text(node.wait_type)}};
+  if (!kept->by.empty()) answer.emplace_back("by", kept->by);
+  emit_of(step, EventType::wait_completed, std::move(answer));
+}
+
+void Decider::finish_wait(const Step& step) {
+  const Node& node = s_.node_of(step);
+  if (step.timed_out && !node.continue_on_expire) {
+    return fail_step(step, code_name(Code::wait_expired),
+                     "nobody answered before the wait expired");
+  }
+  if (step.rejected && !node.continue_on_reject) {
+    const std::string_view note = step.result.text("note");
+    return fail_step(step, code_name(Code::rejected),
+                     "the answer was no" + (note.empty() ? "" : ": " + std::string(note)));
+  }
+  emit_of(step, EventType::node_finished,
+          {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
+}
+
+// All maps of a job together. The items of those that this decision starts count as well.
+Result<Value> Decider::within_items(Value over) {
+  const std::uint64_t items = s_.map_items + new_items_ + over.size();
+  constexpr std::size_t kMost = PlanLimits{}.nodes_times_items_max;
+  if (items > kMost) {
+    return fail(Code::expression_failed, "the maps of the job have " + std::to_string(items) +
+                                             " items together; at most " + std::to_string(kMost) +
+                                             " are allowed");
+  }
+  new_items_ += over.size();
+  return over;
+}
+
+void Decider::start_map(const Step& step) {
+  if (step.map) return start(step);  // the value is recorded
+  auto over = over_of(s_, s_.node_of(step), &work_);
+  if (over && canonical_exceeds(*over, kValueMax)) over = too_large("the map's value");
+  if (over) over = within_items(*std::move(over));
+  if (!over) {
+    start(step);
+    return fail_step(step, over.error());
+  }
+  emit_of(step, EventType::decision_recorded,
+          {{"decision_id", decision_id_of(step, "map")}, {"kind", "branch"}, {"payload", *over}});
+  start(step);
+}
+
+void Decider::start_items(const Step& step) {
+  const MapProgress& map = *step.map;
+  const Node& node = s_.node_of(step);
+  std::uint32_t active = map.active;
+  for (std::uint32_t item = map.started; item < map.results.size(); ++item) {
+    if (map.finished[item]) continue;  // before the job was forked
+    if (active >= node.max_parallel) return;
+    if (!has_room() || !may_afford(s_.plan->tools[node.tool])) return;
+    if (full()) {
+      held_back_ = true;
+      return;
+    }
+    const StepId id = s_.item_step_id(node, item);
+    auto args = arguments(node, item);
+    Declaration first{
+        .step = id, .node = node, .tool = node.tool, .args = args.value_or(Value()), .item = item};
+    if (args && !affords(first, first.args)) return;
+    active++;
+    const auto both = [&](std::vector<Member> more) {
+      more.emplace_back("node_id", node.id);
+      more.emplace_back("step_id", id.text);
+      return more;
+    };
+    emit(EventType::node_started, both({{"try", 1}}));
+    if (!args) {
+      emit(EventType::node_finished, both({{"error", error_value(args.error())},
+                                           {"result_type", "permanent_failure"},
+                                           {"try", 1}}));
+      if (!node.collect_errors) return;  // the map's fate is decided when this is applied
+      active--;
+      continue;
+    }
+    if (first_try(std::move(first))) active--;
+  }
+}
+
+void Decider::finish_map(const Step& step) {
+  if (step.map->failure) {
+    return fail_step(step, step.map->failure->code, step.map->failure->message);
+  }
+  emit_of(step, EventType::node_finished,
+          {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
+}
+
+}  // namespace ae::engine

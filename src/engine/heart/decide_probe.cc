@@ -1,0 +1,86 @@
+// How a decision asks the downstream what became of a call in doubt (SPEC §6: probe).
+//
+// The probe is a command of its own beside the call, with its own path, keys and tries. The call waits for it in the phase
+// `probing`. What the answer says is recorded as a decision, and the call goes on from there; no answer, and a person
+// is asked.
+#include "engine/heart/decider.h"
+#include "engine/heart/features.h"
+
+namespace ae::engine {
+
+bool Decider::may_probe(const Step& step) const { return !worn_out() && s_.may_probe(step); }
+
+void Decider::probe(const Step& step) {
+  if (s_.pausing) return;
+  // Its sender may be dead; what it sent may still arrive and take effect (SPEC §6).
+  if (const auto settles = s_.settles_at(step); settles && stamp_.now < *settles) {
+    return come_back(*settles);
+  }
+  const bool own_place = step.phase == StepPhase::calling;  // an orphan is among the open tries
+  if (!has_room(own_place)) return;
+  auto args = side_arguments_of(s_, step, Role::probe, &work_);
+  if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
+  if (!args) {
+    return park(step,
+                "it could not be asked about (" + std::string(code_name(args.error().code)) + ")");
+  }
+  if (own_place) open_--;
+  first_try({.step = s_.side_step_id(step, Role::probe),
+             .node = s_.node_of(step),
+             .tool = s_.tool_of(step).probe->tool,
+             .args = std::move(*args),
+             .of = &step.id});
+}
+
+void Decider::probe_step(const Step& probe) {
+  const Step& asked = s_.steps[probe.of];
+  if (asked.phase != StepPhase::probing) {  // its answer is not waited for any more
+    if (probe.call->open && !s_.is_live(probe)) return close_unknown(probe);
+    if (probe.phase == StepPhase::settled) commit_command(probe);
+    return;
+  }
+  if (probe.phase == StepPhase::committed) return probe_answered(probe);
+  if (probe.phase == StepPhase::calling && worn_out()) {
+    return fail_step(probe, code_name(Code::max_attempts), "");
+  }
+  call(probe);
+}
+
+void Decider::probe_answered(const Step& probe) {
+  const Step& asked = s_.steps[probe.of];
+  if (probe.failure) return fail_step(probe, probe.failure->code, probe.failure->message);
+  auto result = happened_of(s_, asked, probe.result, &work_);
+  if (result && canonical_exceeds(*result, kValueMax)) result = too_large("what the probe says");
+  if (!result) return fail_step(probe, result.error());
+  if (!result->is_null()) {
+    const auto& schema = s_.tool_of(asked).result_schema;
+    if (const auto fits = schema ? schema->check(*result, &work_) : Status(); !fits) {
+      return fail_step(probe, code_name(Code::tool_output_invalid), fits.error().message);
+    }
+    if (auto changes = changes_of(s_, asked, *result, &work_).whole; !changes) {
+      return fail_step(probe, changes.error());
+    }
+  }
+  probe_says(probe, *result);
+}
+
+void Decider::probe_says(const Step& probe, const Value& result) {
+  const Step& asked = s_.steps[probe.of];
+  const bool happened = !result.is_null();
+  const std::string_view says = happened ? "happened" : "not_happened";
+  if (happened && asked.call->open) close_unknown(asked, "probe");
+  emit_of(asked, EventType::decision_recorded,
+          {{"at", to_text(stamp_.now)},
+           {"by", "probe"},
+           {"decision_id", decision_id_of(asked, "in_doubt" + std::to_string(asked.call->try_no))},
+           {"kind", "in_doubt"},
+           {"payload", Value::object({{"idempotency_key", asked.call->key.text},
+                                      {"probe", probe.call->id.text},
+                                      {"resolution", says}})},
+           {"state", says}});
+  if (!happened) return;
+  emit_changes(asked, result);
+  emit_of(asked, EventType::command_committed, {{"command_id", asked.id.text}, {"result", result}});
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,45 @@
+// How a decision records the time, a random number or an id: the value is drawn once, and stands in the log before anything
+// reads it. There is no call: no permit, no invocation, nothing that could be in doubt.
+#include "engine/heart/decider.h"
+#include "engine/heart/recorded_value.h"
+
+namespace ae::engine {
+
+// REQUIRES: it is approved.
+void Decider::record_value(const Declaration& d) {
+  const Records records = s_.plan->tools[d.tool].records;
+  // Arguments of plans were looked at before. A call that a model asked for under an earlier plan, of another tool of this name,
+  // was not.
+  if (const auto taken = takes(records, d.args); !taken) {
+    return emit(EventType::node_finished, {{"error", error_value(taken.error())},
+                                           {"node_id", d.node.id},
+                                           {"result_type", "permanent_failure"},
+                                           {"step_id", d.step.text},
+                                           {"try", 1}});
+  }
+  const std::string effect = effect_id(d.step, records);
+  emit_command(d, effect);
+  emit(event_of(records),
+       {{"effect_id", effect}, {"value", drawn(records, d.args, stamp_, d.step)}});
+  commit_value(d.step, d.node.id);
+  finish_value(d.step, d.node.id);
+}
+
+void Decider::commit_value(const StepId& step, std::string_view node) {
+  emit(EventType::command_committed, {{"command_id", step.text},
+                                      {"node_id", node},
+                                      {"result_of", step.text},
+                                      {"step_id", step.text}});
+}
+
+void Decider::finish_value(const StepId& step, std::string_view node) {
+  emit(EventType::node_finished, {{"node_id", node},
+                                  {"result_of", step.text},
+                                  {"result_type", "side_effect_committed"},
+                                  {"step_id", step.text},
+                                  {"try", 1}});
+  emit(EventType::step_committed,
+       {{"command_id", step.text}, {"node_id", node}, {"step_id", step.text}});
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,44 @@
+// How a job binds itself to versions (SPEC §12): a strict one rests where another execution version is offered, and a call in
+// doubt that was not sent again by a changed tool is, once the tool is offered as it was.
+#include <algorithm>
+#include <utility>
+
+#include "engine/heart/decider.h"
+
+namespace ae::engine {
+
+bool has_wrong_version(const State& state, const Stamp& stamp) {
+  return state.plan && state.plan->versions == VersionPolicy::strict &&
+         stamp.execution_version != nullptr && *stamp.execution_version != state.execution_version;
+}
+
+// Calls that an earlier attempt left open stay open: the attempt that has the right version decides about them. REQUIRES: no
+// call of this attempt is live.
+void Decider::park_for_version() {
+  emit(EventType::job_parked,
+       {{"reason", code_name(Code::execution_version_mismatch)}, {"until", "version"}});
+  decision_.release = true;
+}
+
+// What orphan and doubtful do with a call whose tool has not changed.
+std::vector<std::string> Decider::doubts_to_resend() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, wait] : s_.waits) {
+    if (!wait.resolve) continue;
+    const Step& step = s_.steps[wait.step];
+    if (step.phase != StepPhase::in_doubt || !step.call || step.role == Role::probe) continue;
+    const ToolPolicy& tool = s_.tool_of(step);
+    const bool again = step.call->open ? tool.on_in_doubt == OnInDoubt::resend
+                                       : tries_left(tool, *step.call) || step.call->unsent > 0;
+    if (again && !worn_out() && may_repeat(step)) keys.push_back(key);
+  }
+  return keys;
+}
+
+std::vector<std::string> doubts_to_resend(const State& state, const Stamp& stamp,
+                                          const DecideLimits& limits) {
+  if (!state.plan || state.ending) return {};
+  return Decider(state, stamp, limits).doubts_to_resend();
+}
+
+}  // namespace ae::engine

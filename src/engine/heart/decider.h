@@ -1,0 +1,233 @@
+// Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
+// decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_questions.cc
+// (what its tool asks in the middle of it), decide_nodes.cc (what the plan says),
+// decide_loop.cc (a model that leads), decide_value.cc (time, chance and ids, which no call is made for),
+// decide_budget.cc (what it may still use), decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
+//
+// Only `decide` uses it. Threads: short-lived, one owner.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/hash.h"
+#include "engine/heart/decide.h"
+#include "engine/heart/evaluate.h"
+#include "json/json.h"
+#include "log/seal.h"
+
+namespace ae::engine {
+
+inline Value error_value(const Error& error) {
+  return Value::object({{"code", code_name(error.code)}, {"message", error.message}});
+}
+
+inline std::unexpected<Error> too_large(std::string_view what) {
+  return fail(Code::payload_too_large, std::string(what) + " is longer than " +
+                                           std::to_string(kValueMax >> 20) +
+                                           " MiB as canonical JSON, the most that is kept");
+}
+
+// By the tool's `retry`.
+bool tries_left(const ToolPolicy& tool, const Invocation& call);
+
+class Decider {
+ public:
+  Decider(const State& state, const Stamp& stamp, const DecideLimits& limits)
+      : s_(state), stamp_(stamp), limits_(limits), open_(state.calling.size()) {}
+  void go_on(const Unfinished& from);
+
+  Decision run();
+  Work work() const { return work_; }
+  std::vector<std::string> doubts_to_resend() const;
+
+ private:
+  void look_at(const std::set<std::uint32_t>& steps);
+  void step(std::uint32_t index);
+  void call(const Step& step);
+  void ready(const Step& step);
+  void start_tool(const Step& step);
+  void start_wait(const Step& step);
+  void start_map(const Step& step);
+  Result<Value> within_items(Value over);
+  void start_items(const Step& step);
+  void loop(const Step& step);
+  bool only_concludes(const Step& step) const;
+  void ask_model(const Step& step);
+  void choose(const Step& step);
+  void start_calls(const Step& step);
+  void finish_loop(const Step& step);
+  void pause();
+  Result<Value> arguments(const Node& node, std::uint32_t item) const;
+  Result<Value> arguments(const Step& step) const;
+  void definite_failure(const Step& step);
+  void questioned(const Step& step);
+  void doubtful(const Step& step);
+  void orphan(const Step& step);
+  void retry(const Step& step);
+  bool may_repeat(const Step& step) const;
+  bool has_changed(const Step& step) const;
+  void park(const Step& step, std::string_view reason);
+  // `source`: who knows better what became of it.
+  void close_unknown(const Step& step, std::string_view source = {});
+  void declare(const Step& step, bool close_earlier);
+  void after_backoff(const Step& step);
+  void commit_command(const Step& step);
+  void finish_tool(const Step& step);
+  void finish_wait(const Step& step);
+  void finish_map(const Step& step);
+  void start(const Step& step);
+  void skip(const Step& step);
+  void fail_step(const Step& step, std::string_view code, std::string_view message);
+  void fail_step(const Step& step, const Error& error) {
+    fail_step(step, code_name(error.code), error.message);
+  }
+  void fails_job(const Step& step);
+  std::string_view failure_type(const Step& step) const;
+  bool may_probe(const Step& step) const;
+  void probe(const Step& step);
+  void probe_step(const Step& probe);
+  void probe_answered(const Step& probe);
+  void probe_says(const Step& probe, const Value& result);
+  void undo();
+  bool settle_doubts();
+  void settle_doubt(const Step& step);
+  void undo_newest();
+  void undo_step(const Step& undo);
+  void make_claimable();
+  void rest_before_end();
+  void park_for_version();
+  bool release_until(std::optional<Instant> backoff);
+  // Too many attempts were lost with this job: what may have done it is left to a person.
+  bool worn_out() const { return s_.lost_claims >= lost_claims_max(); }
+  std::uint32_t lost_claims_max() const {
+    return s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
+  }
+  void end_for(std::string_view code, std::string message);
+  void rest();
+  void cancel_wait(const std::string& key, const Wait& wait);
+  void end(const Ending& ending);
+  void complete();
+  bool unsettled_changes();
+  bool confirm();
+  void emit_changes(const Step& step, const Value& result);
+  bool look(const std::vector<std::string>& keys);
+  void confirmed(const std::vector<std::string>& keys);
+  void confirmation_checked(const Change& change, const Sighting& seen);
+  void raise(const std::vector<std::string>& keys);
+  Sighting seen_of(const std::string& key) const;
+  std::string confirmation_id(std::string_view what) const;
+
+  // A try that may be declared now.
+  struct Declaration {
+    StepId step;
+    const Node& node;
+    std::uint32_t tool;  // index into Plan::tools
+    Value args;          // of the first try; a later one sends what is recorded
+    std::uint32_t item = kNoItem;
+    const StepId* of = nullptr;        // of a probe or a compensation: the command it is about
+    bool emitted = false;              // its command_emitted is in the log
+    std::string path = {};             // of a part of a loop that is about to begin
+    bool chosen = false;               // it is a call of a loop that is about to begin
+    std::uint32_t turn = kNoTurn;      // of a loop, when its model is asked
+    std::string text = {}, hash = {};  // of the arguments, as soon as they are needed (digest)
+  };
+  ExternalKey external_key_of(const Declaration& d, const IdempotencyKey& key) const;
+  void digest(Declaration& d) const;
+  bool counts(const Declaration& d) const;
+  Reservation reservation(const Declaration& d, const Value& args) const;
+  Use use_of(const Declaration& d, const Value& args) const;
+  bool may_afford(const ToolPolicy& tool);
+  bool affords(Declaration& d, const Value& args);
+  std::vector<Exceeded> over(const Use& more) const;
+  void reserve(const Declaration& d, const Value& args, std::vector<Member>& started);
+  void exceed();
+  const Step* known(const Declaration& d) const;  // nullptr: it is about to begin
+  std::string path_of(const Declaration& d) const;
+  std::vector<Member> call_members(const Declaration& d, const Value& args,
+                                   std::string_view hash) const;
+  bool deny(const Declaration& d, const Value& args, std::string_view hash);
+  bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
+  void request_approval(const Declaration& d, const Value& args, std::string_view hash);
+  static std::string denied_text(const std::string& tool, const std::string& reason);
+  void finish_refused(const Step& step);
+  void withdraw_requests(const Step& whole);
+  bool start_part(Declaration part);
+  // Nothing is scheduled past the job's deadline: that one fires first.
+  Instant within(Instant at) const { return s_.deadline ? std::min(at, *s_.deadline) : at; }
+  void answer_early(const Step& step, const std::string& key, std::string_view channel);
+  std::vector<Value> undelivered() const;
+  // True: the step has ended with it, for it made no call.
+  bool first_try(Declaration d);
+  void record_value(const Declaration& d);
+  void commit_value(const StepId& step, std::string_view node);
+  void finish_value(const StepId& step, std::string_view node);
+  void emit_command(const Declaration& d, std::string_view input_ref);
+  void emit_first(const Declaration& d);
+  void emit_started(const Declaration& d, const Value& args, std::vector<Member> keys);
+  void emit(EventType type, std::vector<Member> payload) {
+    decision_.events.push_back({type, Value::object(std::move(payload))});
+  }
+  std::string decision_id_of(const Step& step, std::string_view what) const {
+    return step_id(s_.job, s_.plan->decision, s_.path_of(step) + "#" + std::string(what),
+                   "decision")
+        .text;
+  }
+  void emit_of(const Step& step, EventType type, std::vector<Member> more) {
+    more.emplace_back("node_id", s_.node_of(step).id);
+    more.emplace_back("step_id", step.id.text);
+    emit(type, std::move(more));
+  }
+  void ask_again(Instant at) {
+    if (!decision_.ask_again || at < *decision_.ask_again) decision_.ask_again = at;
+  }
+  // A call in doubt is left alone until then: nobody has to hold the job for it.
+  void come_back(Instant at) {
+    if (!later_ || at < *later_) later_ = at;
+    ask_again(at);
+  }
+  const std::string& offered(std::uint32_t tool) const {
+    return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
+  }
+  // Enough events, or some and no work left. Outside of `look_at` each evaluation but one adds an event.
+  bool full() const {
+    const std::size_t events = decision_.events.size();
+    return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
+  }
+  // May one more try be open? One that replaces an open try takes its place.
+  bool has_room(bool replaces = false) {
+    if (open_ - (replaces ? 1 : 0) < limits_.parallel_max) return true;
+    held_back_ = true;
+    return false;
+  }
+
+  const State& s_;
+  const Stamp& stamp_;
+  const DecideLimits& limits_;
+  std::size_t open_;        // tries open, with those this decision declares
+  bool settling_ = false;   // calls that may have changed something come before everything else
+  bool held_back_ = false;  // something could start but for a limit
+  bool undoable_ = false;   // a step that can be undone is committed in this decision
+  std::optional<Instant> later_;  // a call in doubt may be sent again, asked about or given up then
+  bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
+  bool answered_ = false;         // a model's answer is committed in this decision
+  Use reserved_;                  // of the budget, by what this decision declares
+  std::vector<Exceeded> over_;    // a call did not fit into the budget
+  bool unconfirmed_ = false;      // what another attempt changed is known now, and not looked at
+  std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
+  std::set<std::string> keys_;           // of waits that this decision opens
+  std::map<std::string, std::size_t, std::less<>>
+      delivered_;                // messages that it delivers, by channel
+  std::uint64_t new_items_ = 0;  // of the maps that this decision starts
+  mutable Work work_ = 0;        // of the expressions and schemas that it has evaluated
+  std::optional<Unfinished> from_, stopped_;
+  Decision decision_;
+};
+
+}  // namespace ae::engine

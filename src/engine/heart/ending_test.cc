@@ -1,0 +1,775 @@
+// How jobs end that have a call in doubt (SPEC §7): for each way to end, each kind of tool and each place of the call, at most
+// one `resolve` brings the job to its end, and the terminal event lists exactly the calls whose outcome stayed unknown.
+#include <set>
+
+#include "engine/heart/beside.h"
+#include "engine/heart/given_job_test.h"
+#include "engine/loop/loop_job_test.h"
+#include "inspect/trace.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+enum class End { cancel, deadline, max_attempts, other_fails };
+// The state of the call when the end comes: its process died and the job is not claimed, or is claimed again (and
+// parked where a person decides); it timed out; it is still open and times out then; or its probe is under way.
+enum class Doubt { killed, killed_and_claimed, timed_out, open, probing };
+enum class Place { node, item, loop_call };
+
+struct Case {
+  End end;
+  Doubt doubt;
+  Place place;
+  std::string_view effect, on_in_doubt;
+  bool compensate = false;
+  bool owned = true;                         // by one process; false: a shared store
+  std::string_view resolution = "happened";  // what the person says when asked
+  std::string_view probe = "silent";         // found | absent | silent
+};
+
+std::string text(const Case& c) {
+  constexpr std::string_view kEnds[] = {"cancel", "deadline", "max_attempts", "other_fails"};
+  constexpr std::string_view kDoubts[] = {"killed", "killed_and_claimed", "timed_out", "open",
+                                          "probing"};
+  constexpr std::string_view kPlaces[] = {"node", "item", "loop_call"};
+  std::string all;
+  for (const std::string_view part :
+       {kEnds[static_cast<int>(c.end)], kDoubts[static_cast<int>(c.doubt)],
+        kPlaces[static_cast<int>(c.place)], c.effect, c.on_in_doubt,
+        std::string_view(c.compensate ? "compensate" : "no compensation"),
+        std::string_view(c.owned ? "owned" : "shared"), c.resolution, c.probe}) {
+    all.append(part).append(", ");
+  }
+  return all;
+}
+
+std::string tools_of(const Case& c) {
+  std::string tool = "{'effect':'" + std::string(c.effect) + "','on_in_doubt':'" +
+                     std::string(c.on_in_doubt) + "','retry':{'max_attempts':2,'retry_on':[" +
+                     (c.effect == "idempotent" ? "'connect','timeout'" : "'connect'") + "]}";
+  if (c.on_in_doubt == "probe") {
+    tool += ",'probe':{'tool':'look','happened':'${ .result }'}";
+  }
+  if (c.compensate) tool += ",'compensate':{'tool':'undo','args':{'of':'${ .result.id }'}}";
+  return "{'tools':{'model:main':{'effect':'read','provider':'openai'},"
+         "'undo':{'effect':'idempotent'},'do':" +
+         tool + "}}}";
+}
+
+std::string nodes_of(const Case& c) {
+  const std::string other = ",{'id':'other','kind':'tool','tool':'look'}]";
+  switch (c.place) {
+    case Place::node:
+      return "[{'id':'d','kind':'tool','tool':'do','args':{'n':1}}" + other;
+    case Place::item:
+      return "[{'id':'d','kind':'map','over':[1],'max_parallel':1,'do':{'tool':'do','args':{'n':'${"
+             " .item }'}}}" +
+             other;
+    case Place::loop_call:
+      return "[{'id':'d','kind':'loop','loop':{'tool':'model:main','model':'small',"
+             "'prompt':'Hi','tools':['do'],'max_turns':5,'parallel_tools':1}}" +
+             other;
+  }
+  return "";
+}
+
+// The process dies, and the next one claims the job; what people want meanwhile is taken in before it decides.
+GivenJob& dies(GivenJob& job) {
+  job.reload();
+  job.begin_attempt();
+  return job;
+}
+
+// The world and the person of one case, and what the job was told.
+class Life {
+ public:
+  explicit Life(const Case& c)
+      : case_(c),
+        name_(c.place == Place::node   ? "d"
+              : c.place == Place::item ? "d/0"
+                                       : "d/0/0"),
+        more_(tools_of(c)),
+        job(nodes_of(c), {.more = more_, .deadline = 1h}) {
+    job.limits.lost_claims_max = 2;
+    job.patient = true;
+    job.owned = c.owned;
+  }
+
+  void run() {
+    job.claim();
+    if (case_.place == Place::loop_call) job.ok("d/0", wants({{"c1", "do", "{'n':1}"}}));
+    comes_into_doubt();
+    comes_to_an_end();
+    for (int i = 0; i < 100 && !is_terminal(job.state.status); ++i) goes_on();
+  }
+
+  const Step& call() const { return job.step(name_); }
+
+  bool known = false;     // the outcome of the call is
+  bool happened = false;  // as far as it is known
+  int resolved = 0;
+
+ private:
+  const Case& case_;
+  const std::string name_;
+  const std::string more_;
+
+ public:
+  GivenJob job;
+
+ private:
+  void comes_into_doubt() {
+    switch (case_.doubt) {
+      case Doubt::killed:
+        dies(job);
+        return;
+      case Doubt::killed_and_claimed:
+        job.crash();
+        return;
+      case Doubt::timed_out:
+        job.times_out(name_);
+        return;
+      case Doubt::open:
+        return;
+      case Doubt::probing:
+        while (call().phase == StepPhase::calling) job.times_out(name_).after(71s);  // settled
+        AE_CHECK(call().phase == StepPhase::probing, job.story());
+        return;
+    }
+  }
+
+  void comes_to_an_end() {
+    switch (case_.end) {
+      case End::cancel:
+        job.cancel();
+        return;
+      case End::deadline:
+        job.after(2h);
+        return;
+      case End::other_fails:
+        job.go();
+        if (job.in_flight.contains(job.index_of("other"))) job.fails("other");
+        return;
+      case End::max_attempts:
+        for (int i = 0; i < 4 && !job.state.ending && !rests(); ++i) {
+          job.crash();
+        }
+        return;
+    }
+  }
+
+  bool rests() const {
+    return job.state.status == JobStatus::parked || is_terminal(job.state.status);
+  }
+
+  void goes_on() {
+    if (!job.in_flight.empty()) return answers(job.in_flight.begin()->first);
+    if (job.status() == "parked" && job.state.parked_until == "resolve") return resolves();
+    job.after(61s);  // a back-off or a grace passes
+  }
+
+  void answers(std::uint32_t index) {
+    const Step& step = job.state.steps[index];
+    if (&step == &call() && case_.doubt == Doubt::open && job.tries(name_) == 1) {
+      job.times_out(name_);
+    } else if (&step == &call()) {
+      known = happened = true;
+      job.answer(index, {.kind = OutcomeKind::success, .result = json("{'id':'D'}")});
+    } else if (step.role == Role::probe && case_.probe == "silent") {
+      job.answer(index, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_404"});
+    } else if (step.role == Role::probe) {
+      known = true;
+      happened = case_.probe == "found";
+      job.answer(index,
+                 {.kind = OutcomeKind::success, .result = happened ? json("{'id':'D'}") : Value()});
+    } else {
+      job.answer(index, {.kind = OutcomeKind::success, .result = json(says("Done"))});
+    }
+  }
+
+  void resolves() {
+    resolved++;
+    known = case_.resolution != "fail";
+    happened = case_.resolution == "happened";
+    const bool result = case_.resolution == "happened";
+    job.resolve(name_, case_.resolution,
+                result ? std::optional<std::string_view>("{'id':'D'}") : std::nullopt);
+    ASSERT_EQ(job.refused, std::nullopt);
+  }
+};
+
+std::vector<Case> cases(bool owned) {
+  struct Kind {
+    std::string_view effect, on_in_doubt;
+  };
+  constexpr Kind kKinds[] = {{"at_most_once", "park"},  {"at_most_once", "fail"},
+                             {"at_most_once", "probe"}, {"idempotent", "park"},
+                             {"idempotent", "fail"},    {"idempotent", "probe"},
+                             {"idempotent", "resend"}};
+  std::vector<Case> all;
+  for (const End end : {End::cancel, End::deadline, End::max_attempts, End::other_fails}) {
+    for (const Doubt doubt : {Doubt::killed, Doubt::killed_and_claimed, Doubt::timed_out,
+                              Doubt::open, Doubt::probing}) {
+      for (const Place place : {Place::node, Place::item, Place::loop_call}) {
+        for (const auto& [effect, on_in_doubt] : kKinds) {
+          if (doubt == Doubt::probing && on_in_doubt != "probe") continue;
+          for (const bool compensate : {false, true}) {
+            const Case base{.end = end,
+                            .doubt = doubt,
+                            .place = place,
+                            .effect = effect,
+                            .on_in_doubt = on_in_doubt,
+                            .compensate = compensate,
+                            .owned = owned};
+            for (const std::string_view resolution : {"happened", "not_happened", "fail"}) {
+              if (on_in_doubt == "fail" && resolution != "happened")
+                continue;  // no person is asked
+              all.push_back(base);
+              all.back().resolution = resolution;
+            }
+            if (on_in_doubt != "probe") continue;
+            for (const std::string_view answer : {"found", "absent"}) {
+              all.push_back(base);
+              all.back().probe = answer;
+            }
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+void expect_proved(const GivenJob& job) {
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  input.effects = job.effects;
+  const Verification all = verify(input, compile_each_time());
+  EXPECT_TRUE(all.ok) << canonical(all.to_json());
+  EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+}
+
+Value terminal(const GivenJob& job) { return job.log.back().payload; }
+
+std::set<std::string> listed(const Value& end) {
+  std::set<std::string> keys;
+  if (!end["in_doubt"].is_array()) return keys;
+  for (const Value& key : end["in_doubt"].items()) keys.emplace(key.as_string());
+  return keys;
+}
+
+void each_way_ends(bool owned) {
+  std::set<std::string_view> reached;
+  int proofs = 0;
+  for (const Case& c : cases(owned)) {
+    SCOPED_TRACE(text(c));
+    Life life(c);
+    life.run();
+    ASSERT_TRUE(is_terminal(life.job.state.status)) << life.job.story();
+    EXPECT_LE(life.resolved, 1) << life.job.story();
+    reached.insert(life.job.status());
+    const auto called = std::ranges::find(life.job.sent, "do", &GivenJob::Sent::tool);
+    ASSERT_NE(called, life.job.sent.end());
+    const std::string key = called->key;
+    const std::set<std::string> unknown = life.known ? std::set<std::string>() : std::set{key};
+    EXPECT_EQ(listed(terminal(life.job)), unknown) << life.job.story();
+    EXPECT_EQ(job_view(life.job.state)["in_doubt"].size(), unknown.size());
+    const bool undone = life.job.status() != "completed" && c.compensate && life.happened;
+    EXPECT_EQ(life.job.count(EventType::step_compensated), undone ? 1u : 0u) << life.job.story();
+    if (c.compensate && c.on_in_doubt != "fail") {
+      EXPECT_TRUE(life.known || (life.resolved == 1 && c.resolution == "fail"))
+          << "it ended while a call was in doubt that could be undone\n"
+          << life.job.story();
+    }
+    if (c.on_in_doubt == "fail") EXPECT_EQ(life.resolved, 0) << "it was given up";
+    if (c.effect == "idempotent" && c.on_in_doubt == "resend" && c.compensate) {
+      EXPECT_EQ(life.resolved, 0) << "a resend settles it\n" << life.job.story();
+    }
+    if (::testing::Test::HasFailure()) return;
+    if (proofs++ % 8 == 0) expect_proved(life.job);
+  }
+  std::set<std::string_view> ends{"cancelled", "failed"};
+  // Where stores are shared, the calls of a dead process are left alone until they settle, and the job is given back
+  // meanwhile: it loses fewer attempts, and `other` succeeds after all.
+  if (!owned) ends.insert("completed");
+  EXPECT_EQ(reached, ends);
+}
+
+AE_TEST(
+    "ending/each way to end reaches its end after at most one resolve, and lists what stayed "
+    "unknown") {
+  each_way_ends(true);
+}
+
+AE_TEST_SLOW("ending/each way to end on a shared store reaches its end after at most one resolve") {
+  each_way_ends(false);
+}
+
+// ---------------------------------------------------------------- one call in doubt, and nothing else to undo
+
+constexpr std::string_view kOne = "[{'id':'a','kind':'tool','tool':'do'}]";
+
+GivenJob one(std::string_view tool, std::optional<Duration> deadline = {}) {
+  const std::string more =
+      "{'tools':{'undo':{'effect':'idempotent'},'do':" + std::string(tool) + "}}";
+  GivenJob job(kOne, {.more = more, .deadline = deadline});
+  job.patient = true;
+  return job;
+}
+
+constexpr std::string_view kUndoable =
+    "{'effect':'at_most_once','on_in_doubt':'park','compensate':{'tool':'undo'}}";
+constexpr std::string_view kResent =
+    "{'effect':'idempotent','retry':{'max_attempts':2,'retry_on':['timeout']},"
+    "'dedupe_window':'1h','compensate':{'tool':'undo'}}";
+
+// ---------------------------------------------------------------- parked for a call that keeps no job from its end
+
+constexpr std::string_view kChanging =
+    "{'tools':{'undo':{'effect':'idempotent'},"
+    "'mark':{'effect':'idempotent','changes':[{'type':'doc','id':'${ .result.id }','op':'edit',"
+    "'version':'${ .result.v }'}]},"
+    "'sign':{'effect':'at_most_once','on_in_doubt':'park','changes':[{'type':'doc',"
+    "'id':'${ .result.id }','op':'edit','version':'${ .result.v }'}]},"
+    "'slow':{'effect':'at_most_once','on_in_doubt':'park','timeout':'600s'},"
+    "'book':{'effect':'idempotent','retry':{'max_attempts':3,'retry_on':['timeout']},"
+    "'compensate':{'tool':'undo'}}}}";
+
+AE_TEST("ending/a deadline ends a job whose process died and that is parked for resolve") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'pay'}]", {.deadline = 1h});
+  const EventDraft resumed{EventType::job_resumed, json("{'by':'runtime'}")};
+  job.claim().reload();
+  job.add({requeued_event(kProcessDied, std::nullopt)});
+  job.claim();
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  ASSERT_EQ(job.state.process_deaths, 1u);
+  State parked = job.folded(job.log.size());
+  EXPECT_FALSE(apply(parked, resumed, job.now, compile_each_time())) << "the job does not end";
+  job.after(2h);
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.last(EventType::job_resumed)["by"], Value("runtime"));
+  EXPECT_EQ(terminal(job)["code"], Value("deadline_exceeded"));
+  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+  expect_proved(job);
+  GivenJob asked = one(kUndoable);
+  asked.claim();
+  dies(asked).cancel();  // parked again, for a call that could be undone
+  State waits = asked.folded(asked.log.size());
+  EXPECT_FALSE(apply(waits, resumed, asked.now, compile_each_time())) << "a person is asked";
+}
+
+AE_TEST("ending/a deadline passes while a change is in doubt, and another call is sent again") {
+  GivenJob job(
+      "[{'id':'w','kind':'tool','tool':'mark'},{'id':'x','kind':'tool','tool':'sign','needs':['w']}"
+      ","
+      "{'id':'y','kind':'tool','tool':'book','needs':['w']}]",
+      {.more = kChanging, .deadline = 1h});
+  job.claim().ok("w", "{'id':'d','v':1}").times_out("y").crash();
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  job.after(2h);
+  ASSERT_EQ(job.tries("y"), 2u) << job.story();
+  job.ok("y");
+  ASSERT_EQ(job.status(), "parked") << "x is decided before y is undone\n" << job.story();
+  job.resolve("x", "fail").ok("y/compensate");
+  EXPECT_EQ(terminal(job)["code"], Value("deadline_exceeded")) << job.story();
+  EXPECT_EQ(listed(terminal(job)), std::set{job.state.key_of(job.step("x")).text});
+  expect_proved(job);
+}
+
+AE_TEST("ending/a deadline ends a parked job of a shared store though another call is still open") {
+  GivenJob job(
+      "[{'id':'w','kind':'tool','tool':'mark'},{'id':'x','kind':'tool','tool':'sign','needs':['w']}"
+      ","
+      "{'id':'z','kind':'tool','tool':'slow','needs':['w']}]",
+      {.more = kChanging, .deadline = 5min});
+  job.owned = false;
+  job.claim().ok("w", "{'id':'d','v':1}").crash().after(61s);
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  job.after(5min);
+  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it\n" << job.story();
+  job.after(10min);
+  EXPECT_EQ(job.status(), "failed") << job.story();
+}
+
+AE_TEST("ending/a job that is cancelled parks for its only call when that could be undone") {
+  GivenJob job = one(kUndoable);
+  job.claim();
+  dies(job).cancel();
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.state.parked_until, "resolve");
+  job.resolve("a", "happened", "'A'").ok("a/compensate");
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(terminal(job)["compensated"].size(), 1u);
+  EXPECT_EQ(terminal(job)["in_doubt"], Value());
+}
+
+AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the call") {
+  GivenJob job = one(kUndoable);
+  job.claim();
+  dies(job).cancel("", false);
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+}
+
+AE_TEST("ending/a call that is sent again keeps its keys and its arguments") {
+  GivenJob job = one(kResent);
+  job.claim();
+  dies(job).cancel();
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
+  EXPECT_EQ(job.sent[1].arguments, job.sent[0].arguments);
+  EXPECT_EQ(job.sent[1].try_no, 2u);
+}
+
+AE_TEST("ending/a resend keeps to the tries, the dedupe window and the version of the tool") {
+  {
+    GivenJob job = one(kResent);  // 2 tries
+    job.claim().times_out("a").after(1s).times_out("a");
+    EXPECT_EQ(job.status(), "parked") << job.story();
+    job.cancel();
+    EXPECT_EQ(job.tries("a"), 2u) << job.story();
+    EXPECT_EQ(job.status(), "parked");
+  }
+  {
+    GivenJob job = one(kResent, 2h);
+    job.claim();
+    dies(job).after(3h);
+    EXPECT_EQ(job.tries("a"), 1u) << "the downstream may have forgotten its key";
+    EXPECT_EQ(job.status(), "parked") << job.story();
+  }
+  {
+    GivenJob job = one(kResent);
+    job.claim();
+    dies(job);
+    job.versions.assign(job.state.plan->tools.size(), "fedcba9876543210");
+    job.cancel();
+    EXPECT_EQ(job.tries("a"), 1u) << "another tool would send it";
+    EXPECT_EQ(job.status(), "parked") << job.story();
+  }
+}
+
+AE_TEST("ending/another worker's call is left alone until its grace has passed") {
+  GivenJob job = one(kResent);
+  job.owned = false;
+  job.claim();
+  dies(job).cancel();
+  EXPECT_EQ(job.tries("a"), 1u) << job.story();
+  job.after(39s);
+  EXPECT_EQ(job.tries("a"), 1u) << job.story();
+  job.after(2s);  // the lease and the grace
+  EXPECT_EQ(job.tries("a"), 2u) << job.story();
+  job.ok("a").ok("a/compensate");
+  EXPECT_EQ(job.status(), "cancelled");
+}
+
+AE_TEST("ending/a call that cannot be undone keeps no job from its end, also beside one that can") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'do'},{'id':'p','kind':'tool','tool':'pay'}]",
+               {.more = "{'tools':{'undo':{'effect':'idempotent'},'do':{'effect':'at_most_once',"
+                        "'on_in_doubt':'park','compensate':{'tool':'undo'}}}}"});
+  job.patient = true;
+  job.claim();
+  dies(job).cancel();
+  ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u) << "only `a` is asked about";
+  job.resolve("a", "not_happened");
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(listed(terminal(job)), std::set{job.state.key_of(job.step("p")).text});
+}
+
+AE_TEST("ending/a job with nothing to undo but a call in doubt remembers why it ends") {
+  GivenJob job = one(kResent);
+  job.limits.lost_claims_max = 3;
+  job.claim().crash().crash().crash();
+  ASSERT_TRUE(job.state.ending.has_value()) << job.story();
+  EXPECT_EQ(job.state.ending->code, "max_attempts");
+  job.crash().crash().crash();
+  EXPECT_EQ(job.status(), "parked") << "the call that ends each attempt is left to a person\n"
+                                    << job.story();
+  job.resolve("a", "not_happened");
+  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("max_attempts")) << job.story();
+}
+
+// ---------------------------------------------------------------- completed jobs
+
+AE_TEST("ending/a job that completes lists the calls whose outcome stayed unknown") {
+  const std::pair<std::string_view, std::string_view> places[] = {
+      {"[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'}]", "a"},
+      {"[{'id':'a','kind':'map','over':[1],'max_parallel':1,'do':{'tool':'risk'},'on_item_error':'"
+       "collect'}]",
+       "a/0"}};
+  for (const auto& [nodes, call] : places) {
+    GivenJob job(nodes);
+    job.claim().unknown(call);
+    ASSERT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+    EXPECT_EQ(schema_of(*event_kind(EventType::job_completed), terminal(job)), 2);
+    ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u);
+    expect_proved(job);
+  }
+}
+
+AE_TEST("ending/a job that goes on after a loop with an unknown call lists it when it completes") {
+  GivenJob job(
+      "[{'id':'chat','kind':'loop','on_error':'continue','loop':{'tool':'model:main',"
+      "'model':'small','prompt':'Hi','tools':['risk'],'max_turns':5,'parallel_tools':1}}]",
+      {.more = kTools});
+  job.claim().ok("chat/0", wants({{"c1", "risk"}})).unknown("chat/0/0");
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[1].key});
+}
+
+AE_TEST("ending/a call that a person gave up is listed when the job completes") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'pay','on_error':'continue'}]");
+  job.claim().unknown("a").resolve("a", "fail");
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+  EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["reason"], Value("unknown"));
+}
+
+AE_TEST("ending/a job without an unknown call writes job_completed as before") {
+  GivenJob job(kOne, {.more = "{'tools':{'do':{}}}"});
+  job.claim().ok("a");
+  EXPECT_EQ(terminal(job).find("in_doubt"), nullptr);
+  EXPECT_EQ(schema_of(*event_kind(EventType::job_completed), terminal(job)), 1);
+}
+
+// ---------------------------------------------------------------- what is found out afterwards
+
+GivenJob ended() {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'risk'}]");
+  job.claim().unknown("a");
+  return job;
+}
+
+AE_TEST("note/an ended job takes what a person found out, and its end stays") {
+  GivenJob job = ended();
+  const std::uint64_t seq = job.state.seq;
+  job.act({.kind = Act::Kind::resolve,
+           .by = "ann",
+           .reason = "it is on the statement",
+           .idempotency_key = job.sent[0].key,
+           .resolution = "happened",
+           .result = json("{'id':7}")});
+  ASSERT_EQ(job.refused, std::nullopt);
+  EXPECT_EQ(job.said["noted"], Value(true));
+  EXPECT_EQ(job.state.seq, seq + 1);
+  EXPECT_EQ(job.status(), "failed");
+  const Value note = job.last(EventType::outcome_noted);
+  EXPECT_EQ(note["by"], Value("ann"));
+  EXPECT_EQ(note["idempotency_key"], Value(job.sent[0].key));
+  EXPECT_EQ(note["note"], Value("it is on the statement"));
+  EXPECT_EQ(note["resolution"], Value("happened"));
+  EXPECT_EQ(note["result"], json("{'id':7}"));
+  const Value view = job_view(job.state)["in_doubt"].items()[0];
+  EXPECT_EQ(view["noted"]["resolution"], Value("happened"));
+  EXPECT_EQ(view["noted"]["by"], Value("ann"));
+  EXPECT_EQ(view["commands"], json("[]"));
+  EXPECT_EQ(job_view(job.state)["error"]["code"], Value("invocation_in_doubt"));
+  expect_proved(job);
+}
+
+AE_TEST("note/a call is noted once, and only when it is in doubt and settled") {
+  GivenJob job = ended();
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled);
+  job.after(2min);
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_in_doubt);
+  EXPECT_EQ(job.resolve("a", "fail").refused, Code::job_terminal);
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
+  GivenJob known("[{'id':'a','kind':'tool','tool':'risk'}]");
+  known.claim().ok("a");
+  EXPECT_EQ(known.resolve("a", "happened").refused, Code::job_terminal);
+}
+
+// ---------------------------------------------------------------- late results of calls that were given up
+
+Outcome succeeded() { return {.kind = OutcomeKind::success, .result = json("{'id':7}")}; }
+Outcome refused() {
+  return {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_409"};
+}
+
+AE_TEST("note/a certain result that comes after the end is noted, once") {
+  GivenJob job = ended();
+  const std::uint64_t seq = job.state.seq;
+  job.kept("a", succeeded());
+  EXPECT_EQ(job.state.seq, seq + 1);
+  const Value note = job.last(EventType::outcome_noted);
+  EXPECT_EQ(note["by"], Value("runtime"));
+  EXPECT_EQ(note["idempotency_key"], Value(job.sent[0].key));
+  EXPECT_EQ(note["resolution"], Value("happened"));
+  EXPECT_EQ(note["result"], json("{'id':7}"));
+  EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["noted"]["resolution"], Value("happened"));
+  const Value trace = trace_view(job.state, job.log);
+  EXPECT_EQ(trace["nodes"].items()[0]["world"], Value("changed")) << canonical(trace);
+  job.kept("a", succeeded());
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_in_doubt);
+  expect_proved(job);
+}
+
+AE_TEST("note/a late refusal is noted as not_happened, a late result that says nothing is not") {
+  GivenJob job = ended();
+  job.kept("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  EXPECT_EQ(job.count(EventType::outcome_noted), 0u);
+  GivenJob other = ended();
+  other.kept("a", refused());
+  EXPECT_EQ(other.last(EventType::outcome_noted)["resolution"], Value("not_happened"));
+  EXPECT_EQ(trace_view(other.state, other.log)["nodes"].items()[0]["world"], Value("unchanged"));
+  expect_proved(other);
+}
+
+AE_TEST("note/a call of two unknown tries has not happened when each was refused") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'do'}]",
+               {.more = "{'tools':{'do':{'effect':'idempotent','on_in_doubt':'fail',"
+                        "'retry':{'max_attempts':2,'retry_on':['timeout']}}}}"});
+  job.claim();
+  const Sent first = sent_of(job.state, job.step("a"));
+  job.times_out("a").after(20s);
+  ASSERT_EQ(job.tries("a"), 2u) << job.story();
+  const Sent second = sent_of(job.state, job.step("a"));
+  job.times_out("a");
+  ASSERT_EQ(job.status(), "failed") << job.story();
+  const auto record = [&](const Sent& sent) {
+    return canonical(effect_record(job.state.job, sent, refused(), job.now, Arrival::late));
+  };
+  const std::string one = record(first), two = record(second);
+  const auto notes = [&](const std::vector<StoredEffect>& effects) {
+    const auto events = catch_up(job.state, effects);
+    AE_CHECK(events.has_value());
+    return events->size();
+  };
+  EXPECT_EQ(notes({{first.invocation, 1, one}}), 0u) << "the second try may have happened";
+  EXPECT_EQ(notes({{first.invocation, 2, two}}), 0u) << "the first try may have happened";
+  EXPECT_EQ(notes({{first.invocation, 1, one}, {first.invocation, 2, two}}), 1u);
+}
+
+AE_TEST("note/an erased job gets no value with a late result") {
+  GivenJob job = ended();
+  const Sent sent = sent_of(job.state, job.step("a"));
+  const std::string record =
+      canonical(effect_record(job.state.job, sent, succeeded(), job.now, Arrival::late));
+  job.state.blind_gone = true;
+  const auto events = catch_up(job.state, {{sent.invocation, 1, record}});
+  ASSERT_TRUE(events && events->size() == 1);
+  EXPECT_EQ(events->front().payload["resolution"], Value("happened"));
+  EXPECT_EQ(events->front().payload.find("result"), nullptr);
+}
+
+AE_TEST("note/what an erased effect record keeps of a late result is noted") {
+  GivenJob job = ended();
+  const Sent sent = sent_of(job.state, job.step("a"));
+  const auto record = erased_effect(
+      effect_place(job.state.job, sent.invocation, 1),
+      canonical(effect_record(job.state.job, sent, succeeded(), job.now, Arrival::late)));
+  ASSERT_TRUE(record) << record.error().message;
+  const auto events = catch_up(job.state, {{sent.invocation, 1, *record}});
+  ASSERT_TRUE(events && events->size() == 1);
+  EXPECT_EQ(events->front().payload["resolution"], Value("happened"));
+  EXPECT_EQ(events->front().payload.find("result"), nullptr);
+}
+
+// ---------------------------------------------------------------- given up while the job goes on
+
+constexpr std::string_view kRiskThenWait =
+    "[{'id':'a','kind':'tool','tool':'risk','args':{'n':1},'on_error':'continue'},"
+    "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]";
+
+Value doubt_of(const GivenJob& job) {
+  const Value view = job_view(job.state)["in_doubt"];
+  AE_CHECK(view.size() == 1, job.story());
+  return view.items()[0];
+}
+
+AE_TEST("ending/a job that waits shows a call that was given up, and parks for no person") {
+  GivenJob job(kRiskThenWait);
+  job.claim().unknown("a");
+  ASSERT_EQ(job.status(), "waiting") << job.story();
+  const Value doubt = doubt_of(job);
+  EXPECT_EQ(doubt["given_up"], Value(true));
+  EXPECT_EQ(doubt["idempotency_key"], Value(job.sent[0].key));
+  EXPECT_EQ(doubt["commands"], json("[]"));
+  job.pause();
+  EXPECT_EQ(job_view(job.state)["parked"]["command"], Value("aetheris resume job-1"));
+  job.resume().signal("k");
+  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+}
+
+AE_TEST("ending/a call in doubt comes before one that was given up") {
+  GivenJob job(
+      "[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'},"
+      "{'id':'b','kind':'tool','tool':'pay','needs':['a']}]");
+  job.claim().unknown("a").unknown("b");
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  const Value view = job_view(job.state);
+  ASSERT_EQ(view["in_doubt"].size(), 2u);
+  EXPECT_EQ(view["in_doubt"].items()[0]["node_id"], Value("b"));
+  EXPECT_EQ(view["in_doubt"].items()[0]["given_up"], Value(false));
+  EXPECT_EQ(view["in_doubt"].items()[1]["node_id"], Value("a"));
+  EXPECT_EQ(view["parked"]["command"], view["in_doubt"].items()[0]["commands"].items()[0]);
+}
+
+AE_TEST("note/a late result of a call that was given up is noted while the job goes on") {
+  GivenJob job(kRiskThenWait);
+  job.claim().unknown("a").kept("a", succeeded());
+  ASSERT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
+  EXPECT_EQ(doubt_of(job)["noted"]["by"], Value("runtime"));
+  job.signal("k").kept("a", succeeded());
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
+  GivenJob job(kRiskThenWait);
+  job.claim();
+  const Sent sent = sent_of(job.state, job.step("a"));
+  job.unknown("a").replan(
+      compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")), {"a"});
+  ASSERT_EQ(job.refused, std::nullopt) << job.refusal;
+  ASSERT_EQ(job.status(), "waiting") << job.story();
+  const std::string key = job.sent[0].key;
+  Value doubt = doubt_of(job);
+  EXPECT_EQ(doubt["idempotency_key"], Value(key));
+  EXPECT_EQ(doubt["tool"], Value("risk"));
+  EXPECT_EQ(doubt["node_id"], Value("a"));
+  EXPECT_EQ(doubt["arguments"], json("{'n':1}"));
+  EXPECT_EQ(doubt["given_up"], Value(true));
+  expect_proved(job);
+  job.reload().signal("z");
+  ASSERT_EQ(job.status(), "completed");
+  EXPECT_EQ(listed(terminal(job)), std::set{key});
+  expect_proved(job);
+  const auto says = [&](std::string_view resolution) {
+    return job
+        .act({.kind = Act::Kind::resolve,
+              .idempotency_key = key,
+              .resolution = std::string(resolution)})
+        .refused;
+  };
+  EXPECT_EQ(says("not_happened"), Code::not_settled);
+  job.after(2min);
+  EXPECT_EQ(says("not_happened"), std::nullopt);
+  EXPECT_EQ(doubt_of(job)["noted"]["resolution"], Value("not_happened"));
+  job.kept(sent, succeeded());
+  EXPECT_EQ(job.count(EventType::outcome_noted), 1u) << "one note for each call";
+  expect_proved(job);
+}
+
+AE_TEST("note/a late result of a call that a plan dropped is noted") {
+  GivenJob job(kRiskThenWait);
+  job.claim();
+  const Sent sent = sent_of(job.state, job.step("a"));
+  job.unknown("a")
+      .replan(compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")),
+              {"a"})
+      .kept(sent, succeeded());
+  EXPECT_EQ(doubt_of(job)["noted"]["resolution"], Value("happened"));
+  expect_proved(job);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

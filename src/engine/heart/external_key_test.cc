@@ -1,0 +1,67 @@
+// External keys: which call carries which, in jobs of this build and of earlier ones.
+#include "engine/loop/loop_job_test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr std::string_view kTwo = R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}])";
+
+AE_TEST("key/another attempt that begins the same step again has the same external key") {
+  // A restored store is an earlier state of the log that another attempt goes on from.
+  GivenJob first(kTwo), restored(kTwo);
+  first.claim();
+  restored.claim();
+  restored.crash();
+  ASSERT_NE(first.state.attempt, restored.state.attempt);
+  first.ok("a", "1");
+  restored.ok("a", "1");
+  const Value before = first.last(EventType::tool_invocation_started),
+              again = restored.last(EventType::tool_invocation_started);
+  EXPECT_EQ(before["node_id"], Value("b"));
+  EXPECT_EQ(before["external_key"], again["external_key"]);
+  EXPECT_EQ(before["external_key"], Value("aetheris:job-1:" + first.step("b").id.text + ":0"));
+}
+
+AE_TEST(
+    "key/a call that a model chose has the beginning of its idempotency key in its external key") {
+  GivenJob job = talk();
+  job.claim();
+  EXPECT_EQ(job.sent.back().external_key, "aetheris:job-1:" + job.step("chat/0").id.text + ":0");
+  job.ok("chat/0", wants({{"a", "put", "{'n': 1}"}}));
+  const auto& sent = job.sent.back();
+  EXPECT_EQ(sent.external_key,
+            "aetheris:job-1:" + job.step("chat/0/0").id.text + ":" + sent.key.substr(0, 16));
+}
+
+AE_TEST("key/what undoes a call that a model chose is like that call") {
+  GivenJob job = talk();
+  job.claim().ok("chat/0", wants({{"a", "book", "{'n': 1}"}})).ok("chat/0/0", "7");
+  job.fails("chat/1", "connect");
+  const Value undo = job.last(EventType::tool_invocation_started);
+  const std::string own(undo.text("idempotency_key"));
+  EXPECT_TRUE(undo.text("external_key").ends_with(":" + own.substr(0, 16))) << canonical(undo);
+}
+
+AE_TEST("key/a job that an earlier build began holds keys of both schemas") {
+  GivenJob job(kTwo);
+  job.claim().ok("a", "1").ok("b", "2");
+  const auto folds = [&](std::string_view last, std::uint8_t schema) {
+    std::vector<Event> log = job.log;
+    for (Event& event : log) {
+      if (event.type != EventType::tool_invocation_started || event.payload.text("node_id") != "a")
+        continue;
+      event.schema = schema;
+      event.payload = event.payload.with(
+          "external_key", "aetheris:job-1:" + job.step("a").id.text + ":" + std::string(last));
+    }
+    return fold(job.state.job, log, compile_each_time()).has_value();
+  };
+  EXPECT_TRUE(folds(job.state.attempt.text, 1));
+  EXPECT_TRUE(folds("0", 2));
+  EXPECT_FALSE(folds("0", 1));
+  EXPECT_FALSE(folds(job.state.attempt.text, 2));
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,341 @@
+// People and messages: human waits, early signals, channels. What nobody waits for yet is kept; what is kept is delivered
+// once.
+#include "engine/heart/given_job_test.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+std::string human(std::string_view more = "") {
+  return "[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'" + std::string(more) +
+         "}}, {'id':'a', 'kind':'tool', 'tool':'put', 'needs':['w']}]";
+}
+
+// ---------------------------------------------------------------- human waits
+
+AE_TEST("human/an approval completes it, and the answer is the result") {
+  GivenJob job(human());
+  job.claim();
+  EXPECT_EQ(job.status(), "waiting");
+  job.signal("k", "{'decision':'approve', 'note':'fine'}");
+  EXPECT_EQ(job.said["delivered"], Value(true));
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "approved");
+  EXPECT_EQ(job.step("w").result, json("{'decision':'approve', 'note':'fine'}"));
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("human/who answers by id is recorded") {
+  GivenJob job(human());
+  job.claim().approve("w");
+  EXPECT_EQ(job.last(EventType::wait_completed)["by"], "ann");
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("human/a rejection fails the node, and nothing behind it is called") {
+  GivenJob job(human());
+  job.claim().signal("k", "{'decision':'reject', 'note':'too much'}");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "rejected");
+  EXPECT_EQ(job.state.error->code, "rejected");
+  EXPECT_NE(job.state.error->message.find("too much"), std::string::npos);
+  EXPECT_TRUE(job.sent.empty());
+}
+
+AE_TEST("human/on_reject: continue makes the answer the result") {
+  GivenJob job(human(", 'on_reject':'continue'"));
+  job.claim().reject("w").ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.step("w").result, json("{'decision':'reject'}"));
+}
+
+AE_TEST("human/it expires, and fails or goes on") {
+  GivenJob fails(human(", 'expires':'1h'"));
+  fails.claim().after(2h);
+  EXPECT_EQ(fails.state.error->code, "wait_expired");
+  GivenJob goes_on(human(", 'expires':'1h', 'on_expire':'continue'"));
+  goes_on.claim().after(2h).ok("a");
+  EXPECT_EQ(goes_on.status(), "completed");
+  EXPECT_EQ(goes_on.step("w").result, json("{'timed_out':true}"));
+}
+
+AE_TEST("human/an answer without a decision is invalid, unless data is asked for") {
+  GivenJob job(human());
+  job.claim();
+  const std::size_t events = job.log.size();
+  for (const std::string_view payload : {"null", "{}", "'approve'", "{'decision':'maybe'}"}) {
+    EXPECT_EQ(job.signal("k", payload).refused, Code::input_invalid) << payload;
+  }
+  EXPECT_EQ(job.log.size(), events);
+  GivenJob data(human(", 'answer':'data'"));
+  data.claim().signal("k", "{'name':'Ann'}");
+  EXPECT_EQ(data.last(EventType::wait_completed)["outcome"], "approved");
+  EXPECT_EQ(data.step("w").result, json("{'name':'Ann'}"));
+  GivenJob no(human(", 'answer':'data'"));
+  EXPECT_EQ(no.claim().reject("w").state.error->code, "rejected");
+}
+
+AE_TEST("human/a second answer is a duplicate and is shown the first") {
+  GivenJob job(human());
+  job.claim();
+  const std::string id = job.asked("w");
+  job.answer_approval(id, "approve").answer_approval(id, "reject");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.said["applied"], Value(false));
+  EXPECT_EQ(job.said["outcome"], "approved");
+  job.answer_approval(id, "approve");
+  EXPECT_EQ(job.said["applied"], Value(true));
+  EXPECT_EQ(job.answer_approval("0123456789abcdef", "approve").refused, Code::not_found);
+}
+
+// ---------------------------------------------------------------- early signals
+
+constexpr std::string_view kLater =
+    "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+    " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'k'}}]";
+
+AE_TEST("early/a signal before its wait is kept, and delivered in the commit that opens it") {
+  GivenJob job(kLater);
+  job.claim().early("k", "{'n':1}", "s1");
+  EXPECT_EQ(job.said["buffered"], Value(true));
+  const std::size_t before = job.log.size();
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.commits[job.commits.size() - 2], before) << "one commit";
+  EXPECT_EQ(job.step("w").result, json("{'n':1}"));
+  EXPECT_EQ(job.last(EventType::wait_completed)["signal_id"], "s1");
+  EXPECT_EQ(job.last(EventType::wait_completed).find("payload"), nullptr) << "it stands once";
+  EXPECT_EQ(job.last(EventType::job_completed).find("undelivered"), nullptr);
+  EXPECT_EQ(job.signal("k", "{'n':1}").said["applied"], Value(true)) << "and is known afterwards";
+}
+
+AE_TEST("early/without buffer it is a mismatch; with it, an open wait is answered at once") {
+  GivenJob job(kLater);
+  EXPECT_EQ(job.claim().signal("k").refused, Code::wait_mismatch);
+  job.ok("a").early("k", "2", "s1");
+  EXPECT_EQ(job.said["delivered"], Value(true));
+  EXPECT_EQ(job.status(), "completed");
+  job.early("k", "2", "s1");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+}
+
+AE_TEST(
+    "early/one signal is kept for a key: the answer to a second one says that it does not count") {
+  GivenJob job(kLater);
+  job.claim().early("k", "1", "s1").early("k", "1", "s1");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.count(EventType::agent_message), 1u);
+  job.early("k", "2", "s2");
+  EXPECT_EQ(job.said, json("{'applied':false,'buffered':true,'correlation_key':'k',"
+                           "'duplicate':true,'payload':1}"));
+  job.early("k", "1", "s4");
+  EXPECT_EQ(job.said["applied"], Value(true)) << "it says the same";
+  EXPECT_EQ(job.count(EventType::agent_message), 1u);
+  job.early("other", "3", "s3").ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.step("w").result, Value(1));
+  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+            json("[{'correlation_key':'other','signal_id':'s3'}]"));
+}
+
+AE_TEST("early/a crash between keeping and opening neither loses nor repeats it") {
+  GivenJob job(kLater);
+  job.claim().early("k", "7", "s1").crash();
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.step("w").result, Value(7));
+  EXPECT_EQ(job.count(EventType::wait_completed), 1u);
+}
+
+AE_TEST("early/what does not answer the wait that opens stays undelivered") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'],"
+      "  'wait':{'type':'human', 'key':'${ .steps.a }'}}]");
+  job.claim().early("k", "{}", "s1").early("k", "{'decision':'approve'}", "s2", "signal");
+  EXPECT_EQ(job.ok("a", "'k'").status(), "waiting");
+  job.approve("w");
+  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"].size(), 2u);
+}
+
+AE_TEST(
+    "early/what is no answer to a person's wait is refused where the plan tells that it is one") {
+  constexpr std::string_view kKeys[] = {"'k'", "'${ .input.x }'", "'${ .steps.first }'"};
+  for (const std::string_view key : kKeys) {
+    GivenJob job(
+        "[{'id':'first', 'kind':'tool', 'tool':'look'},"
+        " {'id':'a', 'kind':'tool', 'tool':'put', 'needs':['first']},"
+        " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':" +
+            std::string(key) + "}}]",
+        {.input = "{'x':'k'}"});
+    job.claim().ok("first", "'k'");
+    const std::size_t before = job.log.size();
+    EXPECT_EQ(job.early("k", "{}", "s1").refused, Code::input_invalid) << key;
+    EXPECT_EQ(job.early("k", "{'decision':'perhaps'}", "s1", "human").refused, Code::input_invalid);
+    EXPECT_EQ(job.log.size(), before);
+    EXPECT_EQ(job.early("other", "{}", "s2").refused, std::nullopt);
+    EXPECT_EQ(job.early("k", "{'decision':'approve'}", "s3").refused, std::nullopt);
+    EXPECT_EQ(job.ok("a").status(), "completed");
+  }
+  GivenJob own(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human'}}]");
+  own.claim();
+  EXPECT_EQ(own.early(own.step("w").id.text, "{}", "s1").refused, Code::input_invalid);
+  GivenJob data(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'],"
+      "  'wait':{'type':'human', 'key':'k', 'answer':'data'}}]");
+  EXPECT_EQ(data.claim().early("k", "{}", "s1").refused, std::nullopt);
+  // Two branches use one key; one of them takes data.
+  GivenJob either(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'v', 'kind':'wait', 'needs':['a'], 'when':'${ .steps.a }',"
+      "  'wait':{'type':'human', 'key':'k'}},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'], 'when':'${ .steps.a | not }',"
+      "  'wait':{'type':'human', 'key':'k', 'answer':'data'}}]");
+  EXPECT_EQ(either.claim().early("k", "{}", "s1").refused, std::nullopt);
+}
+
+AE_TEST("early/what its wait cannot take once it is open is kept, and never taken for its answer") {
+  GivenJob job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
+  job.claim();
+  Act act{.kind = Act::Kind::signal,
+          .id = "s1",
+          .correlation_key = "k",
+          .buffer = true,
+          .payload = json("{'note':'hm'}")};
+  ASSERT_EQ(job.act(act).refused, Code::input_invalid);
+  const auto kept = overtake(job.state, act);  // it had been accepted before the wait opened
+  ASSERT_EQ(kept.size(), 1u);
+  job.add(kept);
+  EXPECT_TRUE(overtake(job.state, act).empty()) << "once";
+  // The same person says it well under the same id.
+  act.payload = json("{'decision':'approve'}");
+  EXPECT_EQ(job.act(act).status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
+  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+            json("[{'correlation_key':'k','signal_id':'s1'}]"));
+  EXPECT_TRUE(overtake(job.state, act).empty()) << "it has ended";
+}
+
+AE_TEST("early/one that comes to a wait that has its answer is kept, the answer itself is not") {
+  GivenJob job(
+      "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
+      " {'id':'x', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
+  job.claim().early("k", "1", "s1");
+  Act act{.kind = Act::Kind::signal,
+          .id = "s1",
+          .correlation_key = "k",
+          .buffer = true,
+          .payload = json("1")};
+  EXPECT_TRUE(overtake(job.state, act).empty());
+  act.id = "s2";
+  ASSERT_EQ(overtake(job.state, act).size(), 1u);
+  job.add(overtake(job.state, act));
+  job.signal("other");
+  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+            json("[{'correlation_key':'k','signal_id':'s2'}]"));
+}
+
+AE_TEST("early/a person's early answer counts, with who gave it") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':'k'}}]");
+  job.claim().act({.kind = Act::Kind::signal,
+                   .id = "s1",
+                   .by = "bob",
+                   .correlation_key = "k",
+                   .buffer = true,
+                   .payload = json("{'decision':'approve'}")});
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.last(EventType::wait_completed)["by"], "bob");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "approved");
+}
+
+AE_TEST("early/nobody answers in advance what the runtime will ask") {
+  GivenJob job(kLater);
+  job.claim();
+  const std::string key = "approval/" + job.step("a").id.text;
+  EXPECT_EQ(job.early(key, "{'decision':'approve'}", "s1").refused, Code::wait_mismatch);
+  EXPECT_EQ(job.early("resolve/x", "1", "s2").refused, Code::wait_mismatch);
+}
+
+AE_TEST("early/a cancel lists what was kept") {
+  GivenJob job(kLater);
+  job.claim().early("k", "1", "s1").cancel();
+  job.ok("a");
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::job_cancelled)["undelivered"],
+            json("[{'correlation_key':'k','signal_id':'s1'}]"));
+}
+
+// ---------------------------------------------------------------- messages
+
+constexpr std::string_view kTwoMessages =
+    "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+    " {'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c'}},"
+    " {'id':'v', 'kind':'wait', 'needs':['a'], 'wait':{'type':'message', 'channel':'c'}}]";
+
+AE_TEST("message/goes to who waits for its channel, its payload is the result") {
+  GivenJob job(kTwoMessages);
+  job.claim().message("c", "{'n':1}", "m1");
+  EXPECT_EQ(job.said["accepted"], Value(true));
+  EXPECT_EQ(job.step("w").result, json("{'n':1}"));
+  EXPECT_EQ(job.last(EventType::wait_completed)["wait_type"], "message");
+  EXPECT_EQ(job.step("v").phase, StepPhase::blocked);
+}
+
+AE_TEST("message/is kept until somebody waits, in order, and delivered once") {
+  GivenJob job(kTwoMessages);
+  job.claim().message("d", "0", "m0").message("c", "1", "m1").message("c", "2", "m2");
+  job.message("c", "2", "m2");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+  job.message("c", "3", "m3").crash();
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.step("w").result, Value(1));
+  EXPECT_EQ(job.step("v").result, Value(2));
+  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+            json("[{'channel':'c','message_id':'m3'}, {'channel':'d','message_id':'m0'}]"));
+  EXPECT_EQ(job.message("c", "3", "m3").said["duplicate"], Value(true));
+  EXPECT_EQ(job.message("c", "4", "m4").refused, Code::job_terminal);
+}
+
+AE_TEST("message/two waits that open together get one each, the first to wait the first") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'message', 'channel':'c'}},"
+      " {'id':'v', 'kind':'wait', 'needs':['a'], 'wait':{'type':'message', 'channel':'c'}}]");
+  job.claim().message("c", "1", "m1").ok("a");
+  EXPECT_EQ(job.step("w").result, Value(1));
+  EXPECT_EQ(job.status(), "waiting");
+  job.message("c", "2", "m2");
+  EXPECT_EQ(job.step("v").result, Value(2));
+  EXPECT_EQ(job.status(), "completed");
+}
+
+AE_TEST("message/its wait is answered by no signal, and may expire") {
+  GivenJob job(
+      "[{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c', 'expires':'1h',"
+      " 'on_expire':'continue'}}]");
+  job.claim();
+  EXPECT_EQ(job.signal(job.step("w").id.text, "1").refused, Code::wait_mismatch);
+  EXPECT_EQ(job.message("", "1", "m").refused, Code::input_invalid);
+  job.after(2h);
+  EXPECT_EQ(job.state.result, json("{'w':{'timed_out':true}}"));
+}
+
+AE_TEST("message/what an ending job is sent is refused; what was accepted before is listed") {
+  GivenJob job(kTwoMessages);
+  job.claim().cancel();
+  EXPECT_EQ(job.message("c", "1", "m1").refused, Code::job_terminal);
+  const Act accepted{.kind = Act::Kind::message, .id = "m1", .payload = Value(1), .channel = "c"};
+  job.add(overtake(job.state, accepted));
+  job.ok("a");
+  EXPECT_EQ(job.last(EventType::job_cancelled)["undelivered"],
+            json("[{'channel':'c','message_id':'m1'}]"));
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

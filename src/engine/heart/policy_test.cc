@@ -1,0 +1,746 @@
+// What the policies of a plan let be called, ask about or forbid; and what a person makes of a call before saying yes.
+#include <set>
+
+#include "base/hash.h"
+#include "engine/heart/judge.h"
+#include "engine/loop/loop_job_test.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/view.h"
+
+namespace ae::engine::testing {
+namespace {
+
+using Types = std::vector<std::string>;
+
+constexpr std::string_view kBuy =
+    "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':'${ .input.n }'}}]";
+
+std::string ruled(std::string_view rules, std::string_view more = "") {
+  return "{'tools':{'buy':{'rules':[" + std::string(rules) + "]" + std::string(more) + "}}}";
+}
+
+GivenJob buys(std::string_view more, std::string_view input = "{'n':250}",
+              std::string_view nodes = kBuy) {
+  return GivenJob(nodes, {.more = more, .input = input});
+}
+
+std::string hash_of(std::string_view arguments) {
+  return blinded_hash(kBlind, canonical(json(arguments)));
+}
+
+GivenJob& edit(GivenJob& job, std::string_view id, std::string_view arguments,
+               std::string_view decision = "approve") {
+  return job.act({.kind = Act::Kind::signal,
+                  .by = "ann",
+                  .wait_type = "human",
+                  .approval = std::string(id),
+                  .arguments = json(arguments),
+                  .payload = Value::object({{"decision", decision}})});
+}
+
+// ---------------------------------------------------------------- what the rules say
+
+AE_TEST("policy/a denied call is never declared, and the log says why") {
+  const std::string rules = ruled("{'action':'deny', 'reason':'not on Sundays'}");
+  GivenJob job = buys(rules);
+  job.claim();
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.state.error->code, "denied");
+  EXPECT_NE(job.state.error->message.find("not on Sundays"), std::string::npos);
+  EXPECT_EQ(job.types("a"), (Types{"node_started", "decision_recorded", "node_finished"}));
+  const Value denied = job.last(EventType::decision_recorded);
+  EXPECT_EQ(denied["kind"], "approval");
+  EXPECT_EQ(denied["state"], "denied");
+  EXPECT_EQ(denied["reason"], "not on Sundays");
+  EXPECT_EQ(denied["payload"]["arguments"], json("{'n':250}"));
+  EXPECT_TRUE(job.sent.empty());
+  proves(job);
+}
+
+AE_TEST("policy/a call that another plan denies before its next try fails, and nobody is asked") {
+  constexpr std::string_view kRetry = ", 'retry':{'max_attempts':3, 'retry_on':['connect']}";
+  const std::string now = "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'park'" +
+                          std::string(kRetry) + "}}}";
+  const std::string then =
+      "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'park',"
+      " 'rules':[{'action':'deny', 'reason':'not any more'}]" +
+      std::string(kRetry) + "}}}";
+  for (const bool doubted : {false, true}) {
+    GivenJob job = buys(now);
+    job.claim();
+    if (doubted) {
+      job.unknown("a").after(2min);
+      job.decides = false;
+      job.resolve("a", "not_happened");
+      ASSERT_FALSE(job.refused);
+    } else {
+      job.fails("a", "connect");
+      job.decides = false;
+    }
+    job.replan(compiled(graph(kBuy, then)));
+    ASSERT_FALSE(job.refused);
+    job.decides = true;
+    job.after(1min);
+    EXPECT_EQ(job.status(), "failed") << job.story();
+    EXPECT_EQ(job.state.error->code, "denied");
+    EXPECT_NE(job.state.error->message.find("not any more"), std::string::npos);
+    EXPECT_EQ(job.sent.size(), 1u);
+    EXPECT_EQ(job.last(EventType::wait_opened).text("correlation_key").find("approval/"),
+              std::string_view::npos);
+    proves(job);
+  }
+}
+
+AE_TEST("policy/the first rule that holds is the one") {
+  const std::string rules = ruled(
+      "{'action':'allow', 'when':'${ .args.n < 10 }'},"
+      "{'action':'require_approval', 'when':'${ .args.n < 100 }', 'reason':'not small'},"
+      "{'action':'deny'}");
+  EXPECT_EQ(buys(rules, "{'n':5}").claim().sent.size(), 1u);
+  GivenJob asked = buys(rules, "{'n':50}");
+  EXPECT_EQ(asked.claim().status(), "waiting");
+  EXPECT_EQ(approvals_view(asked.state)[0]["reason"], "not small");
+  EXPECT_EQ(asked.last(EventType::decision_recorded)["reason"], "not small");
+  EXPECT_EQ(buys(rules, "{'n':500}").claim().state.error->code, "denied");
+}
+
+AE_TEST("policy/what the tool says of itself holds beside them: a policy makes nothing laxer") {
+  const std::string allowed = ruled("{'action':'allow'}", ", 'approval':'required'");
+  EXPECT_EQ(buys(allowed).claim().status(), "waiting");
+  const std::string small = ruled("{'action':'allow'}", ", 'approval':'${ .args.n > 100 }'");
+  EXPECT_EQ(buys(small, "{'n':5}").claim().sent.size(), 1u);
+  const std::string denied = ruled("{'action':'deny'}", ", 'approval':'required'");
+  EXPECT_EQ(buys(denied).claim().state.error->code, "denied");
+}
+
+AE_TEST("policy/a rule for a label is about jobs that have it") {
+  const auto labelled = [](const Value& labels) {
+    State state;
+    state.plan = compiled(
+        graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'tier:free'}]}}}"));
+    state.labels = labels;
+    const auto buy = std::ranges::find(state.plan->tools, "buy", &ToolPolicy::name);
+    return judge(state, *buy, json("{}"))->action;
+  };
+  EXPECT_EQ(labelled(json("{'tier':'free'}")), PolicyAction::deny);
+  EXPECT_EQ(labelled(json("{'tier':'paid'}")), PolicyAction::allow);
+  EXPECT_EQ(labelled(json("{'other':'free'}")), PolicyAction::allow);
+  EXPECT_EQ(labelled(json("{'tier':''}")), PolicyAction::allow);
+  EXPECT_EQ(labelled(json("{'tier':5}")), PolicyAction::allow);
+  EXPECT_EQ(labelled({}), PolicyAction::allow);
+}
+
+// agents::check_policies refuses such a rule; plans with it stand in older logs.
+AE_TEST("policy/a rule for a label without a value decides in a stored plan as it did then") {
+  const auto labelled = [](const Value& labels) {
+    State state;
+    state.plan =
+        compiled(graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'tier:'}]}}}"));
+    state.labels = labels;
+    const auto buy = std::ranges::find(state.plan->tools, "buy", &ToolPolicy::name);
+    return judge(state, *buy, json("{}"))->action;
+  };
+  EXPECT_EQ(labelled(json("{'tier':'free'}")), PolicyAction::allow);
+  EXPECT_EQ(labelled(json("{'tier':''}")), PolicyAction::deny);
+  EXPECT_EQ(labelled(json("{'tier':5}")), PolicyAction::deny);
+  EXPECT_EQ(labelled(json("{'other':'free'}")), PolicyAction::deny);
+  EXPECT_EQ(labelled({}), PolicyAction::deny);
+}
+
+AE_TEST(
+    "policy/a condition reads the arguments and the job, and one that fails lets nothing through") {
+  const std::string of_job = ruled("{'action':'deny', 'when':'${ .job.agent == \\\"tester\\\" }'}");
+  EXPECT_EQ(buys(of_job).claim().state.error->code, "denied");
+  const std::string broken = ruled("{'action':'deny', 'when':'${ .args.n + \\\"x\\\" }'}");
+  GivenJob job = buys(broken);
+  EXPECT_EQ(job.claim().state.error->code, "expression_failed");
+  EXPECT_TRUE(job.sent.empty());
+}
+
+AE_TEST("policy/a condition that looks up an argument which is not there lets nothing through") {
+  const auto strict = [](std::string_view rules, std::string_view more = "") {
+    return "{'conditions':'strict', " + ruled(rules, more).substr(1);
+  };
+  const auto ends = [](const std::string& more, std::string_view input = "{'n':250}") {
+    GivenJob job = buys(more, input);
+    job.claim();
+    proves(job);
+    if (!job.sent.empty()) return std::string("sent");
+    return job.state.error ? job.state.error->code : std::string(job.status());
+  };
+  // Misspelt, or given as null: it neither holds nor does not.
+  for (const char* action : {"deny", "require_approval", "allow"}) {
+    const std::string rule =
+        "{'action':'" + std::string(action) + "', 'when':'${ .args.nn > 500 }'}";
+    EXPECT_EQ(ends(strict(rule)), "expression_failed") << action;
+    EXPECT_EQ(ends(ruled(rule)), "sent") << "a plan of before keeps what it began with";
+  }
+  const std::string over = "{'action':'deny', 'when':'${ .args.n > 500 }'}";
+  EXPECT_EQ(ends(strict(over), "{'n':null}"), "expression_failed");
+  EXPECT_EQ(ends(strict(over)), "sent");
+  EXPECT_EQ(ends(strict(over), "{'n':501}"), "denied");
+  EXPECT_EQ(ends(strict("{'action':'allow'}", ", 'approval':'${ .args.nn > 500 }'")),
+            "expression_failed");
+  // What else to take is said.
+  EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ (.args.nn // 0) > 500 }'}")), "sent");
+  EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ .args.nn == null }'}")), "denied");
+  // A label that a job does not have is no argument.
+  EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ .job.labels.tier == \\\"free\\\" }'}")),
+            "sent");
+  EXPECT_FALSE(Plan::compile(graph(kBuy, "{'conditions':'lax', 'tools':{'buy':{}}}")).has_value());
+}
+
+AE_TEST("policy/a condition that compares values of different types lets nothing through") {
+  const auto ends = [](std::string_view conditions, const std::string& when,
+                       std::string_view action, std::string_view n) {
+    const std::string rule = "{'action':'" + std::string(action) + "', 'when':'${ " + when + " }'}";
+    GivenJob job =
+        buys(std::string(conditions) + ruled(rule).substr(1), "{'n':" + std::string(n) + "}");
+    job.claim();
+    proves(job);
+    if (!job.sent.empty()) return std::string("sent");
+    return job.state.error ? job.state.error->code : std::string(job.status());
+  };
+  constexpr std::string_view kStrict = "{'conditions':'strict', ";
+  for (const char* action : {"deny", "require_approval", "allow"}) {
+    for (const char* n : {"'5'", "true", "[5]", "{}"}) {
+      EXPECT_EQ(ends(kStrict, ".args.n > 1000", action, n), "expression_failed") << action << n;
+      EXPECT_EQ(ends(kStrict, ".args.n < 10", action, n), "expression_failed") << action << n;
+    }
+    EXPECT_EQ(ends(kStrict, ".args.n == 5", action, "'5'"), "expression_failed") << action;
+  }
+  EXPECT_EQ(ends("{", ".args.n < 10", "deny", "'5'"), "sent")
+      << "a plan of before keeps what it began with";
+  EXPECT_EQ(ends(kStrict, ".args.n < 10", "deny", "5"), "denied");
+  EXPECT_EQ(ends(kStrict, ".args.n < 10", "deny", "50"), "sent");
+  EXPECT_EQ(ends(kStrict, ".args.n == \\\"x\\\"", "deny", "['x']"), "sent")
+      << "a list is plainly no text";
+}
+
+AE_TEST("policy/a condition that reads of the job what no job has lets nothing through") {
+  for (const char* action : {"deny", "require_approval", "allow"}) {
+    const std::string rule = "{'action':'" + std::string(action) +
+                             "', 'when':'${ .job.label.tier == \\\"untrusted\\\" }'}";
+    GivenJob strict = buys("{'conditions':'strict', " + ruled(rule).substr(1));
+    EXPECT_EQ(strict.claim().state.error->code, "expression_failed") << action;
+    EXPECT_TRUE(strict.sent.empty()) << action;
+    proves(strict);
+    GivenJob before = buys(ruled(rule));
+    EXPECT_EQ(before.claim().sent.size(), 1u) << "a plan of before keeps what it began with";
+  }
+}
+
+AE_TEST("policy/a condition whose failure names a long argument of a model's can be recorded") {
+  std::string key = "a";
+  while (key.size() < 300) key += "\xC3\xA9";
+  GivenJob job =
+      buys("{'conditions':'strict', " +
+               ruled("{'action':'deny', 'when':'${ .args.n[.args.n.k] == 1 }'}").substr(1),
+           "{'n':{'k':'" + key + "'}}");
+  EXPECT_EQ(job.claim().state.error->code, "expression_failed");
+  EXPECT_TRUE(job.sent.empty());
+  proves(job);
+}
+
+AE_TEST("policy/how long a person has is the rule's to say, and else the tool's") {
+  const auto expires = [](std::string_view more) {
+    GivenJob job(kBuy, {.more = more, .input = "{'n':1}"});
+    job.claim();
+    return *job.state.next_due() - job.now;
+  };
+  EXPECT_EQ(expires(ruled("{'action':'require_approval', 'expires':'5m'}")), 5min);
+  EXPECT_EQ(expires(ruled("{'action':'require_approval', 'expires':'5m'}",
+                          ", 'approval':'required', 'approval_expires':'1h'")),
+            5min);
+  EXPECT_EQ(expires(ruled("{'action':'require_approval'}",
+                          ", 'approval':'required', 'approval_expires':'1h'")),
+            1h);
+}
+
+AE_TEST("policy/of a map it is asked item by item, and a denied item is a failure like any other") {
+  GivenJob job =
+      buys(ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}"), "{}",
+           "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
+           " 'on_item_error':'collect', 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
+  job.claim().ok("m/0", "1").ok("m/1", "2");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.result["m"].items()[2]["error"]["code"], "denied");
+  EXPECT_EQ(job.sent.size(), 2u);
+  proves(job);
+}
+
+AE_TEST("policy/a node may go on without a call that was denied") {
+  GivenJob job = buys(ruled("{'action':'deny'}"), "{'n':1}",
+                      "[{'id':'a', 'kind':'tool', 'tool':'buy', 'on_error':'continue'}]");
+  EXPECT_EQ(job.claim().status(), "completed");
+  EXPECT_EQ(job.state.result["a"]["error"]["code"], "denied");
+}
+
+AE_TEST("policy/what undoes a call is part of it, and not judged") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'book'},"
+      " {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}]",
+      {.more = "{'tools':{'book':{'compensate':{'tool':'put'}},"
+               " 'put':{'rules':[{'action':'deny'}]}}}"});
+  job.claim().ok("a").fails("b");
+  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.sent.back().tool, "put");
+}
+
+AE_TEST("policy/what asks about a call is part of it, and not judged") {
+  for (const char* action : {"deny", "require_approval"}) {
+    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
+                 {.more = "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'probe',"
+                          "'probe':{'tool':'find', 'happened':'${ .result }'}},"
+                          "'find':{'effect':'read', 'rules':[{'action':'" +
+                          std::string(action) + "'}]}}}"});
+    job.claim().after(71s).times_out("a");
+    ASSERT_EQ(job.sent.back().tool, "find") << action << "\n" << job.story();
+    job.ok("a/probe", "{'id':7}");
+    EXPECT_EQ(job.status(), "completed") << action << "\n" << job.story();
+  }
+}
+
+AE_TEST("policy/a crash at any commit denies once and asks once") {
+  const std::string rules =
+      ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}, {'action':'require_approval'}");
+  constexpr std::string_view kTwo =
+      "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':9}, 'on_error':'continue'},"
+      " {'id':'b', 'kind':'tool', 'tool':'buy', 'args':{'n':1}, 'needs':['a']}]";
+  for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
+    GivenJob job = buys(rules, "{}", kTwo);
+    const auto may_crash = [&] {
+      if (job.commits.size() == crash_at && job.state.status == JobStatus::running) job.crash();
+    };
+    job.claim();
+    may_crash();
+    job.approve("b");
+    may_crash();
+    if (!job.in_flight.empty()) job.ok("b");
+    EXPECT_EQ(job.status(), "completed") << job.story();
+    std::size_t denied = 0;
+    for (const Value& p : job.payloads(EventType::decision_recorded)) {
+      denied += p["state"] == Value("denied") ? 1 : 0;
+    }
+    EXPECT_EQ(denied, 1u);
+    EXPECT_EQ(job.count(EventType::wait_opened), 1u);
+    proves(job);
+  }
+}
+
+AE_TEST("policy/a log in which a denied call was made is refused") {
+  GivenJob job = buys(ruled("{'action':'allow'}"));
+  job.claim();
+  const Value before = job.plan->task_graph;
+  const Value after = compiled(graph(kBuy, ruled("{'action':'deny'}")))->task_graph;
+  const auto refused = [&](const Value& task_graph) {
+    const auto plan = compiled(task_graph);
+    State state;
+    state.job = job.state.job;
+    const PlanSource source = [&](const Value&, std::string_view) {
+      auto disguised = std::make_shared<Plan>(*plan);
+      disguised->hash = job.plan->hash;
+      disguised->decision = job.plan->decision;
+      return Result<std::shared_ptr<const Plan>>(disguised);
+    };
+    for (const Event& event : job.log) {
+      auto applied = apply(state, {event.type, event.payload}, event.created_at, source);
+      if (!applied) return applied.error().message;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused(before), "");
+  EXPECT_NE(refused(after).find("denies"), std::string::npos);
+}
+
+AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes is refused") {
+  GivenJob job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 500 }'}"));
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  const std::uint64_t begun = job.seq_of(EventType::node_started, "a");
+  const Step& step = job.step("a");
+  const auto said = [&](std::string_view state, std::string_view arguments) {
+    State then = job.folded(begun);
+    const Value call = Value::object({{"arguments", json(arguments)},
+                                      {"arguments_hash", hash_of(arguments)},
+                                      {"command_id", step.id.text},
+                                      {"schema_digest", ""},
+                                      {"tool", "buy"},
+                                      {"tool_version", "0123456789abcdef"}});
+    const Value decision = Value::object({{"decision_id", "0123456789abcdef"},
+                                          {"kind", "approval"},
+                                          {"node_id", "a"},
+                                          {"payload", call},
+                                          {"state", state},
+                                          {"step_id", step.id.text}});
+    const auto applied =
+        apply(then, {EventType::decision_recorded, decision}, job.now, compile_each_time());
+    return applied ? std::string() : applied.error().message;
+  };
+  EXPECT_NE(said("denied", "{'n':250}").find("no policy denies"), std::string::npos);
+  EXPECT_NE(said("requested", "{'n':250}").find("no approval is required"), std::string::npos);
+  EXPECT_EQ(said("denied", "{'n':501}"), "");
+}
+
+AE_TEST("policy/a log that denies a call with other arguments than the plan's is not proved") {
+  GivenJob job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 200 }'}"));
+  job.claim();
+  ASSERT_EQ(job.state.error->code, "denied");
+  proves(job);
+  for (Event& event : job.log) {
+    if (event.payload.text("state") != "denied") continue;
+    const Value call = event.payload["payload"]
+                           .with("arguments", json("{'n':501}"))
+                           .with("arguments_hash", hash_of("{'n':501}"));
+    event.payload = event.payload.with("payload", call);
+  }
+  const Verification proof = verify(
+      {.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}}, compile_each_time());
+  EXPECT_FALSE(proof.replay.ok);
+}
+
+// ---------------------------------------------------------------- plans that a model made
+
+constexpr std::string_view kCan = "{'tools':{'buy':{'capabilities':['net', 'payments']}}}";
+
+AE_TEST("policy/a plan that a model made calls only what can do no more than is granted") {
+  const auto run = [](std::string_view planned_by, std::string_view grants) {
+    const std::string more =
+        "{'grants':" + std::string(grants) + ", " + std::string(kCan.substr(1));
+    GivenJob job(kBuy, {.more = more, .input = "{'n':1}", .planned_by = planned_by});
+    job.claim();
+    if (!job.in_flight.empty()) job.ok("a");
+    proves(job);
+    return std::string(job.status()) + (job.state.error ? ": " + job.state.error->message : "");
+  };
+  EXPECT_EQ(run("file", "[]"), "completed") << "a person wrote this one";
+  EXPECT_EQ(run("model:main", "['payments', 'net']"), "completed");
+  for (const std::string_view grants : {"[]", "['net']", "['net', 'pay']"}) {
+    const std::string said = run("model:main", grants);
+    EXPECT_TRUE(said.starts_with("failed: ")) << grants;
+    EXPECT_NE(
+        said.find(grants == "[]" ? "does not grant it `net`" : "does not grant it `payments`"),
+        std::string::npos)
+        << said;
+  }
+}
+
+AE_TEST("policy/what a plan of a model may not use it may not use in a map either") {
+  constexpr std::string_view kEach =
+      "[{'id':'a', 'kind':'map', 'over':[1, 2], 'max_parallel':2,"
+      "  'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]";
+  GivenJob job(kEach, {.more = kCan, .planned_by = "model:main"});
+  job.claim();
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.state.error->code, "denied");
+  EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
+  proves(job);
+}
+
+AE_TEST("policy/a yes of a person is no grant, and a tool that names nothing needs none") {
+  const std::string asks =
+      "{'tools':{'buy':{'approval':'required'}, 'wire':{'capabilities':['net']}}}";
+  constexpr std::string_view kTwo =
+      "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':1}},"
+      " {'id':'b', 'kind':'tool', 'tool':'wire', 'needs':['a'], 'on_error':'continue'}]";
+  GivenJob job(kTwo, {.more = asks, .planned_by = "model:main"});
+  job.claim().approve("a");
+  EXPECT_EQ(job.in_flight.size(), 1u) << job.story();
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.count(EventType::wait_opened), 1u);
+  EXPECT_EQ(job.count(EventType::tool_invocation_started), 1u);
+  proves(job);
+}
+
+AE_TEST("policy/a log in which a plan of a model used what nobody granted is refused") {
+  GivenJob job(kBuy, {.more = kCan, .input = "{'n':1}"});
+  job.claim().ok("a");
+  const auto refused = [&](std::string_view planned_by) {
+    State state;
+    state.job = job.state.job;
+    for (const Event& event : job.log) {
+      EventDraft draft{event.type, event.payload};
+      if (draft.type == EventType::plan_generated) {
+        draft.payload = draft.payload.with("planned_by", planned_by);
+      }
+      auto applied = apply(state, draft, event.created_at, compile_each_time());
+      if (!applied) return applied.error().message;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused("file"), "");
+  EXPECT_NE(refused("model:main").find("denies"), std::string::npos);
+}
+
+// ---------------------------------------------------------------- loops
+
+constexpr std::string_view kLoopRules =
+    "{'tools': {'model:main': {'effect': 'read', 'provider': 'openai'},"
+    " 'refund': {'effect': 'idempotent', 'approval': 'required'},"
+    " 'book': {}, 'exact': {},"
+    " 'put': {'rules': [{'action': 'deny', 'when': '${ .args.v > 10 }', 'reason': 'too much'}]}}}";
+
+AE_TEST("policy/a model is told that its call was denied, and goes on") {
+  GivenJob job = talk("", {.more = kLoopRules});
+  job.claim().ok("chat/0", wants({{"a", "put", "{'v': 11}"}, {"b", "put", "{'v': 1}"}}));
+  EXPECT_EQ(job.sent.back().arguments, json("{'v': 1}"));
+  job.ok("chat/0/1", "'done'");
+  const Value told = last_message(job, "chat/1", 2);
+  EXPECT_EQ(told["error"], Value(true));
+  EXPECT_NE(told.text("content").find("\"denied\""), std::string::npos) << canonical(told);
+  EXPECT_NE(told.text("content").find("too much"), std::string::npos);
+  job.ok("chat/1", says("Well"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  proves(job);
+}
+
+AE_TEST("policy/a model is told with which arguments its call was really made") {
+  GivenJob job = talk("", {.more = kLoopRules});
+  job.claim().ok("chat/0", wants({{"a", "refund", "{'amount': 500}"}}));
+  edit(job, job.asked("chat/0/0"), "{'amount': 50}");
+  EXPECT_EQ(job.sent.back().arguments, json("{'amount': 50}"));
+  job.ok("chat/0/0", "'paid'");
+  EXPECT_EQ(last_message(job, "chat/1").text("content"),
+            R"({"edited_arguments":{"amount":50},"result":"paid"})");
+  job.crash();
+  EXPECT_EQ(last_message(job, "chat/1").text("content"),
+            R"({"edited_arguments":{"amount":50},"result":"paid"})");
+  job.ok("chat/1", says("Fifty"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  proves(job);
+}
+
+// ---------------------------------------------------------------- edit and approve
+
+constexpr std::string_view kAsked =
+    "{'tools':{'buy':{'approval':'required', 'approval_expires':'1h', 'args_schema':"
+    "{'type':'object', 'properties':{'n':{'type':'integer'}}},"
+    " 'rules':[{'action':'deny', 'when':'${ .args.n > 1000 }', 'reason':'far too much'}]}}}";
+
+AE_TEST("edit/what is sent is what the approver made of it, under keys of its own") {
+  GivenJob job = buys(kAsked);
+  job.claim();
+  const std::size_t before = job.log.size();
+  edit(job, job.asked("a"), "{'n':100}");
+  EXPECT_EQ(job.said["outcome"], "edited");
+  const Value decided = job.log[before].payload;
+  EXPECT_EQ(decided["state"], "edited");
+  EXPECT_EQ(decided["by"], "ann");
+  EXPECT_EQ(decided["payload"]["arguments"], json("{'n':100}"));
+  EXPECT_EQ(decided["payload"]["arguments_hash"], hash_of("{'n':100}"));
+  EXPECT_EQ(decided["payload"]["edited_from"], hash_of("{'n':250}"));
+  EXPECT_EQ(job.log[before + 1].payload["outcome"], "edited");
+  ASSERT_EQ(job.sent.size(), 1u);
+  EXPECT_EQ(job.sent[0].arguments, json("{'n':100}"));
+  const Value started = job.last(EventType::tool_invocation_started);
+  EXPECT_EQ(started["arguments_hash"], hash_of("{'n':100}"));
+  const StepId step = job.step("a").id;
+  EXPECT_EQ(started["idempotency_key"],
+            idempotency_key(job.state.job, step, "buy", canonical(json("{'n':100}")), kBlind).text);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  proves(job);
+}
+
+AE_TEST("edit/the arguments as they were asked for are no edit") {
+  GivenJob job = buys(kAsked);
+  job.claim();
+  edit(job, job.asked("a"), "{'n':250}");
+  EXPECT_EQ(job.said["outcome"], "approved");
+  EXPECT_EQ(job.sent.size(), 1u);
+}
+
+AE_TEST("edit/what the schema or a policy refuses is not approved, and the question stays open") {
+  GivenJob job = buys(kAsked);
+  job.claim();
+  const std::string id = job.asked("a");
+  edit(job, id, "{'n':'many'}");
+  EXPECT_EQ(job.refused, Code::input_invalid);
+  edit(job, id, "{'n':2000}");
+  EXPECT_EQ(job.refused, Code::denied);
+  edit(job, id, "[1]");
+  EXPECT_EQ(job.refused, Code::input_invalid);
+  edit(job, id, "{'n':1}", "reject");
+  EXPECT_EQ(job.refused, Code::input_invalid);
+  job.act({.kind = Act::Kind::signal,
+           .approval = id,
+           .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
+  EXPECT_EQ(job.refused, Code::input_invalid) << "never approved as it was, in silence";
+  EXPECT_TRUE(job.sent.empty());
+  EXPECT_EQ(job.asked("a"), id);
+  EXPECT_EQ(job.approve("a").sent.size(), 1u);
+}
+
+AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing more is sent") {
+  GivenJob job = buys(kAsked);
+  job.claim();
+  const std::string id = job.asked("a");
+  edit(job, id, "{'n':100}");
+  job.answer_approval(id, "approve");
+  EXPECT_EQ(job.refused, Code::approval_edited);
+  job.answer_approval(id, "reject");
+  EXPECT_EQ(job.refused, Code::approval_edited);
+  edit(job, id, "{'n':101}");
+  EXPECT_EQ(job.refused, Code::approval_edited);
+  edit(job, id, "{'n':100}");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.said["applied"], Value(true));
+  EXPECT_EQ(job.sent.size(), 1u);
+}
+
+AE_TEST("edit/an edit that comes after a plain yes changes nothing, and is told so") {
+  GivenJob job = buys(kAsked);
+  job.claim();
+  const std::string id = job.asked("a");
+  job.approve("a");
+  edit(job, id, "{'n':100}");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.said["applied"], Value(false));
+  EXPECT_EQ(job.said["outcome"], "approved");
+  EXPECT_EQ(job.sent[0].arguments, json("{'n':250}"));
+}
+
+AE_TEST("edit/one that expired before the call began is asked for again, as it was edited") {
+  GivenJob job = buys(kAsked);
+  job.claim().pause();
+  edit(job, job.asked("a"), "{'n':100}");
+  job.after(2h).resume();
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_TRUE(job.sent.empty());
+  EXPECT_EQ(approvals_view(job.state)[0]["arguments"], json("{'n':100}"));
+  job.approve("a");
+  EXPECT_EQ(job.sent[0].arguments, json("{'n':100}"));
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  proves(job);
+}
+
+AE_TEST("edit/a call that was sent once keeps its arguments") {
+  GivenJob job = buys("{'tools':{'buy':{'approval':'required', 'retry':{'max_attempts':3}}}}");
+  job.claim().approve("a").fails("a", "connect");
+  job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
+  job.after(20s);
+  const auto asked = approvals_view(job.state);
+  ASSERT_EQ(asked.size(), 1u) << job.story();
+  EXPECT_EQ(asked[0]["editable"], Value(false));
+  edit(job, job.asked("a"), "{'n':1}");
+  EXPECT_EQ(job.refused, Code::input_invalid);
+}
+
+AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") {
+  for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
+    GivenJob job = buys(kAsked);
+    const auto may_crash = [&] {
+      if (job.commits.size() == crash_at && job.state.status == JobStatus::running) job.crash();
+    };
+    job.claim();
+    may_crash();
+    edit(job, job.asked("a"), "{'n':100}");
+    may_crash();
+    if (!job.in_flight.empty()) job.ok("a");
+    EXPECT_EQ(job.status(), "completed") << job.story();
+    std::set<std::string> keys;
+    for (const auto& sent : job.sent) {
+      keys.insert(sent.key);
+      EXPECT_EQ(sent.arguments, json("{'n':100}"));
+    }
+    EXPECT_EQ(keys.size(), 1u);
+  }
+}
+
+AE_TEST("edit/a log in which other arguments were sent than the approver's is refused") {
+  GivenJob job = buys(kAsked);
+  job.claim();
+  edit(job, job.asked("a"), "{'n':100}");
+  const auto with = [&](EventType type, std::string_view state_is, const auto& change) {
+    State state;
+    state.job = job.state.job;
+    for (const Event& event : job.log) {
+      Value payload = event.payload;
+      const bool meant = state_is.empty() || payload.text("state") == state_is;
+      if (event.type == type && meant) payload = change(payload);
+      auto applied = apply(state, {event.type, payload}, event.created_at, compile_each_time());
+      if (!applied) return applied.error().message;
+    }
+    return std::string();
+  };
+  const auto same = [](const Value& p) { return p; };
+  EXPECT_EQ(with(EventType::decision_recorded, "edited", same), "");
+  EXPECT_NE(with(EventType::tool_invocation_started, "",
+                 [](const Value& p) {
+                   return p.with("arguments", json("{'n':250}"))
+                       .with("arguments_hash", hash_of("{'n':250}"));
+                 }),
+            "");
+  EXPECT_NE(with(EventType::decision_recorded, "edited",
+                 [](const Value& p) {
+                   return p.with("payload", p["payload"].with("arguments", json("{'n':99}")));
+                 }),
+            "");
+  EXPECT_NE(with(EventType::decision_recorded, "edited",
+                 [](const Value& p) {
+                   return p.with("payload", p["payload"]
+                                                .with("arguments", json("{'n':2000}"))
+                                                .with("arguments_hash", hash_of("{'n':2000}")));
+                 }),
+            "")
+      << "an edit that a policy denies";
+}
+
+AE_TEST("edit/an act that holds one is not taken for a plain yes by a program that knows none") {
+  Act act{.kind = Act::Kind::signal, .approval = "0123456789abcdef"};
+  act.arguments = json("{'n':1}");
+  act.payload = json("{'decision':'approve'}");
+  const Value stored = act.to_json();
+  EXPECT_NE(stored.find("arguments"), nullptr) << "a member of its own, which it would refuse";
+  EXPECT_EQ(stored["payload"].find("arguments"), nullptr);
+  const auto read = Act::from_json(stored);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->arguments, act.arguments);
+}
+
+AE_TEST("edit/a checkpoint keeps what was made of a call") {
+  GivenJob job = talk("", {.more = kLoopRules});
+  job.claim().ok("chat/0", wants({{"a", "refund", "{'amount': 500}"}}));
+  edit(job, job.asked("chat/0/0"), "{'amount': 50}");
+  job.ok("chat/0/0", "'paid'");
+  for (std::size_t at = 2; at <= job.log.size(); ++at) {
+    const std::string bytes = checkpoint(job.folded(at), {});
+    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    ASSERT_TRUE(restored) << at;
+    State state = std::move(restored->state);
+    for (std::size_t i = at; i < job.log.size(); ++i) {
+      const Event& event = job.log[i];
+      ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at, compile_each_time()));
+    }
+    EXPECT_EQ(state_view(state), state_view(job.state)) << at;
+    ASSERT_TRUE(state.steps[0].loop->turns[0].calls[0].edited.has_value()) << at;
+  }
+}
+
+// ---------------------------------------------------------------- the plan's door
+
+AE_TEST("policy/a plan whose rules nobody could follow is refused") {
+  for (const char* rules :
+       {"[]", "[{}]", "[{'action':'ask'}]", "[{'action':'deny', 'when':'true'}]",
+        "[{'action':'deny', 'when':'${ .input.x }'}]",
+        "[{'action':'deny', 'when':'${ .steps.a }'}]", "[{'action':'deny', 'label':'tier'}]",
+        "[{'action':'deny', 'label':':x'}]", "[{'action':'deny', 'expires':'1h'}]",
+        "[{'action':'deny', 'else':1}]", "[{'action':'deny', 'reason':5}]"}) {
+    const auto plan =
+        Plan::compile(graph(kBuy, "{'tools':{'buy':{'rules':" + std::string(rules) + "}}}"));
+    EXPECT_FALSE(plan.has_value()) << rules;
+  }
+  const auto labelled = [](std::size_t name, std::size_t value) {
+    const std::string label = std::string(name, 'n') + ":" + std::string(value, 'v');
+    return Plan::compile(
+        graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'" + label + "'}]}}}"));
+  };
+  EXPECT_TRUE(labelled(kPolicyLabelMax, kPolicyLabelMax).has_value());
+  EXPECT_FALSE(labelled(kPolicyLabelMax + 1, 1).has_value()) << "no agents file could say so";
+  EXPECT_FALSE(labelled(1, kPolicyLabelMax + 1).has_value());
+  EXPECT_FALSE(Plan::compile(graph(kBuy, "{'grants':'all', 'tools':{'buy':{}}}")).has_value());
+  EXPECT_FALSE(Plan::compile(graph(kBuy, "{'tools':{'buy':{'capabilities':[5]}}}")).has_value());
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

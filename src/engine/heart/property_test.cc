@@ -1,0 +1,516 @@
+// What holds for every plan, every order of events and every moment of a crash. Seeds: AETHERIS_SEED.
+#include <set>
+#include <tuple>
+
+#include "engine/heart/given_job_test.h"
+#include "engine/heart/random_plan_test.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/trace.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr int kStepsMax = 5000;
+
+struct Made {
+  std::shared_ptr<const Plan> plan;
+  std::string input;
+  std::optional<Duration> deadline = {};
+};
+
+Made made(std::uint64_t seed, Failing failing) {
+  Dice dice(seed);
+  const Value graph = random_plan(dice, failing);
+  return {compiled(graph), random_input(dice)};
+}
+
+// A job that may also end by its deadline, or by too many lost attempts.
+Made limited(std::uint64_t seed) {
+  Dice dice(seed);
+  Value graph = random_plan(dice, Failing::ends);
+  std::string input = random_input(dice);
+  if (dice.one_in(2)) graph = graph.with("max_attempts", 1 + dice.below(3));
+  std::optional<Duration> deadline;
+  if (dice.one_in(2)) deadline = std::chrono::seconds(1 + dice.below(100));
+  return {compiled(graph), std::move(input), deadline};
+}
+
+GivenJob job_of(const Made& made) {
+  GivenJob job(made.plan, {.input = made.input, .deadline = made.deadline});
+  job.patient = true;
+  return job;
+}
+
+void run_to_end(GivenJob& job, RandomWorld& world, Dice& dice) {
+  int steps = 0;
+  while (step_on(job, world, dice)) ASSERT_LT(++steps, kStepsMax) << job.story();
+}
+
+// Everything but the order: what happened to each step, and how often.
+using Happened = std::multiset<std::tuple<std::string, std::int64_t, std::string>>;
+Happened happened(const GivenJob& job) {
+  Happened all;
+  for (const Event& event : job.log) {
+    const std::string step(event.payload.text("step_id"));
+    if (step.empty() || event.type == EventType::job_waiting) continue;
+    // How often somebody looks follows from how often the job rests.
+    if (event.type == EventType::confirmation_checked) continue;
+    const Value& n = event.payload["try"];
+    all.emplace(step, n.is_integer() ? n.as_int() : 0, std::string(event_name(event)));
+  }
+  return all;
+}
+
+// The ends of all steps, without times and attempts.
+Value ends_of(const GivenJob& job) {
+  std::vector<Value> steps;
+  const Value view = state_view(job.state);
+  for (const Value& step : view["steps"].items()) {
+    steps.push_back(Value::object({{"failure", step["failure"]},
+                                   {"path", step["path"]},
+                                   {"result", step["result"]},
+                                   {"result_type", step["result_type"]},
+                                   {"skipped", step["skipped"]}}));
+  }
+  return Value::object({{"result", view["result"]},
+                        {"status", view["status"]},
+                        {"steps", Value::array(std::move(steps))}});
+}
+
+void expect_once(const GivenJob& job, const RandomWorld& world) {
+  for (const auto& [key, times] : world.performed()) EXPECT_EQ(times, 1) << key;
+  std::map<std::string, std::string> external;
+  for (const auto& sent : job.sent) {
+    auto [it, fresh] = external.emplace(sent.key, sent.external_key);
+    EXPECT_EQ(it->second, sent.external_key);
+  }
+}
+
+AE_TEST("property/the order of answers changes neither the end nor what happened") {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.the order of answers*"));
+    const Made plan = made(seed, Failing::goes_on);
+    std::optional<Happened> events;
+    Value ends;
+    for (std::uint64_t order = 0; order < 4; ++order) {
+      GivenJob job = job_of(plan);
+      RandomWorld world(Failing::goes_on);
+      Dice dice(seed * 1000 + order);
+      // And where a decision stops since its work is used up.
+      if (order > 1) job.limits.work_max = std::size_t{1} << dice.below(8);
+      job.claim();
+      run_to_end(job, world, dice);
+      if (::testing::Test::HasFailure()) return;
+      ASSERT_EQ(job.status(), "completed") << job.story();
+      expect_once(job, world);
+      if (!events) {
+        events = happened(job);
+        ends = ends_of(job);
+      }
+      ASSERT_EQ(ends_of(job), ends) << job.story();
+      ASSERT_EQ(happened(job), *events) << job.story();
+    }
+  }
+}
+
+AE_TEST("property/every fold of every prefix agrees with the state as it grew") {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + seeds(5); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.every fold*"));
+    GivenJob job = job_of(made(seed, Failing::goes_on));
+    RandomWorld world(Failing::goes_on);
+    Dice dice(seed);
+    std::vector<std::pair<std::size_t, Value>> grown;
+    job.claim();
+    for (int steps = 0; step_on(job, world, dice) && steps < kStepsMax; ++steps) {
+      grown.emplace_back(job.log.size(), state_view(job.state));
+    }
+    for (const auto& [events, view] : grown) {
+      ASSERT_EQ(state_view(job.folded(events)), view) << "after event " << events;
+    }
+    const State folded = job.folded(job.log.size());
+    const Value whole = state_view(folded);
+    const std::string bytes = checkpoint(folded, Hash{});
+    for (std::size_t prefix = 0; prefix < job.log.size(); ++prefix) {
+      State state;
+      state.job = job.state.job;
+      for (std::size_t i = 0; i < job.log.size(); ++i) {
+        if (i == prefix) state = job.folded(prefix);
+        if (i == prefix && state.plan) {  // the same by way of a checkpoint
+          auto restored = restore(state.job, prefix, checkpoint(state, Hash{}),
+                                  [&](const Value&, std::string_view) { return job.plan; });
+          ASSERT_TRUE(restored) << restored.error().message;
+          state = std::move(restored->state);
+        }
+        if (i < prefix) continue;
+        const Event& event = job.log[i];
+        ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at,
+                          [&](const Value&, std::string_view) { return job.plan; }));
+      }
+      ASSERT_EQ(state_view(state), whole) << "cut at " << prefix;
+      ASSERT_EQ(checkpoint(state, Hash{}), bytes) << "cut at " << prefix;
+    }
+  }
+}
+
+AE_TEST("property/every log is proved, and every view of it can be made") {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.every log*"));
+    GivenJob job = job_of(made(seed, Failing::goes_on));
+    RandomWorld world(Failing::goes_on);
+    Dice dice(seed);
+    job.claim();
+    do {
+      if (dice.one_in(6)) {
+        VerifyInput input;
+        input.job = job.state.job;
+        input.events = job.log;
+        const Verification all = verify(input, compile_each_time());
+        ASSERT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+        ASSERT_EQ(all.pending.size(), job.state.open_tries);
+      }
+      const Value trace = trace_view(job.state, job.log);
+      ASSERT_EQ(trace["totals"]["tries"], Value(static_cast<std::uint64_t>(job.sent.size())));
+      const auto tool_calls =
+          static_cast<std::uint64_t>(job_view(job.state)["usage"]["tool_calls"].as_int());
+      ASSERT_EQ(Value(tool_calls + job.state.models.tries), trace["totals"]["tries"]);
+      if (dice.one_in(15) && job.state.status == JobStatus::running) job.crash();
+    } while (step_on(job, world, dice));
+    expect_once(job, world);
+  }
+}
+
+// The process dies after the n-th commit. Each call it had declared may have gone out, or not.
+void die(GivenJob& job, RandomWorld& world, Dice& dice) {
+  for (const auto& [step, try_no] : job.in_flight) {
+    if (dice.one_in(2)) world.perform(*job.state.steps[step].call);
+  }
+  job.crash();
+}
+
+AE_TEST("property/a crash after any commit changes no result and repeats no effect") {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + seeds(5); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.a crash*"));
+    const Made plan = made(seed, Failing::never);
+    GivenJob whole = job_of(plan);
+    RandomWorld quiet(Failing::never);
+    Dice order(seed);
+    whole.claim();
+    run_to_end(whole, quiet, order);
+    ASSERT_EQ(whole.status(), "completed") << whole.story();
+    for (std::size_t commit = 2; commit < whole.commits.size(); ++commit) {
+      GivenJob job = job_of(plan);
+      RandomWorld world(Failing::never);
+      Dice dice(seed);
+      job.claim();
+      while (job.commits.size() < commit && step_on(job, world, dice)) {
+      }
+      if (is_terminal(job.state.status)) break;
+      if (job.state.status == JobStatus::running) die(job, world, dice);
+      run_to_end(job, world, dice);
+      ASSERT_EQ(job.status(), "completed") << job.story();
+      ASSERT_EQ(job.state.result, whole.state.result) << job.story();
+      expect_once(job, world);
+      ASSERT_EQ(world.performed().size(), quiet.performed().size());
+    }
+  }
+}
+
+AE_TEST("property/many crashes change no result and repeat no effect") {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.many crashes*"));
+    const Made plan = made(seed, Failing::never);
+    GivenJob whole = job_of(plan), job = job_of(plan);
+    RandomWorld quiet(Failing::never), world(Failing::never);
+    Dice dice(seed);
+    whole.claim();
+    run_to_end(whole, quiet, dice);
+    if (dice.one_in(2)) job.limits.work_max = std::size_t{1} << dice.below(8);
+    job.claim();
+    for (int steps = 0; step_on(job, world, dice); ++steps) {
+      ASSERT_LT(steps, kStepsMax);
+      if (dice.one_in(4) && job.state.status == JobStatus::running) die(job, world, dice);
+    }
+    ASSERT_EQ(job.status(), "completed") << job.story();
+    ASSERT_EQ(job.state.result, whole.state.result) << job.story();
+    expect_once(job, world);
+  }
+}
+
+AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + seeds(30); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.a cancel*"));
+    GivenJob job = job_of(made(seed, Failing::goes_on));
+    RandomWorld world(Failing::goes_on);
+    Dice dice(seed);
+    if (!dice.one_in(10)) job.claim();
+    const std::uint64_t moment = dice.below(30);
+    for (std::uint64_t i = 0; i < moment; ++i) step_on(job, world, dice);
+    if (is_terminal(job.state.status)) continue;
+    const std::size_t sent = job.sent.size();
+    job.cancel();
+    run_to_end(job, world, dice);
+    ASSERT_EQ(job.status(), "cancelled");
+    EXPECT_EQ(job.sent.size(), sent) << "nothing starts any more";
+    std::set<std::string> listed;
+    if (job.state.final_in_doubt.is_array()) {
+      for (const Value& key : job.state.final_in_doubt.items()) listed.insert(key.as_string());
+    }
+    for (const Step& step : job.state.steps) {
+      if (!step.call || step.phase == StepPhase::done) continue;
+      const bool unclear = job.state.may_have_happened(step);
+      EXPECT_EQ(listed.contains(step.call->key.text), unclear);
+    }
+  }
+}
+
+// What the log says of a job that has ended: everything that could be undone is, once, the last committed first.
+void expect_undone(const GivenJob& job) {
+  std::vector<std::string> committed, undone;
+  for (const Event& event : job.log) {
+    const std::string step(event.payload.text("step_id"));
+    const bool undoable =
+        event.type == EventType::step_committed &&
+        job.state.tool_of(job.state.steps[job.state.by_id.at(StepId(step))]).compensate.has_value();
+    if (undoable) committed.insert(committed.begin(), step);
+    if (event.type == EventType::step_compensated) undone.push_back(step);
+  }
+  if (job.state.status == JobStatus::completed) {
+    EXPECT_TRUE(undone.empty());
+  } else {
+    EXPECT_EQ(undone, committed) << job.story();
+  }
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  const Verification all = verify(input, compile_each_time());
+  ASSERT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  ASSERT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+}
+
+AE_TEST("property/whatever ends a job and however often it crashes, what was done is undone once") {
+  const std::uint64_t first = first_seed();
+  std::size_t undone = 0, confirmed = 0;
+  std::map<std::string, int> ends;  // by status and code
+  for (std::uint64_t seed = first; seed < first + seeds(150); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.whatever ends*"));
+    GivenJob job = job_of(seed % 2 == 0 ? made(seed, Failing::ends) : limited(seed));
+    RandomWorld world(Failing::ends);
+    Dice dice(seed);
+    job.owned = dice.one_in(2);
+    const bool few_attempts = job.plan->max_attempts < 1000;
+    const bool crashes = dice.one_in(2) || few_attempts;
+    const std::uint64_t cancel_at = dice.below(40);
+    job.claim();
+    for (std::uint64_t steps = 0; step_on(job, world, dice); ++steps) {
+      ASSERT_LT(steps, static_cast<std::uint64_t>(kStepsMax)) << job.story();
+      if (steps == cancel_at && !is_terminal(job.state.status)) job.cancel();
+      if (crashes && dice.one_in(5) && job.state.status == JobStatus::running) {
+        meddle(job, dice);
+        do {
+          die(job, world, dice);
+        } while (few_attempts && job.state.status == JobStatus::running && dice.one_in(2));
+      }
+      confirmed += job.state.raised > 0 ? 1 : 0;  // a person is asked about a change
+    }
+    expect_once(job, world);
+    expect_undone(job);
+    undone += job.state.undone.size();
+    ends[job.state.error ? job.state.error->code : std::string(job.status())]++;
+    if (::testing::Test::HasFailure()) return;
+    (void)job_view(job.state);
+    const Value trace = trace_view(job.state, job.log);
+    ASSERT_EQ(trace["totals"]["tries"], Value(static_cast<std::uint64_t>(job.sent.size())));
+  }
+  if (std::getenv("AETHERIS_SEED")) return;
+  EXPECT_GT(undone, 0u);
+  EXPECT_GT(confirmed, 0u);
+  for (const char* end : {"completed", "cancelled", "deadline_exceeded", "max_attempts"}) {
+    EXPECT_GT(ends[end], 0) << end;
+  }
+}
+
+// ---------------------------------------------------------------- what cannot have happened
+
+Value random_value(Dice& dice) {
+  switch (dice.below(8)) {
+    case 0:
+      return {};
+    case 1:
+      return {dice.one_in(2)};
+    case 2:
+      return {static_cast<std::int64_t>(dice.below(5)) - 1};
+    case 3:
+      return {1.5};
+    case 4:
+      return Value::array({Value(1), Value("x")});
+    case 5:
+      return Value::object({{"code", "c"}, {"message", 5}});
+    case 6:
+      return {"2026-01-01T00:00:01.000000Z"};
+    default:
+      return {std::string(dice.below(3) * 8, 'a')};
+  }
+}
+
+// An event of the log at another place, with other members; now and then of another type.
+EventDraft forged(const GivenJob& job, Dice& dice) {
+  const Event& model = job.log[dice.below(job.log.size())];
+  EventDraft draft{model.type, model.payload};
+  const Event& other = job.log[dice.below(job.log.size())];
+  if (dice.one_in(3)) draft.type = other.type;
+  if (dice.one_in(8)) draft.type = static_cast<EventType>(dice.below(256));
+  for (const auto& [name, value] : model.payload.members()) {
+    if (dice.one_in(6)) draft.payload = draft.payload.with(name, random_value(dice));
+    if (dice.one_in(4) && other.payload.find(name)) {
+      draft.payload = draft.payload.with(name, other.payload[name]);
+    }
+  }
+  if (dice.one_in(50)) draft.payload = random_value(dice);
+  return draft;
+}
+
+AE_TEST("property/no event, however wrong, does more than be refused") {
+  const std::uint64_t first = first_seed();
+  const PlanSource compile = compile_each_time();
+  std::size_t refused = 0;
+  for (std::uint64_t seed = first; seed < first + seeds(6); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.no event*"));
+    const Failing failing = seed % 2 == 0 ? Failing::ends : Failing::goes_on;
+    GivenJob job = job_of(made(seed, failing));
+    RandomWorld world(failing);
+    Dice dice(seed);
+    job.claim();
+    for (int i = 0; i < 300 && step_on(job, world, dice); ++i) {
+    }
+    const PlanSource same = [&](const Value& graph, std::string_view hash) {
+      return hash == to_hex(job.plan->hash) ? Result<std::shared_ptr<const Plan>>(job.plan)
+                                            : compile(graph, hash);
+    };
+    for (int cut = 0; cut < 60; ++cut) {
+      const std::vector<Event> prefix(
+          job.log.begin(),
+          job.log.begin() + static_cast<std::ptrdiff_t>(dice.below(job.log.size())));
+      auto state = fold(job.state.job, prefix, same);
+      ASSERT_TRUE(state);
+      for (int i = 0; i < 20; ++i) {
+        if (apply(*state, forged(job, dice), job.now, same)) continue;
+        refused++;
+        break;
+      }
+      (void)state_view(*state);
+      (void)job_view(*state);
+      (void)trace_view(*state, prefix);
+      VerifyInput input;
+      input.job = job.state.job;
+      input.events = job.log;
+      for (int i = 0; i < 3; ++i) {
+        const EventDraft bad = forged(job, dice);
+        Event& victim = input.events[dice.below(input.events.size())];
+        victim.type = bad.type;
+        victim.payload = bad.payload;
+      }
+      (void)verify(input, same);
+    }
+  }
+  EXPECT_GT(refused, 0u);
+}
+
+// ---------------------------------------------------------------- cost
+
+// What a decision looks at: the steps that want one, and those that fill the free slots.
+struct Cost {
+  std::size_t looked = 0, most = 0, decisions = 0;
+};
+
+Cost cost_of(GivenJob& job) {
+  Cost cost;
+  job.decides = false;
+  job.begin_attempt();
+  const PlanSource same = [&](const Value&, std::string_view) { return job.plan; };
+  const auto take = [&](const std::vector<EventDraft>& drafts) {
+    for (const EventDraft& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
+  };
+  while (!is_terminal(job.state.status)) {
+    for (;;) {
+      const std::size_t looked =
+          job.state.todo.size() + std::min(job.state.startable.size(), job.limits.parallel_max + 1);
+      cost.looked += looked;
+      cost.most = std::max(cost.most, looked);
+      cost.decisions++;
+      const Decision decision = decide(job.state, job.stamp(), job.limits);
+      if (decision.events.empty()) break;
+      take(decision.events);
+      if (decision.release) break;
+    }
+    if (is_terminal(job.state.status)) break;
+    AE_CHECK(!job.state.calling.empty());
+    take(absorb(job.state, *job.state.calling.begin(), {.kind = OutcomeKind::success}, job.now));
+  }
+  return cost;
+}
+
+std::string list_of(std::size_t items) {
+  std::string list = "[0";
+  for (std::size_t i = 1; i < items; ++i) list += ",0";
+  return list + "]";
+}
+
+Cost map_cost(std::size_t items) {
+  GivenJob job(
+      "[{'id':'m','kind':'map','over':'${ .input }','max_parallel':8,'do':{'tool':'put'}}]",
+      {.input = list_of(items)});
+  const Cost cost = cost_of(job);
+  EXPECT_EQ(job.status(), "completed");
+  return cost;
+}
+
+Cost chain_cost(std::size_t count, bool wide) {
+  std::string nodes = "[";
+  for (std::size_t i = 0; i < count; ++i) {
+    nodes += (i ? ",{'id':'n" : "{'id':'n") + std::to_string(i) + "','kind':'tool','tool':'put'" +
+             (i && !wide ? ",'needs':['n" + std::to_string(i - 1) + "']}" : "}");
+  }
+  GivenJob job(nodes + "]");
+  const Cost cost = cost_of(job);
+  EXPECT_EQ(job.status(), "completed");
+  return cost;
+}
+
+AE_TEST("cost/a decision of a long map looks at as little as one of a short map") {
+  const Cost small = map_cost(50), large = map_cost(1000);
+  EXPECT_EQ(large.most, small.most);
+  EXPECT_LE(large.looked, 1000u * 2 + 100);
+}
+
+AE_TEST("cost/a chain is linear") {
+  const Cost cost = chain_cost(500, false);
+  EXPECT_LE(cost.most, 2u);
+  EXPECT_LE(cost.looked, 500u * 4);
+}
+
+AE_TEST("cost/a wide plan is no dearer than the limit of open calls") {
+  const Cost cost = chain_cost(1000, true);
+  EXPECT_LE(cost.most, 64u + 2);
+}
+
+AE_TEST_SLOW("cost/20,000 items and 10,000 nodes cost what few do, each") {
+  const Cost few = map_cost(50), many = map_cost(20'000);
+  EXPECT_EQ(many.most, few.most);
+  EXPECT_LE(many.looked, 20'000u * 2 + 100);
+  const Cost chain = chain_cost(10'000, false);
+  EXPECT_LE(chain.most, 2u);
+  EXPECT_LE(chain.looked, 10'000u * 4);
+  EXPECT_LE(chain_cost(10'000, true).most, 64u + 2);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

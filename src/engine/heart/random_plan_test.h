@@ -1,0 +1,382 @@
+// RandomPlan and RandomWorld: plans and worlds made from a seed, for properties that hold for all of them.
+//
+// The world answers a call by what it is (its key and try), never by when it is asked, so that two runs of one plan
+// differ only in the order of things. It counts what it did: an effect that took place stays done. For tests only.
+// Threads: one owner.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/heart/given_job_test.h"
+#include "engine/heart/take.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : engine_(seed) {}
+  std::uint64_t below(std::uint64_t n) { return engine_() % n; }
+  bool one_in(std::uint64_t n) { return below(n) == 0; }
+  template <class Container>
+  auto& pick(Container& all) {
+    auto it = all.begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(below(all.size())));
+    return *it;
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// AETHERIS_SEED, or the same every day; a failing test names the seed that repeats it. More seeds where slow tests
+// are wanted.
+inline std::uint64_t first_seed() {
+  const char* wish = std::getenv("AETHERIS_SEED");
+  return wish ? std::strtoull(wish, nullptr, 10) : 1;
+}
+inline std::uint64_t seeds(std::uint64_t usual) {
+  if (std::getenv("AETHERIS_SEED")) return 1;
+  return ::ae::testing::slow_tests_wanted() ? usual * 50 : usual;
+}
+inline std::string repeat(std::uint64_t seed, std::string_view test) {
+  return "SEED " + std::to_string(seed) + "; repeat: AETHERIS_SEED=" + std::to_string(seed) +
+         " build/dev/tests/engine_test --gtest_filter='" + std::string(test) + "'";
+}
+
+// goes_on: nodes and items may fail, the job does not. ends: the job may fail, and has things to undo.
+enum class Failing { never, goes_on, ends };
+
+// What a call of the random world changes outside, and that somebody looks at it after a recovery.
+inline Value changing(const Value& policy, std::string_view mode = "strict") {
+  return policy
+      .with("changes",
+            json("[{'type': '${ .result.tool }', 'id': '${ .result.of }', 'op': 'create', "
+                 "'version': '${ .call.try }'}]"))
+      .with("verify", Value::object({{"by", "file"}, {"mode", mode}}));
+}
+
+// Tools whose calls can be undone and asked about.
+inline Value undoable_tools() {
+  const Value thrice =
+      json("{'retry': {'max_attempts': 3, 'retry_on': ['connect', 'timeout', 'unknown']}}");
+  const Value undo = json("{'compensate': {'tool': 'unbook', 'args': {'of': '${ .call.key }'}}}");
+  const Value undo_once = json("{'compensate': {'tool': 'unbuy', 'args': {'of': '${ .result }'}}}");
+  const Value probe = json(
+      "{'probe': {'tool': 'ask', 'args': {'key': '${ .call.key }'}, 'happened': '${ .result.found "
+      "}'}}");
+  const Value gives = json("{'type': 'object', 'required': ['of', 'tool']}");
+  return Value::object(
+      {{"ask", tool_policy("read", "resend", thrice)},
+       {"book", changing(tool_policy("idempotent", "resend",
+                                     thrice.with("compensate", undo["compensate"])
+                                         .with("args_schema", json("{'type': 'object'}"))
+                                         .with("result_schema", gives)))},
+       {"buy", tool_policy(
+                   "at_most_once", "probe",
+                   probe.with("compensate", undo_once["compensate"]).with("result_schema", gives))},
+       {"put", changing(tool_policy("idempotent", "resend", thrice), "human")},
+       {"sign", tool_policy("idempotent", "resend", undo.with("approval", "required"))},
+       {"unbook", changing(tool_policy("idempotent", "resend", thrice), "warn")},
+       {"unbuy", tool_policy("at_most_once", "probe", probe)}});
+}
+
+// A random number or an id, of one step or of each item. Their values follow from the step; the time would not, for the order
+// of answers decides when a step begins.
+inline std::vector<Member> recorded_kind(Dice& dice) {
+  const bool number = dice.one_in(2);
+  const Value tool = number ? "dice" : "ids";
+  const Value args = json(number ? "{'min': 1, 'max': 6}" : "{'version': 4}");
+  if (dice.one_in(2)) return {{"kind", "tool"}, {"tool", tool}, {"args", args}};
+  return {{"kind", "map"},
+          {"over", "${ .input.list }"},
+          {"max_parallel", 1 + dice.below(3)},
+          {"do", Value::object({{"tool", tool}, {"args", args}})}};
+}
+
+// What is particular to a node's kind: a map, a wait of any type, a call, a recorded value; some calls must be approved.
+inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const Value& read,
+                                       Failing failing) {
+  constexpr const char* kTools[] = {"look", "put", "once", "pay", "ask"};
+  constexpr const char* kUndoable[] = {"book", "buy", "sign", "put"};
+  const std::string tool =
+      failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(5)];
+  if (failing != Failing::ends && dice.one_in(8)) return recorded_kind(dice);
+  switch (dice.below(failing == Failing::ends ? 8 : 10)) {
+    case 9: {
+      std::vector<Value> tools;
+      for (const char* name : kTools) tools.emplace_back(name);
+      tools.emplace_back("ids");
+      const std::string& value = read.as_string();
+      const std::string prompt = "${ [" + value.substr(2, value.size() - 3) + "] }";
+      Value loop = Value::object({{"tool", "model:main"},
+                                  {"model", "small"},
+                                  {"prompt", prompt},
+                                  {"tools", Value::array(std::move(tools))},
+                                  {"max_turns", 5 + dice.below(2)},
+                                  {"parallel_tools", 1 + dice.below(3)}});
+      if (dice.one_in(2)) loop = loop.with("schema", json("{'type': 'object'}")).with("repair", 1);
+      return {{"kind", "loop"}, {"loop", loop}};
+    }
+    case 8: {
+      const std::string& value = read.as_string();  // ${ … }; what it gives may be null
+      const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
+      const Value said = Value::object({{"role", "user"}, {"content", content}});
+      Value request = Value::object({{"model", "small"}, {"messages", Value::array({said})}});
+      std::vector<Member> node{{"kind", "llm"}, {"tool", "model:main"}};
+      if (dice.one_in(2)) {
+        request = request.with("schema", json("{'type': 'object'}"));
+        node.emplace_back("repair", 1);
+      }
+      node.emplace_back("args", std::move(request));
+      return node;
+    }
+    case 0:
+      return {
+          {"kind", "map"},
+          {"over", "${ .input.list }"},
+          {"max_parallel", 1 + dice.below(3)},
+          {"on_item_error", failing == Failing::goes_on ? "collect" : "fail"},
+          {"do", Value::object(
+                     {{"tool", tool},
+                      {"args",
+                       Value::object({{"i", "${ .index }"}, {"v", "${ .item }"}, {"r", read}})}})}};
+    case 1:
+      return {{"kind", "wait"},
+              {"wait", Value::object({{"type", "signal"}, {"key", "key-" + id}})}};
+    case 2: {
+      const std::string span = std::to_string(dice.below(90)) + "s";
+      return {{"kind", "wait"}, {"wait", Value::object({{"type", "timer"}, {"for", span}})}};
+    }
+    case 3:
+      return {{"kind", "wait"}, {"wait", Value::object({{"type", "human"}, {"key", "key-" + id}})}};
+    case 4:
+      return {{"kind", "wait"},
+              {"wait", Value::object({{"type", "message"}, {"channel", "channel-" + id}})}};
+    default:
+      return {{"kind", "tool"}, {"tool", tool}, {"args", Value::object({{"r", read}})}};
+  }
+}
+
+// A task graph of up to ten nodes of all kinds.
+inline Value random_plan(Dice& dice, Failing failing) {
+  const std::size_t count = 1 + dice.below(9);
+  std::vector<Value> nodes;
+  nodes.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string id = "n" + std::to_string(i);
+    std::vector<Value> needs;
+    Value read = "${ .input.x }";
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!dice.one_in(3)) continue;
+      const std::string need = "n" + std::to_string(j);
+      needs.emplace_back(need);
+      read = "${ .steps." + need + " }";
+    }
+    std::vector<Member> node = random_kind(dice, id, read, failing);
+    node.emplace_back("id", id);
+    node.emplace_back("needs", Value::array(std::move(needs)));
+    if (dice.one_in(5)) {
+      node.emplace_back("when", "${ .input.x > " + std::to_string(dice.below(6)) + " }");
+    }
+    if (failing == Failing::goes_on) node.emplace_back("on_error", "continue");
+    nodes.push_back(Value::object(std::move(node)));
+  }
+  return Value::object(
+      {{"max_attempts", 1000},
+       {"nodes", Value::array(std::move(nodes))},
+       {"output", "${ .steps }"},
+       {"schema", 1},
+       {"tools",
+        failing == Failing::ends
+            ? undoable_tools()
+            : usual_tools()
+                  .with("ask", tool_policy("idempotent", "resend", json("{'approval':'required'}")))
+                  .with("model:main", tool_policy("read", "resend", json("{'provider':'openai'}")))
+                  .with("dice", tool_policy("read", "resend", json("{'records': 'random'}")))
+                  .with("ids", tool_policy("read", "resend", json("{'records': 'uuid'}")))
+                  .with("put", changing(usual_tools()["put"]))
+                  .with("pay", changing(usual_tools()["pay"], "human"))}});
+}
+
+inline std::string random_input(Dice& dice) {
+  std::vector<Value> list(dice.below(5));
+  for (Value& item : list) item = Value(dice.below(100));
+  return canonical(Value::object({{"list", Value::array(std::move(list))}, {"x", dice.below(6)}}));
+}
+
+class RandomWorld {
+ public:
+  explicit RandomWorld(Failing failing) : failing_(failing) {}
+
+  // The call takes place, and this is what the caller sees of it.
+  Outcome perform(const Invocation& call) {
+    const std::uint64_t fate = chance(call.key.text + "#" + std::to_string(call.try_no)) % 12;
+    Value result = Value::object({{"of", call.key.text.substr(0, 8)},
+                                  {"tool", call.tool},
+                                  {"usage", Value::object({{"input_tokens", 7}})}});
+    if (const Value calls = wishes(call); calls.size() > 0) {
+      result = result.with("tool_calls", calls);
+    } else if (call.arguments.find("schema") != nullptr) {
+      // The first answer of some needs to be mended; what is said after it is good.
+      const bool good =
+          chance(call.key.text + "json") % 2 == 0 || call.arguments["said"] != Value(1);
+      result = result.with("text", good ? "{}" : "no JSON");
+    }
+    if (call.tool == "ask") {
+      auto found = results_.find(std::string(call.arguments.text("key")));
+      result = Value::object({{"found", found == results_.end() ? Value() : found->second}});
+    }
+    if (failing_ != Failing::never) {
+      if (fate == 0)
+        return {.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
+      if (fate == 1)
+        return {.kind = OutcomeKind::failure, .definite = true, .error_code = "not_sent"};
+      if (fate == 2) return {.kind = OutcomeKind::timeout, .error_code = "timeout"};
+      if (fate == 3) {
+        done(call, result);
+        return {.kind = OutcomeKind::unknown, .error_code = "unknown"};
+      }
+      if (fate == 4)
+        return {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"};
+    }
+    done(call, result);
+    return {.kind = OutcomeKind::success, .result = result};
+  }
+  bool happened(const Invocation& call) const { return results_.contains(call.key.text); }
+  const Value& result(const Invocation& call) const { return results_.at(call.key.text); }
+  // How often an effect took place: one that the downstream de-duplicates counts once.
+  const std::map<std::string, int>& performed() const { return performed_; }
+
+  // A person who looks, and says what is so.
+  Act answer(const Invocation& call) const {
+    Act act{.kind = Act::Kind::resolve,
+            .by = "someone",
+            .idempotency_key = call.key.text,
+            .resolution = happened(call) ? "happened" : "not_happened"};
+    if (happened(call)) act.result = result(call);
+    return act;
+  }
+
+  // What the model of a loop asks for, by what it was told: none, or up to three tools, some of them not granted.
+  static Value wishes(const Invocation& call) {
+    constexpr const char* kNames[] = {"look", "put", "once", "pay", "ask", "book", "ids", "nope"};
+    std::vector<Value> calls;
+    const std::uint64_t bits = chance(call.key.text + "wishes");
+    // Each turn says two messages at least: it is over before max_turns.
+    const Value& said = call.arguments["said"];
+    const bool leads = said.is_integer() && said.as_int() < 8;
+    const bool offered = call.arguments.find("tools") != nullptr;
+    for (std::uint64_t i = 0; leads && offered && i < bits % 4; ++i) {
+      const std::string n = std::to_string(i);
+      const std::string name = kNames[(bits >> (8 + 3 * i)) % 8];
+      const Value arguments =
+          Value::object({name == "ids" ? Member("version", 4) : Member("r", n)});
+      calls.push_back(Value::object({{"id", "c" + n}, {"name", name}, {"arguments", arguments}}));
+    }
+    return Value::array(std::move(calls));
+  }
+
+ private:
+  static std::uint64_t chance(const std::string& of) {
+    const Hash hash = sha256(of);
+    std::uint64_t bits = 0;
+    for (int i = 0; i < 8; ++i) bits = bits << 8 | hash.bytes[static_cast<std::size_t>(i)];
+    return bits;
+  }
+  void done(const Invocation& call, const Value& result) {
+    const bool again = results_.contains(call.key.text);
+    const bool each = call.tool == "pay" || call.tool == "buy" || call.tool == "unbuy";
+    if (!again || each) performed_[call.key.text]++;
+    results_[call.key.text] = result;
+  }
+
+  Failing failing_;
+  std::map<std::string, Value> results_;
+  std::map<std::string, int> performed_;
+};
+
+// Something comes before it is waited for: a message, or an early answer to a wait. Each says what is said later too.
+inline void come_early(GivenJob& job, Dice& dice) {
+  const Node& node = job.plan->nodes[dice.below(job.plan->nodes.size())];
+  if (node.kind != NodeKind::wait || node.wait_type == WaitType::timer) return;
+  if (node.wait_type == WaitType::message) {
+    job.message("channel-" + node.id, "'said'", "m");
+    return;
+  }
+  const bool human = node.wait_type == WaitType::human;
+  job.early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'", "e");
+}
+
+// Somebody else was at what the job changed, or it cannot be looked at now.
+inline void meddle(GivenJob& job, Dice& dice) {
+  job.outside.clear();
+  for (const auto& [key, change] : job.state.changes) {
+    if (!dice.one_in(8)) continue;
+    const Sight sight = dice.one_in(3) ? Sight::unreachable : Sight::mismatch;
+    job.outside[change.resource_id] = {.sight = sight,
+                                       .expected = change.version,
+                                       .observed = sight == Sight::mismatch ? "other" : "",
+                                       .reason = {}};
+  }
+}
+
+// A person answers what a confirmation showed of the first step that is asked about.
+inline void answer_confirmation(GivenJob& job, Dice& dice) {
+  for (const auto& [key, change] : job.state.changes) {
+    if (!change.raised) continue;
+    job.act({.kind = Act::Kind::resolve,
+             .by = "ann",
+             .resolution = dice.one_in(4) ? "fail" : "accept",
+             .step_id = job.state.steps[change.step].id.text});
+    return;
+  }
+}
+
+// Lets one thing happen, chosen by the dice: an answer, a signal, a person, time. False when the job has ended.
+inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
+  if (is_terminal(job.state.status)) return false;
+  if (dice.one_in(5)) come_early(job, dice);
+  if (job.state.is_paused()) {
+    if (dice.one_in(2)) job.resume();
+  } else if (dice.one_in(12)) {
+    job.pause();
+  }
+  if (job.state.awaits_confirmation() && dice.one_in(2)) answer_confirmation(job, dice);
+  if (is_terminal(job.state.status)) return false;
+  const std::size_t calls = job.in_flight.size(), waits = job.state.waits.size();
+  const std::uint64_t chosen = dice.below(calls + waits + 1);
+  if (chosen < calls) {
+    auto it = job.in_flight.begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(chosen));
+    const std::uint32_t step = it->first;
+    job.answer(step, world.perform(*job.state.steps[step].call));
+  } else if (chosen < calls + waits) {
+    auto it = job.state.waits.begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(chosen - calls));
+    const Wait wait = it->second;
+    const std::string key = it->first;
+    if (wait.resolve) {
+      job.act(world.answer(*job.state.steps[wait.step].call));
+    } else if (wait.type == WaitType::signal) {
+      job.act({.kind = Act::Kind::signal, .correlation_key = key, .payload = Value(key)});
+    } else if (wait.type == WaitType::human) {
+      job.answer_approval(job.state.approval_id(wait), "approve");
+    } else if (wait.type == WaitType::message) {
+      // Whoever waits a second time, under another plan, is told something new.
+      const bool told = job.state.message_names.contains(message_name(wait.channel, {}, "m"));
+      job.message(wait.channel, "'said'", told ? "m" + job.state.steps[wait.step].id.text : "m");
+    }
+  } else {
+    job.after(20s);
+  }
+  return true;
+}
+
+}  // namespace ae::engine::testing

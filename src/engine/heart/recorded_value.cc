@@ -1,0 +1,218 @@
+#include "engine/heart/recorded_value.h"
+
+#include <array>
+#include <limits>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr Records kAll[] = {Records::time, Records::random, Records::uuid};
+constexpr std::int64_t kMicrosPerMilli = 1'000;
+
+// A stream of 64-bit numbers for one step of one decision.
+class Stream {
+ public:
+  Stream(const Stamp& stamp, const StepId& step) : seed_("aetheris.chance.v1") {
+    for (const std::uint64_t word : stamp.entropy) put_big_endian64(word, seed_);
+    seed_ += step.text;
+  }
+  std::uint64_t next() {
+    if (left_ == 0) {
+      std::string block = seed_;
+      put_big_endian64(blocks_++, block);
+      block_ = sha256(block);
+      left_ = 4;
+    }
+    const std::size_t from = (4 - left_--) * 8;
+    std::uint64_t number = 0;
+    for (std::size_t i = from; i < from + 8; ++i) number = number << 8 | block_.bytes[i];
+    return number;
+  }
+  // An even distribution: numbers from the last, incomplete span are drawn again.
+  std::uint64_t below(std::uint64_t span) {
+    const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+    const std::uint64_t limit = most - (most % span + 1) % span;
+    std::uint64_t number = next();
+    while (number > limit) number = next();
+    return number % span;
+  }
+
+ private:
+  std::string seed_;
+  std::uint64_t blocks_ = 0;
+  Hash block_;
+  std::size_t left_ = 0;
+};
+
+std::int64_t milliseconds(Instant at) {
+  const std::int64_t whole = at.us / kMicrosPerMilli;
+  return at.us % kMicrosPerMilli < 0 ? whole - 1 : whole;
+}
+
+Value time_value(Instant at) {
+  return Value::object({{"ms", milliseconds(at)}, {"time", to_text(at)}});
+}
+
+Value random_value(const Value& args, Stream& stream) {
+  if (args.size() == 0) return static_cast<double>(stream.next() >> 11) * 0x1p-53;
+  const std::int64_t min = args["min"].as_int(), max = args["max"].as_int();
+  const std::uint64_t span = static_cast<std::uint64_t>(max - min) + 1;
+  return min + static_cast<std::int64_t>(stream.below(span));
+}
+
+Value uuid_value(const Value& args, Instant now, Stream& stream) {
+  const std::uint64_t a = stream.next(), b = stream.next();
+  Uuid uuid = uuid_v7(static_cast<std::uint64_t>(milliseconds(now)), a, b);
+  if (args["version"] == Value(4)) {
+    std::string bytes;
+    put_big_endian64(a, bytes);
+    put_big_endian64(b, bytes);
+    for (std::size_t i = 0; i < uuid.bytes.size(); ++i) {
+      uuid.bytes[i] = static_cast<std::uint8_t>(bytes[i]);
+    }
+    uuid.bytes[6] = static_cast<std::uint8_t>((uuid.bytes[6] & 0x0fU) | 0x40U);
+    uuid.bytes[8] = static_cast<std::uint8_t>((uuid.bytes[8] & 0x3fU) | 0x80U);
+  }
+  return to_text(uuid);
+}
+
+bool is_uuid(const Value& value, int version) {
+  const auto uuid = value.is_string() ? uuid_from_text(value.as_string()) : std::nullopt;
+  return uuid && uuid->bytes[6] >> 4 == version && uuid->bytes[8] >> 6 == 2;
+}
+
+std::unexpected<Error> refused(std::string_view tool, std::string_view why) {
+  return fail(Code::input_invalid,
+              "the arguments of `" + std::string(tool) + "` " + std::string(why));
+}
+
+Status takes_bounds(const Value& args) {
+  if (args.size() == 0) return {};
+  const Value &min = args["min"], &max = args["max"];
+  if (args.size() != 2 || !min.is_integer() || !max.is_integer()) {
+    return refused("random", "are {}, or {min, max}: two integers from -(2^53-1) to 2^53-1");
+  }
+  if (min.as_int() <= max.as_int()) return {};
+  return refused("random", "have a min of " + std::to_string(min.as_int()) +
+                               " above their max of " + std::to_string(max.as_int()));
+}
+
+}  // namespace
+
+std::string_view to_text(Records records) {
+  constexpr std::string_view kText[] = {"", "time", "random", "uuid"};
+  return kText[static_cast<std::size_t>(records)];
+}
+
+std::optional<Records> records_of(std::string_view text) {
+  for (const Records records : kAll) {
+    if (to_text(records) == text) return records;
+  }
+  return std::nullopt;
+}
+
+EventType event_of(Records records) {
+  switch (records) {
+    case Records::time:
+      return EventType::time_recorded;
+    case Records::random:
+      return EventType::random_recorded;
+    case Records::uuid:
+      return EventType::uuid_recorded;
+    case Records::nothing:
+      break;
+  }
+  AE_CHECK(false, "a tool that makes a call records no value");
+}
+
+Records records_of(EventType type) {
+  for (const Records records : kAll) {
+    if (event_of(records) == type) return records;
+  }
+  return Records::nothing;
+}
+
+Value args_schema_of(Records records) {
+  std::vector<Member> schema{{"additionalProperties", false}, {"type", "object"}};
+  if (records == Records::random) {
+    const Value integer = Value::object({{"type", "integer"}});
+    schema.emplace_back("dependentRequired", Value::object({{"max", Value::array({"min"})},
+                                                            {"min", Value::array({"max"})}}));
+    schema.emplace_back("properties", Value::object({{"max", integer}, {"min", integer}}));
+  } else if (records == Records::uuid) {
+    const Value version = Value::object({{"enum", Value::array({4, 7})}});
+    schema.emplace_back("properties", Value::object({{"version", version}}));
+  }
+  return Value::object(std::move(schema));
+}
+
+Status takes(Records records, const Value& args) {
+  if (!args.is_object()) return refused(to_text(records), "are not a JSON object");
+  switch (records) {
+    case Records::nothing:
+      return {};
+    case Records::time:
+      return args.size() == 0 ? Status() : refused("now", "are {}: it takes none");
+    case Records::random:
+      return takes_bounds(args);
+    case Records::uuid: {
+      const Value& version = args["version"];
+      const bool known = version == Value(4) || version == Value(7);
+      if (args.size() == 0 || (args.size() == 1 && known)) return {};
+      return refused("uuid", "are {}, or {version}: 4 or 7");
+    }
+  }
+  return {};
+}
+
+bool may_give(Records records, const Value& args, const Value& value) {
+  switch (records) {
+    case Records::nothing:
+      return false;
+    case Records::time: {
+      const auto at = instant_from_text(value.text("time"));
+      return at && value == time_value(*at);
+    }
+    case Records::random:
+      if (args.size() == 0) {
+        return value.is_number() && value.as_number() >= 0 && value.as_number() < 1;
+      }
+      return value.is_integer() && value.as_int() >= args["min"].as_int() &&
+             value.as_int() <= args["max"].as_int();
+    case Records::uuid:
+      return is_uuid(value, args["version"] == Value(4) ? 4 : 7);
+  }
+  return false;
+}
+
+Value drawn(Records records, const Value& args, const Stamp& stamp, const StepId& step) {
+  Stream stream(stamp, step);
+  switch (records) {
+    case Records::time:
+      return time_value(stamp.now);
+    case Records::random:
+      return random_value(args, stream);
+    case Records::uuid:
+      return uuid_value(args, stamp.now, stream);
+    case Records::nothing:
+      break;
+  }
+  AE_CHECK(false, step.text);
+}
+
+std::string effect_id(const StepId& step, Records records) {
+  return step.text + ":" + std::string(to_text(records));
+}
+
+std::optional<StepId> step_of_effect(std::string_view effect_id, Records records) {
+  const std::size_t colon = effect_id.find(':');
+  if (colon == effect_id.npos || effect_id.substr(colon + 1) != to_text(records)) {
+    return std::nullopt;
+  }
+  return StepId(std::string(effect_id.substr(0, colon)));
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,43 @@
+// The values of tools that make no call: the time, a random number and a UUID. `decide` draws a value from its Stamp and records
+// it in the commit that decides on the step; from then on it is only read.
+//
+//   time     {}                       {"ms": integer, "time": text}   the store's clock, in milliseconds since 1970 and as text
+//   random   {}                       a number in [0, 1), of 53 bits
+//            {"min": n, "max": m}     an integer from n to m, both included
+//   uuid     {"version"?: 4 | 7}      a UUID in lower case; version 7, of the store's clock, without
+//
+// Pure. Threads: pure functions. See docs/decisions/0070-time-random-uuid.md.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "engine/heart/decide.h"
+#include "log/event.h"
+
+namespace ae::engine {
+
+std::string_view to_text(Records records);
+std::optional<Records> records_of(std::string_view text);  // time, random, uuid
+// time_recorded, random_recorded, uuid_recorded. REQUIRES: not Records::nothing.
+EventType event_of(Records records);
+// What this type of event records; nothing: no such value.
+Records records_of(EventType type);
+// The schema of a tool's arguments. What it cannot say, `takes` does.
+Value args_schema_of(Records records);
+// Fails with input_invalid: arguments that the tool does not take.
+Status takes(Records records, const Value& args);
+// May a tool that was called with `args` give this value?
+bool may_give(Records records, const Value& args, const Value& value);
+// REQUIRES: takes(records, args).
+Value drawn(Records records, const Value& args, const Stamp& stamp, const StepId& step);
+
+// "<step>:time", "<step>:random", "<step>:uuid".
+std::string effect_id(const StepId& step, Records records);
+// The step whose value an event with this effect_id holds. nullopt: it is another effect, as the jitter of a back-off
+// ("<step>:random:<try>").
+std::optional<StepId> step_of_effect(std::string_view effect_id, Records records);
+
+}  // namespace ae::engine

@@ -1,0 +1,397 @@
+// Tools that make no call: the time, random numbers and ids of a step are recorded once and read ever after.
+//
+// Method: a job runs, dies after each event, and is folded, forked and re-planned with another clock and another chance. The
+// value of a step that has one never changes, and nothing is sent for it.
+#include <cmath>
+
+#include "base/ids.h"
+#include "engine/heart/recorded_value.h"
+#include "engine/heart/take.h"
+#include "engine/loop/loop_job_test.h"
+#include "engine/replan/replan.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/trace.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr std::string_view kNative =
+    "{'tools': {'clock': {'effect': 'read', 'records': 'time'},"
+    " 'dice': {'effect': 'read', 'records': 'random'},"
+    " 'ids': {'effect': 'read', 'records': 'uuid'}}}";
+
+// A plan of one node for each tool, and one that reads all three.
+constexpr std::string_view kAll =
+    "[{'id': 'at', 'kind': 'tool', 'tool': 'clock'},"
+    " {'id': 'roll', 'kind': 'tool', 'tool': 'dice', 'args': {'min': 1, 'max': 6}},"
+    " {'id': 'name', 'kind': 'tool', 'tool': 'ids'},"
+    " {'id': 'use', 'kind': 'tool', 'tool': 'put', 'needs': ['at', 'roll', 'name'],"
+    "  'args': {'at': '${ .steps.at.time }', 'ms': '${ .steps.at.ms }', 'n': '${ .steps.roll }',"
+    "           'id': '${ .steps.name }'}}]";
+
+std::string one_node(std::string_view tool, std::string_view args = "{}") {
+  return "[{'id': 'a', 'kind': 'tool', 'tool': '" + std::string(tool) +
+         "', 'args': " + std::string(args) + "}]";
+}
+
+std::string with_tool(std::string_view more) {
+  return "{'tools': {'dice': {'effect': 'read', 'records': 'random'" + std::string(more) + "}}}";
+}
+
+Verification proof_of(const GivenJob& job) {
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  return verify(input, compile_each_time());
+}
+
+using Types = std::vector<std::string>;
+
+AE_TEST(
+    "recorded value/stands in the log between command and commit, in one decision, and is no "
+    "call") {
+  GivenJob job(one_node("clock"), {.more = kNative});
+  job.claim();
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  const Types all = job.types();
+  const Types tail(all.end() - 7, all.end());
+  EXPECT_EQ(tail, (Types{"node_started", "command_emitted", "time_recorded", "command_committed",
+                         "node_finished", "step_committed", "job_completed"}));
+  const std::string step = job.step("a").id.text;
+  const Value recorded = job.last(EventType::time_recorded);
+  EXPECT_EQ(recorded["effect_id"], step + ":time");
+  EXPECT_EQ(job.last(EventType::command_emitted)["input_ref"], step + ":time");
+  EXPECT_EQ(job.last(EventType::command_emitted)["kind"], "tool");
+  EXPECT_EQ(job.last(EventType::command_committed)["result_of"], step);
+  EXPECT_EQ(job.last(EventType::command_committed).find("result"), nullptr);
+  EXPECT_EQ(job.last(EventType::node_finished).find("result"), nullptr);
+  EXPECT_EQ(recorded["value"],
+            json("{'ms': 1767225600000, 'time': '2026-01-01T00:00:00.000000Z'}"));
+  EXPECT_EQ(job.state.result["a"], recorded["value"]);
+  EXPECT_TRUE(job.sent.empty());
+  EXPECT_EQ(job.state.tries_started, 0u);
+  EXPECT_TRUE(proof_of(job).ok) << canonical(proof_of(job).to_json());
+}
+
+AE_TEST("recorded value/a step that has one keeps it, at whichever event the process dies") {
+  GivenJob first(kAll, {.more = kNative});
+  first.chance = 1;
+  first.claim();
+  const std::size_t events = first.log.size();
+  const Value at = first.step("at").result, roll = first.step("roll").result,
+              name = first.step("name").result;
+  std::size_t redrawn = 0;
+  for (std::size_t cut = 3; cut <= events; ++cut) {
+    GivenJob job(kAll, {.more = kNative});
+    job.chance = 1;
+    job.claim();
+    ASSERT_EQ(job.log.size(), events);
+    const std::vector<Event> known(job.log.begin(),
+                                   job.log.begin() + static_cast<std::ptrdiff_t>(cut));
+    job.log = known;
+    job.state = job.folded(cut);
+    job.in_flight.clear();
+    job.now = job.now + 5s;
+    job.chance = 1000 + cut;
+    job.claim().ok("use");
+    ASSERT_EQ(job.status(), "completed") << "cut at " << cut << "\n" << job.story();
+    const std::pair<std::string_view, std::pair<EventType, Value>> values[] = {
+        {"at", {EventType::time_recorded, at}},
+        {"roll", {EventType::random_recorded, roll}},
+        {"name", {EventType::uuid_recorded, name}}};
+    for (const auto& [node, value] : values) {
+      const bool was_there = std::ranges::any_of(
+          known, [&, type = value.first](const Event& event) { return event.type == type; });
+      EXPECT_EQ(job.count(value.first), 1u) << node << ", cut at " << cut;
+      EXPECT_EQ(job.step(node).result, job.last(value.first)["value"]) << node;
+      if (was_there) EXPECT_EQ(job.step(node).result, value.second) << node << ", cut at " << cut;
+      redrawn += was_there || job.step(node).result == value.second ? 0 : 1;
+    }
+    const Value sent = job.sent.back().arguments;
+    EXPECT_EQ(sent["id"], job.last(EventType::uuid_recorded)["value"]);
+    EXPECT_EQ(sent["n"], job.last(EventType::random_recorded)["value"]);
+    EXPECT_EQ(sent["ms"], job.last(EventType::time_recorded)["value"]["ms"]);
+    EXPECT_TRUE(proof_of(job).ok) << "cut at " << cut << canonical(proof_of(job).to_json());
+  }
+  EXPECT_GT(redrawn, 0u);  // what was not recorded was drawn from the new chance
+}
+
+AE_TEST("recorded value/a job that ends or rests still records the end of what has its value") {
+  GivenJob job(one_node("dice"), {.more = kNative});
+  job.claim();
+  const auto recorded = std::ranges::find(job.log, EventType::random_recorded, &Event::type);
+  job.log.erase(recorded + 1, job.log.end());
+  job.state = job.folded(job.log.size());
+  job.cancel();
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.count(EventType::command_committed), 1u);
+  EXPECT_EQ(job.count(EventType::random_recorded), 1u);
+}
+
+AE_TEST(
+    "recorded value/two values of one step, and a value of a step that makes calls, cannot stand "
+    "in a log") {
+  GivenJob job(one_node("dice"), {.more = kNative});
+  job.claim();
+  const auto at = std::ranges::find(job.log, EventType::random_recorded, &Event::type);
+  const auto upto = static_cast<std::size_t>(at - job.log.begin()) + 1;
+  State state = job.folded(upto);
+  const EventDraft again{EventType::random_recorded, at->payload};
+  EXPECT_EQ(apply(state, again, job.now, compile_each_time()).error().code, Code::log_corrupt);
+
+  GivenJob calls(one_node("look"), {.more = kNative});
+  calls.claim();
+  const EventDraft alien{
+      EventType::random_recorded,
+      Value::object({{"effect_id", calls.step("a").id.text + ":random"}, {"value", 0.5}})};
+  EXPECT_EQ(apply(calls.state, alien, calls.now, compile_each_time()).error().code,
+            Code::log_corrupt);
+}
+
+AE_TEST("recorded value/the proofs find another value, a second one, and a call in its place") {
+  GivenJob job(one_node("dice", "{'min': 1, 'max': 6}"), {.more = kNative});
+  job.claim();
+  ASSERT_TRUE(proof_of(job).ok);
+  const auto at = static_cast<std::size_t>(
+      std::ranges::find(job.log, EventType::random_recorded, &Event::type) - job.log.begin());
+  GivenJob outside = std::move(job);
+  outside.log[at].payload = outside.log[at].payload.with("value", 7);
+  EXPECT_NE(proof_of(outside).replay.detail.find("a value that its tool does not give"),
+            std::string::npos);
+  Event second = outside.log[at];
+  outside.log.insert(outside.log.begin() + static_cast<std::ptrdiff_t>(at) + 1, second);
+  EXPECT_FALSE(proof_of(outside).ledger.ok);
+  EXPECT_FALSE(proof_of(outside).state_machine.ok);
+}
+
+AE_TEST("recorded value/numbers lie within their bounds, each as often as the others") {
+  const auto draw = [](const Value& args, std::uint64_t seed) {
+    Stamp stamp;
+    stamp.entropy = {seed, 2, 3, 4};
+    const Value value = drawn(Records::random, args, stamp, StepId("0123456789abcdef"));
+    EXPECT_TRUE(may_give(Records::random, args, value)) << canonical(value);
+    return value;
+  };
+  std::map<std::int64_t, int> seen;
+  constexpr int kDraws = 6'000;
+  for (int i = 0; i < kDraws; ++i) {
+    seen[draw(json("{'min': -2, 'max': 3}"), static_cast<std::uint64_t>(i)).as_int()]++;
+  }
+  EXPECT_EQ(seen.size(), 6u);
+  for (const auto& [number, times] : seen) EXPECT_NEAR(times, 1'000, 200) << number;
+  const Value widest = json("{'min': -9007199254740991, 'max': 9007199254740991}");
+  bool low = false, high = false;
+  double sum = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const std::int64_t number = draw(widest, i).as_int();
+    low |= number < 0;
+    high |= number > 0;
+    sum += draw(json("{}"), i).as_number();
+  }
+  EXPECT_TRUE(low && high);
+  EXPECT_NEAR(sum / 200, 0.5, 0.1);
+  EXPECT_EQ(draw(json("{'min': 4, 'max': 4}"), 1), Value(4));
+}
+
+AE_TEST("recorded value/a uuid is of the version that is asked for, and no two steps share one") {
+  Stamp stamp;
+  stamp.now = *instant_from_text("2026-03-04T05:06:07.890Z");
+  stamp.entropy = {1, 2, 3, 4};
+  const StepId a("0123456789abcdef"), b("fedcba9876543210");
+  const Value seven = drawn(Records::uuid, json("{}"), stamp, a);
+  EXPECT_EQ(seven.as_string().substr(0, 15), "019cb73d-3592-7");
+  EXPECT_TRUE(may_give(Records::uuid, json("{'version': 7}"), seven));
+  EXPECT_FALSE(may_give(Records::uuid, json("{'version': 4}"), seven));
+  const Value four = drawn(Records::uuid, json("{'version': 4}"), stamp, a);
+  EXPECT_TRUE(may_give(Records::uuid, json("{'version': 4}"), four));
+  EXPECT_EQ(four.as_string()[14], '4');
+  EXPECT_NE(drawn(Records::uuid, json("{}"), stamp, b), seven);
+  EXPECT_EQ(drawn(Records::uuid, json("{}"), stamp, a), seven);
+}
+
+AE_TEST("recorded value/bad arguments fail the node before anything is recorded") {
+  const std::pair<std::string_view, std::string_view> bad[] = {
+      {"dice", "{'min': 6, 'max': 1}"},     {"dice", "{'min': 1}"},
+      {"dice", "{'min': 0.5, 'max': 2}"},   {"dice", "{'min': '1', 'max': 2}"},
+      {"dice", "{'min': 1, 'max': 1e300}"}, {"dice", "{'most': 1}"},
+      {"clock", "{'zone': 'UTC'}"},         {"ids", "{'version': 1}"},
+      {"ids", "{'version': 7, 'n': 2}"},    {"ids", "{'version': null}"}};
+  for (const auto& [tool, args] : bad) {
+    GivenJob job(one_node(tool, args), {.more = kNative});
+    job.claim();
+    EXPECT_EQ(job.status(), "failed") << args;
+    EXPECT_EQ(job.state.error->code, "input_invalid") << args;
+    EXPECT_EQ(job.types("a"), (Types{"node_started", "node_finished"})) << args;
+  }
+}
+
+AE_TEST("recorded value/items of a map each have one, and a failing item has none") {
+  GivenJob job(
+      "[{'id': 'a', 'kind': 'map', 'over': '${ .input.list }', 'max_parallel': 2,"
+      " 'on_item_error': 'collect',"
+      " 'do': {'tool': 'dice', 'args': {'min': '${ .item }', 'max': 3}}}]",
+      {.more = kNative, .input = "{'list': [1, 2, 9, 3, 1]}"});
+  job.claim();
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.count(EventType::random_recorded), 4u);
+  EXPECT_EQ(job.state.result["a"].items()[2]["error"]["code"], "input_invalid");
+  EXPECT_EQ(job.state.result["a"].items()[3], Value(3));
+  EXPECT_TRUE(proof_of(job).ok) << canonical(proof_of(job).to_json());
+  const Value trace = trace_view(job.state, job.log);
+  EXPECT_EQ(trace["nodes"].items()[0]["items"].items()[3]["result"], Value(3));
+  EXPECT_EQ(trace["nodes"].items()[0]["items"].items()[3]["world"], "unchanged");
+}
+
+AE_TEST(
+    "recorded value/a model's call gets it as its result, and one with bad arguments is refused") {
+  GivenJob job(
+      "[{'id': 'chat', 'kind': 'loop', 'loop': {'tool': 'model:main', 'model': 'small',"
+      " 'prompt': 'Go', 'tools': ['clock', 'dice'], 'parallel_tools': 2, 'max_turns': 5}}]",
+      {.more = "{'tools': {'model:main': {'effect': 'read', 'provider': 'openai'},"
+               " 'clock': {'effect': 'read', 'records': 'time'},"
+               " 'dice': {'effect': 'read', 'records': 'random'}}}"});
+  job.claim().ok("chat/0", wants({{"a", "clock"},
+                                  {"b", "dice", "{'min': 2, 'max': 1}"},
+                                  {"c", "dice", "{'min': 2, 'max': 2}"}}));
+  EXPECT_EQ(last_message(job, "chat/1", 3)["content"],
+            canonical(job.last(EventType::time_recorded)["value"]));
+  EXPECT_NE(last_message(job, "chat/1", 2).text("content").find("input_invalid"),
+            std::string::npos);
+  EXPECT_EQ(last_message(job, "chat/1")["content"], "2");
+  EXPECT_EQ(job.sent.size(), 2u);  // both to the model
+  const Value before = request(job, "chat/1");
+  job.now = job.now + 1h;
+  job.chance = 99;
+  job.crash();
+  EXPECT_EQ(request(job, "chat/1"), before);
+  EXPECT_EQ(job.count(EventType::time_recorded), 1u);
+  job.ok("chat/1", says("Done"));
+  EXPECT_EQ(job.status(), "completed");
+  proves(job);
+}
+
+AE_TEST("recorded value/a policy denies it, and a person approves it, as a call") {
+  GivenJob denied(one_node("dice"),
+                  {.more = with_tool(", 'rules': [{'action': 'deny', 'reason': 'no games'}]")});
+  denied.claim();
+  EXPECT_EQ(denied.state.error->code, "denied");
+  EXPECT_EQ(denied.count(EventType::random_recorded), 0u);
+  EXPECT_TRUE(proof_of(denied).ok);
+
+  GivenJob job(one_node("dice", "{'min': 1, 'max': 6}"),
+               {.more = with_tool(", 'approval': '${ .args.max > 5 }'")});
+  job.claim();
+  ASSERT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.count(EventType::random_recorded), 0u);
+  job.signal("approval/" + job.step("a").id.text, "{'decision': 'approve'}");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.count(EventType::random_recorded), 1u);
+  EXPECT_TRUE(proof_of(job).ok) << canonical(proof_of(job).to_json());
+
+  GivenJob refused(one_node("dice"), {.more = with_tool(", 'approval': 'required'")});
+  refused.claim();
+  refused.signal("approval/" + refused.step("a").id.text, "{'decision': 'reject'}");
+  EXPECT_EQ(refused.state.error->code, "rejected");
+  EXPECT_EQ(refused.count(EventType::random_recorded), 0u);
+  const EventDraft forced{
+      EventType::random_recorded,
+      Value::object({{"effect_id", refused.step("a").id.text + ":random"}, {"value", 0.5}})};
+  EXPECT_FALSE(apply(refused.state, forced, refused.now, compile_each_time()));
+}
+
+AE_TEST("recorded value/counts in no budget") {
+  GivenJob job(kAll, {.more = "{'budget': {'tool_calls': 1}, " + std::string(kNative).substr(1)});
+  job.claim().ok("use");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
+}
+
+AE_TEST("recorded value/a fork and another plan go on with the values that stand") {
+  GivenJob origin(kAll, {.more = kNative});
+  origin.claim().fails("use");
+  ASSERT_EQ(origin.status(), "failed");
+  auto fork = origin.fork(origin.seq_of(EventType::node_started, "use"));
+  ASSERT_TRUE(fork) << fork.error().message;
+  GivenJob job(*fork, "job-2");
+  job.chance = 12345;
+  job.now = job.now + 1h;
+  job.claim();
+  EXPECT_EQ(job.sent.back().arguments, origin.sent.back().arguments);
+  EXPECT_EQ(job.count(EventType::time_recorded), 0u);
+
+  auto early = origin.fork(origin.seq_of(EventType::node_started, "roll"));
+  ASSERT_TRUE(early) << early.error().message;
+  GivenJob redrawn(*early, "job-3");
+  redrawn.chance = 12345;
+  redrawn.claim();
+  EXPECT_EQ(redrawn.step("at").result, origin.step("at").result);
+  EXPECT_EQ(redrawn.count(EventType::uuid_recorded), 1u);
+  EXPECT_NE(redrawn.step("name").result, origin.step("name").result);
+
+  // The dice are asked for other numbers: only their value goes.
+  job.ok("use");
+  GivenJob running(kAll, {.more = kNative});
+  running.claim();
+  State rested = running.folded(running.seq_of(EventType::node_started, "use") - 1);
+  const auto replan_with = [&](std::string_view max) {
+    std::string nodes(kAll);
+    nodes.replace(nodes.find("'max': 6"), 8, "'max': " + std::string(max));
+    return *replan_of(rested, compiled(graph(nodes, kNative)), {});
+  };
+  EXPECT_EQ(replan_with("6").carried.size(), 3u);
+  EXPECT_EQ(replan_with("8").carried.size(), 2u);
+  EXPECT_TRUE(replan_with("8").lost.empty());
+}
+
+AE_TEST("recorded value/an erased one leaves a log that folds, and a job that can be looked at") {
+  GivenJob job(kAll, {.more = kNative});
+  job.claim().ok("use");
+  for (Event& event : job.log) {
+    if (records_of(event.type) == Records::nothing) continue;
+    event.payload =
+        event.payload.with("value", Value::object({{"$redacted", std::string(64, 'a')}}));
+    event.salts = Value::object({});
+  }
+  const State folded = job.folded(job.log.size());
+  EXPECT_TRUE(folded.steps[0].erased);
+  EXPECT_EQ(to_text(folded.status), "completed");
+  EXPECT_TRUE(trace_view(folded, job.log).is_object());
+  EXPECT_TRUE(proof_of(job).ledger.ok) << proof_of(job).ledger.detail;
+  EXPECT_TRUE(proof_of(job).replay.ok) << proof_of(job).replay.detail;
+  const auto fork = job.fork(job.log.size());
+  EXPECT_FALSE(fork);
+}
+
+AE_TEST("recorded value/a plan may not repeat, doubt or undo what makes no call") {
+  const auto refused = [](std::string_view tool) {
+    const auto plan =
+        Plan::compile(graph(one_node("dice"), "{'tools': {'dice': " + std::string(tool) + "}}"));
+    return plan ? std::string("taken") : std::string(code_name(plan.error().code));
+  };
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random'}"), "taken");
+  EXPECT_EQ(refused("{'effect': 'idempotent', 'records': 'random'}"), "plan_invalid");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random', 'on_in_doubt': 'park'}"),
+            "plan_invalid");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random', 'result_schema': true}"),
+            "plan_invalid");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'weather'}"), "plan_invalid");
+  const auto probing = Plan::compile(
+      graph(one_node("buy"),
+            "{'tools': {'clock': {'effect': 'read', 'records': 'time'}, 'buy': {'effect': "
+            "'at_most_once', 'on_in_doubt': 'probe', 'probe': {'tool': 'clock', 'happened': '${ "
+            ".result }'}}}}"));
+  EXPECT_FALSE(probing);
+}
+
+AE_TEST("recorded value/a plan with it needs a version that knows of it") {
+  const GivenJob job(one_node("dice"), {.more = kNative});
+  EXPECT_EQ(job.log[1].schema, 3);
+  const GivenJob other(one_node("look"));
+  EXPECT_EQ(other.log[1].schema, 1);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,41 @@
+// What was found in a log that others have written.
+#include "engine/heart/recovery.h"
+
+#include <algorithm>
+
+namespace ae::engine {
+
+bool is_recovery(const State& state) { return !state.attempt.empty(); }
+
+EventDraft recovery_started_event(const State& state, const AttemptId& begins) {
+  return {EventType::recovery_started,
+          Value::object({{"attempt_id", begins.text},
+                         {"detail", Value::object({{"after", state.attempt.text},
+                                                   {"seq", state.seq},
+                                                   {"status", to_text(state.status)}})}})};
+}
+
+EventDraft recovery_completed_event(const State& state, const AttemptId& begins,
+                                    const Found& found) {
+  std::uint64_t injected = 0, resent = 0, in_doubt = 0;
+  for (const Step& step : state.steps) {
+    if (step.committed) injected++;
+    if (!step.call || step.committed) continue;
+    const bool doubted = step.phase == StepPhase::in_doubt || step.phase == StepPhase::probing;
+    if (!step.call->open && !doubted) continue;
+    if (!doubted && state.tool_of(step).on_in_doubt == OnInDoubt::resend) {
+      resent++;
+    } else {
+      in_doubt++;
+    }
+  }
+  return {EventType::recovery_completed,
+          Value::object({{"attempt_id", begins.text},
+                         {"detail", Value::object({{"caught_up", found.caught_up},
+                                                   {"in_doubt", in_doubt},
+                                                   {"injected", injected},
+                                                   {"pending", found.pending},
+                                                   {"resent", resent}})}})};
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,70 @@
+// What an attempt says of the log that it goes on with, and what a trace shows of reports.
+#include "engine/heart/recovery.h"
+
+#include "engine/heart/given_job_test.h"
+#include "inspect/trace.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+Value counts(const GivenJob& job, Found found = {}) {
+  return recovery_completed_event(job.state, AttemptId("next"), found).payload["detail"];
+}
+
+EventDraft report(const GivenJob& job, const char* node, Value said) {
+  return {EventType::progress,
+          Value::object({{"detail", Value::object({{"report", std::move(said)}, {"try", 1}})},
+                         {"node_id", node},
+                         {"step_id", job.state.steps[job.state.plan->by_id.at(node)].id.text}})};
+}
+
+AE_TEST("recovery/who goes on with the log of another attempt recovers; the first one does not") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  EXPECT_FALSE(is_recovery(job.state));
+  job.claim();
+  EXPECT_TRUE(is_recovery(job.state));
+  const Value started = recovery_started_event(job.state, AttemptId("next")).payload;
+  EXPECT_EQ(started.text("attempt_id"), "next");
+  EXPECT_EQ(started["detail"].text("after"), job.state.attempt.text);
+  EXPECT_EQ(started["detail"]["seq"], Value(job.state.seq));
+  EXPECT_EQ(started["detail"].text("status"), "running");
+}
+
+AE_TEST("recovery/a call that was under way is to be sent again or in doubt, as its tool says") {
+  GivenJob paid("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  paid.claim();
+  EXPECT_EQ(counts(paid, {.pending = 1}),
+            json("{'caught_up':0,'in_doubt':1,'injected':0,'pending':1,'resent':0}"));
+  GivenJob read("[{'id':'a', 'kind':'tool', 'tool':'look'}]");
+  read.claim();
+  EXPECT_EQ(counts(read, {.pending = 1}),
+            json("{'caught_up':0,'in_doubt':0,'injected':0,'pending':1,'resent':1}"));
+}
+
+AE_TEST("recovery/both notes change nothing but the seq, also where nothing else may be written") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim();
+  const Value before = trace_view(job.state, job.log)["nodes"];
+  const std::uint64_t seq = job.state.seq;
+  job.add({recovery_started_event(job.state, AttemptId("next")),
+           recovery_completed_event(job.state, AttemptId("next"), {})});
+  EXPECT_EQ(job.state.seq, seq + 2);
+  EXPECT_EQ(trace_view(job.state, job.log)["nodes"], before);
+}
+
+AE_TEST("trace/of the reports of a call the last one is shown at its try") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim();
+  const auto tried = [&] {
+    return trace_view(job.state, job.log)["nodes"].items()[0]["tries"].items()[0];
+  };
+  EXPECT_TRUE(tried()["progress"].is_null());
+  job.add({report(job, "a", Value(1)), report(job, "a", json("{'percent':50}"))});
+  EXPECT_EQ(tried()["progress"]["report"], json("{'percent':50}"));
+  EXPECT_TRUE(tried()["progress"]["at"].is_string());
+  EXPECT_TRUE(tried()["outcome"].is_null()) << "it is still in flight";
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,260 @@
+// What a tool gave is what its result_schema allows, or is said to break it: for results of calls, of what is caught up or
+// comes late, of probes, and of people.
+#include "engine/heart/given_job_test.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr std::string_view kSchema =
+    "{'type':'object','required':['id'],'properties':{'id':{'type':'integer'}}}";
+
+// Nodes may use `make`, `buy` (asked about by `find` when in doubt) and `undone` (has a compensation).
+std::string tools() {
+  const std::string schema = "'result_schema':" + std::string(kSchema);
+  return "{'tools':{"
+         "'make':{'retry':{'max_attempts':3,'retry_on':['timeout','tool_output_invalid']}," +
+         schema +
+         "},"
+         "'find':{'effect':'read','result_schema':{'type':'object'}},"
+         "'buy':{'effect':'at_most_once','on_in_doubt':'probe'," +
+         schema +
+         ",'probe':{'tool':'find','happened':'${ .result.charge }'}},"
+         "'pay':{'effect':'at_most_once','on_in_doubt':'park'," +
+         schema +
+         "},"
+         "'undone':{'compensate':{'tool':'put','args':{'n':'${ .args.n }'}}," +
+         schema + "}}}";
+}
+
+GivenJob calling(std::string_view tool) {
+  return GivenJob("[{'id':'a','kind':'tool','tool':'" + std::string(tool) + "','args':{'n':1}}]",
+                  {.more = tools()});
+}
+
+std::string digest() { return to_hex(sha256(canonical(json(kSchema)))); }
+
+Verification proved(const GivenJob& job, std::vector<VerifyInput::Effect> effects = {}) {
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  input.effects = effects.empty() ? job.effects : std::move(effects);
+  return verify(input, compile_each_time());
+}
+
+void expect_proved(const GivenJob& job) {
+  EXPECT_TRUE(proved(job).ok) << canonical(proved(job).to_json()) << "\n" << job.story();
+  EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+}
+
+AE_TEST("result/one that keeps its schema is recorded with the schema that it was judged by") {
+  GivenJob job = calling("make");
+  job.claim().ok("a", "{'id':7}");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["response_schema_hash"], digest());
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["result"], json("{'id':7}"));
+  expect_proved(job);
+}
+
+AE_TEST(
+    "result/one that breaks its schema has happened, fails its node, and is never tried again") {
+  GivenJob job = calling("make");
+  job.claim().ok("a", "{'id':'seven'}");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "tool_output_invalid");
+  EXPECT_NE(job.state.error->message.find("/id"), std::string::npos) << job.state.error->message;
+  EXPECT_EQ(job.after(1h).tries("a"), 1u);
+  const Value finished = job.last(EventType::tool_invocation_finished);
+  EXPECT_EQ(finished["outcome"], "success");
+  EXPECT_EQ(finished["response_schema_hash"], digest());
+  const Value& stands = finished["result"];
+  EXPECT_EQ(stands["invalid"], Value(true));
+  EXPECT_EQ(stands["head"], R"({"id":"seven"})");
+  EXPECT_EQ(stands["size"], Value(14));
+  EXPECT_EQ(stands["sha256"], to_hex(sha256(R"({"id":"seven"})")));
+  EXPECT_EQ(job.last(EventType::node_finished)["result_type"], "permanent_failure");
+  EXPECT_EQ(job.count(EventType::step_committed), 1u);
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+  expect_proved(job);
+}
+
+AE_TEST("result/what stands for a long one is short, and whole characters") {
+  GivenJob job = calling("make");
+  std::string name;
+  for (int i = 0; i < 400; ++i) name += "\u00e4";
+  Value result = Value::object({{"\u00e4" + name, name}});
+  job.claim().answer("a", {.kind = OutcomeKind::success, .result = result});
+  const Value stands = job.last(EventType::tool_invocation_finished)["result"];
+  EXPECT_LE(stands.text("head").size(), 256u);
+  EXPECT_GE(stands.text("head").size(), 250u);
+  EXPECT_TRUE(canonical(result).starts_with(stands.text("head")));
+  EXPECT_LE(stands.text("reason").size(), 512u);
+  EXPECT_EQ(stands["size"], Value(std::uint64_t{canonical(result).size()}));
+}
+
+AE_TEST("result/a job whose call broke its schema undoes it") {
+  GivenJob job = calling("undone");
+  job.claim().ok("a", "null");
+  EXPECT_EQ(job.last(EventType::node_finished)["result_type"], "compensatable_failure");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.sent[1].tool, "put");
+  job.ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "tool_output_invalid");
+  EXPECT_EQ(job.last(EventType::job_failed)["compensated"].size(), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("result/an item of a map is judged like a node") {
+  GivenJob job(
+      "[{'id':'m','kind':'map','over':'${ .input }','max_parallel':8,'on_item_error':'collect',"
+      "'do':{'tool':'make','args':{'n':'${ .item }'}}}]",
+      {.more = tools(), .input = "[1,2]"});
+  job.claim().ok("m/0", "{'id':1}").ok("m/1", "{}");
+  EXPECT_EQ(job.status(), "completed");
+  const Value& items = job.state.result["m"];
+  EXPECT_EQ(items.items()[0], json("{'id':1}"));
+  EXPECT_EQ(items.items()[1]["error"]["code"], "tool_output_invalid");
+  expect_proved(job);
+}
+
+AE_TEST("result/what is caught up from the effect store was judged when it was seen") {
+  for (const char* result : {"{'id':1}", "{'id':'x'}"}) {
+    const Outcome outcome{.kind = OutcomeKind::success, .result = json(result)};
+    GivenJob seen = calling("make");
+    seen.claim().answer("a", outcome);
+    GivenJob kept = calling("make");
+    kept.claim();
+    const Sent sent = sent_of(kept.state, kept.step("a"));
+    const std::string record = canonical(effect_record(kept.state.job, sent, outcome, kept.now));
+    kept.kept("a", outcome, Arrival::in_time);
+    EXPECT_EQ(kept.status(), seen.status());
+    EXPECT_EQ(kept.last(EventType::tool_invocation_finished),
+              seen.last(EventType::tool_invocation_finished)
+                  .with("caught_up", true)
+                  .with("source", "effect_store"));
+    expect_proved(kept);
+    EXPECT_TRUE(proved(kept, {{sent.invocation, 1, record}}).ledger.ok);
+    EXPECT_TRUE(proved(seen, {{sent.invocation, 1, record}}).ledger.ok);
+  }
+}
+
+AE_TEST("result/one that comes after a person has spoken is late, and judged") {
+  GivenJob job = calling("pay");
+  job.claim().unknown("a");
+  const Sent sent = sent_of(job.state, job.step("a"));
+  job.resolve("a", "fail");
+  EXPECT_EQ(job.status(), "failed");
+  GivenJob open = calling("pay");
+  open.claim().times_out("a");
+  open.kept("a", {.kind = OutcomeKind::success, .result = json("{'id':'x'}")});
+  const Value late = open.last(EventType::tool_invocation_finished);
+  EXPECT_EQ(late["late"], Value(true)) << open.story();
+  EXPECT_EQ(late["source"], "effect_store");
+  EXPECT_EQ(late["result"]["invalid"], Value(true));
+  EXPECT_EQ(late["response_schema_hash"], digest());
+  expect_proved(open);
+}
+
+AE_TEST(
+    "result/what a person says that a call gave is held to the schema: nothing is written else") {
+  GivenJob job = calling("pay");
+  job.claim().unknown("a");
+  const std::size_t before = job.log.size();
+  for (const char* wrong : {"{'id':'x'}", "{}", "null", "7"}) {
+    EXPECT_EQ(job.resolve("a", "happened", wrong).refused, Code::input_invalid) << wrong;
+  }
+  EXPECT_EQ(job.resolve("a", "happened").refused, Code::input_invalid);
+  Act act{.kind = Act::Kind::resolve,
+          .idempotency_key = job.state.key_of(job.step("a")).text,
+          .resolution = "happened"};
+  act.result = json("{'id':'x'}");
+  const auto refused = take_in(job.state, act, job.stamp());
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("/id"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(job.log.size(), before);
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.resolve("a", "happened", "{'id':8}").status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'a':{'id':8}}"));
+  expect_proved(job);
+}
+
+AE_TEST("result/what a person says of a call that is still open closes it, and says so") {
+  GivenJob job = calling("pay");
+  job.claim().crash();
+  ASSERT_EQ(job.status(), "parked");
+  job.resolve("a", "happened", "{'id':8}");
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["source"], "person");
+  expect_proved(job);
+}
+
+AE_TEST("result/a probe that says what the call cannot have given leaves it in doubt") {
+  // What it names as the result breaks the call's schema; then its own answer breaks its own.
+  for (const char* answer : {"{'charge':{'id':'x'}}", "[1]"}) {
+    GivenJob job = calling("buy");
+    job.claim().times_out("a").after(71s);
+    ASSERT_EQ(job.sent.size(), 2u) << job.story();
+    job.ok("a/probe", answer);
+    EXPECT_EQ(job.status(), "parked") << answer << "\n" << job.story();
+    EXPECT_EQ(job.count(EventType::command_committed), 1u) << "the probe's own";
+    EXPECT_NE(job.last(EventType::wait_opened).text("reason").find("tool_output_invalid"),
+              std::string_view::npos);
+    EXPECT_EQ(job.resolve("a", "happened", "{'id':1}").status(), "completed");
+    expect_proved(job);
+  }
+  GivenJob good = calling("buy");
+  good.claim().crash();
+  good.after(71s).ok("a/probe", "{'charge':{'id':5}}");
+  EXPECT_EQ(good.status(), "completed");
+  EXPECT_EQ(good.state.result, json("{'a':{'id':5}}"));
+  EXPECT_EQ(good.payloads(EventType::tool_invocation_finished)[1]["source"], "probe")
+      << good.story();
+  expect_proved(good);
+}
+
+AE_TEST(
+    "result/verify finds one that breaks the plan's schema, or another schema than the plan's") {
+  const auto ok_with = [](const GivenJob& job, EventType type, const char* member, Value value) {
+    VerifyInput input;
+    input.job = job.state.job;
+    input.events = job.log;
+    for (Event& event : input.events) {
+      if (event.type == type) event.payload = event.payload.with(member, value);
+    }
+    return verify(input, compile_each_time()).replay.ok;
+  };
+  GivenJob job = calling("make");
+  job.claim().ok("a", "{'id':7}");
+  const auto finished = EventType::tool_invocation_finished;
+  EXPECT_TRUE(ok_with(job, finished, "result", json("{'id':7}")));
+  EXPECT_FALSE(ok_with(job, finished, "result", json("{'id':'x'}")));
+  EXPECT_FALSE(ok_with(job, finished, "response_schema_hash", std::string(64, 'a')));
+  EXPECT_TRUE(
+      ok_with(job, finished, "result", Value::object({{"$redacted", std::string(64, 'a')}})));
+  GivenJob said = calling("pay");
+  said.claim().unknown("a").resolve("a", "happened", "{'id':7}");
+  EXPECT_FALSE(ok_with(said, EventType::command_committed, "result", json("{'id':'x'}")));
+}
+
+AE_TEST("plan/a schema of results is compiled with the plan, and a model has none") {
+  const auto compiles = [](std::string_view more) {
+    return Plan::compile(graph("[{'id':'a','kind':'tool','tool':'t'}]",
+                               "{'tools':{'t':{" + std::string(more) + "}}}"))
+        .has_value();
+  };
+  EXPECT_TRUE(compiles("'result_schema':{'type':'string'}"));
+  EXPECT_TRUE(compiles("'result_schema':true"));
+  EXPECT_FALSE(compiles("'result_schema':{'type':'text'}"));
+  EXPECT_FALSE(compiles("'result_schema':1"));
+  EXPECT_FALSE(Plan::compile(
+                   graph("[{'id':'a','kind':'llm','tool':'model:m','args':{'model':'m','messages':["
+                         "{'role':'user','content':'x'}]}}]",
+                         "{'tools':{'model:m':{'effect':'read','provider':'openai',"
+                         "'result_schema':{'type':'object'}}}}"))
+                   .has_value());
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,998 @@
+// A tool node: success, failure, retry, doubt, crash, and what a person says.
+#include "engine/heart/given_job_test.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+using Types = std::vector<std::string>;
+
+std::string one(std::string_view tool) {
+  return "[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]";
+}
+
+// ---------------------------------------------------------------- success and failure
+
+AE_TEST("tool/a call is declared, performed, recorded and committed in order") {
+  GivenJob job(one("pay"));
+  job.claim().ok("a", "{'id':7}");
+  EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
+                                   "tool_invocation_finished", "command_committed", "node_finished",
+                                   "step_committed"}));
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'a':{'id':7}}"));
+}
+
+AE_TEST("tool/the declaration stands in one commit, before anything is sent") {
+  GivenJob job(one("pay"));
+  job.claim();
+  EXPECT_EQ(job.log.back().type, EventType::tool_invocation_started);
+  EXPECT_EQ(job.commits.back(), job.log.size());
+  ASSERT_EQ(job.sent.size(), 1u);
+  EXPECT_EQ(job.sent[0].external_key, "aetheris:job-1:" + job.step("a").id.text + ":0");
+}
+
+AE_TEST("tool/nothing is sent after the lease") {
+  GivenJob job(one("pay"));
+  job.limits.send_window = std::chrono::hours(1);
+  job.claim();
+  EXPECT_EQ(job.step("a").call->send_by, job.now + 30s);
+  EXPECT_EQ(job.step("a").call->deadline, job.now + 60s);
+}
+
+AE_TEST("tool/a definite failure ends the job with its code") {
+  GivenJob job(one("pay"));
+  job.claim().fails("a", "http_402");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "http_402");
+  EXPECT_EQ(job.last(EventType::job_failed)["node_id"], "a");
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+}
+
+AE_TEST("tool/an output that broke a rule fails the node, counts as done and is never retried") {
+  GivenJob job(one("put"));
+  Outcome outcome{.kind = OutcomeKind::success};
+  outcome.invalid = json("{'invalid':true, 'reason':'is too large', 'size':9}");
+  job.claim().answer("a", outcome);
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "tool_output_invalid");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.count(EventType::step_committed), 1u);
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+}
+
+AE_TEST("tool/arguments that the schema refuses make no call") {
+  GivenJob job(one("pay"), {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
+                                    "'args_schema':{'type':'object','required':['x']}}}}"});
+  job.claim();
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "input_invalid");
+  EXPECT_TRUE(job.sent.empty());
+}
+
+// ---------------------------------------------------------------- retry
+
+AE_TEST("retry/waits as its recorded chance says") {
+  GivenJob job(one("put"));
+  job.claim().fails("a", "connect");
+  const Value random = job.last(EventType::random_recorded);
+  const Value decision = job.last(EventType::decision_recorded);
+  EXPECT_EQ(random["effect_id"], job.step("a").id.text + ":random:1");
+  EXPECT_EQ(decision["kind"], "retry");
+  EXPECT_EQ(decision["reason"], "connect");
+  const Duration wait = *instant_from_text(decision.text("not_before")) - job.now;
+  const auto chance = static_cast<std::uint64_t>(random["value"].as_int());
+  EXPECT_EQ(wait, job.plan->tools[job.plan->nodes[0].tool].retry.backoff(2, chance << 11, {}));
+  EXPECT_EQ(job.ask_again, job.now + wait);
+  EXPECT_EQ(job.tries("a"), 1u);
+  job.after(wait);
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("retry/the same chance gives the same wait, another chance another") {
+  const auto wait_with = [](std::uint64_t chance) {
+    GivenJob job(one("put"));
+    job.chance = chance;
+    job.claim().fails("a", "connect");
+    return job.last(EventType::decision_recorded).text("not_before", "none") == "none"
+               ? std::string()
+               : std::string(job.last(EventType::decision_recorded).text("not_before"));
+  };
+  EXPECT_EQ(wait_with(1), wait_with(1));
+  EXPECT_NE(wait_with(1), wait_with(2));
+}
+
+AE_TEST("retry/jitter spreads over the upper half of the wait") {
+  Duration least = 1h, most = 0s;
+  for (std::uint64_t chance = 0; chance < 200; ++chance) {
+    GivenJob job(one("put"));
+    job.chance = chance;
+    job.claim().fails("a", "connect");
+    const Duration wait = job.step("a").not_before - job.now;
+    least = std::min(least, wait);
+    most = std::max(most, wait);
+  }
+  EXPECT_GE(least, 100ms);
+  EXPECT_LE(most, 200ms);
+  EXPECT_LT(least, 110ms);
+  EXPECT_GT(most, 190ms);
+}
+
+AE_TEST("retry/all tries share their keys and their arguments") {
+  GivenJob job(one("put"));
+  job.claim().fails("a", "connect").after(10s).fails("a", "http_503").after(10s).ok("a");
+  ASSERT_EQ(job.sent.size(), 3u);
+  for (const auto& sent : job.sent) {
+    EXPECT_EQ(sent.key, job.sent[0].key);
+    EXPECT_EQ(sent.external_key, job.sent[0].external_key);
+    EXPECT_EQ(sent.arguments, job.sent[0].arguments);
+  }
+  EXPECT_EQ(job.sent[2].try_no, 3u);
+  EXPECT_EQ(job.last(EventType::node_finished)["try"], Value(3));
+}
+
+AE_TEST("retry/ends when the tries are used up") {
+  GivenJob job(one("put"));
+  job.claim()
+      .fails("a", "connect")
+      .after(10s)
+      .fails("a", "connect")
+      .after(10s)
+      .fails("a", "connect");
+  EXPECT_EQ(job.tries("a"), 3u);
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "connect");
+}
+
+AE_TEST("retry/a failure outside of retry_on is final") {
+  GivenJob job(one("put"));
+  job.claim().fails("a", "http_404");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.status(), "failed");
+}
+
+AE_TEST("retry/what the downstream asked for is waited for, up to the longest back-off") {
+  GivenJob job(one("put"));
+  Outcome busy{.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
+  busy.retry_after = 3s;
+  job.claim().answer("a", busy);
+  EXPECT_EQ(job.step("a").not_before - job.now, Duration(3s));
+}
+
+AE_TEST("retry/a try that was never sent is declared again and not counted") {
+  GivenJob job(one("once"));
+  job.claim().fails("a", "not_sent");
+  EXPECT_EQ(job.tries("a"), 1u) << "not at once: what kept it from being sent may still stand";
+  job.after(1s);
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.step("a").call->counted, 1u);
+  EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("retry/a long back-off gives the job back until then") {
+  GivenJob job(one("put"),
+               {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
+                        "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
+  job.claim().fails("a", "connect");
+  EXPECT_EQ(job.status(), "queued");
+  EXPECT_EQ(job.state.not_before, job.step("a").not_before);
+  EXPECT_EQ(job.last(EventType::job_requeued)["reason"], "backoff");
+  EXPECT_EQ(job.releases, 1);
+  job.after(60s);
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("retry/a signal wakes a job that backs off") {
+  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+                   {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])",
+               {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
+                        "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
+  job.claim().fails("a", "connect");
+  ASSERT_EQ(job.status(), "queued");
+  job.claims_again = false;
+  job.signal("k", "1");
+  EXPECT_EQ(job.state.not_before, std::nullopt);
+}
+
+// ---------------------------------------------------------------- outcomes nobody can be sure of
+
+AE_TEST("unknown/a read is simply tried again, and fails when the tries are used up") {
+  GivenJob job(one("look"));
+  job.claim().times_out("a").after(10s).unknown("a").after(10s).times_out("a");
+  EXPECT_EQ(job.tries("a"), 3u);
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "timeout");
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+}
+
+AE_TEST("unknown/an idempotent call is tried again under the same key") {
+  GivenJob job(one("put"));
+  job.claim().times_out("a").after(10s).ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.sent[0].external_key, job.sent[1].external_key);
+}
+
+AE_TEST("unknown/an idempotent call without tries left parks; it never simply fails") {
+  GivenJob job(one("once"));
+  job.claim().times_out("a");
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.state.parked_until, "resolve");
+  EXPECT_EQ(job.state.parked_reason, "invocation_in_doubt");
+  EXPECT_EQ(job.last(EventType::wait_opened)["correlation_key"],
+            "resolve/" + job.step("a").call->key.text);
+  EXPECT_EQ(job.releases, 1);
+}
+
+AE_TEST("unknown/an at_most_once call is never sent again: it parks") {
+  GivenJob job(one("pay"), {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
+                                    "'retry':{'max_attempts':5,'retry_on':['timeout']}}}}"});
+  job.claim().times_out("a");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("unknown/an at_most_once call that is to fail lists itself in doubt") {
+  GivenJob job(one("risk"));
+  job.claim().unknown("a");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
+  ASSERT_EQ(job.state.final_in_doubt.size(), 1u);
+  EXPECT_EQ(job.state.final_in_doubt.items()[0], job.sent[0].key);
+}
+
+AE_TEST("unknown/a failure that is not definite is no failure of an at_most_once call") {
+  GivenJob job(one("pay"));
+  job.claim().answer("a", {.kind = OutcomeKind::failure, .error_code = "http_500"});
+  EXPECT_EQ(job.status(), "parked");
+}
+
+// ---------------------------------------------------------------- crash
+
+AE_TEST("crash/an idempotent call is sent again under its first key, with the same arguments") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'once', 'args':{'n':'${ .input.n }'}}]",
+               {.input = "{'n':1.5}"});
+  job.claim().crash();
+  ASSERT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
+  EXPECT_EQ(canonical(job.sent[1].arguments), canonical(job.sent[0].arguments));
+  EXPECT_EQ(job.sent[1].try_no, 2u);
+  EXPECT_EQ(job.step("a").call->counted, 1u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("crash/the earlier try is closed unknown in the commit of the new one") {
+  GivenJob job(one("once"));
+  job.claim().crash();
+  EXPECT_EQ(job.types(), (Types{"job_created", "plan_generated", "job_running", "node_started",
+                                "command_emitted", "tool_invocation_started", "job_running",
+                                "tool_invocation_finished", "tool_invocation_started"}));
+  EXPECT_EQ(job.commits, (std::vector<std::size_t>{2, 6, 9}));
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+}
+
+AE_TEST("crash/a resend after a crash uses up no try") {
+  GivenJob job(one("put"));
+  job.claim().crash().crash().crash();
+  job.fails("a", "connect").after(10s).fails("a", "connect").after(10s);
+  EXPECT_EQ(job.tries("a"), 6u);
+  EXPECT_EQ(job.fails("a", "connect").status(), "parked")
+      << "the resend did not arrive, so it says nothing of the call before it";
+}
+
+AE_TEST("crash/an answer to the resend says what became of the call before it") {
+  GivenJob job(one("once"));
+  job.claim().crash();
+  EXPECT_EQ(job.fails("a", "http_422").status(), "failed");
+}
+
+AE_TEST("doubt/a try that was never sent does not make an earlier one certain") {
+  GivenJob job(one("put"));
+  job.claim().crash();
+  job.fails("a", "not_sent").after(1s);
+  ASSERT_EQ(job.tries("a"), 3u) << "within the window it is sent again, under the same key";
+  job.fails("a", "not_sent").after(25h);
+  EXPECT_EQ(job.tries("a"), 3u) << "after it the downstream may have forgotten the key";
+  EXPECT_EQ(job.status(), "parked");
+  job.cancel();
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+}
+
+AE_TEST("doubt/no tries are left, the last one did not arrive: a person is asked about the first") {
+  GivenJob job(one("put"));
+  job.claim().times_out("a").after(1s).fails("a", "connect").after(10s).fails("a", "connect");
+  EXPECT_EQ(job.tries("a"), 3u);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("late/a person's `fail` stands: what comes after it is late") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  const Sent first = sent_of(job.state, job.step("a"));
+  job.decides = false;
+  job.resolve("a", "fail");
+  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  job.decides = true;
+  job.go();
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["late"], Value(true));
+}
+
+AE_TEST("crash/an at_most_once call parks") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.sent.size(), 1u);
+  EXPECT_TRUE(job.step("a").call->open);
+}
+
+AE_TEST("crash/an at_most_once call that is to fail is closed unknown and listed") {
+  GivenJob job(one("risk"));
+  job.claim().crash();
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+}
+
+AE_TEST("crash/after the dedupe window an idempotent call is treated as at_most_once") {
+  GivenJob job(one("once"));
+  job.claim().reload();
+  job.now = job.now + 25h;
+  job.claim();
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("crash/within the dedupe window, counted from the first declaration, it is sent again") {
+  GivenJob job(one("once"));
+  job.claim().reload();
+  job.now = job.now + 23h;
+  job.claim();
+  EXPECT_EQ(job.tries("a"), 2u);
+  job.reload();
+  job.now = job.now + 2h;
+  job.claim();
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("crash/an unlimited dedupe window never ends") {
+  GivenJob job(one("put"),
+               {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'unlimited'}}}"});
+  job.claim().reload();
+  job.now = job.now + 24h * 365;
+  job.claim();
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("crash/a read has no window") {
+  GivenJob job(one("look"));
+  job.claim().reload();
+  job.now = job.now + 25h;
+  EXPECT_EQ(job.claim().tries("a"), 2u);
+}
+
+AE_TEST("crash/a tool that has changed since is not sent again") {
+  GivenJob job(one("once"));
+  job.claim().reload();
+  job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+  job.claim();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_NE(job.last(EventType::wait_opened).text("reason").find("the tool has changed"),
+            std::string_view::npos);
+}
+
+AE_TEST("crash/a read is not sent again by a changed tool: a person says what it gave") {
+  for (const bool lost : {true, false}) {
+    GivenJob job(one("look"));
+    job.claim();
+    if (!lost) job.times_out("a");  // and is to be tried again
+    job.reload();
+    job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+    job.claim().after(1min);
+    EXPECT_EQ(job.status(), "parked") << job.story();
+    EXPECT_EQ(job.sent.size(), 1u);
+    EXPECT_EQ(job.last(EventType::job_parked)["until"], "resolve");
+    EXPECT_EQ(job.resolve("a", "happened", "7").status(), "completed");
+    EXPECT_EQ(job.state.result, json("{'a':7}"));
+  }
+}
+
+AE_TEST("crash/a read that for sure failed, or has no tries left, is none to be sent again") {
+  GivenJob failed(one("look"));
+  failed.claim().fails("a", "connect").reload();
+  failed.versions.assign(failed.plan->tools.size(), "ffffffffffffffff");
+  EXPECT_EQ(failed.claim().after(1min).tries("a"), 2u) << failed.story();
+  EXPECT_EQ(failed.last(EventType::tool_invocation_started)["tool_version"], "ffffffffffffffff");
+  GivenJob used_up(one("look"), {.more = "{'tools':{'look':{'effect':'read'}}}"});
+  used_up.versions.assign(used_up.plan->tools.size(), "ffffffffffffffff");
+  EXPECT_EQ(used_up.claim().times_out("a").status(), "failed");
+}
+
+AE_TEST("crash/a read whose changed tool was not sent for a person's word is read by the new one") {
+  GivenJob job(one("look"));
+  job.claim().reload();
+  job.patient = true;
+  job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+  job.claim().resolve("a", "not_happened");
+  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.ok("a", "1").status(), "completed");
+}
+
+AE_TEST("crash/a retry that ends outside of the dedupe window parks") {
+  GivenJob job(one("put"),
+               {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'1m','retry':{"
+                        "'max_attempts':3,'initial_backoff':'4m','max_backoff':'4m',"
+                        "'retry_on':['timeout']}}}}"});
+  job.claim().times_out("a").after(5min);
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("crash/another worker waits until lease and grace have passed") {
+  GivenJob job(one("once"));
+  job.owned = false;
+  job.claim();
+  const Instant settles = job.step("a").call->send_by + 30s;
+  job.crash();
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.status(), "queued") << "nobody has to hold it meanwhile";
+  EXPECT_EQ(job.state.not_before, settles);
+  EXPECT_EQ(job.last(EventType::job_requeued)["reason"], "settling");
+  job.after(settles - job.now);
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("crash/a call that settles soon is waited for") {
+  GivenJob job(one("once"));
+  job.owned = false;
+  job.claim().after(26s);
+  job.add({requeued_event("drain", {})});
+  job.claim();
+  const Instant settles = job.now + 30s;
+  job.after(26s).claim();
+  EXPECT_EQ(job.state.lost_claims, 0u);
+  EXPECT_EQ(job.status(), "running");
+  EXPECT_EQ(job.ask_again, settles);
+}
+
+AE_TEST(
+    "crash/workers that die while they wait for a dead one's call do not make the next wait "
+    "longer") {
+  GivenJob job(one("once"));
+  job.owned = false;
+  job.claim().after(20s).crash();
+  const Instant settles = job.now + 30s;
+  EXPECT_EQ(job.state.not_before, settles);
+  for (int death = 0; death < 3; death++) {
+    job.after(5s).crash();
+    EXPECT_EQ(job.state.not_before, settles);
+    EXPECT_EQ(job.tries("a"), 1u);
+  }
+  job.after(settles - job.now);
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("crash/as many orphans as calls may be open are all sent again") {
+  GivenJob job(
+      "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':8, 'do':{'tool':'once'}}]",
+      {.input = "[1,2,3,4,5,6,7,8]"});
+  job.limits.parallel_max = 8;
+  job.claim().crash();
+  EXPECT_EQ(job.sent.size(), 16u);
+  EXPECT_EQ(job.state.calling.size(), 8u);
+}
+
+AE_TEST("crash/a completed node is never run again") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'},"
+      " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
+  job.claim().ok("a", "1").crash().ok("b", "2");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.tries("b"), 2u);
+}
+
+AE_TEST("crash/an answer that an effect store kept is taken instead of a second call") {
+  GivenJob job(one("pay"));
+  job.claim().reload();
+  job.begin_attempt();
+  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")}, Arrival::in_time);
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.payloads(EventType::tool_invocation_finished)[0]["caught_up"], Value(true));
+}
+
+AE_TEST("crash/an answer that comes while a person is asked closes the question") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  ASSERT_EQ(job.status(), "parked");
+  job.decides = false;
+  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  job.add({{EventType::job_cancel_requested, json("{}")}});
+  job.decides = true;
+  job.go();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::job_cancelled).find("in_doubt"), nullptr);
+}
+
+AE_TEST("late/a success that comes after its attempt lost the job frees a parked job") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  ASSERT_EQ(job.status(), "parked");
+  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.step("a").result, json("7"));
+}
+
+AE_TEST("late/a definite failure that comes late is one: the node fails, nobody is asked") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.kept("a", {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "http_402");
+  EXPECT_EQ(job.tries("a"), 1u);
+}
+
+AE_TEST("late/what is not certain is not taken late") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.kept("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("late/only the attempt that made the call is believed") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  Sent other = sent_of(job.state, job.step("a"));
+  other.attempt = AttemptId("somebody");
+  job.kept(other, {.kind = OutcomeKind::success});
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST(
+    "late/a success between not_happened and the new try is the answer: nothing is sent again") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.claims_again = false;
+  job.resolve("a", "not_happened");
+  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
+  job.claims_again = true;
+  job.claim();
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+}
+
+AE_TEST("late/what comes after a call was decided is shown, and changes nothing") {
+  GivenJob job(one("put"));
+  job.claim();
+  const Sent first = sent_of(job.state, job.step("a"));
+  job.crash();  // sent again: the first try is closed unknown
+  ASSERT_EQ(job.tries("a"), 2u);
+  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  const Value late = job.last(EventType::tool_invocation_finished);
+  EXPECT_EQ(late["late"], Value(true));
+  EXPECT_EQ(late["try"], json("1"));
+  EXPECT_EQ(job.status(), "running");
+  const std::size_t events = job.log.size();
+  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(job.log.size(), events) << "it is shown once";
+  job.ok("a", "8");
+  EXPECT_EQ(job.state.result, job.state.result);
+  EXPECT_EQ(job.step("a").result, json("8"));
+}
+
+AE_TEST("late/whoever decides an unknown call names the slot that must be empty") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  auto taken = take_in(job.state,
+                       {.kind = Act::Kind::resolve,
+                        .idempotency_key = job.step("a").call->key.text,
+                        .resolution = "happened"},
+                       job.stamp());
+  ASSERT_TRUE(taken);
+  const auto slot = slot_decided(job.state, taken->events.front());
+  ASSERT_TRUE(slot);
+  EXPECT_EQ(slot->first, job.step("a").call->id);
+  EXPECT_EQ(slot->second, 1u);
+  GivenJob heard(one("pay"));
+  heard.claim().times_out("a");
+  EXPECT_FALSE(slot_decided(
+      heard.state, {EventType::decision_recorded,
+                    Value::object({{"kind", "in_doubt"}, {"step_id", heard.step("a").id.text}})}))
+      << "its own attempt closed it: nothing can come any more";
+}
+
+AE_TEST("limits/a result over 16 MiB ends its node, and the record of it is small") {
+  GivenJob job(one("pay"));
+  job.claim();
+  const std::string large(17u << 20, 'x');
+  job.answer("a", {.kind = OutcomeKind::success, .result = Value(large)});
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "tool_output_invalid");
+  const Value record = job.last(EventType::tool_invocation_finished)["result"];
+  EXPECT_EQ(record["invalid"], Value(true));
+  EXPECT_EQ(record["size"], Value(static_cast<std::uint64_t>(large.size() + 2)));
+  EXPECT_LT(canonical(record).size(), 1000u);
+}
+
+AE_TEST("limits/arguments, a map's value and an output over 16 MiB fail as payload_too_large") {
+  const std::string half = canonical(Value(std::string(9u << 20, 'x')));
+  const std::string two =
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}";
+  const auto ends = [&](const std::string& nodes, std::string_view more) {
+    GivenJob job(nodes, {.more = more});
+    job.claim().ok("a", half).ok("b", half);
+    EXPECT_EQ(job.status(), "failed");
+    return job.state.error->code;
+  };
+  EXPECT_EQ(ends(two + "]", "{'output': '${ [.steps.a, .steps.b] }'}"), "payload_too_large");
+  EXPECT_EQ(ends(two + ", {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['b'],"
+                       " 'args': {'x': '${ .steps.a + .steps.b }'}}]",
+                 "{}"),
+            "payload_too_large");
+  EXPECT_EQ(ends(two + ", {'id':'c', 'kind':'map', 'over': '${ [.steps.a, .steps.b] }',"
+                       " 'max_parallel': 1, 'needs':['b'], 'do': {'tool':'put', 'args': {}}}]",
+                 "{}"),
+            "payload_too_large");
+}
+
+AE_TEST("limits/a job of too many events fails and says so") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
+  job.limits.job_events_max = job.state.seq + 5;
+  job.claim().ok("a");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "events_limit");
+  EXPECT_EQ(job.tries("b"), 0u);
+}
+
+AE_TEST(
+    "not_sent/a call that could not be sent is tried again ever more slowly, under the same keys") {
+  GivenJob job(one("pay"));
+  job.claim();
+  const auto withdrawn = [&] {
+    job.answer("a", {.kind = OutcomeKind::failure,
+                     .definite = true,
+                     .retryable = true,
+                     .error_code = "not_sent"});
+  };
+  Duration waited{};
+  for (int i = 0; i < 4; ++i) {
+    withdrawn();
+    EXPECT_EQ(job.status(), "running");
+    ASSERT_TRUE(job.ask_again) << "it is not declared again at once";
+    const Duration wait = *job.ask_again - job.now;
+    EXPECT_GE(wait, waited / 2) << "jitter takes at most a half";
+    waited = std::max(waited, wait);
+    job.after(wait);
+    EXPECT_EQ(job.tries("a"), static_cast<std::size_t>(i) + 2);
+    EXPECT_EQ(job.sent.back().external_key, job.sent.front().external_key);
+  }
+  EXPECT_GE(waited, 400ms);
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+}
+
+AE_TEST("not_sent/another attempt sends at once what an earlier one withdrew") {
+  GivenJob job(one("pay"));
+  job.claim();
+  job.decides = false;
+  job.answer("a", {.kind = OutcomeKind::failure, .definite = true, .error_code = "not_sent"});
+  job.decides = true;
+  job.crash();
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("crash/a success without its command_committed is committed, never called again") {
+  GivenJob job(one("pay"));
+  job.claim();
+  auto seen = absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")}, job.now);
+  job.add({seen[0]});
+  job.commits.push_back(job.log.size());
+  job.crash();
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+}
+
+AE_TEST("crash/a missing step_committed is written, and nothing else") {
+  GivenJob job(one("pay"));
+  job.claim().ok("a", "7");
+  while (job.log.back().type != EventType::node_finished) job.log.pop_back();
+  job.commits.back() = job.log.size();
+  job.crash();
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.count(EventType::node_finished), 1u);
+  EXPECT_EQ(job.count(EventType::step_committed), 1u);
+}
+
+// ---------------------------------------------------------------- what a person says
+
+AE_TEST("resolve/happened takes the result and calls nothing") {
+  GivenJob job(one("pay"));
+  job.claim().crash().resolve("a", "happened", "{'id':7}");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'a':{'id':7}}"));
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+  EXPECT_EQ(job.last(EventType::command_committed)["result"], json("{'id':7}"));
+  EXPECT_EQ(job.last(EventType::decision_recorded)["by"], "someone");
+}
+
+AE_TEST("resolve/happened after a time-out closes nothing twice") {
+  GivenJob job(one("pay"));
+  job.claim().times_out("a").resolve("a", "happened", "7");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.count(EventType::tool_invocation_finished), 1u);
+}
+
+AE_TEST("resolve/not_happened permits one new try under the same keys") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.patient = true;
+  job.resolve("a", "not_happened");
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
+  EXPECT_EQ(job.ok("a", "8").status(), "completed");
+}
+
+AE_TEST("resolve/what did not happen is in doubt no more, also when the new try never arrives") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'wire'}]",
+               {.more = "{'tools': {'wire': {'effect': 'at_most_once', 'on_in_doubt': 'park',"
+                        "'retry': {'max_attempts': 3, 'retry_on': ['connect']}}}}"});
+  job.patient = true;
+  job.claim().crash().resolve("a", "not_happened");
+  ASSERT_EQ(job.sent.size(), 2u) << "the first try was open until then\n" << job.story();
+  job.fails("a", "connect");
+  EXPECT_EQ(job.count(EventType::wait_opened), 1u) << "nobody is asked again\n" << job.story();
+  job.after(10s);
+  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("resolve/not_happened is too early before the call has settled, as the view says when") {
+  for (const bool owned : {true, false}) {
+    GivenJob job(one("pay"));
+    job.owned = owned;
+    job.claim().after(2s).crash().after(45s);  // on a shared store: until the lease has ended
+    ASSERT_EQ(job.status(), "parked") << job.story();
+    const Instant settles = owned ? *job.opened_at + 60s : job.step("a").call->deadline + 30s;
+    EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(settles)));
+    job.now = settles - 1ms;
+    job.resolve("a", "not_happened");
+    EXPECT_EQ(job.refused, Code::not_settled);
+    EXPECT_NE(job.refusal.find(to_text(settles)), std::string::npos) << job.refusal;
+    EXPECT_EQ(job.status(), "parked");
+    job.now = settles;
+    job.resolve("a", "not_happened");
+    EXPECT_EQ(job.refused, std::nullopt);
+    EXPECT_EQ(job.tries("a"), 2u);
+  }
+}
+
+AE_TEST("resolve/after a complete response not_happened need not wait") {
+  GivenJob job(one("pay"));
+  job.claim().answer("a", {.kind = OutcomeKind::unknown,
+                           .settled = true,
+                           .error_code = "http_500",
+                           .error_message = "the server answered 500"});
+  ASSERT_EQ(job.status(), "parked") << "it is unknown all the same\n" << job.story();
+  EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(job.now)));
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("late/what the log has already is kept no second time, also behind a later try") {
+  GivenJob job(one("put"));
+  job.claim();
+  const Sent first = sent_of(job.state, job.step("a"));
+  const Outcome withdrawn{.kind = OutcomeKind::failure,
+                          .definite = true,
+                          .retryable = true,
+                          .error_code = "not_sent",
+                          .error_message = "the process is stopping"};
+  job.answer("a", withdrawn).after(1s);
+  ASSERT_EQ(job.tries("a"), 2u) << job.story();
+  const std::size_t events = job.log.size();
+  job.kept(first, withdrawn);
+  EXPECT_EQ(job.log.size(), events) << job.story();
+}
+
+AE_TEST("resolve/not_happened is as early for a read that may still arrive") {
+  for (const bool lost : {true, false}) {
+    GivenJob job(one("look"));
+    job.claim();
+    if (!lost) job.times_out("a");
+    job.reload();
+    job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+    job.claim().after(1s);
+    ASSERT_EQ(job.status(), "parked") << job.story();
+    const Instant settles = job.step("a").call->deadline + 30s;
+    ASSERT_LT(job.now, settles);
+    EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled);
+    job.now = settles;
+    EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
+    EXPECT_EQ(job.tries("a"), 2u);
+  }
+}
+
+AE_TEST("resolve/not_happened counts from when its giver looked, not from when it is taken in") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  const Instant settles = *job.state.settles_at(job.step("a"));
+  const auto says = [&](std::string resolution, Instant looked_at) {
+    const Act act{.kind = Act::Kind::resolve,
+                  .by = "someone",
+                  .idempotency_key = job.sent[0].key,
+                  .resolution = std::move(resolution),
+                  .looked_at = looked_at};
+    return job.act(*Act::from_json(act.to_json())).refused;  // as the inbox keeps it
+  };
+  EXPECT_EQ(says("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
+  job.now = settles + 60s;
+  EXPECT_EQ(says("not_happened", settles - 1ms), Code::not_settled) << "it was seen too early";
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(says("not_happened", settles), std::nullopt);
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST(
+    "resolve/not_happened from a check before the newest try is refused, also when that one "
+    "settled") {
+  GivenJob job(one("pay"));
+  job.claim().times_out("a");
+  const Instant settles = *job.state.settles_at(job.step("a"));
+  const auto says = [&](Instant looked_at) {
+    return job
+        .act({.kind = Act::Kind::resolve,
+              .by = "someone",
+              .idempotency_key = job.sent[0].key,
+              .resolution = "not_happened",
+              .looked_at = looked_at})
+        .refused;
+  };
+  job.now = settles + 60s;
+  ASSERT_EQ(says(settles + 20s), std::nullopt);
+  ASSERT_EQ(job.tries("a"), 2u);
+  job.answer("a", {.kind = OutcomeKind::unknown,
+                   .settled = true,
+                   .error_code = "http_500",
+                   .error_message = "the server answered 500"});
+  ASSERT_EQ(job.state.settles_at(job.step("a")), std::nullopt);
+  EXPECT_EQ(says(settles + 10s), Code::not_settled) << "another person checked before it";
+  job.after(1s);
+  EXPECT_EQ(says(job.now), std::nullopt);
+}
+
+AE_TEST("resolve/not_happened from a check before the newest try was sent is refused") {
+  GivenJob job(one("pay"));
+  job.claim().times_out("a");
+  const Instant settles = *job.state.settles_at(job.step("a"));
+  const auto says = [&](Instant looked_at) {
+    return job
+        .act({.kind = Act::Kind::resolve,
+              .by = "someone",
+              .idempotency_key = job.sent[0].key,
+              .resolution = "not_happened",
+              .looked_at = looked_at})
+        .refused;
+  };
+  job.now = settles + 60s;
+  ASSERT_EQ(says(job.now), std::nullopt);
+  const Instant decided = job.now;
+  job.now = decided + 5s;  // the second try is declared, sent and answered
+  job.answer("a", {.kind = OutcomeKind::unknown,
+                   .settled = true,
+                   .error_code = "http_500",
+                   .error_message = "the server answered 500"});
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  job.after(1s);
+  EXPECT_EQ(says(decided + 1ms), Code::not_settled) << "between the decision and the next try";
+  EXPECT_EQ(says(decided + 5s - 1us), Code::not_settled) << "before it was answered";
+  EXPECT_EQ(says(decided + 5s), std::nullopt);
+}
+
+AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {
+  for (const std::string resolution : {"happened", "fail"}) {
+    GivenJob job(one("pay"));
+    job.claim().crash();
+    job.act({.kind = Act::Kind::resolve,
+             .idempotency_key = job.sent[0].key,
+             .resolution = resolution,
+             .looked_at = job.step("a").call->deadline - 1h});
+    EXPECT_EQ(job.refused, std::nullopt) << resolution;
+  }
+}
+
+AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
+  GivenJob job(one("pay"));
+  job.claim().crash().resolve("a", "fail");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "rejected");
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+}
+
+AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.patient = true;
+  job.resolve("a", "not_happened").crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.last(EventType::wait_opened)["correlation_key"],
+            "resolve/" + job.sent[0].key + "#2");
+  job.resolve("a", "happened", "9");
+  EXPECT_EQ(job.status(), "completed");
+}
+
+AE_TEST("resolve/an answer about an earlier try does not stand for a later one") {
+  GivenJob job(one("pay"));
+  job.claim().crash().after(60s);
+  Act first{.kind = Act::Kind::resolve,
+            .idempotency_key = job.sent[0].key,
+            .resolution = "not_happened",
+            .try_no = 1};
+  Act second = *Act::from_json(first.to_json());  // of another person, waiting in the inbox
+  second.id = "second";
+  job.act(first).crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.act(second).refused, Code::not_in_doubt);
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.sent.size(), 2u);
+}
+
+AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
+  GivenJob job(one("pay"));
+  job.claim().times_out("a");
+  job.patient = true;
+  job.resolve("a", "not_happened").fails("a", "http_402");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "http_402");
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+}
+
+AE_TEST("resolve/the start of a key is enough, when it is long enough and means one call") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  const std::string key = job.sent[0].key;
+  const auto with = [&](std::string part) {
+    job.act({.kind = Act::Kind::resolve, .idempotency_key = std::move(part), .resolution = "fail"});
+    return job.refused;
+  };
+  EXPECT_EQ(with(key.substr(0, 7)), Code::not_in_doubt);
+  EXPECT_EQ(with("ffff" + key.substr(4)), Code::not_in_doubt);
+  EXPECT_EQ(with(key.substr(0, 8)), std::nullopt);
+  EXPECT_EQ(with(key), Code::job_terminal);
+}
+
+AE_TEST("resolve/what makes no sense is refused") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  EXPECT_EQ(job.resolve("a", "maybe").refused, Code::input_invalid);
+  EXPECT_EQ(job.resolve("a", "fail", "7").refused, Code::input_invalid);
+  EXPECT_EQ(job.signal("resolve/" + job.sent[0].key).refused, Code::wait_mismatch);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("resolve/other branches go on while a call is in doubt") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'},"
+      " {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['b']}]");
+  job.claim().times_out("a");
+  EXPECT_EQ(job.status(), "running");
+  job.ok("b");
+  EXPECT_EQ(job.status(), "running");
+  job.ok("c");
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.resolve("a", "happened").status(), "completed");
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

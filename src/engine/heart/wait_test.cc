@@ -1,0 +1,492 @@
+// Waits: timers, signals, expiry, keys; blocked jobs; the deadline; cancel.
+#include "engine/heart/given_job_test.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+using Types = std::vector<std::string>;
+
+constexpr std::string_view kSignal =
+    "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]";
+
+std::string wait(std::string_view members) {
+  return "[{'id':'w', 'kind':'wait', 'wait':{" + std::string(members) + "}}]";
+}
+
+// ---------------------------------------------------------------- signals
+
+AE_TEST("wait/a signal completes it, its payload is the result") {
+  GivenJob job(kSignal);
+  job.claim();
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_EQ(job.types("w"), (Types{"node_started", "wait_opened", "job_waiting"}));
+  EXPECT_EQ(job.releases, 1);
+  job.signal("k", "{'yes':1}");
+  EXPECT_EQ(job.said["delivered"], Value(true));
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'w':{'yes':1}}"));
+}
+
+AE_TEST("wait/a signalled job is free to be claimed") {
+  GivenJob job(kSignal);
+  job.claim();
+  job.claims_again = false;
+  EXPECT_EQ(job.signal("k").status(), "queued");
+}
+
+AE_TEST("wait/a busy job takes a signal for an open wait at once") {
+  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+                   {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
+  job.claim().signal("k", "1");
+  EXPECT_EQ(job.status(), "running");
+  EXPECT_EQ(job.ok("a", "2").state.result, json("{'a':2,'w':1}"));
+}
+
+AE_TEST("wait/a second signal is a duplicate and is shown the first") {
+  GivenJob job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
+                   {'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'l'}}])");
+  job.claim().signal("k", "1");
+  const std::size_t events = job.log.size();
+  job.signal("k", "1");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.said["applied"], Value(true));
+  job.signal("k", "2");
+  EXPECT_EQ(job.said["applied"], Value(false));
+  EXPECT_EQ(job.said["payload"], Value(1));
+  EXPECT_EQ(job.log.size(), events);
+}
+
+AE_TEST("wait/a duplicate is known also after the job has ended") {
+  GivenJob job(kSignal);
+  job.claim().signal("k", "1").signal("k", "1");
+  EXPECT_EQ(job.refused, std::nullopt);
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+}
+
+AE_TEST("wait/a signal nobody waits for is a mismatch and writes nothing") {
+  GivenJob job(kSignal);
+  job.claim();
+  const std::size_t events = job.log.size();
+  EXPECT_EQ(job.signal("x").refused, Code::wait_mismatch);
+  EXPECT_EQ(job.signal("").refused, Code::wait_mismatch);
+  EXPECT_EQ(job.signal("k", "1", "webhook").refused, Code::wait_mismatch);
+  EXPECT_EQ(job.log.size(), events);
+  EXPECT_EQ(job.signal("k", "1", "signal").refused, std::nullopt);
+}
+
+AE_TEST("wait/a signal to a job that ended is job_terminal") {
+  GivenJob job(kSignal);
+  job.claim().cancel();
+  EXPECT_EQ(job.signal("other").refused, Code::job_terminal);
+}
+
+AE_TEST("wait/a signal that a cancel overtook was not delivered") {
+  GivenJob job(kSignal);
+  job.claim().cancel().signal("k", "null");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.said["applied"], Value(false));
+  EXPECT_EQ(job.said["outcome"], "cancelled");
+}
+
+AE_TEST("wait/without a key it has its step_id") {
+  GivenJob job(wait("'type':'webhook'"));
+  job.claim();
+  EXPECT_TRUE(job.state.waits.contains(job.step("w").id.text));
+}
+
+AE_TEST("wait/a key names one wait of a job for ever") {
+  GivenJob job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
+                   {'id':'v', 'kind':'wait', 'needs':['w'], 'wait':{'type':'signal', 'key':'k'}}])");
+  job.claim().signal("k");
+  EXPECT_EQ(job.state.error->code, "correlation_key_reused");
+}
+
+AE_TEST("wait/two waits that open together cannot share a key") {
+  GivenJob job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
+                   {'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
+  job.claim();
+  EXPECT_EQ(job.state.error->code, "correlation_key_reused");
+  EXPECT_EQ(job.last(EventType::job_failed)["node_id"], "v");
+}
+
+AE_TEST("wait/the runtime's own keys cannot be taken") {
+  for (const std::string_view key : {"resolve/x", "approval/x"}) {
+    GivenJob job(wait("'type':'signal', 'key':'" + std::string(key) + "'"));
+    EXPECT_EQ(job.claim().state.error->code, "correlation_key_reused");
+  }
+}
+
+AE_TEST("wait/a key is computed, and must be a text") {
+  GivenJob job(wait("'type':'signal', 'key':'order-${ .input.n }'"), {.input = "{'n':5}"});
+  job.claim();
+  EXPECT_TRUE(job.state.waits.contains("order-5"));
+  GivenJob number(wait("'type':'signal', 'key':'${ .input.n }'"), {.input = "{'n':5}"});
+  EXPECT_EQ(number.claim().state.error->code, "expression_failed");
+}
+
+// ---------------------------------------------------------------- timers and expiry
+
+AE_TEST("timer/fires once, late rather than early") {
+  GivenJob job(wait("'type':'timer', 'for':'90s'"));
+  job.claim();
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_EQ(job.state.next_due(), job.now + 90s);
+  job.after(89s);
+  EXPECT_EQ(job.status(), "waiting");
+  job.after(2s);
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'w':null}"));
+  EXPECT_EQ(job.count(EventType::timer_fired), 1u);
+  EXPECT_EQ(job.last(EventType::timer_fired)["due_at"], "2026-01-01T00:01:30.000000Z");
+  EXPECT_EQ(job.last(EventType::timer_fired)["value"], "2026-01-01T00:01:31.000000Z");
+}
+
+AE_TEST("timer/keeps its instant over a restart") {
+  GivenJob job(wait("'type':'timer', 'for':'90s'"));
+  job.claim().reload();
+  EXPECT_EQ(job.state.next_due(), job.now + 90s);
+}
+
+AE_TEST("timer/until an instant, also one that has passed") {
+  GivenJob job(wait("'type':'timer', 'until':'2026-01-02T00:00:00Z'"));
+  EXPECT_EQ(job.claim().status(), "waiting");
+  EXPECT_EQ(job.after(24h).status(), "completed");
+  GivenJob past(wait("'type':'timer', 'until':'2020-01-01T00:00:00Z'"));
+  EXPECT_EQ(past.claim().go().status(), "completed");
+}
+
+AE_TEST("timer/a computed span that is none fails the node") {
+  GivenJob job(wait("'type':'timer', 'for':'${ .input }'"), {.input = "'soon'"});
+  EXPECT_EQ(job.claim().state.error->code, "expression_failed");
+}
+
+AE_TEST("timer/cannot be signalled") {
+  GivenJob job(wait("'type':'timer', 'for':'90s'"));
+  job.claim().signal(job.step("w").id.text);
+  EXPECT_EQ(job.refused, Code::wait_mismatch);
+}
+
+AE_TEST("expiry/fails the node") {
+  GivenJob job(wait("'type':'signal', 'key':'k', 'expires':'1h'"));
+  job.claim().after(1h);
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "wait_expired");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "timed_out");
+}
+
+AE_TEST("expiry/or goes on") {
+  GivenJob job(wait("'type':'signal', 'key':'k', 'expires':'1h', 'on_expire':'continue'"));
+  job.claim().after(1h);
+  EXPECT_EQ(job.state.result, json("{'w':{'timed_out':true}}"));
+}
+
+AE_TEST("expiry/loses to a signal that came before it") {
+  GivenJob job(wait("'type':'signal', 'key':'k', 'expires':'1h'"));
+  job.claim().signal("k", "1").after(1h);
+  EXPECT_EQ(job.state.result, json("{'w':1}"));
+}
+
+// ---------------------------------------------------------------- what a blocked job says
+
+AE_TEST("blocked/the first open wait fills the single fields, all stand in waits") {
+  GivenJob job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'timer', 'for':'1h'}},
+                   {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'a', 'expires':'2h'}}])");
+  job.claim();
+  const Value said = job.last(EventType::job_waiting);
+  EXPECT_EQ(said["node_id"], "v");
+  EXPECT_EQ(said["wait_type"], "timer");
+  EXPECT_EQ(said["waits"].size(), 2u);
+}
+
+AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
+  constexpr std::pair<const char*, const char*> kReasons[] = {
+      {"{'type':'timer','for':'1h'}", "timer_pending"},
+      {"{'type':'human','key':'k'}", "human_answer_required"},
+      {"{'type':'message','channel':'c'}", "message_awaited"},
+      {"{'type':'signal','key':'k'}", "signal_awaited"},
+      {"{'type':'webhook','key':'k'}", "signal_awaited"}};
+  for (const auto& [wait, reason] : kReasons) {
+    GivenJob job("[{'id':'w','kind':'wait','wait':" + std::string(wait) +
+                 "}, {'id':'z','kind':'tool','tool':'put','needs':['w']}]");
+    job.claim();
+    const Value said = job.last(EventType::job_waiting);
+    EXPECT_EQ(said["reason"], reason);
+    EXPECT_EQ(said["resumption_context"], Value::object({{"decision_id", job.plan->decision.text},
+                                                         {"nodes_left", 2},
+                                                         {"open_waits", 1},
+                                                         {"plan", 0}}));
+  }
+  GivenJob job("[{'id':'a','kind':'tool','tool':'buy'}]",
+               {.more = "{'tools':{'buy':{'approval':'required'}}}"});
+  EXPECT_EQ(job.claim().last(EventType::job_waiting)["reason"], "approval_required");
+}
+
+AE_TEST("blocked/a job with a call in doubt and a wait is waiting, not parked") {
+  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
+                   {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
+  job.claim().times_out("a");
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_EQ(job.last(EventType::job_waiting)["node_id"], "w");
+  job.signal("k");
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.resolve("a", "happened").status(), "completed");
+}
+
+AE_TEST("blocked/one of several waits wakes the job, the rest blocks it again") {
+  GivenJob job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'a'}},
+                   {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'b'}}])");
+  job.claim().signal("b", "2");
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_EQ(job.count(EventType::job_waiting), 2u);
+  EXPECT_EQ(job.signal("a", "1").state.result, json("{'v':1,'w':2}"));
+}
+
+AE_TEST("blocked/one of several calls in doubt is answered, the job parks for the rest") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'}]");
+  job.claim().crash();
+  EXPECT_EQ(job.status(), "parked");
+  job.resolve("a", "happened", "1");
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.count(EventType::job_parked), 2u);
+  EXPECT_EQ(job.resolve("b", "happened", "2").state.result, json("{'a':1,'b':2}"));
+}
+
+AE_TEST("blocked/the words of a job_waiting stay few with very many waits") {
+  std::string nodes = "[";
+  for (int i = 0; i < 300; ++i) {
+    nodes += (i ? ",{'id':'w" : "{'id':'w") + std::to_string(i) +
+             "', 'kind':'wait', 'wait':{'type':'signal'}}";
+  }
+  GivenJob job(nodes + "]");
+  job.claim();
+  EXPECT_EQ(job.state.waits.size(), 300u);
+  EXPECT_EQ(job.last(EventType::job_waiting)["waits"].size(), 64u);
+}
+
+// ---------------------------------------------------------------- deadline
+
+AE_TEST("deadline/ends a job that waits") {
+  GivenJob job(kSignal, {.deadline = 1h});
+  job.claim();
+  EXPECT_EQ(job.state.next_due(), job.now + 1h);
+  job.after(1h);
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "deadline_exceeded");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+}
+
+AE_TEST("deadline/ends a job that is queued or parked") {
+  GivenJob queued(kSignal, {.deadline = 1h});
+  EXPECT_EQ(queued.after(1h).state.error->code, "deadline_exceeded");
+  GivenJob parked("[{'id':'a', 'kind':'tool', 'tool':'pay'}]", {.deadline = 1h});
+  parked.claim().crash();
+  ASSERT_EQ(parked.status(), "parked");
+  parked.after(1h);
+  EXPECT_EQ(parked.state.error->code, "deadline_exceeded");
+  EXPECT_EQ(parked.state.final_in_doubt.size(), 1u);
+}
+
+AE_TEST("deadline/awaits the calls in flight and starts nothing") {
+  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
+                   {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}])",
+               {.deadline = 1h});
+  job.claim().after(1h);
+  EXPECT_EQ(job.status(), "running");
+  EXPECT_EQ(job.ok("a").status(), "failed");
+  EXPECT_EQ(job.tries("b"), 0u);
+  EXPECT_EQ(job.step("a").result_type, ResultType::side_effect_committed);
+}
+
+AE_TEST("deadline/nothing is scheduled past it, and it fires first") {
+  GivenJob job(wait("'type':'timer', 'for':'2h'"), {.deadline = 1h});
+  job.claim();
+  EXPECT_EQ(job.last(EventType::wait_opened)["due_at"], "2026-01-01T01:00:00.000000Z");
+  job.after(1h);
+  EXPECT_EQ(job.state.error->code, "deadline_exceeded");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  EXPECT_EQ(job.count(EventType::timer_fired), 1u);
+}
+
+// ---------------------------------------------------------------- cancel
+
+AE_TEST("cancel/of a queued job ends it in the same commit") {
+  GivenJob job(kSignal);
+  job.cancel("enough");
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.commits.size(), 2u);
+  EXPECT_EQ(job.last(EventType::job_cancelled)["reason"], "enough");
+  EXPECT_EQ(job.last(EventType::job_cancelled)["by"], "someone");
+}
+
+AE_TEST("cancel/closes open waits") {
+  GivenJob job(kSignal);
+  job.claim().cancel();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+}
+
+AE_TEST("cancel/awaits what was sent") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'}]");
+  job.claim().cancel();
+  EXPECT_EQ(job.status(), "running");
+  job.ok("a", "1");
+  EXPECT_EQ(job.status(), "running");
+  job.fails("b", "not_sent");
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.last(EventType::job_cancelled).find("in_doubt"), nullptr);
+}
+
+AE_TEST("cancel/lists what stayed unknown") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+  job.claim().cancel().times_out("a").times_out("b");
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.state.final_in_doubt.size(), 2u);
+}
+
+AE_TEST("cancel/of a job with calls in doubt closes and lists them") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim().crash().cancel();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+  ASSERT_EQ(job.state.final_in_doubt.size(), 1u);
+  EXPECT_EQ(job.state.final_in_doubt.items()[0], job.sent[0].key);
+}
+
+AE_TEST("cancel/after a crash closes the orphans") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim().cancel().crash();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+}
+
+AE_TEST("cancel/of a job that another process may still work for waits for its calls") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.owned = false;
+  job.claim().cancel().crash();
+  EXPECT_EQ(job.status(), "running");
+  ASSERT_EQ(job.ask_again, job.step("a").call->deadline);
+  EXPECT_EQ(job.after(*job.ask_again - job.now).status(), "cancelled");
+}
+
+AE_TEST("cancel/what a person said did not happen is not in doubt") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim().crash();
+  job.patient = true;
+  job.claims_again = false;
+  job.resolve("a", "not_happened");
+  ASSERT_EQ(job.status(), "queued");
+  job.cancel();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::job_cancelled).find("in_doubt"), nullptr);
+}
+
+AE_TEST("cancel/once is enough, and after the end it is job_terminal") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim().cancel().cancel();
+  EXPECT_EQ(job.count(EventType::job_cancel_requested), 1u);
+  job.ok("a").cancel();
+  EXPECT_EQ(job.refused, Code::job_terminal);
+}
+
+AE_TEST("cancel/a job that backs off is ended at once") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+               {.more = "{'tools':{'put':{'effect':'idempotent','retry':{'max_attempts':3,"
+                        "'initial_backoff':'60s','max_backoff':'60s'}}}}"});
+  job.claim().fails("a", "connect").cancel();
+  EXPECT_EQ(job.status(), "cancelled");
+}
+
+// ---------------------------------------------------------------- acts on paper
+
+AE_TEST("act/what goes through the inbox comes out as it went in") {
+  Act act;
+  // Whoever adds a member is stopped here: it is to be filled in, and Act::from_json is to know it.
+  auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, arguments, buffer,
+         payload, channel, reason, compensate, idempotency_key, resolution, try_no, result,
+         looked_at, step_id] = act;
+  kind = Act::Kind::resolve;
+  for (std::string* text : {&id, &by, &traceparent, &correlation_key, &wait_type, &approval,
+                            &channel, &reason, &idempotency_key, &resolution, &step_id}) {
+    *text = "a text";
+  }
+  buffer = true;
+  payload = json("[1]");
+  compensate = false;
+  try_no = 2;
+  result = json("{'x':1}");
+  arguments = json("{'n':1}");
+  looked_at = Instant{1'700'000'000'000'000};
+  auto back = Act::from_json(act.to_json());
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->to_json(), act.to_json());
+  EXPECT_EQ(act.to_json().size(), 19u) << canonical(act.to_json());
+  EXPECT_EQ(Act::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
+  EXPECT_EQ(Act::from_json(json("{'kind':'cancel','unless':'paid'}")).error().code,
+            Code::needs_version);
+}
+
+AE_TEST("act/what the effect store keeps of a call is what the log then says") {
+  for (const Outcome& outcome :
+       {Outcome{.kind = OutcomeKind::success, .result = json("{'x':1}"), .external_id = "e"},
+        Outcome{.kind = OutcomeKind::failure,
+                .definite = true,
+                .error_code = "c",
+                .error_message = "m",
+                .retry_after = 3s},
+        Outcome{.kind = OutcomeKind::timeout, .retryable = true, .error_code = "timeout"}}) {
+    GivenJob seen("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    GivenJob kept("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    seen.claim().decides = false;
+    kept.claim().decides = false;
+    seen.answer("a", outcome);
+    kept.kept("a", outcome, Arrival::in_time);
+    EXPECT_EQ(kept.last(EventType::tool_invocation_finished),
+              seen.last(EventType::tool_invocation_finished)
+                  .with("caught_up", true)
+                  .with("source", "effect_store"));
+  }
+}
+
+AE_TEST("undelivered/a signal that was accepted and that the end overtook is listed in the end") {
+  for (const bool cancelled : {true, false}) {
+    GivenJob job(
+        "[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}},"
+        " {'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+    job.claim();
+    cancelled ? job.cancel() : job.fails("b");
+    // A call is awaited; meanwhile the inbox is read.
+    const Act signal{.kind = Act::Kind::signal, .id = "s1", .by = "x", .correlation_key = "k"};
+    EXPECT_FALSE(take_in(job.state, signal, job.stamp())) << "too late to be delivered";
+    auto closed = overtake(job.state, signal);
+    ASSERT_EQ(closed.size(), 1u);
+    job.add(closed);
+    job.ok("a");
+    if (cancelled) job.ok("b");
+    ASSERT_EQ(job.status(), cancelled ? "cancelled" : "failed");
+    EXPECT_EQ(job.last(cancelled ? EventType::job_cancelled : EventType::job_failed)["undelivered"],
+              json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
+  }
+}
+
+AE_TEST("undelivered/nothing is listed that nobody had accepted") {
+  GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
+  job.claim().cancel();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::job_cancelled).find("undelivered"), nullptr);
+}
+
+AE_TEST("limits/signals that were taken in are counted") {
+  GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
+  job.claim().act({.kind = Act::Kind::signal, .id = "s", .correlation_key = "k"});
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.signals, 1u);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,167 @@
+// Jobs that kill the process that runs them: each death is counted, and the last one a job may have parks it.
+#include "engine/heart/given_job_test.h"
+#include "engine/state/checkpoint.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr std::string_view kTwo =
+    "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put', "
+    "'needs':['a']}]";
+
+// The process dies in a slice of the job: the next one records that, and claims the job again.
+void dies(GivenJob& job) {
+  job.reload();
+  if (job.state.status == JobStatus::queued) {
+    job.add({running_event(AttemptId("dead"), job.state.epoch + 1, "worker", job.opened_at)});
+  }
+  job.add({requeued_event(kProcessDied, std::nullopt)});
+  job.claim();
+}
+
+AE_TEST("worn/the second death without a new command between them parks the job until resume") {
+  GivenJob job(kTwo);
+  dies(job);
+  EXPECT_EQ(job.state.process_deaths, 1U);
+  EXPECT_EQ(job.status(), "running") << job.story();
+  const std::size_t sent = job.sent.size();
+  dies(job);
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.state.parked_reason, "worn_out");
+  EXPECT_EQ(job.state.parked_until, "resume");
+  EXPECT_EQ(job.sent.size(), sent) << "nothing of it is decided any more";
+  job.resume();
+  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.ok("a").ok("b").status(), "completed") << job.story();
+}
+
+AE_TEST("worn/a new command forgets the deaths before it") {
+  GivenJob job(kTwo);
+  job.claim();
+  dies(job);
+  job.ok("a");
+  EXPECT_EQ(job.state.process_deaths, 0U) << job.story();
+  dies(job);
+  EXPECT_EQ(job.status(), "running") << job.story();
+  dies(job);
+  EXPECT_EQ(job.status(), "parked") << job.story();
+}
+
+// A job that waits, has died once, and has one more node.
+GivenJob waits_before(const std::string& tool) {
+  GivenJob job(
+      "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
+      " {'id':'a', 'kind':'tool', 'tool':'" +
+          tool + "', 'needs':['w']}, {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]",
+      {.more = "{'tools': {'clock': {'effect': 'read', 'records': 'time'}}}"});
+  dies(job);
+  AE_CHECK(job.status() == "waiting" && job.state.process_deaths == 1, job.story());
+  job.state.lost_claims = 3;
+  return job;
+}
+
+AE_TEST("worn/a recorded value forgets the deaths before it, as the result of a call does") {
+  GivenJob job = waits_before("clock");
+  job.signal("k");
+  ASSERT_EQ(job.step("a").phase, StepPhase::done) << job.story();
+  EXPECT_EQ(job.state.process_deaths, 0U);
+  EXPECT_EQ(job.state.lost_claims, 0U);
+}
+
+AE_TEST("worn/a wait that is answered forgets no death") {
+  GivenJob job = waits_before("put");
+  job.signal("k");
+  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.state.process_deaths, 1U);
+  EXPECT_EQ(job.state.lost_claims, 3U);
+}
+
+AE_TEST("worn/a resume gives the job one more try") {
+  GivenJob job(kTwo);
+  dies(job);
+  dies(job);
+  job.resume();
+  ASSERT_EQ(job.status(), "running") << job.story();
+  dies(job);
+  EXPECT_EQ(job.status(), "parked") << job.story();
+}
+
+AE_TEST("worn/other requeues and lost leases are no deaths") {
+  GivenJob job(kTwo);
+  job.claim();
+  for (int i = 0; i < 3; ++i) {
+    job.add({requeued_event("drain", std::nullopt)});
+    job.claim().crash();
+  }
+  EXPECT_EQ(job.state.process_deaths, 0U);
+  EXPECT_EQ(job.status(), "running") << job.story();
+}
+
+constexpr std::string_view kUndone = "{'tools':{'book':{'compensate':{'tool':'put','args':{}}}}}";
+constexpr std::string_view kBooked =
+    "[{'id':'a', 'kind':'tool', 'tool':'book'}, {'id':'b', 'kind':'tool', 'tool':'look', "
+    "'needs':['a']}]";
+
+AE_TEST("worn/a cancel decides nothing until the job is held, and a death in it parks the job") {
+  GivenJob job(kBooked, {.more = kUndone});
+  job.claim().ok("a");
+  dies(job);
+  dies(job);
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  job.claims_again = false;
+  const std::size_t sent = job.sent.size();
+  job.cancel("enough");
+  EXPECT_EQ(job.status(), "queued") << job.story();
+  EXPECT_EQ(job.sent.size(), sent) << "the act itself compensates nothing";
+  job.claims_again = true;
+  job.claim();
+  EXPECT_EQ(job.sent.size(), sent + 1) << "the compensation\n" << job.story();
+  dies(job);
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.state.parked_reason, "worn_out");
+  job.cancel("enough", false);
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+}
+
+AE_TEST("worn/a deadline that passes while the job is parked ends it with whoever claims it") {
+  GivenJob job(kTwo, {.deadline = 1h});
+  job.claim();
+  dies(job);
+  dies(job);
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  job.claims_again = false;
+  job.after(2h);
+  EXPECT_EQ(job.status(), "queued") << job.story();
+  EXPECT_EQ(job.last(EventType::job_resumed)["by"], Value("runtime"));
+  job.claims_again = true;
+  job.claim();
+  for (int i = 0; i < 3 && job.status() == "running"; ++i) job.after(1h);
+  EXPECT_EQ(job.status(), "failed") << job.story();
+}
+
+AE_TEST("worn/a job that waits and killed a process once is cancelled by whoever claims it") {
+  GivenJob job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]",
+               {.deadline = 1h});
+  dies(job);
+  ASSERT_EQ(job.status(), "waiting") << job.story();
+  job.claims_again = false;
+  job.after(2h);
+  EXPECT_EQ(job.status(), "queued") << job.story();
+  job.claims_again = true;
+  job.claim();
+  EXPECT_EQ(job.status(), "failed") << job.story();
+}
+
+AE_TEST("worn/the count is part of a checkpoint") {
+  GivenJob job(kTwo);
+  job.claim();
+  dies(job);
+  const auto bytes = checkpoint(job.state, Hash{});
+  const auto restored = restore(job.state.job, job.state.seq, bytes, compile_each_time());
+  ASSERT_TRUE(restored.has_value());
+  EXPECT_EQ(restored->state.process_deaths, 1U);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,242 @@
+// How a loop goes on: its turns, what an answer asked for, and the calls that follow from it.
+#include <algorithm>
+#include <utility>
+
+#include "engine/loop/loop.h"
+#include "engine/state/applier.h"
+#include "engine/state/left.h"
+
+namespace ae::engine {
+
+// Calls that are not made do not begin, nor do those that were made before the job was forked.
+void Applier::pass_answered(LoopProgress& loop) {
+  const auto& calls = loop.turns.back().calls;
+  while (loop.next < calls.size() &&
+         (calls[loop.next].refused || calls[loop.next].step != kNoStep)) {
+    loop.next++;
+  }
+}
+
+Step& Applier::new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t nth,
+                           const StepId& id) {
+  Step& fresh = new_part(loop, id);
+  fresh.turn = turn;
+  fresh.nth = nth;
+  return fresh;
+}
+
+// The next turn, when the newest one has all its answers; else the next call of that one.
+Step* Applier::next_of_loop(Step& loop) {
+  LoopProgress& progress = *loop.loop;
+  if (progress.failure) return nullptr;
+  const auto index = static_cast<std::uint32_t>(s_.steps.size());
+  const bool asks = may_ask_next(s_, loop);
+  if (!asks) {
+    if (progress.turns.empty() || !progress.turns.back().chosen ||
+        progress.next >= progress.turns.back().calls.size() ||
+        progress.turns.size() >= turns_max(s_, loop)) {
+      return nullptr;
+    }
+  }
+  const auto turn = static_cast<std::uint32_t>(progress.turns.size() - (asks ? 0 : 1));
+  const std::uint32_t nth = asks ? kNoTurn : progress.next;
+  const StepId id = s_.part_step_id(loop, turn, nth);
+  if (id.text != p_.text("step_id")) return nullptr;
+  Step& fresh = new_of_loop(loop, turn, nth, id);
+  fresh.phase = StepPhase::ready;
+  progress.active++;
+  if (asks) {
+    progress.turns.push_back({.step = index});
+    progress.next = 0;
+  } else {
+    LoopCall& call = progress.turns.back().calls[nth];
+    fresh.tool = call.tool;
+    call.step = index;
+    progress.next++;
+    pass_answered(progress);
+  }
+  refresh(loop.node);
+  return &fresh;
+}
+
+bool Applier::loop_wants_decision(const Step& step) const {
+  const LoopProgress& loop = *step.loop;
+  if (loop.failure) return loop.active == 0 || loop.asking > 0;
+  if (loop.turns.empty() || !loop.turns.back().chosen) return loop.active == 0;
+  if (loop.next < loop.turns.back().calls.size()) {
+    return loop.active < s_.node_of(step).loop->parallel_tools;
+  }
+  return loop.active == 0;
+}
+
+// What the model asked for, before any of it is done.
+Status Applier::tool_chosen() {
+  Step* step = this->step();
+  if (!step || step->phase != StepPhase::looping) return bad("no such loop");
+  LoopProgress& loop = *step->loop;
+  if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
+    return bad("no answer of a model to act on");
+  }
+  AE_TRY(choose(*step, payload_left(logged_, p_)));
+  refresh(index_of(*step));
+  return {};
+}
+
+// REQUIRES: the newest turn has its answer, and nothing is chosen yet.
+Status Applier::choose(Step& step, const Value& choice) {
+  LoopProgress& loop = *step.loop;
+  LoopTurn& newest = loop.turns.back();
+  const Step& asked = s_.steps[newest.step];
+  if (maybe_int(choice, "turn") != static_cast<std::int64_t>(loop.turns.size() - 1) ||
+      !choice["calls"].is_array() || choice.text("of") != answer_of(asked).text) {
+    return bad("it is about another answer");
+  }
+  const LoopSpec& spec = *s_.node_of(step).loop;
+  std::vector<LoopCall> calls;
+  for (const Value& one : choice["calls"].items()) {
+    LoopCall& call = calls.emplace_back();
+    call.id = one.text("id");
+    if (const Value* refused = one.find("refused")) {
+      call.refused = failure_of(*refused);
+      continue;
+    }
+    const auto granted = std::ranges::find_if(spec.tools, [&](std::uint32_t tool) {
+      return s_.plan->tools[tool].name == one.text("name");
+    });
+    if (granted == spec.tools.end()) return bad("it calls a tool that its loop may not call");
+    call.tool = *granted;
+  }
+  if (const Value* repair = choice.find("repair")) {
+    if (!calls.empty() || loop.repairs >= spec.repairs) return bad("no repair is allowed");
+    newest.repair = std::string(choice.text("repair"));
+    if (!repair->is_string() || newest.repair->size() > kRepairMax) {
+      return bad("the reason for the repair is not a string of at most 1,024 bytes");
+    }
+    loop.repairs++;
+  }
+  newest.calls = std::move(calls);
+  newest.chosen = true;
+  loop.next = 0;
+  pass_answered(loop);
+  return {};
+}
+
+// The model asks for nothing more.
+bool Applier::may_conclude(const Step& loop) const {
+  const LoopProgress& progress = *loop.loop;
+  if (progress.failure || progress.active > 0 || progress.turns.empty()) return false;
+  const LoopTurn& newest = progress.turns.back();
+  return newest.chosen && newest.calls.empty() && !newest.repair &&
+         p_.text("result_of") == answer_of(s_.steps[newest.step]).text;
+}
+
+// A model that gives no answer, a call that may have happened and that nobody knows of, and a no of a person where the
+// plan says so, end the loop. Every other failure is told to the model.
+bool Applier::ends_loop(const Step& step) const {
+  if (!step.failure) return false;
+  if (step.is_turn() || s_.may_have_happened(step)) return true;
+  const bool unapproved = step.approval && (step.approval->state == ApprovalState::rejected ||
+                                            step.approval->state == ApprovalState::expired);
+  return unapproved && s_.node_of(step).loop->fail_on_reject;
+}
+
+Status Applier::loop_part_finished(Step& step) {
+  LoopProgress& loop = *s_.steps[step.node].loop;
+  loop.active--;
+  if (ends_loop(step) && !loop.failure) loop.failure = step.failure;
+  if (step.is_loop_call() && !step.committed && !s_.may_have_happened(step)) {
+    step.call.reset();
+    step.approval.reset();
+  }
+  refresh(step.node);
+  return {};
+}
+
+// ---------------------------------------------------------------- what a fork begins with
+
+// A loop that was under way: what its turns were follows.
+Status Applier::import_under_way(Step& loop) {
+  if (!s_.node_of(loop).loop || loop.phase != StepPhase::ready || loop.loop) {
+    return bad("no such loop");
+  }
+  if (s_.node_of(loop).when) loop.branch = true;
+  loop.loop = std::make_unique<LoopProgress>();
+  return {};
+}
+
+// What its model was asked and answered, and what that became.
+Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry, const Value& result) {
+  LoopProgress& progress = *loop.loop;
+  const auto turn = static_cast<std::uint32_t>(progress.turns.size());
+  if (entry["turn"] != Value(std::uint64_t{turn}) || !may_ask_next(s_, loop)) {
+    return bad("its turns are not those of a loop, one after the other");
+  }
+  const auto index = static_cast<std::uint32_t>(s_.steps.size());
+  Step& step = new_of_loop(loop, turn, kNoTurn, id);
+  if (!take_end(step, entry, result, erased("results")) || step.result_type != ResultType::pure ||
+      step.skipped) {
+    return bad("no turn ends so");
+  }
+  const Value& arguments = p_["results"][id.text + "/arguments"];
+  step.imported->arguments = arguments;
+  step.imported->invocation = InvocationId(std::string(entry.text("invocation")));
+  progress.turns.push_back({.step = index});
+  progress.next = 0;
+  progress.conversation = arguments.text("conversation");
+  progress.said = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
+  model_told(progress, arguments);
+  const Value* choice = entry.find("choice");
+  return choice != nullptr ? choose(loop, *choice) : Status();
+}
+
+// A call of the newest turn; those that are missing are made here.
+Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entry,
+                                 const Value& result) {
+  LoopProgress& progress = *loop.loop;
+  if (progress.turns.empty() || entry["turn"] != Value(std::uint64_t{progress.turns.size() - 1})) {
+    return bad("no such turn");
+  }
+  auto& calls = progress.turns.back().calls;
+  const auto nth = static_cast<std::size_t>(maybe_int(entry, "turn_call").value_or(-1));
+  if (nth >= calls.size() || calls[nth].refused || calls[nth].step != kNoStep ||
+      s_.plan->tools[calls[nth].tool].name != entry.text("tool")) {
+    return bad("its model requested no such call, or it exists already");
+  }
+  calls[nth].step = static_cast<std::uint32_t>(s_.steps.size());
+  Step& step = new_of_loop(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),
+                           static_cast<std::uint32_t>(nth), id);
+  step.tool = calls[nth].tool;
+  if (flag(entry, "edited")) calls[nth].edited = p_["results"][id.text + "/edited"];
+  pass_answered(progress);
+  return take_end(step, entry, result, erased("results")) ? Status() : bad("no call ends so");
+}
+
+// What a loop that is over asked and did: only so that it is known of.
+Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
+                               const Value& result) {
+  if (loop.loop && loop.phase == StepPhase::ready && !s_.by_id.contains(id)) {
+    return entry.find("turn_call") != nullptr ? import_turn_call(loop, id, entry, result)
+                                              : import_turn(loop, id, entry, result);
+  }
+  const std::optional<std::int64_t> turn = maybe_int(entry, "turn"),
+                                    nth = maybe_int(entry, "turn_call");
+  const auto fits = [](const std::optional<std::int64_t>& n) {
+    return n && *n >= 0 && *n < static_cast<std::int64_t>(kNoTurn);
+  };
+  if (!s_.node_of(loop).loop || !loop.imported || loop.skipped || s_.by_id.contains(id)) {
+    return bad("no such loop");
+  }
+  if (!fits(turn) || (nth && !fits(nth))) return bad("no such turn");
+  std::uint32_t tool = kNoTurn;
+  if (nth) {
+    const auto named = std::ranges::find(s_.plan->tools, entry.text("tool"), &ToolPolicy::name);
+    if (named == s_.plan->tools.end()) return bad("a call of a tool that the plan has not");
+    tool = static_cast<std::uint32_t>(named - s_.plan->tools.begin());
+  }
+  Step& step = new_of_loop(loop, static_cast<std::uint32_t>(*turn),
+                           nth ? static_cast<std::uint32_t>(*nth) : kNoTurn, id);
+  step.tool = tool;
+  return take_end(step, entry, result, erased("results")) ? Status() : bad("no call ends so");
+}
+
+}  // namespace ae::engine

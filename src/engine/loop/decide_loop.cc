@@ -1,0 +1,103 @@
+// How a decision leads a loop: the model is asked, what it asks for is written down, then done, and it is asked again.
+#include "engine/heart/decider.h"
+#include "engine/loop/loop.h"
+
+namespace ae::engine {
+
+void Decider::loop(const Step& step) {
+  const LoopProgress& loop = *step.loop;
+  if (loop.failure) {
+    if (loop.asking > 0) return withdraw_requests(step);
+    if (loop.active == 0) fail_step(step, loop.failure->code, loop.failure->message);
+    return;
+  }
+  if (may_ask_next(s_, step)) return ask_model(step);
+  if (loop.turns.empty() || !loop.turns.back().chosen) return choose(step);
+  const LoopTurn& newest = loop.turns.back();
+  if (newest.calls.empty()) return finish_loop(step);
+  if (loop.turns.size() >= turns_max(s_, step)) {
+    return fail_step(step, code_name(Code::turns_limit),
+                     "after " + std::to_string(loop.turns.size()) +
+                         " turns, the most that it may take, the model still asks for tools; what "
+                         "it asked for last was not done");
+  }
+  start_calls(step);
+}
+
+// Has a pause that is asked for to let this happen? It starts nothing.
+bool Decider::only_concludes(const Step& step) const {
+  const LoopProgress& loop = *step.loop;
+  if (loop.failure) return true;
+  if (loop.turns.empty() || loop.active > 0) return false;
+  const LoopTurn& newest = loop.turns.back();
+  return !newest.chosen || (newest.calls.empty() && !newest.repair);
+}
+
+// True: the part has ended with it.
+bool Decider::start_part(Declaration part) {
+  emit(EventType::node_started,
+       {{"node_id", part.node.id}, {"step_id", part.step.text}, {"try", 1}});
+  return first_try(std::move(part));
+}
+
+void Decider::ask_model(const Step& step) {
+  const Node& node = s_.node_of(step);
+  if (!has_room() || !may_afford(s_.plan->tools[node.tool])) return;
+  const auto turn = static_cast<std::uint32_t>(step.loop->turns.size());
+  auto args = turn_arguments_of(s_, step, turn, notice_of(s_, step), &work_);
+  if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the prompt");
+  if (!args) return fail_step(step, args.error());
+  Declaration next{.step = s_.part_step_id(step, turn, kNoTurn),
+                   .node = node,
+                   .tool = node.tool,
+                   .args = std::move(*args),
+                   .path = s_.part_path(step, turn, kNoTurn),
+                   .turn = turn};
+  if (affords(next, next.args)) start_part(std::move(next));
+}
+
+// What the model asked for is in the log before any of it is done.
+void Decider::choose(const Step& step) {
+  auto choice = choice_of(s_, step, &work_);
+  if (!choice) return fail_step(step, choice.error());
+  emit_of(
+      step, EventType::decision_recorded,
+      {{"decision_id", decision_id_of(step, "turn" + std::to_string(step.loop->turns.size() - 1))},
+       {"kind", "tool_choice"},
+       {"payload", *std::move(choice)}});
+}
+
+void Decider::start_calls(const Step& step) {
+  const LoopProgress& loop = *step.loop;
+  const Node& node = s_.node_of(step);
+  const auto turn = static_cast<std::uint32_t>(loop.turns.size() - 1);
+  const auto& calls = loop.turns.back().calls;
+  std::uint32_t active = loop.active;
+  for (std::uint32_t nth = loop.next; nth < calls.size(); ++nth) {
+    if (calls[nth].refused || calls[nth].step != kNoStep) continue;
+    if (active >= node.loop->parallel_tools) return;
+    if (!has_room() || !may_afford(s_.plan->tools[calls[nth].tool])) return;
+    if (full()) {
+      held_back_ = true;
+      return;
+    }
+    Declaration next{.step = s_.part_step_id(step, turn, nth),
+                     .node = node,
+                     .tool = calls[nth].tool,
+                     .args = asked_arguments_of(s_, step, turn, nth),
+                     .path = s_.part_path(step, turn, nth),
+                     .chosen = true};
+    if (!affords(next, next.args)) return;
+    if (!start_part(std::move(next))) active++;
+  }
+}
+
+void Decider::finish_loop(const Step& step) {
+  auto result = loop_result_of(s_, step, &work_);
+  if (!result) return fail_step(step, result.error());
+  const Step& last = s_.steps[step.loop->turns.back().step];
+  emit_of(step, EventType::node_finished,
+          {{"result_of", answer_of(last).text}, {"result_type", "pure"}, {"try", 1}});
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,475 @@
+#include "engine/loop/loop.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/hash.h"
+#include "engine/heart/evaluate.h"
+#include "engine/heart/features.h"
+#include "engine/heart/judge.h"
+#include "engine/heart/recorded_value.h"
+#include "json/json.h"
+#include "log/seal.h"
+#include "schema/answer_json.h"
+
+namespace ae::engine {
+
+// Stored, by its hash: the end of the conversation's chain.
+Value repair_message(const std::string& why) {
+  return Value::object({{"content", "This answer cannot be used: it " + why +
+                                        ". Answer again, with JSON as it was asked for and "
+                                        "nothing else."},
+                        {"role", "user"}});
+}
+
+// Stored, by its hash: the end of the conversation's chain.
+Value notice_message(const Value& notice) {
+  std::string text;
+  for (const auto& [name, amount] : notice.members()) {
+    std::string what = name;
+    std::ranges::replace(what, '_', ' ');
+    text += (text.empty() ? "budget: " : "; ") + std::string(amount.text("left")) + " of " +
+            std::string(amount.text("of")) + " " + what + " left";
+  }
+  return Value::object(
+      {{"content", text + ". Come to an end before it is used up."}, {"role", "user"}});
+}
+
+namespace {
+
+// The end of a chain over messages, and how many they are.
+struct Conversation {
+  Hash hash = sha256("aetheris.conversation.v1");
+  std::uint64_t said = 0;
+
+  void say(const Value& message) {
+    const Hash one = sha256(canonical(message));
+    Sha256 next;
+    next.add({reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()});
+    next.add({reinterpret_cast<const char*>(one.bytes.data()), one.bytes.size()});
+    hash = next.finish();
+    said++;
+  }
+};
+
+const Step& step_of_turn(const State& state, const Step& loop, std::size_t turn) {
+  return state.steps[loop.loop->turns[turn].step];
+}
+
+std::string call_id(const Value& call, std::size_t turn, std::size_t nth) {
+  const std::string id(call.text("id"));
+  return id.empty() ? "call_" + std::to_string(turn) + "_" + std::to_string(nth) : id;
+}
+
+Failure tool_failure(Code code, std::string message) {
+  return {std::string(code_name(code)), std::move(message)};
+}
+
+Value failure_value(const Failure& failure) {
+  return Value::object({{"code", failure.code}, {"message", failure.message}});
+}
+
+Value assistant_message(const Value& answer, std::size_t turn) {
+  std::vector<Member> message{{"content", answer.text("text")}, {"role", "assistant"}};
+  if (const Value* blocks = answer.find("blocks")) message.emplace_back("blocks", *blocks);
+  std::vector<Value> calls;
+  const Value& asked = answer["tool_calls"];
+  for (std::size_t nth = 0; nth < asked.size() && asked.is_array(); ++nth) {
+    const Value& one = asked.items()[nth];
+    std::vector<Member> call{{"id", call_id(one, turn, nth)}, {"name", one.text("name")}};
+    const char* said = one.find("malformed") != nullptr ? "malformed" : "arguments";
+    call.emplace_back(said, one[said]);
+    calls.push_back(Value::object(std::move(call)));
+  }
+  if (!calls.empty()) message.emplace_back("tool_calls", Value::array(std::move(calls)));
+  return Value::object(std::move(message));
+}
+
+Value tool_message(const State& state, const LoopCall& call) {
+  const Step* step = call.step == kNoStep ? nullptr : &state.steps[call.step];
+  const std::optional<Failure>& failure = step ? step->failure : call.refused;
+  std::vector<Member> message{{"call_id", call.id}, {"role", "tool"}};
+  // A model must know that something else was done than it asked for.
+  std::vector<Member> content;
+  if (call.edited) content.emplace_back("edited_arguments", *call.edited);
+  const Value result = step ? step->result : Value();
+  if (failure) {
+    content.emplace_back("error", failure_value(*failure));
+    message.emplace_back("error", true);
+  } else if (call.edited) {
+    content.emplace_back("result", result);
+  } else {
+    message.emplace_back("content", result.is_string() ? result : Value(canonical(result)));
+  }
+  if (!content.empty()) {
+    message.emplace_back("content", canonical(Value::object(std::move(content))));
+  }
+  return Value::object(std::move(message));
+}
+
+// The beginning of it, whole characters.
+std::string cut(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) most--;
+  text.resize(most);
+  return text;
+}
+
+// What a turn added: the answer, and what became of each call, in the order in which they were asked for, or what is
+// wrong with it.
+template <class Say>
+void say_turn(const State& state, const Step& loop, std::size_t turn, const Say& say) {
+  say(assistant_message(step_of_turn(state, loop, turn).result, turn));
+  const LoopTurn& over = loop.loop->turns[turn];
+  for (const LoopCall& call : over.calls) say(tool_message(state, call));
+  if (over.repair) say(repair_message(*over.repair));
+}
+
+constexpr std::size_t kAmountMax = 32;  // digits of what is left
+
+// Texts, so that people and models read of money what the agents file says.
+Value left_of(const Budget& budget, Limit limit) {
+  const std::uint64_t most = *budget.limits.most(limit);
+  const std::uint64_t left = most - std::min(most, part(budget.spent, limit));
+  const auto shown = [&](std::uint64_t n) {
+    return limit == Limit::cost ? cost_text(n) : std::to_string(n);
+  };
+  return Value::object({{"left", shown(left)}, {"of", shown(most)}});
+}
+
+std::string names_of(const Plan& plan, const LoopSpec& spec) {
+  std::string names;
+  for (const std::uint32_t tool : spec.tools) {
+    names += (names.empty() ? "" : ", ") + plan.tools[tool].name;
+  }
+  return names.empty() ? "none" : names;
+}
+
+// Why a call is not made; nullopt: it is.
+std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, const Value& call,
+                                  std::size_t nth, Work* work) {
+  const Plan& plan = *state.plan;
+  const auto granted = std::ranges::find_if(
+      spec.tools, [&](std::uint32_t tool) { return plan.tools[tool].name == call.text("name"); });
+  if (granted == spec.tools.end()) {
+    return tool_failure(
+        Code::tool_not_granted,
+        "there is no such tool that you may call; there are: " + names_of(plan, spec));
+  }
+  if (nth >= kTurnCallsMax) {
+    return tool_failure(Code::payload_too_large,
+                        "at most 128 calls of one answer are made; ask for the others again");
+  }
+  const Value& arguments = call["arguments"];
+  if (!arguments.is_object()) {
+    const std::string_view why = call.text("invalid");  // as it was recorded with the answer
+    std::string said = "the arguments must be a JSON object";
+    if (!why.empty()) said.append(": ").append(why);
+    return tool_failure(Code::input_invalid, std::move(said));
+  }
+  const ToolPolicy& tool = plan.tools[*granted];
+  if (canonical_exceeds(arguments, kValueMax)) {
+    return tool_failure(Code::payload_too_large, "the arguments are too long");
+  }
+  if (tool.args_schema) {
+    if (auto fits = tool.args_schema->check(arguments, work); !fits) {
+      return tool_failure(fits.error().code, fits.error().message);
+    }
+  }
+  if (auto fits = takes(tool.records, arguments); !fits) {
+    return tool_failure(fits.error().code, fits.error().message);
+  }
+  if (auto asked = judge(state, tool, arguments, work); !asked) {
+    return tool_failure(asked.error().code, asked.error().message);
+  }
+  return std::nullopt;
+}
+
+// What the last answer of a node that has turns is as JSON: as its schema wants it, and of a planner a plan.
+Result<Value> usable(const Plan& plan, const Node& node, const Value& answer, Work* work) {
+  AE_ASSIGN(Value json, json_of_answer(*node.loop->schema, answer, work));
+  if (node.kind != NodeKind::planner || !only_plans(plan)) return json;
+  if (auto made = planned(plan, answer); !made) {
+    return fail(Code::plan_invalid, "makes no plan: " + made.error().message);
+  }
+  return json;
+}
+
+// What is recorded of a turn whose model is told this. `opening`: of turn 0, the first messages.
+Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, const Value& opening,
+                       const Value& notice) {
+  std::vector<Member> arguments(spec.settings.members().begin(), spec.settings.members().end());
+  if (!opening.is_null()) arguments.emplace_back("messages", opening);
+  if (notice.is_object()) arguments.emplace_back("notice", notice);
+  arguments.emplace_back("conversation", to_hex(conversation.hash));
+  arguments.emplace_back("said", conversation.said);
+  if (!spec.offered_digest.empty()) arguments.emplace_back("tools", spec.offered_digest);
+  if (spec.schema) arguments.emplace_back("schema", spec.schema_digest);
+  return Value::object(std::move(arguments));
+}
+
+Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
+                        std::uint32_t before, Work* work);
+
+// Is this an answer in our words?
+Status is_answer(const Value& answer) {
+  const Value& text = answer["text"];
+  const Value& calls = answer["tool_calls"];
+  const bool named =
+      calls.is_null() || (calls.is_array() && std::ranges::all_of(calls.items(), [](auto& call) {
+                            return !call.text("name").empty();
+                          }));
+  if (answer.is_object() && (text.is_null() || text.is_string()) && named) return {};
+  return fail(Code::tool_output_invalid, "what the model answered is no answer of a model");
+}
+
+}  // namespace
+
+std::size_t turns_max(const State& state, const Step& loop) {
+  return std::size_t{state.node_of(loop).loop->max_turns} + loop.loop->repairs;
+}
+
+bool may_ask_next(const State& state, const Step& loop) {
+  const LoopProgress& progress = *loop.loop;
+  if (progress.failure || progress.active > 0) return false;
+  if (progress.turns.empty()) return true;
+  const LoopTurn& newest = progress.turns.back();
+  return newest.chosen && (newest.repair || !newest.calls.empty()) &&
+         progress.next == newest.calls.size() && progress.turns.size() < turns_max(state, loop);
+}
+
+Value notice_of(const State& state, const Step& loop) {
+  if (state.node_of(loop).kind != NodeKind::loop)
+    return {};  // it is asked what the plan says, no more
+  const Budget& budget = state.budget;
+  std::vector<Member> notice;
+  for (const Limit limit : kCounted) {
+    if (!budget.is_low(limit) || loop.loop->told.contains(limit)) continue;
+    notice.emplace_back(to_text(limit), left_of(budget, limit));
+  }
+  return notice.empty() ? Value() : Value::object(std::move(notice));
+}
+
+bool is_notice(const State& state, const Step& loop, const Value& notice) {
+  if (notice.is_null()) return true;
+  if (!notice.is_object() || notice.size() == 0) return false;
+  const Value now = notice_of(state, loop);
+  return std::ranges::all_of(notice.members(), [&](const Member& said) {
+    const Value* low = now.find(said.first);
+    const std::string_view left = said.second.text("left");
+    return low != nullptr && said.second.size() == 2 && !left.empty() &&
+           left.size() <= kAmountMax && left.find_first_not_of("0123456789.") == left.npos &&
+           said.second["of"] == (*low)["of"];
+  });
+}
+
+std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
+                             const Value& arguments) {
+  const LoopSpec& spec = *state.node_of(loop).loop;
+  std::uint64_t tokens = 0;
+  if (turn == 0) {
+    std::vector<Member> opening{{"messages", arguments["messages"]}};
+    if (!spec.tools.empty()) opening.emplace_back("tools", spec.offered);
+    if (spec.schema) opening.emplace_back("schema", spec.schema_source);
+    tokens = input_tokens_of(Value::object(std::move(opening)));
+  } else {
+    const Step& before = step_of_turn(state, loop, turn - 1);
+    tokens = before.call ? before.call->reserved.input_tokens
+                         : turn_tokens_of(state, loop, turn - 1, before.imported->arguments);
+    say_turn(state, loop, turn - 1, [&](const Value& message) { tokens += tokens_of(message); });
+  }
+  const Value& notice = arguments["notice"];
+  return notice.is_object() ? tokens + tokens_of(notice_message(notice)) : tokens;
+}
+
+Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
+                                const Value& notice, Work* work) {
+  const Node& node = state.node_of(loop);
+  const LoopProgress& progress = *loop.loop;
+  Conversation conversation;
+  Value opening;
+  if (turn == 0) {
+    AE_ASSIGN(opening, opening_of(state, node, work));
+    for (const Value& message : opening.items()) conversation.say(message);
+  } else {
+    const auto before = hash_from_hex(progress.conversation);
+    if (!before) return fail(Code::log_corrupt, "what was said before is not known");
+    conversation = {.hash = *before, .said = progress.said};
+    say_turn(state, loop, turn - 1, [&](const Value& message) { conversation.say(message); });
+  }
+  if (notice.is_object()) conversation.say(notice_message(notice));
+  if (conversation.said > kConversationMax) {
+    return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
+  }
+  return stored_arguments(*node.loop, conversation, opening, notice);
+}
+
+const InvocationId& answer_of(const Step& turn) {
+  return turn.call ? turn.call->id : turn.imported->invocation;
+}
+
+Result<Value> choice_of(const State& state, const Step& loop, Work* work) {
+  return choice_at(state, loop, loop.loop->turns.size() - 1, loop.loop->repairs, work);
+}
+
+namespace {
+
+// `before`: turns before this one whose answer was to be mended.
+Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
+                        std::uint32_t before, Work* work) {
+  const LoopSpec& spec = *state.node_of(loop).loop;
+  const Step& asked = step_of_turn(state, loop, turn);
+  AE_TRY(is_answer(asked.result));
+  std::vector<Value> calls;
+  const Value& wanted = asked.result["tool_calls"];
+  for (std::size_t nth = 0; nth < wanted.size(); ++nth) {
+    const Value& call = wanted.items()[nth];
+    std::vector<Member> one{{"id", call_id(call, turn, nth)}, {"name", call.text("name")}};
+    if (auto refused = refusal_of(state, spec, call, nth, work)) {
+      one.emplace_back("refused", failure_value(*refused));
+    }
+    calls.push_back(Value::object(std::move(one)));
+  }
+  std::vector<Member> choice{{"of", answer_of(asked).text},
+                             {"turn", static_cast<std::uint64_t>(turn)}};
+  if (calls.empty() && before < spec.repairs && can_be_mended(asked.result)) {
+    if (const auto json = usable(*state.plan, state.node_of(loop), asked.result, work); !json) {
+      choice.emplace_back("repair", cut(json.error().message, kRepairMax));
+    }
+  }
+  choice.emplace_back("calls", Value::array(std::move(calls)));
+  return Value::object(std::move(choice));
+}
+
+// Does what was chosen follow from the answer? What a model is told of a call that is not made, another version may say in
+// other words.
+bool is_chosen(const State& state, const LoopTurn& turn, const Value& choice) {
+  const auto& calls = choice["calls"].items();
+  if (calls.size() != turn.calls.size() ||
+      turn.repair.has_value() != choice["repair"].is_string()) {
+    return false;
+  }
+  for (std::size_t nth = 0; nth < calls.size(); ++nth) {
+    const LoopCall& call = turn.calls[nth];
+    const std::string_view refused = calls[nth]["refused"].text("code");
+    if (call.id != calls[nth].text("id") || (call.refused ? call.refused->code : "") != refused) {
+      return false;
+    }
+    if (!call.refused && state.plan->tools[call.tool].name != calls[nth].text("name")) return false;
+  }
+  return true;
+}
+
+// Was each call of a turn that another job made with what its answer asks for, or with what a person made of it?
+bool is_asked_for(const State& state, const Step& loop, std::uint32_t turn) {
+  const auto& calls = loop.loop->turns[turn].calls;
+  for (std::uint32_t nth = 0; nth < calls.size(); ++nth) {
+    if (calls[nth].step == kNoStep) continue;
+    const Step& step = state.steps[calls[nth].step];
+    if (!step.imported || step.imported->arguments_hash.empty()) continue;
+    const Value& sent =
+        calls[nth].edited ? *calls[nth].edited : asked_arguments_of(state, loop, turn, nth);
+    if (!state.blind_gone && state.hash_of(sent) != step.imported->arguments_hash) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string unfit_turns(const State& state, const Step& loop) {
+  const LoopSpec& spec = *state.node_of(loop).loop;
+  Conversation conversation;
+  std::uint32_t repairs = 0;
+  for (std::uint32_t turn = 0; turn < loop.loop->turns.size(); ++turn) {
+    const LoopTurn& of = loop.loop->turns[turn];
+    const Step& asked = state.steps[of.step];
+    if (!asked.imported) break;
+    const Value& arguments = asked.imported->arguments;
+    const std::string named =
+        "turn " + std::to_string(turn) + " of node \"" + state.node_of(loop).id + "\" ";
+    const auto say = [&](const Value& message) { conversation.say(message); };
+    const Value& opening = arguments["messages"];
+    if (turn > 0) {
+      say_turn(state, loop, turn - 1, say);
+    } else if (opening.is_array()) {
+      for (const Value& message : opening.items()) say(message);
+    }
+    const Value& notice = arguments["notice"];
+    if (notice.is_object()) say(notice_message(notice));
+    if (!(stored_arguments(spec, conversation, turn == 0 ? opening : Value(), notice) ==
+          arguments) ||
+        !(state.blind_gone || asked.imported->arguments_hash.empty() ||
+          state.hash_of(arguments) == asked.imported->arguments_hash)) {
+      return named + "does not follow from the messages before it";
+    }
+    if (!of.chosen) continue;
+    const auto choice = choice_at(state, loop, turn, repairs, nullptr);
+    if (!choice || !is_chosen(state, of, *choice) || !is_asked_for(state, loop, turn)) {
+      return named + "is not what the model's answer asks for";
+    }
+    repairs += of.repair ? 1 : 0;
+  }
+  return {};
+}
+
+const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
+                                std::uint32_t nth) {
+  static const Value kNone{};
+  const Value& calls = step_of_turn(state, loop, turn).result["tool_calls"];
+  return calls.is_array() && nth < calls.size() ? calls.items()[nth]["arguments"] : kNone;
+}
+
+Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {
+  const Node& node = state.node_of(loop);
+  const std::size_t turns = loop.loop->turns.size();
+  const Value& answer = step_of_turn(state, loop, turns - 1).result;
+  Value json;
+  if (node.loop->schema) {
+    auto read = usable(*state.plan, node, answer, work);
+    if (!read) return std::unexpected(std::move(read).error().in("the model's last answer"));
+    json = *std::move(read);
+  }
+  if (node.kind != NodeKind::loop) return answer.with("json", std::move(json));
+  std::vector<Member> result{{"text", answer.text("text")},
+                             {"turns", static_cast<std::uint64_t>(turns)}};
+  for (const char* name : {"finish_reason", "refusal"}) {
+    if (const Value* said = answer.find(name)) result.emplace_back(name, *said);
+  }
+  if (node.loop->schema) result.emplace_back("json", std::move(json));
+  return Value::object(std::move(result));
+}
+
+Result<Value> sent_request(const State& state, const Step& step) {
+  const Value& recorded = step.call->arguments;
+  const Step& loop = state.steps[step.node];
+  if (!step.is_turn() || !loop.loop) return recorded;
+  const LoopSpec& spec = *state.node_of(step).loop;
+  Conversation conversation;
+  std::vector<Value> messages;
+  const auto say = [&](Value message) {
+    conversation.say(message);
+    messages.push_back(std::move(message));
+  };
+  const Value& opening = turn_arguments(step_of_turn(state, loop, 0))["messages"];
+  for (std::size_t i = 0; opening.is_array() && i < opening.size(); ++i) say(opening.items()[i]);
+  for (std::size_t turn = 0; turn <= step.turn; ++turn) {
+    if (turn > 0) say_turn(state, loop, turn - 1, say);
+    const Value& notice = turn_arguments(step_of_turn(state, loop, turn))["notice"];
+    if (notice.is_object()) say(notice_message(notice));
+  }
+  if (to_hex(conversation.hash) != recorded.text("conversation")) {
+    return fail(Code::log_corrupt,
+                "turn " + std::to_string(step.turn) + " of node \"" + state.node_of(step).id +
+                    "\" was declared with another conversation than its log holds");
+  }
+  std::vector<Member> request(spec.settings.members().begin(), spec.settings.members().end());
+  request.emplace_back("messages", Value::array(std::move(messages)));
+  if (!spec.tools.empty()) request.emplace_back("tools", spec.offered);
+  if (spec.schema) request.emplace_back("schema", spec.schema_source);
+  if (spec.repairs > 0) request.emplace_back("repair", true);
+  return Value::object(std::move(request));
+}
+
+}  // namespace ae::engine

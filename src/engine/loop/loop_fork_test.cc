@@ -1,0 +1,459 @@
+// Forks of loops: a loop that was not over, or failed, goes on with its turns that are done, and asks nobody again what is
+// recorded.
+#include <set>
+
+#include "engine/loop/loop_job_test.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/trace.h"
+#include "inspect/view.h"
+
+namespace ae::engine::testing {
+namespace {
+
+void expect_whole(const GivenJob& job) {
+  proves(job);
+  EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+  auto restored =
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+  ASSERT_TRUE(restored) << restored.error().message;
+  EXPECT_EQ(state_view(restored->state), state_view(job.state));
+}
+
+Fork retried(const GivenJob& job) {
+  const auto point = retry_point(job.state, job.log);
+  AE_CHECK(point.has_value(), job.story());
+  auto fork = job.fork(*point);
+  AE_CHECK(fork.has_value(), fork ? "" : fork.error().message);
+  return *std::move(fork);
+}
+
+// A loop whose model cannot be reached at its third turn.
+GivenJob out_of_reach(std::string_view more = "", GivenSetup setup = {}) {
+  GivenJob job = talk(more, setup);
+  job.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
+  job.ok("chat/0/0", "'one'").ok("chat/0/2", "'paid'");
+  job.ok("chat/1", wants({{"d", "look"}})).fails("chat/1/0").fails("chat/2", "connect");
+  AE_CHECK(job.status() == "failed", job.story());
+  return job;
+}
+
+std::string tools_sent(const GivenJob& job) {
+  std::string text;
+  for (const GivenJob::Sent& one : job.sent) text += (text.empty() ? "" : " ") + one.tool;
+  return text;
+}
+
+AE_TEST(
+    "loop fork/a retry of one whose model was out of reach asks nothing again that is recorded") {
+  GivenJob calm = talk();
+  calm.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
+  calm.ok("chat/0/0", "'one'").ok("chat/0/2", "'paid'");
+  calm.ok("chat/1", wants({{"d", "look"}})).fails("chat/1/0");
+  const Value undisturbed = request(calm, "chat/2");
+  calm.ok("chat/2", says("Done"));
+
+  GivenJob origin = out_of_reach();
+  const Fork fork = retried(origin);
+  EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
+  GivenJob job(fork, "job-2");
+  expect_whole(job);
+  job.claim();
+  ASSERT_EQ(tools_sent(job), "model:main") << job.story();
+  EXPECT_EQ(request(job, "chat/2"), undisturbed);
+  EXPECT_EQ(job.step("chat/2").call->arguments, origin.sent.back().arguments);
+  EXPECT_NE(job.sent[0].key, origin.sent.back().key);
+  EXPECT_NE(job.sent[0].external_key, origin.sent.back().external_key);
+  EXPECT_EQ(job.step("chat/0/0").id, origin.step("chat/0/0").id);
+  expect_whole(job);
+  job.ok("chat/2", says("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.result, calm.state.result);
+  const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
+  const Value asked = loop["items"].items()[0]["calls"];
+  ASSERT_EQ(asked.size(), 3u) << "what its origin was asked for stands in its trace";
+  EXPECT_EQ(asked.items()[1]["error"].text("code"), "tool_not_granted");
+  EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
+  expect_whole(job);
+}
+
+AE_TEST(
+    "loop fork/at any event it calls only what its origin has no answer of, and lists what it "
+    "repeats") {
+  GivenJob origin = out_of_reach();
+  for (std::uint64_t at = 2; at <= origin.log.size(); ++at) {
+    SCOPED_TRACE(at);
+    const auto fork = origin.fork(at);
+    ASSERT_TRUE(fork) << fork.error().message;
+    GivenJob job(*fork, "job-2");
+    expect_whole(job);
+    std::set<std::string> listed;
+    for (const Value& effect : fork->effects) listed.emplace(effect.text("step_id"));
+    for (const std::string_view call : {"chat/0/0", "chat/0/2"}) {
+      const StepId& id = origin.step(call).id;
+      EXPECT_EQ(job.state.by_id.contains(id), !listed.contains(id.text)) << call;
+    }
+    job.claim();
+    expect_whole(job);
+    const auto asked = [&](std::uint32_t turn, std::uint32_t nth = kNoTurn) {
+      return std::ranges::any_of(job.state.steps, [&](const Step& one) {
+        return one.turn == turn && one.nth == nth && one.call && one.call->open;
+      });
+    };
+    if (asked(0)) {
+      job.ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
+    }
+    if (asked(0, 0)) job.ok("chat/0/0", "'one'");
+    if (asked(0, 2)) job.ok("chat/0/2", "'paid'");
+    if (asked(1)) job.ok("chat/1", wants({{"d", "look"}}));
+    if (asked(1, 0)) job.fails("chat/1/0");
+    job.ok("chat/2", says("Done"));
+    EXPECT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
+    expect_whole(job);
+  }
+}
+
+AE_TEST("loop fork/a crash at any commit changes nothing of it") {
+  GivenJob origin = out_of_reach();
+  for (int crash = 0; crash < 4; ++crash) {
+    SCOPED_TRACE(crash);
+    GivenJob job(retried(origin), "job-2");
+    if (crash == 0) job.reload();
+    job.claim();
+    if (crash == 1) job.crash();
+    job.ok("chat/2", wants({{"e", "put", "{'v': 2}"}}));
+    if (crash == 2) job.crash();
+    job.ok("chat/2/0", "'two'");
+    if (crash == 3) job.crash();
+    job.ok("chat/3", says("Done"));
+    EXPECT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(job.state.result["chat"]["turns"], Value(4));
+    EXPECT_EQ(tools_sent(job).find("pay"), std::string::npos);
+    expect_whole(job);
+  }
+}
+
+AE_TEST("loop fork/of a fork it goes on where that one stood") {
+  GivenJob origin = out_of_reach();
+  GivenJob second(retried(origin), "job-2");
+  second.claim().ok("chat/2", wants({{"e", "put", "{'v': 2}"}})).ok("chat/2/0", "'two'");
+  second.fails("chat/3");
+  ASSERT_EQ(second.status(), "failed");
+  const Fork fork = retried(second);
+  EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
+  GivenJob third(fork, "job-3");
+  third.claim();
+  ASSERT_EQ(tools_sent(third), "model:main");
+  EXPECT_EQ(third.step("chat/0/0").id, origin.step("chat/0/0").id);
+  EXPECT_EQ(third.step("chat/2/0").id, second.step("chat/2/0").id);
+  EXPECT_EQ(request(third, "chat/3")["messages"].size(), 10u);
+  third.ok("chat/3", says("Done"));
+  EXPECT_EQ(third.status(), "completed");
+  expect_whole(third);
+}
+
+AE_TEST("loop fork/an answer of which it failed is asked for again, those before it are not") {
+  const std::string_view schema = ", 'schema': {'type': 'object', 'required': ['n']}";
+  GivenJob origin = talk(schema);
+  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1").ok("chat/1", says("no"));
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  EXPECT_TRUE(fork.effects.empty());
+  GivenJob job(fork, "job-2");
+  job.claim();
+  ASSERT_EQ(tools_sent(job), "model:main");
+  EXPECT_EQ(job.step("chat/1").turn, 1u);
+  job.ok("chat/1", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.result["chat"]["json"], json("{'n': 1}"));
+  expect_whole(job);
+
+  GivenJob long_one = talk(", 'max_turns': 2");
+  long_one.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
+  long_one.ok("chat/1", wants({{"b", "put"}}));
+  ASSERT_EQ(long_one.state.error->code, "turns_limit");
+  GivenJob again(retried(long_one), "job-2");
+  again.claim();
+  ASSERT_EQ(tools_sent(again), "model:main");
+  again.ok("chat/1", says("Done"));
+  EXPECT_EQ(again.status(), "completed") << again.story();
+  expect_whole(again);
+}
+
+AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it more") {
+  GivenJob origin = talk(", 'max_turns': 2");
+  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
+  origin.ok("chat/1", wants({{"b", "put"}}));
+  ASSERT_EQ(origin.state.error->code, "turns_limit");
+  GivenJob job(retried(origin), "job-2");
+  const std::string more =
+      "[{'id': 'y', 'kind': 'tool', 'tool': 'look'}, " + chat(", 'max_turns': 9").substr(1);
+  job.replan(compiled(graph(more, kTools)));
+  ASSERT_FALSE(job.refused) << job.story();
+  expect_whole(job);
+  job.claim().ok("y");
+  EXPECT_EQ(tools_sent(job), "look model:main");
+  job.ok("chat/1", wants({{"b", "put"}})).ok("chat/1/0", "2").ok("chat/2", says("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
+  EXPECT_EQ(tools_sent(job), "look model:main put model:main");
+  expect_whole(job);
+  // One that is told something else is another loop: what it did must be named.
+  GivenJob other(retried(origin), "job-3");
+  std::string kinder = chat(", 'max_turns': 2");
+  kinder.replace(kinder.find("Be kind"), 7, "Be rude");
+  other.replan(compiled(graph(kinder, kTools)));
+  EXPECT_EQ(other.refused, Code::plan_invalid);
+  other.replan(compiled(graph(kinder, kTools)), {"chat"});
+  EXPECT_FALSE(other.refused);
+  other.claim();
+  EXPECT_EQ(tools_sent(other), "model:main");
+  EXPECT_EQ(other.state.steps.size(), 2u) << "the turns of the first plan are let go";
+  expect_whole(other);
+}
+
+// A loop beside a node of the plan.
+GivenJob beside_pay() {
+  GivenJob job("[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat().substr(1),
+               {.more = kTools, .input = "{'message': 'Hello'}"});
+  job.claim();
+  return job;
+}
+
+AE_TEST("loop fork/a retry keeps a loop whose job failed at a node beside it") {
+  GivenJob origin = beside_pay();
+  origin.ok("chat/0", wants({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'").fails("b");
+  origin.ok("chat/1", wants({{"c", "put", "{'v': 2}"}}));
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
+  GivenJob job(fork, "job-2");
+  expect_whole(job);
+  job.claim().ok("b");
+  EXPECT_EQ(tools_sent(job), "pay put") << "both turns are kept, and the call that was not made";
+  job.ok("chat/1/0", "'two'").ok("chat/2", says("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(tools_sent(job), "pay put model:main");
+  expect_whole(job);
+}
+
+AE_TEST("loop fork/a retry of a loop that failed keeps what a node beside it committed later") {
+  GivenJob origin = beside_pay();
+  origin.ok("chat/0", wants({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'");
+  origin.fails("chat/1", "connect").ok("b", "'paid'");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
+  GivenJob job(fork, "job-2");
+  // Under a plan that changes the loop's limit, too.
+  job.replan(compiled(
+      graph("[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat(", 'max_turns': 9").substr(1),
+            kTools)));
+  ASSERT_FALSE(job.refused) << job.story();
+  job.claim().ok("chat/1", says("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(tools_sent(job), "model:main");
+  expect_whole(job);
+}
+
+AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made again") {
+  GivenJob origin = talk();
+  origin.claim().ok("chat/0", wants({{"a", "risk"}, {"b", "put"}}));
+  origin.answer("chat/0/1",
+                {.kind = OutcomeKind::input_required,
+                 .definite = true,
+                 .result = json("{'requests': {'how': {'message': 'How many?', 'mode': 'form',"
+                                " 'schema': {'type': 'object', 'properties': {'n': {'type':"
+                                " 'integer'}}}}}}")});
+  ASSERT_EQ(origin.state.waits.size(), 1u) << origin.story();
+  origin.times_out("chat/0/0");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  GivenJob job(retried(origin), "job-2");
+  job.claim();
+  EXPECT_EQ(tools_sent(job), "risk put");
+  expect_whole(job);
+}
+
+AE_TEST(
+    "loop fork/a call in doubt is listed and made again only when somebody agrees, its turn "
+    "stands") {
+  GivenJob origin = talk();
+  origin.claim().ok("chat/0", wants({{"a", "risk"}, {"b", "put"}}));
+  origin.ok("chat/0/1", "1").times_out("chat/0/0");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  ASSERT_EQ(fork.effects.size(), 1u);
+  EXPECT_EQ(fork.effects[0]["step_id"], Value(origin.step("chat/0/0").id.text));
+  EXPECT_EQ(fork.effects[0].text("state"), "in_doubt");
+  GivenJob job(fork, "job-2");
+  job.claim();
+  ASSERT_EQ(tools_sent(job), "risk");
+  job.ok("chat/0/0", "7");
+  EXPECT_EQ(last_message(job, "chat/1", 2)["content"], Value("7"));
+  EXPECT_EQ(last_message(job, "chat/1", 1)["content"], Value("1"));
+  job.ok("chat/1", says("Done"));
+  EXPECT_EQ(job.status(), "completed");
+  expect_whole(job);
+}
+
+AE_TEST("loop fork/it goes on before the first turn of which something was undone") {
+  GivenJob origin = talk();
+  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
+  origin.ok("chat/1", wants({{"b", "book"}, {"c", "put"}})).ok("chat/1/0", "'seat'");
+  origin.ok("chat/1/1", "2").ok("chat/2", wants({{"d", "put"}})).ok("chat/2/0", "3");
+  origin.fails("chat/3").ok("chat/1/0/compensate");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  ASSERT_EQ(fork.effects.size(), 2u) << canonical(Value::array(fork.effects));
+  EXPECT_EQ(fork.effects[0].text("state"), "undone");
+  EXPECT_EQ(fork.effects[1]["step_id"], Value(origin.step("chat/2/0").id.text));
+  GivenJob job(fork, "job-2");
+  job.claim();
+  EXPECT_EQ(tools_sent(job), "book");
+  job.ok("chat/1/0", "'seat 2'");
+  EXPECT_EQ(tools_sent(job), "book model:main");
+  job.ok("chat/2", says("Done"));
+  EXPECT_EQ(job.status(), "completed");
+  expect_whole(job);
+}
+
+AE_TEST("loop fork/what people said no to, and what they edited, is told as it was") {
+  GivenJob origin = talk();
+  origin.claim().ok("chat/0", wants({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
+  origin.reject("chat/0/0");
+  origin.act({.kind = Act::Kind::signal,
+              .by = "ann",
+              .wait_type = "human",
+              .approval = origin.asked("chat/0/1"),
+              .arguments = json("{'n': 3}"),
+              .payload = json("{'decision': 'approve'}")});
+  origin.ok("chat/0/1", "'back'");
+  const Value told = request(origin, "chat/1");
+  origin.fails("chat/1");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const Fork fork = retried(origin);
+  EXPECT_TRUE(fork.effects.empty());
+  GivenJob job(fork, "job-2");
+  job.claim();
+  ASSERT_EQ(tools_sent(job), "model:main") << job.story();
+  EXPECT_EQ(request(job, "chat/1"), told);
+  expect_whole(job);
+}
+
+AE_TEST(
+    "loop fork/its budget is what its origin had left, and its reservations are those of one job") {
+  GivenSetup budget{.more = "", .input = "{'message': 'Hello'}"};
+  const std::string more = std::string(kTools.substr(0, kTools.size() - 1)) +
+                           ", 'budget': {'tokens': 100000, 'model_calls': 9, 'tool_calls': 3}}";
+  budget.more = more;
+  GivenJob calm = talk("", budget);
+  calm.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
+  GivenJob origin = talk("", budget);
+  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1").fails("chat/1");
+  GivenJob job(retried(origin), "job-2");
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
+  EXPECT_EQ(job.state.budget.spent.tokens, origin.state.budget.spent.tokens);
+  job.claim();
+  ASSERT_EQ(tools_sent(job), "model:main");
+  EXPECT_EQ(job.step("chat/1").call->reserved.input_tokens,
+            calm.step("chat/1").call->reserved.input_tokens);
+  job.ok("chat/1", wants({{"b", "put"}, {"c", "put"}, {"d", "put"}}));
+  EXPECT_EQ(tools_sent(job), "model:main put put");
+  expect_whole(job);
+}
+
+AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
+  GivenJob origin = out_of_reach();
+  const Fork fork = retried(origin);
+  const EventDraft good = fork.imported[0];
+  const std::vector<Value> entries(good.payload["commands"].items().begin(),
+                                   good.payload["commands"].items().end());
+  ASSERT_EQ(entries.size(), 6u);
+  const auto refused = [&](const Value& payload) {
+    State state;
+    state.job = JobId("job-9");
+    for (const EventDraft& one : job_events({.agent = "tester",
+                                             .input = fork.input,
+                                             .labels = {},
+                                             .idempotency_key = {},
+                                             .execution_version = "v1",
+                                             .deadline = {},
+                                             .plan = fork.plan.get(),
+                                             .forked_from = fork.forked_from,
+                                             .imported = {}})) {
+      AE_CHECK(apply(state, one, Instant{}, compile_each_time()).has_value());
+    }
+    return !apply(state, {good.type, payload}, Instant{}, compile_each_time()).has_value();
+  };
+  const auto with = [&](std::vector<Value> commands) {
+    return good.payload.with("commands", Value::array(std::move(commands)));
+  };
+  EXPECT_FALSE(refused(good.payload));
+  EXPECT_TRUE(refused(with({entries[0], entries[0]}))) << "begun twice";
+  EXPECT_TRUE(refused(with({entries[1]}))) << "of no loop that goes on";
+  EXPECT_TRUE(refused(with({entries[0], entries[4]}))) << "the second turn first";
+  EXPECT_TRUE(refused(with({entries[0], entries[1], entries[4]}))) << "before its calls are done";
+  EXPECT_TRUE(refused(with({entries[0], entries[2]}))) << "a call that nobody asked for";
+  EXPECT_TRUE(refused(with({entries[0], entries[1], entries[2], entries[2]})));
+  EXPECT_TRUE(refused(with({entries[0], entries[1], entries[2].with("turn_call", 1)})))
+      << "one that is not made";
+  EXPECT_TRUE(refused(with({entries[0], entries[1], entries[2].with("tool", "pay")})));
+  const Value choice = entries[1]["choice"];
+  const Value other = json("[{'id': 'a', 'name': 'once'}]");
+  EXPECT_TRUE(refused(with({entries[0], entries[1].with("choice", choice.with("calls", other))})))
+      << "a tool that is not granted";
+
+  const auto disproved = [&](const Value& payload) {
+    Fork forged = fork;
+    forged.imported[0].payload = payload;
+    GivenJob job(forged, "job-2");
+    const Verification proof = verify(
+        {.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}}, compile_each_time());
+    return !proof.replay.ok;
+  };
+  EXPECT_FALSE(disproved(good.payload));
+  const std::string second(entries[4].text("step_id"));
+  const Value results = good.payload["results"];
+  EXPECT_TRUE(disproved(good.payload.with(
+      "results", results.with(std::string(entries[2].text("step_id")), "'another'"))))
+      << "the model of the turn after it was told something else";
+  EXPECT_TRUE(disproved(good.payload.with(
+      "results", results.with(std::string(entries[1].text("step_id")), json(says("No"))))));
+  EXPECT_TRUE(disproved(good.payload.with(
+      "results",
+      results.with(second + "/arguments", results[second + "/arguments"].with("temperature", 2)))));
+  EXPECT_TRUE(disproved(
+      with({entries[0], entries[1], entries[2].with("arguments_hash", std::string(64, 'a')),
+            entries[3], entries[4], entries[5]})));
+}
+
+AE_TEST("loop fork/one that is over is taken over with a call that failed in it") {
+  GivenJob job(chat().substr(0, chat().size() - 1) +
+                   ", {'id': 'z', 'kind': 'tool', 'tool': 'once', 'needs': ['chat']}]",
+               {.more = kTools, .input = "{'message': 'Hello'}"});
+  job.claim().ok("chat/0", wants({{"a", "put"}})).fails("chat/0/0").ok("chat/1", says("ok"));
+  job.fails("z");
+  ASSERT_EQ(job.status(), "failed") << job.story();
+  GivenJob fork(retried(job), "job-2");
+  fork.claim();
+  EXPECT_EQ(tools_sent(fork), "once");
+  fork.ok("z");
+  EXPECT_EQ(fork.status(), "completed");
+  expect_whole(fork);
+}
+
+AE_TEST("loop fork/an erased answer is no ground to go on from") {
+  GivenJob origin = out_of_reach();
+  for (Event& event : origin.log) {
+    if (event.payload.text("step_id") != origin.step("chat/0").id.text ||
+        event.type != EventType::tool_invocation_started) {
+      continue;
+    }
+    event.payload =
+        event.payload.with("arguments", Value::object({{"$redacted", std::string(64, 'a')}}));
+  }
+  EXPECT_EQ(origin.fork(origin.log.size()).error().code, Code::input_invalid);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,350 @@
+// An answer that breaks its schema: its model is told what is wrong, once, in a turn that is recorded like any other.
+#include "base/utf8.h"
+#include "engine/loop/loop_job_test.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/trace.h"
+#include "inspect/view.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr std::string_view kMended =
+    ", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1";
+constexpr std::string_view kGood = R"({"text": "{\"n\": 1}", "finish_reason": "stop"})";
+constexpr std::string_view kWrong = R"({"text": "{\"m\": 1}", "finish_reason": "stop"})";
+
+// A node of kind llm, and a tool that is told what it gave.
+GivenJob asks(std::string_view more = ", 'repair': 1") {
+  return GivenJob(
+      "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'small',"
+      " 'max_tokens': 64, 'messages': [{'role': 'system', 'content': 'Be exact'},"
+      " {'role': 'user', 'content': 'About ${ .input.message }'}],"
+      " 'schema': {'type': 'object', 'required': ['n']}}" +
+          std::string(more) +
+          "}, {'id': 'then', 'kind': 'tool', 'tool': 'put', 'needs': ['read'],"
+          " 'args': {'n': '${ .steps.read.json.n }'}}]",
+      {.more = kTools, .input = "{'message': 'rain'}"});
+}
+
+void completes(const GivenJob& job) {
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  proves(job);
+}
+void fails_so(const GivenJob& job, std::string_view words) {
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  ASSERT_TRUE(job.state.error);
+  EXPECT_EQ(job.state.error->code, "tool_output_invalid");
+  EXPECT_NE(job.state.error->message.find(words), std::string::npos) << job.state.error->message;
+  proves(job);
+}
+
+AE_TEST(
+    "repair/an answer that breaks the schema is recorded, and its model is told why and asked "
+    "again") {
+  GivenJob job = talk(kMended);
+  job.claim();
+  EXPECT_EQ(request(job, "chat/0")["repair"], Value(true));
+  job.ok("chat/0", says("no JSON"));
+  EXPECT_EQ(job.step("chat/0").result.text("text"), "no JSON");
+  const Value choice = job.last(EventType::decision_recorded)["payload"];
+  EXPECT_TRUE(choice.text("repair").starts_with("is invalid JSON: ")) << canonical(choice);
+  EXPECT_EQ(canonical(last_message(job, "chat/1", 2)),
+            R"({"content":"no JSON","role":"assistant"})");
+  const Value told = last_message(job, "chat/1");
+  EXPECT_EQ(told["role"], Value("user"));
+  EXPECT_TRUE(told.text("content").starts_with("This answer cannot be used: it is invalid JSON: "));
+  job.ok("chat/1", kGood);
+  EXPECT_EQ(canonical(job.state.result["chat"]["json"]), R"({"n":1})");
+  EXPECT_EQ(job.state.result["chat"]["turns"], Value(2));
+  completes(job);
+}
+
+// The same job, whose choice of the first turn says what this makes of it, and goes on from there.
+GivenJob said_so(const GivenJob& whole, const auto& change) {
+  GivenJob job = talk(kMended);
+  const auto choice = std::ranges::find_if(
+      whole.log, [](const Event& event) { return event.payload.text("kind") == "tool_choice"; });
+  AE_CHECK(choice != whole.log.end());
+  job.log.assign(whole.log.begin(), choice);
+  job.state = job.folded(job.log.size());
+  job.attempt_count = 1;
+  job.add({{choice->type, choice->payload.with("payload", change(choice->payload["payload"]))}});
+  job.go();
+  return job;
+}
+
+AE_TEST(
+    "repair/a log whose words are another version's is proved, and one with another choice is "
+    "not") {
+  GivenJob whole = talk(kMended);
+  whole.claim().ok("chat/0", says("no JSON"));
+  GivenJob job = said_so(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
+  EXPECT_NE(last_message(job, "chat/1").text("content").find("is gibberish"),
+            std::string_view::npos);
+  completes(job.ok("chat/1", kGood));
+
+  GivenJob calls = talk(kMended);
+  calls.claim().ok("chat/0", wants({{"a", "nothing"}}));
+  const auto reworded = [](std::string_view code) {
+    return [=](const Value& p) {
+      const Value refused = Value::object({{"code", code}, {"message", "no such thing"}});
+      return p.with("calls", Value::array({p["calls"].items()[0].with("refused", refused)}));
+    };
+  };
+  completes(said_so(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
+  const GivenJob other = said_so(calls, reworded("input_invalid"));
+  EXPECT_FALSE(verify({.job = other.state.job, .events = other.log, .last_seq = {}, .head = {}},
+                      compile_each_time())
+                   .replay.ok);
+}
+
+AE_TEST("repair/a log in which a loop ends well with an answer that will not do is refused") {
+  GivenJob job = talk(kMended);
+  job.claim().ok("chat/0", kGood);
+  completes(job);
+  const auto with = [&](std::string_view answer) {
+    std::vector<Event> forged = job.log;
+    for (Event& event : forged) {
+      if (event.type != EventType::tool_invocation_finished) continue;
+      event.payload = event.payload.with("result", *parse_json(answer));
+    }
+    const auto folded = fold(job.state.job, forged, compile_each_time());
+    return folded ? std::string() : folded.error().message;
+  };
+  EXPECT_EQ(with(kGood), "");
+  EXPECT_NE(with(kWrong).find("not what its plan wants"), std::string::npos) << with(kWrong);
+  EXPECT_EQ(with(R"({"$redacted": ")" + std::string(64, 'a') + R"("})"), "") << "erased";
+}
+
+AE_TEST("repair/a second answer that breaks the schema fails the loop") {
+  GivenJob job = talk(kMended);
+  job.claim().ok("chat/0", says("no JSON")).ok("chat/1", kWrong);
+  EXPECT_EQ(job.sent.size(), 2u);
+  fails_so(job, "breaks the schema");
+}
+
+AE_TEST("repair/one turn more is allowed for it than max_turns says, and it calls no tool more") {
+  GivenJob job = talk(std::string(kMended) + ", 'max_turns': 1");
+  job.claim().ok("chat/0", says("no JSON")).ok("chat/1", kGood);
+  completes(job);
+  GivenJob more = talk(std::string(kMended) + ", 'max_turns': 1");
+  more.claim().ok("chat/0", says("no JSON")).ok("chat/1", wants({{"a", "put"}}));
+  EXPECT_EQ(more.state.error->code, "turns_limit") << more.story();
+  EXPECT_EQ(more.sent.size(), 2u);
+  proves(more);
+}
+
+AE_TEST("repair/after it tools may be called again, and once is once for the whole loop") {
+  GivenJob job = talk(kMended);
+  job.claim().ok("chat/0", wants({{"a", "look"}})).ok("chat/0/0", "1");
+  job.ok("chat/1", says("no JSON")).ok("chat/2", wants({{"b", "put"}})).ok("chat/2/0", "2");
+  EXPECT_EQ(last_message(job, "chat/3")["content"], Value("2"));
+  EXPECT_EQ(request(job, "chat/3")["messages"].size(), 2u + 2u + 2u + 2u);
+  job.ok("chat/3", says("still none"));
+  fails_so(job, "is invalid JSON");
+}
+
+AE_TEST("repair/what was refused or cut off is not asked for again") {
+  for (const char* answer :
+       {"{'text': '', 'refusal': 'I will not'}", "{'text': 'x', 'finish_reason': 'length'}",
+        "{'text': 'x', 'finish_reason': 'content_filter'}",
+        "{'text': 'x', 'finish_reason': 'refusal'}"}) {
+    GivenJob job = talk(kMended);
+    job.claim().ok("chat/0", answer);
+    EXPECT_EQ(job.sent.size(), 1u) << answer;
+    fails_so(job, "is invalid JSON");
+  }
+}
+
+AE_TEST("repair/without it an answer that breaks the schema fails at once") {
+  GivenJob job = talk(", 'schema': {'type': 'object'}");
+  job.claim();
+  EXPECT_EQ(request(job, "chat/0").find("repair"), nullptr);
+  job.ok("chat/0", says("no JSON"));
+  EXPECT_EQ(job.sent.size(), 1u);
+  fails_so(job, "is invalid JSON");
+}
+
+AE_TEST("repair/what a model is told of a long fault is cut, at a whole character") {
+  std::string pattern;
+  for (int i = 0; i < 700; ++i) pattern += "é";
+  GivenJob job = talk(", 'repair': 1, 'schema': {'enum': ['" + pattern + "']}");
+  job.claim().ok("chat/0", R"({"text": "\")" + pattern + R"(x\""})");
+  const Value choice = job.last(EventType::decision_recorded)["payload"];
+  EXPECT_LE(choice.text("repair").size(), kRepairMax);
+  EXPECT_TRUE(is_utf8(choice.text("repair")));
+  job.ok("chat/1", R"({"text": "\")" + pattern + R"(\""})");
+  completes(job);
+}
+
+AE_TEST("repair/a node that asks a model once is asked once more, and gives its last answer") {
+  GivenJob job = asks();
+  job.claim();
+  EXPECT_EQ(canonical(request(job, "read/0")["messages"]),
+            R"([{"content":"Be exact","role":"system"},{"content":"About rain","role":"user"}])");
+  EXPECT_EQ(request(job, "read/0")["max_tokens"], Value(64));
+  job.ok("read/0", kWrong).ok("read/1", kGood);
+  EXPECT_EQ(job.step("read").result.text("finish_reason"), "stop");
+  EXPECT_EQ(canonical(job.step("read").result["json"]), R"({"n":1})");
+  EXPECT_EQ(canonical(job.sent.back().arguments), R"({"n":1})");
+  EXPECT_EQ(job.state.kind_of(job.step("read")), NodeKind::llm);
+  EXPECT_EQ(job.state.path_of(job.step("read/1")), "0/0/1");
+  completes(job.ok("then"));
+  const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
+  EXPECT_EQ(node["items"].size(), 2u);
+  EXPECT_TRUE(node["model"].is_null()) << "its turns say which model was asked";
+}
+
+AE_TEST(
+    "repair/a node whose first answer is good asks nothing more, and one that says no repair "
+    "fails") {
+  GivenJob job = asks();
+  job.claim().ok("read/0", kGood).ok("then");
+  EXPECT_EQ(job.sent.size(), 2u);
+  completes(job);
+  GivenJob twice = asks();
+  twice.claim().ok("read/0", kWrong).ok("read/1", kWrong);
+  fails_so(twice, "breaks the schema");
+  GivenJob plain = asks("");
+  plain.claim();
+  EXPECT_EQ(plain.step("read").phase, StepPhase::calling) << "a call of its own, as ever";
+  EXPECT_EQ(canonical(request(plain, "read")["schema"]), R"({"required":["n"],"type":"object"})");
+}
+
+AE_TEST("repair/a crash at any event asks nothing again that is recorded, and tells the same") {
+  const auto run = [](GivenJob& job) {
+    for (int guard = 0; guard < 20 && !is_terminal(job.state.status); ++guard) {
+      ASSERT_FALSE(job.in_flight.empty()) << job.story();
+      const std::uint32_t index = job.in_flight.begin()->first;
+      const Step& step = job.state.steps[index];
+      std::string answer = "null";
+      if (step.is_turn()) answer = step.turn == 0 ? says("no JSON") : std::string(kGood);
+      job.answer(index, {.kind = OutcomeKind::success, .result = json(answer)});
+    }
+  };
+  GivenJob whole = asks();
+  whole.claim();
+  run(whole);
+  ASSERT_EQ(whole.status(), "completed");
+  for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
+    GivenJob job = asks();
+    job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
+    const auto answered =
+        std::ranges::count(job.log, EventType::tool_invocation_finished, &Event::type);
+    job.state = job.folded(kept);
+    job.attempt_count = 1;
+    job.claim();
+    run(job);
+    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
+    EXPECT_EQ(static_cast<std::int64_t>(job.sent.size()), 3 - answered) << "cut at " << kept;
+    EXPECT_EQ(request(job, "read/1"), request(whole, "read/1"));
+    EXPECT_EQ(canonical(job.state.result), canonical(whole.state.result));
+    proves(job);
+  }
+}
+
+AE_TEST("repair/a checkpoint at any event folds on to the same state") {
+  GivenJob job = talk(kMended);
+  job.claim().ok("chat/0", says("no JSON")).ok("chat/1", wants({{"a", "look"}}));
+  job.ok("chat/1/0", "1").ok("chat/2", kGood);
+  completes(job);
+  for (std::size_t at = 2; at <= job.log.size(); ++at) {
+    const std::string bytes = checkpoint(job.folded(at), {});
+    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    ASSERT_TRUE(restored) << at;
+    State state = std::move(restored->state);
+    EXPECT_EQ(checkpoint(state, {}), bytes);
+    for (std::size_t i = at; i < job.log.size(); ++i) {
+      const Event& event = job.log[i];
+      ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at, compile_each_time()));
+    }
+    EXPECT_EQ(state_view(state), state_view(job.state)) << at;
+  }
+}
+
+AE_TEST("repair/a pause comes before it, and it is asked when the job goes on") {
+  GivenJob job = talk(kMended);
+  job.claim().pause().ok("chat/0", says("no JSON"));
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.sent.size(), 1u);
+  job.resume();
+  EXPECT_EQ(job.tries("chat/1"), 1u);
+  completes(job.ok("chat/1", kGood));
+}
+
+AE_TEST("repair/it counts in the job's budget, and waits for room in it") {
+  GivenJob job(
+      "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
+      " 'messages': [{'role': 'user', 'content': 'Hello'}], 'schema': {'type': 'object'}}}]",
+      {.more = "{'budget': {'model_calls': 1}, 'tools': {'model:main': {'effect': 'read',"
+               " 'provider': 'openai'}}}"});
+  job.claim().ok("read/0", says("no JSON"));
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget");
+  EXPECT_EQ(job.sent.size(), 1u);
+  EXPECT_EQ(job.state.budget.spent.model_calls, 1u);
+  proves(job);
+}
+
+AE_TEST("repair/a log that mends what it may not, or a second time, is refused") {
+  GivenJob job = talk(", 'schema': {'type': 'object'}");
+  job.claim();
+  job.decides = false;
+  job.ok("chat/0", "{'text': '{}'}");
+  for (int i = 0; i < 2; ++i) {  // the turn ends
+    for (const EventDraft& draft : decide(job.state, job.stamp(), job.limits).events) {
+      if (draft.type == EventType::decision_recorded) break;
+      job.add({draft});
+    }
+  }
+  const Decision choice = decide(job.state, job.stamp(), job.limits);
+  ASSERT_EQ(choice.events[0].type, EventType::decision_recorded);
+  EventDraft wrong = choice.events[0];
+  wrong.payload = wrong.payload.with("payload", wrong.payload["payload"].with("repair", "why"));
+  State other = job.folded(job.log.size());
+  EXPECT_FALSE(apply(other, wrong, job.now, compile_each_time()));
+  State same = job.folded(job.log.size());
+  EXPECT_TRUE(apply(same, choice.events[0], job.now, compile_each_time()));
+}
+
+AE_TEST("repair/a fork takes a node over that was mended, and another plan carries it") {
+  GivenJob job = asks();
+  job.claim().ok("read/0", kWrong).ok("read/1", kGood);
+  const auto whole = job.fork(job.seq_of(EventType::node_finished, "read"));
+  ASSERT_TRUE(whole);
+  GivenJob fork(*whole, "job-2");
+  fork.claim();
+  ASSERT_EQ(fork.sent.size(), 1u);
+  EXPECT_EQ(fork.sent[0].tool, "put");
+  completes(fork.ok("then"));
+  GivenJob waits(
+      "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
+      " 'messages': [{'role': 'user', 'content': 'Hi'}], 'schema': {'type': 'object'}}},"
+      " {'id': 'w', 'kind': 'wait', 'needs': ['read'], 'wait': {'type': 'signal', 'key': 'k'}}]",
+      {.more = kTools});
+  waits.claim().ok("read/0", says("none")).ok("read/1", "{'text': '{}'}");
+  const auto next = compiled(graph(
+      "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
+      " 'messages': [{'role': 'user', 'content': 'Hi'}], 'schema': {'type': 'object'}}},"
+      " {'id': 'w', 'kind': 'wait', 'needs': ['read'], 'wait': {'type': 'signal', 'key': 'k'}},"
+      " {'id': 'z', 'kind': 'tool', 'tool': 'look', 'needs': ['w']}]",
+      kTools));
+  waits.replan(next);
+  EXPECT_FALSE(waits.refused) << waits.story();
+  EXPECT_EQ(waits.sent.size(), 2u) << "it is not asked again";
+  completes(waits.signal("k", "1").ok("z"));
+}
+
+AE_TEST("repair/a plan that mends what has no schema, or more than once, is refused") {
+  const auto compiles = [](std::string_view loop) {
+    return Plan::compile(graph(chat(loop), kTools)).has_value();
+  };
+  EXPECT_TRUE(compiles(kMended));
+  EXPECT_FALSE(compiles(", 'repair': 1"));
+  EXPECT_FALSE(compiles(", 'schema': {'type': 'object'}, 'repair': 2"));
+  EXPECT_FALSE(compiles(", 'schema': {'type': 'object'}, 'repair': 0"));
+  EXPECT_FALSE(compiles(", 'schema': {'type': 'object'}, 'repair': true"));
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,303 @@
+// A planner: its model's answer becomes the plan that the job goes on with, once, and only with what it was granted.
+#include "engine/planner/planner.h"
+
+#include "engine/loop/loop_job_test.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/view.h"
+
+namespace ae::engine::testing {
+namespace {
+
+// Single quotes for double ones, in a text that stands in JSON.
+std::string answer(std::string_view nodes, std::string_view more = "") {
+  std::string said = "{'nodes': " + std::string(nodes) + std::string(more) + "}";
+  std::ranges::replace(said, '\'', '"');
+  return canonical(Value::object({{"text", said}, {"finish_reason", "stop"}}));
+}
+
+std::shared_ptr<const Plan> planner(std::string_view more = "", std::string_view whole = kTools) {
+  Value made = json(
+      "{'tool': 'model:main', 'model': 'small', 'told': 'Plan it with ${ }',"
+      " 'prompt': '${ .input.message }', 'tools': ['look', 'put', 'refund', 'exact', 'pay'],"
+      " 'max_nodes': 3, 'repair': 1" +
+      std::string(more) + "}");
+  if (made.find("schema") == nullptr) made = made.with("schema", planner_schema());
+  const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", made}});
+  return compiled(graph("[]", whole).with("nodes", Value::array({node})));
+}
+GivenJob plans(std::string_view more = "", std::string_view whole = kTools) {
+  return GivenJob(planner(more, whole), {.input = "{'message': 'Go', 'n': 7}"});
+}
+
+// Looks, and puts away what was found.
+std::string two() {
+  const Value nodes = Value::array(
+      {Value::object({{"id", "find"}, {"tool", "look"}, {"args", R"({"q":"${ .input.n }"})"}}),
+       Value::object({{"id", "save"},
+                      {"tool", "put"},
+                      {"needs", Value::array({"find"})},
+                      {"args", R"({"v":"${ .steps.find }"})"}})});
+  return canonical(Value::object({{"text", canonical(Value::object({{"nodes", nodes}}))}}));
+}
+std::string a_plan(std::initializer_list<Value> nodes, const Value& output = {}) {
+  Value plan = Value::object({{"nodes", Value::array(std::vector<Value>(nodes))}});
+  if (!output.is_null()) plan = plan.with("output", output);
+  return canonical(Value::object({{"text", canonical(plan)}}));
+}
+Value node(std::string_view text) { return json(text); }
+
+AE_TEST(
+    "planner/what its model answers becomes the plan, in the commit of the answer, and is carried "
+    "out") {
+  GivenJob job = plans();
+  job.claim();
+  EXPECT_EQ(canonical(request(job, "planner/0")["messages"]),
+            R"([{"content":"Plan it with ${ }","role":"system"},{"content":"Go","role":"user"}])");
+  EXPECT_EQ(request(job, "planner/0")["schema"], planner_schema());
+  EXPECT_EQ(request(job, "planner/0").find("tools"), nullptr);
+  const std::size_t before = job.log.size();
+  const std::string invocation = job.step("planner/0").call->id.text;
+  const std::string asked = job.step("planner/0").call->arguments_hash;
+  job.ok("planner/0", two());
+  std::vector<std::string> types;
+  for (std::size_t i = before; i < job.log.size(); ++i) types.emplace_back(event_name(job.log[i]));
+  const auto made = std::ranges::find(types, "plan_generated");
+  ASSERT_NE(made, types.end()) << job.story();
+  EXPECT_LT(std::ranges::find(types, "command_committed"), made);
+  const Value plan = job.last(EventType::plan_generated);
+  EXPECT_EQ(plan.text("planned_by"), "model:main/" + invocation);
+  EXPECT_EQ(plan["decision_locked"], Value(true));
+  EXPECT_EQ(plan.text("plan_input_hash"), asked);
+  EXPECT_EQ(plan["carried"].size(), 1u);
+  EXPECT_EQ(job.state.plan_number, 1u);
+  EXPECT_TRUE(job.state.planned_by_model);
+  EXPECT_EQ(job.sent.back().tool, "look");
+  EXPECT_EQ(canonical(job.sent.back().arguments), R"({"q":7})");
+  EXPECT_EQ(job.state.path_of(job.step("find")), "1/1");
+  EXPECT_EQ(job.state.path_of(job.step("planner")), "0/0");
+  job.ok("find", "'it'").ok("save", "'kept'");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(canonical(job.state.result), R"({"save":"kept"})");
+  proves(job);
+}
+
+AE_TEST(
+    "planner/a plan that is none is mended once, and a second one fails the job with "
+    "plan_invalid") {
+  const char* wrong[] = {
+      "[{'id': 'a', 'tool': 'once'}]",                           // not granted
+      "[{'id': 'a', 'tool': 'model:main'}]",                     // no tool at all
+      "[{'id': 'a', 'tool': 'look', 'needs': ['b']}]",           // there is no b
+      "[{'id': 'a', 'tool': 'look', 'wait_for': '1s'}]",         // two kinds
+      "[{'id': 'a'}]",                                           // none
+      "[{'id': 'planner', 'tool': 'look'}]",                     // its own name
+      "[{'id': 'a', 'tool': 'look', 'args': '[1]'}]",            // no object
+      "[{'id': 'a', 'tool': 'look', 'args': '{'}]",              // no JSON
+      "[{'id': 'a', 'tool': 'exact'}]",                          // not what it takes
+      "[{'id': 'a', 'tool': 'look', 'when': 'maybe'}]",          // no condition
+      "[{'id': 'a', 'tool': 'look', 'when': '${ .env.KEY }'}]",  // nothing of that is there
+      "[{'id': 'a', 'wait_for': '1s'}, {'id': 'b', 'tool': 'look'}, {'id': 'c'}, {'id': 'd'}]",
+  };
+  for (const char* nodes : wrong) {
+    GivenJob job = plans();
+    job.claim().ok("planner/0", answer(nodes));
+    const Value choice = job.last(EventType::decision_recorded)["payload"];
+    EXPECT_TRUE(choice.text("repair").starts_with("makes no plan: ")) << nodes << canonical(choice);
+    EXPECT_EQ(job.sent.size(), 2u) << nodes;
+    job.ok("planner/1", answer(nodes));
+    EXPECT_EQ(job.status(), "failed") << nodes;
+    EXPECT_EQ(job.state.error->code, "plan_invalid") << nodes;
+    EXPECT_EQ(job.count(EventType::plan_generated), 1u);
+    proves(job);
+  }
+  GivenJob mended = plans();
+  mended.claim().ok("planner/0", answer("[{'id': 'a', 'tool': 'once'}]")).ok("planner/1", two());
+  EXPECT_EQ(mended.sent.back().tool, "look");
+  mended.ok("find").ok("save");
+  EXPECT_EQ(mended.status(), "completed");
+  proves(mended);
+}
+
+AE_TEST(
+    "planner/its plan may pause, go over lists, branch, go on after failures, and say what it "
+    "gives") {
+  GivenJob job = plans();
+  job.claim().ok(
+      "planner/0",
+      a_plan(
+          {node("{'id': 'rest', 'wait_for': '30s'}"),
+           node("{'id': 'each', 'tool': 'put', 'map': '${ [1, 2] }', 'as': 'one'}")
+               .with("args", R"({"v":"${ .one }"})")
+               .with("needs", Value::array({"rest"})),
+           node("{'id': 'never', 'tool': 'put', 'when': '${ .input.n > 8 }', 'on_error': 'fail'}")},
+          R"({"all":"${ .steps.each }"})"));
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  job.after(31s).ok("each/0", "'a'").ok("each/1", "'b'");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(canonical(job.state.result), R"({"all":["a","b"]})");
+  proves(job);
+}
+
+AE_TEST(
+    "planner/a crash at any event asks nothing again that is recorded, and makes the same plan") {
+  const auto run = [](GivenJob& job) {
+    for (int guard = 0; guard < 20 && !is_terminal(job.state.status); ++guard) {
+      ASSERT_FALSE(job.in_flight.empty()) << job.story();
+      const std::uint32_t index = job.in_flight.begin()->first;
+      const Step& step = job.state.steps[index];
+      std::string said = "'x'";
+      if (step.is_turn()) said = step.turn == 0 ? answer("[{'id': 'a', 'tool': 'once'}]") : two();
+      job.answer(index, {.kind = OutcomeKind::success,
+                         .result = *parse_json(step.is_turn() ? said : "1")});
+    }
+  };
+  GivenJob whole = plans();
+  whole.claim();
+  run(whole);
+  ASSERT_EQ(whole.status(), "completed") << whole.story();
+  for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
+    GivenJob job = plans();
+    job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
+    const auto answered =
+        std::ranges::count(job.log, EventType::tool_invocation_finished, &Event::type);
+    job.state = job.folded(kept);
+    job.attempt_count = 1;
+    job.claim();
+    run(job);
+    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
+    EXPECT_EQ(static_cast<std::int64_t>(job.sent.size()), 4 - answered) << "cut at " << kept;
+    EXPECT_EQ(job.count(EventType::plan_generated), 2u);
+    EXPECT_EQ(job.last(EventType::plan_generated)["plan_hash"],
+              whole.last(EventType::plan_generated)["plan_hash"]);
+    proves(job);
+  }
+}
+
+AE_TEST("planner/a log in which another plan was made than the answer makes is refused") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0", two());
+  const auto at = std::ranges::find_if(job.log, [&](const Event& event) {
+    return event.type == EventType::plan_generated && event.seq > 2;
+  });
+  ASSERT_NE(at, job.log.end());
+  const auto other = planned(*planner(), *parse_json(answer("[{'id': 'a', 'tool': 'pay'}]")));
+  ASSERT_TRUE(other) << other.error().message;
+  const auto refused = [&](const Value& payload) {
+    State state = job.folded(at->seq - 1);
+    return !apply(state, {EventType::plan_generated, payload}, job.now, compile_each_time());
+  };
+  EXPECT_FALSE(refused(at->payload));
+  EXPECT_TRUE(refused(at->payload.with("task_graph", (*other)->task_graph)
+                          .with("plan_hash", to_hex((*other)->hash))
+                          .with("decision_id", (*other)->decision.text)));
+  EXPECT_TRUE(refused(at->payload.with("planned_by", "model:main/0123456789abcdef")));
+  State done = job.folded(at->seq - 1);
+  const auto ended = apply(done, {EventType::job_completed, Value::object({{"result", Value()}})},
+                           job.now, compile_each_time());
+  ASSERT_FALSE(ended) << "its plan is not made yet";
+  EXPECT_NE(ended.error().message.find("plan is to follow"), std::string::npos);
+  State early = job.folded(at->seq - 2);
+  EXPECT_FALSE(apply(early, {EventType::plan_generated, at->payload}, job.now, compile_each_time()))
+      << "its planner is not done";
+}
+
+AE_TEST("planner/a plan that another program made in its own way asks for that program") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0", two());
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    if (event.type != EventType::plan_generated || event.seq == 2) continue;
+    event.payload = event.payload.with("planner_version", "model/2");
+  }
+  const auto folded = fold(job.state.job, log, compile_each_time());
+  ASSERT_FALSE(folded);
+  EXPECT_EQ(folded.error().code, Code::needs_version);
+}
+
+AE_TEST("planner/an answer can be erased when its plan is made: the job stays as it is") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0", two()).ok("find", "'it'").ok("save", "'kept'");
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    const bool answers = event.type == EventType::tool_invocation_finished &&
+                         event.payload.text("step_id") == job.step("planner/0").id.text;
+    if (!answers) continue;
+    event.payload =
+        event.payload.with("result", Value::object({{"$redacted", std::string(64, 'a')}}));
+  }
+  const auto folded = fold(job.state.job, log, compile_each_time());
+  ASSERT_TRUE(folded) << folded.error().message;
+  EXPECT_EQ(folded->status, JobStatus::completed);
+  EXPECT_EQ(folded->result, job.state.result);
+}
+
+AE_TEST("planner/what its tools can do and is not granted is denied, in a fork too") {
+  constexpr std::string_view kGrants =
+      "{'grants': ['reads'], 'tools': {'model:main': {'effect': 'read', 'provider': 'openai'},"
+      " 'look': {'effect': 'read', 'capabilities': ['reads']},"
+      " 'put': {'effect': 'idempotent', 'capabilities': ['writes']},"
+      " 'refund': {'effect': 'idempotent'}, 'exact': {'effect': 'read'}}}";
+  GivenJob job = plans("", kGrants);
+  job.claim().ok("planner/0", two()).ok("find", "1");
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.state.error->code, "denied");
+  EXPECT_EQ(std::ranges::count(job.sent, std::string("put"), &GivenJob::Sent::tool), 0);
+  proves(job);
+  const auto from = job.fork(job.seq_of(EventType::node_finished, "find"));
+  ASSERT_TRUE(from);
+  GivenJob fork(*from, "job-2");
+  EXPECT_EQ(fork.last(EventType::plan_generated).text("planned_by"), "model:main");
+  fork.claim();
+  EXPECT_EQ(fork.state.error->code, "denied") << fork.story();
+}
+
+AE_TEST("planner/another plan by a person begins anew, and asks its model again") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0",
+                 a_plan({node("{'id': 'find', 'tool': 'look'}"),
+                         node("{'id': 'rest', 'wait_for': '1h', 'needs': ['find']}")}));
+  job.ok("find", "1");
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  job.replan(planner(", 'max_tokens': 9"));
+  EXPECT_FALSE(job.refused) << job.story();
+  EXPECT_EQ(job.state.plan_number, 2u);
+  EXPECT_FALSE(job.state.planned_by_model);
+  job.ok("planner/0", two());
+  EXPECT_EQ(job.state.plan_number, 3u) << job.story();
+  job.ok("find", "2").ok("save", "3");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  proves(job);
+}
+
+AE_TEST("planner/a checkpoint at any event folds on to the same state") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0", two()).ok("find", "1").ok("save", "2");
+  for (std::size_t at = 2; at <= job.log.size(); ++at) {
+    const std::string bytes = checkpoint(job.folded(at), {});
+    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    ASSERT_TRUE(restored) << at;
+    State state = std::move(restored->state);
+    for (std::size_t i = at; i < job.log.size(); ++i) {
+      const Event& event = job.log[i];
+      ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at, compile_each_time()));
+    }
+    EXPECT_EQ(state_view(state), state_view(job.state)) << at;
+  }
+}
+
+AE_TEST("planner/a planner stands alone in its plan, and comes first in the one that it made") {
+  const Value one = planner()->task_graph["nodes"].items()[0];
+  const Value look = json("{'id': 'a', 'kind': 'tool', 'tool': 'look'}");
+  const auto compiles = [&](std::vector<Value> nodes) {
+    return Plan::compile(graph("[]", kTools).with("nodes", Value::array(std::move(nodes))));
+  };
+  EXPECT_TRUE(compiles({one}));
+  EXPECT_TRUE(compiles({one, look}));
+  EXPECT_FALSE(compiles({look, one}));
+  const Value bad = one.with("planner", one["planner"].with("max_nodes", 0));
+  EXPECT_FALSE(compiles({bad}));
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

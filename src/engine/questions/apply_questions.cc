@@ -1,0 +1,58 @@
+// How events of questions change the state: what a tool asks in the middle of its call, and what a person says.
+#include "engine/questions/questions.h"
+#include "engine/state/applier.h"
+
+namespace ae::engine {
+
+// A try has ended with questions.
+void Applier::asked(Step& step) {
+  Invocation& call = *step.call;
+  if (!call.questions) call.questions = std::make_unique<Questions>();
+  call.questions->asked = p_["result"];
+  call.questions->erased = erased("result");
+  call.questions->answers = Value::object({});
+  call.questions->rounds++;
+}
+
+// Is this event about a wait for what the step's tool asks?
+bool Applier::is_question(const Step& step) const {
+  return step.role == Role::node && step.call && !step.call->open && step.call->questions &&
+         step.call->outcome == OutcomeKind::input_required && step.phase == StepPhase::settled;
+}
+
+Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
+  Questions& questions = *step.call->questions;
+  if (s_.ending) return bad("no question opens in a job that ends");
+  if (!open_question(*step.call) && !questions.erased) {
+    return bad("its tool has no open question");
+  }
+  if (wait.type != WaitType::human || key != question_wait_key(step, questions.number + 1)) {
+    return bad("not the wait of its tool's question");
+  }
+  questions.number++;
+  wait.resolve = false;
+  wait.question = true;
+  if (step.item != kNoItem) s_.steps[step.node].map->asking++;
+  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking++;
+  enter(step, StepPhase::questioned);
+  return {};
+}
+
+Status Applier::question_closed(Step& step, std::string_view outcome, const Value& payload) {
+  if (!step.call || !step.call->questions) return bad("its tool has no open question");
+  const Member* question = open_question(*step.call);
+  const bool said = outcome == "approved" || outcome == "rejected";
+  if (!said && outcome != "timed_out" && outcome != "cancelled") return bad("an unknown answer");
+  if (question != nullptr && outcome != "cancelled") {
+    const Value silence = Value::object({{"action", "cancel"}});
+    Questions& questions = *step.call->questions;
+    questions.answers = questions.answers.with(question->first, said ? payload : silence);
+  }
+  if (step.item != kNoItem) s_.steps[step.node].map->asking--;
+  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;
+  enter(step, StepPhase::settled);
+  if (step.is_part()) refresh(step.node);
+  return {};
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,42 @@
+// How a decision goes on with a call whose tool has asked a person something: one question after the other, and then the
+// next try, which has all the answers.
+#include "engine/heart/decider.h"
+#include "engine/questions/questions.h"
+
+namespace ae::engine {
+
+void Decider::questioned(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.tool_of(step);
+  const bool item_failed = step.item != kNoItem &&
+                           (s_.steps[step.node].map->failure || failed_maps_.contains(step.node));
+  const bool loop_failed = step.turn != kNoTurn && s_.steps[step.node].loop->failure;
+  if (item_failed || loop_failed) {
+    return fail_step(step, code_name(Code::rejected),
+                     "\"" + tool.name + "\" asked a person something, and " +
+                         (item_failed ? "another item of its map" : "its loop") + " had failed");
+  }
+  // An answer is for who has asked, and for nobody else.
+  if (has_changed(step)) {
+    return fail_step(step, "tool_changed",
+                     "\"" + tool.name + "\" asked a person something, and has changed since");
+  }
+  if (call.questions->rounds > kQuestionRoundsMax) {
+    return fail_step(step, to_text(OutcomeKind::input_required),
+                     "\"" + tool.name + "\" has asked a person " +
+                         std::to_string(kQuestionRoundsMax) + " times, and asks again");
+  }
+  const Member* question = open_question(call);
+  if (question == nullptr) {
+    // Who only wants to be called again is, after a pause.
+    const bool only_later = call.questions->asked["requests"].size() == 0;
+    return only_later && step.phase == StepPhase::settled ? retry(step) : declare(step, false);
+  }
+  emit_of(step, EventType::wait_opened,
+          {{"correlation_key", question_wait_key(step, call.questions->number + 1)},
+           {"expires_at", to_text(within(stamp_.now + tool.ask_expires))},
+           {"reason", to_text(OutcomeKind::input_required)},
+           {"wait_type", to_text(WaitType::human)}});
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,500 @@
+// What a tool asks in the middle of its call: the try is over, a person answers, and the same call goes on with that.
+#include "schema/question.h"
+
+#include "engine/heart/given_job_test.h"
+#include "engine/questions/questions.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+using Types = std::vector<std::string>;
+
+constexpr std::string_view kBook = "[{'id':'a', 'kind':'tool', 'tool':'pay'}]";
+constexpr std::string_view kHow =
+    "{'message':'How many?', 'mode':'form', 'schema':{'type':'object', 'required':['n'],"
+    " 'properties':{'n':{'type':'integer', 'minimum':1}}}}";
+constexpr std::string_view kGo =
+    "{'message':'Sign here', 'mode':'url', 'url':'https://sign.example/1'}";
+
+Outcome asks(const Value& requests, std::string_view state = "s1") {
+  Value asked = Value::object({{"requests", requests}});
+  if (!state.empty()) asked = asked.with("state", state);
+  return {.kind = OutcomeKind::input_required, .definite = true, .result = asked};
+}
+Outcome asks_how(std::string_view state = "s1") {
+  return asks(Value::object({{"how", json(kHow)}}), state);
+}
+
+GivenJob asked(std::string_view nodes = kBook, const GivenSetup& setup = {}) {
+  GivenJob job(nodes, setup);
+  job.claim();
+  job.answer("a", asks_how());
+  return job;
+}
+
+GivenJob& fills_in(GivenJob& job, std::string_view node, std::string_view content) {
+  return job.act({.kind = Act::Kind::signal,
+                  .by = "ann",
+                  .wait_type = "human",
+                  .approval = job.asked(node),
+                  .arguments = json(content),
+                  .payload = json("{'decision':'approve'}")});
+}
+
+void expect_proved(const GivenJob& job) {
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  input.effects = job.effects;
+  const Verification proved = verify(input, compile_each_time());
+  EXPECT_TRUE(proved.ok) << canonical(proved.to_json());
+}
+
+AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a person answers") {
+  GivenJob job = asked();
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
+                                   "tool_invocation_finished", "wait_opened", "job_waiting"}));
+  const Value finished = job.last(EventType::tool_invocation_finished);
+  EXPECT_EQ(finished["outcome"], "input_required");
+  EXPECT_EQ(finished["definite"], Value(true));
+  EXPECT_EQ(finished["result"]["state"], "s1");
+  EXPECT_FALSE(job.state.may_have_happened(job.step("a")));
+  const Value wait = job.last(EventType::wait_opened);
+  EXPECT_EQ(wait["correlation_key"], "input/" + job.step("a").id.text + "#1");
+  EXPECT_EQ(wait["wait_type"], "human");
+  EXPECT_EQ(wait["expires_at"], to_text(job.now + 24h));
+  const auto listed = approvals_view(job.state);
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0]["kind"], "question");
+  EXPECT_EQ(listed[0]["tool"], "pay");
+  EXPECT_EQ(listed[0]["question"], json(kHow));
+  EXPECT_EQ(job.state.open_tries, 0u);
+}
+
+AE_TEST(
+    "question/its answer makes the next try of the same command, which sends it with the state") {
+  GivenJob job = asked();
+  const std::string key = job.sent.back().external_key;
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_FALSE(job.refused);
+  const Value closed = job.last(EventType::wait_completed);
+  EXPECT_EQ(closed["outcome"], "approved");
+  EXPECT_EQ(closed["payload"], json("{'action':'accept', 'content':{'n':3}}"));
+  EXPECT_EQ(closed["by"], "ann");
+  ASSERT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.sent[1].try_no, 2u);
+  EXPECT_EQ(job.sent[1].external_key, key);
+  EXPECT_EQ(inputs_of(*job.step("a").call),
+            json("{'answers':{'how':{'action':'accept', 'content':{'n':3}}}, 'state':'s1'}"));
+  EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
+  EXPECT_EQ(job.count(EventType::command_committed), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("question/a no and a cancel are told to the tool, which decides") {
+  for (const auto& [payload, action] : {std::pair("{'decision':'reject'}", "decline"),
+                                        std::pair("{'action':'cancel'}", "cancel")}) {
+    GivenJob job = asked();
+    job.signal(job.last(EventType::wait_opened).text("correlation_key"), payload, "human");
+    ASSERT_FALSE(job.refused) << payload;
+    EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "rejected");
+    EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["how"],
+              Value::object({{"action", action}}));
+    EXPECT_EQ(job.fails("a", "tool_error").state.error->code, "tool_error");
+    expect_proved(job);
+  }
+}
+
+AE_TEST("question/an answer that does not fit the form is refused, and the question stays") {
+  GivenJob job = asked();
+  const std::size_t before = job.log.size();
+  for (const std::string_view content : {"{}", "{'n':0}", "{'n':'many'}", "7"}) {
+    fills_in(job, "a", content);
+    EXPECT_EQ(job.refused, Code::input_invalid) << content;
+  }
+  job.approve("a");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "nothing is filled in";
+  job.signal(job.last(EventType::wait_opened).text("correlation_key"), "{'n':3}");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "no action";
+  EXPECT_EQ(job.log.size(), before);
+  EXPECT_EQ(job.status(), "waiting");
+}
+
+AE_TEST(
+    "question/a field has the format that it says, filled in or as it stands, or the answer is "
+    "refused") {
+  GivenJob job(kBook);
+  job.claim();
+  job.answer("a", asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
+                            " 'properties':{'mail':{'type':'string', 'format':'email',"
+                            " 'default':'nobody'}, 'day':{'type':'string', 'format':'date'},"
+                            " 'n':{'type':'integer', 'format':'email'}}}}}")));
+  const std::size_t before = job.log.size();
+  for (const std::string_view content :
+       {"{'mail':'ada'}", "{'mail':'ada@example.org','day':'tomorrow'}"}) {
+    fills_in(job, "a", content);
+    EXPECT_EQ(job.refused, Code::input_invalid) << content;
+  }
+  job.approve("a");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "what it has by default is held to it too";
+  EXPECT_EQ(job.log.size(), before);
+  fills_in(job, "a", "{'mail':'ada@example.org','day':'2026-05-02','n':3}");
+  EXPECT_FALSE(job.refused);
+}
+
+std::string command_for(std::string_view schema) {
+  GivenJob job(kBook);
+  job.claim();
+  job.answer("a", asks(json("{'k':{'message':'m', 'mode':'form', 'schema':" + std::string(schema) +
+                            "}}")));
+  return std::string(job_view(job.state)["waits"].items().front().text("command"));
+}
+
+AE_TEST(
+    "question/the command that answers a form names its fields, and chooses no value for them") {
+  const struct {
+    std::string_view schema, form;
+  } cases[] = {
+      {"{'type':'object', 'required':['n','s','e','b','d','f','l','n','what'], 'properties':{"
+       "'n':{'type':'integer'}, 's':{'type':'string'}, 'e':{'type':'string', 'enum':['x','y']},"
+       "'b':{'type':'boolean'}, 'd':{'type':'string', 'default':'usual'}, 'f':{'type':'number'},"
+       "'l':{'type':'array'}}}",
+       R"('{"n":<integer>,"s":<text>,"e":<text>,"b":<true or false>,"d":<text>,"f":<number>,)"
+       R"("l":<list>,"what":<text>}')"},
+      {"{'type':'object', 'required':['a b'], 'properties':{'a b':{'type':'integer'}}}",
+       R"('{"a b":<integer>}')"},
+      {"{'type':'object', 'properties':{'n':{'type':'integer'}}}", "'{…}'"},
+      {"{'type':'object', 'required':[], 'properties':{}}", "'{…}'"},
+  };
+  for (const auto& one : cases) {
+    const std::string command = command_for(one.schema);
+    const std::size_t at = command.find(" --arguments ");
+    ASSERT_NE(at, std::string::npos);
+    const std::string form = command.substr(at + std::string_view(" --arguments ").size());
+    EXPECT_EQ(form, one.form);
+    EXPECT_FALSE(parse_json(form.substr(1, form.size() - 2))) << "as it stands it answers nothing";
+  }
+}
+
+AE_TEST("question/of a form with thousands of fields the command names the first ones") {
+  std::string names;
+  for (int i = 0; i < 4'000; ++i) names.append("'field-").append(std::to_string(i)).append("',");
+  names.pop_back();
+  const std::string command =
+      command_for("{'type':'object', 'required':[" + names + "], 'properties':{}}");
+  EXPECT_NE(command.find(R"("field-63":<text>,…}')"), std::string::npos) << command;
+  EXPECT_LT(command.size(), 2'000u);
+  const std::string long_name(3'000, 'x');
+  EXPECT_NE(command_for("{'type':'object', 'required':['a','" + long_name + "'], 'properties':{}}")
+                .find(R"('{"a":<text>,…}')"),
+            std::string::npos);
+}
+
+AE_TEST("question/a form that is approved as it stands has the values it shows") {
+  GivenJob job(kBook);
+  job.claim();
+  job.answer("a",
+             asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
+                       " 'properties':{'n':{'type':'integer', 'default':2},"
+                       " 'e':{'type':'string', 'enum':['x','y'], 'enumNames':['X','Y']}}}}}")));
+  job.approve("a");
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["k"],
+            json("{'action':'accept', 'content':{'n':2}}"));
+}
+
+AE_TEST("question/of several each is a wait of its own, one after the other") {
+  GivenJob job(kBook);
+  job.claim();
+  job.answer("a", asks(Value::object({{"go", json(kGo)}, {"how", json(kHow)}})));
+  EXPECT_EQ(approvals_view(job.state)[0]["question"], json(kGo));
+  const std::string first = job.asked("a");
+  job.approve("a");
+  ASSERT_EQ(job.status(), "waiting");
+  EXPECT_NE(job.asked("a"), first);
+  EXPECT_EQ(approvals_view(job.state)[0]["question"], json(kHow));
+  fills_in(job, "a", "{'n':1}");
+  EXPECT_EQ(inputs_of(*job.step("a").call)["answers"],
+            json("{'go':{'action':'accept'}, 'how':{'action':'accept', 'content':{'n':1}}}"));
+  EXPECT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/a tool that only wants its state back is called again after a pause") {
+  GivenJob job(kBook);
+  job.claim();
+  job.answer("a", asks(Value::object({}), "later"));
+  EXPECT_EQ(job.status(), "running");
+  EXPECT_EQ(job.sent.size(), 1u);
+  const Value said = job.last(EventType::decision_recorded);
+  EXPECT_EQ(said.text("kind"), "retry");
+  EXPECT_EQ(said.text("reason"), "input_required");
+  job.after(10s);
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(inputs_of(*job.step("a").call), json("{'answers':{}, 'state':'later'}"));
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/the newest round counts, and no tool asks for ever") {
+  GivenJob job = asked();
+  for (std::uint32_t round = 2; round <= kQuestionRoundsMax; ++round) {
+    fills_in(job, "a", "{'n':" + std::to_string(round) + "}");
+    job.answer("a", asks_how("s" + std::to_string(round)));
+    ASSERT_EQ(job.status(), "waiting") << round;
+  }
+  fills_in(job, "a", "{'n':99}");
+  EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s16");
+  job.answer("a", asks_how("more"));
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "input_required");
+  expect_proved(job);
+}
+
+AE_TEST(
+    "question/each round of answers is another call for the budget, and its other tries are none") {
+  GivenJob job =
+      asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]", {.more = "{'budget':{'tool_calls':2}}"});
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.state.budget.reserved.tool_calls, 1u);
+  job.fails("a", "connect").after(10s);
+  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  job.answer("a", asks_how("s2"));
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 2u);
+  fills_in(job, "a", "{'n':4}");
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.sent.size(), 3u);
+  job.raise("{'tool_calls':3}");
+  ASSERT_EQ(job.sent.size(), 4u) << job.story();
+  EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s2");
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 3u);
+  expect_proved(job);
+}
+
+AE_TEST(
+    "question/the pauses of a tool that only wants its state back grow, and it is not asked for "
+    "ever") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim();
+  std::vector<Duration> pauses;
+  for (std::uint32_t round = 1; round <= kQuestionRoundsMax; ++round) {
+    job.answer("a", asks(Value::object({}), "later"));
+    const Value said = job.last(EventType::decision_recorded);
+    ASSERT_EQ(said.text("kind"), "retry") << round;
+    pauses.push_back(*instant_from_text(said.text("not_before")) - job.now);
+    job.after(1min);
+    ASSERT_EQ(job.sent.size(), round + 1u) << job.story();
+  }
+  EXPECT_GT(pauses.back(), 5 * pauses.front());
+  EXPECT_EQ(job.step("a").call->counted, 1u) << "tries that ask are not counted";
+  job.answer("a", asks(Value::object({}), "later"));
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "input_required");
+  expect_proved(job);
+}
+
+AE_TEST("question/nobody answers: the tool is told so when the time is over") {
+  GivenJob job = asked(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
+                                       " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
+  EXPECT_EQ(job.last(EventType::wait_opened)["expires_at"], to_text(job.now + 2h));
+  job.after(2h);
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "timed_out");
+  EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["how"], json("{'action':'cancel'}"));
+  EXPECT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST(
+    "question/a crash while a person thinks changes nothing, and one in the next try is a doubt") {
+  GivenJob job = asked();
+  job.reload();
+  EXPECT_EQ(job.status(), "waiting");
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u);
+  job.reload().claim();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.state.parked_until, "resolve");
+  job.resolve("a", "happened", "{'booked':3}");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/a later try sends the same answers again") {
+  GivenJob job = asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  fills_in(job, "a", "{'n':3}");
+  const Value inputs = inputs_of(*job.step("a").call);
+  job.fails("a", "connect").after(10s);
+  ASSERT_EQ(job.sent.size(), 3u);
+  EXPECT_EQ(inputs_of(*job.step("a").call), inputs);
+  job.unknown("a").after(10s);
+  ASSERT_EQ(job.sent.size(), 4u) << "tries that ask are not counted";
+  EXPECT_EQ(inputs_of(*job.step("a").call), inputs);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/an answer is for the tool that asked: another version is not told") {
+  GivenJob job = asked();
+  job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+  fills_in(job, "a", "{'n':3}");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "tool_changed");
+  EXPECT_EQ(job.sent.size(), 1u);
+}
+
+AE_TEST("question/answering twice is one answer, and another answer is not applied") {
+  GivenJob job = asked();
+  const std::string key(job.last(EventType::wait_opened).text("correlation_key"));
+  job.signal(key, "{'action':'accept', 'content':{'n':3}}");
+  ASSERT_FALSE(job.refused);
+  const std::size_t before = job.log.size();
+  job.signal(key, "{'action':'accept', 'content':{'n':3}}");
+  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.said["applied"], Value(true));
+  job.signal(key, "{'action':'accept', 'content':{'n':4}}");
+  EXPECT_EQ(job.said["applied"], Value(false));
+  EXPECT_EQ(job.log.size(), before);
+}
+
+AE_TEST("question/a cancelled job asks no more, and calls nothing again") {
+  GivenJob job = asked();
+  job.cancel();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.sent.size(), 1u);
+  EXPECT_TRUE(approvals_view(job.state).empty());
+  EXPECT_EQ(job.state.final_in_doubt, Value()) << "nothing is in doubt";
+  expect_proved(job);
+}
+
+AE_TEST("question/a paused job is asked, and goes on after the pause") {
+  GivenJob job = asked();
+  job.pause();
+  EXPECT_EQ(job.status(), "parked");
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.sent.size(), 1u);
+  job.resume();
+  EXPECT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/other branches go on while a person is asked") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+  job.claim();
+  job.answer("a", asks_how());
+  EXPECT_EQ(job.status(), "running");
+  job.ok("b");
+  EXPECT_EQ(job.status(), "waiting");
+  fills_in(job, "a", "{'n':3}");
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/an item asks no more when its map has failed") {
+  GivenJob job(
+      "[{'id':'m', 'kind':'map', 'over':'${ .input.l }', 'max_parallel':2,"
+      " 'do':{'tool':'pay', 'args':{'n':'${ .item }'}}}]",
+      {.input = "{'l':[1,2]}"});
+  job.claim();
+  job.answer(job.index_of("m/0"), asks_how());
+  job.fails("m/1", "http_402");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "http_402");
+  EXPECT_EQ(job.count(EventType::wait_completed), 1u);
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  expect_proved(job);
+}
+
+AE_TEST("question/what asks about a call, or what nobody can answer, is a failure") {
+  GivenJob job(kBook);
+  job.claim();
+  job.answer("a", asks(json("{'k':{'mode':'sampling', 'message':'m'}}")));
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "input_required");
+}
+
+AE_TEST("question/keys of the runtime's own cannot be a plan's, nor be answered early") {
+  GivenJob job(
+      "[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'input/0123456789abcdef#1'}}]");
+  job.claim();
+  EXPECT_EQ(job.state.error->code, "correlation_key_reused");
+  GivenJob other("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'input/x#1'}}]");
+  other.claim();
+  EXPECT_EQ(other.status(), "waiting") << "as in plans of before";
+}
+
+AE_TEST("question/an effect that was recorded and not logged is caught up") {
+  GivenJob job(kBook);
+  job.claim();
+  job.decides = false;
+  job.reload();
+  job.decides = true;
+  job.kept("a", asks_how(), Arrival::in_time);
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["caught_up"], Value(true));
+  EXPECT_EQ(job.last(EventType::wait_opened).text("reason"), "input_required");
+  expect_proved(job);
+}
+
+AE_TEST("question/one that comes late ends the doubt about its call, and is put") {
+  GivenJob job(kBook);
+  job.claim().crash();
+  ASSERT_EQ(job.state.parked_until, "resolve");
+  job.kept("a", asks_how());
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished).text("outcome"), "input_required");
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.last(EventType::wait_opened).text("reason"), "input_required");
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/one that comes after somebody said that its call did not happen is put too") {
+  GivenJob job(kBook);
+  job.claim().crash().after(2min);
+  ASSERT_EQ(job.state.parked_until, "resolve");
+  job.decides = false;
+  job.resolve("a", "not_happened");
+  ASSERT_FALSE(job.refused);
+  job.decides = true;
+  job.kept("a", asks_how());
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/a checkpoint at any event, and the tail after it, is the same") {
+  GivenJob job = asked();
+  fills_in(job, "a", "{'n':3}");
+  job.ok("a", "{'booked':3}");
+  for (std::size_t n = 1; n <= job.log.size(); ++n) {
+    const State then = job.folded(n);
+    if (!then.plan) continue;
+    auto back = restore(job.state.job, n, checkpoint(then, Hash{}), compile_each_time());
+    ASSERT_TRUE(back.has_value()) << n;
+    for (std::size_t i = n; i < job.log.size(); ++i) {
+      ASSERT_TRUE(apply(back->state, {job.log[i].type, job.log[i].payload}, job.log[i].created_at,
+                        compile_each_time()))
+          << n;
+    }
+    EXPECT_EQ(state_view(back->state), state_view(job.state)) << n;
+  }
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

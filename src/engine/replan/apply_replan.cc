@@ -1,0 +1,195 @@
+// How another plan takes a job over: steps that it carries stay, everything else of the old one goes.
+#include <algorithm>
+#include <utility>
+
+#include "engine/replan/replan.h"
+#include "engine/state/applier.h"
+
+namespace ae::engine {
+
+// {node of the new plan: step of now}. Fails when one is none that can be carried.
+Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Plan& plan) const {
+  std::map<std::uint32_t, std::uint32_t> carried;
+  const Value& list = p_["carried"];
+  if (!list.is_array()) return bad("without what is carried");
+  for (const Value& entry : list.items()) {
+    const auto step = s_.by_id.find(StepId(std::string(entry.text("step_id"))));
+    const auto node = plan.by_id.find(std::string(entry.text("node_id")));
+    if (step == s_.by_id.end() || node == plan.by_id.end())
+      return bad("it carries what is not there");
+    const Step& old = s_.steps[step->second];
+    const Node& was = s_.node_of(old);
+    const Node& is = plan.nodes[node->second];
+    const bool begun = old.started || old.skipped || old.map || old.loop;
+    if (old.role != Role::node || old.is_part() || !begun || was.id != is.id ||
+        was.kind != is.kind) {
+      return bad("it carries another node");
+    }
+    if (was.kind != NodeKind::wait && s_.plan->tools[was.tool].name != plan.tools[is.tool].name) {
+      return bad("it carries another tool's call");
+    }
+    if (old.phase == StepPhase::done && old.failure && !is.continue_on_error) {
+      return bad("it carries a failure that ends the job");
+    }
+    if (!carried.emplace(is.index, step->second).second) return bad("it carries a node twice");
+  }
+  return carried;
+}
+
+// What is let go is let go on purpose, and nobody waits for it any more.
+Status Applier::check_let_go(const std::set<std::uint32_t>& kept) const {
+  std::set<std::string, std::less<>> dropped;
+  if (p_["drop"].is_array()) {
+    for (const Value& one : p_["drop"].items()) {
+      if (one.is_string()) dropped.insert(one.as_string());
+    }
+  }
+  for (const Step& step : s_.steps) {
+    if (kept.contains(step.node)) continue;
+    if (is_effect(s_, step) && !dropped.contains(s_.node_of(step).id)) {
+      return bad("it drops an effect that `drop` does not name");
+    }
+  }
+  for (const auto& [key, wait] : s_.waits) {
+    if (!kept.contains(s_.steps[wait.step].node)) return bad("a wait that it drops is open");
+  }
+  return {};
+}
+
+// The outcome of a call stays unknown, though nothing of the new plan stands for it.
+void Applier::keep_unknown(const std::set<std::uint32_t>& kept) {
+  for (const Step& step : s_.steps) {
+    if (kept.contains(step.node) || !s_.may_have_happened(step)) continue;
+    UnknownCall call = s_.call_of(step);
+    call.given_up = true;
+    s_.earlier_unknown.push_back(std::move(call));
+  }
+}
+
+// The tool that a call of a loop was made with, where the new plan has it.
+Status Applier::move_tool(Step& step, const Plan& before) {
+  const std::string& name = before.tools[step.tool].name;
+  const auto same = std::ranges::find(s_.plan->tools, name, &ToolPolicy::name);
+  if (same == s_.plan->tools.end()) return bad("it carries another tool's call");
+  step.tool = static_cast<std::uint32_t>(same - s_.plan->tools.begin());
+  return {};
+}
+
+// Its place in the new plan. What asked about a call in doubt has done so.
+void Applier::move_step(Step& step, std::uint32_t node) {
+  step.node = node;
+  step.needs_left = 0;
+  step.probe = kNoStep;
+}
+
+namespace {
+
+// What a loop that another job began names by index. False: the new plan has no such tool.
+bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
+               const std::map<std::uint32_t, std::uint32_t>& moved) {
+  for (LoopTurn& turn : loop.turns) {
+    turn.step = moved.at(turn.step);
+    for (LoopCall& call : turn.calls) {
+      if (call.step != kNoStep) call.step = moved.at(call.step);
+      if (call.refused) continue;
+      const auto same =
+          std::ranges::find(after.tools, before.tools[call.tool].name, &ToolPolicy::name);
+      if (same == after.tools.end()) return false;
+      call.tool = static_cast<std::uint32_t>(same - after.tools.begin());
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Status Applier::re_plan(std::shared_ptr<const Plan> plan) {
+  if (auto may = may_replan(s_); !may) return bad(may.error().message);
+  AE_ASSIGN(const auto carried, this->carried(*plan));
+  std::map<std::uint32_t, std::uint32_t>
+      place;  // of what is kept: node of the old plan → of the new
+  std::set<std::uint32_t> kept;
+  for (const auto& [node, step] : carried) {
+    place.emplace(step, node);
+    kept.insert(step);
+  }
+  AE_TRY(check_let_go(kept));
+  keep_unknown(kept);
+
+  std::deque<Step> old = std::exchange(s_.steps, {});
+  const std::shared_ptr<const Plan> before = std::exchange(s_.plan, std::move(plan));
+  s_.plan_number++;
+  s_.by_id.clear();
+  std::map<std::uint32_t, std::uint32_t> moved;  // index then → index now
+  for (const Node& node : s_.plan->nodes) {
+    Step& step = s_.steps.emplace_back();
+    if (const auto from = carried.find(node.index); from != carried.end()) {
+      step = std::move(old[from->second]);
+      moved.emplace(from->second, node.index);
+      move_step(step, node.index);
+      continue;
+    }
+    begin_node(step, node);
+  }
+  for (std::uint32_t i = static_cast<std::uint32_t>(before->nodes.size()); i < old.size(); ++i) {
+    if (old[i].role != Role::node || !kept.contains(old[i].node)) continue;
+    moved.emplace(i, static_cast<std::uint32_t>(s_.steps.size()));
+    Step& step = s_.steps.emplace_back(std::move(old[i]));
+    move_step(step, place.at(step.node));
+    if (step.is_loop_call()) AE_TRY(move_tool(step, *before));
+  }
+  for (const Node& node : s_.plan->nodes) {
+    const Step& step = s_.steps[node.index];
+    if (step.loop && !move_loop(*step.loop, *before, *s_.plan, moved)) {
+      return bad("it carries another tool's call");
+    }
+  }
+  return settle_in(moved);
+}
+
+// Everything that names steps by their index, or follows from them.
+Status Applier::settle_in(const std::map<std::uint32_t, std::uint32_t>& moved) {
+  for (std::uint32_t i = 0; i < s_.steps.size(); ++i) {
+    if (!s_.by_id.emplace(s_.steps[i].id, i).second) return bad("two steps have one id");
+  }
+  for (auto& [key, wait] : s_.waits) wait.step = moved.at(wait.step);
+  for (std::vector<std::uint32_t>* list : {&s_.undoable, &s_.undone, &s_.given_up}) {
+    std::vector<std::uint32_t> still;
+    for (const std::uint32_t index : *list) {
+      const auto now = moved.find(index);
+      if (now == moved.end()) continue;
+      if (s_.tool_of(s_.steps[now->second]).compensate) still.push_back(now->second);
+    }
+    *list = std::move(still);
+  }
+  for (auto it = s_.changes.begin(); it != s_.changes.end();) {
+    if (const auto now = moved.find(it->second.step); now != moved.end()) {
+      it++->second.step = now->second;
+      continue;
+    }
+    s_.to_confirm.erase(it->first);  // what is let go is not this job's to confirm
+    it = s_.changes.erase(it);
+  }
+  s_.todo.clear();
+  s_.startable.clear();
+  s_.calling.clear();
+  s_.not_before.reset();
+  s_.nodes_left = 0;
+  for (const Node& node : s_.plan->nodes) {
+    Step& step = s_.steps[node.index];
+    if (step.phase == StepPhase::done) continue;
+    s_.nodes_left++;
+    std::uint32_t left = 0;
+    for (const std::uint32_t need : node.needs) {
+      if (s_.steps[need].phase != StepPhase::done) left++;
+    }
+    if (step.phase != StepPhase::blocked && left > 0)
+      return bad("it carries what may not begin yet");
+    step.needs_left = left;
+  }
+  for (std::uint32_t i = 0; i < s_.steps.size(); ++i) refresh(i);
+  for (const Node& node : s_.plan->nodes) open_node(node.index);
+  return {};
+}
+
+}  // namespace ae::engine

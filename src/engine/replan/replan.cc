@@ -1,0 +1,271 @@
+// Which steps a new plan carries on: asked with the new plan's expressions over what is carried already.
+#include "engine/replan/replan.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/hash.h"
+#include "engine/heart/evaluate.h"
+#include "json/json.h"
+
+namespace ae::engine {
+namespace {
+
+bool has_begun(const Step& step) {
+  return step.started || step.skipped || step.map != nullptr || step.loop != nullptr;
+}
+
+class Replanning {
+ public:
+  Replanning(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
+             Work work_max)
+      : s_(state), drop_(drop), work_max_(work_max) {
+    next_.job = state.job;
+    next_.input = state.input;
+    next_.labels = state.labels;
+    next_.job_root = state.job_root;
+    next_.plan = std::move(plan);
+    next_.steps.resize(next_.plan->nodes.size());
+    done_.resize(next_.plan->nodes.size());
+  }
+  Result<Replan> run();
+
+ private:
+  const Step* same(const Node& node) const;
+  bool same_branch(const Step& step, const Node& node) const;
+  bool same_call(const Step& step, const Node& node) const;
+  bool same_value(const Step& step, const Node& node) const;
+  bool same_wait(const Step& step, const Node& node) const;
+  bool same_map(const Step& step, const Node& node) const;
+  bool same_loop(const Step& step, const Node& node) const;
+  bool can_read(const Template& source) const;
+  const Value& graph_of(const Plan& plan, const Node& node) const {
+    return plan.task_graph["nodes"].items()[node.index];
+  }
+
+  const State& s_;
+  const Dropped& drop_;
+  const Work work_max_;
+  mutable Work work_ = 0;
+  State next_;              // of the new plan, as far as it is carried: what its expressions read
+  std::vector<bool> done_;  // nodes of it that are carried as done
+};
+
+// All that it reads is there already.
+bool Replanning::can_read(const Template& source) const {
+  const auto& steps = source.roots().steps;
+  return std::ranges::all_of(steps, [&](const std::string& id) {
+    const auto node = next_.plan->by_id.find(id);
+    return node != next_.plan->by_id.end() && done_[node->second];
+  });
+}
+
+bool Replanning::same_branch(const Step& step, const Node& node) const {
+  if (!node.when) return !step.skipped;
+  if (!can_read(*node.when)) return false;
+  const auto taken = when_of(next_, node, &work_);
+  return taken && *taken == !step.skipped;
+}
+
+bool Replanning::same_call(const Step& step, const Node& node) const {
+  const ToolPolicy& is = next_.plan->tools[node.tool];
+  const std::string& name = is.name;
+  if (s_.tool_of(step).records != is.records) return false;
+  if (!is.makes_call()) return same_value(step, node);
+  std::string tool, hash;
+  if (step.call) {
+    tool = step.call->tool;
+    hash = step.call->arguments_hash;
+  } else if (step.imported) {
+    tool = step.imported->tool;
+    hash = step.imported->arguments_hash;
+  } else if (step.approval) {
+    tool = step.approval->tool;
+    hash = step.approval->arguments_hash;
+  }
+  // What the old plan asked for counts, whatever a person made of it.
+  if (step.approval && !step.approval->edited_from.empty()) hash = step.approval->edited_from;
+  if (hash.empty() || tool != name || (node.has_args && !can_read(node.args))) return false;
+  const auto args = arguments_of(next_, node, kNoItem, &work_);
+  return args && s_.hash_of(*args) == hash;
+}
+
+// Its log holds no arguments: what the old plan gives counts.
+bool Replanning::same_value(const Step& step, const Node& node) const {
+  if (s_.tool_of(step).name != next_.plan->tools[node.tool].name ||
+      (node.has_args && !can_read(node.args))) {
+    return false;
+  }
+  const auto was = arguments_of(s_, step, &work_);
+  const auto is = arguments_of(next_, node, kNoItem, &work_);
+  return was && is && *was == *is;
+}
+
+bool Replanning::same_wait(const Step& step, const Node& node) const {
+  if (graph_of(*s_.plan, s_.node_of(step))["wait"] != graph_of(*next_.plan, node)["wait"]) {
+    return false;
+  }
+  for (const auto* part : {&node.wait_for, &node.wait_until, &node.wait_key, &node.wait_channel}) {
+    if (*part && !can_read(**part)) return false;
+  }
+  return true;
+}
+
+bool Replanning::same_map(const Step& step, const Node& node) const {
+  const Value& old = graph_of(*s_.plan, s_.node_of(step));
+  const Value& fresh = graph_of(*next_.plan, node);
+  for (const char* name : {"over", "as", "do", "on_item_error"}) {
+    if (old[name] != fresh[name]) return false;
+  }
+  return can_read(node.over) && (!node.has_args || can_read(node.args));
+}
+
+// A loop that is over, or that goes on with what another job did and has not begun here: it is led by the same model, was
+// told the same, and may call the same. How many turns it may take is no matter to what it has done.
+bool Replanning::same_loop(const Step& step, const Node& node) const {
+  const bool goes_on = step.phase == StepPhase::ready && step.loop;
+  if (step.phase != StepPhase::done && !goes_on) return false;
+  const Value& was = graph_of(*s_.plan, s_.node_of(step));
+  const Value& is = graph_of(*next_.plan, node);
+  for (const char* name : {"loop", "args", "repair"}) {
+    const bool turns = goes_on && is[name].is_object() && was[name].is_object();
+    const Value then = turns ? was[name].with("max_turns", {}) : was[name];
+    if (then != (turns ? is[name].with("max_turns", {}) : is[name])) return false;
+  }
+  if (node.has_args && !can_read(node.args)) return false;
+  if (!can_read(node.loop->prompt) || (node.loop->system && !can_read(*node.loop->system))) {
+    return false;
+  }
+  const auto first = std::ranges::find_if(s_.steps, [&](const Step& one) {
+    return one.node == step.node && one.role == Role::node && one.turn == 0 && one.is_turn();
+  });
+  if (first == s_.steps.end() || (!first->call && !first->imported)) return false;
+  const auto opening = opening_of(next_, node, &work_);
+  return opening && *opening == turn_arguments(*first)["messages"];
+}
+
+// The step that this node of the new plan goes on with; nullptr: it begins anew.
+const Step* Replanning::same(const Node& node) const {
+  const auto known = s_.plan->by_id.find(node.id);
+  if (known == s_.plan->by_id.end() || drop_.contains(node.id)) return nullptr;
+  const Step& step = s_.steps[known->second];
+  if (!has_begun(step) || s_.node_of(step).kind != node.kind) return nullptr;
+  const bool done = step.phase == StepPhase::done;
+  const bool may_stand = done || std::ranges::all_of(node.needs, [&](std::uint32_t need) {
+                           return bool{done_[need]};
+                         });
+  if (!may_stand || !same_branch(step, node)) return nullptr;
+  if (step.skipped) return &step;
+  if (done && step.failure && !node.continue_on_error) return nullptr;
+  // Who gives a job a planner wants another plan of it; the plan that it makes has it as it was.
+  if (node.kind == NodeKind::planner) {
+    const bool made = done && only_plans(*s_.plan) && !only_plans(*next_.plan) &&
+                      graph_of(*s_.plan, s_.node_of(step)) == graph_of(*next_.plan, node);
+    return made ? &step : nullptr;
+  }
+  if (node.loop) return same_loop(step, node) ? &step : nullptr;
+  switch (node.kind) {
+    case NodeKind::tool:
+    case NodeKind::llm:
+      return same_call(step, node) ? &step : nullptr;
+    case NodeKind::wait:
+      return same_wait(step, node) ? &step : nullptr;
+    case NodeKind::map:
+      return same_map(step, node) ? &step : nullptr;
+    case NodeKind::loop:
+    case NodeKind::planner:
+      return nullptr;  // it has turns
+  }
+  return nullptr;
+}
+
+Result<Replan> Replanning::run() {
+  Replan replan;
+  Needs needs;
+  for (const Node& node : next_.plan->nodes) needs.push_back(node.needs);
+  std::vector<bool> kept(s_.plan->nodes.size());
+  for (const std::uint32_t index : order_of(needs).order) {
+    const Step* step = same(next_.plan->nodes[index]);
+    if (work_ > work_max_) {
+      return fail(Code::plan_invalid,
+                  "to compare the new plan with what the job has done takes more than " +
+                      std::to_string(work_max_) +
+                      " steps of its expressions; name nodes in `drop` (--drop NODE), which are "
+                      "not compared");
+    }
+    if (step == nullptr) continue;
+    replan.carried.push_back({.step = step->node, .node = index});
+    kept[step->node] = true;
+    if (step->phase != StepPhase::done) continue;
+    done_[index] = true;
+    Step& carried = next_.steps[index];
+    carried.result = step->result;
+    carried.failure = step->failure;
+    carried.skipped = step->skipped;
+  }
+  std::ranges::sort(replan.carried, {}, &Replan::Carry::node);
+  for (const Step& step : s_.steps) {
+    if (!kept[step.node] && is_effect(s_, step)) replan.lost.insert(s_.node_of(step).id);
+  }
+  return replan;
+}
+
+}  // namespace
+
+bool is_effect(const State& state, const Step& step) {
+  if (step.role != Role::node) return false;
+  const Node& node = state.node_of(step);
+  const bool calls = node.calls() || step.is_part();
+  if (!calls || state.tool_of(step).effect == EffectClass::read) return false;
+  const bool success = step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
+  return step.committed || success || state.may_have_happened(step);
+}
+
+Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
+                         Work work_max) {
+  return Replanning(state, std::move(plan), drop, work_max).run();
+}
+
+Status may_replan(const State& state) {
+  if (is_terminal(state.status)) {
+    return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
+                                        "); `aetheris fork` continues it as a new job");
+  }
+  if (state.ending) return fail(Code::job_terminal, "the job is ending");
+  if (state.raised > 0) {
+    return fail(Code::call_pending,
+                "a confirmation of what the job changed is open: answer it (`aetheris approvals` "
+                "lists it), then replace the plan");
+  }
+  for (const Step& step : state.steps) {
+    if (step.phase == StepPhase::looping) {
+      return fail(Code::call_pending, "the loop \"" + state.node_of(step).id +
+                                          "\" is running; replace the plan when it has ended");
+    }
+    const bool over = step.phase == StepPhase::done;
+    const bool pending = step.call && step.call->open;
+    // Its tool waits for a person's answer: the call goes on, with it.
+    const bool asks_person =
+        !over && step.call && step.call->outcome == OutcomeKind::input_required;
+    if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||
+        step.phase == StepPhase::probing || step.phase == StepPhase::refused || asks_person) {
+      return fail(Code::call_pending,
+                  "a call of node \"" + state.node_of(step).id +
+                      "\" is running or has an unknown outcome; replace the plan when its outcome "
+                      "is recorded (`aetheris pause` pauses the job)");
+    }
+  }
+  return {};
+}
+
+Value carried_list(const State& state, const Replan& replan) {
+  std::vector<Value> list;
+  for (const Replan::Carry& carry : replan.carried) {
+    const Step& step = state.steps[carry.step];
+    list.push_back(Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}}));
+  }
+  return Value::array(std::move(list));
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,536 @@
+// Re-plans: a job goes on under another plan, with everything that both have in common.
+#include <set>
+
+#include "engine/heart/given_job_test.h"
+#include "engine/heart/random_plan_test.h"
+#include "engine/replan/replan.h"
+#include "engine/state/checkpoint.h"
+#include "inspect/trace.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr std::string_view kA =
+    "{'id':'a','kind':'tool','tool':'put','args':{'n':'${ .input.x }'}}";
+constexpr std::string_view kB =
+    "{'id':'b','kind':'wait','wait':{'type':'signal','key':'b'},'needs':['a']}";
+constexpr std::string_view kC =
+    "{'id':'c','kind':'tool','tool':'pay','args':{'a':'${ .steps.a }'},'needs':['a','b']}";
+
+std::string nodes(std::initializer_list<std::string_view> all) {
+  std::string text = "[";
+  for (const std::string_view one : all) text += (text.size() > 1 ? "," : "") + std::string(one);
+  return text + "]";
+}
+
+std::shared_ptr<const Plan> plan_of(std::initializer_list<std::string_view> all,
+                                    std::string_view more = "{}") {
+  return compiled(graph(nodes(all), more));
+}
+
+// a is done, b waits.
+GivenJob waiting() {
+  GivenJob job(nodes({kA, kB, kC}), {.input = "{'x':1}"});
+  job.claim().ok("a", "'A'");
+  AE_CHECK(job.status() == "waiting", job.story());
+  return job;
+}
+
+void expect_proved(const GivenJob& job) {
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  const Verification all = verify(input, compile_each_time());
+  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+  auto restored =
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+  ASSERT_TRUE(restored) << restored.error().message;
+  EXPECT_EQ(state_view(restored->state), state_view(job.state));
+  (void)trace_view(job.state, job.log);
+}
+
+AE_TEST("replan/the plan that the job has changes nothing") {
+  GivenJob job = waiting();
+  const std::size_t events = job.log.size();
+  job.replan(job.plan);
+  EXPECT_EQ(job.said["unchanged"], Value(true));
+  EXPECT_EQ(job.log.size(), events);
+}
+
+AE_TEST(
+    "replan/what is done and what waits is carried under the ids it had, the rest begins anew") {
+  GivenJob job = waiting();
+  const StepId a = job.step("a").id, b = job.step("b").id, c = job.step("c").id;
+  job.replan(plan_of({kA, kB,
+                      "{'id':'c','kind':'tool','tool':'pay','args':{'new':'${ .steps.a }'},"
+                      "'needs':['a','b']}"}));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.said["plan"], Value(1));
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.step("a").id, a);
+  EXPECT_EQ(job.step("b").id, b);
+  EXPECT_NE(job.step("c").id, c);
+  EXPECT_EQ(job.state.path_of(job.step("a")), "0/0");
+  EXPECT_EQ(job.state.path_of(job.step("c")), "1/2");
+  job.signal("b", "1");
+  EXPECT_EQ(job.sent.back().arguments, json("{'new':'A'}"));
+  job.ok("c", "'paid'");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.sent.size(), 2u);
+  expect_proved(job);
+}
+
+AE_TEST("replan/who did it, when, and what it replaces is in the log") {
+  GivenJob job = waiting();
+  const std::string before = to_hex(job.plan->hash);
+  job.replan(plan_of({kA, kB}));
+  const Value decision = job.last(EventType::decision_recorded);
+  EXPECT_EQ(decision["kind"], Value("re_plan"));
+  EXPECT_EQ(decision["by"], Value("someone"));
+  EXPECT_EQ(decision["payload"]["replaces"], Value(before));
+  EXPECT_EQ(job.last(EventType::plan_generated)["carried"].size(), 2u);
+  job.signal("b", "1");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'b':1}"));
+  expect_proved(job);
+}
+
+AE_TEST("replan/nodes may change their places") {
+  GivenJob job = waiting();
+  const StepId a = job.step("a").id;
+  job.replan(plan_of({"{'id':'z','kind':'tool','tool':'look','needs':['a']}", kC, kB, kA}));
+  EXPECT_EQ(job.step("a").id, a);
+  EXPECT_EQ(job.state.path_of(job.step("a")), "0/0");
+  EXPECT_EQ(job.state.path_of(job.step("z")), "1/0");
+  EXPECT_EQ(job.status(), "running") << "the new node is called at once";
+  job.ok("z").signal("b", "1").ok("c", "2");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("replan/other arguments are another node: its effect must be named, and is made anew") {
+  GivenJob job = waiting();
+  const auto other = plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB, kC});
+  const std::size_t events = job.log.size();
+  job.replan(other);
+  EXPECT_EQ(job.refused, Code::plan_invalid);
+  EXPECT_EQ(job.log.size(), events);
+  job.replan(other, {"a"});
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.sent.back().arguments, json("{'n':2}"));
+  EXPECT_EQ(job.last(EventType::plan_generated)["drop"], json("['a']"));
+  EXPECT_FALSE(job.state.waits.contains("b")) << "its need is to be done anew";
+  job.ok("a", "'A2'");
+  EXPECT_TRUE(job.state.waits.contains("b#1")) << "a key names one wait for ever\n" << job.story();
+  job.signal("b#1", "1").ok("c");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("replan/the trace shows what was let go as it was, and which plan did it") {
+  GivenJob job = waiting();
+  const StepId first = job.step("a").id;
+  const Value before = trace_view(job.state, job.log);
+  EXPECT_EQ(before["dropped"], json("[]"));
+  EXPECT_TRUE(before["nodes"].items()[0]["dropped_by"].is_null());
+  job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB}), {"a"});
+  job.ok("a", "'A2'").signal("b#1", "1");
+  EXPECT_EQ(job.status(), "completed");
+  const Value trace = trace_view(job.state, job.log);
+  EXPECT_EQ(trace["nodes"].size(), 2u);
+  ASSERT_EQ(trace["dropped"].size(), 2u) << "the wait that was open, too; c had not begun";
+  const Value a = trace["dropped"].items()[0], b = trace["dropped"].items()[1];
+  EXPECT_EQ(a.text("step_id"), first.text);
+  EXPECT_EQ(a.text("node_id"), "a");
+  EXPECT_EQ(a.text("status"), "done");
+  EXPECT_EQ(a["result"], Value("A"));
+  EXPECT_EQ(a.text("world"), "changed");
+  EXPECT_EQ(a["effect"]["arguments"], json("{'n':1}"));
+  EXPECT_EQ(a["dropped_by"], Value(1));
+  EXPECT_EQ(a["effect"]["invocation_id"], trace["effects"].items()[0]["effect_id"]);
+  EXPECT_EQ(trace["effects"].items()[0].text("node_id"), "a");
+  EXPECT_EQ(b.text("status"), "not_run");
+  EXPECT_EQ(trace["totals"]["tries"], Value(2)) << "all calls that went out";
+  expect_proved(job);
+}
+
+AE_TEST("replan/the trace names the plan of each that was let go") {
+  GivenJob job = waiting();
+  job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB}), {"a"});
+  job.ok("a", "'A2'");
+  job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':3}}"}), {"a"});
+  job.ok("a", "'A3'");
+  const Value trace = trace_view(job.state, job.log);
+  std::string story;
+  for (const Value& one : trace["dropped"].items()) {
+    story += std::string(one.text("node_id")) + std::to_string(one["dropped_by"].as_int()) + " ";
+  }
+  EXPECT_EQ(story, "a1 b1 a2 b2 ");
+  EXPECT_EQ(trace["totals"]["tries"], Value(3));
+}
+
+AE_TEST("replan/arguments that come out the same are the same, however they are written") {
+  GivenJob job = waiting();
+  const StepId a = job.step("a").id;
+  job.replan(
+      plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':1},'when':'${ true }'}", kB}));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.step("a").id, a);
+}
+
+AE_TEST("replan/reads that are let go need no word") {
+  GivenJob job(
+      "[{'id':'r','kind':'tool','tool':'look'},"
+      "{'id':'b','kind':'wait','wait':{'type':'signal','key':'b'},'needs':['r']}]");
+  job.claim().ok("r").replan(
+      plan_of({"{'id':'b','kind':'wait','wait':{'type':'signal','key':'c'}}"}));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "waiting");
+  EXPECT_TRUE(job.state.waits.contains("c"));
+  EXPECT_EQ(job.state.closed_waits.at("b").outcome, "cancelled");
+  expect_proved(job);
+}
+
+AE_TEST("replan/it is refused while a call is under way, or in doubt, and after the end") {
+  GivenJob calling(nodes({kA, kB}), {.input = "{'x':1}"});
+  const auto other = plan_of({kA});
+  calling.claim().replan(other);
+  EXPECT_EQ(calling.refused, Code::call_pending);
+  GivenJob doubt("[{'id':'p','kind':'tool','tool':'pay'}]");
+  doubt.claim().times_out("p").replan(other);
+  EXPECT_EQ(doubt.refused, Code::call_pending);
+  GivenJob again("[{'id':'p','kind':'tool','tool':'put'}]");
+  again.claim().times_out("p").replan(other);
+  EXPECT_EQ(again.refused, Code::call_pending) << "it is to be sent again: it may have happened";
+  GivenJob over(nodes({kA}), {.input = "{'x':1}"});
+  over.claim().ok("a").replan(plan_of({kA, kB}));
+  EXPECT_EQ(over.refused, Code::job_terminal);
+}
+
+AE_TEST("replan/a plan with faults changes nothing") {
+  GivenJob job = waiting();
+  const std::size_t events = job.log.size();
+  job.act({.kind = Act::Kind::plan, .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
+  EXPECT_EQ(job.refused, Code::plan_invalid);
+  job.replan(plan_of({kA, kB}), {"nobody"});
+  EXPECT_EQ(job.refused, Code::plan_invalid);
+  EXPECT_EQ(job.log.size(), events);
+}
+
+AE_TEST("replan/a job that backs off goes on under the new plan at once, its try carried") {
+  GivenJob job("[{'id':'p','kind':'tool','tool':'put'}]");
+  job.claim().fails("p", "connect");
+  ASSERT_EQ(to_text(job.step("p").phase), "backoff");
+  const StepId p = job.step("p").id;
+  job.replan(
+      plan_of({"{'id':'q','kind':'tool','tool':'look'}", "{'id':'p','kind':'tool','tool':'put'}"}));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.step("p").id, p);
+  EXPECT_EQ(job.step("p").call->try_no, 1u);
+  job.ok("q").after(60s).ok("p");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.tries("p"), 2u);
+  expect_proved(job);
+}
+
+AE_TEST("replan/a paused job takes a new plan and stays paused") {
+  GivenJob job = waiting();
+  job.pause().replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'pay','needs':['a']}"}));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.count(EventType::tool_invocation_started), 1u);
+  job.resume();
+  EXPECT_EQ(job.sent.back().tool, "pay");
+  job.ok("c");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("replan/a map under way is carried with its items") {
+  constexpr std::string_view kMap =
+      "{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':1,"
+      "'do':{'tool':'put','args':{'v':'${ .item }'}}}";
+  GivenJob job(nodes({kMap}), {.input = "{'list':[1,2,3]}"});
+  job.claim().ok("m/0", "'A'").fails("m/1", "connect");
+  const StepId first = job.step("m/0").id;
+  job.replan(plan_of({"{'id':'z','kind':'tool','tool':'look'}", kMap}));
+  ASSERT_FALSE(job.refused) << job.story();
+  EXPECT_EQ(job.step("m/0").id, first);
+  job.ok("z").after(60s).ok("m/1", "'B'").ok("m/2", "'C'");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.step("m").result, json("['A','B','C']"));
+  expect_proved(job);
+}
+
+AE_TEST("replan/another map lets the effects of the items go") {
+  constexpr std::string_view kMap =
+      "{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':1,"
+      "'do':{'tool':'put','args':{'v':'${ .item }'}}}";
+  GivenJob job(nodes({kMap}), {.input = "{'list':[1,2,3]}"});
+  job.claim().ok("m/0", "'A'").fails("m/1", "connect");
+  const auto next = plan_of({"{'id':'z','kind':'tool','tool':'look'}"});
+  EXPECT_EQ(job.replan(next).refused, Code::plan_invalid);
+  job.replan(next, {"m"}).ok("z");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("replan/a request for an approval is carried when the call is the same") {
+  constexpr std::string_view kTool =
+      "{'tools':{'sign':{'effect':'idempotent','approval':'required'}}}";
+  constexpr std::string_view kSign = "{'id':'s','kind':'tool','tool':'sign','args':{'n':1}}";
+  GivenJob job(nodes({kSign}), {.more = kTool});
+  job.claim();
+  const std::string asked = job.asked("s");
+  job.replan(plan_of({kSign, "{'id':'t','kind':'tool','tool':'put','needs':['s']}"}, kTool));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.asked("s"), asked);
+  job.approve("s").ok("s").ok("t");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  expect_proved(job);
+  GivenJob other(nodes({kSign}), {.more = kTool});
+  other.claim().replan(plan_of({"{'id':'s','kind':'tool','tool':'sign','args':{'n':2}}"}, kTool));
+  ASSERT_FALSE(other.refused);
+  EXPECT_NE(other.asked("s"), asked) << "another call, another request";
+  expect_proved(other);
+}
+
+constexpr std::string_view kUndo = R"({'tools': {
+    'unbook': {'effect': 'idempotent'},
+    'book': {'effect': 'idempotent', 'compensate': {'tool': 'unbook', 'args': {'id': '${ .result }'}}}}})";
+constexpr std::string_view kBook = "{'id':'a','kind':'tool','tool':'book','args':{'n':1}}";
+
+AE_TEST("replan/what is carried is undone when the job fails under the new plan") {
+  GivenJob job(nodes({kBook, kB}), {.more = kUndo});
+  job.claim()
+      .ok("a", "'A'")
+      .replan(plan_of({"{'id':'z','kind':'tool','tool':'put','needs':['a']}", kBook}, kUndo));
+  ASSERT_FALSE(job.refused);
+  job.fails("z");
+  EXPECT_EQ(job.sent.back().tool, "unbook") << job.story();
+  EXPECT_EQ(job.sent.back().arguments, json("{'id':'A'}"));
+  job.crash().ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.last(EventType::job_failed)["compensated"].size(), 1u);
+  EXPECT_EQ(job.state.path_of(job.step("a/compensate")), "0/0/compensate");
+  expect_proved(job);
+}
+
+AE_TEST("replan/an effect that was dropped is not this job's any more, and is not undone") {
+  GivenJob job(nodes({kBook, kB}), {.more = kUndo});
+  job.claim()
+      .ok("a", "'A'")
+      .replan(plan_of({"{'id':'z','kind':'tool','tool':'put'}"}, kUndo), {"a"});
+  job.fails("z");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.count(EventType::step_compensated), 0u);
+  expect_proved(job);
+}
+
+AE_TEST("replan/a dropped node of the same call is made anew under a new key") {
+  GivenJob job = waiting();
+  const std::string key = job.sent[0].key;
+  job.replan(plan_of({kA, kB}), {"a"});
+  ASSERT_FALSE(job.refused);
+  ASSERT_EQ(job.sent.size(), 2u);
+  EXPECT_NE(job.sent[1].key, key);
+  EXPECT_NE(job.sent[1].external_key, job.sent[0].external_key);
+  expect_proved(job);
+}
+
+AE_TEST("replan/twice in a row, and back again") {
+  GivenJob job = waiting();
+  const auto first = job.plan;
+  const StepId a = job.step("a").id, c = job.step("c").id;
+  job.replan(plan_of({kA, kB})).replan(first);
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.state.plan_number, 2u);
+  EXPECT_EQ(job.step("a").id, a);
+  EXPECT_NE(job.step("c").id, c) << "its path begins with another number";
+  job.signal("b", "1").ok("c");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("replan/a crash after it changes nothing, and one before it knows nothing of it") {
+  GivenJob job = waiting();
+  job.replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'put','needs':['a']}"})).crash();
+  EXPECT_EQ(job.tries("c"), 2u) << "the call was in flight: it is sent again under its key";
+  job.ok("c");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("replan/a fork goes on under another plan with what was brought in") {
+  GivenJob origin = waiting();
+  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  job.claim();
+  const StepId a = job.step("a").id;
+  job.replan(plan_of({"{'id':'z','kind':'tool','tool':'look','needs':['a']}", kA}));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.step("a").id, a);
+  job.ok("z");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.sent.size(), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("replan/a retry under another plan keeps what a branch beside the failed node committed") {
+  constexpr std::string_view kFails = "{'id':'f','kind':'tool','tool':'pay','args':{'n':1}}";
+  constexpr std::string_view kFixed = "{'id':'f','kind':'tool','tool':'pay','args':{'n':2}}";
+  constexpr std::string_view kItems =
+      "{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'do':{'tool':'pay'}}";
+  GivenJob origin(nodes({kFails, kA, kItems}), {.input = "{'x':1}"});
+  origin.claim().fails("f").ok("a", "'A'").ok("m/1", "'M'").fails("m/0");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  const auto fork = origin.fork(*retry_point(origin.state, origin.log));
+  ASSERT_TRUE(fork && fork->effects.empty()) << origin.story();
+  GivenJob job(*fork, "job-2");
+  job.replan(plan_of({kFixed, kA, kItems}));
+  ASSERT_FALSE(job.refused) << job.story();
+  job.claim().ok("f").ok("m/0");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.sent.size(), 2u);
+  expect_proved(job);
+  // One whose committed branch is another: it must be named.
+  GivenJob other(*fork, "job-3");
+  other.replan(plan_of({kFixed, kItems}));
+  EXPECT_EQ(other.refused, Code::plan_invalid);
+}
+
+AE_TEST("replan/a fork of a job with another plan begins with the plan of that event") {
+  GivenJob origin = waiting();
+  const std::size_t before = origin.log.size();
+  origin.replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'put','needs':['a']}"})).fails("c");
+  ASSERT_EQ(origin.status(), "failed");
+  GivenJob early(*origin.fork(before), "job-2");
+  EXPECT_EQ(early.plan->nodes.size(), 3u);
+  GivenJob late(*origin.fork(origin.log.size()), "job-3");
+  EXPECT_EQ(late.plan->nodes.size(), 2u);
+  late.claim().ok("c");
+  EXPECT_EQ(late.status(), "completed");
+  EXPECT_EQ(late.sent.size(), 1u);
+  expect_proved(late);
+}
+
+AE_TEST("replan/an event that carries what it may not is refused") {
+  GivenJob job = waiting();
+  const auto other = plan_of({kA, kB});
+  const auto taken = take_in(
+      job.state,
+      {.kind = Act::Kind::plan, .payload = Value::object({{"task_graph", other->task_graph}})},
+      job.stamp());
+  ASSERT_TRUE(taken);
+  EventDraft good;
+  for (const EventDraft& draft : taken->events) {
+    if (draft.type == EventType::plan_generated) good = draft;
+  }
+  const auto refused = [&](std::string_view member, const Value& value) {
+    State state = job.folded(job.log.size());
+    for (const EventDraft& draft : taken->events) {
+      if (draft.type == EventType::plan_generated) break;
+      AE_CHECK(apply(state, draft, job.now, compile_each_time()).has_value());
+    }
+    const EventDraft forged{good.type, good.payload.with(member, value)};
+    return !apply(state, forged, job.now, compile_each_time()).has_value();
+  };
+  const auto carried = good.payload["carried"].items();
+  EXPECT_FALSE(refused("carried", good.payload["carried"]));
+  EXPECT_TRUE(refused("carried", Value::array({carried[1]}))) << "the effect of a is let go";
+  EXPECT_TRUE(refused("carried", Value::array({carried[0]}))) << "b's wait is open";
+  EXPECT_TRUE(refused("carried", Value::array({carried[0], carried[0]})));
+  EXPECT_TRUE(refused("carried", Value::array({carried[0].with("node_id", "b"), carried[1]})));
+  EXPECT_TRUE(refused("carried", Value("no list")));
+}
+
+// The random plan with one node more, and some of its other nodes changed when `changed`.
+Value next_graph(const Value& graph, Dice& dice, bool changed) {
+  std::vector<Value> all;
+  for (const Value& node : graph["nodes"].items()) {
+    if (!changed || !dice.one_in(2)) {
+      all.push_back(node);
+      continue;
+    }
+    if (node.text("kind") == "tool") {
+      all.push_back(node.with("args", Value::object({{"changed", dice.below(3)}})));
+    } else {
+      all.push_back(node);
+    }
+  }
+  all.push_back(json("{'id':'extra','kind':'tool','tool':'ask','args':{'key':'x'}}"));
+  return graph.with("nodes", Value::array(std::move(all)));
+}
+
+AE_TEST(
+    "property/another plan at any moment: what is common stays, the job ends, no effect is lost "
+    "unsaid") {
+  const std::uint64_t first = first_seed();
+  std::size_t taken = 0, refused = 0, dropped = 0;
+  for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.another plan*"));
+    Dice dice(seed);
+    const Failing failing = dice.one_in(2) ? Failing::goes_on : Failing::ends;
+    const Value graph = random_plan(dice, failing);
+    GivenJob job(compiled(graph), {.input = random_input(dice)});
+    job.patient = true;
+    RandomWorld world(failing);
+    job.claim();
+    const bool changed = !dice.one_in(3);
+    for (int rounds = 0; rounds < 3; ++rounds) {
+      const std::uint64_t moments = dice.below(12);
+      for (std::uint64_t i = 0; i < moments && step_on(job, world, dice); ++i) {
+      }
+      if (is_terminal(job.state.status)) break;
+      const auto next = compiled(next_graph(graph, dice, changed));
+      std::map<std::string, StepId> begun;
+      for (std::size_t i = 0; i < job.plan->nodes.size(); ++i) {
+        const Step& step = job.state.steps[i];
+        if (step.started || step.skipped) begun.emplace(job.plan->nodes[i].id, step.id);
+      }
+      const auto before = job.log.size();
+      job.replan(next);
+      if (job.refused == Code::plan_invalid) {
+        ASSERT_TRUE(changed) << "all is carried when all is the same\n" << job.story();
+        ASSERT_EQ(job.log.size(), before);
+        const Dropped lost = replan_of(job.state, next, {})->lost;
+        ASSERT_FALSE(lost.empty());
+        job.replan(next, {lost.begin(), lost.end()});
+        ASSERT_FALSE(job.refused) << job.story();
+        dropped++;
+      }
+      if (job.refused) {
+        ASSERT_TRUE(job.refused == Code::call_pending || job.refused == Code::job_terminal);
+        refused++;
+        continue;
+      }
+      taken++;
+      if (!changed) {
+        for (const auto& [id, step] : begun) ASSERT_EQ(job.step(id).id, step) << id << job.story();
+      }
+      if (dice.one_in(2) && job.state.status == JobStatus::running) job.crash();
+    }
+    int steps = 0;
+    while (step_on(job, world, dice)) {
+      ASSERT_LT(++steps, 5000) << job.story();
+      if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
+    }
+    for (const auto& [key, times] : world.performed()) ASSERT_EQ(times, 1) << key << job.story();
+    expect_proved(job);
+    if (::testing::Test::HasFailure()) return;
+    for (std::size_t prefix = 3; prefix < job.log.size(); prefix += 7) {
+      const State then = job.folded(prefix);
+      auto restored = restore(job.state.job, prefix, checkpoint(then, Hash{}), compile_each_time());
+      ASSERT_TRUE(restored);
+      ASSERT_EQ(checkpoint(restored->state, Hash{}), checkpoint(then, Hash{}));
+    }
+  }
+  EXPECT_TRUE((taken > 5 && refused > 0 && dropped > 0) || std::getenv("AETHERIS_SEED"))
+      << taken << " " << refused << " " << dropped;
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

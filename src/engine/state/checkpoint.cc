@@ -1,0 +1,589 @@
+// A State's bytes: every field of every part of it, named once, for writing and reading.
+//
+// Whoever adds a field to one of these types is stopped by the compiler here: the structured bindings below name them
+// all. Then the field is written too, or it follows from others and `restore` makes it.
+#include "engine/state/checkpoint.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/utf8.h"
+#include "json/json.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::string_view kVersion =
+#include AE_FOLD_VERSION
+    ;
+constexpr std::size_t kHashSize = 32;
+
+class Writer {
+ public:
+  static constexpr bool kReads = false;
+  explicit Writer(std::string& out) : out_(out) {}
+  void number(std::uint64_t n) { put_varint(n, out_); }
+  void fixed(std::uint64_t n) { put_big_endian64(n, out_); }
+  void text(std::string_view text) { put_text(text, out_); }
+
+ private:
+  std::string& out_;
+};
+
+class Reader {
+ public:
+  static constexpr bool kReads = true;
+  explicit Reader(std::string_view bytes) : in_(bytes) {}
+  std::uint64_t number() { return in_.varint(); }
+  std::uint64_t fixed() { return in_.big_endian64(); }
+  std::string text() {
+    const std::string_view text = in_.text();
+    if (!is_utf8(text)) refuse();
+    return std::string(text);
+  }
+  // How many follow: each takes a byte at least.
+  std::uint64_t count() {
+    const std::uint64_t n = in_.varint();
+    if (n > in_.left()) refuse();
+    return ok() ? n : 0;
+  }
+  bool flag() {
+    const std::uint64_t n = in_.varint();
+    if (n > 1) refuse();
+    return n == 1;
+  }
+  // From here on nothing is read any more.
+  void refuse() { in_.bytes(in_.left() + 1); }
+  std::string_view bytes(std::size_t n) { return in_.bytes(n); }
+  bool ok() const { return in_.ok(); }
+  bool at_end() const { return in_.ok() && in_.left() == 0; }
+
+ private:
+  ByteReader in_;
+};
+
+// A part of the state: written from, or read into.
+template <class A, class T>
+using Part = std::conditional_t<A::kReads, T, const T>;
+
+template <class A, class... T>
+void all(A& a, T&... fields);
+
+// ---------------------------------------------------------------- the parts, each with all its fields
+
+template <class A>
+void parts(A& a, Part<A, Failure>& x) {
+  auto& [code, message] = x;
+  all(a, code, message);
+}
+
+template <class A>
+void parts(A& a, Part<A, Invocation>& x) {
+  auto& [id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
+         counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
+         left_at, sent_opening, next_opening, unsettled, check_from, ended_at, unsure, outcome,
+         definite, retryable, error, retry_after, charge, reserved, questions] = x;
+  all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
+      counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
+      left_at, sent_opening, next_opening, unsettled, check_from, ended_at, unsure, outcome,
+      definite, retryable, error, retry_after, charge, reserved, questions);
+}
+
+template <class A>
+void parts(A& a, Part<A, Questions>& x) {
+  auto& [asked, answers, erased, rounds, number] = x;
+  all(a, asked, answers, erased, rounds, number);
+}
+
+template <class A>
+void parts(A& a, Part<A, Reservation>& x) {
+  auto& [input_tokens, output_tokens, cost_micros] = x;
+  all(a, input_tokens, output_tokens, cost_micros);
+}
+
+template <class A>
+void parts(A& a, Part<A, Use>& x) {
+  auto& [tokens, cost_micros, model_calls, tool_calls] = x;
+  all(a, tokens, cost_micros, model_calls, tool_calls);
+}
+
+template <class A>
+void parts(A& a, Part<A, Limits>& x) {
+  auto& [tokens, cost_micros, model_calls, tool_calls, wall, soft] = x;
+  all(a, tokens, cost_micros, model_calls, tool_calls, wall, soft);
+}
+
+template <class A>
+void parts(A& a, Part<A, Exceeded>& x) {
+  auto& [limit, asked] = x;
+  all(a, limit, asked);
+}
+
+template <class A>
+void parts(A& a, Part<A, Budget>& x) {
+  auto& [limits, wall_from, wall_until, wall_passed, erased, spent, reserved, exceeded] = x;
+  all(a, limits, wall_from, wall_until, wall_passed, erased, spent, reserved, exceeded);
+}
+
+template <class A>
+void parts(A& a, Part<A, MapProgress>& x) {
+  auto& [over, results, finished, erased, started, active, done, asking, failure] = x;
+  all(a, over, results, finished, erased, started, active, done, asking, failure);
+}
+
+template <class A>
+void parts(A& a, Part<A, LoopCall>& x) {
+  auto& [id, tool, step, refused, edited] = x;
+  all(a, id, tool, step, refused, edited);
+}
+
+template <class A>
+void parts(A& a, Part<A, LoopTurn>& x) {
+  auto& [step, chosen, calls, repair] = x;
+  all(a, step, chosen, calls, repair);
+}
+
+template <class A>
+void parts(A& a, Part<A, LoopProgress>& x) {
+  auto& [turns, next, active, asking, conversation, said, failure, told, repairs] = x;
+  all(a, turns, next, active, asking, conversation, said, failure, told, repairs);
+}
+
+template <class A>
+void parts(A& a, Part<A, Imported>& x) {
+  auto& [tool, arguments_hash, arguments, invocation] = x;
+  all(a, tool, arguments_hash, arguments, invocation);
+}
+
+template <class A>
+void parts(A& a, Part<A, Step>& x) {
+  auto& [id, node, plan_no, place, item, turn, nth, tool, role, of, of_try, probe, undo, phase,
+         started, committed, barrier, changed, needs_left, branch, call, approval, map, loop,
+         imported, not_before, wait_key, timed_out, rejected, failure, result, erased, result_type,
+         skipped] = x;
+  all(a, id, node, plan_no, place, item, turn, nth, tool, role, of, of_try, probe, undo, phase,
+      started, committed, barrier, changed, needs_left, branch, call, approval, map, loop, imported,
+      not_before, wait_key, timed_out, rejected, failure, result, erased, result_type, skipped);
+}
+
+template <class A>
+void parts(A& a, Part<A, Approval>& x) {
+  auto& [id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
+         asked, used, by, note, edited_from] = x;
+  all(a, id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
+      asked, used, by, note, edited_from);
+}
+
+template <class A>
+void parts(A& a, Part<A, Deviation>& x) {
+  auto& [verdict, observed] = x;
+  all(a, verdict, observed);
+}
+
+template <class A>
+void parts(A& a, Part<A, Change>& x) {
+  auto& [resource_type, resource_id, operation, version, etag, external_ref, tool, step, seq,
+         attempt, verdict, raised, accepted] = x;
+  all(a, resource_type, resource_id, operation, version, etag, external_ref, tool, step, seq,
+      attempt, verdict, raised, accepted);
+}
+
+template <class A>
+void parts(A& a, Part<A, Kept>& x) {
+  auto& [id, by, wait_type, payload, erased] = x;
+  all(a, id, by, wait_type, payload, erased);
+}
+
+template <class A>
+void parts(A& a, Part<A, PauseRequest>& x) {
+  auto& [by, reason] = x;
+  all(a, by, reason);
+}
+
+template <class A>
+void parts(A& a, Part<A, Wait>& x) {
+  auto& [step, type, due_at, expires_at, resolve, approval, question, opened_at, reason, channel,
+         opened_seq] = x;
+  all(a, step, type, due_at, expires_at, resolve, approval, question, opened_at, reason, channel,
+      opened_seq);
+}
+
+template <class A>
+void parts(A& a, Part<A, ClosedWait>& x) {
+  auto& [type, outcome, payload, signal_id, approval] = x;
+  all(a, type, outcome, payload, signal_id, approval);
+}
+
+template <class A>
+void parts(A& a, Part<A, Ending>& x) {
+  auto& [cancelled, code, message, node_id, by, compensate] = x;
+  all(a, cancelled, code, message, node_id, by, compensate);
+}
+
+template <class A>
+void parts(A& a, Part<A, ModelUsage>& x) {
+  auto& [tries, withdrawn, input_tokens, output_tokens, total_tokens, cached_tokens,
+         reasoning_tokens, cost_micros, unpriced_calls] = x;
+  all(a, tries, withdrawn, input_tokens, output_tokens, total_tokens, cached_tokens,
+      reasoning_tokens, cost_micros, unpriced_calls);
+}
+
+template <class A>
+void parts(A& a, Part<A, NotedOutcome>& x) {
+  auto& [resolution, by, at, result, note] = x;
+  all(a, resolution, by, at, result, note);
+}
+
+template <class A>
+void parts(A& a, Part<A, UnknownCall>& x) {
+  auto& [step, node_id, tool, item, invocation, key, external_key, try_no, unsure, error, arguments,
+         ended_at, checkable_at, compensates, given_up] = x;
+  all(a, step, node_id, tool, item, invocation, key, external_key, try_no, unsure, error, arguments,
+      ended_at, checkable_at, compensates, given_up);
+}
+
+// `plan` stands before everything else; `by_id` follows from the steps.
+template <class A>
+void parts(A& a, Part<A, State>& x) {
+  auto& [job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
+         traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
+         process_deaths, deadline, not_before, deadline_fired, plan, plan_number, planned_by_model,
+         steps, by_id, todo, startable, calling, open_tries, tries_started, nodes_left, map_items,
+         waits, closed_waits, mail, early, message_names, pausing, parked_reason, parked_until,
+         parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
+         earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, raised] = x;
+  all(a, job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
+      traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
+      process_deaths, deadline, not_before, deadline_fired, plan_number, planned_by_model, steps,
+      todo, startable, calling, open_tries, tries_started, nodes_left, map_items, waits,
+      closed_waits, mail, early, message_names, pausing, parked_reason, parked_until, parked_since,
+      ending, undoable, undone, given_up, result, error, final_in_doubt, noted, earlier_unknown,
+      undelivered, signals, models, budget, changes, to_confirm, raised);
+}
+
+// ---------------------------------------------------------------- what fields are made of
+
+template <class T>
+inline constexpr bool kIsId = false;
+template <class Tag>
+inline constexpr bool kIsId<Id<Tag>> = true;
+
+enum Tag : std::uint8_t { kNull, kFalse, kTrue, kInteger, kDouble, kString, kArray, kObject };
+
+void put(Writer& a, const Value& v) {
+  switch (v.kind()) {
+    case Value::Kind::null:
+      return a.number(kNull);
+    case Value::Kind::boolean:
+      return a.number(v.as_bool() ? kTrue : kFalse);
+    case Value::Kind::number:
+      if (v.is_integer()) {
+        a.number(kInteger);
+        return a.number(zig_zag(v.as_int()));
+      }
+      a.number(kDouble);
+      return a.fixed(std::bit_cast<std::uint64_t>(v.as_number()));
+    case Value::Kind::string:
+      a.number(kString);
+      return a.text(v.as_string());
+    case Value::Kind::array:
+      a.number(kArray);
+      a.number(v.size());
+      for (const Value& item : v.items()) put(a, item);
+      return;
+    case Value::Kind::object:
+      a.number(kObject);
+      a.number(v.size());
+      for (const Member& member : v.members()) {
+        a.text(member.first);
+        put(a, member.second);
+      }
+  }
+}
+
+Value take_value(Reader& a, std::size_t depth = 0) {
+  if (depth > kJsonDepthMax) a.refuse();
+  switch (a.number()) {
+    case kNull:
+      return {};
+    case kFalse:
+      return false;
+    case kTrue:
+      return true;
+    case kInteger: {
+      constexpr std::int64_t kMax = (std::int64_t{1} << 53) - 1;
+      const std::int64_t n = un_zig_zag(a.number());
+      if (n >= -kMax && n <= kMax) return n;
+      break;
+    }
+    case kDouble: {
+      const auto number = std::bit_cast<double>(a.fixed());
+      if (std::isfinite(number)) return number;
+      break;
+    }
+    case kString:
+      return a.text();
+    case kArray: {
+      std::vector<Value> items(a.count());
+      for (Value& item : items) item = take_value(a, depth + 1);
+      return Value::array(std::move(items));
+    }
+    case kObject: {
+      std::vector<Member> members(a.count());
+      for (Member& member : members) {
+        member.first = a.text();
+        member.second = take_value(a, depth + 1);
+      }
+      for (std::size_t i = 1; i < members.size() && a.ok(); ++i) {
+        if (!key_less(members[i - 1].first, members[i].first)) a.refuse();
+      }
+      if (!a.ok()) return {};
+      return Value::object(std::move(members));
+    }
+    default:
+      break;
+  }
+  a.refuse();
+  return {};
+}
+
+template <class T>
+void put(Writer& a, const T& x) {
+  if constexpr (std::same_as<T, bool> || std::unsigned_integral<T>) {
+    a.number(x);
+  } else if constexpr (std::is_enum_v<T>) {
+    a.number(static_cast<std::uint64_t>(x));
+  } else if constexpr (std::same_as<T, std::string>) {
+    a.text(x);
+  } else if constexpr (kIsId<T>) {
+    a.text(x.text);
+  } else if constexpr (std::same_as<T, Instant>) {
+    a.number(zig_zag(x.us));
+  } else if constexpr (std::same_as<T, Duration>) {
+    a.number(zig_zag(x.count()));
+  } else {
+    parts(a, x);
+  }
+}
+void put(Writer& a, const std::vector<bool>& x) {
+  a.number(x.size());
+  for (const bool bit : x) a.number(bit);
+}
+template <class T>
+void put(Writer& a, const std::vector<T>& x) {
+  a.number(x.size());
+  for (const T& item : x) put(a, item);
+}
+template <class T>
+void put(Writer& a, const std::optional<T>& x) {
+  a.number(x.has_value());
+  if (x) put(a, *x);
+}
+template <class T>
+void put(Writer& a, const std::unique_ptr<T>& x) {
+  a.number(x != nullptr);
+  if (x) put(a, *x);
+}
+template <class T>
+void put(Writer& a, const std::set<T>& x) {
+  a.number(x.size());
+  for (const T& item : x) put(a, item);
+}
+template <class T, class Less>
+void put(Writer& a, const std::map<std::string, T, Less>& x) {
+  a.number(x.size());
+  for (const auto& [key, item] : x) {
+    a.text(key);
+    put(a, item);
+  }
+}
+template <class T>
+void put(Writer& a, const std::deque<T>& x) {
+  a.number(x.size());
+  for (const T& item : x) put(a, item);
+}
+
+template <class T>
+void take(Reader& a, T& x) {
+  if constexpr (std::same_as<T, Value>) {
+    x = take_value(a);
+  } else if constexpr (std::same_as<T, bool>) {
+    x = a.flag();
+  } else if constexpr (std::unsigned_integral<T> || std::is_enum_v<T>) {
+    const std::uint64_t n = a.number();
+    x = static_cast<T>(n);
+    if (static_cast<std::uint64_t>(x) != n) a.refuse();
+  } else if constexpr (std::same_as<T, std::string>) {
+    x = a.text();
+  } else if constexpr (kIsId<T>) {
+    x.text = a.text();
+  } else if constexpr (std::same_as<T, Instant>) {
+    x.us = un_zig_zag(a.number());
+  } else if constexpr (std::same_as<T, Duration>) {
+    x = Duration(un_zig_zag(a.number()));
+  } else {
+    parts(a, x);
+  }
+}
+void take(Reader& a, std::vector<bool>& x) {
+  x.resize(a.count());
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = a.flag();
+}
+template <class T>
+void take(Reader& a, std::vector<T>& x) {
+  x.resize(a.count());
+  for (T& item : x) take(a, item);
+}
+template <class T>
+void take(Reader& a, std::optional<T>& x) {
+  if (a.flag()) take(a, x.emplace());
+}
+template <class T>
+void take(Reader& a, std::unique_ptr<T>& x) {
+  if (!a.flag()) return;
+  x = std::make_unique<T>();
+  take(a, *x);
+}
+template <class T>
+void take(Reader& a, std::set<T>& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
+    T item{};
+    take(a, item);
+    if (!x.empty() && !(*x.rbegin() < item)) a.refuse();
+    x.insert(x.end(), std::move(item));
+  }
+}
+template <class T, class Less>
+void take(Reader& a, std::map<std::string, T, Less>& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
+    std::string key = a.text();
+    if (!x.empty() && !(x.rbegin()->first < key)) a.refuse();
+    take(a, x[std::move(key)]);
+  }
+}
+template <class T>
+void take(Reader& a, std::deque<T>& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) take(a, x.emplace_back());
+}
+
+template <class A, class... T>
+void all(A& a, T&... fields) {
+  if constexpr (A::kReads) {
+    (take(a, fields), ...);
+  } else {
+    (put(a, fields), ...);
+  }
+}
+
+std::unexpected<Error> damaged() {
+  return fail(Code::log_corrupt, "the checkpoint is damaged, or not of this job and event");
+}
+
+bool sound_in_loop(const State& state, const Step& step) {
+  const std::size_t tools = state.plan->tools.size();
+  const Node& node = state.plan->nodes[step.node];
+  if (step.turn != kNoTurn && !node.loop) return false;
+  if (step.is_loop_call() && step.role == Role::node && step.tool >= tools) return false;
+  const bool looping = step.phase == StepPhase::looping;
+  // One that another job began is ready to go on.
+  const bool begun = looping || (step.phase == StepPhase::ready && step.loop);
+  if (begun != (step.loop != nullptr) || (begun && (!node.loop || step.is_part()))) return false;
+  if (!begun) return true;
+  const LoopProgress& loop = *step.loop;
+  for (const LoopTurn& turn : loop.turns) {
+    if (turn.step >= state.steps.size() || !state.steps[turn.step].is_turn()) return false;
+    for (const LoopCall& call : turn.calls) {
+      if (call.tool >= tools || (call.step != kNoStep && call.step >= state.steps.size())) {
+        return false;
+      }
+    }
+  }
+  return loop.turns.empty() || loop.next <= loop.turns.back().calls.size();
+}
+
+// Everything that is used as a position is one.
+bool sound(const State& state) {
+  const std::size_t nodes = state.plan->nodes.size();
+  if (state.steps.size() < nodes || state.by_id.size() != state.steps.size()) return false;
+  for (const Step& step : state.steps) {
+    if (step.node >= nodes || (step.role != Role::node) != (step.of < state.steps.size())) {
+      return false;
+    }
+    for (const std::uint32_t beside : {step.probe, step.undo}) {
+      if (beside != kNoStep && beside >= state.steps.size()) return false;
+    }
+    if (!sound_in_loop(state, step)) return false;
+  }
+  for (const auto* indexes : {&state.undoable, &state.undone, &state.given_up}) {
+    for (const std::uint32_t index : *indexes) {
+      if (index >= state.steps.size()) return false;
+    }
+  }
+  for (const auto* indexes : {&state.todo, &state.startable, &state.calling}) {
+    if (!indexes->empty() && *indexes->rbegin() >= state.steps.size()) return false;
+  }
+  for (const auto& [key, wait] : state.waits) {
+    if (wait.step >= state.steps.size()) return false;
+    const Step& step = state.steps[wait.step];
+    if (wait.question && (!step.call || !step.call->questions)) return false;
+  }
+  for (const auto& [key, change] : state.changes) {
+    if (change.step >= state.steps.size()) return false;
+  }
+  return std::ranges::all_of(state.to_confirm,
+                             [&](const auto& key) { return state.changes.contains(key); });
+}
+
+}  // namespace
+
+std::string_view fold_version() { return kVersion; }
+
+std::string checkpoint(const State& state, const Hash& head) {
+  AE_CHECK(state.plan != nullptr, state.job.text);
+  std::string out;
+  put_text(kVersion, out);
+  out.append(reinterpret_cast<const char*>(head.bytes.data()), kHashSize);
+  Writer a(out);
+  put(a, to_hex(state.plan->hash));
+  put(a, state.plan->task_graph);
+  put(a, state);
+  const Hash sum = sha256(out);
+  out.append(reinterpret_cast<const char*>(sum.bytes.data()), kHashSize);
+  return out;
+}
+
+Result<Restored> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
+                         const PlanSource& plans) {
+  if (bytes.size() < kHashSize) return damaged();
+  const std::string_view content = bytes.substr(0, bytes.size() - kHashSize);
+  const Hash sum = sha256(content);
+  const std::string_view stored = bytes.substr(content.size());
+  if (stored != std::string_view(reinterpret_cast<const char*>(sum.bytes.data()), kHashSize)) {
+    return damaged();
+  }
+  Reader a(content);
+  if (a.text() != kVersion) {
+    return fail(Code::needs_version, "another version of the fold made the checkpoint");
+  }
+  Restored restored;
+  const std::string_view head = a.bytes(kHashSize);
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    restored.head.bytes[i] = static_cast<std::uint8_t>(head[i]);
+  }
+  const std::string plan_hash = a.text();
+  const Value task_graph = take_value(a);
+  State& state = restored.state;
+  take(a, state);
+  if (!a.at_end() || state.job != job || state.seq != seq) return damaged();
+  AE_ASSIGN(state.plan, plans(task_graph, plan_hash));
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) state.by_id.emplace(state.steps[i].id, i);
+  if (!sound(state)) return damaged();
+  return restored;
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,34 @@
+// Checkpoints: a State as bytes, so that a long log need not be folded from its beginning.
+//
+//   fold(checkpoint + tail) == fold(whole), for every prefix
+//
+// A checkpoint names the event it covers, that event's hash, and the version of the fold that made it; it is used only
+// when all three fit. It proves nothing: `verify` never reads the log by it, and compares it with the log. The version is
+// a digest of the fold's source, so every change of it makes earlier checkpoints void; they are made anew in passing.
+// Threads: pure functions. See docs/decisions/0013-checkpoints.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "engine/state/state.h"
+
+namespace ae::engine {
+
+std::string_view fold_version();  // 16 hex digits
+
+// REQUIRES: state.plan; `head` is the hash of event state.seq.
+std::string checkpoint(const State& state, const Hash& head);
+
+struct Restored {
+  State state;
+  Hash head;
+};
+// Fails with needs_version (another fold made it) · log_corrupt (damaged, or of another job or event).
+Result<Restored> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
+                         const PlanSource& plans);
+
+}  // namespace ae::engine

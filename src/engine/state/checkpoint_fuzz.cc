@@ -1,0 +1,74 @@
+// Fuzzes the reader of checkpoints behind their checksum: any state is refused, or is one that is written as it was read.
+//
+// The first byte says how the rest is meant: 0 = as the fields of a state; else as edits of a checkpoint of ours.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "engine/heart/our_job_fuzz.h"
+#include "engine/state/checkpoint.h"
+
+namespace {
+
+namespace engine = ae::engine;
+
+constexpr std::size_t kHashSize = 32;
+
+std::string with_sum(std::string content) {
+  const ae::Hash sum = ae::sha256(content);
+  content.append(reinterpret_cast<const char*>(sum.bytes.data()), kHashSize);
+  return content;
+}
+
+struct Ours {
+  engine::State state = std::move(engine::OurJob().state);
+  ae::Hash head = ae::sha256("head");
+  std::string content;     // without its sum
+  std::size_t fields = 0;  // where the fold's version and the head end
+
+  Ours() {
+    content = engine::checkpoint(state, head);
+    content.resize(content.size() - kHashSize);
+    std::string begin;
+    ae::put_text(engine::fold_version(), begin);
+    fields = begin.size() + kHashSize;
+  }
+};
+
+// Each edit is three bytes: where, and what stands there then; past the end it cuts.
+std::string edited(std::string bytes, std::string_view edits) {
+  for (; edits.size() >= 3; edits.remove_prefix(3)) {
+    const std::size_t at =
+        static_cast<unsigned char>(edits[0]) * 256u + static_cast<unsigned char>(edits[1]);
+    if (at < bytes.size()) {
+      bytes[at] = edits[2];
+    } else {
+      bytes.resize(at % (bytes.size() + 1));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Ours ours;
+  if (size == 0) return 0;
+  const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const std::string content = *data == 0 ? ours.content.substr(0, ours.fields) + std::string(rest)
+                                         : edited(ours.content, rest);
+  const auto restored = engine::restore(ours.state.job, ours.state.seq, with_sum(content),
+                                        engine::compile_each_time());
+  if (!restored) {
+    AE_CHECK(content != ours.content);
+    return 0;
+  }
+  const std::string written = engine::checkpoint(restored->state, restored->head);
+  const auto again =
+      engine::restore(ours.state.job, ours.state.seq, written, engine::compile_each_time());
+  AE_CHECK(again.has_value(), again ? "" : again.error().message);
+  AE_CHECK(engine::checkpoint(again->state, again->head) == written);
+  return 0;
+}

@@ -1,0 +1,73 @@
+#include "engine/state/left.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "log/redacted.h"
+
+namespace ae::engine {
+namespace {
+
+Value only(const Value& payload, std::initializer_list<std::string_view> names) {
+  std::vector<Member> kept;
+  for (const std::string_view name : names) {
+    if (const Value* value = payload.find(name)) kept.emplace_back(name, *value);
+  }
+  return Value::object(std::move(kept));
+}
+
+// Of the call of a tool its name; of one that was refused only why, since a model may name anything.
+Value choice_left(const Value& choice) {
+  std::vector<Value> calls;
+  if (choice["calls"].is_array()) {
+    for (const Value& call : choice["calls"].items()) {
+      const Value* refused = call.find("refused");
+      calls.push_back(refused != nullptr ? Value::object({{"refused", only(*refused, {"code"})}})
+                                         : only(call, {"name"}));
+    }
+  }
+  Value left = only(choice, {"of", "turn"}).with("calls", Value::array(std::move(calls)));
+  return choice["repair"].is_string() ? left.with("repair", "") : left;
+}
+
+}  // namespace
+
+std::string_view why_kept(const Event& event, std::string_view field) {
+  if (event.type != EventType::decision_recorded || field != "payload") return {};
+  const bool branch = event.payload.text("kind") == "branch";
+  return branch && event.payload["payload"].is_bool()
+             ? "it is true or false, and records which branch the job took"
+             : "";
+}
+
+Value left_of(const Event& event, std::string_view field, bool blinded) {
+  if (event.type != EventType::decision_recorded || field != "payload") return {};
+  const std::string_view kind = event.payload.text("kind");
+  const Value& payload = event.payload["payload"];
+  if (kind == "branch" && payload.is_array()) {
+    return Value::object({{"items", std::uint64_t{payload.size()}}});
+  }
+  if (kind == "tool_choice") return choice_left(payload);
+  if (kind == "end") return only(payload, {"code"});
+  if (kind == "approval") {
+    Value left = only(payload, {"approval_id", "command_id", "expires_at", "schema_digest", "tool",
+                                "tool_version"});
+    for (const std::string_view hash : {"arguments_hash", "edited_from"}) {
+      if (const Value* value = payload.find(hash); value != nullptr && blinded) {
+        left = left.with(hash, *value);
+      }
+    }
+    return left;
+  }
+  return {};
+}
+
+const Value& payload_left(const Event* logged, const Value& payload) {
+  const Value& whole = payload["payload"];
+  if (logged == nullptr || !is_erased(*logged, "payload")) return whole;
+  const Value* left = whole.find("left");
+  return left != nullptr ? *left : whole;
+}
+
+}  // namespace ae::engine

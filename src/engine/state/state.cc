@@ -1,0 +1,309 @@
+// What can be asked of a state, and folding a whole log.
+#include "engine/state/state.h"
+
+#include <utility>
+
+#include "engine/state/view_values.h"
+#include "json/json.h"
+
+namespace ae::engine {
+
+Folding::Folding(const JobId& job, std::span<const Event> events, PlanSource plans)
+    : left_(events), plans_(std::move(plans)) {
+  state_->job = job;
+}
+
+bool Folding::next() {
+  if (left_.empty() || !state_) return false;
+  Status applied = apply(*state_, left_.front(), plans_);
+  left_ = left_.subspan(1);
+  if (!applied) state_ = std::unexpected(std::move(applied).error());
+  return true;
+}
+
+Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans) {
+  Folding folding(job, events, plans);
+  while (folding.next()) {
+  }
+  return std::move(folding).take();
+}
+
+bool State::may_have_happened(const Step& step) const {
+  if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
+  if (tool_of(step).effect == EffectClass::read) return false;
+  return step.call->open || step.call->doubted;
+}
+
+// A try is sent before its send_by, and takes effect within timeout and grace of its sending. Where another process has
+// opened the store since, it was sent before that opening.
+std::optional<Instant> State::settles_at(const Step& step) const {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = tool_of(step);
+  if (!call.open && !call.unsettled) return std::nullopt;
+  // Its process group has ended: the process that opened the store next saw to that.
+  if (tool.local && call.next_opening) return std::nullopt;
+  const Duration timeout = call.deadline - call.send_by;
+  const Instant over =
+      call.next_opening ? std::min(call.deadline, *call.next_opening + timeout) : call.deadline;
+  return over + tool.grace;
+}
+
+std::optional<Instant> State::checkable_at(const Step& step) const {
+  const auto settles = settles_at(step);
+  return settles ? settles : step.call->check_from;
+}
+
+bool State::holds_end(const Step& step) const {
+  if (step.role != Role::node || !may_have_happened(step)) return false;
+  const ToolPolicy& tool = tool_of(step);
+  if (!tool.compensate || tool.on_in_doubt == OnInDoubt::fail) return false;
+  switch (step.phase) {
+    case StepPhase::calling:
+    case StepPhase::settled:
+    case StepPhase::backoff:
+    case StepPhase::in_doubt:
+    case StepPhase::probing:
+      return true;
+    default:  // somebody said what became of it, or it was given up
+      return false;
+  }
+}
+
+bool State::matters_before_end(const Step& call) const {
+  return !undoable.empty() || holds_end(call);
+}
+
+bool State::awaits_person_before_end() const {
+  return std::ranges::any_of(waits, [&](const auto& entry) {
+    return entry.second.resolve && matters_before_end(steps[entry.second.step]);
+  });
+}
+
+bool State::has_to_undo() const {
+  return !undoable.empty() ||
+         std::ranges::any_of(steps, [&](const Step& step) { return holds_end(step); });
+}
+
+UnknownCall State::call_of(const Step& step) const {
+  UnknownCall one{.step = step.id,
+                  .node_id = node_of(step).id,
+                  .tool = tool_of(step).name,
+                  .item = step.item,
+                  .key = key_of(step)};
+  one.invocation = invocation_id(job, step.id, one.key);
+  one.given_up = step.phase == StepPhase::done;
+  if (step.role == Role::undo) one.compensates = steps[step.of].id;
+  if (const Invocation* call = step.call.get()) {
+    one.external_key = call->external_key;
+    one.try_no = call->try_no;
+    one.unsure = call->unsure;
+    one.error = call->error;
+    one.arguments = call->arguments;
+    one.ended_at = call->ended_at;
+    one.checkable_at = checkable_at(step);
+  }
+  return one;
+}
+
+std::vector<UnknownCall> State::unknown() const {
+  std::vector<UnknownCall> calls = earlier_unknown;
+  for (const Step& step : steps) {
+    if (may_have_happened(step)) calls.push_back(call_of(step));
+  }
+  return calls;
+}
+
+std::vector<Value> State::unknown_calls() const {
+  std::vector<Value> keys;
+  for (const UnknownCall& call : unknown()) keys.emplace_back(call.key.text);
+  return keys;
+}
+
+bool State::may_have_changed(const Step& step) const {
+  const Step& about = step.role == Role::probe ? steps[step.of] : step;
+  return about.phase != StepPhase::done && may_have_happened(about) &&
+         !tool_of(about).changes.empty();
+}
+
+std::uint32_t State::tool_index(const Step& step) const {
+  if (step.role == Role::node) return step.is_loop_call() ? step.tool : node_of(step).tool;
+  const ToolPolicy& about =
+      tool_of(steps[step.of]);  // an undo's probe is two away, nothing is three
+  return step.role == Role::probe ? about.probe->tool : about.compensate->tool;
+}
+
+StepId State::side_step_id(const Step& step, Role role) const {
+  const std::string path =
+      path_of(step) +
+      (role == Role::undo ? "/compensate" : "/probe/" + std::to_string(step.call->try_no));
+  return step_id(job, plan->decision, path, "tool");
+}
+
+bool State::may_probe(const Step& step) const {
+  const ToolPolicy& tool = tool_of(step);
+  return tool.on_in_doubt == OnInDoubt::probe && may_have_happened(step) &&
+         (step.phase == StepPhase::calling || step.phase == StepPhase::settled ||
+          step.phase == StepPhase::backoff) &&
+         step.call->absent < tool.retry.max_attempts &&
+         (step.probe == kNoStep || steps[step.probe].of_try != step.call->try_no);
+}
+
+std::optional<Role> State::side_role(const Step& step, const StepId& id) const {
+  if (status != JobStatus::running || by_id.contains(id)) return std::nullopt;
+  const bool undoes =
+      !undoable.empty() && must_undo() && &steps[undoable.back()] == &step && step.undo == kNoStep;
+  if (undoes && id == side_step_id(step, Role::undo)) return Role::undo;
+  if (step.call && !is_live(step) && may_probe(step) && id == side_step_id(step, Role::probe)) {
+    return Role::probe;
+  }
+  return std::nullopt;
+}
+
+// Without arguments there is nothing to guess, so the blind is no part of it.
+IdempotencyKey State::key_of(const Step& step) const {
+  return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null", "");
+}
+
+std::string State::hash_of(const Value& value) const {
+  return blinded_hash(blind, canonical(value));
+}
+
+std::string State::key_of_wait(const std::string& named) const {
+  const auto closed = closed_waits.find(named);
+  const bool let_go =
+      plan_number > 0 && closed != closed_waits.end() && closed->second.outcome == "cancelled";
+  return let_go ? named + "#" + std::to_string(plan_number) : named;
+}
+
+std::string State::approval_id(const Wait& wait) const {
+  if (wait.type != WaitType::human || wait.resolve) return {};
+  const Step& step = steps[wait.step];
+  if (wait.question) return question_id(*this, step);
+  return wait.approval ? step.approval->id : step.id.text;
+}
+
+std::string State::path_of(const Step& step) const {
+  if (step.role == Role::undo) return path_of(steps[step.of]) + "/compensate";
+  if (step.role == Role::probe) {
+    return path_of(steps[step.of]) + "/probe/" + std::to_string(step.of_try);
+  }
+  if (step.turn != kNoTurn) return part_path(step, step.turn, step.nth);
+  return step.item == kNoItem ? Plan::path(step.plan_no, step.place)
+                              : Plan::path(step.plan_no, step.place, step.item);
+}
+
+std::string State::part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
+  const std::string of_turn = Plan::path(loop.plan_no, loop.place, turn);
+  return nth == kNoTurn ? of_turn : of_turn + "/" + std::to_string(nth);
+}
+
+StepId State::part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
+  return step_id(job, plan->decision, part_path(loop, turn, nth),
+                 to_text(nth == kNoTurn ? NodeKind::llm : NodeKind::tool));
+}
+
+std::string State::item_path(const Node& map_node, std::uint32_t item) const {
+  const Step& map = steps[map_node.index];
+  return Plan::path(map.plan_no, map.place, item);
+}
+
+namespace {
+NodeKind item_kind(const Plan& plan, const Node& map_node) {
+  return plan.tools[map_node.tool].is_model() ? NodeKind::llm : NodeKind::tool;
+}
+}  // namespace
+
+NodeKind State::kind_of(const Step& step) const {
+  const Node& node = node_of(step);
+  if (step.role != Role::node) return NodeKind::tool;
+  if (step.turn != kNoTurn) return step.is_turn() ? NodeKind::llm : NodeKind::tool;
+  return step.item == kNoItem ? node.kind : item_kind(*plan, node);
+}
+
+StepId State::item_step_id(const Node& map_node, std::uint32_t item) const {
+  return step_id(job, plan->decision, item_path(map_node, item),
+                 to_text(item_kind(*plan, map_node)));
+}
+
+std::optional<Instant> State::next_due() const {
+  std::optional<Instant> due;
+  const auto earlier = [&](const std::optional<Instant>& at) {
+    if (at && (!due || *at < *due)) due = at;
+  };
+  if (!deadline_fired) earlier(deadline);
+  if (!ending && !is_paused()) {  // what comes due in a pause fires after it
+    if (!budget.wall_passed) earlier(budget.wall_until);
+    for (const auto& [key, wait] : waits) {
+      earlier(wait.due_at);
+      earlier(wait.expires_at);
+    }
+  }
+  return due;
+}
+
+Value State::seen_result(const Step& step) const {
+  if (step.failure) {
+    return Value::object({{"error", Value::object({{"code", step.failure->code},
+                                                   {"message", step.failure->message}})}});
+  }
+  return step.result;
+}
+
+bool awaits_plan(const State& state) {
+  if (!state.plan || !only_plans(*state.plan)) return false;
+  const Step& step = state.steps.front();
+  return step.phase == StepPhase::done && !step.failure && !step.skipped;
+}
+
+Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
+  std::vector<Value> list;
+  list.reserve(steps.size());
+  for (std::uint32_t index : steps) {
+    const Step& step = state.steps[index];
+    Value one = Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}});
+    if (step.item != kNoItem) one = one.with("item", number(step.item));
+    if (step.turn != kNoTurn) one = one.with("turn", number(step.turn));
+    if (step.nth != kNoTurn) one = one.with("turn_call", number(step.nth));
+    list.push_back(std::move(one));
+  }
+  return Value::array(std::move(list));
+}
+
+std::vector<std::uint32_t> not_undone(const State& state) {
+  std::vector<std::uint32_t> steps = state.given_up;
+  steps.insert(steps.end(), state.undoable.rbegin(), state.undoable.rend());
+  // What another job did is not this one's to undo.
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+    const Step& step = state.steps[i];
+    const bool calls = step.imported && step.committed && !step.imported->tool.empty();
+    if (calls && state.tool_of(step).compensate) steps.push_back(i);
+  }
+  return steps;
+}
+
+const Member* open_question(const Invocation& call) {
+  if (call.open || call.outcome != OutcomeKind::input_required || !call.questions) return nullptr;
+  const Value& requests = call.questions->asked["requests"];
+  if (!requests.is_object()) return nullptr;
+  for (const Member& request : requests.members()) {
+    if (call.questions->answers.find(request.first) == nullptr) return &request;
+  }
+  return nullptr;
+}
+
+std::string question_id(const State& state, const Step& step) {
+  const std::uint32_t number = step.call && step.call->questions ? step.call->questions->number : 0;
+  return step_id(state.job, state.plan->decision,
+                 state.path_of(step) + "#input" + std::to_string(number), "decision")
+      .text;
+}
+
+bool sends_answers(const Invocation& call) {
+  return !call.open && call.outcome == OutcomeKind::input_required && call.questions != nullptr;
+}
+
+const Value& turn_arguments(const Step& turn) {
+  return turn.call ? turn.call->arguments : turn.imported->arguments;
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,101 @@
+// The state machine of a job: SPEC §2 as a table.
+#include "engine/state/state.h"
+
+namespace ae::engine {
+
+std::string_view to_text(JobStatus status) {
+  switch (status) {
+    case JobStatus::none:
+      return "none";
+    case JobStatus::queued:
+      return "queued";
+    case JobStatus::running:
+      return "running";
+    case JobStatus::waiting:
+      return "waiting";
+    case JobStatus::parked:
+      return "parked";
+    case JobStatus::completed:
+      return "completed";
+    case JobStatus::failed:
+      return "failed";
+    case JobStatus::cancelled:
+      return "cancelled";
+  }
+  return "none";
+}
+
+bool is_terminal(JobStatus status) {
+  return status == JobStatus::completed || status == JobStatus::failed ||
+         status == JobStatus::cancelled;
+}
+
+bool is_blocked(JobStatus status) {
+  return status == JobStatus::waiting || status == JobStatus::parked;
+}
+
+std::string_view to_text(ResultType type) {
+  switch (type) {
+    case ResultType::none:
+      return "none";
+    case ResultType::pure:
+      return "pure";
+    case ResultType::side_effect_committed:
+      return "side_effect_committed";
+    case ResultType::permanent_failure:
+      return "permanent_failure";
+    case ResultType::compensatable_failure:
+      return "compensatable_failure";
+    case ResultType::compensated:
+      return "compensated";
+  }
+  return "none";
+}
+
+std::optional<JobStatus> next_status(JobStatus status, EventType event, bool ends_own_park) {
+  using enum JobStatus;
+  using E = EventType;
+  const EventKind* kind = event_kind(event);
+  if (status == none) {
+    return event == E::job_created ? std::optional(queued) : std::nullopt;
+  }
+  if (is_terminal(status)) {
+    const bool narrative = kind == nullptr || kind->event_class == EventClass::narrative;
+    return narrative ? std::optional(status) : std::nullopt;
+  }
+  //                      queued      running     waiting     parked
+  struct Row {
+    E event;
+    std::optional<JobStatus> queued, running, waiting, parked;
+  };
+  static const Row kTable[] = {
+      {E::job_created, {}, {}, {}, {}},
+      {E::job_running, running, running, {}, {}},
+      {E::job_requeued, {}, queued, {}, {}},
+      {E::job_waiting, {}, waiting, {}, {}},
+      {E::wait_completed, queued, running, queued, parked},
+      {E::job_parked, parked, parked, parked, {}},
+      {E::job_resumed, {}, {}, {}, queued},
+      {E::job_cancel_requested, queued, running, queued, queued},
+      {E::job_completed, {}, completed, {}, {}},
+      {E::job_failed, failed, failed, failed, failed},
+      {E::job_cancelled, cancelled, cancelled, cancelled, cancelled},
+  };
+  for (const Row& row : kTable) {
+    if (row.event != event) continue;
+    if (event == E::wait_completed && status == parked && ends_own_park) return queued;
+    switch (status) {
+      case queued:
+        return row.queued;
+      case running:
+        return row.running;
+      case waiting:
+        return row.waiting;
+      default:
+        return row.parked;
+    }
+  }
+  return status;  // types without a row never change it
+}
+
+}  // namespace ae::engine

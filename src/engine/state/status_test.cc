@@ -1,0 +1,112 @@
+// The job's state machine: SPEC §2, every cell.
+#include <array>
+#include <sstream>
+
+#include "engine/heart/given_job_test.h"
+#include "testing/test.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr auto kStatuses = std::to_array(
+    {JobStatus::none, JobStatus::queued, JobStatus::running, JobStatus::waiting, JobStatus::parked,
+     JobStatus::completed, JobStatus::failed, JobStatus::cancelled});
+
+// As the page has it; `-` is illegal, `own` means: queued when the park itself opened the wait.
+constexpr std::string_view kTable = R"(
+event                 none    queued     running    waiting    parked
+job_created           queued  -          -          -          -
+job_running           -       running    running    -          -
+job_requeued          -       -          queued     -          -
+job_waiting           -       -          waiting    -          -
+wait_completed        -       queued     running    queued     parked
+job_parked            -       parked     parked     parked     -
+job_resumed           -       -          -          -          queued
+job_cancel_requested  -       queued     running    queued     queued
+job_completed         -       -          completed  -          -
+job_failed            -       failed     failed     failed     failed
+job_cancelled         -       cancelled  cancelled  cancelled  cancelled
+)";
+
+std::string text_of(const std::optional<JobStatus>& status) {
+  return status ? std::string(to_text(*status)) : "-";
+}
+
+AE_TEST("status/every cell of the table is as the specification has it") {
+  std::istringstream lines{std::string(kTable)};
+  std::string event, cell;
+  lines >> event >> cell >> cell >> cell >> cell >> cell;
+  int cells = 0;
+  while (lines >> event) {
+    const EventKind* kind = event_kind(event);
+    ASSERT_NE(kind, nullptr) << event;
+    for (std::size_t i = 0; i < 5; ++i, ++cells) {
+      lines >> cell;
+      EXPECT_EQ(text_of(next_status(kStatuses[i], kind->type)), cell)
+          << event << " in " << to_text(kStatuses[i]);
+    }
+  }
+  EXPECT_EQ(cells, 55);
+}
+
+AE_TEST("status/a wait that the park itself opened ends the park") {
+  EXPECT_EQ(next_status(JobStatus::parked, EventType::wait_completed, true), JobStatus::queued);
+  EXPECT_EQ(next_status(JobStatus::waiting, EventType::wait_completed, true), JobStatus::queued);
+}
+
+AE_TEST("status/types without a column never change it and are legal before the end") {
+  constexpr std::string_view kColumns = kTable;
+  for (const EventKind& kind : event_kinds()) {
+    if (kColumns.find("\n" + std::string(kind.name) + " ") != kColumns.npos) continue;
+    EXPECT_EQ(next_status(JobStatus::none, kind.type), std::nullopt) << kind.name;
+    for (const JobStatus status :
+         {JobStatus::queued, JobStatus::running, JobStatus::waiting, JobStatus::parked}) {
+      EXPECT_EQ(next_status(status, kind.type), status) << kind.name;
+    }
+  }
+}
+
+AE_TEST("status/what has ended takes nothing but narrative") {
+  for (const JobStatus status : {JobStatus::completed, JobStatus::failed, JobStatus::cancelled}) {
+    EXPECT_TRUE(is_terminal(status));
+    for (const EventKind& kind : event_kinds()) {
+      const bool narrative = kind.event_class == EventClass::narrative;
+      EXPECT_EQ(next_status(status, kind.type).has_value(), narrative) << kind.name;
+    }
+  }
+}
+
+AE_TEST("status/a terminal job answers job_terminal") {
+  testing::GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim().ok("a");
+  ASSERT_EQ(job.status(), "completed");
+  auto again =
+      apply(job.state, running_event(AttemptId("x"), 99, "w"), job.now, compile_each_time());
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, Code::job_terminal);
+}
+
+AE_TEST("status/an illegal event is log_corrupt and says where") {
+  testing::GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  auto bad = apply(job.state, requeued_event("drain", {}), job.now, compile_each_time());
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().code, Code::log_corrupt);
+  EXPECT_NE(bad.error().message.find("event 3 (job_requeued)"), std::string::npos);
+}
+
+AE_TEST("status/only waiting and parked are blocked") {
+  for (const JobStatus status : kStatuses) {
+    const bool blocked = status == JobStatus::waiting || status == JobStatus::parked;
+    EXPECT_EQ(is_blocked(status), blocked);
+  }
+}
+
+AE_TEST("status/no call in flight outlives its job") {
+  testing::GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim();
+  const EventDraft end{EventType::job_failed, testing::json("{'code':'x', 'error':'y'}")};
+  EXPECT_FALSE(apply(job.state, end, job.now, compile_each_time()));
+}
+
+}  // namespace
+}  // namespace ae::engine

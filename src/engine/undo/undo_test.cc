@@ -1,0 +1,620 @@
+// Compensation: what was committed is undone before a job ends (SPEC §7). The plan's nodes a, b and c call `book`, whose
+// tool names `unbook`; `pay` is at_most_once and names nothing.
+#include "engine/heart/given_job_test.h"
+#include "inspect/trace.h"
+#include "inspect/verify.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+constexpr std::string_view kTools = R"({'tools': {
+    'unbook': {'effect': 'idempotent', 'retry': {'max_attempts': 2, 'retry_on': ['connect', 'timeout']}},
+    'unpay': {'effect': 'at_most_once', 'on_in_doubt': 'park'},
+    'strict': {'effect': 'idempotent', 'args_schema': {'type': 'object', 'required': ['id']}},
+    'book': {'effect': 'idempotent',
+             'compensate': {'tool': 'unbook', 'args': {'id': '${ .result.id }', 'was': '${ .args.n }'}}},
+    'buy': {'effect': 'at_most_once', 'on_in_doubt': 'park',
+            'compensate': {'tool': 'unpay', 'args': {'id': '${ .result }'}}},
+    'odd': {'effect': 'idempotent', 'compensate': {'tool': 'strict', 'args': {'key': '${ .call.key }'}}}}})";
+
+constexpr std::string_view kChain =
+    "[{'id':'a','kind':'tool','tool':'book','args':{'n':1}},"
+    "{'id':'b','kind':'tool','tool':'book','args':{'n':2},'needs':['a']},"
+    "{'id':'c','kind':'tool','tool':'put','needs':['b']}]";
+
+GivenJob booking(std::string_view nodes = kChain, std::optional<Duration> deadline = {}) {
+  return GivenJob(nodes, {.more = kTools, .deadline = deadline});
+}
+
+GivenJob booked(std::optional<Duration> deadline = {}) {
+  GivenJob job = booking(kChain, deadline);
+  job.claim().ok("a", "{'id':'A'}").ok("b", "{'id':'B'}");
+  return job;
+}
+
+std::string undone_nodes(const Value& terminal) {
+  std::string names;
+  if (!terminal["compensated"].is_array()) return names;
+  for (const Value& one : terminal["compensated"].items()) {
+    names += std::string(one.text("node_id"));
+    if (one["item"].is_integer()) names += std::to_string(one["item"].as_int());
+    names += " ";
+  }
+  return names;
+}
+
+void expect_proved(const GivenJob& job) {
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  input.effects = job.effects;
+  const Verification all = verify(input, compile_each_time());
+  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+}
+
+AE_TEST("undo/a job that fails undoes its committed steps, the last one first, then ends") {
+  GivenJob job = booked();
+  job.fails("c");
+  ASSERT_EQ(job.sent.size(), 4u) << job.story();
+  EXPECT_EQ(job.sent[3].tool, "unbook");
+  EXPECT_EQ(job.sent[3].arguments, json("{'id':'B','was':2}"));
+  job.ok("b/compensate");
+  ASSERT_EQ(job.sent.size(), 5u);
+  EXPECT_EQ(job.sent[4].arguments, json("{'id':'A','was':1}"));
+  job.ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ");
+  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("http_400"));
+  EXPECT_EQ(job.last(EventType::job_failed)["node_id"], Value("c"));
+  EXPECT_EQ(job.state.path_of(job.step("b/compensate")), "0/1/compensate");
+  expect_proved(job);
+}
+
+AE_TEST("undo/the node whose failure leads to it ends compensatable_failure") {
+  GivenJob job = booked();
+  job.fails("c");
+  EXPECT_EQ(to_text(job.step("c").result_type), "compensatable_failure");
+}
+
+AE_TEST("undo/a failure with nothing to undo is permanent") {
+  GivenJob job = booking();
+  job.claim().fails("a");
+  EXPECT_EQ(to_text(job.step("a").result_type), "permanent_failure");
+  EXPECT_EQ(job.status(), "failed");
+}
+
+AE_TEST("undo/a failure that the plan goes on after undoes nothing") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},"
+      "{'id':'b','kind':'tool','tool':'put','needs':['a'],'on_error':'continue'}]");
+  job.claim().ok("a", "{'id':'A'}").fails("b");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(to_text(job.step("b").result_type), "permanent_failure");
+  EXPECT_EQ(job.count(EventType::step_compensated), 0u);
+  expect_proved(job);
+}
+
+AE_TEST("undo/a step committed in the commit of the failure is undone too") {
+  GivenJob job =
+      booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
+  job.claim();
+  job.add(
+      absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("{'id':'A'}")}, job.now));
+  job.fails("b");
+  EXPECT_EQ(to_text(job.step("b").result_type), "compensatable_failure") << job.story();
+  job.ok("a/compensate");
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  expect_proved(job);
+}
+
+AE_TEST("undo/the step is compensated in the views, and the world is rolled back") {
+  GivenJob job = booked();
+  job.fails("c").ok("b/compensate").ok("a/compensate");
+  EXPECT_EQ(to_text(job.step("a").result_type), "compensated");
+  const Value trace = trace_view(job.state, job.log);
+  const Value& a = trace["nodes"].items()[0];
+  EXPECT_EQ(a["world"], Value("rolled back"));
+  EXPECT_EQ(a["result_type"], Value("compensated"));
+  EXPECT_EQ(a["compensation"]["tool"], Value("unbook"));
+  EXPECT_EQ(a["compensation"]["world"], Value("changed"));
+  EXPECT_EQ(a["compensation"]["path"], Value("0/0/compensate"));
+  EXPECT_EQ(trace["nodes"].items()[2]["compensation"], Value());
+  EXPECT_EQ(job.last(EventType::step_compensated)["compensation_invocation_id"],
+            Value(job.step("a/compensate").call->id.text));
+}
+
+AE_TEST("undo/calls in flight are awaited first, and undone when they went well") {
+  GivenJob job =
+      booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
+  job.claim().fails("b");
+  EXPECT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.status(), "running");
+  job.ok("a", "{'id':'A'}").ok("a/compensate");
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  expect_proved(job);
+}
+
+AE_TEST("undo/a cancel undoes too") {
+  GivenJob job = booked();
+  job.cancel("changed my mind");
+  EXPECT_EQ(job.sent.size(), 3u) << "c is in flight";
+  job.ok("c").ok("b/compensate").ok("a/compensate");
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_cancelled)), "b a ");
+  expect_proved(job);
+}
+
+AE_TEST("undo/a cancel that says compensate: false leaves and lists what was done") {
+  GivenJob job = booked();
+  job.cancel("", false).ok("c");
+  EXPECT_EQ(job.status(), "cancelled");
+  const Value end = job.last(EventType::job_cancelled);
+  EXPECT_EQ(end["compensated"], Value());
+  ASSERT_EQ(end["uncompensated"].size(), 2u);
+  EXPECT_EQ(end["uncompensated"].items()[0]["node_id"], Value("b"));
+  EXPECT_EQ(job.last(EventType::job_cancel_requested)["compensate"], Value(false));
+  EXPECT_EQ(job.count(EventType::step_compensated), 0u);
+  expect_proved(job);
+}
+
+AE_TEST("undo/a second cancel may stop it half way") {
+  GivenJob job = booked();
+  job.cancel().ok("c");
+  EXPECT_EQ(job.sent.back().tool, "unbook");
+  job.cancel("enough", false);
+  EXPECT_EQ(job.status(), "running") << "one is in flight";
+  job.ok("b/compensate");
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  const Value end = job.last(EventType::job_cancelled);
+  EXPECT_EQ(undone_nodes(end), "b ");
+  ASSERT_EQ(end["uncompensated"].size(), 1u);
+  EXPECT_EQ(end["uncompensated"].items()[0]["node_id"], Value("a"));
+  job.cancel();
+  EXPECT_EQ(job.refused, Code::job_terminal);
+  expect_proved(job);
+}
+
+AE_TEST("undo/a job that waits is claimed to be undone when its deadline passes") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},"
+      "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]",
+      1h);
+  job.claim().ok("a", "{'id':'A'}");
+  EXPECT_EQ(job.status(), "waiting");
+  job.after(2h);
+  EXPECT_EQ(job.status(), "running") << job.story();
+  job.ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("deadline_exceeded"));
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  expect_proved(job);
+}
+
+AE_TEST("undo/a job that waits is claimed to be undone when it is cancelled") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},"
+      "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]");
+  job.claim().ok("a", "{'id':'A'}").cancel().ok("a/compensate");
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  expect_proved(job);
+}
+
+AE_TEST("undo/an output that fails undoes") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'book'}]",
+               {.more = std::string(kTools.substr(0, kTools.size() - 1)) +
+                        ",'output':'${ .steps.a.id + 1 }'}"});
+  job.claim().ok("a", "{'id':'A'}");
+  EXPECT_EQ(job.status(), "running") << job.story();
+  job.ok("a/compensate");
+  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("expression_failed"));
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  expect_proved(job);
+}
+
+AE_TEST(
+    "undo/too many lost attempts undo, and a compensation that is lost as often is left to a "
+    "person") {
+  GivenJob job = booked();
+  job.limits.lost_claims_max = 3;
+  job.patient = true;
+  for (int i = 0; i < 3; ++i) job.crash();
+  ASSERT_EQ(job.status(), "parked") << "c is in doubt\n" << job.story();
+  job.resolve("c", "not_happened");
+  EXPECT_EQ(job.sent.back().tool, "unbook") << job.story();
+  for (int i = 0; i < 3; ++i) job.crash();
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  job.resolve("b/compensate", "happened").ok("a/compensate");
+  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("max_attempts")) << job.story();
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ");
+  expect_proved(job);
+}
+
+AE_TEST("undo/a call in doubt is decided before anything is undone") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'pay'},"
+      "{'id':'b','kind':'tool','tool':'put'}]");
+  job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b");
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.count(EventType::step_compensated), 0u);
+  job.resolve("p", "happened", "1");
+  EXPECT_EQ(job.sent.back().tool, "unbook");
+  job.ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  expect_proved(job);
+}
+
+AE_TEST("undo/a call of which a person says that it happened is undone as well") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
+      "{'id':'b','kind':'tool','tool':'put'}]");
+  job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b");
+  job.resolve("p", "happened", "'P'");
+  EXPECT_EQ(job.sent.back().arguments, json("{'id':'P'}"));
+  job.ok("p/compensate").ok("a/compensate");
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "p a ");
+  expect_proved(job);
+}
+
+AE_TEST(
+    "undo/a doubt that a person ends with not_happened or fail lets it begin, without another "
+    "try") {
+  for (const char* says : {"not_happened", "fail"}) {
+    GivenJob job = booking(
+        "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
+        "{'id':'b','kind':'tool','tool':'put'}]");
+    job.patient = true;
+    job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b").resolve("p", says);
+    EXPECT_EQ(job.tries("p"), 1u);
+    job.ok("a/compensate");
+    ASSERT_EQ(job.status(), "failed") << job.story();
+    EXPECT_EQ(job.state.final_in_doubt.size(), says == std::string("fail") ? 1u : 0u);
+    expect_proved(job);
+  }
+}
+
+AE_TEST("undo/a try that a crash left open, and that did not happen, is closed before it begins") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'pay'},"
+      "{'id':'b','kind':'tool','tool':'put'}]");
+  job.patient = true;
+  job.claim().ok("a", "{'id':'A'}").crash().fails("b");
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  ASSERT_EQ(job.state.open_tries, 1u) << "p's\n" << job.story();
+  job.resolve("p", "not_happened");
+  EXPECT_EQ(job.sent.back().tool, "unbook") << job.story();
+  EXPECT_EQ(job.state.open_tries, 1u) << "the compensation's\n" << job.story();
+  job.ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.final_in_doubt.size(), 0u);
+  expect_proved(job);
+}
+
+AE_TEST("undo/a retry that was decided and not made is a doubt like any other") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'put'},"
+      "{'id':'b','kind':'tool','tool':'put'}]");
+  job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b");
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  job.resolve("p", "happened").ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  expect_proved(job);
+}
+
+AE_TEST("undo/a compensation is tried again by its tool's rules, under the same keys") {
+  GivenJob job = booked();
+  job.fails("c").times_out("b/compensate").after(1s);
+  EXPECT_EQ(job.tries("b/compensate"), 2u) << job.story();
+  EXPECT_EQ(job.sent[4].external_key, job.sent[3].external_key);
+  job.ok("b/compensate").ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  expect_proved(job);
+}
+
+AE_TEST("undo/a compensation that fails parks the job, and goes on as a person says") {
+  for (const char* says : {"happened", "not_happened", "fail"}) {
+    GivenJob job = booked();
+    job.patient = true;
+    job.fails("c").fails("b/compensate", "http_422");
+    ASSERT_EQ(job.status(), "parked") << job.story();
+    const Value view = job_view(job.state);
+    ASSERT_EQ(view["in_doubt"].size(), 1u);
+    EXPECT_EQ(view["in_doubt"].items()[0]["reason"], Value("it failed (http_422)"));
+    EXPECT_EQ(view["in_doubt"].items()[0]["tool"], Value("unbook"));
+    job.resolve("b/compensate", says);
+    if (says == std::string("not_happened")) {
+      EXPECT_EQ(job.tries("b/compensate"), 2u);
+      job.ok("b/compensate");
+    }
+    job.ok("a/compensate");
+    ASSERT_EQ(job.status(), "failed") << job.story();
+    const Value end = job.last(EventType::job_failed);
+    EXPECT_EQ(undone_nodes(end), says == std::string("fail") ? "a " : "b a ");
+    EXPECT_EQ(end["uncompensated"].size(), says == std::string("fail") ? 1u : 0u);
+    EXPECT_EQ(job_view(job.state)["compensated"], end["compensated"]);
+    expect_proved(job);
+  }
+}
+
+AE_TEST(
+    "undo/a compensation of which nobody knows parks, and is in the end's in_doubt when it is "
+    "given up") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
+      "]");
+  job.claim().ok("a", "'P'").fails("b").unknown("a/compensate");
+  EXPECT_EQ(job.status(), "parked");
+  job.resolve("a/compensate", "fail");
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.state.final_in_doubt,
+            Value::array({Value(job.step("a/compensate").call->key.text)}));
+  EXPECT_EQ(job.last(EventType::job_failed)["uncompensated"].size(), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("undo/a compensation whose arguments fail asks a person, as often as it fails") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'odd'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
+      "]");
+  job.claim().ok("a", "{'id':'A'}").fails("b");
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.last(EventType::wait_opened)["reason"],
+            Value("it could not be called (input_invalid)"));
+  (void)job_view(job.state);
+  (void)trace_view(job.state, job.log);
+  job.resolve("a/compensate", "not_happened").resolve("a/compensate", "not_happened");
+  EXPECT_EQ(job.status(), "parked");
+  job.resolve("a/compensate", "not_happened").resolve("a/compensate", "happened");
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  expect_proved(job);
+}
+
+AE_TEST("undo/an output that broke a rule is an effect that was done: it is undone") {
+  GivenJob job = booking("[{'id':'a','kind':'tool','tool':'buy'}]");
+  job.claim().answer("a", {.kind = OutcomeKind::success,
+                           .invalid = json("{'invalid':true,'sha256':'00','size':1,'head':''}")});
+  EXPECT_EQ(to_text(job.step("a").result_type), "compensatable_failure") << job.story();
+  EXPECT_EQ(job.sent.back().tool, "unpay");
+  job.ok("a/compensate");
+  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("tool_output_invalid"));
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  expect_proved(job);
+}
+
+AE_TEST("undo/a result that comes late decides a compensation that a person was asked about") {
+  for (const bool good : {true, false}) {
+    GivenJob job = booking(
+        "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
+        "]");
+    job.claim().ok("a", "'P'").fails("b").crash();
+    EXPECT_EQ(job.status(), "parked") << job.story();
+    job.claims_again = false;
+    job.cancel();
+    EXPECT_EQ(job.status(), "queued") << "a cancel does not answer for a person";
+    job.claims_again = true;
+    job.add({running_event(AttemptId("attempt-9"), job.state.epoch + 1, "worker")});
+    job.kept("a/compensate",
+             good ? Outcome{.kind = OutcomeKind::success}
+                  : Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"},
+             Arrival::in_time);
+    if (good) {
+      EXPECT_EQ(job.status(), "cancelled") << job.story();
+    } else {
+      EXPECT_EQ(job.status(), "parked") << job.story();
+      EXPECT_EQ(job.last(EventType::wait_opened)["reason"], Value("it failed (no)"));
+      job.resolve("a/compensate", "happened");
+      EXPECT_EQ(job.status(), "cancelled") << job.story();
+    }
+    expect_proved(job);
+  }
+}
+
+AE_TEST(
+    "undo/a cancel without compensation ends a job that waits for a person to say whether it is "
+    "undone") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
+      "]");
+  job.claim().ok("a", "'P'").fails("b").unknown("a/compensate");
+  EXPECT_EQ(job.status(), "parked");
+  job.cancel("", false);
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+  EXPECT_EQ(job.last(EventType::job_cancelled)["uncompensated"].size(), 1u);
+  expect_proved(job);
+}
+
+AE_TEST("undo/items of a map are undone one by one, the last committed first") {
+  GivenJob job = booking(
+      "[{'id':'m','kind':'map','over':[1,2,3],'max_parallel':3,'do':{'tool':'book','args':{'n':'${ "
+      ".item }'}}}]");
+  job.claim().ok("m/2", "{'id':'C'}").ok("m/0", "{'id':'A'}").fails("m/1");
+  EXPECT_EQ(job.sent.back().arguments, json("{'id':'A','was':1}")) << job.story();
+  EXPECT_EQ(to_text(job.step("m").result_type), "compensatable_failure");
+  job.ok("m/0/compensate");
+  EXPECT_EQ(job.sent.back().arguments, json("{'id':'C','was':3}"));
+  job.ok("m/2/compensate");
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "m0 m2 ");
+  EXPECT_EQ(trace_view(job.state, job.log)["nodes"].items()[0]["world"], Value("rolled back"));
+  expect_proved(job);
+}
+
+AE_TEST("undo/a long pause between tries gives the job back, and it is claimed when it is over") {
+  GivenJob job(
+      "[{'id':'a','kind':'tool','tool':'slow'},"
+      "{'id':'b','kind':'tool','tool':'put','needs':['a']}]",
+      {.more = R"({'tools': {'back': {'effect': 'idempotent', 'retry': {'max_attempts': 2,
+      'initial_backoff': '1m', 'max_backoff': '1m', 'retry_on': ['timeout']}},
+      'slow': {'compensate': {'tool': 'back'}}}})"});
+  job.claim().ok("a").fails("b").times_out("a/compensate");
+  EXPECT_EQ(job.status(), "queued") << job.story();
+  const std::size_t events = job.log.size();
+  job.after(10s);
+  EXPECT_EQ(job.log.size(), events) << "it is not claimed before";
+  job.after(60s).ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  expect_proved(job);
+}
+
+AE_TEST("undo/a deadline that passes meanwhile changes nothing") {
+  GivenJob job = booked(1h);
+  job.fails("c").after(2h).ok("b/compensate").ok("a/compensate");
+  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("http_400")) << job.story();
+  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ");
+  expect_proved(job);
+}
+
+AE_TEST("undo/nothing starts and nobody is heard while it is under way") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'},"
+      "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}},"
+      "{'id':'z','kind':'tool','tool':'put','needs':['w']}]");
+  job.claim().ok("a", "{'id':'A'}").fails("b");
+  job.signal("k");
+  EXPECT_TRUE(job.refused.has_value() || job.said["delivered"] != Value(true));
+  job.ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_FALSE(job.step("z").started);
+  expect_proved(job);
+}
+
+// What the outside did, by idempotency key: a crash may lose the answer, never the effect.
+void crash_everywhere(bool takes_place) {
+  for (std::size_t commit = 2;; ++commit) {
+    GivenJob job = booking();
+    std::map<std::string, int> booked_by;
+    job.claim();
+    bool crashed = false;
+    for (int i = 0; i < 40 && !is_terminal(job.state.status); ++i) {
+      if (!crashed && job.commits.size() >= commit && job.state.status == JobStatus::running) {
+        if (takes_place) {
+          for (const auto& [step, n] : job.in_flight)
+            booked_by[job.state.steps[step].call->key.text]++;
+        }
+        job.crash();
+        crashed = true;
+        continue;
+      }
+      ASSERT_FALSE(job.in_flight.empty()) << job.story();
+      const std::uint32_t step = job.in_flight.begin()->first;
+      booked_by[job.state.steps[step].call->key.text]++;
+      if (step == job.index_of("c")) {
+        job.fails("c");
+      } else {
+        job.answer(step, {.kind = OutcomeKind::success, .result = json("{'id':'X'}")});
+      }
+    }
+    ASSERT_EQ(job.status(), "failed") << commit << "\n" << job.story();
+    EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ") << commit;
+    EXPECT_EQ(job.count(EventType::step_compensated), 2u);
+    EXPECT_EQ(booked_by.size(), 5u) << "one key for each effect and each that undoes it";
+    expect_proved(job);
+    if (!crashed) return;
+  }
+}
+AE_TEST("undo/a crash after any commit loses no compensation and makes none twice") {
+  crash_everywhere(true);
+  crash_everywhere(false);
+}
+
+// Every prefix of the log is a place where a crash can cut it in split durability.
+AE_TEST("undo/a crash between any two events loses no compensation and makes none twice") {
+  GivenJob whole = booked();
+  whole.fails("c").ok("b/compensate").ok("a/compensate");
+  for (std::size_t cut = 3; cut < whole.log.size(); ++cut) {
+    GivenJob job = booking();
+    job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(cut));
+    job.commits = {cut};
+    job.now = whole.now;
+    job.attempt_count = 1;
+    job.crash();
+    for (int i = 0; i < 40 && !is_terminal(job.state.status); ++i) {
+      ASSERT_FALSE(job.in_flight.empty()) << cut << "\n" << job.story();
+      const std::uint32_t step = job.in_flight.begin()->first;
+      if (step == job.index_of("c")) {
+        job.fails("c");
+      } else {
+        job.answer(step, {.kind = OutcomeKind::success, .result = json("{'id':'X'}")});
+      }
+    }
+    ASSERT_EQ(job.status(), "failed") << cut << "\n" << job.story();
+    EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ") << cut;
+    EXPECT_EQ(job.count(EventType::step_compensated), 2u);
+    expect_proved(job);
+  }
+}
+
+AE_TEST("undo/a log that undoes in another order, or ends before it has, is refused") {
+  GivenJob job = booked();
+  job.fails("c").ok("b/compensate").ok("a/compensate");
+  VerifyInput input;
+  input.job = job.state.job;
+  const auto without = [&](auto&& drop) {
+    input.events.clear();
+    for (const Event& event : job.log) {
+      if (drop(event)) continue;
+      input.events.push_back(event);
+      input.events.back().seq = input.events.size();
+    }
+    return verify(input, compile_each_time());
+  };
+  const std::string a = job.step("a").id.text, b = job.step("b").id.text;
+  EXPECT_TRUE(without([](const Event&) { return false; }).state_machine.ok);
+  const auto of_b = [&](const Event& event) {
+    return event.type == EventType::step_compensated && event.payload.text("step_id") == b;
+  };
+  EXPECT_FALSE(without(of_b).state_machine.ok) << "a is undone before b";
+  const auto all = [&](const Event& event) {
+    const std::string_view step = event.payload.text("step_id");
+    return event.type == EventType::step_compensated || step == job.step("a/compensate").id.text ||
+           step == job.step("b/compensate").id.text;
+  };
+  const Verification ended = without(all);
+  EXPECT_FALSE(ended.state_machine.ok) << "it ends and b stands";
+}
+
+AE_TEST("undo/the cost of undoing a step does not grow with the steps") {
+  const auto cost = [](int items) {
+    std::string list = "[0";
+    for (int i = 1; i < items; ++i) list += ",0";
+    GivenJob job(
+        "[{'id':'m','kind':'map','over':'${ .input }','max_parallel':8,'do':{'tool':'book'}},"
+        "{'id':'z','kind':'tool','tool':'put','needs':['m']}]",
+        {.more = kTools, .input = list + "]"});
+    job.decides = false;
+    job.begin_attempt();
+    const PlanSource same = [&](const Value&, std::string_view) { return job.plan; };
+    const auto take = [&](const std::vector<EventDraft>& drafts) {
+      for (const EventDraft& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
+    };
+    std::size_t looked = 0, decisions = 0;
+    while (!is_terminal(job.state.status)) {
+      for (;;) {
+        if (job.state.ending) {
+          looked += job.state.todo.size() + job.state.calling.size() + job.state.waits.size();
+          decisions++;
+        }
+        const Decision decision = decide(job.state, job.stamp(), job.limits);
+        take(decision.events);
+        if (decision.events.empty() || decision.release) break;
+      }
+      if (is_terminal(job.state.status)) break;
+      const std::uint32_t step = *job.state.calling.begin();
+      const bool last = step == job.index_of("z");
+      take(absorb(job.state, step,
+                  last ? Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"}
+                       : Outcome{.kind = OutcomeKind::success, .result = json("{'id':1}")},
+                  job.now));
+    }
+    EXPECT_EQ(job.state.undone.size(), static_cast<std::size_t>(items));
+    EXPECT_LE(decisions, static_cast<std::size_t>(items) * 4 + 20);
+    return looked;
+  };
+  EXPECT_LE(cost(400), 10 * cost(50));
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

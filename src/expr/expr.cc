@@ -1,0 +1,104 @@
+// Expr: parse once, evaluate often. The parts: expr_lex (words), expr_parse (tree), expr_eval and
+// expr_path (evaluation), expr_functions, expr_values and expr_text (functions), template (strings
+// with `${ }`).
+#include "expr/expr.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "expr/expr_eval.h"
+#include "expr/expr_program.h"
+
+namespace ae {
+namespace {
+
+// Whether evaluation may give a value that nests deeper than those it reads.
+bool builds(const expr::Node& n) {
+  using expr::Op;
+  const Op op = n.op;
+  if (op == Op::collect || op == Op::object || op == Op::call || op == Op::map_values ||
+      op == Op::by_key || op == Op::add || op == Op::multiply) {
+    return true;
+  }
+  return std::ranges::any_of(n.kids, [](const expr::NodePtr& kid) { return builds(*kid); });
+}
+
+// What is looked up by name, in the arguments all the way down. `needed`: null will not do here.
+void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
+  using expr::Op;
+  if (n.op == Op::path && n.kids[0]->op == Op::root &&
+      n.suffixes.front().kind == expr::Suffix::Kind::field) {
+    into.members[n.kids[0]->name].insert(n.suffixes.front().name);
+  }
+  if (n.op == Op::path && n.kids[0]->op == Op::root && n.kids[0]->name == "args") {
+    std::vector<std::string> names;
+    for (const expr::Suffix& s : n.suffixes) {
+      if (s.kind != expr::Suffix::Kind::field) break;
+      names.push_back(s.name);
+      if (s.optional) needed = false;
+    }
+    if (!names.empty()) {
+      bool& so_far = into.args[std::move(names)];
+      so_far = so_far || needed;
+    }
+  }
+  for (const expr::Suffix& s : n.suffixes) {
+    if (s.from) note_members(*s.from, true, into);
+    if (s.to) note_members(*s.to, true, into);
+  }
+  for (std::size_t i = 0; i < n.kids.size(); ++i) {
+    const bool will_do = (n.op == Op::alternative && i == 0 && is_plain_path(*n.kids[0])) ||
+                         n.op == Op::attempt || asks_for_null(n);
+    note_members(*n.kids[i], needed && !will_do, into);
+  }
+}
+
+}  // namespace
+
+bool expr::within(const Value& v, const ExprLimits& limits) {
+  const Value::Extent extent = v.extent();
+  return extent.values <= limits.values_max && extent.bytes <= limits.bytes_max;
+}
+
+std::string expr::too_large(const ExprLimits& limits) {
+  return "this makes a value with more than " + std::to_string(limits.values_max) +
+         " items and members, or more than " + std::to_string(limits.bytes_max >> 20) +
+         " MiB, counting each part wherever it occurs; make less at once";
+}
+
+Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {
+  AE_ASSIGN(expr::ParsedSource parsed, expr::parse(source, limits));
+  auto program = std::make_shared<expr::Program>();
+  program->source = source;
+  program->builds = builds(*parsed.tree);
+  program->tree = std::move(parsed.tree);
+  program->slots = parsed.slots;
+  program->roots = std::move(parsed.roots);
+  note_members(*program->tree, true, program->roots);
+  Expr result;
+  result.program_ = std::move(program);
+  return result;
+}
+
+Result<Value> Expr::eval(const ExprScope& scope, const ExprLimits& limits) const {
+  AE_CHECK(program_ != nullptr);
+  std::size_t fuel = limits.fuel;
+  auto value = expr::run(*program_, scope, limits, fuel);
+  scope.charge(limits.fuel - fuel + (value ? expr::walking_cost(*value) : 0));
+  return value;
+}
+
+std::string Expr::text() const {
+  AE_CHECK(program_ != nullptr);
+  const std::string& source = program_->source;
+  const std::size_t begin = source.find_first_not_of(" \t\n");
+  if (begin == source.npos) return {};
+  return source.substr(begin, source.find_last_not_of(" \t\n") + 1 - begin);
+}
+
+const ExprRoots& Expr::roots() const {
+  AE_CHECK(program_ != nullptr);
+  return program_->roots;
+}
+
+}  // namespace ae

@@ -1,0 +1,253 @@
+// The evaluator: the parts of an expression that may give any number of values, in jq's order.
+#include <algorithm>
+#include <utility>
+
+#include "expr/expr_eval.h"
+#include "expr/expr_functions.h"
+
+namespace ae::expr {
+
+bool Eval::each(const Node& n, const Value& in, Sink sink) {
+  if (n.count == Count::one) {
+    Value v;
+    return one(n, in, v) && sink(v);
+  }
+  if (!spend(n, 1)) return false;
+  switch (n.op) {
+    case Op::path:
+      return each_path(n, in, n.suffixes.size(), sink);
+    case Op::pipe:
+      return each_stage(n, in, 0, sink);
+    case Op::comma:
+      return std::ranges::all_of(n.kids, [&](const NodePtr& kid) { return each(*kid, in, sink); });
+    case Op::object: {
+      std::vector<Value> flat;
+      return each_member(n, in, flat, sink);
+    }
+    case Op::text: {
+      std::vector<std::string> texts(n.kids.size());
+      return each_text(n, in, n.kids.size(), texts, sink);
+    }
+    case Op::step_by: {
+      auto take = [&](const Value& name) {
+        Value v;
+        if (!name.is_string()) return fail(n, "a step is named by a string");
+        return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), v) && sink(v);
+      };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::negate: {
+      auto take = [&](const Value& v) {
+        if (!v.is_number()) return fail(n, std::string("cannot negate ").append(kind_name(v)));
+        return sink(Value(-v.as_number()));
+      };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::both:
+    case Op::either:
+      return each_logic(n, in, sink);
+    case Op::alternative:
+      return each_alternative(n, in, sink);
+    case Op::choice: {
+      auto take = [&](const Value& v) { return each(*n.kids[truthy(v) ? 1 : 2], in, sink); };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::bind: {
+      auto take = [&](const Value& v) {
+        slots_[n.slot] = v;
+        return each(*n.kids[1], in, sink);
+      };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::attempt:
+      return each_attempt(n, in, sink);
+    case Op::call: {
+      std::vector<Value> args;
+      return each_args(n, in, args, sink);
+    }
+    case Op::select: {
+      auto take = [&](const Value& v) { return !truthy(v) || sink(in); };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::only:
+      return (n.kinds >> static_cast<unsigned>(in.kind()) & 1u) == 0 || sink(in);
+    case Op::empty:
+      return true;
+    case Op::first:
+    case Op::last:
+    case Op::limit:
+    case Op::nth:
+      return each_limit(n, in, sink);
+    case Op::range:
+      return each_range(n, in, sink);
+    default: {  // the binary operators: in jq, too, the right side is the outer loop
+      auto take_right = [&](const Value& b) {
+        auto take_left = [&](const Value& a) {
+          Value v;
+          return apply_binary(n, a, b, v) && sink(v);
+        };
+        return each(*n.kids[0], in, take_left);
+      };
+      return each(*n.kids[1], in, take_right);
+    }
+  }
+}
+
+bool Eval::each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink) {
+  if (stage + 1 == n.kids.size()) return each(*n.kids[stage], in, sink);
+  auto take = [&](const Value& v) { return each_stage(n, v, stage + 1, sink); };
+  return each(*n.kids[stage], in, take);
+}
+
+bool Eval::each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink) {
+  if (flat.size() == n.kids.size()) {
+    Value v;
+    return spend(n, 1) && make_object(n, flat, v) && sink(v);
+  }
+  auto take = [&](const Value& v) {
+    flat.push_back(v);
+    const bool more = each_member(n, in, flat, sink);
+    flat.pop_back();
+    return more;
+  };
+  return each(*n.kids[flat.size()], in, take);
+}
+
+// The last interpolation is the outer loop.
+bool Eval::each_text(const Node& n, const Value& in, std::size_t left,
+                     std::vector<std::string>& texts, Sink sink) {
+  if (left == 0) {
+    std::size_t bytes = n.texts[0].size();
+    for (std::size_t i = 0; i < texts.size(); ++i) bytes += texts[i].size() + n.texts[i + 1].size();
+    if (!spend_text(n, bytes) || !may_make_text(n, static_cast<double>(bytes))) return false;
+    std::string text = n.texts[0];
+    for (std::size_t i = 0; i < texts.size(); ++i) text.append(texts[i]).append(n.texts[i + 1]);
+    const Value v(std::move(text));
+    return made(n, v) && sink(v);
+  }
+  auto take = [&](const Value& v) {
+    texts[left - 1].clear();
+    return apply_format(*this, *n.kids[left - 1], n.format, v, texts[left - 1]) &&
+           each_text(n, in, left - 1, texts, sink);
+  };
+  return each(*n.kids[left - 1], in, take);
+}
+
+bool Eval::each_args(const Node& n, const Value& in, std::vector<Value>& args, Sink sink) {
+  if (args.size() == n.kids.size()) {
+    Value v;
+    return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = v}) &&
+           made(n, v) && sink(v);
+  }
+  auto take = [&](const Value& v) {
+    args.push_back(v);
+    const bool more = each_args(n, in, args, sink);
+    args.pop_back();
+    return more;
+  };
+  return each(*n.kids[args.size()], in, take);
+}
+
+bool Eval::each_logic(const Node& n, const Value& in, Sink sink) {
+  const bool ends = n.op == Op::either;
+  auto take_right = [&](const Value& v) { return sink(Value(truthy(v))); };
+  auto take_left = [&](const Value& v) {
+    return truthy(v) == ends ? sink(Value(ends)) : each(*n.kids[1], in, take_right);
+  };
+  return each(*n.kids[0], in, take_left);
+}
+
+bool Eval::each_alternative(const Node& n, const Value& in, Sink sink) {
+  bool found = false;
+  const bool before = null_will_do_;
+  const bool inside = before || is_plain_path(*n.kids[0]);
+  auto take = [&](const Value& v) {
+    if (!truthy(v)) return true;
+    found = true;
+    null_will_do_ = before;
+    const bool more = sink(v);
+    null_will_do_ = inside;
+    return more;
+  };
+  null_will_do_ = inside;
+  const bool good = each(*n.kids[0], in, take);
+  null_will_do_ = before;
+  if (!good) return false;
+  return found || each(*n.kids[1], in, sink);
+}
+
+bool Eval::each_attempt(const Node& n, const Value& in, Sink sink) {
+  bool stopped = false;  // by whom the values go to: that is not for `?` to catch
+  auto take = [&](const Value& v) {
+    stopped = !sink(v);
+    return !stopped;
+  };
+  if (each(*n.kids[0], in, take)) return true;
+  if (stopped || fatal_) return false;
+  failed_ = false;
+  return true;
+}
+
+bool Eval::each_limit(const Node& n, const Value& in, Sink sink) {
+  if (n.op == Op::first || n.op == Op::last) {
+    bool has = false;
+    Value found;
+    auto take = [&](const Value& v) {
+      found = v;
+      has = true;
+      return n.op == Op::last;
+    };
+    if (!each(*n.kids[0], in, take) && failed_) return false;
+    return !has || sink(found);
+  }
+  auto with_count = [&](const Value& count) {
+    if (!count.is_number() || count.as_number() < 0) {
+      return fail(n, std::string(n.function->name).append(" counts with a number from 0 up"));
+    }
+    double left = count.as_number();
+    bool stopped = false;
+    auto take = [&](const Value& v) {
+      if (n.op == Op::nth) {
+        if (left >= 1) {
+          left -= 1;
+          return true;
+        }
+        stopped = !sink(v);
+        return false;
+      }
+      stopped = !sink(v);
+      left -= 1;
+      return !stopped && left > 0;
+    };
+    if (n.op == Op::limit && left <= 0) return true;
+    return each(*n.kids[1], in, take) || (!stopped && !failed_);
+  };
+  return each(*n.kids[0], in, with_count);
+}
+
+// range(from; to; by)
+bool Eval::each_range(const Node& n, const Value& in, Sink sink) {
+  const auto count = [&](const Value& from, const Value& to, const Value& by) {
+    if (!from.is_number() || !to.is_number() || !by.is_number()) {
+      return fail(n, "range goes from number to number");
+    }
+    const double step = by.as_number();
+    const double end = to.as_number();
+    if (step == 0) return true;
+    for (double d = from.as_number(); step > 0 ? d < end : d > end; d += step) {
+      Value v;
+      if (!spend(n, 1) || !number(n, d, v) || !sink(v)) return false;
+    }
+    return true;
+  };
+  auto take_from = [&](const Value& from) {
+    auto take_to = [&](const Value& to) {
+      auto take_by = [&](const Value& by) { return count(from, to, by); };
+      return each(*n.kids[2], in, take_by);
+    };
+    return each(*n.kids[1], in, take_to);
+  };
+  return each(*n.kids[0], in, take_from);
+}
+
+}  // namespace ae::expr

@@ -1,0 +1,150 @@
+// The evaluator: walks the tree of an expression, handing each value on as it appears.
+//
+// Values come out through a Sink, in jq's order, so that nothing is collected that nobody keeps. Every
+// step takes fuel; what is out of fuel, or failed, returns false all the way up.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "expr/expr_program.h"
+
+namespace ae::expr {
+
+// Takes one value; false = enough. Borrows the callable it is made from.
+class Sink {
+ public:
+  template <class F>
+    requires(!std::is_same_v<std::remove_cv_t<F>, Sink>)
+  Sink(F& take)  // NOLINT: a lambda is a sink
+      : take_(std::addressof(take)),
+        call_([](void* f, const Value& v) { return static_cast<bool>((*static_cast<F*>(f))(v)); }) {
+  }
+  bool operator()(const Value& v) const { return call_(take_, v); }
+
+ private:
+  void* take_;
+  bool (*call_)(void*, const Value&);
+};
+
+class Eval {
+ public:
+  // Borrows all; takes from `fuel`.
+  Eval(const Program& program, const ExprScope& scope, const ExprLimits& limits, std::size_t& fuel)
+      : program_(program), scope_(scope), limits_(limits), fuel_(fuel), slots_(program.slots) {}
+
+  Result<Value> run();
+
+  // For the functions: each returns false when the evaluation has failed and must end.
+  bool spend(const Node& node, std::size_t n) { return spend_at(node.at, n); }
+  bool spend_text(const Node& node, std::size_t bytes) { return spend_at(node.at, 1 + bytes / 64); }
+  // Of text that is not copied or compared in one go: where each byte is looked at, and where another text is searched
+  // for, which may begin anywhere in it.
+  bool spend_bytes(const Node& node, std::size_t bytes) { return spend_at(node.at, bytes / 16); }
+  bool spend_search(const Node& node, std::size_t bytes) { return spend_at(node.at, bytes / 8); }
+  bool fail(const Node& node, std::string_view message) { return fail_at(node.at, message); }
+  bool compare(const Node& node, const Value& a, const Value& b, std::strong_ordering& out);
+  bool number(const Node& node, double d, Value& out);
+  // Of a text as JSON writes it.
+  bool spend_written(const Node& node, std::string_view text);
+  // Pays for writing or walking all of a value; fails when it nests too deep.
+  bool weigh(const Node& node, const Value& v);
+  // The value at a key of an object or an index of an array.
+  bool index(const Node& node, const Value& v, const Value& key, Value& out);
+  // Is a value that was just made within the limits? The evaluation fails when it is not.
+  bool made(const Node& node, const Value& v) {
+    return v.kind() < Value::Kind::string || within(v, limits_) || too_large_at(node.at);
+  }
+  // The same of a text, before it takes its memory.
+  bool may_make_text(const Node& node, double bytes) {
+    return bytes <= static_cast<double>(limits_.bytes_max) || too_large_at(node.at);
+  }
+  bool failed() const { return failed_; }
+
+  // Work on values that nest deeper fails; twice what a document may, so that two can be put together.
+  std::size_t work_depth_max() const { return 2 * limits_.depth_max; }
+
+ private:
+  bool one(const Node& n, const Value& in, Value& out);
+  bool each(const Node& n, const Value& in, Sink sink);
+  bool exactly_one(const Node& n, const Value& in, Value& out);
+
+  bool one_path(const Node& n, const Value& in, Value& out);
+  bool one_object(const Node& n, const Value& in, Value& out);
+  bool one_text(const Node& n, const Value& in, Value& out);
+  bool one_reduce(const Node& n, const Value& in, Value& out);
+  bool one_call(const Node& n, const Value& in, Value& out);
+  bool collect(const Node& n, const Value& in, Value& out);
+  bool search(const Node& n, const Value& in, bool wanted, Value& out);
+  bool is_in(const Node& n, const Value& in, Value& out);
+  bool map_values(const Node& n, const Value& in, Value& out);
+  bool by_key(const Node& n, const Value& in, Value& out);
+  // May these be compared? Fails where it tells nothing (ExprScope::mixed_fails).
+  bool comparable(const Node& n, const Value& a, const Value& b);
+  bool apply_binary(const Node& n, const Value& a, const Value& b, Value& out);
+  bool make_object(const Node& n, const std::vector<Value>& flat, Value& out);
+
+  bool each_path(const Node& n, const Value& in, std::size_t suffixes, Sink sink);
+  bool each_suffix(const Node& n, const Suffix& s, const Value& v, const Value* from,
+                   const Value* to, Sink sink);
+  bool each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink);
+  bool each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink);
+  bool each_text(const Node& n, const Value& in, std::size_t left, std::vector<std::string>& texts,
+                 Sink sink);
+  bool each_args(const Node& n, const Value& in, std::vector<Value>& args, Sink sink);
+  bool each_logic(const Node& n, const Value& in, Sink sink);
+  bool each_alternative(const Node& n, const Value& in, Sink sink);
+  bool each_attempt(const Node& n, const Value& in, Sink sink);
+  bool each_limit(const Node& n, const Value& in, Sink sink);
+  bool each_range(const Node& n, const Value& in, Sink sink);
+
+  // What a suffix finds. `missing` is only for optional suffixes: no value, and no failure either.
+  enum class Found { yes, missing, failed };
+  bool null_fails(const Node& path) const;
+  bool is_of_closed_root(const Node& path, const Suffix& s) const;
+  // The same, of a path: fails where its scope wants no null.
+  Found look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
+                const Value* to, const Value*& found, Value& made);
+  Found look_up(const Suffix& s, const Value& v, const Value* from, const Value* to,
+                const Value*& found, Value& made);
+  Found not_found(const Suffix& s, std::string message);
+  Found slice(const Suffix& s, const Value& v, const Value* from, const Value* to, Value& out);
+  bool root(const Node& n, Value& out);
+  bool step(const Node& n, std::string_view name, Value& out);
+
+  bool spend_at(std::uint32_t at, std::size_t n);
+  bool fail_at(std::uint32_t at, std::string_view message);
+  bool out_of_fuel(std::uint32_t at);
+  bool too_large_at(std::uint32_t at);
+
+  const Program& program_;
+  const ExprScope& scope_;
+  const ExprLimits& limits_;
+  std::size_t& fuel_;
+  std::vector<Value>
+      slots_;  // of variables; no part of a tree runs inside itself, so one each is enough
+  bool null_will_do_ = false;  // for the paths that are evaluated now (ExprScope::null_fails)
+  bool failed_ = false;
+  bool fatal_ = false;  // failed in a way that `?` does not catch
+  std::uint32_t fault_at_ = 0;
+  std::string fault_;
+};
+
+// Null, for those who need a reference to one.
+const Value& null_value();
+
+// What it takes to walk a value, in steps: for the budgets that count more than evaluation.
+std::size_t walking_cost(const Value& v);
+// What it takes at least to write it: twice a step for each value, as Eval::weigh takes them.
+std::size_t writing_cost(const Value& v);
+
+// Evaluates with what is left of `fuel`, for those that evaluate several expressions on one budget.
+Result<Value> run(const Program& program, const ExprScope& scope, const ExprLimits& limits,
+                  std::size_t& fuel);
+
+}  // namespace ae::expr

@@ -1,0 +1,142 @@
+// What an expression is once it is parsed: a tree that knows how many values each part can give.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "expr/expr.h"
+#include "json/value.h"
+
+namespace ae::expr {
+
+// How many values a part can give. Together, parts give as uncertainly as the least certain of them.
+enum class Count : std::uint8_t {
+  one,       // exactly one
+  maybe,     // one or none: `.a?`, `first(…)`
+  filtered,  // one or none because somebody filters: `select(…)`, `empty`
+  many,      // any number: `.[]`, `,`, `range(…)`
+};
+
+enum class Op : std::uint8_t {
+  identity,   // .
+  root,       // .input                 name
+  step,       // .steps.X               name
+  step_by,    // .steps[kid]
+  all_steps,  // .steps
+  literal,    // 1  "a"  null           value
+  variable,   // $x                     slot
+  path,       // kid suffix suffix …    suffixes
+  pipe,       // kid | kid
+  comma,      // kid , kid , …
+  collect,    // [ kid ]  or  [ ]
+  object,     // { key: value, … }      kids: key, value, key, value, …
+  text,       // "…\(kid)…"             texts, kids, format; texts.size() == kids.size() + 1
+  negate,     // - kid
+  add,        // kid + kid, and so on
+  subtract,
+  multiply,
+  divide,
+  modulo,
+  equal,
+  unequal,
+  less,
+  less_equal,
+  greater,
+  greater_equal,
+  both,         // kid and kid
+  either,       // kid or kid
+  alternative,  // kid // kid
+  choice,       // if kid then kid else kid end
+  bind,         // kid as $slot | kid
+  reduce,       // reduce kid as $slot (kid; kid)
+  attempt,      // kid ?
+  call,         // function(kid; …)       function; one of the plain ones
+  // Functions that take filters, so that they are part of the evaluator:
+  select,  // select(kid)
+  only,    // numbers, strings, …    kinds
+  empty,
+  any,         // any(kid; kid)
+  all,         // all(kid; kid)
+  is_in,       // IN(kid)
+  first,       // first(kid)
+  last,        // last(kid)
+  limit,       // limit(kid; kid)
+  nth,         // nth(kid; kid)
+  is_empty,    // isempty(kid)
+  range,       // range(kid; kid; kid)
+  map_values,  // map_values(kid)
+  by_key,      // sort_by(kid), …        function: called with the keys
+};
+
+enum class Format : std::uint8_t { text, json, uri, base64, base64d, html, csv, tsv };
+
+struct Function;
+struct Node;
+using NodePtr = std::unique_ptr<Node>;
+
+// One step of a path.
+struct Suffix {
+  enum class Kind : std::uint8_t { field, index, slice, iterate };
+  Kind kind = Kind::field;
+  bool optional = false;  // followed by `?`: what cannot be indexed gives no value
+  std::uint32_t at = 0;
+  std::string name;  // field
+  NodePtr from;      // index: the key; slice: its start, may be missing
+  NodePtr to;        // slice: its end, may be missing
+};
+
+struct Node {
+  Op op = Op::identity;
+  Count count = Count::one;
+  Format format = Format::text;
+  std::uint8_t kinds = 0;  // only: bit n = Value::Kind n
+  std::uint32_t at = 0;    // byte offset in the source
+  std::uint32_t slot = 0;
+  std::uint32_t height = 1;   // of this tree; bounds every recursion over it
+  std::uint32_t culprit = 0;  // where the part stands that makes `count` what it is
+  const Function* function = nullptr;
+  Value value;
+  std::string name;
+  std::vector<NodePtr> kids;
+  std::vector<Suffix> suffixes;
+  std::vector<std::string> texts;
+};
+
+// A path, and nothing else: before `//`, or compared with null, it may find null where that fails elsewhere.
+inline bool is_plain_path(const Node& node) {
+  return node.op == Op::path || (node.op == Op::attempt && node.kids[0]->op == Op::path);
+}
+inline bool is_null_literal(const Node& node) {
+  return node.op == Op::literal && node.value.is_null();
+}
+// `A == null`, `null != A`.
+inline bool asks_for_null(const Node& node) {
+  return (node.op == Op::equal || node.op == Op::unequal) &&
+         ((is_null_literal(*node.kids[0]) && is_plain_path(*node.kids[1])) ||
+          (is_null_literal(*node.kids[1]) && is_plain_path(*node.kids[0])));
+}
+
+// Parentheses, brackets, ifs, bindings, operators: how deep a tree may be in all.
+inline constexpr std::uint32_t kHeightMax = 256;
+
+struct ParsedSource {
+  NodePtr tree;
+  std::size_t slots = 0;
+  ExprRoots roots;
+};
+// Fails with plan_invalid.
+Result<ParsedSource> parse(std::string_view source, const ExprLimits& limits);
+
+// A parsed expression, as Expr shares it.
+struct Program {
+  std::string source;
+  NodePtr tree;
+  std::size_t slots = 0;
+  ExprRoots roots;
+  bool builds = false;  // its value may nest deeper than what it reads
+};
+
+}  // namespace ae::expr

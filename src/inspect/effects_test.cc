@@ -1,0 +1,232 @@
+// What a log says of its effects: which events record one, of what kind, and where tools and models drift.
+#include "inspect/effects.h"
+
+#include "engine/heart/given_job_test.h"
+#include "inspect/drift.h"
+#include "inspect/trace.h"
+#include "inspect/verify.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+// "kind type" of each effect, in order.
+std::vector<std::string> effects_of(const GivenJob& job) {
+  std::vector<std::string> all;
+  const Value trace = trace_view(job.state, job.log);
+  for (const Value& one : trace["effects"].items()) {
+    all.push_back(std::string(one.text("kind")) + " " + std::string(one.text("type")));
+  }
+  return all;
+}
+
+Value drift_of(const GivenJob& job) { return trace_view(job.state, job.log)["drift"]; }
+
+using Words = std::vector<std::string>;
+
+constexpr std::string_view kModel =
+    "{'tools':{'model:main':{'effect':'read','provider':'openai',"
+    "'retry':{'max_attempts':3,'retry_on':['timeout']}}}}";
+
+std::string asks(std::string_view id, std::string_view model, std::string_view needs = "[]") {
+  return "{'id':'" + std::string(id) +
+         "','kind':'llm','tool':'model:main','needs':" + std::string(needs) + ",'args':{'model':'" +
+         std::string(model) + "','messages':[{'role':'user','content':'x'}]}}";
+}
+
+AE_TEST("effects/calls, models, chance and timers are records of effects, each of its kind") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}," + asks("n", "small", "['a']") +
+                   ",{'id':'t','kind':'wait','wait':{'type':'timer','for':'1h'},'needs':['n']}]",
+               {.more = kModel});
+  job.claim().fails("a", "connect").after(1min).ok("a").ok("n", "{'text':'hi'}").after(2h);
+  ASSERT_EQ(job.status(), "completed");
+  EXPECT_EQ(effects_of(job), (Words{"tool tool_invocation_finished", "random random_recorded",
+                                    "tool tool_invocation_finished", "llm tool_invocation_finished",
+                                    "time timer_fired"}));
+  const Value first = trace_view(job.state, job.log)["effects"].items()[0];
+  EXPECT_EQ(first["effect_id"], job.step("a").call->id.text);
+  EXPECT_EQ(first["try"], Value(1));
+  EXPECT_EQ(job.log[static_cast<std::size_t>(first["seq"].as_int()) - 1].type,
+            EventType::tool_invocation_finished);
+}
+
+AE_TEST(
+    "effects/what people answer is recorded once: to a wait, of a call, of a doubt, of a change") {
+  GivenJob wait(
+      "[{'id':'w','kind':'wait','wait':{'type':'human','key':'k'}},"
+      " {'id':'s','kind':'wait','wait':{'type':'signal','key':'s'}}]");
+  wait.claim().approve("w").signal("s");
+  EXPECT_EQ(effects_of(wait), (Words{"human wait_completed"})) << "a signal is nobody's answer";
+  GivenJob call("[{'id':'a','kind':'tool','tool':'buy'}]",
+                {.more = "{'tools':{'buy':{'approval':'required'}}}"});
+  call.claim();
+  EXPECT_EQ(effects_of(call), Words{}) << "nobody has answered";
+  call.approve("a").ok("a");
+  EXPECT_EQ(effects_of(call), (Words{"human decision_recorded", "tool tool_invocation_finished"}));
+  GivenJob doubt("[{'id':'a','kind':'tool','tool':'pay'}]");
+  doubt.claim().unknown("a").resolve("a", "happened", "1");
+  EXPECT_EQ(effects_of(doubt), (Words{"tool tool_invocation_finished", "human decision_recorded"}));
+  GivenJob late("[{'id':'w','kind':'wait','wait':{'type':'human','key':'k','expires':'1h'}}]");
+  late.claim().after(2h);
+  EXPECT_EQ(effects_of(late), (Words{"time timer_fired"})) << "nobody answered";
+}
+
+AE_TEST(
+    "effects/a look at what was changed is answered by a person, an answer of a probe is none") {
+  GivenJob seen(
+      "[{'id':'a','kind':'tool','tool':'make'},"
+      " {'id':'b','kind':'tool','tool':'put','needs':['a']}]",
+      {.more = "{'tools':{'make':{'changes':[{'type':'f','id':'x','op':'create',"
+               "'version':'1'}],'verify':{'by':'file','mode':'human'}}}}"});
+  seen.outside["x"] = {.sight = Sight::mismatch, .expected = "1", .observed = "2", .reason = {}};
+  seen.claim().ok("a").crash();
+  ASSERT_EQ(seen.status(), "parked") << seen.story();
+  EXPECT_EQ(effects_of(seen), (Words{"tool tool_invocation_finished"}));
+  seen.confirm("a", "accept");
+  ASSERT_EQ(seen.refused, std::nullopt);
+  EXPECT_EQ(effects_of(seen).back(), "human decision_recorded") << seen.story();
+  GivenJob asked("[{'id':'a','kind':'tool','tool':'buy'}]",
+                 {.more = "{'tools':{'buy':{'effect':'at_most_once','on_in_doubt':'probe','probe':"
+                          "{'tool':'look','happened':'${ .result }'}}}}"});
+  asked.claim().times_out("a").after(71s).ok("a/probe", "7");
+  ASSERT_EQ(asked.status(), "completed");
+  EXPECT_EQ(effects_of(asked),
+            (Words{"tool tool_invocation_finished", "tool tool_invocation_finished"}));
+}
+
+// ---------------------------------------------------------------- drift
+
+AE_TEST("schema/a call names the schema that its arguments were held to, when there is one") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'t'},{'id':'b','kind':'tool','tool':'put'}]",
+               {.more = "{'tools':{'t':{'retry':{'max_attempts':2,'retry_on':['connect']},"
+                        "'args_schema':{'type':'object'}}}}"});
+  job.claim().fails("a", "connect").after(1min).ok("a").ok("b");
+  std::size_t named = 0;
+  for (const Value& started : job.payloads(EventType::tool_invocation_started)) {
+    if (started["tool_name"] == Value("put")) {
+      EXPECT_EQ(started.find("request_schema_hash"), nullptr);
+      continue;
+    }
+    named++;
+    EXPECT_EQ(started["request_schema_hash"], to_hex(sha256(R"({"type":"object"})")));
+  }
+  EXPECT_EQ(named, 2u) << "in each try";
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  EXPECT_TRUE(verify(input, compile_each_time()).ok);
+  for (Event& event : input.events) {
+    if (event.payload["tool_name"] == Value("t")) {
+      event.payload = event.payload.with("request_schema_hash", std::string(64, 'b'));
+    }
+  }
+  EXPECT_FALSE(verify(input, compile_each_time()).replay.ok);
+}
+
+AE_TEST("drift/a job that nothing changes under has none") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}," + asks("n", "small") + "]",
+               {.more = kModel});
+  job.claim().ok("a").ok("n", "{'text':'x','model':'small-1'}");
+  EXPECT_EQ(drift_of(job), json("[]"));
+}
+
+AE_TEST("drift/a tool that has changed since the plan is shown once, at its first call") {
+  GivenJob job(
+      "[{'id':'a','kind':'tool','tool':'put'},"
+      " {'id':'w','kind':'wait','needs':['a'],'wait':{'type':'signal','key':'k'}},"
+      " {'id':'b','kind':'tool','tool':'put','needs':['w']},"
+      " {'id':'c','kind':'tool','tool':'put','needs':['b']}]");
+  job.claim().ok("a");
+  job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+  job.signal("k").ok("b").ok("c");
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  const Value drift = drift_of(job);
+  ASSERT_EQ(drift.size(), 1u) << canonical(drift);
+  const Value& one = drift.items()[0];
+  EXPECT_EQ(one["tool"], "put");
+  EXPECT_EQ(one["what"], "tool_version");
+  EXPECT_EQ(one["from"], "0123456789abcdef");
+  EXPECT_EQ(one["to"], "ffffffffffffffff");
+  EXPECT_EQ(job.log[static_cast<std::size_t>(one["seq"].as_int()) - 1].payload["node_id"], "b");
+  EXPECT_EQ(job.log[static_cast<std::size_t>(one["since"].as_int()) - 1].payload["node_id"], "a");
+  const Value trace = trace_view(job.state, job.log);
+  EXPECT_EQ(trace["nodes"].items()[2]["tries"].items()[0]["tool_version"], "ffffffffffffffff");
+}
+
+AE_TEST("drift/another plan's schemas and versions are shown, and what becomes none") {
+  const auto plan = [](std::string_view more, const char* node) {
+    return compiled(
+        graph("[{'id':'a','kind':'tool','tool':'t'},"
+              " {'id':'" +
+                  std::string(node) +
+                  "','kind':'wait','needs':['a'],"
+                  "  'wait':{'type':'signal'}}]",
+              "{'tools':{'t':{" + std::string(more) + "}}}"));
+  };
+  GivenJob job(plan("'args_schema':{'type':'object'},'version':'aaaaaaaaaaaaaaaa'", "w"));
+  job.claim().ok("a");
+  job.replan(plan("'result_schema':{'type':'null'},'version':'bbbbbbbbbbbbbbbb'", "v"));
+  ASSERT_EQ(job.refused, std::nullopt);
+  std::map<std::string, Value> seen;
+  const Value drift = drift_of(job);
+  for (const Value& one : drift.items()) seen[std::string(one.text("what"))] = one;
+  ASSERT_EQ(seen.size(), 3u) << canonical(drift);
+  EXPECT_EQ(seen["tool_version"]["to"], "bbbbbbbbbbbbbbbb");
+  EXPECT_EQ(seen["args_schema"]["from"], to_hex(sha256(R"({"type":"object"})")));
+  EXPECT_EQ(seen["args_schema"]["to"], Value());
+  EXPECT_EQ(seen["result_schema"]["from"], Value());
+  EXPECT_EQ(seen["result_schema"]["to"], to_hex(sha256(R"({"type":"null"})")));
+}
+
+AE_TEST("drift/an approved call of a tool without a schema is no drift") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'buy'}]",
+               {.more = "{'tools':{'buy':{'approval':'required'}}}"});
+  job.claim().approve("a").ok("a");
+  ASSERT_EQ(job.status(), "completed");
+  EXPECT_EQ(drift_of(job), json("[]"));
+}
+
+AE_TEST("drift/another model that is asked, or that answers, is shown") {
+  GivenJob job("[" + asks("one", "small") + "," + asks("two", "small", "['one']") + "," +
+                   asks("three", "large", "['two']") + "]",
+               {.more = kModel});
+  job.claim()
+      .ok("one", "{'text':'1','model':'small-1'}")
+      .ok("two", "{'text':'2','model':'small-2'}")
+      .ok("three", "{'text':'3','model':'large-1'}");
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  const Value drift = drift_of(job);
+  ASSERT_EQ(drift.size(), 2u) << canonical(drift);
+  EXPECT_EQ(drift.items()[0]["what"], "answered");
+  EXPECT_EQ(drift.items()[0]["from"], "small-1");
+  EXPECT_EQ(drift.items()[0]["to"], "small-2");
+  EXPECT_EQ(drift.items()[1]["what"], "model");
+  EXPECT_EQ(drift.items()[1]["to"], "large");
+}
+
+AE_TEST("plan/a plan says what wrote it, also one that replaces another or goes on in a fork") {
+  GivenJob job(
+      "[{'id':'a','kind':'tool','tool':'put'},"
+      " {'id':'w','kind':'wait','needs':['a'],'wait':{'type':'signal'}}]");
+  job.claim().ok("a");
+  job.replan(compiled(graph("[{'id':'a','kind':'tool','tool':'put'}]")));
+  ASSERT_EQ(job.refused, std::nullopt);
+  const auto plans = job.payloads(EventType::plan_generated);
+  ASSERT_EQ(plans.size(), 2u);
+  for (const Value& plan : plans) EXPECT_EQ(plan["planner_version"], kPlannerVersion);
+  const GivenJob fork(*job.fork(job.log.size()), "other");
+  EXPECT_EQ(fork.last(EventType::plan_generated)["planner_version"], kPlannerVersion);
+  // A fork of a log that does not say it does not make it up.
+  job.log[1].payload = Value::object([&] {
+    std::vector<Member> members;
+    for (const Member& member : job.log[1].payload.members()) {
+      if (member.first != "planner_version") members.push_back(member);
+    }
+    return members;
+  }());
+  const GivenJob unknown(*job.fork(2), "third");
+  EXPECT_EQ(unknown.last(EventType::plan_generated).find("planner_version"), nullptr);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

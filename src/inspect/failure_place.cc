@@ -1,0 +1,162 @@
+// The failed node is in the state. The field is found by evaluating the node's expressions again.
+#include "inspect/failure_place.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "engine/heart/evaluate.h"
+#include "engine/state/view_values.h"
+#include "log/redacted.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::size_t kExpressionShown = 80;  // bytes
+
+struct Place {
+  const Step* step = nullptr;  // the part that failed, else the node's own step; nullptr: no node
+  std::optional<FailedField> field;
+};
+
+// The item, turn or call whose failure became the failure of its map or loop.
+const Step& failed_part(const State& state, const Step& whole) {
+  const Step* found = &whole;
+  for (const Step& step : state.steps) {
+    const bool same = step.is_part() && step.role == Role::node && step.node == whole.node &&
+                      step.failure && whole.failure && step.failure->code == whole.failure->code &&
+                      step.failure->message == whole.failure->message;
+    if (!same) continue;
+    found = &step;
+    if (step.item != kNoItem) break;
+  }
+  return *found;
+}
+
+// Values that were erased from the log make an expression fail in another way.
+bool may_evaluate(const State& state) {
+  return !is_redacted(state.input) &&
+         std::ranges::none_of(state.steps, [](const Step& step) { return step.erased; });
+}
+
+bool is_of_evaluation(std::string_view code) {
+  return code == code_name(Code::expression_failed) || code == code_name(Code::input_invalid) ||
+         code == code_name(Code::correlation_key_reused);
+}
+
+std::optional<FailedField> field_of(const State& state, const Step& step, std::string_view code) {
+  if (!is_of_evaluation(code) || !may_evaluate(state)) return std::nullopt;
+  return failed_field_of(state, step, code);
+}
+
+Place place_of(const State& state) {
+  if (!state.plan) return {};
+  if (!state.ending || state.ending->node_id.empty()) {
+    const bool output = state.nodes_left == 0 && state.error->message.starts_with("output: ");
+    if (!output || !may_evaluate(state)) return {};
+    return {.field = failed_output_of(state)};
+  }
+  const auto node = state.plan->by_id.find(state.ending->node_id);
+  if (node == state.plan->by_id.end()) return {};
+  const Step& step = failed_part(state, state.steps[node->second]);
+  return {.step = &step, .field = field_of(state, step, state.error->code)};
+}
+
+bool has_tool(const State& state, const Step& step) {
+  const NodeKind kind = state.node_of(step).kind;
+  return step.is_part() || (kind != NodeKind::wait && kind != NodeKind::map);
+}
+
+std::string model_of(const ToolPolicy& tool) {
+  return tool.is_model() ? tool.name.substr(kModelToolPrefix.size()) : std::string();
+}
+
+// The message without what the place says: "node ask, turn 1, model main: ", "at /id: ", "output: ".
+std::string_view bare(std::string_view message, const Place& place, const std::string& model) {
+  if (!model.empty() && message.starts_with("node ")) {
+    const std::string mark = ", model " + model + ": ";
+    if (const std::size_t at = message.find(mark); at != message.npos) {
+      message.remove_prefix(at + mark.size());
+    }
+  }
+  if (!place.field) return message;
+  if (place.step == nullptr && message.starts_with("output: ")) message.remove_prefix(8);
+  if (message.starts_with('/')) {  // of a schema: "/n must be an integer"
+    if (const std::size_t end = message.find(' '); end != message.npos) {
+      message.remove_prefix(end + 1);
+    }
+  }
+  if (message.starts_with("at /")) {
+    if (const std::size_t end = message.find(": "); end != message.npos) {
+      message.remove_prefix(end + 2);
+    }
+  }
+  return message;
+}
+
+// "args.id: .input.id is null", "map: .input.rows: the value of `map` must be an array"
+std::string reason(const FailedField& failed, std::string_view message) {
+  std::string shown = failed.expression;
+  if (shown.size() > kExpressionShown || shown.find('\n') != shown.npos) shown.clear();
+  std::string text = failed.field + ": ";
+  if (failed.gives_null) return text + (shown.empty() ? "the expression" : shown) + " is null";
+  if (!shown.empty()) text += shown + ": ";
+  return text.append(message);
+}
+
+std::string summary_of(const State& state, const Place& place, const std::string& tool,
+                       const std::string& model) {
+  const std::string_view message = bare(state.error->message, place, model);
+  std::string text;
+  if (place.step != nullptr) {
+    text = "node " + state.node_of(*place.step).id;
+    if (place.step->item != kNoItem) text += ", item " + std::to_string(place.step->item);
+    if (place.step->turn != kNoTurn) text += ", turn " + std::to_string(place.step->turn + 1);
+    if (!tool.empty()) text += " (tool " + tool + ")";
+    if (!model.empty()) text += " (model " + model + ")";
+    text += ": ";
+  }
+  return text + (place.field ? reason(*place.field, message) : std::string(message));
+}
+
+}  // namespace
+
+Value job_error_view(const State& state) {
+  if (!state.error) return {};
+  const Place place = place_of(state);
+  std::string tool, model;
+  Value node_id, item, turn;
+  if (place.step != nullptr) {
+    const Step& step = *place.step;
+    if (has_tool(state, step)) {
+      const ToolPolicy& called = state.tool_of(step);
+      (called.is_model() ? model : tool) = called.is_model() ? model_of(called) : called.name;
+    }
+    node_id = state.node_of(step).id;
+    if (step.item != kNoItem) item = number(step.item);
+    if (step.turn != kNoTurn) turn = number(step.turn);
+  }
+  return Value::object({{"code", state.error->code},
+                        {"expression", or_null(place.field ? place.field->expression : "")},
+                        {"field", or_null(place.field ? place.field->field : "")},
+                        {"item", item},
+                        {"message", state.error->message},
+                        {"model", or_null(model)},
+                        {"node_id", node_id},
+                        {"summary", summary_of(state, place, tool, model)},
+                        {"tool", or_null(tool)},
+                        {"turn", turn}});
+}
+
+Value step_error_view(const State& state, const Step& step, const Value& error, std::size_t& left) {
+  if (!error.is_object()) return error;
+  std::optional<FailedField> field;
+  const std::string_view code = error.text("code");
+  if (step.failure && step.role == Role::node && left > 0 && is_of_evaluation(code)) {
+    left--;
+    field = field_of(state, step, code);
+  }
+  return error.with("field", or_null(field ? field->field : ""))
+      .with("expression", or_null(field ? field->expression : ""));
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,125 @@
+// Where a failed job and its steps say that they failed.
+#include "inspect/failure_place.h"
+
+#include "engine/heart/given_job_test.h"
+#include "inspect/trace.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+Value error_of(GivenJob& job) {
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  return job_view(job.state)["error"];
+}
+
+struct Case {
+  const char* nodes;
+  const char* more;
+  const char* summary;
+};
+
+AE_TEST("failure/an expression that fails is named with its node, tool and field") {
+  const Case cases[] = {
+      {"[{'id':'a','kind':'tool','tool':'put','args':{'rows':['x',{'id':'n ${ .input.none }'}]}}]",
+       "{}", "node a (tool put): args.rows[1].id: .input.none is null"},
+      {"[{'id':'a','kind':'tool','tool':'put','args':{'id':'${ .input.n.x }'}}]", "{}",
+       "node a (tool put): args.id: .input.n.x: line 1, column 10: cannot look up `x` in a number"},
+      {"[{'id':'a','kind':'tool','tool':'put','when':'${ .input.n.x }'}]", "{}",
+       "node a (tool put): when: .input.n.x: line 1, column 10: cannot look up `x` in a number"},
+      {"[{'id':'m','kind':'map','over':'${ .input.n }','max_parallel':1,'do':{'tool':'put'}}]",
+       "{}", "node m: map: .input.n: the value of `map` must be an array"},
+      {"[{'id':'m','kind':'map','over':[null],'max_parallel':1,'do':{'tool':'put','args':{'id':'n "
+       "${ "
+       ".item }'}}}]",
+       "{}", "node m, item 0 (tool put): args.id: .item is null"},
+      {"[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k ${ .input.none }'}}]", "{}",
+       "node w: wait.key: .input.none is null"},
+      {"[{'id':'w','kind':'wait','wait':{'type':'message','channel':'${ .input.n }'}}]", "{}",
+       "node w: wait.channel: .input.n: a channel must be a text of 1 to 256 bytes"},
+      {"[{'id':'w','kind':'wait','wait':{'type':'timer','for':'${ .input.n }'}}]", "{}",
+       "node w: wait.for: .input.n: a timer's `for` must be a text such as \"90s\""},
+      {"[{'id':'a','kind':'tool','tool':'typed','args':{'id':'${ .input.n }'}}]",
+       "{'tools':{'typed':{'args_schema':{'type':'object','properties':{'id':{'type':'string'}}}}}"
+       "}",
+       "node a (tool typed): args.id: .input.n: must be a string"},
+  };
+  for (const Case& one : cases) {
+    GivenJob job(one.nodes, {.more = one.more, .input = "{'n':7}"});
+    job.claim();
+    const Value error = error_of(job);
+    EXPECT_EQ(error.text("summary"), one.summary) << job.story();
+    EXPECT_FALSE(error["field"].is_null()) << one.nodes;
+    EXPECT_FALSE(error["expression"].is_null()) << one.nodes;
+  }
+}
+
+AE_TEST("failure/the output of a job is a field without a node") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]",
+               {.more = "{'output':{'b':'n ${ .steps.a.none }'}}"});
+  job.claim().ok("a", "{}");
+  const Value error = error_of(job);
+  EXPECT_EQ(error.text("summary"), "output.b: .steps.a.none is null");
+  EXPECT_EQ(error.text("field"), "output.b");
+  EXPECT_TRUE(error["node_id"].is_null() && error["tool"].is_null());
+}
+
+AE_TEST("failure/a call that fails is named with its node, item and tool") {
+  GivenJob job("[{'id':'m','kind':'map','over':[1,2],'max_parallel':1,'do':{'tool':'once'}}]");
+  job.claim().ok("m/0").fails("m/1", "http_404");
+  const Value error = error_of(job);
+  EXPECT_EQ(error.text("code"), "http_404");
+  EXPECT_EQ(error["item"], Value(1));
+  EXPECT_EQ(error.text("tool"), "once");
+  EXPECT_TRUE(error["field"].is_null() && error["expression"].is_null());
+  EXPECT_TRUE(error.text("summary").starts_with("node m, item 1 (tool once): "))
+      << error.text("summary");
+}
+
+AE_TEST("failure/a job that ends by its deadline failed at no node") {
+  GivenJob job("[{'id':'w','kind':'wait','wait':{'type':'signal'}}]", {.deadline = 1h});
+  job.claim().after(2h);
+  const Value error = error_of(job);
+  EXPECT_TRUE(error["node_id"].is_null());
+  EXPECT_EQ(error["summary"], error["message"]);
+}
+
+AE_TEST("failure/the trace names field and expression of each failed step") {
+  GivenJob job(
+      "[{'id':'a','kind':'tool','tool':'put','on_error':'continue','args':{'id':'n ${ .input.x "
+      "}'}}]");
+  job.claim();
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  const Value trace = trace_view(job.state, job.log);
+  const Value& error = trace["nodes"].items()[0]["error"];
+  EXPECT_EQ(error.text("field"), "args.id");
+  EXPECT_EQ(error.text("expression"), ".input.x");
+}
+
+AE_TEST("failure/the trace evaluates the first 16 failed steps again") {
+  GivenJob job(
+      "[{'id':'m','kind':'map','over':'${ [range(40)] "
+      "}','max_parallel':8,'on_item_error':'collect',"
+      "'do':{'tool':'put','args':{'id':'n ${ .input.x }'}}}]");
+  job.claim();
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  const Value trace = trace_view(job.state, job.log);
+  std::size_t named = 0;
+  for (const Value& item : trace["nodes"].items()[0]["items"].items()) {
+    EXPECT_EQ(item["error"].text("code"), "expression_failed");
+    named += item["error"].text("expression") == ".input.x";
+  }
+  EXPECT_EQ(named, kStepsLocated);
+}
+
+AE_TEST("failure/what is stored of it stays as it was") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'put','args':{'id':'n ${ .input.x }'}}]");
+  job.claim();
+  const Value& last = job.log.back().payload;
+  EXPECT_EQ(last.size(), 3u) << canonical(last);
+  EXPECT_TRUE(last.text("error").starts_with("at /id: ")) << canonical(last);
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

@@ -1,0 +1,80 @@
+// The ledger's proof: what the log says of each call, told again without the engine's own state, and held against what
+// stands beside the log. See verify.h. Threads: none of its own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/ids.h"
+#include "inspect/verify.h"
+#include "json/value.h"
+#include "log/event.h"
+
+namespace ae::engine {
+
+// How a proof names an event.
+std::string at(const Event& event);
+
+// What the log says of one invocation, told again without the engine's own state.
+class LedgerProof {
+ public:
+  explicit LedgerProof(const JobId& job) : job_(job) {}
+
+  // Empty, or what is wrong.
+  std::string event(const Event& event);
+  std::string effects(const std::vector<VerifyInput::Effect>& effects) const;
+  std::string entries(const std::vector<VerifyInput::Entry>& entries) const;
+  // A row that must stand beside the log, and does not. REQUIRES: effects and entries found nothing.
+  std::string missing(const VerifyInput& input);
+  std::string at_end() const;
+  std::vector<std::string> pending() const;
+  std::size_t invocations() const { return calls_.size(); }
+  std::size_t tries() const { return tries_; }
+
+ private:
+  struct Try {
+    bool finished = false;
+    bool by_its_attempt = false;  // the attempt that made the call says how it ended
+    std::string outcome;
+    std::string attempt, deadline;
+    const Event* end = nullptr;       // its finished event
+    std::vector<const Event*> later;  // those that came late
+  };
+  struct Call {
+    std::string command, key, external_key, arguments_hash, tool;
+    std::map<std::int64_t, Try> tries;
+    bool success = false, happened = false;
+  };
+  std::string started(const Event& event);
+  std::string finished(const Event& event);
+  std::string committed(const Event& event);
+  std::string recorded(const Event& event);
+  std::string same_hashes(const Event& event) const;
+  std::string effect(const VerifyInput::Effect& effect) const;
+  static std::string same_outcome(const Try& mine, std::string_view outcome);
+  std::string entry(const VerifyInput::Entry& entry) const;
+  void note_splits(const VerifyInput& input);
+  std::string missing_effect(const VerifyInput& input) const;
+  std::string missing_entry(const VerifyInput& input) const;
+  const Try* find(const InvocationId& invocation, std::uint32_t try_no) const;
+
+  const JobId& job_;
+  std::map<std::string, Call> calls_;                           // by invocation
+  std::unordered_map<std::string, std::string> invocation_of_;  // of a command
+  std::unordered_map<std::string, bool>
+      values_;  // of time, chance and ids, by step: is it committed?
+  std::unordered_set<std::string> external_keys_;
+  std::unordered_set<std::string>
+      splits_;  // attempts that kept a ledger and effects beside the log
+  std::size_t tries_ = 0;
+  bool ended_ = false;
+  bool redacted_ = false;
+  std::string blind_;
+  bool blind_gone_ = false;
+};
+
+}  // namespace ae::engine

@@ -1,0 +1,540 @@
+// One walk over the log gathers what belongs to each step (trace_record.h); a second, over the plan, writes the tree.
+#include "inspect/trace.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/trace_context.h"
+#include "engine/state/view_values.h"
+#include "inspect/drift.h"
+#include "inspect/effects.h"
+#include "inspect/failure_place.h"
+#include "inspect/trace_record.h"
+#include "inspect/view.h"
+
+namespace ae::engine {
+namespace {
+
+Value between(const std::optional<Instant>& from, const std::optional<Instant>& to) {
+  if (!from || !to) return {};
+  return {static_cast<std::int64_t>((*to - *from).count())};
+}
+
+class Tracer {
+ public:
+  // `dropped_by`: the number of the plan that did not carry on what is shown; without: it is the job's own.
+  Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by = {});
+  Value run(const std::vector<Event>& events);
+
+ private:
+  std::vector<Value> dropped_views(const std::vector<Event>& events);
+  std::vector<Value> let_go(const Value& carried);
+  Value node_view(const Step& step);
+  std::vector<Value> sides_view(const Step& step, Role role);
+  std::string_view status_of(const Step& step) const;
+  std::string_view world_of(const Step& step, const StepSpan& span, const TrySpan& span_try) const;
+  std::string_view world_of(const Step& step, const StepSpan& span) const;
+  std::string_view map_status(const Step& step) const;
+  std::vector<const Step*> below(const Step& step) const;
+  std::vector<Value> asked_views(const Step& turn);
+  Value result_of(const Step& step, const StepSpan& span) const;
+  Value span_id(const StepSpan& span, const TrySpan& one) const;
+  void count(const Step& step, const StepSpan& span, std::string_view status);
+
+  const State& s_;
+  TraceRecord& record_;
+  const std::optional<std::uint32_t> dropped_by_;
+  std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
+  std::map<std::uint32_t, std::vector<const Step*>> turns_;  // by loop
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>>
+      calls_;                                                          // by loop and turn
+  std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;  // by what they are about
+  std::size_t located_ = kStepsLocated;  // failed steps whose field is yet to be found
+  std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0,
+                refused_ = 0;
+};
+
+Tracer::Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by)
+    : s_(state), record_(record), dropped_by_(dropped_by) {
+  for (const Step& step : s_.steps) {
+    if (step.role != Role::node) {
+      sides_[step.of].push_back(&step);
+    } else if (step.item != kNoItem) {
+      items_[step.node].push_back(&step);
+    } else if (step.is_turn()) {
+      turns_[step.node].push_back(&step);
+    } else if (step.is_loop_call()) {
+      calls_[{step.node, step.turn}].push_back(&step);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- judging
+
+// The items of a map, the turns of a loop, the calls of a turn.
+std::vector<const Step*> Tracer::below(const Step& step) const {
+  if (step.role != Role::node || step.item != kNoItem || step.is_loop_call()) return {};
+  if (step.is_turn()) {
+    const auto calls = calls_.find({step.node, step.turn});
+    return calls == calls_.end() ? std::vector<const Step*>() : calls->second;
+  }
+  for (const auto* parts : {&items_, &turns_}) {
+    if (const auto found = parts->find(step.node); found != parts->end()) return found->second;
+  }
+  return {};
+}
+
+std::string_view Tracer::map_status(const Step& step) const {
+  const auto doubted = [&](const Step* part) {
+    return part->phase == StepPhase::in_doubt ||
+           std::ranges::any_of(below(*part),
+                               [](const Step* call) { return call->phase == StepPhase::in_doubt; });
+  };
+  return std::ranges::any_of(below(step), doubted) ? "in_doubt" : "running";
+}
+
+std::string_view Tracer::status_of(const Step& step) const {
+  if (step.role != Role::node && step.phase == StepPhase::done) {
+    return step.committed || !step.call ? "done" : "failed";
+  }
+  if (step.phase == StepPhase::done) {
+    if (step.skipped) return "skipped";
+    return step.failure ? "failed" : "done";
+  }
+  if (dropped_by_ && s_.kind_of(step) == NodeKind::wait) return "not_run";  // nobody waits any more
+  if (is_terminal(s_.status) || dropped_by_) {
+    if (s_.may_have_happened(step)) return "in_doubt";
+    return step.started ? "failed" : "not_run";
+  }
+  switch (step.phase) {
+    case StepPhase::blocked:
+    case StepPhase::ready:
+      return step.started ? "running" : "pending";
+    case StepPhase::backoff:
+      return "backoff";
+    case StepPhase::asking:
+    case StepPhase::questioned:
+    case StepPhase::waiting:
+      return "waiting";
+    case StepPhase::in_doubt:
+    case StepPhase::probing:
+      return "in_doubt";
+    case StepPhase::refused:
+      return step.role == Role::undo ? "failed" : "running";
+    case StepPhase::mapping:
+    case StepPhase::looping:
+      return map_status(step);
+    default:
+      return "running";
+  }
+}
+
+std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
+                                  const TrySpan& span_try) const {
+  if (s_.tool_of(step).effect == EffectClass::read) return "unchanged";
+  if (span_try.outcome == "success" || span_try.resolution == "happened") return "changed";
+  if (span_try.outcome == "failure" && span_try.definite) return "unchanged";
+  if (span_try.outcome == "input_required") return "unchanged";
+  if (span_try.resolution == "not_happened") return "unchanged";
+  // A later try under the same external key that went well says what became of an earlier one: it is one effect.
+  for (const TrySpan& other : span.tries) {
+    if (other.outcome == "success" || other.resolution == "happened") return "changed";
+  }
+  return "unknown";
+}
+
+std::string_view Tracer::world_of(const Step& step, const StepSpan& span) const {
+  if (step.result_type == ResultType::compensated) return "rolled back";
+  bool changed = false, unknown = false, rolled_back = false;
+  const auto take = [&](std::string_view world) {
+    changed |= world == "changed";
+    unknown |= world == "unknown";
+    rolled_back |= world == "rolled back";
+  };
+  for (const TrySpan& one : span.tries) take(world_of(step, span, one));
+  for (const Step* part : below(step)) {
+    auto of_part = record_.steps.find(part->id.text);
+    if (of_part != record_.steps.end()) take(world_of(*part, of_part->second));
+  }
+  return unknown ? "unknown" : changed ? "changed" : rolled_back ? "rolled back" : "unchanged";
+}
+
+void Tracer::count(const Step& step, const StepSpan& span, std::string_view status) {
+  tries_ += span.tries.size();
+  if (span.tries.size() > 1) repeated_ += span.tries.size() - 1;
+  if (step.role != Role::node) {
+    if (status == "in_doubt") in_doubt_++;
+    return;
+  }
+  const Node& node = s_.node_of(step);
+  const bool whole = node.kind == NodeKind::map || node.loop;
+  if (status == "in_doubt" && (!whole || step.is_part())) in_doubt_++;
+  if (step.is_part()) return;
+  if (status == "done") done_++;
+  if (status == "failed") failed_++;
+  if (status == "skipped") skipped_++;
+}
+
+// ---------------------------------------------------------------- writing
+
+Value effect_view(const StepSpan& span) {
+  const Value& started = span.started;
+  if (started.is_null()) return {};
+  return Value::object({{"arguments", started["arguments"]},
+                        {"arguments_hash", started["arguments_hash"]},
+                        {"effect_class", started["effect_class"]},
+                        {"external_id", span.external_id},
+                        {"external_key", started["external_key"]},
+                        {"idempotency_key", started["idempotency_key"]},
+                        {"invocation_id", started["invocation_id"]},
+                        {"tool", started["tool_name"]},
+                        {"tool_version", started["tool_version"]}});
+}
+
+// What a try was, beside what became of the step: one that is followed by another was a failure to be tried again.
+Value try_result_type(const StepSpan& span, std::size_t index, const Value& of_step) {
+  const TrySpan& one = span.tries[index];
+  if (one.outcome == "success") return "success";
+  if (one.outcome == "input_required") return {};
+  if (index + 1 < span.tries.size()) return "retryable_failure";
+  if (one.outcome.empty() || !one.resolution.empty()) return {};
+  return span.finished["error"].is_null() ? Value() : of_step;
+}
+
+// Who was asked and who answered, by what name its provider calls it; what that cost.
+Value model_view(const State& state, const Step& step, const StepSpan& span) {
+  const bool whole = state.node_of(step).loop && !step.is_part();  // its turns are what is asked
+  if (state.kind_of(step) != NodeKind::llm || whole) return {};
+  const Value& request = span.started["arguments"];
+  const Value& committed = span.committed;
+  return Value::object({{"answered", committed["llm_model"]},
+                        {"asked", request["model"]},
+                        {"prompt_hash", committed["prompt_hash"]},
+                        {"provider", state.tool_of(step).provider},
+                        {"temperature", request["temperature"]},
+                        {"usage", committed["usage"]}});
+}
+
+Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
+  Value duration = one.duration;
+  if (duration.is_null()) duration = between(one.started_at, one.finished_at);
+  return Value::object({{"attempt", or_null(one.attempt)},
+                        {"caught_up", one.caught_up},
+                        {"definite", one.definite},
+                        {"duration_us", duration},
+                        {"error", one.error},
+                        {"finished_at", or_null(one.finished_at)},
+                        {"outcome", or_null(one.outcome)},
+                        {"progress", one.progress},
+                        {"request_schema_hash", one.request_schema},
+                        {"resolution", or_null(one.resolution)},
+                        {"response_schema_hash", one.response_schema},
+                        {"seq", number(one.seq)},
+                        {"source", one.source},
+                        {"span_id", std::move(span_id)},
+                        {"started_at", to_text(one.started_at)},
+                        {"tool_version", one.tool_version},
+                        {"try", one.number},
+                        {"world", world}});
+}
+
+Value wait_view(const WaitSpan& wait) {
+  return Value::object({{"by", wait.completed["by"]},
+                        {"channel", wait.opened["channel"]},
+                        {"completed_at", or_null(wait.completed_at)},
+                        {"correlation_key", wait.opened["correlation_key"]},
+                        {"due_at", wait.opened["due_at"]},
+                        {"expires_at", wait.opened["expires_at"]},
+                        {"opened_at", to_text(wait.opened_at)},
+                        {"outcome", wait.completed["outcome"]},
+                        {"payload", wait.completed["payload"]},
+                        {"reason", wait.opened["reason"]},
+                        {"wait_type", wait.opened["wait_type"]}});
+}
+
+// What a call changed, each with what was last seen of it: null = nobody has looked.
+Value changes_of(const StepSpan& span) {
+  std::vector<Value> views;
+  for (const Value& change : span.changes) {
+    Value verdict, detail;
+    for (const Value& check : span.checks) {
+      if (!(check["resource_type"] == change["resource_type"]) ||
+          !(check["resource_id"] == change["resource_id"])) {
+        continue;
+      }
+      verdict = check["verdict"];
+      detail = check["detail"];
+    }
+    views.push_back(Value::object({{"detail", detail},
+                                   {"etag", change["etag"]},
+                                   {"external_ref", change["external_ref"]},
+                                   {"operation", change["operation"]},
+                                   {"resource_id", change["resource_id"]},
+                                   {"resource_type", change["resource_type"]},
+                                   {"verdict", verdict},
+                                   {"version", change["version"]}}));
+  }
+  return Value::array(std::move(views));
+}
+
+Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
+  return Value::object({{"attempt_id", span.id},
+                        {"ended", or_null(span.ended)},
+                        {"ended_at", or_null(span.ended_at)},
+                        {"epoch", span.epoch},
+                        {"from_seq", number(span.from)},
+                        {"lost", or_null(span.lost)},
+                        {"started_at", to_text(span.started_at)},
+                        {"to_seq", number(span.to ? span.to : last_seq)},
+                        {"worker", span.worker}});
+}
+
+// How a step ended badly; of one that another job did, nothing else is known.
+Value error_of(const Step& step, const StepSpan& span) {
+  if (!step.imported || !step.failure) return span.finished["error"];
+  return Value::object({{"code", step.failure->code}, {"message", step.failure->message}});
+}
+
+Value Tracer::result_of(const Step& step, const StepSpan& span) const {
+  if (step.item == kNoItem && step.role == Role::node) return step.result;
+  if (step.imported && step.turn != kNoTurn) return step.result;
+  if (!step.imported || step.failure) return span.result;
+  const Step& map = s_.steps[step.node];
+  if (map.map) return map.map->results[step.item];
+  return map.result.is_array() ? map.result.items()[step.item] : Value();
+}
+
+std::vector<Value> Tracer::sides_view(const Step& step, Role role) {
+  std::vector<Value> views;
+  if (step.probe == kNoStep && step.undo == kNoStep) return views;
+  auto beside = sides_.find(s_.by_id.at(step.id));
+  if (beside == sides_.end()) return views;
+  for (const Step* side : beside->second) {
+    if (side->role == role) views.push_back(node_view(*side));
+  }
+  return views;
+}
+
+Value Tracer::node_view(const Step& step) {
+  const StepSpan& span = record_.steps[step.id.text];
+  const Node& node = s_.node_of(step);
+  const bool side = step.role != Role::node;
+  const bool is_item = step.is_part() || side;  // it is one call
+  const std::string_view status = status_of(step);
+  count(step, span, status);
+  std::vector<Value> tries, waits, items, needs;
+  for (std::size_t i = 0; i < span.tries.size(); ++i) {
+    const TrySpan& one = span.tries[i];
+    tries.push_back(
+        try_view(one, world_of(step, span, one), span_id(span, one))
+            .with("result_type", try_result_type(span, i, span.finished["result_type"])));
+  }
+  for (const WaitSpan& wait : span.waits) {
+    const auto open = s_.waits.find(std::string(wait.opened.text("correlation_key")));
+    std::string id = open == s_.waits.end() ? "" : s_.approval_id(open->second);
+    if (!id.empty()) id.insert(0, s_.job.text + ".");
+    waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
+  }
+  for (const Step* part : below(step)) items.push_back(node_view(*part));
+  if (!is_item) {
+    for (std::uint32_t need : node.needs) needs.emplace_back(s_.plan->nodes[need].id);
+  }
+  std::vector<Value> probes = sides_view(step, Role::probe);
+  std::vector<Value> undo = sides_view(step, Role::undo);
+  Value result_type = span.finished["result_type"];
+  if (step.result_type == ResultType::compensated || step.imported) {
+    result_type = to_text(step.result_type);
+  }
+  std::optional<Instant> finished_at = span.finished_at;
+  if (side && step.phase == StepPhase::done && !span.tries.empty()) {
+    finished_at = span.tries.back().finished_at;
+  }
+  const bool calls = is_item || node.kind != NodeKind::wait;
+  const bool replayed = span.finished_seq > 0 && !record_.attempts.empty() &&
+                        record_.attempts.back().from > span.finished_seq;
+  return Value::object({{"changes", changes_of(span)},
+                        {"calls", Value::array(asked_views(step))},
+                        {"compensation", undo.empty() ? Value() : undo.front()},
+                        {"decisions", Value::array(span.decisions)},
+                        {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
+                        {"duration_us", between(span.started_at, finished_at)},
+                        {"effect", effect_view(span)},
+                        {"error", step_error_view(s_, step, error_of(step, span), located_)},
+                        {"executed_by", or_null(span.finished_by)},
+                        {"finished_at", or_null(finished_at)},
+                        {"imported", step.imported != nullptr},
+                        {"item", step.item != kNoItem ? number(step.item) : Value()},
+                        {"items", Value::array(std::move(items))},
+                        {"kind", to_text(s_.kind_of(step))},
+                        {"model", model_view(s_, step, span)},
+                        {"needs", Value::array(std::move(needs))},
+                        {"node_id", node.id},
+                        {"path", s_.path_of(step)},
+                        {"phase", to_text(step.phase)},
+                        {"probes", Value::array(std::move(probes))},
+                        {"replayed", replayed},
+                        {"result", result_of(step, span)},
+                        {"result_type", result_type},
+                        {"role", to_text(step.role)},
+                        {"started_at", or_null(span.started_at)},
+                        {"status", status},
+                        {"step_id", step.id.text},
+                        {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
+                        {"tries", Value::array(std::move(tries))},
+                        {"try", number(span.tries.size())},
+                        {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
+                        {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},
+                        {"waits", Value::array(std::move(waits))},
+                        {"world", world_of(step, span)}});
+}
+
+// Under which the call went out (base/trace_context.h).
+Value Tracer::span_id(const StepSpan& span, const TrySpan& one) const {
+  const std::string_view invocation = span.started.text("invocation_id");
+  if (invocation.empty() || !one.number.is_integer()) return {};
+  return span_id_of(s_.job, InvocationId(std::string(invocation)),
+                    static_cast<std::uint32_t>(one.number.as_int()));
+}
+
+Value effects_view(const std::vector<Event>& events, const TraceRecord& record) {
+  EffectKinds kinds;
+  std::vector<Value> effects;
+  for (const Event& event : events) {
+    const std::string_view kind = kinds.kind_of(event);
+    if (kind.empty()) continue;
+    Value entry = effect_entry(event, kind);
+    const auto of = record.steps.find(std::string(entry.text("step_id")));
+    if (entry["node_id"].is_null() && of != record.steps.end() && !of->second.node_id.empty()) {
+      entry = entry.with("node_id", of->second.node_id);
+    }
+    effects.push_back(std::move(entry));
+  }
+  return Value::array(std::move(effects));
+}
+
+// All that the answer of a turn asked for, in its order: also what was refused before it could begin.
+std::vector<Value> Tracer::asked_views(const Step& turn) {
+  std::vector<Value> views;
+  if (!turn.is_turn()) return views;
+  const StepSpan& span = record_.steps[turn.id.text];
+  const auto choice =
+      record_.choices.find(turn.imported ? turn.imported->invocation.text
+                                         : std::string(span.started.text("invocation_id")));
+  if (choice == record_.choices.end() || !choice->second["calls"].is_array()) return views;
+  const bool over =
+      dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;
+  const std::vector<const Step*> begun = below(turn);
+  for (const Value& call : choice->second["calls"].items()) {
+    const auto nth = static_cast<std::uint32_t>(views.size());
+    const Value& refused = call["refused"];
+    const auto step = std::ranges::find(begun, nth, [](const Step* one) { return one->nth; });
+    const std::string_view status = !refused.is_null()    ? "refused"
+                                    : step != begun.end() ? status_of(**step)
+                                    : over                ? "not_run"
+                                                          : "pending";
+    if (!refused.is_null()) refused_++;
+    views.push_back(Value::object({{"call_id", call["id"]},
+                                   {"error", refused},
+                                   {"status", status},
+                                   {"tool", call["name"]},
+                                   {"turn_call", number(nth)}}));
+  }
+  return views;
+}
+
+// Of the nodes of a plan, in its order, those that had begun and that the next plan does not carry on.
+std::vector<Value> Tracer::let_go(const Value& carried) {
+  std::set<std::string_view> kept;
+  if (carried.is_array()) {
+    for (const Value& one : carried.items()) kept.insert(one.text("step_id"));
+  }
+  std::vector<Value> views;
+  for (const Node& node : s_.plan->nodes) {
+    const Step& step = s_.steps[node.index];
+    const bool begun = step.started || step.skipped || step.map || step.loop || step.imported;
+    if (begun && !kept.contains(step.id.text)) {
+      views.push_back(node_view(step));
+    }
+  }
+  return views;
+}
+
+// What other plans let go, as it was when they came: the state has forgotten it, the log has not.
+std::vector<Value> Tracer::dropped_views(const std::vector<Event>& events) {
+  std::vector<Value> views;
+  if (s_.plan_number == 0) return views;
+  State then;
+  then.job = s_.job;
+  for (const Event& event : events) {
+    if (event.type == EventType::plan_generated && then.plan) {
+      Tracer before(then, record_, then.plan_number + 1);
+      std::ranges::move(before.let_go(event.payload["carried"]), std::back_inserter(views));
+      tries_ += before.tries_;
+      repeated_ += before.repeated_;
+      refused_ += before.refused_;
+    }
+    if (!apply(then, {event.type, event.payload}, event.created_at, compile_each_time())) break;
+  }
+  return views;
+}
+
+Value Tracer::run(const std::vector<Event>& events) {
+  std::vector<Value> nodes, attempts;
+  if (s_.plan) {
+    for (const Node& node : s_.plan->nodes) nodes.push_back(node_view(s_.steps[node.index]));
+  }
+  std::vector<Value> dropped = dropped_views(events);
+  for (const AttemptSpan& span : record_.attempts) attempts.push_back(attempt_view(span, s_.seq));
+  std::optional<Instant> created_at, ended_at;
+  if (!events.empty()) created_at = events.front().created_at;
+  if (is_terminal(s_.status)) ended_at = s_.updated_at;
+  const Value job = job_view(s_);
+  const TraceContext context = trace_of(s_.job, s_.traceparent, s_.tracestate);
+  return Value::object(
+      {{"agent", s_.agent},
+       {"attempts", Value::array(std::move(attempts))},
+       {"budget", Value::array(std::move(record_.budget))},
+       {"created_at", or_null(created_at)},
+       {"drift", drift_view(events)},
+       {"dropped", Value::array(std::move(dropped))},
+       {"duration_us", between(created_at, ended_at)},
+       {"effects", effects_view(events, record_)},
+       {"ended_at", or_null(ended_at)},
+       {"error", job["error"]},
+       {"forked_from", s_.forked_from},
+       {"id", s_.job.text},
+       {"nodes", Value::array(std::move(nodes))},
+       {"plan_hash", job["plan_hash"]},
+       {"result", s_.result},
+       {"seq", number(s_.seq)},
+       {"status", to_text(s_.status)},
+       {"totals", Value::object({{"done", number(done_)},
+                                 {"failed", number(failed_)},
+                                 {"in_doubt", number(in_doubt_)},
+                                 {"nodes", number(s_.plan ? s_.plan->nodes.size() : 0)},
+                                 {"refused", number(refused_)},
+                                 {"repeated", number(repeated_)},
+                                 {"skipped", number(skipped_)},
+                                 {"tries", number(tries_)}})},
+       {"trace", Value::object({{"parent_id", or_null(context.parent_id)},
+                                {"span_id", span_id_of(s_.job)},
+                                {"trace_id", context.trace_id},
+                                {"tracestate", or_null(context.state)}})},
+       {"usage", job["usage"]}});
+}
+
+}  // namespace
+
+Value trace_view(const State& state, const std::vector<Event>& events) {
+  TraceRecord record;
+  for (const Event& event : events) record.take(event);
+  return Tracer(state, record).run(events);
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,432 @@
+// What a log proves, and what each kind of change to it breaks.
+#include "inspect/verify.h"
+
+#include <algorithm>
+
+#include "engine/heart/beside.h"
+#include "engine/heart/stored_job_test.h"
+#include "inspect/view.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+VerifyInput input_of(const GivenJob& job) {
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  return input;
+}
+Verification verified(const VerifyInput& input) { return verify(input, compile_each_time()); }
+Verification verified(const GivenJob& job) { return verified(input_of(job)); }
+
+// A bit of everything: retries, a crash, a map, a branch, a wait, a person's answer.
+GivenJob rich_job() {
+  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}},
+      {'id':'p', 'kind':'tool', 'tool':'pay', 'needs':['a'], 'args':{'n':'${ .steps.a }'}},
+      {'id':'s', 'kind':'tool', 'tool':'pay', 'when':'${ .input.n > 5 }'},
+      {'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2, 'needs':['a'],
+       'do':{'tool':'once', 'args':{'i':'${ .index }'}}},
+      {'id':'w', 'kind':'wait', 'needs':['m'], 'wait':{'type':'signal','key':'k-${ .input.n }'}}])",
+               {.more = "{'output':'${ .steps }'}", .input = "{'n':1,'list':[4,5,6]}"});
+  job.claim().fails("a", "connect").after(10s).ok("a", "'A'").crash();
+  job.ok("m/1", "2").ok("m/0", "1").ok("m/2", "3").signal("k-1", "'go'");
+  job.resolve("p", "happened", "'paid'");
+  return job;
+}
+
+// ---------------------------------------------------------------- what holds
+
+AE_TEST("verify/an honest log is proved in every respect") {
+  const GivenJob job = rich_job();
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  const Verification all = verified(job);
+  EXPECT_TRUE(all.ok) << canonical(all.to_json());
+  EXPECT_EQ(all.head, "unsigned");
+  EXPECT_EQ(all.ledger.detail, "ledger: derived; 5 calls, 8 tries, none pending");
+  EXPECT_EQ(all.replay.detail, "5 calls match the plan");
+}
+
+AE_TEST("verify/its answer has the shape that the API promises") {
+  const Value json = verified(rich_job()).to_json();
+  EXPECT_EQ(json["ok"], Value(true));
+  EXPECT_EQ(json["head"], "unsigned");
+  for (const char* name : {"execution_hash", "event_chain", "ledger", "replay", "state_machine"}) {
+    EXPECT_EQ(json["proofs"][name]["ok"], Value(true)) << name;
+    EXPECT_TRUE(json["proofs"][name]["detail"].is_string()) << name;
+  }
+}
+
+AE_TEST("verify/a job under way is proved too, and its pending calls are listed") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  EXPECT_TRUE(verified(job).ok);
+  const Verification all = verified(job.claim());
+  EXPECT_TRUE(all.ok);
+  EXPECT_EQ(all.pending, std::vector<std::string>{job.sent[0].key});
+  EXPECT_NE(all.ledger.detail.find("pending: " + job.sent[0].key), std::string::npos);
+}
+
+AE_TEST("verify/every prefix of an honest log at a commit is proved") {
+  const GivenJob job = rich_job();
+  for (const std::size_t events : job.commits) {
+    VerifyInput input = input_of(job);
+    input.events.resize(events);
+    const Verification all = verified(input);
+    EXPECT_TRUE(all.ok) << events << " " << canonical(all.to_json());
+  }
+}
+
+AE_TEST("verify/jobs that failed or were cancelled are proved") {
+  GivenJob failed(
+      "[{'id':'a', 'kind':'tool', 'tool':'risk'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+  failed.claim().unknown("a").times_out("b");
+  EXPECT_TRUE(verified(failed).ok) << canonical(verified(failed).to_json());
+  GivenJob cancelled("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  cancelled.claim().crash().cancel();
+  EXPECT_TRUE(verified(cancelled).ok) << canonical(verified(cancelled).to_json());
+}
+
+AE_TEST("verify/the execution hash is made of the plan and the ends of its steps") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put',"
+      " 'when':false}]");
+  job.claim().ok("a");
+  EXPECT_EQ(verified(job).execution_hash_hex,
+            to_hex(sha256("aetheris.execution.v1\n" + to_hex(job.plan->hash) +
+                          "\n0/0 side_effect_committed\n0/1 pure\n")));
+}
+
+AE_TEST("verify/jobs that went the same way share it, whatever came back and in what order") {
+  const std::string_view plan =
+      "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':2, 'do':{'tool':'put'}}]";
+  GivenJob one(plan, {.input = "[1,2]"});
+  one.claim().ok("m/0", "7").ok("m/1");
+  GivenJob other(plan, {.input = "[3,4]", .id = "job-2"});
+  other.claim().times_out("m/1").ok("m/0").crash().after(10s).ok("m/1");
+  EXPECT_EQ(verified(one).execution_hash_hex, verified(other).execution_hash_hex);
+  GivenJob shorter(plan, {.input = "[1]"});
+  shorter.claim().ok("m/0");
+  EXPECT_NE(verified(one).execution_hash_hex, verified(shorter).execution_hash_hex);
+}
+
+// ---------------------------------------------------------------- the chain
+
+AE_TEST("verify/the stored form is opened and proved") {
+  const GivenJob job = rich_job();
+  const Stored stored(job);
+  VerifyInput input = stored.opened(job.state.job);
+  input.last_seq = job.log.size();
+  input.head = stored.head;
+  const Verification all = verified(input);
+  EXPECT_TRUE(all.ok) << canonical(all.to_json());
+  EXPECT_EQ(all.root_hash_hex, to_hex(stored.head));
+}
+
+AE_TEST("verify/a changed byte anywhere is altered, and says behind which event") {
+  const GivenJob job = rich_job();
+  const Stored stored(job);
+  for (std::size_t commit = 0; commit < stored.commits.size(); ++commit) {
+    for (const std::size_t part : {3U, 2U, 1U}) {
+      Stored changed = stored;
+      std::string& bytes = changed.commits[commit];
+      bytes[bytes.size() * part / 4] = static_cast<char>(bytes[bytes.size() * part / 4] ^ 1);
+      VerifyInput input = changed.opened(job.state.job);
+      input.last_seq = job.log.size();
+      const Verification all = verified(input);
+      EXPECT_FALSE(all.ok);
+      EXPECT_EQ(all.head, "altered") << commit << " " << part;
+      EXPECT_FALSE(all.event_chain.ok);
+    }
+  }
+}
+
+AE_TEST("verify/a missing tail is truncated, a missing middle is altered") {
+  const GivenJob job = rich_job();
+  Stored tail(job), middle(job);
+  tail.commits.pop_back();
+  VerifyInput input = tail.opened(job.state.job);
+  input.last_seq = job.log.size();
+  EXPECT_EQ(verified(input).head, "truncated");
+  middle.commits.erase(middle.commits.begin() + 2);
+  EXPECT_EQ(verified(middle.opened(job.state.job)).head, "altered");
+}
+
+AE_TEST("verify/a head that is not the recorded one is altered") {
+  const GivenJob job = rich_job();
+  VerifyInput input = input_of(job);
+  input.last_seq = job.log.size();
+  input.head = sha256("other");
+  EXPECT_EQ(verified(input).head, "altered");
+  input.head.reset();
+  input.last_seq = 3;
+  EXPECT_EQ(verified(input).head, "altered");
+}
+
+AE_TEST("verify/no events prove nothing") {
+  const Verification all = verify({.job = JobId("j")}, compile_each_time());
+  EXPECT_FALSE(all.ok);
+  EXPECT_FALSE(all.event_chain.ok);
+  EXPECT_FALSE(all.execution_hash.ok);
+}
+
+AE_TEST("verify/a log of a newer program is not called altered") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  VerifyInput input = input_of(job);
+  input.refused = Error{Code::needs_version, "event 3 is newer"};
+  EXPECT_FALSE(verified(input).ok);
+  EXPECT_EQ(verified(input).head, "unsigned");
+}
+
+// ---------------------------------------------------------------- the other proofs
+
+// The first event of a type gets another member.
+VerifyInput with(const GivenJob& job, EventType type, std::string_view member, Value value,
+                 int skip = 0) {
+  VerifyInput input = input_of(job);
+  for (Event& event : input.events) {
+    if (event.type != type || skip-- > 0) continue;
+    event.payload = event.payload.with(member, std::move(value));
+    return input;
+  }
+  ADD_FAILURE() << "no such event";
+  return input;
+}
+
+AE_TEST("verify/a row that contradicts the log in its beginning, request or commits is found") {
+  const GivenJob job = rich_job();
+  VerifyInput input = input_of(job);
+  const Value& born = job.log.front().payload;
+  const Hash request = sha256("the request");
+  const VerifyInput::Row row{.status = std::string(job.status()),
+                             .agent = std::string(born.text("agent")),
+                             .idempotency_key = std::string(born.text("idempotency_key")),
+                             .labels = {},
+                             .created_at = job.log.front().created_at,
+                             .request_hash = request,
+                             .of_the_request = request,
+                             .commits = 3,
+                             .commits_read = 3};
+  input.row = row;
+  EXPECT_TRUE(verified(input).ok) << canonical(verified(input).to_json());
+  input.row->created_at = Instant{row.created_at->us + 1};
+  EXPECT_TRUE(verified(input).ok) << "as earlier builds wrote it";
+  for (const std::int64_t damaged : {std::int64_t{0}, INT64_MAX, INT64_MIN}) {
+    input.row->created_at = Instant{damaged};
+    EXPECT_FALSE(verified(input).ok) << damaged;
+  }
+  EXPECT_NE(verified(input).state_machine.detail.find("created_at"), std::string::npos);
+  input.row = row;
+  input.row->request_hash = sha256("another");
+  EXPECT_NE(verified(input).state_machine.detail.find("request_hash"), std::string::npos);
+  input.row->of_the_request = std::nullopt;
+  EXPECT_TRUE(verified(input).ok) << "the input was redacted";
+  input.row = row;
+  input.row->commits = 4;
+  EXPECT_NE(verified(input).state_machine.detail.find("commits"), std::string::npos);
+}
+
+AE_TEST("verify/an event where none may stand breaks the state machine") {
+  VerifyInput input = input_of(rich_job());
+  input.events.erase(input.events.begin() + 2);  // job_running
+  for (std::size_t i = 0; i < input.events.size(); ++i) input.events[i].seq = i + 1;
+  const Verification all = verified(input);
+  EXPECT_FALSE(all.state_machine.ok);
+  EXPECT_FALSE(all.ok);
+}
+
+AE_TEST("verify/other arguments break ledger and replay") {
+  const Verification all =
+      verified(with(rich_job(), EventType::tool_invocation_started, "arguments", json("{'n':2}")));
+  EXPECT_FALSE(all.ledger.ok);
+  EXPECT_NE(all.ledger.detail.find("arguments_hash"), std::string::npos);
+}
+
+// Arguments with all the hashes and keys that belong to them: only the plan knows better.
+AE_TEST("verify/consistent arguments that the plan does not give break the replay") {
+  const GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
+                     {.input = "{'n':1}"});
+  GivenJob forged("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
+                  {.input = "{'n':2}"});
+  forged.claim().ok("a");
+  VerifyInput input = input_of(forged);
+  input.events[0] = job.log[0];
+  const Verification all = verified(input);
+  EXPECT_TRUE(all.ledger.ok) << all.ledger.detail;
+  EXPECT_TRUE(all.state_machine.ok);
+  EXPECT_FALSE(all.replay.ok);
+  EXPECT_NE(all.replay.detail.find("event 6 (tool_invocation_started)"), std::string::npos);
+}
+
+AE_TEST("verify/a branch that its expression does not give breaks the replay") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.n > 5 }'}]",
+               {.input = "{'n':1}"});
+  job.claim();
+  VerifyInput input = input_of(job);
+  input.events[0].payload = input.events[0].payload.with("input", json("{'n':9}"));
+  EXPECT_FALSE(verified(input).replay.ok);
+}
+
+AE_TEST("verify/a result that the output does not give breaks the replay") {
+  const Verification all =
+      verified(with(rich_job(), EventType::job_completed, "result", json("'more'")));
+  EXPECT_FALSE(all.replay.ok);
+  EXPECT_TRUE(all.ledger.ok);
+}
+
+AE_TEST("verify/a second success breaks the ledger") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+  job.claim().ok("a");
+  VerifyInput input = input_of(job);
+  Event again = input.events[9];
+  ASSERT_EQ(again.type, EventType::tool_invocation_finished);
+  again.seq = input.events.size() + 1;
+  input.events.push_back(again);
+  EXPECT_FALSE(verified(input).ledger.ok);
+
+  VerifyInput said = input_of(job);
+  Event happened = *std::ranges::find(said.events, EventType::command_committed, &Event::type);
+  const Value& p = happened.payload;
+  happened.payload = Value::object({{"command_id", p["command_id"]},
+                                    {"node_id", p["node_id"]},
+                                    {"result", "another"},
+                                    {"step_id", p["step_id"]}});
+  happened.seq = said.events.size() + 1;
+  said.events.push_back(happened);
+  const Verification all = verified(said);
+  EXPECT_FALSE(all.ledger.ok);
+  EXPECT_NE(all.ledger.detail.find("is a second success"), std::string::npos) << all.ledger.detail;
+}
+
+AE_TEST("verify/a try that ends twice breaks the ledger") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim().fails("a", "connect");
+  VerifyInput input = input_of(job);
+  Event again = *std::ranges::find(input.events, EventType::tool_invocation_finished, &Event::type);
+  again.seq = input.events.size() + 1;
+  input.events.push_back(again);
+  const Verification all = verified(input);
+  EXPECT_FALSE(all.ledger.ok);
+  EXPECT_NE(all.ledger.detail.find("has ended"), std::string::npos) << all.ledger.detail;
+}
+
+AE_TEST("verify/keys that are not made of their parts break the ledger") {
+  const std::string other(64, 'a');
+  for (const char* member : {"idempotency_key", "arguments_hash"}) {
+    EXPECT_FALSE(
+        verified(with(rich_job(), EventType::tool_invocation_started, member, other)).ledger.ok);
+  }
+  EXPECT_FALSE(verified(with(rich_job(), EventType::tool_invocation_started, "external_key",
+                             "aetheris:other", 1))
+                   .ledger.ok);
+}
+
+AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log leaves unknown") {
+  const auto job_that = [](bool goes_on) {
+    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'" +
+                 std::string(goes_on ? ", 'on_error':'continue'" : "") + "}]");
+    job.claim().crash().resolve("a", "fail");
+    return job;
+  };
+  for (const bool goes_on : {true, false}) {
+    const GivenJob job = job_that(goes_on);
+    const EventType type = goes_on ? EventType::job_completed : EventType::job_failed;
+    ASSERT_EQ(job.last(type)["in_doubt"].size(), 1u) << job.story();
+    EXPECT_TRUE(verified(input_of(job)).ledger.ok);
+    const std::string key = job.step("a").call->key.text, other(64, 'a');
+    for (const Value& wrong : {Value(), Value::array({}), Value::array({other}),
+                               Value::array({key, other}), Value::array({key, key})}) {
+      const Verification all = verified(with(job, type, "in_doubt", wrong));
+      EXPECT_FALSE(all.ledger.ok) << canonical(wrong);
+      EXPECT_NE(all.ledger.detail.find("lists other calls than those"), std::string::npos)
+          << all.ledger.detail;
+    }
+  }
+  // A program that knew schema 1 only listed none.
+  VerifyInput older = with(job_that(true), EventType::job_completed, "in_doubt", Value());
+  older.events.back().schema = 1;
+  EXPECT_TRUE(verified(older).ledger.ok);
+}
+
+AE_TEST("verify/another tool than the plan's breaks the replay") {
+  EXPECT_FALSE(
+      verified(with(rich_job(), EventType::tool_invocation_started, "effect_class", "read"))
+          .replay.ok);
+}
+
+AE_TEST("verify/effects agree with the log, or are late") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim();
+  const auto record = [&](std::uint32_t try_no, Outcome outcome) {
+    Sent sent = sent_of(job.state, job.step("a"));
+    sent.try_no = try_no;
+    sent.attempt = AttemptId("attempt-" + std::to_string(try_no));
+    return canonical(effect_record(job.state.job, sent, outcome, job.now));
+  };
+  VerifyInput::Effect effect{.invocation = job.step("a").call->id, .try_no = 1, .record = {}};
+  effect.record = record(1, {.kind = OutcomeKind::success});
+  VerifyInput input = input_of(job);
+  input.effects = {effect};
+  EXPECT_TRUE(verified(input).ledger.ok);  // the log does not know yet
+
+  job.crash().ok("a");
+  input.events = job.log;
+  EXPECT_TRUE(verified(input).ledger.ok);  // its try was closed unknown: late
+
+  input.effects[0] = {effect.invocation, 2, record(2, {.kind = OutcomeKind::success})};
+  EXPECT_TRUE(verified(input).ledger.ok) << verified(input).ledger.detail;
+  // Other contents, each with a checksum of its own.
+  for (const Outcome& other :
+       {Outcome{.kind = OutcomeKind::failure}, Outcome{.kind = OutcomeKind::success, .result = 7},
+        Outcome{.kind = OutcomeKind::success, .external_id = "other"},
+        Outcome{.kind = OutcomeKind::success, .took = 3s}}) {
+    input.effects[0].record = record(2, other);
+    EXPECT_FALSE(verified(input).ledger.ok) << input.effects[0].record;
+  }
+  // Without its values the outcome is compared.
+  const std::string place = effect_place(job.state.job, effect.invocation, 2);
+  for (const OutcomeKind kind : {OutcomeKind::success, OutcomeKind::failure}) {
+    input.effects[0].record =
+        *erased_effect(place, record(2, {.kind = kind, .result = 7, .error_message = "why"}));
+    EXPECT_EQ(verified(input).ledger.ok, kind == OutcomeKind::success) << input.effects[0].record;
+    EXPECT_EQ(*erased_effect(place, input.effects[0].record), input.effects[0].record);
+  }
+  // Of another attempt, and of a try that never was.
+  const std::string of_first = canonical(with_checksum(
+      effect_place(job.state.job, effect.invocation, 2),
+      *read_beside(effect_place(job.state.job, effect.invocation, 1), effect.record)));
+  input.effects[0].record = of_first;
+  EXPECT_FALSE(verified(input).ledger.ok);
+  input.effects[0] = {effect.invocation, 3, record(3, {.kind = OutcomeKind::success})};
+  EXPECT_FALSE(verified(input).ledger.ok);
+}
+
+AE_TEST("verify/what is redacted cannot be compared, and is not called wrong") {
+  const GivenJob job = rich_job();
+  const Value gone = Value::object({{"$redacted", std::string(64, 'a')}});
+  VerifyInput input = with(job, EventType::job_created, "input", gone);
+  const Verification all = verified(input);
+  EXPECT_TRUE(all.ok) << canonical(all.to_json());
+  EXPECT_NE(all.replay.detail.find("redacted"), std::string::npos);
+  EXPECT_TRUE(verified(with(job, EventType::tool_invocation_started, "arguments", gone)).ok);
+}
+
+AE_TEST("verify/a job whose call happened and gave nothing is read from its store as it was") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim().crash().resolve("a", "happened");
+  ASSERT_EQ(job.status(), "completed");
+  const VerifyInput stored = Stored(job).opened(job.state.job);
+  ASSERT_EQ(stored.events.size(), job.log.size());
+  const Verification all = verified(stored);
+  EXPECT_TRUE(all.ok) << canonical(all.to_json());
+  const auto folded = fold(job.state.job, stored.events, compile_each_time());
+  ASSERT_TRUE(folded) << folded.error().message;
+  EXPECT_EQ(state_view(*folded), state_view(job.state));
+  const auto forked = fork_at(*folded, stored.events, stored.events.size(), compile_each_time());
+  ASSERT_TRUE(forked);
+  const GivenJob fork(*forked, "other");
+  EXPECT_EQ(fork.step("a").phase, StepPhase::done) << fork.story();
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

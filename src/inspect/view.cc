@@ -1,0 +1,833 @@
+// States as JSON.
+#include "inspect/view.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/trace_context.h"
+#include "engine/confirm/confirm.h"
+#include "engine/state/view_values.h"
+#include "inspect/failure_place.h"
+#include "json/json.h"
+#include "plan/model_calls.h"
+
+namespace ae::engine {
+namespace {
+
+// Calls that were made, and what models counted.
+Value usage_view(const State& state) {
+  std::vector<Member> usage = usage_members(state.models);
+  usage.emplace_back("tool_calls", number(state.tries_started - state.models.tries));
+  return Value::object(std::move(usage));
+}
+
+Value use_view(const Use& use) {
+  return Value::object({{"cost_micros", number(use.cost_micros)},
+                        {"model_calls", number(use.model_calls)},
+                        {"tokens", number(use.tokens)},
+                        {"tool_calls", number(use.tool_calls)}});
+}
+
+// What the job may use, has used, and what its calls under way may use yet; null = it has no budget.
+Value budget_view(const Budget& budget) {
+  if (!budget.is_kept()) return {};
+  std::vector<Member> limits;
+  for (const Limit limit : kCounted) {
+    const auto& most = budget.limits.most(limit);
+    const bool cost = limit == Limit::cost;
+    limits.emplace_back(cost ? "cost_micros" : to_text(limit), most ? number(*most) : Value());
+  }
+  limits.emplace_back("soft", budget.limits.soft > 0 ? number(budget.limits.soft) : Value());
+  limits.emplace_back("wall",
+                      budget.limits.wall ? Value(ae::to_text(*budget.limits.wall)) : Value());
+  Value exceeded;
+  if (budget.exceeded) {
+    exceeded = Value::object(
+        {{"asked", number(budget.exceeded->asked)}, {"limit", to_text(budget.exceeded->limit)}});
+  }
+  return Value::object({{"exceeded", exceeded},
+                        {"limits", Value::object(std::move(limits))},
+                        {"reserved", use_view(budget.reserved)},
+                        {"spent", use_view(budget.spent)},
+                        {"wall_until", or_null(budget.wall_until)}});
+}
+
+// Raises what was used up: to as much again, or to what the call that waits needs.
+Value raise_command(const State& state) {
+  const Budget& budget = state.budget;
+  if (!budget.exceeded) return {};
+  const Limit limit = budget.exceeded->limit;
+  const std::string command = "aetheris budget " + state.job.text + " --";
+  if (limit == Limit::wall) {
+    return budget.limits.wall ? Value(command + "wall " + ae::to_text(*budget.limits.wall * 2))
+                              : Value();
+  }
+  const auto& most = budget.limits.most(limit);
+  if (!most) return {};
+  const std::uint64_t amount =
+      std::min(std::max(*most * 2, budget.used(limit) + budget.exceeded->asked), kBudgetMax);
+  std::string name(to_text(limit));
+  std::ranges::replace(name, '_', '-');
+  return command + name + " " + (limit == Limit::cost ? cost_text(amount) : std::to_string(amount));
+}
+
+Value failure_view(const std::optional<Failure>& failure) {
+  if (!failure) return {};
+  return Value::object({{"code", failure->code}, {"message", failure->message}});
+}
+
+Value item_number(const Step& step) { return step.item == kNoItem ? Value() : number(step.item); }
+Value turn_number(const Step& step) { return step.turn == kNoTurn ? Value() : number(step.turn); }
+Value nth_number(const Step& step) { return step.nth == kNoTurn ? Value() : number(step.nth); }
+
+// ---------------------------------------------------------------- everything
+
+std::string_view to_text(Charge charge) {
+  constexpr std::string_view kText[] = {"none", "reserved", "spent"};
+  return kText[static_cast<std::size_t>(charge)];
+}
+
+// What a tool asks a person, and the answers so far.
+Value questions_view(const Questions* questions) {
+  if (questions == nullptr) return {};
+  return Value::object({{"answers", questions->answers},
+                        {"asked", questions->asked},
+                        {"number", number(questions->number)},
+                        {"rounds", number(questions->rounds)}});
+}
+
+Value call_view(const Invocation& call) {
+  return Value::object(
+      {{"arguments", call.arguments},
+       {"arguments_hash", call.arguments_hash},
+       {"attempt_id", call.attempt.text},
+       {"charge", to_text(call.charge)},
+       {"counted", number(call.counted)},
+       {"deadline", to_text(call.deadline)},
+       {"definite", call.definite},
+       {"error", failure_view(call.error.code.empty() && call.error.message.empty()
+                                  ? std::nullopt
+                                  : std::optional(call.error))},
+       {"external_key", call.external_key.text},
+       {"first_send_by", to_text(call.first_send_by)},
+       {"idempotency_key", call.key.text},
+       {"invocation_id", call.id.text},
+       {"open", call.open},
+       {"outcome", call.open ? Value() : Value(ae::to_text(call.outcome))},
+       {"questions", questions_view(call.questions.get())},
+       {"retry_after_ms", call.retry_after ? Value(call.retry_after->count() / 1000) : Value()},
+       {"retryable", call.retryable},
+       {"send_by", to_text(call.send_by)},
+       {"tool", call.tool},
+       {"tool_version", call.tool_version},
+       {"try", number(call.try_no)}});
+}
+
+std::string_view to_text(ApprovalState state) {
+  constexpr std::string_view kText[] = {"requested", "approved",  "rejected",
+                                        "expired",   "withdrawn", "denied"};
+  return kText[static_cast<std::size_t>(state)];
+}
+
+Value approval_view(const Approval& approval) {
+  return Value::object({{"arguments", approval.arguments},
+                        {"arguments_hash", approval.arguments_hash},
+                        {"asked", number(approval.asked)},
+                        {"by", or_null(approval.by)},
+                        {"edited_from", or_null(approval.edited_from)},
+                        {"expires_at", or_null(approval.expires_at)},
+                        {"id", approval.id},
+                        {"note", or_null(approval.note)},
+                        {"schema_digest", approval.schema_digest},
+                        {"state", to_text(approval.state)},
+                        {"tool", approval.tool},
+                        {"tool_version", approval.tool_version},
+                        {"used", approval.used}});
+}
+
+// Messages and early signals that nobody has waited for.
+Value kept_view(const std::map<std::string, std::deque<Kept>>& all) {
+  std::vector<Member> members;
+  for (const auto& [name, kept] : all) {
+    std::vector<Value> values;
+    for (const Kept& one : kept) {
+      values.push_back(Value::object({{"by", or_null(one.by)},
+                                      {"id", one.id},
+                                      {"payload", one.payload},
+                                      {"wait_type", or_null(one.wait_type)}}));
+    }
+    members.emplace_back(name, Value::array(std::move(values)));
+  }
+  return Value::object(std::move(members));
+}
+
+Value pausing_view(const State& state) {
+  if (!state.pausing) return {};
+  return Value::object(
+      {{"by", or_null(state.pausing->by)}, {"reason", or_null(state.pausing->reason)}});
+}
+
+Value map_view(const MapProgress& map) {
+  std::vector<Value> results;
+  results.reserve(map.results.size());
+  for (std::size_t i = 0; i < map.results.size(); ++i) {
+    results.push_back(
+        Value::object({{"finished", bool{map.finished[i]}}, {"result", map.results[i]}}));
+  }
+  return Value::object({{"active", number(map.active)},
+                        {"asking", number(map.asking)},
+                        {"done", number(map.done)},
+                        {"failure", failure_view(map.failure)},
+                        {"over", map.over},
+                        {"results", Value::array(std::move(results))},
+                        {"started", number(map.started)}});
+}
+
+Value loop_view(const State& state, const LoopProgress& loop) {
+  std::vector<Value> turns;
+  for (const LoopTurn& turn : loop.turns) {
+    std::vector<Value> calls;
+    calls.reserve(turn.calls.size());
+    for (const LoopCall& call : turn.calls) {
+      calls.push_back(Value::object(
+          {{"begun", call.step != kNoStep},
+           {"id", call.id},
+           {"refused", failure_view(call.refused)},
+           {"tool", call.refused ? Value() : Value(state.plan->tools[call.tool].name)}}));
+    }
+    turns.push_back(Value::object({{"calls", Value::array(std::move(calls))},
+                                   {"chosen", turn.chosen},
+                                   {"repair", turn.repair ? Value(*turn.repair) : Value()}}));
+  }
+  std::vector<Value> told;
+  told.reserve(loop.told.size());
+  for (const Limit limit : loop.told) told.emplace_back(to_text(limit));
+  return Value::object({{"active", number(loop.active)},
+                        {"asking", number(loop.asking)},
+                        {"conversation", or_null(loop.conversation)},
+                        {"failure", failure_view(loop.failure)},
+                        {"next", number(loop.next)},
+                        {"said", number(loop.said)},
+                        {"told", Value::array(std::move(told))},
+                        {"turns", Value::array(std::move(turns))}});
+}
+
+// By position: node, item or turn and call, and what stands beside them in the order of its paths.
+auto position(const Step& step) {
+  return std::tuple(step.node, step.item + 1, step.turn + 1, step.nth + 1, step.role, step.of,
+                    step.of_try);
+}
+
+Value step_view(const State& state, const Step& step) {
+  const Node& node = state.node_of(step);
+  return Value::object(
+      {{"approval", step.approval ? approval_view(*step.approval) : Value()},
+       {"branch", step.branch ? Value(*step.branch) : Value()},
+       {"call", step.call ? call_view(*step.call) : Value()},
+       {"committed", step.committed},
+       {"failure", failure_view(step.failure)},
+       {"imported", step.imported != nullptr},
+       {"item", item_number(step)},
+       {"kind", to_text(state.kind_of(step))},
+       {"loop", step.loop ? loop_view(state, *step.loop) : Value()},
+       {"map", step.map ? map_view(*step.map) : Value()},
+       {"needs_left", number(step.needs_left)},
+       {"node_id", node.id},
+       {"not_before", step.phase == StepPhase::backoff ? Value(to_text(step.not_before)) : Value()},
+       {"path", state.path_of(step)},
+       {"phase", to_text(step.phase)},
+       {"rejected", step.rejected},
+       {"result", step.result},
+       {"result_type",
+        step.result_type == ResultType::none ? Value() : Value(to_text(step.result_type))},
+       {"role", to_text(step.role)},
+       {"skipped", step.skipped},
+       {"started", step.started},
+       {"step_committed", step.barrier},
+       {"step_id", step.id.text},
+       {"timed_out", step.timed_out},
+       {"turn", turn_number(step)},
+       {"turn_call", nth_number(step)},
+       {"wait_key", or_null(step.wait_key)}});
+}
+
+Value paths(const State& state, const std::vector<std::uint32_t>& steps) {
+  std::vector<Value> paths;
+  paths.reserve(steps.size());
+  for (std::uint32_t index : steps) paths.emplace_back(state.path_of(state.steps[index]));
+  return Value::array(std::move(paths));
+}
+
+// Paths, in order of the steps' positions: an item's index says only when it started.
+Value paths(const State& state, const std::set<std::uint32_t>& steps) {
+  std::vector<const Step*> sorted;
+  sorted.reserve(steps.size());
+  for (std::uint32_t index : steps) sorted.push_back(&state.steps[index]);
+  std::ranges::sort(sorted, {}, [](const Step* s) { return position(*s); });
+  std::vector<Value> paths;
+  paths.reserve(sorted.size());
+  for (const Step* step : sorted) paths.emplace_back(state.path_of(*step));
+  return Value::array(std::move(paths));
+}
+
+Value steps_view(const State& state) {
+  std::vector<const Step*> sorted;
+  sorted.reserve(state.steps.size());
+  for (const Step& step : state.steps) sorted.push_back(&step);
+  std::ranges::sort(sorted, {}, [](const Step* s) { return position(*s); });
+  std::vector<Value> steps;
+  steps.reserve(sorted.size());
+  for (const Step* step : sorted) steps.push_back(step_view(state, *step));
+  return Value::array(std::move(steps));
+}
+
+Value results_view(const State& state) {
+  std::vector<Member> results;
+  if (!state.plan) return Value::object({});
+  for (const Node& node : state.plan->nodes) {
+    const Step& step = state.steps[node.index];
+    if (step.phase == StepPhase::done) results.emplace_back(node.id, state.seen_result(step));
+  }
+  return Value::object(std::move(results));
+}
+
+Value earlier_unknown_view(const State& state) {
+  std::vector<Value> calls;
+  calls.reserve(state.earlier_unknown.size());
+  for (const UnknownCall& call : state.earlier_unknown) {
+    calls.push_back(Value::object({{"checkable_at", or_null(call.checkable_at)},
+                                   {"external_key", call.external_key.text},
+                                   {"idempotency_key", call.key.text},
+                                   {"invocation_id", call.invocation.text},
+                                   {"item", call.item == kNoItem ? Value() : number(call.item)},
+                                   {"node_id", call.node_id},
+                                   {"reason", or_null(call.error.code)},
+                                   {"step_id", call.step.text},
+                                   {"tool", call.tool},
+                                   {"try", number(call.try_no)}}));
+  }
+  return Value::array(std::move(calls));
+}
+
+Value closed_waits_view(const State& state) {
+  std::vector<Value> waits;
+  waits.reserve(state.closed_waits.size());
+  for (const auto& [key, wait] : state.closed_waits) {
+    waits.push_back(Value::object({{"correlation_key", key},
+                                   {"outcome", wait.outcome},
+                                   {"payload", wait.payload},
+                                   {"wait_type", to_text(wait.type)}}));
+  }
+  return Value::array(std::move(waits));
+}
+
+// ---------------------------------------------------------------- the parts of a job's page
+
+constexpr std::size_t kKeyShown = 12;  // digits of a key: enough to name a call
+
+// One word of a shell's command line.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,@%+=";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// What a person may answer, each a command that can be run as it stands; the result is theirs to put in.
+std::vector<Value> resolve_commands(const State& state, const IdempotencyKey& key) {
+  const std::string resolve =
+      "aetheris resolve " + state.job.text + " " + key.text.substr(0, kKeyShown);
+  return {Value(resolve + " happened '{}'"), Value(resolve + " not_happened"),
+          Value(resolve + " fail")};
+}
+
+constexpr std::size_t kFieldsShown = 64;
+constexpr std::size_t kFieldNameShown = 64;  // bytes
+
+// What stands for a value that nobody has chosen yet: it is no JSON, so that the command is refused as it stands.
+std::string_view blank_of(std::string_view type) {
+  if (type == "integer") return "<integer>";
+  if (type == "number") return "<number>";
+  if (type == "boolean") return "<true or false>";
+  return type == "array" ? "<list>" : "<text>";
+}
+
+// What a form must have, to be filled in: {"n":<integer>,"who":<text>}. The schema is a server's: anything may stand in it.
+std::string form_to_fill(const Value& schema) {
+  if (!schema["required"].is_array()) return "{…}";
+  std::set<std::string_view> shown;
+  std::string form;
+  for (const Value& name : schema["required"].items()) {
+    if (!name.is_string() || shown.contains(name.as_string())) continue;
+    if (!form.empty()) form += ',';
+    if (shown.size() == kFieldsShown || name.as_string().size() > kFieldNameShown) {
+      form += "…";
+      break;
+    }
+    shown.insert(name.as_string());
+    form.append(canonical(name)).append(":");
+    form.append(blank_of(schema["properties"][name.as_string()].text("type")));
+  }
+  return "{" + (form.empty() ? "…" : form) + "}";
+}
+
+Value wait_view(const State& state, const std::string& key, const Wait& wait) {
+  const Step& step = state.steps[wait.step];
+  Value command;
+  std::vector<Value> commands;
+  if (const std::string id = state.approval_id(wait); !id.empty()) {
+    command = "aetheris approve " + state.job.text + "." + id;
+    const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
+    if (asks && asks->second.text("mode") == "form") {
+      command =
+          command.as_string() + " --arguments " + shell_word(form_to_fill(asks->second["schema"]));
+    }
+    commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
+  } else if (wait.type == WaitType::message) {
+    command = "aetheris message " + state.job.text + " " + shell_word(wait.channel) + " '{}'";
+  } else if (wait.type != WaitType::timer) {
+    command = "aetheris signal " + state.job.text + " " + shell_word(key) + " '{}'";
+  }
+  if (commands.empty() && !command.is_null()) commands.push_back(command);
+  return Value::object({{"channel", or_null(wait.channel)},
+                        {"command", command},
+                        {"commands", Value::array(std::move(commands))},
+                        {"correlation_key", key},
+                        {"due_at", or_null(wait.due_at)},
+                        {"expires_at", or_null(wait.expires_at)},
+                        {"node_id", state.node_of(step).id},
+                        {"opened_at", to_text(wait.opened_at)},
+                        {"reason", or_null(wait.reason)},
+                        {"step_id", step.id.text},
+                        {"wait_type", to_text(wait.type)}});
+}
+
+std::vector<Value> waits_view(const State& state) {
+  std::vector<std::pair<std::uint32_t, Value>> waits;
+  for (const auto& [key, wait] : state.waits) {
+    if (!wait.resolve) waits.emplace_back(wait.step, wait_view(state, key, wait));
+  }
+  std::ranges::sort(waits, {}, [](const auto& entry) { return entry.first; });
+  std::vector<Value> views;
+  views.reserve(waits.size());
+  for (auto& [step, view] : waits) views.push_back(std::move(view));
+  return views;
+}
+
+// What a person found out after the job had ended, or what a late result showed.
+Value noted_view(const NotedOutcome& noted) {
+  return Value::object({{"at", to_text(noted.at)},
+                        {"by", or_null(noted.by)},
+                        {"note", noted.note},
+                        {"resolution", noted.resolution},
+                        {"result", noted.result}});
+}
+
+// `wait`: of a person who is asked about the call; nullptr: nobody is.
+Value doubt_view(const State& state, const UnknownCall& call, const Wait* wait) {
+  std::string reason = wait ? wait->reason : call.error.code;
+  if (reason.empty()) reason = "the outcome is unknown";
+  const bool ended = is_terminal(state.status);
+  const auto noted = state.noted.find(call.invocation.text);
+  const bool is_noted = noted != state.noted.end();
+  std::vector<Value> commands;
+  if (wait || (ended && !is_noted)) commands = resolve_commands(state, call.key);
+  if (ended && !commands.empty()) commands.pop_back();  // nothing is left to fail
+  const Instant since = wait    ? wait->opened_at
+                        : ended ? state.updated_at
+                                : call.ended_at.value_or(state.updated_at);
+  Value resolvable;
+  if (call.try_no > 0 && (wait || ended)) {
+    resolvable = to_text(call.checkable_at.value_or(since));
+  }
+  return Value::object({{"arguments", call.arguments},
+                        {"commands", Value::array(std::move(commands))},
+                        {"compensates", or_null(call.compensates.text)},
+                        {"external_key", or_null(call.external_key.text)},
+                        {"given_up", !wait && call.given_up},
+                        {"idempotency_key", call.key.text},
+                        {"invocation_id", call.invocation.text},
+                        {"item", call.item == kNoItem ? Value() : number(call.item)},
+                        {"node_id", call.node_id},
+                        {"noted", is_noted ? noted_view(noted->second) : Value()},
+                        {"reason", reason},
+                        {"resolvable_at", resolvable},
+                        {"said", or_null(call.error.message)},
+                        {"since", to_text(since)},
+                        {"step_id", call.step.text},
+                        {"tool", call.tool},
+                        {"try", call.try_no > 0 ? number(call.try_no) : Value()}});
+}
+
+// The calls that a person is asked about, then those that were given up; after the end all whose outcome is unknown.
+std::vector<Value> in_doubt_view(const State& state) {
+  std::vector<std::pair<std::uint32_t, Value>> doubts;
+  for (const auto& [key, wait] : state.waits) {
+    if (!wait.resolve) continue;
+    doubts.emplace_back(wait.step, doubt_view(state, state.call_of(state.steps[wait.step]), &wait));
+  }
+  std::ranges::sort(doubts, {}, [](const auto& entry) { return entry.first; });
+  std::vector<Value> views;
+  views.reserve(doubts.size());
+  for (auto& [step, view] : doubts) views.push_back(std::move(view));
+  for (const UnknownCall& call : state.unknown()) {
+    if (!call.given_up && !is_terminal(state.status)) continue;
+    views.push_back(doubt_view(state, call, nullptr));
+  }
+  return views;
+}
+
+// Calls in doubt that are left alone until their requests are over; then their probe asks.
+std::vector<Value> settling_view(const State& state) {
+  std::vector<Value> views;
+  if (is_terminal(state.status)) return views;
+  for (const std::uint32_t index : state.todo) {
+    const Step& step = state.steps[index];
+    const bool left =
+        step.phase == StepPhase::calling ? !state.is_live(step) : step.phase == StepPhase::settled;
+    if (!step.call || !left || !state.may_probe(step)) continue;
+    const auto settles = state.settles_at(step);
+    if (!settles) continue;
+    views.push_back(Value::object({{"idempotency_key", step.call->key.text},
+                                   {"item", item_number(step)},
+                                   {"node_id", state.node_of(step).id},
+                                   {"step_id", step.id.text},
+                                   {"tool", state.tool_of(step).name},
+                                   {"until", to_text(*settles)}}));
+  }
+  return views;
+}
+
+// The steps that a person is asked about, since what they changed is not as it was or cannot be seen.
+std::vector<std::uint32_t> raised_steps(const State& state) {
+  std::set<std::uint32_t> steps;
+  if (state.raised == 0) return {};
+  for (const auto& [key, change] : state.changes) {
+    if (change.raised) steps.insert(change.step);
+  }
+  return {steps.begin(), steps.end()};
+}
+
+std::vector<Value> confirmation_commands(const State& state, std::uint32_t step) {
+  const std::string resolve =
+      "aetheris resolve " + state.job.text + " " + state.steps[step].id.text;
+  std::vector<Value> commands{Value(resolve + " accept"), Value(resolve + " fail")};
+  if (state.parked_reason == kVerifierUnreachable) {
+    commands.insert(commands.begin(), Value("aetheris resume " + state.job.text));
+  }
+  return commands;
+}
+
+// One question for each step, with all that it changed.
+Value confirmation_view(const State& state, std::uint32_t index) {
+  const Step& step = state.steps[index];
+  std::vector<Value> resources;
+  for (const auto& [key, change] : state.changes) {
+    if (change.step != index || !change.raised) continue;
+    resources.push_back(Value::object({{"etag", or_null(change.etag)},
+                                       {"external_ref", or_null(change.external_ref)},
+                                       {"observed", or_null(change.raised->observed)},
+                                       {"resource_id", change.resource_id},
+                                       {"resource_type", change.resource_type},
+                                       {"verdict", change.raised->verdict},
+                                       {"version", or_null(change.version)}}));
+  }
+  return Value::object({{"answer", "decision"},
+                        {"arguments", Value()},
+                        {"arguments_hash", Value()},
+                        {"commands", Value::array(confirmation_commands(state, index))},
+                        {"correlation_key", Value()},
+                        {"editable", false},
+                        {"expires_at", Value()},
+                        {"id", state.job.text + "." + step.id.text},
+                        {"item", item_number(step)},
+                        {"job_id", state.job.text},
+                        {"kind", "confirmation"},
+                        {"labels", state.labels},
+                        {"node_id", state.node_of(step).id},
+                        {"opened_at", or_null(state.parked_since)},
+                        {"question", Value()},
+                        {"reason", Value()},
+                        {"resources", Value::array(std::move(resources))},
+                        {"step_id", step.id.text},
+                        {"tool", state.tool_of(step).name},
+                        {"tool_version", Value()},
+                        {"turn", turn_number(step)},
+                        {"turn_call", nth_number(step)}});
+}
+
+Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
+  if (state.status != JobStatus::parked) return {};
+  Value command;  // null: nothing that this version has lifts it
+  if (const auto raised = raised_steps(state); !raised.empty()) {
+    command = confirmation_commands(state, raised.front()).front();
+  }
+  if (state.parked_until == "resolve" && !in_doubt.empty() &&
+      in_doubt.front()["commands"].size() > 0) {
+    command = in_doubt.front()["commands"].items()[0];
+  } else if (state.awaits_budget()) {
+    command = raise_command(state);
+  } else if (state.is_paused()) {
+    command = "aetheris resume " + state.job.text;
+  } else if (state.awaits_version()) {  // with a file that offers the job's version
+    command = "aetheris run FILE --job-id " + state.job.text;
+  }
+  return Value::object({{"command", command},
+                        {"reason", state.parked_reason},
+                        {"since", or_null(state.parked_since)},
+                        {"until", state.parked_until}});
+}
+
+Value ending_view(const State& state) {
+  if (!state.ending || is_terminal(state.status)) return {};
+  const Ending& ending = *state.ending;
+  return Value::object({{"by", or_null(ending.by)},
+                        {"code", ending.code},
+                        {"kind", ending.cancelled ? "cancelled" : "failed"},
+                        {"message", or_null(ending.message)},
+                        {"node_id", or_null(ending.node_id)}});
+}
+
+Value error_view(const State& state) {
+  if (state.error) return job_error_view(state);
+  if (state.status != JobStatus::cancelled || !state.ending) return {};
+  const std::string reason =
+      state.ending->message.empty() ? "the job was cancelled" : state.ending->message;
+  return Value::object({{"code", "cancelled"},
+                        {"expression", Value()},
+                        {"field", Value()},
+                        {"item", Value()},
+                        {"message", reason},
+                        {"model", Value()},
+                        {"node_id", Value()},
+                        {"summary", reason},
+                        {"tool", Value()},
+                        {"turn", Value()}});
+}
+
+}  // namespace
+
+std::string_view to_text(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::blocked:
+      return "blocked";
+    case StepPhase::ready:
+      return "ready";
+    case StepPhase::calling:
+      return "calling";
+    case StepPhase::settled:
+      return "settled";
+    case StepPhase::backoff:
+      return "backoff";
+    case StepPhase::redo:
+      return "redo";
+    case StepPhase::in_doubt:
+      return "in_doubt";
+    case StepPhase::probing:
+      return "probing";
+    case StepPhase::committed:
+      return "committed";
+    case StepPhase::asking:
+      return "asking";
+    case StepPhase::questioned:
+      return "questioned";
+    case StepPhase::waiting:
+      return "waiting";
+    case StepPhase::answered:
+      return "answered";
+    case StepPhase::mapping:
+      return "mapping";
+    case StepPhase::looping:
+      return "looping";
+    case StepPhase::recorded:
+      return "recorded";
+    case StepPhase::refused:
+      return "refused";
+    case StepPhase::done:
+      return "done";
+  }
+  return "blocked";
+}
+
+std::string_view to_text(Role role) {
+  constexpr std::string_view kText[] = {"node", "probe", "compensation"};
+  return kText[static_cast<std::size_t>(role)];
+}
+
+Value state_view(const State& state) {
+  std::vector<Value> waits;
+  waits.reserve(state.waits.size());
+  for (const auto& [key, wait] : state.waits) {
+    waits.push_back(wait_view(state, key, wait).with("resolve", wait.resolve));
+  }
+  std::vector<Value> to_confirm;
+  for (const std::string& key : state.to_confirm) {
+    const Change& change = state.changes.at(key);
+    to_confirm.push_back(Value::array({change.resource_type, change.resource_id}));
+  }
+  return Value::object(
+      {{"agent", state.agent},
+       {"changes", Value::array(changes_view(state))},
+       {"to_confirm", Value::array(std::move(to_confirm))},
+       {"attempt_id", or_null(state.attempt.text)},
+       {"budget", budget_view(state.budget)},
+       {"calling", paths(state, state.calling)},
+       {"closed_waits", closed_waits_view(state)},
+       {"deadline", or_null(state.deadline)},
+       {"deadline_fired", state.deadline_fired},
+       {"earlier_unknown", earlier_unknown_view(state)},
+       {"early", kept_view(state.early)},
+       {"ending", state.ending ? Value::object({{"by", state.ending->by},
+                                                {"cancelled", state.ending->cancelled},
+                                                {"code", state.ending->code},
+                                                {"compensate", state.ending->compensate},
+                                                {"message", state.ending->message},
+                                                {"node_id", state.ending->node_id}})
+                               : Value()},
+       {"epoch", number(state.epoch)},
+       {"error", failure_view(state.error)},
+       {"execution_version", state.execution_version},
+       {"final_in_doubt", state.final_in_doubt},
+       {"forked_from", state.forked_from},
+       {"id", state.job.text},
+       {"input", state.input},
+       {"job", state.job_root},
+       {"lost_claims", number(state.lost_claims)},
+       {"mail", kept_view(state.mail)},
+       {"models", Value::object(usage_members(state.models))},
+       {"nodes_left", number(state.nodes_left)},
+       {"not_before", or_null(state.not_before)},
+       {"open_tries", number(state.open_tries)},
+       {"plan_number", number(state.plan_number)},
+       {"process_deaths", number(state.process_deaths)},
+       {"parked", Value::object({{"reason", or_null(state.parked_reason)},
+                                 {"since", or_null(state.parked_since)},
+                                 {"until", or_null(state.parked_until)}})},
+       {"pausing", pausing_view(state)},
+       {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+       {"result", state.result},
+       {"results", results_view(state)},
+       {"seq", number(state.seq)},
+       {"startable", paths(state, state.startable)},
+       {"status", to_text(state.status)},
+       {"steps", steps_view(state)},
+       {"todo", paths(state, state.todo)},
+       {"compensated", paths(state, state.undone)},
+       {"given_up", paths(state, state.given_up)},
+       {"undoable", paths(state, state.undoable)},
+       {"traceparent", or_null(state.traceparent)},
+       {"tracestate", or_null(state.tracestate)},
+       {"tries_started", number(state.tries_started)},
+       {"updated_at", to_text(state.updated_at)},
+       {"waits", Value::array(std::move(waits))}});
+}
+
+std::vector<Value> approvals_view(const State& state) {
+  std::vector<std::pair<std::uint32_t, Value>> asked;
+  if (state.ending || is_terminal(state.status)) return {};
+  for (const auto& [key, wait] : state.waits) {
+    const std::string id = state.approval_id(wait);
+    if (id.empty()) continue;
+    const Step& step = state.steps[wait.step];
+    const Node& node = state.node_of(step);
+    const Approval* call = wait.approval ? step.approval.get() : nullptr;
+    const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
+    const bool data = !call && !wait.question && node.wants_data;
+    asked.emplace_back(
+        wait.step, Value::object({{"answer", data ? "data" : "decision"},
+                                  {"arguments", call ? call->arguments : Value()},
+                                  {"arguments_hash", call ? Value(call->arguments_hash) : Value()},
+                                  {"correlation_key", key},
+                                  {"editable", call != nullptr && !step.call},
+                                  {"expires_at", or_null(wait.expires_at)},
+                                  {"id", state.job.text + "." + id},
+                                  {"item", item_number(step)},
+                                  {"job_id", state.job.text},
+                                  {"kind", call            ? "call"
+                                           : wait.question ? "question"
+                                                           : "wait"},
+                                  {"labels", state.labels},
+                                  {"node_id", node.id},
+                                  {"opened_at", to_text(wait.opened_at)},
+                                  {"question", asks ? asks->second : Value()},
+                                  {"reason", or_null(wait.reason)},
+                                  {"step_id", step.id.text},
+                                  {"tool", call            ? Value(call->tool)
+                                           : wait.question ? Value(step.call->tool)
+                                                           : Value()},
+                                  {"turn", turn_number(step)},
+                                  {"turn_call", nth_number(step)},
+                                  {"tool_version", call            ? Value(call->tool_version)
+                                                   : wait.question ? Value(step.call->tool_version)
+                                                                   : Value()}}));
+  }
+  for (const std::uint32_t step : raised_steps(state)) {
+    asked.emplace_back(step, confirmation_view(state, step));
+  }
+  std::ranges::stable_sort(asked, {}, [](const auto& entry) { return entry.first; });
+  std::vector<Value> views;
+  views.reserve(asked.size());
+  for (auto& [step, view] : asked) views.push_back(std::move(view));
+  return views;
+}
+
+Value job_view(const State& state) {
+  std::vector<Value> waits = waits_view(state);
+  std::vector<Value> in_doubt = in_doubt_view(state);
+  std::vector<Value> confirmations;
+  if (!state.ending) {
+    for (const std::uint32_t step : raised_steps(state)) {
+      confirmations.push_back(confirmation_view(state, step));
+    }
+  }
+  const bool waiting = state.status == JobStatus::waiting && !waits.empty();
+  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
+  const bool over = is_terminal(state.status);
+  return Value::object(
+      {{"agent", state.agent},
+       {"attempt", number(state.epoch)},
+       {"attempt_id", or_null(state.attempt.text)},
+       {"budget", budget_view(state.budget)},
+       {"changes", Value::array(changes_view(state))},
+       {"compensated", steps_list(state, state.undone)},
+       {"confirmations", Value::array(std::move(confirmations))},
+       {"created_at", state.job_root["created_at"]},
+       {"deadline", or_null(state.deadline)},
+       {"ending", ending_view(state)},
+       {"error", error_view(state)},
+       {"execution_version", state.execution_version},
+       {"forked_from", state.forked_from},
+       {"id", state.job.text},
+       {"input", state.input},
+       {"labels", state.labels},
+       {"needs_version", Value()},
+       {"next_due", over ? Value() : or_null(state.next_due())},
+       {"not_before", or_null(state.not_before)},
+       {"parked", parked_view(state, in_doubt)},
+       {"pausing", pausing_view(state)},
+       {"plan", number(state.plan_number)},
+       {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+       {"progress",
+        Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
+       {"result", state.result},
+       {"seq", number(state.seq)},
+       {"settling", Value::array(settling_view(state))},
+       {"status", to_text(state.status)},
+       {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
+       {"uncompensated", steps_list(state, over && state.status != JobStatus::completed
+                                               ? not_undone(state)
+                                               : std::vector<std::uint32_t>())},
+       {"updated_at", to_text(state.updated_at)},
+       {"usage", usage_view(state)},
+       {"waiting", waiting ? waits.front() : Value()},
+       {"waits", Value::array(std::move(waits))},
+       {"in_doubt", Value::array(std::move(in_doubt))}});
+}
+
+}  // namespace ae::engine

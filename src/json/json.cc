@@ -1,0 +1,606 @@
+// The JSON door and the canonical writer, both by hand (docs/decisions/0003-json-door.md).
+//
+// The reader is one loop over a stack of open containers, so that nesting costs memory we count and
+// no call stack. Text is checked to be UTF-8 once, before the loop looks at it.
+#include "json/json.h"
+
+#include "base/ascii.h"
+#include "base/utf8.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <vector>
+
+namespace ae {
+namespace {
+
+constexpr double kExactMax = 9007199254740991.0;  // 2^53−1
+constexpr double kPlainMax = 1e21;  // from here up, canonical numbers are written with an exponent
+
+// How many bytes at the front need no escape, counted in eights: a lower bound.
+std::size_t plain_prefix(std::string_view text) {
+  constexpr std::uint64_t kOnes = 0x0101010101010101u;
+  constexpr std::uint64_t kTops = 0x8080808080808080u;
+  // Not zero exactly when some byte is below `n`, which is at most 0x80.
+  const auto below = [](std::uint64_t eight, std::uint64_t n) {
+    return (eight - kOnes * n) & ~eight & kTops;
+  };
+  std::size_t i = 0;
+  for (std::uint64_t eight = 0; i + sizeof eight <= text.size(); i += sizeof eight) {
+    std::memcpy(&eight, text.data() + i, sizeof eight);
+    const std::uint64_t quotes = below(eight ^ kOnes * '"', 1);
+    const std::uint64_t slashes = below(eight ^ kOnes * '\\', 1);
+    if ((below(eight, 0x20) | quotes | slashes) != 0) break;
+  }
+  return i;
+}
+
+// Whether a well-formed number text that no double can hold is too large (true) or too near to zero.
+// REQUIRES: at least one digit that is not 0.
+bool overflows(std::string_view number) {
+  std::int64_t exponent = 0;
+  const std::size_t e = number.find_first_of("eE");
+  if (e != number.npos) {
+    std::size_t i = e + 1;
+    const bool negative = number[i] == '-';
+    if (number[i] == '-' || number[i] == '+') ++i;
+    for (; i < number.size(); ++i) {
+      exponent = std::min<std::int64_t>(exponent * 10 + (number[i] - '0'), 1'000'000'000'000);
+    }
+    if (negative) exponent = -exponent;
+  }
+  const std::string_view mantissa = number.substr(0, e);
+  const std::size_t dot = std::min(mantissa.find('.'), mantissa.size());
+  const std::size_t first = mantissa.find_first_of("123456789");
+  const auto magnitude = static_cast<std::int64_t>(dot) - static_cast<std::int64_t>(first);
+  return magnitude + exponent > 0;
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, const JsonLimits& limits) : text_(text), limits_(limits) {}
+
+  Result<Value> read() {
+    if (text_.size() > limits_.bytes_max) {
+      return fail(Code::payload_too_large, "JSON text of " + std::to_string(text_.size()) +
+                                               " bytes; at most " +
+                                               std::to_string(limits_.bytes_max) + " are allowed");
+    }
+    if (text_.starts_with("\xEF\xBB\xBF")) return wrong("a byte order mark (remove it)", 0);
+    const std::size_t valid = utf8_prefix(text_);
+    if (valid != text_.size()) return wrong("text that is not UTF-8", valid);
+    for (;;) {
+      AE_ASSIGN(const bool opened, open_containers());
+      if (!opened) AE_TRY(read_scalar());
+      AE_ASSIGN(const bool ended, close_containers());
+      if (ended) break;
+    }
+    if (at_ != text_.size()) return wrong("more text after the value", at_);
+    return std::move(done_);
+  }
+  // Once it is read: is the text canonical for sure? False where the canonical text has to be written to know.
+  bool surely_canonical() const { return plain_; }
+
+ private:
+  // A container that is still open. What it holds stands at the end of members_ or items_, above what the containers
+  // around it hold.
+  struct Open {
+    std::size_t start = 0;
+    bool is_object = false;
+    std::size_t below = 0;
+  };
+
+  std::unexpected<Error> wrong(std::string_view what, std::size_t where) const {
+    return fail(Code::input_invalid, std::string("invalid JSON: ")
+                                         .append(what)
+                                         .append(" at byte ")
+                                         .append(std::to_string(where)));
+  }
+
+  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  bool take(char c) {
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  void skip_space() {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) {
+      ++at_;
+      plain_ = false;
+    }
+  }
+
+  // Goes down to where a scalar or the end of an empty container stands; the latter gives true.
+  Result<bool> open_containers() {
+    for (;;) {
+      skip_space();
+      const std::size_t start = at_;
+      const bool object = take('{');
+      if (!object && !take('[')) return false;
+      if (stack_.size() >= std::min(limits_.depth_max, kJsonDepthMax)) {
+        return wrong(
+            "nesting deeper than " + std::to_string(std::min(limits_.depth_max, kJsonDepthMax)),
+            start);
+      }
+      if (stack_.capacity() == 0) {
+        stack_.reserve(8);
+        members_.reserve(16);
+      }
+      stack_.push_back({start, object, object ? members_.size() : items_.size()});
+      skip_space();
+      if (peek() == (object ? '}' : ']')) return true;
+      if (object) AE_TRY(read_key());
+    }
+  }
+
+  // Puts what was read into its container, and ends each container that ends here. True at the end of
+  // the outermost value; false when another value follows.
+  Result<bool> close_containers() {
+    for (;;) {
+      skip_space();
+      if (stack_.empty()) return true;
+      Open& open = stack_.back();
+      if (take(',')) {
+        skip_space();
+        if (open.is_object) AE_TRY(read_key());
+        return false;
+      }
+      if (!take(open.is_object ? '}' : ']')) {
+        return wrong(open.is_object ? "no ',' or '}'" : "no ',' or ']'", at_);
+      }
+      AE_ASSIGN(Value value, finish(open));
+      stack_.pop_back();
+      keep(std::move(value));
+    }
+  }
+
+  Result<Value> finish(const Open& open) {
+    if (!open.is_object) return Value::array(taken_off(items_, open.below));
+    std::vector<Member> members = taken_off(members_, open.below);
+    const auto less = [](const Member& a, const Member& b) { return key_less(a.first, b.first); };
+    const auto not_rising = [&](const Member& a, const Member& b) { return !less(a, b); };
+    if (std::ranges::adjacent_find(members, not_rising) != members.end()) {
+      plain_ = false;
+      std::ranges::sort(members, less);
+      const auto twice = std::ranges::adjacent_find(members, not_rising);
+      if (twice != members.end()) {
+        return wrong(
+            std::string("duplicate key \"").append(beginning_of(twice->first, 64)).append("\""),
+            open.start);
+      }
+    }
+    return Value::object(std::move(members));
+  }
+
+  // What stands above `below`, in a vector of just its size.
+  template <class T>
+  static std::vector<T> taken_off(std::vector<T>& stack, std::size_t below) {
+    const auto begin = stack.begin() + static_cast<std::ptrdiff_t>(below);
+    std::vector<T> taken(std::make_move_iterator(begin), std::make_move_iterator(stack.end()));
+    stack.erase(begin, stack.end());
+    return taken;
+  }
+
+  void keep(Value value) {
+    if (stack_.empty()) {
+      done_ = std::move(value);
+    } else if (stack_.back().is_object) {
+      members_.back().second = std::move(value);  // its key stands there since read_key
+    } else {
+      items_.push_back(std::move(value));
+    }
+  }
+
+  Status read_key() {
+    if (peek() != '"') return wrong("no key in quotes", at_);
+    std::string& key = members_.emplace_back().first;
+    AE_TRY(read_string(key));
+    skip_space();
+    if (!take(':')) return wrong("no ':' after a key", at_);
+    return {};
+  }
+
+  Status read_scalar() {
+    const char c = peek();
+    if (c == '"') {
+      std::string text;
+      AE_TRY(read_string(text));
+      keep(Value(std::move(text)));
+      return {};
+    }
+    if (c == '-' || is_digit(c)) {
+      AE_ASSIGN(Value number, read_number());
+      keep(std::move(number));
+      return {};
+    }
+    if (take_word("true")) {
+      keep(Value(true));
+    } else if (take_word("false")) {
+      keep(Value(false));
+    } else if (take_word("null")) {
+      keep(Value());
+    } else {
+      return wrong(at_ == text_.size() ? "the text ends where a value is expected" : "no value",
+                   at_);
+    }
+    return {};
+  }
+
+  bool take_word(std::string_view word) {
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  // Appends to `out`.
+  Status read_string(std::string& out) {
+    const std::size_t start = at_++;
+    for (;;) {
+      const std::size_t from = at_;
+      at_ += plain_prefix(text_.substr(at_));
+      while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
+             static_cast<unsigned char>(text_[at_]) >= 0x20) {
+        ++at_;
+      }
+      out.append(text_, from, at_ - from);
+      if (take('"')) return {};
+      if (at_ == text_.size()) return wrong("an unterminated string", start);
+      if (!take('\\')) return wrong("an unescaped control character", at_);
+      AE_TRY(read_escape(out));
+    }
+  }
+
+  // What follows a backslash.
+  Status read_escape(std::string& out) {
+    plain_ = false;
+    const std::size_t start = at_ - 1;
+    constexpr std::string_view kEscapes = "\"\\/bfnrt";
+    constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
+    const std::size_t simple = at_ < text_.size() ? kEscapes.find(text_[at_]) : kEscapes.npos;
+    if (simple != kEscapes.npos) {
+      out += kMeanings[simple];
+      ++at_;
+      return {};
+    }
+    const std::int32_t first = take('u') ? read_hex4() : -1;
+    if (first < 0) return wrong("an unknown escape", start);
+    auto c = static_cast<std::uint32_t>(first);
+    if (c >= 0xD800 && c <= 0xDFFF) {
+      const std::int32_t low = c <= 0xDBFF && take('\\') && take('u') ? read_hex4() : -1;
+      if (low < 0xDC00 || low > 0xDFFF) return wrong("half a surrogate pair", start);
+      c = 0x10000 + ((c - 0xD800) << 10) + (static_cast<std::uint32_t>(low) - 0xDC00);
+    }
+    append_utf8(c, out);
+    return {};
+  }
+
+  // Four hex digits, or −1.
+  std::int32_t read_hex4() {
+    if (text_.size() - at_ < 4) return -1;
+    std::uint32_t value = 0;
+    const char* const begin = text_.data() + at_;
+    const auto [end, error] = std::from_chars(begin, begin + 4, value, 16);
+    if (error != std::errc() || end != begin + 4) return -1;
+    at_ += 4;
+    return static_cast<std::int32_t>(value);
+  }
+
+  void skip_digits() {
+    while (is_digit(peek())) ++at_;
+  }
+
+  Result<Value> read_number() {
+    const std::size_t start = at_;
+    take('-');
+    if (!is_digit(peek())) return wrong("a digit is expected", at_);
+    if (!take('0')) skip_digits();
+    bool integer = true;
+    if (take('.')) {
+      integer = false;
+      if (!is_digit(peek())) return wrong("a digit is expected", at_);
+      skip_digits();
+    }
+    if (peek() == 'e' || peek() == 'E') {
+      integer = false;
+      ++at_;
+      if (peek() == '+' || peek() == '-') ++at_;
+      if (!is_digit(peek())) return wrong("a digit is expected", at_);
+      skip_digits();
+    }
+    const std::string_view text = text_.substr(start, at_ - start);
+    if (!integer || text.front() == '-' || text.size() > kPlainDigits) plain_ = false;
+    return number(text, integer, start);
+  }
+
+  Result<Value> number(std::string_view text, bool integer, std::size_t start) const {
+    double d = 0;
+    const auto converted = std::from_chars(text.data(), text.data() + text.size(), d);
+    const bool too_large =
+        converted.ec == std::errc::result_out_of_range ? overflows(text) : std::isinf(d);
+    if (converted.ec != std::errc()) d = 0;
+    const bool exact = !too_large && (std::fabs(d) <= kExactMax || d != std::trunc(d));
+    if (exact) return Value(d);
+    if (integer && limits_.big_integers_as_strings) return Value(text);
+    if (too_large) return wrong("a number beyond the largest double", start);
+    // An exponent says that the number is rounded; an integer that is written out would be rounded silently.
+    if ((std::fabs(d) >= kPlainMax && !integer) || limits_.big_integers) return Value(d);
+    return wrong(
+        "an integer beyond 2^53-1, which some programs read differently; write it as a string",
+        start);
+  }
+
+  static constexpr std::size_t kPlainDigits = 15;  // as many are below 2^53
+
+  const std::string_view text_;
+  const JsonLimits& limits_;
+  std::size_t at_ = 0;
+  bool plain_ = true;  // no space, no escape, keys in order, no number but small natural ones
+  std::vector<Open> stack_;
+  std::vector<Member> members_;
+  std::vector<Value> items_;
+  Value done_;
+};
+
+void write(const Value& value, std::size_t depth, std::string& out) {
+  switch (value.kind()) {
+    case Value::Kind::null:
+      out += "null";
+      return;
+    case Value::Kind::boolean:
+      out += value.as_bool() ? "true" : "false";
+      return;
+    case Value::Kind::number:
+      write_canonical_number(value.as_number(), out);
+      return;
+    case Value::Kind::string:
+      write_canonical_string(value.as_string(), out);
+      return;
+    case Value::Kind::array: {
+      AE_CHECK(depth < kJsonDepthMax, "a value nested too deep to be written");
+      char before = '[';
+      for (const Value& item : value.items()) {
+        out += std::exchange(before, ',');
+        write(item, depth + 1, out);
+      }
+      out += before == '[' ? "[]" : "]";
+      return;
+    }
+    case Value::Kind::object: {
+      AE_CHECK(depth < kJsonDepthMax, "a value nested too deep to be written");
+      char before = '{';
+      for (const auto& [key, member] : value.members()) {
+        out += std::exchange(before, ',');
+        write_canonical_string(key, out);
+        out += ':';
+        write(member, depth + 1, out);
+      }
+      out += before == '{' ? "{}" : "}";
+      return;
+    }
+  }
+}
+
+void new_line(std::size_t depth, std::string& out) {
+  out += '\n';
+  out.append(depth * 2, ' ');
+}
+
+void write_pretty(const Value& value, std::size_t depth, std::string& out) {
+  if (value.size() == 0) return write(value, depth, out);
+  AE_CHECK(depth < kJsonDepthMax, "a value nested too deep to be written");
+  const bool object = value.is_object();
+  char before = object ? '{' : '[';
+  const auto begin_item = [&] {
+    out += std::exchange(before, ',');
+    new_line(depth + 1, out);
+  };
+  if (object) {
+    for (const auto& [key, member] : value.members()) {
+      begin_item();
+      write_canonical_string(key, out);
+      out += ": ";
+      write_pretty(member, depth + 1, out);
+    }
+  } else {
+    for (const Value& item : value.items()) {
+      begin_item();
+      write_pretty(item, depth + 1, out);
+    }
+  }
+  new_line(depth, out);
+  out += object ? '}' : ']';
+}
+
+// What stands after the backslash for a character that needs one; 0 for the others, 'u' for \u00xx.
+constexpr auto kEscapeOf = [] {
+  std::array<char, 256> table{};
+  for (std::size_t c = 0; c < 0x20; ++c) table[c] = 'u';
+  table['\b'] = 'b';
+  table['\t'] = 't';
+  table['\n'] = 'n';
+  table['\f'] = 'f';
+  table['\r'] = 'r';
+  table['"'] = '"';
+  table['\\'] = '\\';
+  return table;
+}();
+
+// How many bytes at the front need no escape.
+std::size_t plain_part(std::string_view text) {
+  std::size_t i = plain_prefix(text);
+  while (i < text.size() && kEscapeOf[static_cast<unsigned char>(text[i])] == 0) ++i;
+  return i;
+}
+
+}  // namespace
+
+Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
+  return Reader(text, limits).read();
+}
+
+Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits) {
+  Reader reader(text, limits);
+  auto value = reader.read();
+  if (value && !reader.surely_canonical() && canonical(*value) != text) {
+    return fail(Code::input_invalid, "not in canonical form");
+  }
+  return value;
+}
+
+void write_canonical_string(std::string_view text, std::string& out) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const std::size_t plain = plain_part(text);
+  std::size_t size = text.size();
+  for (const char c : text.substr(plain)) {
+    const char escape = kEscapeOf[static_cast<unsigned char>(c)];
+    size += escape == 0 ? 0 : escape == 'u' ? 5 : 1;
+  }
+  const std::size_t at = out.size();
+  const std::size_t end = at + size + 2;  // g++ 12 hands the function a larger number
+  out.resize_and_overwrite(end, [&](char* begin, std::size_t) {
+    char* to = begin + at;
+    *to++ = '"';
+    std::memcpy(to, text.data(), plain);
+    to += plain;
+    for (const char c : text.substr(plain)) {
+      const auto byte = static_cast<unsigned char>(c);
+      const char escape = kEscapeOf[byte];
+      if (escape == 0) {
+        *to++ = c;
+        continue;
+      }
+      *to++ = '\\';
+      *to++ = escape;
+      if (escape != 'u') continue;
+      *to++ = '0';
+      *to++ = '0';
+      *to++ = kDigits[byte >> 4];
+      *to++ = kDigits[byte & 15];
+    }
+    *to = '"';
+    return end;
+  });
+}
+
+bool has_escapes(std::string_view text) noexcept { return plain_part(text) != text.size(); }
+
+// ECMAScript's Number::toString: the shortest digits that read back as the same double, plain from 1e-6
+// up to below 1e21, otherwise with an exponent.
+void write_canonical_number(double number, std::string& out) {
+  AE_CHECK(std::isfinite(number));
+  std::array<char, 40> text;
+  char* const begin = text.data();
+  char* const end = begin + text.size();
+  if (std::fabs(number) <= kExactMax && number == std::trunc(number)) {
+    out.append(begin, std::to_chars(begin, end, static_cast<std::int64_t>(number)).ptr);
+    return;
+  }
+  if (number < 0) out += '-';
+  const char* const last =
+      std::to_chars(begin, end, std::fabs(number), std::chars_format::scientific).ptr;
+  // "d.ddde±xx": keep the digits, and how many of them stand before the point.
+  const char* const e = std::find<const char*>(begin, last, 'e');
+  std::array<char, 40> held;
+  held[0] = *begin;
+  char* held_end = held.data() + 1;
+  if (e - begin > 2) held_end = std::copy(static_cast<const char*>(begin) + 2, e, held_end);
+  const std::string_view digits(held.data(), held_end);
+  int exponent = 0;
+  std::from_chars(e + (e[1] == '+' ? 2 : 1), last, exponent);
+  const int count = static_cast<int>(digits.size());
+  const int point = exponent + 1;
+  if (point > 21 || point <= -6) {
+    out += digits[0];
+    if (count > 1) out.append(1, '.').append(digits, 1);
+    out += exponent < 0 ? "e-" : "e+";
+    out += std::to_string(std::abs(exponent));
+  } else if (point >= count) {
+    out += digits;
+    out.append(static_cast<std::size_t>(point - count), '0');
+  } else if (point > 0) {
+    out.append(digits, 0, static_cast<std::size_t>(point)).append(1, '.');
+    out.append(digits, static_cast<std::size_t>(point));
+  } else {
+    out.append("0.").append(static_cast<std::size_t>(-point), '0').append(digits);
+  }
+}
+
+void write_canonical(const Value& value, std::string& out) {
+  // No memory holds this text: a limit was not checked where the value was made.
+  AE_CHECK(value.extent().bytes < Value::kExtentMax, "a value too large to be written");
+  write(value, 0, out);
+}
+
+std::string canonical(const Value& value) {
+  std::string out;
+  // At least this long, without escapes. A text that grows by doubling takes up to three times its length meanwhile.
+  if (const auto least = value.extent().bytes; least < Value::kExtentMax) out.reserve(least + 1);
+  write_canonical(value, out);
+  return out;
+}
+
+namespace {
+
+// Takes what the value's canonical text needs from `left`; false when that is too little.
+bool fits(const Value& value, std::size_t& left) {
+  const auto take = [&left](std::size_t bytes) {
+    if (bytes > left) return false;
+    left -= bytes;
+    return true;
+  };
+  const auto take_string = [&](std::string_view text) {
+    if (!take(text.size() + 2)) return false;
+    for (std::size_t i = plain_prefix(text); i < text.size(); ++i) {
+      const char escape = kEscapeOf[static_cast<unsigned char>(text[i])];
+      if (escape != 0 && !take(escape == 'u' ? 5 : 1)) return false;
+    }
+    return true;
+  };
+  switch (value.kind()) {
+    case Value::Kind::null:
+      return take(4);
+    case Value::Kind::boolean:
+      return take(value.as_bool() ? 4 : 5);
+    case Value::Kind::number: {
+      std::string text;
+      write_canonical_number(value.as_number(), text);
+      return take(text.size());
+    }
+    case Value::Kind::string:
+      return take_string(value.as_string());
+    case Value::Kind::array: {
+      const auto items = value.items();
+      if (!take(2 + (items.empty() ? 0 : items.size() - 1))) return false;
+      return std::ranges::all_of(items, [&](const Value& item) { return fits(item, left); });
+    }
+    case Value::Kind::object: {
+      const auto& members = value.members();
+      if (!take(2 + (members.empty() ? 0 : 2 * members.size() - 1))) return false;
+      return std::ranges::all_of(members, [&](const auto& member) {
+        return take_string(member.first) && fits(member.second, left);
+      });
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool canonical_exceeds(const Value& value, std::size_t bytes) {
+  return value.extent().bytes > bytes || !fits(value, bytes);
+}
+
+std::string pretty(const Value& value) {
+  AE_CHECK(value.extent().bytes < Value::kExtentMax, "a value too large to be written");
+  std::string out;
+  write_pretty(value, 0, out);
+  return out;
+}
+
+}  // namespace ae

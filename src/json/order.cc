@@ -1,0 +1,153 @@
+// The total order of JSON values, counted.
+#include "json/order.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ae {
+namespace {
+
+using Ordering = std::strong_ordering;
+constexpr int kDepthMax = 1000;
+
+Ordering sign(int c) {
+  return c < 0 ? Ordering::less : c > 0 ? Ordering::greater : Ordering::equal;
+}
+
+int rank(const Value& v) {
+  switch (v.kind()) {
+    case Value::Kind::null:
+      return 0;
+    case Value::Kind::boolean:
+      return v.as_bool() ? 2 : 1;
+    case Value::Kind::number:
+      return 3;
+    case Value::Kind::string:
+      return 4;
+    case Value::Kind::array:
+      return 5;
+    case Value::Kind::object:
+      return 6;
+  }
+  return 0;
+}
+
+// Keys stand in canonical order (UTF-16); the order of texts is by code points. The two differ only
+// beyond U+D7FF, so most objects are read as they are.
+std::vector<const Member*> by_code_points(const Value& object) {
+  std::vector<const Member*> members;
+  members.reserve(object.size());
+  for (const Member& m : object.members()) members.push_back(&m);
+  const auto less = [](const Member* a, const Member* b) { return a->first < b->first; };
+  if (!std::ranges::is_sorted(members, less)) std::ranges::sort(members, less);
+  return members;
+}
+
+// Sorting looks at every key.
+std::size_t key_cost(const Value& object) {
+  std::size_t bytes = 0;
+  for (const Member& m : object.members()) bytes += m.first.size();
+  return bytes / 64;
+}
+
+class Comparison {
+ public:
+  explicit Comparison(std::size_t& work) : work_(work) {}
+
+  // What it returns means nothing once it gave up.
+  Ordering compare(const Value& a, const Value& b, int depth) {
+    if (!spend(1) || depth > kDepthMax) {
+      gave_up_ = true;
+      return Ordering::equal;
+    }
+    const int ra = rank(a);
+    const int rb = rank(b);
+    if (ra != rb) return sign(ra - rb);
+    switch (a.kind()) {
+      case Value::Kind::number:
+        return a.as_number() < b.as_number()   ? Ordering::less
+               : a.as_number() > b.as_number() ? Ordering::greater
+                                               : Ordering::equal;
+      case Value::Kind::string:
+        return texts(a.as_string(), b.as_string());
+      case Value::Kind::array:
+        return arrays(a, b, depth);
+      case Value::Kind::object:
+        return objects(a, b, depth);
+      case Value::Kind::null:
+      case Value::Kind::boolean:
+        break;
+    }
+    return Ordering::equal;
+  }
+
+  bool gave_up() const { return gave_up_; }
+
+ private:
+  bool spend(std::size_t n) {
+    if (work_ < n) gave_up_ = true;
+    work_ = gave_up_ ? 0 : work_ - n;
+    return !gave_up_;
+  }
+
+  Ordering texts(std::string_view a, std::string_view b) {
+    spend(std::min(a.size(), b.size()) / 64);
+    return sign(a.compare(b));
+  }
+
+  Ordering arrays(const Value& a, const Value& b, int depth) {
+    const auto x = a.items();
+    const auto y = b.items();
+    for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
+      const Ordering o = compare(x[i], y[i], depth + 1);
+      if (o != Ordering::equal || gave_up_) return o;
+    }
+    return x.size() <=> y.size();
+  }
+
+  Ordering objects(const Value& a, const Value& b, int depth) {
+    if (!spend(a.size() + b.size()) || !spend(key_cost(a) + key_cost(b))) return Ordering::equal;
+    const auto x = by_code_points(a);
+    const auto y = by_code_points(b);
+    for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
+      const Ordering o = texts(x[i]->first, y[i]->first);
+      if (o != Ordering::equal || gave_up_) return o;
+    }
+    if (x.size() != y.size()) return x.size() <=> y.size();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const Ordering o = compare(x[i]->second, y[i]->second, depth + 1);
+      if (o != Ordering::equal || gave_up_) return o;
+    }
+    return Ordering::equal;
+  }
+
+  std::size_t& work_;
+  bool gave_up_ = false;
+};
+
+}  // namespace
+
+std::optional<std::strong_ordering> order(const Value& a, const Value& b, std::size_t& work) {
+  Comparison comparison(work);
+  const Ordering result = comparison.compare(a, b, 0);
+  if (!comparison.gave_up()) return result;
+  work = 0;
+  return std::nullopt;
+}
+
+std::size_t find_cost(std::size_t members, std::string_view key) noexcept {
+  constexpr int kFree = 4;  // comparisons among few members, which are at hand
+  const auto comparisons = static_cast<int>(std::bit_width(members));
+  return static_cast<std::size_t>(std::max(comparisons - kFree, 0)) +
+         key.size() / 64 * static_cast<std::size_t>(1 + comparisons);
+}
+
+std::size_t sort_cost(std::size_t count, std::size_t key_bytes) noexcept {
+  const auto levels = static_cast<std::size_t>(std::bit_width(count));
+  return (count / 4 + key_bytes / 64) * levels;
+}
+
+}  // namespace ae

@@ -1,0 +1,165 @@
+// Looking kinds up, checking payloads against the table, and events as people and programs read them.
+#include "log/event.h"
+
+#include <array>
+
+#include "log/redacted.h"
+
+namespace ae {
+namespace {
+
+// By number; nullptr where there is no kind.
+const std::array<const EventKind*, 256>& kinds_by_number() {
+  static const auto table = [] {
+    std::array<const EventKind*, 256> kinds{};
+    for (const EventKind& kind : event_kinds()) {
+      kinds[static_cast<std::size_t>(kind.type)] = &kind;
+    }
+    return kinds;
+  }();
+  return table;
+}
+
+bool is_hex(const Value& value, std::size_t digits) {
+  if (!value.is_string() || value.as_string().size() != digits) return false;
+  bool good = true;  // looking at all of them beats stopping early: they are nearly always good
+  for (const char c : value.as_string()) {
+    good &= static_cast<unsigned char>(c - '0') < 10 || static_cast<unsigned char>(c - 'a') < 6;
+  }
+  return good;
+}
+
+// Of the forms that can be read, only the one that to_text writes: 27 characters in upper case.
+bool is_instant(const Value& value) {
+  if (!value.is_string()) return false;
+  const std::string& text = value.as_string();
+  return text.size() == 27 && text[10] == 'T' && text[26] == 'Z' && instant_from_text(text);
+}
+
+bool is_error(const Value& value) {
+  const Value& message = value["message"];
+  return value.is_object() && value.size() == 2 && value["code"].is_string() &&
+         (message.is_string() || is_redacted(message));
+}
+
+bool fits(FieldKind kind, const Value& value) {
+  switch (kind) {
+    case FieldKind::text:
+    case FieldKind::word:
+    case FieldKind::external_key:
+      return value.is_string();
+    case FieldKind::id8:
+      return is_hex(value, 16);
+    case FieldKind::hash32:
+      return is_hex(value, 64);
+    case FieldKind::uuid:
+      return value.is_string() && uuid_from_text(value.as_string());
+    case FieldKind::integer:
+      return value.is_integer();
+    case FieldKind::boolean:
+      return value.is_bool();
+    case FieldKind::instant:
+      return is_instant(value);
+    case FieldKind::json:
+    case FieldKind::value:
+      return true;
+    case FieldKind::error:
+      return is_error(value);
+  }
+  return false;
+}
+
+std::string_view shape(FieldKind kind) {
+  switch (kind) {
+    case FieldKind::text:
+    case FieldKind::word:
+    case FieldKind::external_key:
+      return "a text";
+    case FieldKind::id8:
+      return "16 lower-case hex digits";
+    case FieldKind::hash32:
+      return "64 lower-case hex digits";
+    case FieldKind::uuid:
+      return "a UUID in lower case";
+    case FieldKind::integer:
+      return "an integer";
+    case FieldKind::boolean:
+      return "true or false";
+    case FieldKind::instant:
+      return "a time like 2025-01-31T09:30:00.000000Z";
+    case FieldKind::json:
+    case FieldKind::value:
+      return "a JSON value";
+    case FieldKind::error:
+      return "{code, message}, both texts";
+  }
+  return {};
+}
+
+std::unexpected<Error> wrong(const EventKind& kind, std::string_view field, std::string_view what) {
+  std::string message(kind.name);
+  message.append(".").append(field).append(" ").append(what);
+  return fail(Code::log_corrupt, std::move(message));
+}
+
+}  // namespace
+
+const EventKind* event_kind(EventType type) noexcept {
+  return kinds_by_number()[static_cast<std::size_t>(type)];
+}
+
+const EventKind* event_kind(std::string_view name) noexcept {
+  for (const EventKind& kind : event_kinds()) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+std::string_view event_name(EventType type) noexcept {
+  const EventKind* kind = event_kind(type);
+  return kind != nullptr ? kind->name : std::string_view();
+}
+
+std::string_view event_name(const Event& event) noexcept {
+  return event.unknown_name.empty() ? event_name(event.type) : event.unknown_name;
+}
+
+// Members and fields stand in the same order, so one walk over both finds what is missing and what
+// does not belong.
+Status check_payload(const EventKind& kind, const Value& payload) {
+  if (!payload.is_object()) return wrong(kind, "payload", "is not an object");
+  const auto members = payload.members();
+  auto member = members.begin();
+  for (const Field& field : kind.fields) {
+    const bool present = member != members.end() && member->first == field.name;
+    if (present && !(member->second.is_null() && !takes_null(field)) &&
+        !fits(field.kind, member->second)) {
+      return wrong(kind, field.name, std::string("is not ").append(shape(field.kind)));
+    }
+    if (field.required && (!present || (member->second.is_null() && !takes_null(field)))) {
+      return wrong(kind, field.name, "is missing");
+    }
+    if (present) ++member;
+  }
+  if (member != members.end()) return wrong(kind, member->first, "is not a field of this event");
+  return {};
+}
+
+Value envelope(const JobId& job, const Event& event) {
+  std::vector<Member> members;
+  members.reserve(11);
+  if (event.attempt_id) members.emplace_back("attempt_id", event.attempt_id->text);
+  members.emplace_back("created_at", to_text(event.created_at));
+  members.emplace_back("hash", to_hex(event.hash));
+  members.emplace_back("id", to_text(event.id));
+  members.emplace_back("job_id", job.text);
+  members.emplace_back("payload", event.payload);
+  members.emplace_back("prev_hash", to_hex(event.prev_hash));
+  if (event.salts.size() != 0) members.emplace_back("salts", event.salts);
+  members.emplace_back("schema", static_cast<int>(event.schema));
+  members.emplace_back("seq", event.seq);
+  members.emplace_back("type", event_name(event));
+  return Value::object(std::move(members));
+}
+
+}  // namespace ae

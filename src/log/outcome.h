@@ -1,0 +1,47 @@
+// Outcome: what a performer saw of one call. *Definite failure* and *unknown* are kept apart from here up (SPEC §6).
+// Threads: a value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/time.h"
+#include "json/value.h"
+
+namespace ae {
+
+// Spelled as stored. `input_required`: the call is over, nothing is in doubt, and the tool goes on when it is called again
+// with a person's answers (schema/question.h).
+enum class OutcomeKind : std::uint8_t { success, failure, timeout, unknown, input_required };
+// clang-format off
+constexpr std::string_view to_text(OutcomeKind kind) {
+  switch (kind) {
+    case OutcomeKind::success: return "success";
+    case OutcomeKind::failure: return "failure";
+    case OutcomeKind::timeout: return "timeout";
+    case OutcomeKind::unknown: return "unknown";
+    case OutcomeKind::input_required: return "input_required";
+  }
+  return "unknown";
+}
+// clang-format on
+struct Outcome {
+  OutcomeKind kind = OutcomeKind::unknown;
+  bool definite = false;   // failure: for sure nothing happened; input_required: always
+  bool retryable = false;  // the same call may go better later
+  // Not certain, but the other side gave a complete response: the request has no effect after this.
+  bool settled = false;
+  Value result;  // success; input_required: {"requests": {KEY: question…}, "state"?}
+  // Failure, timeout, unknown. Codes: not_sent connect tls timeout reset http_<status> exit_<n> signal_<n> killed
+  // spawn_failed request_invalid native_error secret_missing …
+  std::string error_code, error_message;
+  // A success whose output broke a rule: {invalid: true, reason, sha256, size, head}. The effect counts as done.
+  std::optional<Value> invalid;
+  std::string external_id;              // the downstream's own id, if it says one
+  std::optional<Duration> retry_after;  // what the downstream asked for
+  Duration took{0};
+};
+
+}  // namespace ae

@@ -1,0 +1,216 @@
+// Fuzzes the reader of sealed batches: any bytes are read or refused, what is read has one form of bytes and hashes to
+// the head that it claims, and a commit of ours with any byte changed is refused.
+//
+// The first byte says how the rest is meant: 0 = as a batch; 1 = as the events of one, which gets
+// the right head, so that what lies behind the chain is reached too; else as edits of a commit of ours.
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "json/json.h"
+#include "log/chain.h"
+#include "log/seal.h"
+#include "log/sealed_form.h"
+
+namespace {
+
+const ae::JobId kJob("job-1");
+const ae::AttemptId kAttempt("01890a5d-ac96-774b-bcce-b302099a8057");
+
+ae::Result<std::string> any_blob(const ae::Hash&) { return "null"; }
+
+std::string_view raw(const ae::Hash& hash) {
+  return {reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()};
+}
+
+// What the chain holds of a value: from the value and its salt, or as it stands when the value is gone.
+ae::Value committed(const ae::Value& shown, std::string_view salt) {
+  ae::Value digest = shown["$redacted"];
+  if (!salt.empty()) {
+    const auto bytes = ae::from_hex(salt);
+    AE_CHECK(bytes.has_value(), salt);
+    digest = ae::to_hex(ae::commitment(*bytes + ae::canonical(shown)));
+  }
+  return ae::Value::object({{"$sha256", std::move(digest)}});
+}
+
+// payload', made of the envelope alone and not of the bytes.
+ae::Value chained_payload(const ae::Event& event) {
+  const ae::EventKind* const kind = ae::event_kind(event.type);
+  std::vector<ae::Member> members;
+  for (const auto& [name, shown] : event.payload.members()) {
+    const std::string_view salt = event.salts.text(name);
+    const std::string_view message_salt = event.salts.text(name + ".message");
+    bool value = !salt.empty(), error = !message_salt.empty();
+    if (kind != nullptr) {
+      for (const ae::Field& field : kind->fields) {
+        if (field.name != name) continue;
+        value = value || field.kind == ae::FieldKind::value;
+        error = field.kind == ae::FieldKind::error;
+      }
+    }
+    if (error) {
+      members.emplace_back(
+          name, ae::Value::object({{"code", shown["code"]},
+                                   {"message", committed(shown["message"], message_salt)}}));
+    } else {
+      members.emplace_back(name, value ? committed(shown, salt) : shown);
+    }
+  }
+  return ae::Value::object(std::move(members));
+}
+
+// A narrative member may be named as a redacted one is shown; the envelope alone does not tell them apart.
+bool is_ambiguous(const ae::Event& event) {
+  if (static_cast<std::uint8_t>(event.type) < ae::kNarrativeFrom) return false;
+  return ae::canonical(event.payload).find("$redacted") != std::string::npos ||
+         ae::event_kind(event.type) == nullptr || event.schema > 1;
+}
+
+void check_chain(const ae::Opened& opened) {
+  ae::Hash prev;
+  for (const ae::Event& event : opened.events) {
+    AE_CHECK(event.prev_hash == prev, std::to_string(event.seq));
+    prev = event.hash;
+    if (is_ambiguous(event)) continue;
+    ae::EventHasher hasher(kJob, event.created_at, event.attempt_id);
+    hasher.begin(event);
+    ae::write_canonical(chained_payload(event), hasher.text());
+    AE_CHECK(hasher.finish() == event.hash, ae::canonical(ae::envelope(kJob, event)));
+  }
+  AE_CHECK(prev == opened.head);
+}
+
+ae::Result<ae::Opened> read(std::string_view bytes, const ae::BlobSource& blobs) {
+  auto opened = ae::open(kJob, bytes, ae::Hash{}, blobs);
+  const auto keep = [](const ae::Event&, std::string_view) { return false; };
+  const auto kept = ae::redact(kJob, bytes, ae::Hash{}, blobs, keep);
+  AE_CHECK(opened.has_value() == kept.has_value());
+  if (!opened) return opened;
+  AE_CHECK(*kept == bytes);
+  check_chain(*opened);
+  const auto drop = [](const ae::Event&, std::string_view) { return true; };
+  const auto bare = ae::redact(kJob, bytes, ae::Hash{}, blobs, drop);
+  AE_CHECK(bare.has_value());
+  const auto again = ae::open(kJob, *bare, ae::Hash{}, blobs);
+  AE_CHECK(again.has_value() && again->head == opened->head);
+  return opened;
+}
+
+// The events of the bytes, each `type, schema, length, body`, with one more behind them and the head that they give. The
+// last has a value, of which `redact` tells.
+std::string with_head(std::string_view begin) {
+  std::string events;
+  std::uint64_t count = 1;
+  for (; begin.size() >= 3; ++count) {
+    const std::string_view body = begin.substr(3, static_cast<unsigned char>(begin[2]));
+    events += begin.substr(0, 2);
+    ae::put_text(body, events);
+    begin.remove_prefix(3 + body.size());
+  }
+  std::string last;
+  ae::put_text("progress", last);
+  ae::put_text("detail", last);
+  ae::put_byte(ae::kNamedValue, last);
+  last += std::string(ae::kSaltSize, 's');
+  ae::put_text("1", last);
+  ae::put_byte(131, events);
+  ae::put_byte(2, events);  // a schema that is not known here, so that the member may be a value
+  ae::put_text(last, events);
+
+  std::string bytes;
+  ae::put_byte(ae::kSealedVersion, bytes);
+  bytes += std::string(16, 'i');
+  ae::put_big_endian64(1'700'000'000'123'456, bytes);
+  ae::put_byte(ae::kTextAttempt, bytes);
+  ae::put_text("attempt", bytes);
+  ae::put_varint(count, bytes);
+  ae::put_varint(1, bytes);
+  bytes += events;
+  ae::Hash head;
+  const auto look = [&](const ae::Event& event, std::string_view) {
+    head = event.hash;
+    return false;
+  };
+  const std::string headless = bytes + std::string(ae::kHashSize, '\0');
+  static_cast<void>(ae::redact(kJob, headless, ae::Hash{}, any_blob, look));
+  bytes += raw(head);
+  return bytes;
+}
+
+// Values that stand in the commit, values that stand apart, an error, words, keys, a narrative event.
+struct OurCommit {
+  ae::Sealed sealed;
+  std::map<ae::Hash, std::string> apart;
+
+  OurCommit() {
+    const auto draft = [](ae::EventType type, std::string_view payload) {
+      return ae::EventDraft{type, ae::parse_json(payload).value()};
+    };
+    const std::string key(64, 'a');
+    const ae::SealInput input{.job = kJob,
+                              .first_seq = 1,
+                              .prev_hash = {},
+                              .first_id = ae::uuid_v7(1'700'000'000'000, 7, 1000),
+                              .created_at = {1'700'000'000'123'456},
+                              .attempt_id = kAttempt,
+                              .salt_seed_a = 11,
+                              .salt_seed_b = 7};
+    sealed = ae::seal(input,
+                      {draft(ae::EventType::job_running,
+                             R"({"attempt_id":"a","epoch":1,"worker_id":"host:1"})"),
+                       draft(ae::EventType::node_finished,
+                             R"({"error":{"code":"timeout","message":"too long"},"node_id":"n",)"
+                             R"("result_type":"permanent_failure","step_id":"baeb6f1c8b06de2e",)"
+                             R"("try":1})"),
+                       draft(ae::EventType::wait_completed,
+                             R"({"by":"ada","correlation_key":"k","node_id":"n",)"
+                             R"("outcome":"signalled","payload":{"text":"a long answer"},)"
+                             R"("step_id":"baeb6f1c8b06de2e","wait_type":"signal"})"),
+                       draft(ae::EventType::progress, R"({"detail":{"done":3},"node_id":"n"})"),
+                       draft(ae::EventType::job_completed, R"({"result":{"total":12.5}})")},
+                      {.value_inline_max = 15, .json_inline_max = 4})
+                 .value();
+    for (const ae::Blob& blob : sealed.blobs) apart[blob.hash] = blob.bytes;
+  }
+
+  ae::Result<std::string> blob(const ae::Hash& hash) const {
+    const auto found = apart.find(hash);
+    if (found == apart.end()) return ae::fail(ae::Code::log_corrupt, "no such blob");
+    return found->second;
+  }
+};
+
+// Each edit is three bytes: where, and what stands there then; past the end it cuts.
+void edit_ours(std::string_view edits) {
+  static const OurCommit ours;
+  std::string bytes = ours.sealed.bytes;
+  for (; edits.size() >= 3; edits.remove_prefix(3)) {
+    const std::size_t at =
+        static_cast<unsigned char>(edits[0]) * 256u + static_cast<unsigned char>(edits[1]);
+    if (at < bytes.size()) {
+      bytes[at] = edits[2];
+    } else {
+      bytes.resize(at % (bytes.size() + 1));
+    }
+  }
+  const auto opened = read(bytes, [](const ae::Hash& hash) { return ours.blob(hash); });
+  AE_CHECK(opened.has_value() == (bytes == ours.sealed.bytes), ae::to_hex(bytes));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (*data == 0) {
+    static_cast<void>(read(rest, any_blob));
+  } else if (*data == 1) {
+    static_cast<void>(read(with_head(rest), any_blob));
+  } else {
+    edit_ours(rest);
+  }
+  return 0;
+}

@@ -1,0 +1,83 @@
+// The numbers that the writer (seal.cc) and the reader (open.cc) of sealed batches share. Stored: permanent.
+// Threads: constants and pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/ids.h"
+#include "log/event.h"
+
+namespace ae {
+
+inline constexpr std::uint8_t kSealedVersion = 1;
+inline constexpr std::uint8_t kNoAttempt = 0, kUuidAttempt = 1, kTextAttempt = 2;
+inline constexpr std::size_t kSaltSize = 16;
+inline constexpr std::size_t kHashSize = 32;
+inline constexpr std::uint64_t kSeqMax =
+    (std::uint64_t{1} << 53) - 1;  // it is shown as a JSON number
+
+// The first byte of a field: its number, and above that its form.
+inline constexpr std::uint8_t kFieldNumberMax = 31;
+inline constexpr int kFormShift = 5;
+// Forms of json, value and the message of an error. Values only can be redacted.
+inline constexpr std::uint8_t kInline = 0, kApart = 1, kRedacted = 2;
+// Form of the arguments of a model's call: each message by itself, here or apart.
+inline constexpr std::uint8_t kByMessage = 3;
+// Form of an erased decision of which something is left: commitment ‖ canonical text of that.
+inline constexpr std::uint8_t kLeft = 4;
+// Added to the form where members are named, because there no table says which are values.
+inline constexpr std::uint8_t kNamedValue = 4;
+
+// From this number up events are narrative: a program that does not know them carries them.
+inline constexpr std::uint8_t kNarrativeFrom = 128;
+
+constexpr bool holds_value(const Field& field) {
+  return field.kind == FieldKind::value || field.kind == FieldKind::error;
+}
+
+// Only the arguments of an invocation can be stored by message; and only those of a model are.
+constexpr bool may_be_by_message(EventType type, const Field& field) {
+  return type == EventType::tool_invocation_started && field.name == "arguments";
+}
+// Only of a decision can something be left (engine/state/left.h).
+constexpr bool may_have_left(EventType type, const Field& field) {
+  return type == EventType::decision_recorded && field.name == "payload";
+}
+inline bool calls_model(const Value& payload) {
+  return payload.text("tool_name").starts_with(kModelToolPrefix);
+}
+
+// Forms of an external key. All but kSpelled need no byte of it: it follows from this job, the event's step, and …
+inline constexpr std::uint8_t kOfAttempt = 0,  // … the batch's attempt
+    kSpelled = 1,                              // it is stored as text
+    kOfStep = 2,                               // … nothing else (since schema 2)
+    kOfChoice = 3;                             // … the event's idempotency key (since schema 2)
+
+// The key that a form other than kSpelled stands for.
+inline std::string derived_external_key(std::uint8_t form, const JobId& job, std::string_view step,
+                                        std::string_view idempotency_key,
+                                        const std::optional<AttemptId>& attempt) {
+  const StepId id{std::string(step)};
+  if (form == kOfStep) return ae::external_key(job, id).text;
+  if (form == kOfChoice) {
+    return chosen_external_key(job, id, IdempotencyKey(std::string(idempotency_key))).text;
+  }
+  return attempt_external_key(job, id, attempt.value_or(AttemptId())).text;
+}
+
+// The form that a key is stored in: the first of the schema's that stands for it, or kSpelled.
+inline std::uint8_t external_key_form(std::uint8_t schema, std::string_view key, const JobId& job,
+                                      std::string_view step, std::string_view idempotency_key,
+                                      const std::optional<AttemptId>& attempt) {
+  const auto stands_for = [&](std::uint8_t form) {
+    return derived_external_key(form, job, step, idempotency_key, attempt) == key;
+  };
+  if (schema >= 2 && stands_for(kOfStep)) return kOfStep;
+  if (schema >= 2 && stands_for(kOfChoice)) return kOfChoice;
+  return stands_for(kOfAttempt) ? kOfAttempt : kSpelled;
+}
+
+}  // namespace ae

@@ -1,0 +1,321 @@
+// Limits as they are written and stored, and the arithmetic of what is used.
+#include "plan/budget.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/utf8.h"
+#include "json/json.h"
+#include "plan/decimal.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::size_t kCostWholeMax = 9;  // digits of the largest cost before the point
+constexpr std::uint64_t kBytesPerToken = 3;
+
+// Of the stored form, and of job_view.
+constexpr std::string_view kStored[] = {"tokens", "cost_micros", "model_calls", "tool_calls"};
+
+std::string_view stored_name(Limit limit) { return kStored[static_cast<std::size_t>(limit)]; }
+
+std::uint64_t sum(std::uint64_t a, std::uint64_t b) { return std::min(a + b, kNumberMax); }
+
+std::optional<std::uint64_t> amount_in(const Value& value) {
+  if (!value.is_integer() || value.as_int() < 0) return std::nullopt;
+  const auto n = static_cast<std::uint64_t>(value.as_int());
+  return n <= kBudgetMax ? std::optional(n) : std::nullopt;
+}
+
+std::uint64_t tokens_of_bytes(std::size_t bytes) {
+  return (bytes + kBytesPerToken - 1) / kBytesPerToken;
+}
+
+}  // namespace
+
+std::string_view to_text(Limit limit) {
+  constexpr std::string_view kText[] = {"tokens", "cost", "model_calls", "tool_calls", "wall"};
+  return kText[static_cast<std::size_t>(limit)];
+}
+
+std::uint64_t& part(Use& use, Limit limit) {
+  switch (limit) {
+    case Limit::tokens:
+      return use.tokens;
+    case Limit::cost:
+      return use.cost_micros;
+    case Limit::model_calls:
+      return use.model_calls;
+    default:
+      return use.tool_calls;
+  }
+}
+
+std::uint64_t part(const Use& use, Limit limit) {
+  Use copy = use;
+  return part(copy, limit);
+}
+
+bool can_add(const Use& to, const Use& more) {
+  return std::ranges::all_of(
+      kCounted, [&](Limit limit) { return part(to, limit) + part(more, limit) <= kNumberMax; });
+}
+
+void add(Use& to, const Use& more) {
+  for (const Limit limit : kCounted) part(to, limit) = sum(part(to, limit), part(more, limit));
+}
+
+void take_away(Use& from, const Use& less) {
+  for (const Limit limit : kCounted) {
+    AE_CHECK(part(from, limit) >= part(less, limit), std::string(to_text(limit)));
+    part(from, limit) -= part(less, limit);
+  }
+}
+
+std::optional<std::uint64_t>& Limits::most(Limit limit) {
+  switch (limit) {
+    case Limit::tokens:
+      return tokens;
+    case Limit::cost:
+      return cost_micros;
+    case Limit::model_calls:
+      return model_calls;
+    default:
+      return tool_calls;
+  }
+}
+
+const std::optional<std::uint64_t>& Limits::most(Limit limit) const {
+  return const_cast<Limits*>(this)->most(limit);
+}
+
+Result<Limits> limits_of(const Value& value) {
+  if (!value.is_object()) return fail(Code::plan_invalid, "`budget` must be an object");
+  Limits limits;
+  for (const auto& [key, member] : value.members()) {
+    const auto counted = std::ranges::find(kStored, std::string_view(key));
+    if (counted != std::end(kStored)) {
+      const auto n = amount_in(member);
+      if (!n) {
+        return fail(Code::plan_invalid, "`budget." + key + "` must be a whole number, at most " +
+                                            std::to_string(kBudgetMax));
+      }
+      limits.most(static_cast<Limit>(counted - std::begin(kStored))) = *n;
+    } else if (key == "wall") {
+      auto wall = duration_from_text(member.is_string() ? member.as_string() : "");
+      if (!wall || wall->count() < 1'000) {
+        return fail(Code::plan_invalid, "`budget.wall` must be a duration of at least 1ms");
+      }
+      limits.wall = *wall;
+    } else if (key == "soft") {
+      if (!member.is_integer() || member.as_int() < 1 || member.as_int() > 100) {
+        return fail(Code::plan_invalid, "`budget.soft` must be a whole number from 1 to 100");
+      }
+      limits.soft = static_cast<std::uint32_t>(member.as_int());
+    } else if (key != "wall_until" && key != "spent") {  // beside the limits of job_created
+      return fail(Code::plan_invalid, "`budget` has the unknown member `" + key + "`");
+    }
+  }
+  return limits;
+}
+
+Value stored(const Limits& limits) {
+  std::vector<Member> members;
+  for (const Limit limit : kCounted) {
+    if (const auto& most = limits.most(limit)) members.emplace_back(stored_name(limit), *most);
+  }
+  if (limits.wall) members.emplace_back("wall", ae::to_text(*limits.wall));
+  if (limits.soft > 0) members.emplace_back("soft", std::uint64_t{limits.soft});
+  return Value::object(std::move(members));
+}
+
+std::optional<Use> spent_of(const Value& value) {
+  if (!value.is_object()) return std::nullopt;
+  Use use;
+  for (const auto& [key, member] : value.members()) {
+    const auto counted = std::ranges::find(kStored, std::string_view(key));
+    const auto n = amount_in(member);
+    if (counted == std::end(kStored) || !n) return std::nullopt;
+    part(use, static_cast<Limit>(counted - std::begin(kStored))) = *n;
+  }
+  return use;
+}
+
+Value stored(const Use& use) {
+  std::vector<Member> members;
+  for (const Limit limit : kCounted) {
+    const std::uint64_t n = std::min(part(use, limit), kBudgetMax);
+    if (n > 0) members.emplace_back(stored_name(limit), n);
+  }
+  return Value::object(std::move(members));
+}
+
+Result<Limits> limits_asked(const Value& asked) {
+  if (!asked.is_object() || asked.size() == 0) {
+    return fail(Code::input_invalid,
+                "a budget is an object with some of tokens, cost, model_calls, tool_calls, wall");
+  }
+  Limits limits;
+  for (const auto& [key, value] : asked.members()) {
+    if (key == "cost") {
+      const std::string text = value.is_string()   ? value.as_string()
+                               : value.is_number() ? canonical(value)
+                                                   : std::string();
+      AE_ASSIGN(limits.cost_micros, cost_from_text(text));
+    } else if (key == "wall") {
+      auto wall = duration_from_text(value.is_string() ? value.as_string() : "");
+      if (!wall || wall->count() < 1'000) {
+        return fail(Code::input_invalid, "\"wall\" is a duration of at least 1ms, as in 2h");
+      }
+      limits.wall = *wall;
+    } else if (key == "tokens" || key == "model_calls" || key == "tool_calls") {
+      const auto n = amount_in(value);
+      if (!n) {
+        return fail(Code::input_invalid,
+                    "\"" + key + "\" is a whole number, at most " + std::to_string(kBudgetMax));
+      }
+      const auto counted = std::ranges::find(kStored, std::string_view(key));
+      limits.most(static_cast<Limit>(counted - std::begin(kStored))) = *n;
+    } else {
+      return fail(Code::input_invalid,
+                  "a budget has no \"" + std::string(beginning_of(key, 64)) +
+                      "\": it has tokens, cost, model_calls, tool_calls and wall");
+    }
+  }
+  return limits;
+}
+
+Result<Limits> lowered(const Limits& agent, const Limits& asked) {
+  Limits limits = agent;
+  const auto refused = [](Limit limit, const std::string& most) {
+    return fail(Code::input_invalid, "the budget of " + std::string(to_text(limit)) +
+                                         " is more than the agent's, " + most +
+                                         ": a request may only lower it");
+  };
+  for (const Limit limit : kCounted) {
+    const auto& wish = asked.most(limit);
+    if (!wish) continue;
+    auto& most = limits.most(limit);
+    if (most && *wish > *most) return refused(limit, amount_text(limit, *most));
+    most = wish;
+  }
+  if (asked.wall) {
+    if (limits.wall && *asked.wall > *limits.wall) {
+      return refused(Limit::wall, ae::to_text(*limits.wall));
+    }
+    limits.wall = asked.wall;
+  }
+  return limits;
+}
+
+Result<std::uint64_t> cost_from_text(std::string_view decimal) {
+  const std::size_t point = decimal.find('.');
+  const std::string_view whole = decimal.substr(0, point);
+  std::string digits(point == decimal.npos ? "" : decimal.substr(point + 1));
+  if (whole.empty() || whole.size() > kCostWholeMax || !is_digits(whole) || !is_digits(digits) ||
+      digits.size() > kDecimalsMax || (point != decimal.npos && digits.empty())) {
+    return fail(Code::input_invalid,
+                "a cost is a number such as 2.50, in the unit of the models' prices, with at most "
+                "9 digits before the point and 6 behind it");
+  }
+  digits.resize(kDecimalsMax, '0');
+  std::uint64_t micros = 0;
+  for (const char c : std::string(whole) + digits) {
+    micros = micros * 10 + static_cast<std::uint64_t>(c - '0');
+  }
+  return micros;
+}
+
+std::string amount_text(Limit limit, std::uint64_t amount) {
+  return limit == Limit::cost ? cost_text(amount) : std::to_string(amount);
+}
+
+std::string cost_text(std::uint64_t micros) {
+  std::string text = std::to_string(micros / kMillion);
+  std::string digits = std::to_string(kMillion + micros % kMillion).substr(1);
+  while (!digits.empty() && digits.back() == '0') digits.pop_back();
+  return digits.empty() ? text : text + "." + digits;
+}
+
+std::optional<Reservation> reservation_of(const Value& value) {
+  if (!value.is_object()) return std::nullopt;
+  const auto input = amount_in(value["input_tokens"]), output = amount_in(value["output_tokens"]);
+  const auto cost =
+      value.find("cost_micros") ? amount_in(value["cost_micros"]) : std::optional(0UL);
+  if (!input || !output || !cost) return std::nullopt;
+  return Reservation{.input_tokens = *input, .output_tokens = *output, .cost_micros = *cost};
+}
+
+Value stored(const Reservation& reservation) {
+  std::vector<Member> members{{"input_tokens", reservation.input_tokens},
+                              {"output_tokens", reservation.output_tokens}};
+  if (reservation.cost_micros > 0) members.emplace_back("cost_micros", reservation.cost_micros);
+  return Value::object(std::move(members));
+}
+
+Use model_use(const Reservation& reservation) {
+  return {.tokens = sum(reservation.input_tokens, reservation.output_tokens),
+          .cost_micros = reservation.cost_micros,
+          .model_calls = 1,
+          .tool_calls = 0};
+}
+
+std::uint64_t tokens_of(const Value& message) {
+  const Value& content = message["content"];
+  if (!content.is_array()) return tokens_of_bytes(canonical(message).size());
+  std::uint64_t tokens = 0;
+  for (const Value& piece : content.items()) {
+    const bool image = piece.text("type") == "image";
+    tokens += image ? kImageTokens : tokens_of_bytes(canonical(piece).size());
+  }
+  return tokens;
+}
+
+std::uint64_t input_tokens_of(const Value& request) {
+  std::uint64_t tokens = 0;
+  for (const char* key : {"tools", "schema"}) {
+    if (const Value* value = request.find(key)) tokens += tokens_of_bytes(canonical(*value).size());
+  }
+  const Value& messages = request["messages"];
+  if (!messages.is_array()) return tokens;
+  for (const Value& message : messages.items()) tokens += tokens_of(message);
+  return tokens;
+}
+
+std::uint64_t output_tokens_of(const Value& request) {
+  return amount_in(request["max_tokens"]).value_or(kOutputTokensUsual);
+}
+
+Reservation reserve_for(const std::optional<Price>& price, std::uint64_t input,
+                        std::uint64_t output) {
+  Reservation reservation{.input_tokens = std::min(input, kReservedMax),
+                          .output_tokens = std::min(output, kReservedMax)};
+  if (price) {
+    const auto cost =
+        cost_micros(*price, Value::object({{"input_tokens", reservation.input_tokens},
+                                           {"output_tokens", reservation.output_tokens}}));
+    reservation.cost_micros = std::min(cost.value_or(0), kReservedMax);
+  }
+  return reservation;
+}
+
+std::vector<Exceeded> Budget::over(const Use& more) const {
+  std::vector<Exceeded> all;
+  if (wall_passed) all.push_back({.limit = Limit::wall, .asked = 0});
+  for (const Limit limit : kCounted) {
+    const std::uint64_t asked = part(more, limit);
+    const auto& most = limits.most(limit);
+    if (most && asked > 0 && sum(used(limit), asked) > *most) {
+      all.push_back({.limit = limit, .asked = asked});
+    }
+  }
+  return all;
+}
+
+bool Budget::is_low(Limit limit) const {
+  const auto& most = limits.most(limit);
+  return most && limits.soft > 0 && part(spent, limit) * 100 >= *most * limits.soft;
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,96 @@
+// Limits as people write them, and what a request is taken for.
+#include "plan/budget.h"
+
+#include "engine/heart/given_job_test.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+AE_TEST("budget/a cost is exact, as people write it") {
+  EXPECT_EQ(cost_from_text("2.50").value_or(0), 2'500'000u);
+  EXPECT_EQ(cost_from_text("0.000001").value_or(0), 1u);
+  EXPECT_EQ(cost_from_text("999999999").value_or(0), 999'999'999'000'000u);
+  for (const char* wrong : {"", ".5", "5.", "-1", "1e3", "0.0000001", "1000000000", "1,5"}) {
+    EXPECT_FALSE(cost_from_text(wrong)) << wrong;
+  }
+  EXPECT_EQ(cost_text(2'500'000), "2.5");
+  EXPECT_EQ(cost_text(3'000'000), "3");
+  EXPECT_EQ(cost_text(1), "0.000001");
+}
+
+AE_TEST("budget/what is stored is read as it was") {
+  const Value limits =
+      json("{'cost_micros': 5, 'model_calls': 3, 'soft': 80, 'tokens': 100, 'wall': '1h'}");
+  const auto read = limits_of(limits);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(stored(*read), limits);
+  for (const char* wrong :
+       {"{'tokens': -1}", "{'tokens': 1.5}", "{'tokens': '1'}", "{'soft': 0}", "{'soft': 101}",
+        "{'wall': '0s'}", "{'cost': '1'}", "[]", "{'tokens': 1000000000000001}"}) {
+    EXPECT_FALSE(limits_of(json(wrong))) << wrong;
+  }
+}
+
+AE_TEST("budget/a request says it in people's words, and may only lower its agent's") {
+  const auto asked = limits_asked(json("{'cost': '1.5', 'tokens': 50, 'wall': '10m'}"));
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(stored(*asked), json("{'cost_micros': 1500000, 'tokens': 50, 'wall': '10m'}"));
+  for (const char* wrong : {"{}", "[]", "{'soft': 5}", "{'cost_micros': 5}", "{'cost': '-1'}",
+                            "{'wall': 5}", "{'tokens': -1}"}) {
+    const auto refused = limits_asked(json(wrong));
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_EQ(refused.error().code, Code::input_invalid);
+  }
+  const Limits agent = *limits_of(json("{'soft': 80, 'tokens': 100, 'wall': '1h'}"));
+  const auto both = lowered(agent, *asked);
+  ASSERT_TRUE(both);
+  EXPECT_EQ(stored(*both),
+            json("{'cost_micros': 1500000, 'soft': 80, 'tokens': 50, 'wall': '10m'}"));
+  EXPECT_FALSE(lowered(agent, *limits_asked(json("{'tokens': 101}"))));
+  EXPECT_FALSE(lowered(agent, *limits_asked(json("{'wall': '61m'}"))));
+  EXPECT_TRUE(lowered(agent, *limits_asked(json("{'tokens': 100}"))));
+}
+
+AE_TEST("budget/a request is taken for a third of its bytes, and an image for its own number") {
+  const Value message = json("{'content': 'Hello', 'role': 'user'}");  // 33 bytes
+  EXPECT_EQ(tokens_of(message), 11u);
+  const Value picture =
+      json("{'content': [{'type': 'image', 'url': 'https://host/0123456789'}], 'role': 'user'}");
+  EXPECT_EQ(tokens_of(picture), kImageTokens);
+  const Value request = Value::object({{"messages", Value::array({message, picture})}});
+  EXPECT_EQ(input_tokens_of(request), 11u + kImageTokens);
+  EXPECT_EQ(output_tokens_of(request), kOutputTokensUsual);
+  EXPECT_EQ(output_tokens_of(request.with("max_tokens", 7)), 7u);
+  const Price price{.input = 2'000'000, .output = 10'000'000};
+  EXPECT_EQ(reserve_for(price, 100, 10).cost_micros, 300u);
+  EXPECT_EQ(reserve_for(std::nullopt, 100, 10).cost_micros, 0u);
+  Use all;  // of as many calls as one job may have open
+  for (int i = 0; i < 64; ++i) {
+    const Use one = model_use(reserve_for(price, kBudgetMax, kBudgetMax));
+    ASSERT_TRUE(can_add(all, one)) << i;
+    add(all, one);
+  }
+  EXPECT_EQ(all.tokens, 64 * 2 * kReservedMax);
+}
+
+AE_TEST("budget/every limit that a call does not fit is named, in one order") {
+  Budget budget;
+  budget.limits.tokens = 10;
+  budget.limits.model_calls = 1;
+  budget.limits.tool_calls = 5;
+  budget.spent = {.tokens = 9, .model_calls = 1};
+  const Use call{.tokens = 2, .cost_micros = 7, .model_calls = 1};
+  const auto all = budget.over(call);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].limit, Limit::tokens);
+  EXPECT_EQ(all[0].asked, 2u);
+  EXPECT_EQ(all[1].limit, Limit::model_calls);
+  budget.wall_passed = true;
+  EXPECT_EQ(budget.over(call).size(), 3u);
+  EXPECT_EQ(budget.over(call)[0].limit, Limit::wall);
+  EXPECT_TRUE(Budget().over(call).empty());
+}
+
+}  // namespace
+}  // namespace ae::engine::testing

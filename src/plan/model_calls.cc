@@ -1,0 +1,219 @@
+// Requests, answers and their cost.
+#include "plan/model_calls.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/hash.h"
+#include "json/json.h"
+#include "plan/price.h"
+#include "schema/schema.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::size_t kMessagesMax = 10'000;
+constexpr std::size_t kPartsMax = 256;
+constexpr std::size_t kUrlMax = 4 << 20;  // an image that stands in its URL
+constexpr std::uint64_t kTokenCountMax = (std::uint64_t{1} << 53) - 1;  // what a JSON number holds
+
+std::unexpected<Error> bad(std::size_t index, std::string_view what) {
+  return fail(Code::expression_failed,
+              "messages[" + std::to_string(index) + "] " + std::string(what));
+}
+
+Status check_parts(const Value& parts, const std::string& where) {
+  if (parts.size() == 0 || parts.size() > kPartsMax) {
+    return fail(Code::plan_invalid, where + " has 1 to 256 parts");
+  }
+  for (const Value& part : parts.items()) {
+    const bool image = part.text("type") == "image";
+    const std::string_view key = image ? "url" : "text";
+    if ((!image && part.text("type") != "text") || part.size() != 2 || !part[key].is_string()) {
+      return fail(Code::plan_invalid,
+                  where + ": a part is {type: text, text} or {type: image, url}");
+    }
+    if (image && !names_its_host(part.text("url"))) {
+      return fail(Code::plan_invalid,
+                  where +
+                      ": the url of an image begins with its scheme and host, or with "
+                      "data:image/…;base64, and no ${ in them");
+    }
+  }
+  return {};
+}
+
+// Its expressions are evaluated: every part is still what it was written as.
+Result<Value> parts_of(const Value& parts, std::size_t index) {
+  std::vector<Value> said;
+  said.reserve(parts.size());
+  for (const Value& part : parts.items()) {
+    const std::string_view key = part.text("type") == "image" ? "url" : "text";
+    const Value& value = part[key];
+    if (value.is_null()) return bad(index, "has a part whose " + std::string(key) + " is null");
+    Value text = value.is_string() ? value : Value(canonical(value));
+    if (key == "url") {
+      const std::string& url = text.as_string();
+      if (url.size() > kUrlMax) return bad(index, "has an image whose url is longer than 4 MiB");
+      const auto blank = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
+      if (std::ranges::any_of(url, blank)) return bad(index, "has an image whose url has blanks");
+    }
+    said.push_back(part.with(key, std::move(text)));
+  }
+  return Value::array(std::move(said));
+}
+
+Result<Value> message_of(const Value& written, const Value& message, std::size_t index) {
+  constexpr std::string_view kRoles[] = {"system", "user", "assistant", "developer"};
+  if (!message.is_object()) return bad(index, "is no object {role, content}");
+  for (const auto& [key, value] : message.members()) {
+    if (key != "role" && key != "content")
+      return bad(index, "has the unknown member `" + key + "`");
+  }
+  if (std::ranges::find(kRoles, message.text("role")) == std::end(kRoles)) {
+    return bad(index, "has no role: system, user, assistant or developer");
+  }
+  const Value& content = message["content"];
+  if (content.is_string()) return message;
+  if (content.is_null()) return bad(index, "says nothing: its content is null");
+  if (written["content"].is_array()) {
+    AE_ASSIGN(Value parts, parts_of(content, index));
+    return message.with("content", std::move(parts));
+  }
+  return message.with("content", canonical(content));
+}
+
+// Of a turn of a loop, whose messages stand elsewhere, it is the end of their chain (engine/loop/loop.h).
+// With a blind it is the blinded hash of that end.
+std::string prompt_hash_of(std::string_view blind, const Value& arguments) {
+  const std::string_view chain = arguments.text("conversation");
+  if (chain.empty()) return blinded_hash(blind, canonical(arguments["messages"]));
+  return blind.empty() ? std::string(chain) : blinded_hash(blind, chain);
+}
+
+std::uint64_t tokens(const Value& usage, std::string_view name) {
+  const Value& n = usage[name];
+  return n.is_integer() && n.as_int() > 0 ? static_cast<std::uint64_t>(n.as_int()) : 0;
+}
+
+std::vector<Member> members_of(std::string_view blind, std::string_view provider,
+                               const Value& arguments, const Value& result) {
+  if (provider.empty()) return {};
+  std::vector<Member> members = {{"llm_provider", provider},
+                                 {"llm_model", result.text("model", arguments.text("model"))},
+                                 {"prompt_hash", prompt_hash_of(blind, arguments)}};
+  if (const Value* temperature = arguments.find("temperature")) {
+    members.emplace_back("llm_temperature", *temperature);
+  }
+  if (const Value* usage = result.find("usage")) members.emplace_back("usage", *usage);
+  return members;
+}
+
+}  // namespace
+
+bool names_its_host(std::string_view url) {
+  const std::size_t literal = std::min(url.find("${"), url.size());
+  const std::string_view begin = url.substr(0, literal);
+  if (begin.starts_with("data:image/")) return begin.find(";base64,") != begin.npos;
+  for (const std::string_view scheme : {"https://", "http://"}) {
+    if (!begin.starts_with(scheme)) continue;
+    const std::size_t end = begin.find('/', scheme.size());
+    return literal == url.size() ? begin.size() > scheme.size()
+                                 : end != begin.npos && end > scheme.size();
+  }
+  return false;
+}
+
+Status check_written(const Value& args) {
+  if (const Value* schema = args.find("schema")) {
+    if (canonical(*schema).find("${") != std::string::npos) {
+      return fail(Code::plan_invalid, "`schema` holds no ${ … }");
+    }
+    if (auto compiled = Schema::compile(*schema); !compiled) {
+      return std::unexpected(std::move(compiled).error().in("`schema`"));
+    }
+  }
+  const Value& messages = args["messages"];
+  if (messages.is_string()) return {};
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Value& message = messages.items()[i];
+    if (!message["content"].is_array()) continue;
+    const std::string where = "messages[" + std::to_string(i) + "].content";
+    if (message.text("role") == "assistant") {
+      return fail(Code::plan_invalid,
+                  where + ": the content of an assistant message is a string, not parts");
+    }
+    AE_TRY(check_parts(message["content"], where));
+  }
+  return {};
+}
+
+Result<Value> request_of(const Value& written, Value args) {
+  const Value& messages = args["messages"];
+  if (!messages.is_array() || messages.size() == 0 || messages.size() > kMessagesMax) {
+    return fail(Code::expression_failed,
+                "what a model is asked must be a list of 1 to 10,000 messages");
+  }
+  const Value& list = written["messages"];
+  std::vector<Value> said;
+  said.reserve(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Value& as_written = list.is_array() ? list.items()[i] : Value();
+    AE_ASSIGN(Value message, message_of(as_written, messages.items()[i], i));
+    said.push_back(std::move(message));
+  }
+  return args.with("messages", Value::array(std::move(said)));
+}
+
+std::vector<Member> model_members(std::string_view blind, const ToolPolicy& tool,
+                                  const Value& arguments, const Value& result) {
+  std::vector<Member> members = members_of(blind, tool.provider, arguments, result);
+  const auto usage = std::ranges::find(members, "usage", &Member::first);
+  if (usage != members.end()) usage->second = priced(tool, std::move(usage->second));
+  return members;
+}
+
+Value priced(const ToolPolicy& tool, Value usage) {
+  if (!tool.price || !usage.is_object()) return usage;
+  const auto cost = cost_micros(*tool.price, usage);
+  return cost ? usage.with("cost_micros", *cost) : usage;
+}
+
+Value model_metadata(std::string_view blind, std::string_view provider, const Value& arguments,
+                     const Value& result) {
+  std::vector<Member> members = members_of(blind, provider, arguments, result);
+  for (auto& [name, value] : members) {
+    if (name.starts_with("llm_")) name.erase(0, 4);
+  }
+  return Value::object(std::move(members));
+}
+
+void add_usage(const Value& usage, ModelUsage& total) {
+  const auto add = [&](std::uint64_t& sum, std::uint64_t n) {
+    sum = std::min(sum + n, kTokenCountMax);
+  };
+  const std::uint64_t input = tokens(usage, "input_tokens");
+  const std::uint64_t output = tokens(usage, "output_tokens");
+  add(total.input_tokens, input);
+  add(total.output_tokens, output);
+  add(total.total_tokens,
+      usage.find("total_tokens") ? tokens(usage, "total_tokens") : input + output);
+  add(total.cached_tokens, tokens(usage, "cached_tokens"));
+  add(total.reasoning_tokens, tokens(usage, "reasoning_tokens"));
+  add(total.cost_micros, tokens(usage, "cost_micros"));
+  if (usage.find("cost_micros") == nullptr) total.unpriced_calls++;
+}
+
+std::vector<Member> usage_members(const ModelUsage& usage) {
+  return {{"model_calls", usage.tries - usage.withdrawn},
+          {"input_tokens", usage.input_tokens},
+          {"output_tokens", usage.output_tokens},
+          {"total_tokens", usage.total_tokens},
+          {"cached_tokens", usage.cached_tokens},
+          {"reasoning_tokens", usage.reasoning_tokens},
+          {"cost_micros", usage.cost_micros},
+          {"unpriced_calls", usage.unpriced_calls}};
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,143 @@
+// Reads a node of kind loop: who leads it, what it is told, what it may call.
+#include "base/hash.h"
+#include "json/json.h"
+#include "plan/plan_read.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::uint32_t kTurnsMax = 1'000;
+constexpr std::uint32_t kParallelToolsMax = 64;
+constexpr std::size_t kLoopToolsMax = 256;
+constexpr std::uint32_t kTokensMax = 10'000'000;
+constexpr std::uint32_t kRepairsMax = 1;
+constexpr std::uint32_t kPlannedMax = 1'000;  // nodes that a model may plan
+
+std::string digest_of(const Value& value) { return to_hex(sha256(canonical(value))); }
+
+// As a model is told of it.
+Value offer(const ToolPolicy& tool, const Value& policy) {
+  Value parameters = policy["args_schema"];
+  if (!parameters.is_object()) parameters = Value::object({{"type", "object"}});
+  std::vector<Member> members{{"name", tool.name}, {"parameters", parameters}};
+  if (const Value* text = policy.find("description")) members.emplace_back("description", *text);
+  return Value::object(std::move(members));
+}
+
+Status read_tools(const Value& names, const Plan& plan,
+                  const std::unordered_map<std::string, std::uint32_t>& tool_by_name,
+                  LoopSpec& loop) {
+  if (!names.is_array()) return fail(Code::plan_invalid, "`tools` must be a list");
+  if (names.size() > kLoopToolsMax) {
+    return fail(Code::plan_invalid, "a loop may call at most 256 tools");
+  }
+  std::vector<Value> offered;
+  for (const Value& name : names.items()) {
+    const auto found = tool_by_name.find(name.is_string() ? name.as_string() : "");
+    if (found == tool_by_name.end()) {
+      return fail(Code::plan_invalid, "`tools` names a tool that there is not");
+    }
+    const ToolPolicy& tool = plan.tools[found->second];
+    if (tool.is_model()) return fail(Code::plan_invalid, "a loop calls tools, not models");
+    if (std::ranges::find(loop.tools, found->second) != loop.tools.end()) {
+      return fail(Code::plan_invalid, "`tools` names " + quoted(tool.name) + " twice");
+    }
+    loop.tools.push_back(found->second);
+    offered.push_back(offer(tool, plan.task_graph["tools"][tool.name]));
+  }
+  loop.offered = Value::array(std::move(offered));
+  if (!loop.tools.empty()) loop.offered_digest = digest_of(loop.offered);
+  return {};
+}
+
+Status read_settings(const Value& value, LoopSpec& loop) {
+  AE_ASSIGN(const std::string model, text_at(value, "model"));
+  std::vector<Member> settings{{"model", model}};
+  if (const Value* temperature = value.find("temperature")) {
+    if (!temperature->is_number()) {
+      return fail(Code::plan_invalid, "`temperature` must be a number");
+    }
+    settings.emplace_back("temperature", *temperature);
+  }
+  if (value.find("max_tokens") != nullptr) {
+    AE_TRY(count_at(value, "max_tokens", kTokensMax));
+    settings.emplace_back("max_tokens", value["max_tokens"]);
+  }
+  loop.settings = Value::object(std::move(settings));
+  return {};
+}
+
+Status read_schema(const Value* schema, LoopSpec& loop) {
+  if (schema == nullptr) return {};
+  auto compiled = Schema::compile(*schema);
+  if (!compiled) return std::unexpected(std::move(compiled).error().in("`schema`"));
+  loop.schema = *std::move(compiled);
+  loop.schema_source = *schema;
+  loop.schema_digest = digest_of(*schema);
+  return {};
+}
+
+Status read_repair(const Value& value, LoopSpec& loop) {
+  if (value.find("repair") == nullptr) return {};
+  AE_ASSIGN(loop.repairs, count_at(value, "repair", kRepairsMax));
+  if (!loop.schema) return fail(Code::plan_invalid, "`repair` is for an answer with a `schema`");
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const LoopSpec>> read_loop(
+    const Value& value, const Plan& plan,
+    const std::unordered_map<std::string, std::uint32_t>& tool_by_name) {
+  AE_TRY(
+      only_keys(value, {"tool", "model", "system", "prompt", "tools", "max_turns", "parallel_tools",
+                        "temperature", "max_tokens", "schema", "repair", "on_reject"}));
+  auto loop = std::make_shared<LoopSpec>();
+  AE_TRY(read_settings(value, *loop));
+  AE_ASSIGN(loop->system, template_at(value, "system"));
+  if (value.find("prompt") == nullptr) return fail(Code::plan_invalid, "without `prompt`");
+  AE_ASSIGN(loop->prompt, template_of(value["prompt"], "prompt"));
+  AE_TRY(read_tools(value["tools"], plan, tool_by_name, *loop));
+  AE_ASSIGN(loop->max_turns, count_at(value, "max_turns", kTurnsMax));
+  AE_ASSIGN(loop->parallel_tools, count_at(value, "parallel_tools", kParallelToolsMax));
+  AE_ASSIGN(const std::size_t on_reject, word_at(value, "on_reject", {"continue", "fail"}));
+  loop->fail_on_reject = on_reject == 1;
+  AE_TRY(read_schema(value.find("schema"), *loop));
+  AE_TRY(read_repair(value, *loop));
+  return std::shared_ptr<const LoopSpec>(std::move(loop));
+}
+
+Result<std::shared_ptr<const LoopSpec>> read_planner(
+    const Value& value, const Plan& plan,
+    const std::unordered_map<std::string, std::uint32_t>& tool_by_name) {
+  AE_TRY(only_keys(value, {"tool", "model", "told", "system", "prompt", "tools", "max_nodes",
+                           "temperature", "max_tokens", "schema", "repair"}));
+  auto loop = std::make_shared<LoopSpec>();
+  AE_TRY(read_settings(value, *loop));
+  AE_ASSIGN(loop->told, text_at(value, "told"));
+  AE_ASSIGN(loop->system, template_at(value, "system"));
+  if (value.find("prompt") == nullptr) return fail(Code::plan_invalid, "without `prompt`");
+  AE_ASSIGN(loop->prompt, template_of(value["prompt"], "prompt"));
+  LoopSpec granted;
+  AE_TRY(read_tools(value["tools"], plan, tool_by_name, granted));
+  loop->plans_with = std::move(granted.tools);
+  AE_ASSIGN(loop->nodes_max, count_at(value, "max_nodes", kPlannedMax));
+  AE_TRY(read_schema(value.find("schema"), *loop));
+  AE_TRY(read_repair(value, *loop));
+  if (!loop->schema) return fail(Code::plan_invalid, "without `schema`");
+  loop->max_turns = loop->parallel_tools = 1;
+  return std::shared_ptr<const LoopSpec>(std::move(loop));
+}
+
+Result<std::shared_ptr<const LoopSpec>> read_mended(const Value& node) {
+  const Value& args = node["args"];
+  auto loop = std::make_shared<LoopSpec>();
+  AE_TRY(read_settings(args, *loop));
+  AE_TRY(read_schema(args.find("schema"), *loop));
+  AE_TRY(read_repair(node, *loop));
+  AE_ASSIGN(loop->prompt, template_of(Value(""), "prompt"));  // its messages are its arguments
+  loop->max_turns = loop->parallel_tools = 1;
+  return std::shared_ptr<const LoopSpec>(std::move(loop));
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,115 @@
+// How the parts of a task graph are read: strictly, with words that say what is wrong.
+//
+// Only `Plan::compile` uses it. Threads: pure functions.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "expr/expr.h"
+#include "json/value.h"
+#include "plan/plan.h"
+
+namespace ae::engine {
+
+inline std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
+
+using Keys = std::initializer_list<std::string_view>;
+
+inline Status only_keys(const Value& object, Keys keys) {
+  if (!object.is_object()) return fail(Code::plan_invalid, "must be an object");
+  for (const auto& [key, value] : object.members()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      return fail(Code::plan_invalid, "unknown member " + quoted(key));
+    }
+  }
+  return {};
+}
+
+inline Result<std::string> text_at(const Value& object, std::string_view key) {
+  const Value* value = object.find(key);
+  if (value == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
+  if (!value->is_string()) return fail(Code::plan_invalid, quoted(key) + " must be a string");
+  return value->as_string();
+}
+
+inline Result<Duration> duration_at(const Value& object, std::string_view key, Duration least) {
+  AE_ASSIGN(const std::string text, text_at(object, key));
+  auto duration = duration_from_text(text);
+  if (!duration || *duration < least) {
+    return fail(Code::plan_invalid, quoted(key) + " must be a duration of at least " +
+                                        ae::to_text(least) + ", not " + quoted(text));
+  }
+  return *duration;
+}
+
+inline Result<std::uint32_t> count_at(const Value& object, std::string_view key,
+                                      std::uint32_t most) {
+  const Value& value = object[key];
+  if (!value.is_integer() || value.as_int() < 1 || value.as_int() > most) {
+    return fail(Code::plan_invalid,
+                quoted(key) + " must be a whole number from 1 to " + std::to_string(most));
+  }
+  return static_cast<std::uint32_t>(value.as_int());
+}
+
+// One of a few words; absent = the first.
+inline Result<std::size_t> word_at(const Value& object, std::string_view key, Keys words) {
+  const Value* value = object.find(key);
+  if (value == nullptr) return std::size_t{0};
+  const auto found =
+      std::find(words.begin(), words.end(), value->is_string() ? value->as_string() : "");
+  if (found == words.end()) return fail(Code::plan_invalid, quoted(key) + " has no such value");
+  return static_cast<std::size_t>(found - words.begin());
+}
+
+// Also for a member that must be there.
+inline Result<std::size_t> required_word_at(const Value& object, std::string_view key, Keys words) {
+  if (object.find(key) == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
+  return word_at(object, key, words);
+}
+
+inline Result<Template> template_of(const Value& value, std::string_view key) {
+  auto compiled = Template::compile(value);
+  if (!compiled) return std::unexpected(std::move(compiled).error().in(quoted(key)));
+  return compiled;
+}
+
+inline Result<std::optional<Template>> template_at(const Value& object, std::string_view key) {
+  const Value* value = object.find(key);
+  if (value == nullptr) return std::nullopt;
+  AE_ASSIGN(Template compiled, template_of(*value, key));
+  return compiled;
+}
+
+// A string that is one `${ … }` and nothing else: the only kind whose value need not be a string.
+inline bool is_one_expression(const Value& value) {
+  if (!value.is_string()) return false;
+  const auto parts = Template::parts(value.as_string());
+  return parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
+}
+
+// What the policies say of a tool (`rules`), and what it can do (`capabilities`).
+Status read_policies(const Value& value, ToolPolicy& tool);
+// A list of capabilities, sorted; absent = none.
+Result<std::vector<std::string>> capabilities_at(const Value& object, std::string_view key);
+
+// What is particular to a node of kind loop, by which tools the plan has. The model is looked up by the caller.
+Result<std::shared_ptr<const LoopSpec>> read_loop(
+    const Value& value, const Plan& plan,
+    const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
+// The same of a planner.
+Result<std::shared_ptr<const LoopSpec>> read_planner(
+    const Value& value, const Plan& plan,
+    const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
+// The same of a node of kind llm that says `repair`: its checked request, asked once and perhaps once more.
+Result<std::shared_ptr<const LoopSpec>> read_mended(const Value& node);
+
+}  // namespace ae::engine

@@ -1,0 +1,82 @@
+// One walk over the places of a schema where another schema may stand.
+#include "schema/closed_schema.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace ae {
+namespace {
+
+bool says_type(const Value& schema, std::string_view word) {
+  const Value& type = schema["type"];
+  if (type.is_string()) return type.as_string() == word;
+  if (!type.is_array()) return false;
+  return std::ranges::any_of(type.items(), [&](const Value& one) { return one == Value(word); });
+}
+
+bool is_about_objects(const Value& schema) {
+  return says_type(schema, "object") || schema["properties"].is_object();
+}
+
+// Holds the rule for this schema and for all that stand in it? A schema that is no object says nothing of objects.
+template <class Rule>
+bool everywhere(const Value& schema, Rule rule) {
+  if (!schema.is_object()) return true;
+  if (!rule(schema)) return false;
+  for (const std::string_view key :
+       {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}) {
+    if (!schema[key].is_object()) continue;
+    for (const auto& [name, below] : schema[key].members()) {
+      if (!everywhere(below, rule)) return false;
+    }
+  }
+  for (const std::string_view key : {"anyOf", "allOf", "oneOf", "prefixItems"}) {
+    if (!schema[key].is_array()) continue;
+    for (const Value& below : schema[key].items()) {
+      if (!everywhere(below, rule)) return false;
+    }
+  }
+  for (const std::string_view key : {"items", "additionalProperties", "not", "if", "then", "else",
+                                     "contains", "propertyNames"}) {
+    if (!everywhere(schema[key], rule)) return false;
+  }
+  return true;
+}
+
+bool closes(const Value& schema) {
+  return !is_about_objects(schema) || schema["additionalProperties"] == Value(false);
+}
+
+bool completes(const Value& schema) {
+  constexpr std::string_view kRefused[] = {"allOf",
+                                           "oneOf",
+                                           "not",
+                                           "if",
+                                           "then",
+                                           "else",
+                                           "patternProperties",
+                                           "dependentRequired",
+                                           "dependentSchemas"};
+  for (const std::string_view key : kRefused) {
+    if (schema.find(key) != nullptr) return false;
+  }
+  const Value& properties = schema["properties"];
+  if (!properties.is_object()) return true;
+  const Value& required = schema["required"];
+  return std::ranges::all_of(properties.members(), [&](const Member& property) {
+    return required.is_array() && std::ranges::any_of(required.items(), [&](const Value& name) {
+             return name == Value(property.first);
+           });
+  });
+}
+
+}  // namespace
+
+bool is_closed(const Value& schema) { return everywhere(schema, closes); }
+
+bool is_complete(const Value& schema) {
+  return schema["type"] == Value("object") && schema.find("anyOf") == nullptr &&
+         is_closed(schema) && everywhere(schema, completes);
+}
+
+}  // namespace ae

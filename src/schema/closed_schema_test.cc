@@ -1,0 +1,50 @@
+// Schemas that leave something open, and those that do not.
+#include "schema/closed_schema.h"
+
+#include "json/json.h"
+#include "testing/test.h"
+
+namespace ae {
+namespace {
+
+Value json(const char* text) {
+  auto value = parse_json(text);
+  EXPECT_TRUE(value) << text;
+  return value ? *value : Value();
+}
+
+AE_TEST(
+    "schema/closed schema/every object of it refuses what it does not name, at whatever depth") {
+  for (const char* closed :
+       {R"({"type":"string"})", R"({"type":"object","additionalProperties":false})",
+        R"({"type":"array","items":{"type":"object","additionalProperties":false}})",
+        R"({"$defs":{"a":{"type":["object","null"],"additionalProperties":false}}})", "true"}) {
+    EXPECT_TRUE(is_closed(json(closed))) << closed;
+  }
+  for (const char* open :
+       {R"({"type":"object"})", R"({"properties":{}})",
+        R"({"type":"object","additionalProperties":true})",
+        R"({"type":"object","additionalProperties":false,"properties":{"a":{"type":"object"}}})",
+        R"({"type":"array","items":{"type":"object"}})", R"({"anyOf":[{"type":"object"}]})",
+        R"({"$defs":{"a":{"type":["object","null"]}}})"}) {
+    EXPECT_FALSE(is_closed(json(open))) << open;
+  }
+}
+
+AE_TEST("schema/closed schema/a complete one is closed, and requires all that it names") {
+  EXPECT_TRUE(is_complete(json(
+      R"({"type":"object","additionalProperties":false,"properties":{"a":{"type":"string"}},"required":["a"]})")));
+  EXPECT_TRUE(is_complete(json(R"({"type":"object","additionalProperties":false})")));
+  for (
+      const char* not_complete :
+      {R"({"type":"string"})", R"({"type":"object"})",
+       R"({"type":"object","additionalProperties":false,"properties":{"a":{}}})",
+       R"({"type":"object","additionalProperties":false,"properties":{"a":{}},"required":["b"]})",
+       R"({"type":"object","additionalProperties":false,"anyOf":[]})",
+       R"({"type":"object","additionalProperties":false,"required":["a"],"properties":{"a":{"not":{}}}})"}) {
+    EXPECT_FALSE(is_complete(json(not_complete))) << not_complete;
+  }
+}
+
+}  // namespace
+}  // namespace ae

@@ -1,0 +1,128 @@
+#include "schema/question.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/utf8.h"
+#include "json/json.h"
+#include "schema/schema.h"
+#include "schema/text_format.h"
+
+namespace ae {
+namespace {
+
+// `enumNames` says how the values of an enumeration are shown, in a word that JSON Schema does not have.
+Result<Schema> schema_of(const Value& question) {
+  Value schema = question["schema"];
+  if (schema["properties"].is_object()) {
+    std::vector<Member> plain;
+    for (const auto& [name, field] : schema["properties"].members()) {
+      std::vector<Member> members;
+      if (field.is_object()) {
+        for (const Member& member : field.members()) {
+          if (member.first != "enumNames") members.push_back(member);
+        }
+      }
+      plain.emplace_back(name, field.is_object() ? Value::object(std::move(members)) : field);
+    }
+    schema = schema.with("properties", Value::object(std::move(plain)));
+  }
+  return Schema::compile(schema);
+}
+
+Value as_it_stands(const Value& question) {
+  std::vector<Member> content;
+  const Value& fields = question["schema"]["properties"];
+  if (!fields.is_object()) return Value::object({});
+  for (const auto& [name, field] : fields.members()) {
+    if (const Value* usual = field.find("default")) content.emplace_back(name, *usual);
+  }
+  return Value::object(std::move(content));
+}
+
+// Its fields are texts, numbers and choices: no format stands deeper.
+Status check_formats(const Value& question, const Value& filled) {
+  const Value& fields = question["schema"]["properties"];
+  if (!fields.is_object()) return {};
+  for (const auto& [name, field] : fields.members()) {
+    const std::string_view format = field.text("format");
+    const Value* said = filled.find(name);
+    if (said == nullptr || !said->is_string() || has_format(format, said->as_string())) continue;
+    return fail(Code::input_invalid, "/" + name + " must be " + std::string(format_words(format)));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_question(const Value& question) {
+  if (canonical_exceeds(question, kQuestionMax)) {
+    return fail(Code::payload_too_large, "a question is larger than 64 KiB");
+  }
+  const std::string_view mode = question.text("mode");
+  if (!question["message"].is_string() || question.text("message").size() > kQuestionMessageMax) {
+    return fail(Code::input_invalid, "a question has a message, of 16 KiB at most");
+  }
+  if (mode == "url") {
+    return question["url"].is_string()
+               ? Status()
+               : fail(Code::input_invalid, "a question about an address without \"url\"");
+  }
+  if (mode != "form") return fail(Code::input_invalid, "a question is a form or a url");
+  auto schema = schema_of(question);
+  if (!schema) {
+    return fail(Code::input_invalid,
+                "a form whose schema cannot be used: " + schema.error().message);
+  }
+  if (question["schema"].text("type") != "object") {
+    return fail(Code::input_invalid, "a form whose schema is not that of an object");
+  }
+  return {};
+}
+
+Status check_questions(const Value& asked) {
+  const Value& requests = asked["requests"];
+  if (!requests.is_object() || requests.size() > kQuestionsMax) {
+    return fail(Code::input_invalid, "a tool asks at most 16 questions at once");
+  }
+  if (const Value* state = asked.find("state"); state != nullptr) {
+    if (!state->is_string()) return fail(Code::input_invalid, "the state is not a string");
+    if (state->as_string().size() > kAskedStateMax) {
+      return fail(Code::payload_too_large, "the state is larger than 1 MiB");
+    }
+  }
+  for (const auto& [key, question] : requests.members()) {
+    if (auto good = check_question(question); !good) {
+      const std::string where = "\"" + std::string(beginning_of(key, 64)) + "\"";
+      return std::unexpected(std::move(good).error().in(where));
+    }
+  }
+  return {};
+}
+
+Result<Value> answer_to(const Value& question, std::string_view action,
+                        const std::optional<Value>& content) {
+  if (action != "accept" && action != "decline" && action != "cancel") {
+    return fail(Code::input_invalid, "an answer's \"action\" is accept, decline or cancel");
+  }
+  const bool fills_in = action == "accept" && question.text("mode") == "form";
+  if (content && !fills_in) {
+    return fail(Code::input_invalid, "only a form that is accepted has content");
+  }
+  if (!fills_in) return Value::object({{"action", action}});
+  Value filled = content ? *content : as_it_stands(question);
+  if (canonical_exceeds(filled, kQuestionMax)) {
+    return fail(Code::payload_too_large, "an answer is at most 64 KiB");
+  }
+  AE_ASSIGN(const Schema schema, schema_of(question));
+  if (auto fits = schema.check(filled); !fits) {
+    return std::unexpected(std::move(fits).error().in("the answer"));
+  }
+  if (auto fits = check_formats(question, filled); !fits) {
+    return std::unexpected(std::move(fits).error().in("the answer"));
+  }
+  return Value::object({{"action", action}, {"content", std::move(filled)}});
+}
+
+}  // namespace ae

@@ -1,0 +1,31 @@
+// JSON Schema 2020-12: compiled once into nodes (schema_compile.cc), walked with a budget
+// (schema_walk.cc).
+#include "schema/schema.h"
+
+#include <utility>
+
+#include "schema/schema_nodes.h"
+
+namespace ae {
+
+Result<Schema> Schema::compile(const Value& schema) {
+  AE_ASSIGN(auto compiled, Compiled::compile(schema));
+  Schema result;
+  result.root_ = std::move(compiled);
+  return result;
+}
+
+std::vector<SchemaFault> Schema::validate(const Value& instance, std::size_t* work) const {
+  AE_CHECK(root_ != nullptr);
+  return root_->validate(instance, work);
+}
+
+Status Schema::check(const Value& instance, std::size_t* work) const {
+  const std::vector<SchemaFault> faults = validate(instance, work);
+  if (faults.empty()) return {};
+  const SchemaFault& first = faults.front();
+  const std::string where = first.instance_path.empty() ? "the value" : first.instance_path;
+  return fail(Code::input_invalid, where + " " + first.message);
+}
+
+}  // namespace ae

@@ -1,0 +1,39 @@
+// JSON Schema 2020-12 validation of a Value, small and total (docs/decisions/0004-json-schema.md).
+//
+// A schema is checked when it is compiled: unknown or unsupported keywords are refused, never ignored silently
+// (annotations such as title, description, default, examples, $comment, deprecated, format are allowed).
+// Threads: compiled schemas are immutable values; validation is a pure function.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "json/value.h"
+
+namespace ae {
+
+struct SchemaFault {
+  std::string instance_path;  // JSON pointer into the value ("" = the whole)
+  std::string schema_path;    // JSON pointer into the schema
+  std::string message;        // "must be a string"
+};
+
+class Schema {
+ public:
+  // Fails with plan_invalid; the message names the JSON pointer of the keyword. Only local $ref ("#/$defs/…").
+  static Result<Schema> compile(const Value& schema);
+  // Empty = valid. At most 16 faults. Work is bounded: a $ref loop, too deep a value and too much work are faults. Adds
+  // what it cost to `work`, in the steps of an evaluation (ExprLimits::fuel).
+  std::vector<SchemaFault> validate(const Value& instance, std::size_t* work = nullptr) const;
+  // Fails with input_invalid naming the first fault's path.
+  Status check(const Value& instance, std::size_t* work = nullptr) const;
+
+ private:
+  struct Compiled;
+  std::shared_ptr<const Compiled> root_;
+};
+
+}  // namespace ae

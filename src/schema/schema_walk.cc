@@ -1,0 +1,536 @@
+// The walk of a value along the nodes of a schema, with a budget.
+//
+// What unevaluatedProperties and unevaluatedItems need is noted on the way, only where somebody asks.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "json/json.h"
+#include "json/order.h"
+#include "schema/schema_nodes.h"
+
+namespace ae {
+namespace {
+
+constexpr std::size_t kFaultsMax = 16;
+constexpr std::size_t kWorkMax = 4'000'000;  // nodes, items and compared values of one validation
+// Subschemas within subschemas, whether the value gets smaller or not.
+constexpr std::size_t kWalkDepthMax = 512;
+
+std::size_t code_points(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+// A number as digits × 10^exponent, with as few digits as tell it apart (at most 17).
+struct Decimal {
+  std::uint64_t digits = 0;
+  int exponent = 0;
+};
+
+// REQUIRES: number > 0.
+Decimal decimal(double number) {
+  char text[40];
+  const auto end =
+      std::to_chars(text, text + sizeof text, number, std::chars_format::scientific).ptr;
+  Decimal result;
+  int behind_point = -1;
+  const char* c = text;
+  for (; c != end && *c != 'e'; ++c) {
+    if (*c == '.') {
+      behind_point = 0;
+      continue;
+    }
+    result.digits = result.digits * 10 + static_cast<std::uint64_t>(*c - '0');
+    if (behind_point >= 0) ++behind_point;
+  }
+  if (c != end) {
+    ++c;
+    if (*c == '+') ++c;
+    std::from_chars(c, end, result.exponent);
+  }
+  result.exponent -= std::max(behind_point, 0);
+  while (result.digits % 10 == 0) {
+    result.digits /= 10;
+    ++result.exponent;
+  }
+  return result;
+}
+
+// Exact, on the decimal numbers that were written: 0.3 is a multiple of 0.1. REQUIRES: a > 0.
+bool is_multiple(const Decimal& a, const Decimal& b) {
+  if (a.exponent < b.exponent) return false;  // `a` has no factor ten left to give
+  std::uint64_t rest = a.digits % b.digits;   // below 10^17, so that ten times as much fits
+  for (int i = b.exponent; i < a.exponent && rest != 0; ++i) rest = rest * 10 % b.digits;
+  return rest == 0;
+}
+
+TypeBits type_of(const Value& v) {
+  switch (v.kind()) {
+    case Value::Kind::null:
+      return 1;
+    case Value::Kind::boolean:
+      return 2;
+    case Value::Kind::number:
+      return v.as_number() == std::trunc(v.as_number()) ? 4 | 8 : 4;
+    case Value::Kind::string:
+      return 16;
+    case Value::Kind::array:
+      return 32;
+    case Value::Kind::object:
+      return 64;
+  }
+  return 0;
+}
+
+}  // namespace
+
+// One validation: a budget, the faults so far, and the place in the value.
+class Schema::Compiled::Walk {
+ public:
+  std::vector<SchemaFault> run(const Node& top, const Value& instance) {
+    walk(top, instance, nullptr, {.report = true});
+    return std::move(faults_);
+  }
+  std::size_t spent() const { return kWorkMax - work_; }
+
+ private:
+  struct Place {
+    const Place* parent = nullptr;
+    std::string_view key;
+    std::size_t index = 0;
+    bool is_index = false;
+  };
+
+  struct Wish {
+    bool report = false;  // note the faults; else the first one ends the walk
+    std::vector<bool>* seen =
+        nullptr;  // to be marked: members or items that a schema has looked at
+  };
+
+  // What one subschema works on.
+  struct Here {
+    const Node& n;
+    const Value& v;
+    const Place* place;
+    bool report;
+    std::vector<bool>* seen;
+  };
+
+  bool walk(const Node& n, const Value& v, const Place* place, Wish wish) {
+    if (stopped_ || !spend(1)) return false;
+    if (depth_ >= kWalkDepthMax) {
+      return stop("nests too deep to be checked, or the schema refers to itself without end");
+    }
+    std::vector<bool> seen;
+    const bool asks = wish.seen != nullptr || n.unevaluated_properties != nullptr ||
+                      n.unevaluated_items != nullptr;
+    if (asks) {
+      if (!spend(v.size() / 8)) return false;
+      seen.assign(v.size(), false);
+    }
+    ++depth_;
+    const Here here{n, v, place, wish.report, asks ? &seen : nullptr};
+    const bool ok = all_of(here) && !stopped_;
+    if (ok && wish.seen != nullptr) {
+      for (std::size_t i = 0; i < seen.size(); ++i) {
+        if (seen[i]) (*wish.seen)[i] = true;
+      }
+    }
+    --depth_;
+    return ok;
+  }
+
+  using Check = bool (Walk::*)(const Here&);
+  bool all_of(const Here& h) {
+    constexpr Check kChecks[] = {&Walk::value_itself, &Walk::number,     &Walk::text,
+                                 &Walk::in_place,     &Walk::conditions, &Walk::array,
+                                 &Walk::object,       &Walk::unevaluated};
+    bool ok = true;
+    for (const Check check : kChecks) {
+      ok = (this->*check)(h) && ok;
+      if (!ok && enough(h)) return false;
+    }
+    return ok;
+  }
+
+  bool enough(const Here& h) const { return stopped_ || !h.report || faults_.size() >= kFaultsMax; }
+
+  // Faults.
+
+  // `say` makes the message, only for a fault that is reported.
+  template <class Say>
+  bool wrong(const Here& h, std::string_view keyword, const Say& say) {
+    if (!h.report || faults_.size() >= kFaultsMax) return false;
+    std::string path = h.n.pointer;
+    if (!keyword.empty()) path.append("/").append(keyword);
+    faults_.push_back({pointer(h.place), std::move(path), std::string(say())});
+    spend(faults_.back().instance_path.size() / 64);
+    return false;
+  }
+
+  bool stop(std::string message) {
+    if (!stopped_) faults_.push_back({"", "", std::move(message)});
+    stopped_ = true;
+    return false;
+  }
+
+  bool spend(std::size_t n) {
+    if (n > work_) {
+      work_ = 0;
+      return stop("takes too much work to be checked against this schema");
+    }
+    work_ -= n;
+    return true;
+  }
+
+  static std::string pointer(const Place* place) {
+    std::vector<const Place*> places;
+    for (; place != nullptr; place = place->parent) places.push_back(place);
+    std::string text;
+    for (auto i = places.rbegin(); i != places.rend(); ++i) {
+      text += "/" + ((*i)->is_index ? std::to_string((*i)->index) : pointer_token((*i)->key));
+    }
+    return text;
+  }
+
+  static std::string in_words(double number) {
+    std::string text;
+    write_canonical_number(number, text);
+    return text;
+  }
+
+  static std::string quoted(std::string_view string) {
+    constexpr std::size_t kShownMax = 80;
+    std::string text;
+    if (string.size() <= kShownMax) write_canonical_string(string, text);
+    return !text.empty() && text.size() <= kShownMax ? text : "a long string";
+  }
+  static std::string in_words(const Value& value) {
+    if (value.is_string()) return quoted(value.as_string());
+    if (value.is_array() || value.is_object()) return value.is_array() ? "[…]" : "{…}";
+    return canonical(value);
+  }
+
+  // Looks up a member, and pays for it: a binary search compares long keys again and again.
+  const Value* find(const Here& h, std::string_view key) {
+    if (!spend(1 + find_cost(h.v.size(), key))) return nullptr;
+    return h.v.find(key);
+  }
+
+  // Keywords.
+
+  bool value_itself(const Here& h) {
+    if (h.n.never) {
+      return wrong(h, "", [] { return "is not allowed here"; });
+    }
+    bool ok = true;
+    if (h.n.types != 0 && (h.n.types & type_of(h.v)) == 0) {
+      ok = wrong(h, "type", [&] { return "must be " + h.n.types_text; });
+    }
+    if (!h.n.has_options) return ok;
+    for (const Value& option : h.n.options) {
+      const auto result = order(option, h.v, work_);
+      if (!result) return spend(1);
+      if (*result == 0) return ok;
+    }
+    return wrong(h, h.n.is_const ? "const" : "enum", [&] {
+      std::string message = h.n.is_const ? "must be " : "must be one of ";
+      for (std::size_t i = 0; i < std::min<std::size_t>(h.n.options.size(), 8); ++i) {
+        message += (i == 0 ? "" : ", ") + in_words(h.n.options[i]);
+      }
+      if (h.n.options.size() > 8) message += ", …";
+      return message;
+    });
+  }
+
+  bool multiple(const Here& h, double number) {
+    if (number == 0) return true;
+    const Decimal a = decimal(std::fabs(number));
+    const Decimal of = decimal(*h.n.multiple_of);
+    if (!spend(1 + static_cast<std::size_t>(std::max(a.exponent - of.exponent, 0)) / 4)) {
+      return false;
+    }
+    if (is_multiple(a, of)) return true;
+    return wrong(h, "multipleOf",
+                 [&] { return "must be a multiple of " + in_words(*h.n.multiple_of); });
+  }
+
+  bool number(const Here& h) {
+    if (!h.v.is_number()) return true;
+    const Node& n = h.n;
+    const double d = h.v.as_number();
+    bool ok = !n.multiple_of || multiple(h, d);
+    const auto outside = [&](std::string_view keyword, std::string_view must, double bound) {
+      return wrong(h, keyword, [&] { return std::string(must) + " " + in_words(bound); });
+    };
+    if (n.maximum && d > *n.maximum) ok = outside("maximum", "must be at most", *n.maximum);
+    if (n.exclusive_maximum && d >= *n.exclusive_maximum) {
+      ok = outside("exclusiveMaximum", "must be less than", *n.exclusive_maximum);
+    }
+    if (n.minimum && d < *n.minimum) ok = outside("minimum", "must be at least", *n.minimum);
+    if (n.exclusive_minimum && d <= *n.exclusive_minimum) {
+      ok = outside("exclusiveMinimum", "must be greater than", *n.exclusive_minimum);
+    }
+    return ok;
+  }
+
+  // `count` against a least and a most; `what` as in "characters".
+  bool counted(const Here& h, std::size_t count, std::string_view what,
+               std::pair<std::string_view, std::optional<double>> least,
+               std::pair<std::string_view, std::optional<double>> most) {
+    const auto c = static_cast<double>(count);
+    bool ok = true;
+    const auto must_have = [&](std::string_view keyword, std::string_view bound, double number) {
+      return wrong(h, keyword, [&] {
+        return "must have at " + std::string(bound) + " " + in_words(number) + " " +
+               std::string(what);
+      });
+    };
+    if (least.second && c < *least.second) ok = must_have(least.first, "least", *least.second);
+    if (most.second && c > *most.second) ok = must_have(most.first, "most", *most.second);
+    return ok;
+  }
+
+  bool matches(const re2::RE2& regex, const std::string& text) {
+    const auto size = static_cast<std::size_t>(std::max(regex.ProgramSize(), 1));
+    return spend(1 + text.size() * size / 16) && re2::RE2::PartialMatch(text, regex);
+  }
+
+  bool text(const Here& h) {
+    if (!h.v.is_string()) return true;
+    const std::string& text = h.v.as_string();
+    bool ok = true;
+    if (h.n.min_length || h.n.max_length) {
+      if (!spend(text.size() / 64)) return false;
+      ok = counted(h, code_points(text), "characters", {"minLength", h.n.min_length},
+                   {"maxLength", h.n.max_length});
+    }
+    if (h.n.pattern && !matches(*h.n.pattern->regex, text)) {
+      ok =
+          wrong(h, "pattern", [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
+    }
+    return ok;
+  }
+
+  // Subschemas of the same value.
+
+  bool also(const Here& h, const Node& schema) {
+    return walk(schema, h.v, h.place, {.report = h.report, .seen = h.seen});
+  }
+  bool quietly(const Here& h, const Node& schema) {
+    return walk(schema, h.v, h.place, {.report = false, .seen = h.seen});
+  }
+
+  bool in_place(const Here& h) {
+    const Node& n = h.n;
+    bool ok = true;
+    if (n.ref != nullptr && !also(h, *n.ref)) ok = false;
+    for (const Node* schema : n.all_of) {
+      if (!ok && enough(h)) return false;
+      if (!also(h, *schema)) ok = false;
+    }
+    if (!n.any_of.empty()) {
+      bool any = false;
+      for (const Node* schema : n.any_of) {
+        if (quietly(h, *schema)) any = true;
+        if (any && h.seen == nullptr) break;
+      }
+      if (!any) {
+        ok = wrong(h, "anyOf", [] { return "must match at least one of the schemas of anyOf"; });
+      }
+    }
+    if (!n.one_of.empty()) {
+      std::size_t matching = 0;
+      for (const Node* schema : n.one_of) matching += quietly(h, *schema) ? 1 : 0;
+      if (matching != 1) {
+        ok = wrong(h, "oneOf", [&] {
+          return "must match exactly one of the schemas of oneOf, not " +
+                 (matching == 0 ? "none" : std::to_string(matching));
+        });
+      }
+    }
+    return ok;
+  }
+
+  bool conditions(const Here& h) {
+    const Node& n = h.n;
+    bool ok = true;
+    if (n.not_schema != nullptr && walk(*n.not_schema, h.v, h.place, {})) {
+      ok = wrong(h, "not", [] { return "must not match the schema of not"; });
+    }
+    if (n.if_schema != nullptr) {
+      const Node* branch = quietly(h, *n.if_schema) ? n.then_schema : n.else_schema;
+      if (branch != nullptr && !stopped_ && !also(h, *branch)) ok = false;
+    }
+    for (const Named& dependent : n.dependent_schemas) {
+      if (find(h, dependent.key) != nullptr && !also(h, *dependent.schema)) ok = false;
+      if (!ok && enough(h)) return false;
+    }
+    return ok;
+  }
+
+  // Subschemas of the parts.
+
+  bool item(const Here& h, std::size_t i, const Node& schema, bool report) {
+    const Place place{.parent = h.place, .index = i, .is_index = true};
+    return walk(schema, h.v.items()[i], &place, {.report = report});
+  }
+  bool member(const Here& h, const Member& m, const Node& schema) {
+    const Place place{.parent = h.place, .key = m.first};
+    return walk(schema, m.second, &place, {.report = h.report});
+  }
+  static void mark(const Here& h, std::size_t i) {
+    if (h.seen != nullptr) (*h.seen)[i] = true;
+  }
+
+  bool array(const Here& h) {
+    if (!h.v.is_array()) return true;
+    const Node& n = h.n;
+    bool ok = counted(h, h.v.size(), "items", {"minItems", n.min_items}, {"maxItems", n.max_items});
+    for (std::size_t i = 0; i < h.v.size(); ++i) {
+      const Node* schema = i < n.prefix_items.size() ? n.prefix_items[i] : n.items;
+      if (schema == nullptr) break;
+      if (!item(h, i, *schema, h.report)) ok = false;
+      mark(h, i);
+      if (!ok && enough(h)) return false;
+    }
+    if (n.contains != nullptr && !contained(h)) ok = false;
+    if (n.unique_items && !unique(h)) ok = false;
+    return ok;
+  }
+
+  bool contained(const Here& h) {
+    std::size_t matching = 0;
+    for (std::size_t i = 0; i < h.v.size(); ++i) {
+      if (!item(h, i, *h.n.contains, false)) continue;
+      ++matching;
+      mark(h, i);
+    }
+    if (stopped_) return false;
+    const std::optional<double> least = h.n.min_contains ? h.n.min_contains : 1;
+    return counted(h, matching, "items that match the schema of contains",
+                   {h.n.min_contains ? "minContains" : "contains", least},
+                   {"maxContains", h.n.max_contains});
+  }
+
+  bool unique(const Here& h) {
+    if (!spend(h.v.size())) return false;
+    std::vector<const Value*> items;
+    for (const Value& v : h.v.items()) items.push_back(&v);
+    bool ok = true;
+    const auto compare = [&](const Value* a, const Value* b) {
+      const auto result = ok ? order(*a, *b, work_) : std::nullopt;
+      ok = result.has_value();
+      return result.value_or(std::strong_ordering::equal);
+    };
+    // Once the work is used up nothing is less than anything, which ends every loop of the sort.
+    std::stable_sort(items.begin(), items.end(),
+                     [&](const Value* a, const Value* b) { return compare(a, b) < 0; });
+    for (std::size_t i = 1; i < items.size() && ok; ++i) {
+      if (compare(items[i - 1], items[i]) == 0 && ok) {
+        return wrong(h, "uniqueItems", [] { return "must not have equal items"; });
+      }
+    }
+    return ok || spend(1);
+  }
+
+  bool object(const Here& h) {
+    if (!h.v.is_object()) return true;
+    const Node& n = h.n;
+    bool ok = counted(h, h.v.size(), "members", {"minProperties", n.min_properties},
+                      {"maxProperties", n.max_properties});
+    if (!has(h, "required", n.required)) ok = false;
+    for (const NamedList& dependent : n.dependent_required) {
+      if (!ok && enough(h)) return false;
+      if (find(h, dependent.key) == nullptr) continue;
+      if (!has(h, "dependentRequired", dependent.names)) ok = false;
+    }
+    if (stopped_) return false;
+    if (n.properties.empty() && n.pattern_properties.empty() &&
+        n.additional_properties == nullptr && n.property_names == nullptr) {
+      return ok;
+    }
+    for (std::size_t i = 0; i < h.v.size(); ++i) {
+      if (!one_member(h, i)) ok = false;
+      if (!ok && enough(h)) return false;
+    }
+    return ok;
+  }
+
+  // Are members of all these names there?
+  bool has(const Here& h, std::string_view keyword, const std::vector<std::string>& names) {
+    bool ok = true;
+    for (const std::string& name : names) {
+      if (find(h, name) != nullptr) continue;
+      ok = !stopped_ && wrong(h, keyword, [&] { return "must have the member " + quoted(name); });
+      if (!ok && enough(h)) return false;
+    }
+    return ok;
+  }
+
+  bool one_member(const Here& h, std::size_t i) {
+    const Node& n = h.n;
+    const Member& m = h.v.members()[i];
+    bool ok = true;
+    bool known = false;
+    const std::size_t copied = n.property_names != nullptr ? m.first.size() / 64 : 0;
+    if (!spend(1 + copied + find_cost(n.properties.size(), m.first))) return false;
+    if (n.property_names != nullptr) {
+      const Place place{.parent = h.place, .key = m.first};
+      if (!walk(*n.property_names, Value(m.first), &place, {.report = h.report})) ok = false;
+    }
+    const auto named = std::lower_bound(
+        n.properties.begin(), n.properties.end(), m.first,
+        [](const Named& a, const std::string& key) { return key_less(a.key, key); });
+    if (named != n.properties.end() && named->key == m.first) {
+      known = true;
+      if (!member(h, m, *named->schema)) ok = false;
+    }
+    for (const Pattern& pattern : n.pattern_properties) {
+      if (!matches(*pattern.regex, m.first)) continue;
+      known = true;
+      if (!member(h, m, *pattern.schema)) ok = false;
+    }
+    if (!known && n.additional_properties != nullptr) {
+      known = true;
+      if (!member(h, m, *n.additional_properties)) ok = false;
+    }
+    if (known) mark(h, i);
+    return ok;
+  }
+
+  // What no other keyword of this schema, nor of those it applied to the same value, has looked at.
+  bool unevaluated(const Here& h) {
+    bool ok = true;
+    const bool of_items = h.v.is_array() && h.n.unevaluated_items != nullptr;
+    const bool of_members = h.v.is_object() && h.n.unevaluated_properties != nullptr;
+    if (!of_items && !of_members) return true;
+    for (std::size_t i = 0; i < h.v.size(); ++i) {
+      if ((*h.seen)[i]) continue;
+      if (of_items ? !item(h, i, *h.n.unevaluated_items, h.report)
+                   : !member(h, h.v.members()[i], *h.n.unevaluated_properties)) {
+        ok = false;
+      }
+      (*h.seen)[i] = true;
+      if (!ok && enough(h)) return false;
+    }
+    return ok;
+  }
+
+  std::size_t work_ = kWorkMax;
+  std::size_t depth_ = 0;
+  bool stopped_ = false;
+  std::vector<SchemaFault> faults_;
+};
+
+std::vector<SchemaFault> Schema::Compiled::validate(const Value& instance,
+                                                    std::size_t* work) const {
+  Walk walk;
+  std::vector<SchemaFault> faults = walk.run(*root, instance);
+  if (work != nullptr) *work += walk.spent();
+  return faults;
+}
+
+}  // namespace ae
