@@ -10,6 +10,9 @@
 #include "base/utf8.h"
 #include "json/json.h"
 #include "log/chain.h"
+#include "log/events.h"
+#include "log/field_codec.h"
+#include "log/redacted.h"
 #include "log/request_cut.h"
 #include "log/seal.h"
 #include "log/sealed_form.h"
@@ -28,15 +31,7 @@ Uuid uuid_of(std::string_view bytes) {
   return uuid;
 }
 
-Hash hash_of(std::string_view bytes) {
-  Hash hash;
-  if (bytes.size() == hash.bytes.size()) std::ranges::copy(bytes, hash.bytes.begin());
-  return hash;
-}
-
 Instant instant_of(std::uint64_t bits) { return {static_cast<std::int64_t>(bits)}; }
-
-bool in_range(Instant t) { return t >= kInstantMin && t <= kInstantMax; }
 
 // What stands once for all events of a batch.
 struct Header {
@@ -93,21 +88,21 @@ struct ValuePlace {
   std::string dropped;
 };
 
-// One member of a payload, read. Borrows from the body, the event table and the values kept apart.
+// What the bytes of one field say beside its value. Borrows from the body and from the blobs that were read.
 struct Part {
-  bool present = false;
-  std::string_view name;
-  Value shown;
-  FieldKind kind = FieldKind::json;
-  std::string_view text;  // canonical, of json
-  Hash commitment;        // of a value, or of an error's message
-  std::string_view salt;  // of the same; empty when it is redacted
+  bool present = false, null = false;
   bool by_message = false;
   std::uint8_t form = 0;  // of an external key
+  std::string_view text;  // canonical, of json
+  std::string_view salt;  // of a value, or of an error's message; empty when it is redacted
+  Hash commitment;        // of the same
+};
 
-  bool is_error() const { return kind == FieldKind::error; }
-  bool is_value() const { return kind == FieldKind::value; }
-  std::string value_name() const { return std::string(name).append(is_error() ? ".message" : ""); }
+// A member of a narrative event, whose names stand in the bytes.
+struct NamedPart : Part {
+  std::string_view name;
+  Value shown;
+  bool is_value = false;
 };
 
 // Reads the bodies of events, one after the other: what it needs for one is used again for the next.
@@ -116,58 +111,29 @@ class BodyReader {
   BodyReader(const JobId& job, const BlobSource& blobs, const KnownValue& known, bool wants_places)
       : job_(job), blobs_(blobs), known_(known), wants_places_(wants_places) {}
 
-  // Fills in payload, salts and unknown_name of the event. REQUIRES: a kind, unless it is narrative.
-  Status read(const EventKind* kind, std::string_view body, Event& event) {
+  // Fills in body and salts of the event, and appends payload' to `hashed`. REQUIRES: a kind, unless it is narrative.
+  Status read(const EventKind* kind, std::string_view body, Event& event, EventHasher& hasher) {
     size_ = body.size();
     in_ = ByteReader(body);
-    parts_.clear();
     places_.clear();
+    salts_.clear();
     apart_.clear();
-    const bool named = static_cast<std::uint8_t>(event.type) >= kNarrativeFrom;
-    const bool known = kind != nullptr && event.schema <= kind->schema;
-    AE_TRY(named ? read_named(kind, event) : read_numbered(*kind));
-    if (!in_.ok()) return corrupt("its bytes end too early");
-    AE_TRY(derive_external_key(event));
-
-    std::vector<Member> payload;
-    std::vector<Member> salts;
-    payload.reserve(parts_.size());
-    for (const Part& part : parts_) {
-      if (!part.present) continue;
-      payload.emplace_back(part.name, part.shown);
-      if (!part.salt.empty()) salts.emplace_back(part.value_name(), to_hex(part.salt));
-    }
-    event.payload = Value::object(std::move(payload));
-    if (!salts.empty()) event.salts = Value::object(std::move(salts));
-    if (!known) return {};
-    return named ? check_named(*kind, event) : check_numbered(*kind, event);
-  }
-
-  // Appends payload'.
-  Status write_payload(std::string& out) const {
-    const std::size_t start = out.size();
-    char before = '{';
-    for (const Part& part : parts_) {
-      if (!part.present) continue;
-      out += std::exchange(before, ',');
-      write_canonical_string(part.name, out);
-      out += ':';
-      if (part.is_error()) {
-        out += R"({"code":)";
-        write_canonical(part.shown["code"], out);
-        out += R"(,"message":)";
-        write_commitment(part.commitment, out);
-        out += '}';
-      } else if (part.is_value()) {
-        write_commitment(part.commitment, out);
-      } else if (!part.text.empty()) {
-        out += part.text;
-      } else {
-        write_canonical(part.shown, out);
+    if (is_narrative(event.type)) {
+      AE_TRY(read_named(kind, event, hasher));
+    } else {
+      switch (event.type) {
+#define AE_EVENT(Struct, name, number, event_class, schema, ...)                 \
+  case EventType::name:                                                          \
+    if constexpr (!is_narrative(EventType::name)) {                              \
+      AE_TRY(read_numbered(*kind, event.body.emplace<Struct>(), event, hasher)); \
+    }                                                                            \
+    break;
+#include "log/define_events.h"
       }
     }
-    out += before == '{' ? "{}" : "}";
-    if (!is_utf8(std::string_view(out).substr(start))) return corrupt("a text is not UTF-8");
+    if (!salts_.empty()) event.salts = Value::object(std::exchange(salts_, {}));
+    if (!is_utf8(hasher.payload())) return corrupt("a text is not UTF-8");
+    event.payload = payload_json(event.body);
     return {};
   }
 
@@ -177,150 +143,259 @@ class BodyReader {
  private:
   std::size_t at() const { return size_ - in_.left(); }
 
-  // By rising number: form and number, then the content. Each part gets the place of its field.
-  Status read_numbered(const EventKind& kind) {
-    parts_.resize(kind.fields.size());
+  // ---- by number, which the table names
+
+  // By rising number: form and number, then the content.
+  template <class E>
+  Status read_numbered(const EventKind& kind, E& typed, Event& event, EventHasher& hasher) {
+    hasher.begin(event);
+    parts_ = {};
     int previous = 0;
     while (in_.left() > 0) {
       const std::size_t begin = at();
       const std::uint8_t head = in_.byte();
       const std::uint8_t number = head & kFieldNumberMax;
       const auto form = static_cast<std::uint8_t>(head >> kFormShift);
-      const auto field = std::ranges::find(kind.fields, number, &Field::number);
       if (number <= previous) return corrupt("fields out of order");
-      if (field == kind.fields.end()) {
-        return corrupt("an unknown field, number " + std::to_string(number));
-      }
       previous = number;
-      Part& part = parts_[static_cast<std::size_t>(field - kind.fields.begin())];
-      part.present = true;
-      part.name = field->name;
-      part.kind = field->kind;
-      part.by_message = form == kByMessage && may_be_by_message(kind.type, *field);
-      const bool left = form == kLeft && may_have_left(kind.type, *field);
-      if (form > form_max(field->kind) && !part.by_message && !left) {
-        return wrong(part, " has an unknown form");
-      }
-      AE_TRY(read_field(form, part));
-      if (part.salt.empty() || !wants_places_) continue;
-      std::string dropped;
-      put_byte(static_cast<std::uint8_t>(kRedacted << kFormShift | number), dropped);
-      if (part.is_error()) put_text(part.shown["code"].as_string(), dropped);
-      note_place(part, begin, std::move(dropped));
+      bool known = false;
+      Status status;
+      visit_fields(typed, [&](auto field, auto& member) {
+        if (field.number() != number) return;
+        known = true;
+        status = read_one<E>(field, form, place_in(member), begin);
+      });
+      if (!known) return corrupt("an unknown field, number " + std::to_string(number));
+      AE_TRY(std::move(status));
     }
+    if (!in_.ok()) return corrupt("its bytes end too early");
+    if constexpr (std::is_same_v<E, ToolInvocationStarted>)
+      AE_TRY(derive_external_key(typed, event));
+    AE_TRY(check_numbered(kind, typed));
+    return write_payload(typed, hasher.text());
+  }
+
+  template <class T>
+  static T& place_in(std::optional<T>& member) {
+    return member.emplace();
+  }
+  template <class T>
+  static T& place_in(T& member) {
+    return member;
+  }
+
+  template <class E, class Field, class T>
+  Status read_one(Field field, std::uint8_t form, T& member, std::size_t begin) {
+    constexpr FieldKind kKind = Field::kind();
+    Part& part = parts_[field.number()];
+    part.present = true;
+    part.by_message = form == kByMessage && may_be_by_message(E::kType, field.name());
+    const bool left = form == kLeft && may_have_left(E::kType, field.name());
+    if (form > form_max(kKind) && !part.by_message && !left) {
+      return wrong(field.name(), " has an unknown form");
+    }
+    if constexpr (kKind == FieldKind::external_key) {
+      part.form = form;
+      if (form == kSpelled)
+        member.text = in_.text();  // the others follow from other fields: derive_external_key
+    } else if constexpr (kKind == FieldKind::json) {
+      AE_ASSIGN(const Content content, read_content(form));
+      part.text = content.text;
+      AE_ASSIGN(member, read_json(content));
+      part.null = member.is_null();
+    } else if constexpr (kKind == FieldKind::value) {
+      AE_TRY(read_value(form, field.name(), part, member));
+      part.null = member.is_null();
+    } else if constexpr (kKind == FieldKind::error) {
+      member.code = in_.text();
+      AE_TRY(read_value(form, field.name(), part, member.message));
+    } else {
+      const std::string_view why = read_field<kKind>(in_, member);
+      if (!why.empty()) return wrong(field.name(), why);
+    }
+    if (part.salt.empty()) return {};
+    const std::string name =
+        std::string(field.name()).append(kKind == FieldKind::error ? ".message" : "");
+    salts_.emplace_back(name, to_hex(part.salt));
+    if (!wants_places_) return {};
+    std::string dropped;
+    put_byte(static_cast<std::uint8_t>(kRedacted << kFormShift | field.number()), dropped);
+    if constexpr (kKind == FieldKind::error) put_text(member.code, dropped);
+    note_place(name, part, begin, std::move(dropped));
     return {};
   }
 
-  // The type's name; then by rising key: the key, the form, the content.
-  Status read_named(const EventKind* kind, Event& event) {
-    const std::string_view type_name = in_.text();
-    const bool own_name = kind != nullptr ? kind->name == type_name
-                                          : !type_name.empty() && event_kind(type_name) == nullptr;
-    if (!in_.ok() || !own_name || !is_utf8(type_name)) return corrupt("its type has another name");
-    if (kind == nullptr) event.unknown_name = type_name;
-    while (in_.left() > 0) {
-      const std::size_t begin = at();
-      const std::string_view key = in_.text();
-      const std::uint8_t form = in_.byte();
-      const auto kind_of_member = (form & kNamedValue) != 0 ? FieldKind::value : FieldKind::json;
-      if (!parts_.empty() && !key_less(parts_.back().name, key))
-        return corrupt("keys out of order");
-      if (form > (kNamedValue | kRedacted) || form == kRedacted || form == 3) {
-        return corrupt("a member has an unknown form");
-      }
-      Part& part = parts_.emplace_back(Part{.present = true, .name = key, .kind = kind_of_member});
-      AE_TRY(read_field(form & 3, part));
-      if (part.salt.empty() || !wants_places_) continue;
-      std::string dropped;
-      put_text(key, dropped);
-      put_byte(kNamedValue | kRedacted, dropped);
-      note_place(part, begin, std::move(dropped));
-    }
-    return {};
-  }
-
-  static int form_max(FieldKind kind) {
+  static constexpr int form_max(FieldKind kind) {
     if (kind == FieldKind::value || kind == FieldKind::error) return kRedacted;
     if (kind == FieldKind::external_key) return kOfChoice;
     return kind == FieldKind::json ? 1 : 0;
   }
 
-  Status read_field(std::uint8_t form, Part& part) {
-    switch (part.kind) {
-      case FieldKind::text:
-        part.shown = in_.text();
-        return {};
-      case FieldKind::word:
-        return read_word(part);
-      case FieldKind::id8:
-        part.shown = to_hex(in_.bytes(8));
-        return {};
-      case FieldKind::hash32:
-        part.shown = to_hex(in_.bytes(kHashSize));
-        return {};
-      case FieldKind::uuid:
-        part.shown = to_text(uuid_of(in_.bytes(16)));
-        return {};
-      case FieldKind::integer: {
-        const std::int64_t n = un_zig_zag(in_.varint());
-        constexpr std::int64_t kMax = (std::int64_t{1} << 53) - 1;
-        if (n < -kMax || n > kMax) return wrong(part, " is too large a number");
-        part.shown = n;
-        return {};
+  // An external key that was left out, now that the step it follows from is known.
+  Status derive_external_key(ToolInvocationStarted& typed, const Event& event) {
+    const Part* part = nullptr;
+    visit_fields(typed, [&](auto field, const auto&) {
+      if constexpr (field.kind() == FieldKind::external_key) part = &parts_[field.number()];
+    });
+    if (!part->present) return {};
+    const std::string &step = typed.step_id.text, &own = typed.idempotency_key.text;
+    if (step.empty()) return corrupt("step_id is missing");
+    if (own.empty()) return corrupt("idempotency_key is missing");
+    if (part->form != kSpelled) {
+      typed.external_key.text = derived_external_key(part->form, job_, step, own, event.attempt_id);
+    }
+    const std::uint8_t form =
+        external_key_form(event.schema, typed.external_key.text, job_, step, own, event.attempt_id);
+    if (form == part->form) return {};
+    return wrong("external_key", part->form == kSpelled
+                                     ? " spells out a key that follows from the event"
+                                     : " has another form than the writer's");
+  }
+
+  // Texts, numbers, times and hashes have their form already: what is left is what must be there, and that an absent member is
+  // absent and not null.
+  template <class E>
+  Status check_numbered(const EventKind& kind, const E& typed) const {
+    Status status;
+    visit_fields(typed, [&](auto field, const auto& member) {
+      if (!status) return;
+      const Part& part = parts_[field.number()];
+      const bool null = part.null && !field.takes_null();
+      if (field.required() && (!part.present || null)) {
+        status = corrupt(std::string(kind.name) + "." + std::string(field.name()) + " is missing");
+      } else if (part.present && null) {
+        status = wrong(field.name(), " is null");
+      } else if constexpr (field.kind() == FieldKind::error) {
+        const bool text = !part.present || content_of(member).message.is_string() ||
+                          is_redacted(content_of(member).message);
+        if (!text) {
+          status = corrupt(std::string(kind.name) + "." + std::string(field.name()) +
+                           " is not {code, message}, both texts");
+        }
       }
-      case FieldKind::boolean: {
-        const std::uint8_t bit = in_.byte();
-        if (bit > 1) return wrong(part, " is neither true nor false");
-        part.shown = bit == 1;
-        return {};
+      if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
+        if (status && part.by_message && !calls_model(typed)) {
+          status = wrong(field.name(), " is stored by message, and asks no model");
+        }
       }
-      case FieldKind::instant: {
-        const Instant t = instant_of(in_.big_endian64());
-        if (!in_range(t)) return wrong(part, " is a time out of range");
-        part.shown = to_text(t);
-        return {};
+    });
+    return status;
+  }
+
+  template <class E>
+  Status write_payload(const E& typed, std::string& out) const {
+    char before = '{';
+    visit_fields(typed, [&](auto field, const auto& member) {
+      const Part& part = parts_[field.number()];
+      if (!part.present) return;
+      out += std::exchange(before, ',');
+      out += '"';
+      out += field.name();
+      out += "\":";
+      constexpr FieldKind kKind = field.kind();
+      if constexpr (kKind == FieldKind::error) {
+        out += R"({"code":)";
+        write_canonical_string(content_of(member).code, out);
+        out += R"(,"message":)";
+        write_commitment(part.commitment, out);
+        out += '}';
+      } else if constexpr (kKind == FieldKind::value) {
+        write_commitment(part.commitment, out);
+      } else if constexpr (kKind == FieldKind::json) {
+        out += part.text;
+      } else {
+        write_canonical_field(content_of(member), out);
       }
-      case FieldKind::external_key:
-        part.form = form;
-        if (form == kSpelled) part.shown = in_.text();
-        return {};  // the others wait for the fields that they follow from: derive_external_key
-      case FieldKind::json: {
-        AE_ASSIGN(const Content content, read_content(form));
+    });
+    out += before == '{' ? "{}" : "}";
+    return {};
+  }
+
+  // ---- by name: narrative events, which programs carry that do not know them
+
+  // The type's name; then by rising key: the key, the form, the content.
+  Status read_named(const EventKind* kind, Event& event, EventHasher& hasher) {
+    const std::string_view type_name = in_.text();
+    const bool own_name = kind != nullptr ? kind->name == type_name
+                                          : !type_name.empty() && event_kind(type_name) == nullptr;
+    if (!in_.ok() || !own_name || !is_utf8(type_name)) return corrupt("its type has another name");
+    UnknownEvent unknown{event.type, std::string(type_name), {}};
+    if (kind == nullptr) event.unknown_name = type_name;
+    hasher.begin(event);
+    std::vector<Member> payload;
+    std::vector<NamedPart> parts;
+    while (in_.left() > 0) {
+      const std::size_t begin = at();
+      const std::string_view key = in_.text();
+      const std::uint8_t form = in_.byte();
+      if (!parts.empty() && !key_less(parts.back().name, key)) return corrupt("keys out of order");
+      if (form > (kNamedValue | kRedacted) || form == kRedacted || form == 3) {
+        return corrupt("a member has an unknown form");
+      }
+      NamedPart& part = parts.emplace_back();
+      part.name = key;
+      part.is_value = (form & kNamedValue) != 0;
+      if (part.is_value) {
+        AE_TRY(read_value(form & 3, key, part, part.shown));
+      } else {
+        AE_ASSIGN(const Content content, read_content(form & 3));
         part.text = content.text;
         AE_ASSIGN(part.shown, read_json(content));
-        return {};
       }
-      case FieldKind::value:
-        return read_value(form, part, part.shown);
-      case FieldKind::error:
-        return read_error(form, part);
+      payload.emplace_back(key, part.shown);
+      if (part.salt.empty()) continue;
+      salts_.emplace_back(key, to_hex(part.salt));
+      if (!wants_places_) continue;
+      std::string dropped;
+      put_text(key, dropped);
+      put_byte(kNamedValue | kRedacted, dropped);
+      note_place(std::string(key), part, begin, std::move(dropped));
+    }
+    if (!in_.ok()) return corrupt("its bytes end too early");
+    unknown.payload = Value::object(std::move(payload));
+    const bool known = kind != nullptr && event.schema <= kind->schema;
+    if (known) AE_TRY(check_named(*kind, parts, unknown.payload));
+    write_named_payload(parts, hasher.text());
+    if (known) {
+      AE_ASSIGN(event.body, event_from_json(*kind, unknown.payload));
+    } else {
+      event.body = std::move(unknown);
     }
     return {};
   }
 
-  Status read_word(Part& part) {
-    const std::uint8_t number = in_.byte();
-    if (number == 0) {
-      const std::string_view text = in_.text();
-      if (word_number(text) != 0) return wrong(part, " spells out a word of the list");
-      part.shown = text;
-      return {};
+  // What the table says, and that an absent member is absent and not null.
+  Status check_named(const EventKind& kind, const std::vector<NamedPart>& parts,
+                     const Value& payload) const {
+    AE_TRY(check_payload(kind, payload));
+    for (const NamedPart& part : parts) {
+      const auto field = std::ranges::find(kind.fields, part.name, &Field::name);
+      if (part.shown.is_null() && !takes_null(*field)) return wrong(part.name, " is null");
+      if (part.is_value != holds_value(*field)) {
+        return wrong(part.name, " is stored as another kind of field");
+      }
     }
-    const std::string_view word = word_text(number);
-    if (word.empty()) return wrong(part, " is a word that is not in the list");
-    part.shown = word;
     return {};
   }
 
-  Status read_error(std::uint8_t form, Part& part) {
-    Value code(in_.text());
-    Value message;
-    AE_TRY(read_value(form, part, message));
-    part.shown = Value::object({{"code", std::move(code)}, {"message", std::move(message)}});
-    return {};
+  static void write_named_payload(const std::vector<NamedPart>& parts, std::string& out) {
+    char before = '{';
+    for (const NamedPart& part : parts) {
+      out += std::exchange(before, ',');
+      write_canonical_string(part.name, out);
+      out += ':';
+      if (part.is_value) {
+        write_commitment(part.commitment, out);
+      } else {
+        out += part.text;
+      }
+    }
+    out += before == '{' ? "{}" : "}";
   }
 
-  Status read_value(std::uint8_t form, Part& part, Value& shown) {
+  // ---- contents
+
+  Status read_value(std::uint8_t form, std::string_view name, Part& part, Value& shown) {
     if (form == kRedacted) {
       part.commitment = hash_of(in_.bytes(kHashSize));
       shown = Value::object({{"$redacted", to_hex(part.commitment)}});
@@ -331,12 +406,12 @@ class BodyReader {
       AE_ASSIGN(const Content content, read_content(kInline));
       AE_ASSIGN(Value left, read_json(content));
       if (!left.is_object())
-        return wrong(part, " is erased, and what is left of it is not an object");
+        return wrong(name, " is erased, and what is left of it is not an object");
       shown = Value::object({{"$redacted", to_hex(part.commitment)}, {"left", std::move(left)}});
       return {};
     }
     part.salt = in_.bytes(kSaltSize);
-    if (form == kByMessage) return read_request(part, shown);
+    if (form == kByMessage) return read_request(name, part, shown);
     AE_ASSIGN(const Content content, read_content(form));
     AE_ASSIGN(shown, read_json(content));
     scratch_.assign(part.salt).append(content.text);
@@ -344,11 +419,11 @@ class BodyReader {
     return {};
   }
 
-  // What a model was asked, message by message.
-  Status read_request(Part& part, Value& shown) {
+  // The arguments of a model's call, message by message.
+  Status read_request(std::string_view name, Part& part, Value& shown) {
     const std::string_view head = in_.text();
     const std::uint64_t count = in_.varint();
-    if (count == 0 || count > in_.left()) return wrong(part, " has no messages");
+    if (count == 0 || count > in_.left()) return wrong(name, " has no messages");
     std::string salted(part.salt);
     salted += head;
     std::vector<std::size_t> sizes;
@@ -370,7 +445,7 @@ class BodyReader {
     };
     if (!cut || cut->head.size() != head.size() ||
         !std::ranges::equal(cut->messages, sizes, same)) {
-      return wrong(part, " is not cut at its messages");
+      return wrong(name, " is not cut at its messages");
     }
     part.commitment = commitment(salted);
     return {};
@@ -403,63 +478,13 @@ class BodyReader {
     return value;
   }
 
-  // An external key that was left out, now that the step it follows from is known.
-  Status derive_external_key(const Event& event) {
-    const auto key = std::ranges::find(parts_, FieldKind::external_key, &Part::kind);
-    if (key == parts_.end()) return {};
-    const auto step = std::ranges::find(parts_, "step_id", &Part::name);
-    if (step == parts_.end()) return corrupt("step_id is missing");
-    const auto own = std::ranges::find(parts_, "idempotency_key", &Part::name);
-    if (own == parts_.end()) return corrupt("idempotency_key is missing");
-    const std::string& step_id = step->shown.as_string();
-    const std::string& own_key = own->shown.as_string();
-    if (key->form != kSpelled) {
-      key->shown = derived_external_key(key->form, job_, step_id, own_key, event.attempt_id);
-    }
-    const std::uint8_t form = external_key_form(event.schema, key->shown.as_string(), job_, step_id,
-                                                own_key, event.attempt_id);
-    if (form == key->form) return {};
-    return wrong(*key, key->form == kSpelled ? " spells out a key that follows from the event"
-                                             : " has another form than the writer's");
+  static std::unexpected<Error> wrong(std::string_view field, std::string_view what) {
+    return corrupt(std::string(field).append(what));
   }
 
-  // What the table says, and that an absent member is absent and not null.
-  Status check_named(const EventKind& kind, const Event& event) const {
-    AE_TRY(check_payload(kind, event.payload));
-    for (const Part& part : parts_) {
-      const auto field = std::ranges::find(kind.fields, part.name, &Field::name);
-      if (part.shown.is_null() && !takes_null(*field)) return wrong(part, " is null");
-      if ((part.is_value() || part.is_error()) != holds_value(*field)) {
-        return wrong(part, " is stored as another kind of field");
-      }
-    }
-    return {};
-  }
-
-  // The same where the bytes were read by the table: texts, numbers, times and hashes have their form already.
-  Status check_numbered(const EventKind& kind, const Event& event) const {
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      const Part& part = parts_[i];
-      const Field& field = kind.fields[i];
-      const bool null = part.shown.is_null() && !takes_null(field);
-      if (part.is_error() || (field.required && (!part.present || null))) {
-        AE_TRY(check_payload(kind, event.payload));
-      }
-      if (part.present && null) return wrong(part, " is null");
-      if (part.by_message && !calls_model(event.payload)) {
-        return wrong(part, " is stored by message, and asks no model");
-      }
-    }
-    return {};
-  }
-
-  static std::unexpected<Error> wrong(const Part& part, std::string_view what) {
-    return corrupt(std::string(part.name).append(what));
-  }
-
-  void note_place(const Part& part, std::size_t begin, std::string dropped) {
-    dropped.append(reinterpret_cast<const char*>(part.commitment.bytes.data()), kHashSize);
-    places_.push_back({part.value_name(), begin, at(), std::move(dropped)});
+  void note_place(std::string name, const Part& part, std::size_t begin, std::string dropped) {
+    dropped += bytes_of(part.commitment);
+    places_.push_back({std::move(name), begin, at(), std::move(dropped)});
   }
 
   const JobId& job_;
@@ -468,9 +493,10 @@ class BodyReader {
   const bool wants_places_;
   std::size_t size_ = 0;
   ByteReader in_{{}};
-  std::vector<Part> parts_;  // in canonical order of their names
+  std::array<Part, kFieldNumberMax + 1> parts_{};  // by number
+  std::vector<Member> salts_;
   std::vector<ValuePlace> places_;
-  std::forward_list<std::string> apart_;  // what stood apart
+  std::forward_list<std::string> apart_;  // the blobs that were read
   std::string scratch_;
 };
 
@@ -491,9 +517,7 @@ Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event
                 "type " + std::to_string(number) + ", schema " + std::to_string(event.schema) +
                     ", is newer than this Aetheris; use the one that wrote it");
   }
-  AE_TRY(reader.read(kind, body, event));
-  hasher.begin(event);
-  AE_TRY(reader.write_payload(hasher.text()));
+  AE_TRY(reader.read(kind, body, event, hasher));
   event.hash = hasher.finish();
   if (rewrite != nullptr) (*rewrite)(event, reader, body);
   return {};
@@ -555,7 +579,8 @@ Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash&
       if (const Value left = left_of ? left_of(event, place.field) : Value(); left.is_object()) {
         const EventKind* const kind = event_kind(event.type);
         const auto field = std::ranges::find(kind->fields, place.field, &Field::name);
-        AE_CHECK(field != kind->fields.end() && may_have_left(event.type, *field), place.field);
+        AE_CHECK(field != kind->fields.end() && may_have_left(event.type, field->name),
+                 place.field);
         rewritten[rewritten.size() - place.dropped.size()] =
             static_cast<char>(kLeft << kFormShift | field->number);
         put_text(canonical(left), rewritten);

@@ -35,6 +35,8 @@
 #include "base/utf8.h"
 #include "json/json.h"
 #include "log/chain.h"
+#include "log/events.h"
+#include "log/field_codec.h"
 #include "log/request_cut.h"
 #include "log/sealed_form.h"
 #include "log/words.h"
@@ -66,17 +68,20 @@ class Salts {
   Hash pair_;
 };
 
-// What stands in the batch for one field of the event at hand, kept until its turn by number comes.
+// One field of the event at hand, kept until its number comes.
 struct Slot {
-  const Field* field = nullptr;  // nullptr: absent
-  const Value* value = nullptr;
+  bool present = false;
+  FieldKind kind{};
+  std::uint8_t form = 0;              // of an external key
+  const Value* value = nullptr;       // json, value, the message of an error
+  const std::string* code = nullptr;  // of an error
   std::size_t begin = 0,
-              end = 0;  // its canonical text in the hashed text (json) or in `values_` (value)
-};
+              end = 0;  // its canonical text, in `values_` (value, error) or in what is hashed
+  std::size_t stored_begin = 0,
+              stored_end = 0;  // its bytes in `stored_`; json, value and error have none
 
-std::string_view bytes_of(const Hash& hash) {
-  return {reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()};
-}
+  bool holds_value() const { return kind == FieldKind::value || kind == FieldKind::error; }
+};
 
 class Sealer {
  public:
@@ -93,33 +98,24 @@ class Sealer {
     put_header(count);
   }
 
-  Status add(const EventDraft& draft) {
-    const EventKind* const kind = event_kind(draft.type);
-    AE_CHECK(kind != nullptr, "an event type that is not in the table");
-    const Status status = check_payload(*kind, draft.payload);
-    AE_CHECK(status.has_value(), status.error().message);
-
+  Status add(EventBody body) {
     Event& event = sealed_.events.emplace_back();
     event.seq = input_.first_seq + sealed_.events.size() - 1;
     event.id = uuid_plus(input_.first_id, sealed_.events.size() - 1);
-    event.type = draft.type;
-    event.schema = schema_of(*kind, draft.payload);
+    event.type = type_of(body);
+    event.schema = schema_of(body);
     event.created_at = input_.created_at;
     event.attempt_id = input_.attempt_id;
-    event.payload = without_absent(*kind, draft.payload);
     event.prev_hash = sealed_.head;
+    event.body = std::move(body);
 
     hasher_.begin(event);
     values_.clear();
+    stored_.clear();
     body_.clear();
     shown_salts_.clear();
-    AE_TRY(write_payload(*kind, event.payload));
-    AE_CHECK(is_utf8(hasher_.payload()) && is_utf8_apart_from_salts(), kind->name);
-    if (kind->event_class == EventClass::narrative) {
-      put_named_body(*kind);
-    } else {
-      put_numbered_body(*kind, event.payload);
-    }
+    AE_TRY(std::visit([this]<class E>(const E& typed) { return put(typed); }, event.body));
+    event.payload = payload_json(event.body);
     if (!shown_salts_.empty()) event.salts = Value::object(std::exchange(shown_salts_, {}));
     event.hash = sealed_.head = hasher_.finish();
 
@@ -140,6 +136,7 @@ class Sealer {
     out.reserve(256 * count);
     body_.reserve(1024);
     values_.reserve(1024);
+    stored_.reserve(512);
     put_byte(kSealedVersion, out);
     out.append(reinterpret_cast<const char*>(input_.first_id.bytes.data()),
                input_.first_id.bytes.size());
@@ -157,67 +154,88 @@ class Sealer {
     put_varint(input_.first_seq, out);
   }
 
-  static Value without_absent(const EventKind& kind, const Value& payload) {
-    const auto absent = [&kind](const Member& member) {
-      if (!member.second.is_null()) return false;
-      const auto field = std::ranges::find(kind.fields, member.first, &Field::name);
-      return !takes_null(*field);
-    };
-    const auto members = payload.members();
-    if (std::ranges::none_of(members, absent)) return payload;
-    std::vector<Member> kept;
-    std::ranges::remove_copy_if(members, std::back_inserter(kept), absent);
-    return Value::object(std::move(kept));
-  }
-
-  // Appends payload' to what is hashed, in the order of names, and remembers a slot for each field.
-  Status write_payload(const EventKind& kind, const Value& payload) {
-    slots_ = {};
-    std::string& out = hasher_.text();
-    char before = '{';
-    auto field = kind.fields.begin();
-    for (const auto& [name, value] : payload.members()) {
-      while (field->name != name) ++field;
-      out += std::exchange(before, ',');
-      out += '"';
-      out += name;
-      out += "\":";
-      Slot& slot = slots_[field->number];
-      slot.field = &*field;
-      slot.value = &value;
-      AE_TRY(write_field(slot, out));
-    }
-    out += before == '{' ? "{}" : "}";
+  Status put(const UnknownEvent&) {
+    AE_CHECK(false, "an event type that is not in the table");
     return {};
   }
 
-  Status write_field(Slot& slot, std::string& out) {
-    const Field& field = *slot.field;
-    if (field.kind == FieldKind::value) {
-      write_value(slot, field.name, *slot.value, out);
-    } else if (field.kind == FieldKind::error) {
-      AE_CHECK((*slot.value)["message"].is_string(), field.name);
-      out += R"({"code":)";
-      write_canonical_string((*slot.value)["code"].as_string(), out);
-      out += R"(,"message":)";
-      write_value(slot, std::string(field.name) + ".message", (*slot.value)["message"], out);
-      out += '}';
+  template <class E>
+  Status put(const E& event) {
+    AE_TRY(write_payload(event));
+    AE_CHECK(is_utf8(hasher_.payload()) && is_utf8_apart_from_salts(), event_name(E::kType));
+    if constexpr (is_narrative(E::kType)) {
+      put_named_body(event);
     } else {
-      slot.begin = out.size();
-      write_canonical(*slot.value, out);
-      slot.end = out.size();
+      put_numbered_body(event);
     }
-    const std::size_t size = slot.end - slot.begin;
-    if (size <= limits_.value_max) return {};
-    return fail(Code::payload_too_large, std::string(field.name) + " has " + std::to_string(size) +
+    return {};
+  }
+
+  // Appends payload' to what is hashed, in the order of names, and fills a slot for each field.
+  template <class E>
+  Status write_payload(const E& event) {
+    slots_ = {};
+    std::string& out = hasher_.text();
+    char before = '{';
+    Status status;
+    visit_fields(event, [&](auto field, const auto& member) {
+      if (!is_present(field, member) || !status) return;
+      out += std::exchange(before, ',');
+      out += '"';
+      out += field.name();
+      out += "\":";
+      Slot& slot = slots_[field.number()];
+      slot.present = true;
+      slot.kind = field.kind();
+      write_field(event, field, content_of(member), slot, out);
+      const std::size_t size = slot.end - slot.begin;
+      if (size > limits_.value_max) status = too_large(field.name(), size);
+    });
+    out += before == '{' ? "{}" : "}";
+    return status;
+  }
+
+  std::unexpected<Error> too_large(std::string_view field, std::size_t size) const {
+    return fail(Code::payload_too_large, std::string(field) + " has " + std::to_string(size) +
                                              " bytes; at most " +
                                              std::to_string(limits_.value_max) + " are kept");
   }
 
-  // Keeps salt ‖ canonical text in `values_` and shows the chain their hash.
+  template <class E, class Field, class T>
+  void write_field(const E& event, Field field, const T& member, Slot& slot, std::string& out) {
+    constexpr FieldKind kKind = Field::kind();
+    if constexpr (kKind == FieldKind::value) {
+      write_value(slot, field.name(), member, out);
+    } else if constexpr (kKind == FieldKind::error) {
+      AE_CHECK(member.message.is_string(), field.name());
+      slot.code = &member.code;
+      out += R"({"code":)";
+      write_canonical_string(member.code, out);
+      out += R"(,"message":)";
+      write_value(slot, std::string(field.name()) + ".message", member.message, out);
+      out += '}';
+    } else {
+      slot.begin = out.size();
+      write_canonical_field(member, out);
+      slot.end = out.size();
+      slot.stored_begin = stored_.size();
+      if constexpr (kKind == FieldKind::external_key) {
+        slot.form =
+            external_key_form(sealed_.events.back().schema, member.text, input_.job,
+                              event.step_id.text, event.idempotency_key.text, input_.attempt_id);
+        if (slot.form == kSpelled) put_text(member.text, stored_);
+      } else if constexpr (kKind != FieldKind::json) {
+        if constexpr (!is_narrative(E::kType)) put_field<kKind>(member, stored_);
+      }
+      slot.stored_end = stored_.size();
+    }
+  }
+
+  // Appends salt ‖ canonical text to `values_`, and the hash of both to what is hashed.
   void write_value(Slot& slot, std::string_view name, const Value& value, std::string& out) {
     const std::string_view salt = salts_.next();
     shown_salts_.emplace_back(name, to_hex(salt));
+    slot.value = &value;
     values_ += salt;
     slot.begin = values_.size();
     write_canonical(value, values_);
@@ -225,29 +243,42 @@ class Sealer {
     write_commitment(commitment(std::string_view(values_).substr(slot.begin - kSaltSize)), out);
   }
 
+  std::string_view value_text(const Slot& slot) const {
+    return std::string_view(values_).substr(slot.begin, slot.end - slot.begin);
+  }
+  std::string_view value_salt(const Slot& slot) const {
+    return std::string_view(values_).substr(slot.begin - kSaltSize, kSaltSize);
+  }
+
   bool is_utf8_apart_from_salts() const {
     return std::ranges::all_of(slots_, [this](const Slot& slot) {
-      return slot.field == nullptr || !holds_value(*slot.field) ||
-             is_utf8(std::string_view(values_).substr(slot.begin, slot.end - slot.begin));
+      return !slot.present || !slot.holds_value() || is_utf8(value_text(slot));
     });
   }
 
-  void put_numbered_body(const EventKind& kind, const Value& payload) {
-    for (const Slot& slot : slots_) {
-      if (slot.field == nullptr) continue;
-      const bool request = may_be_by_message(kind.type, *slot.field) && calls_model(payload);
-      if (!request || !put_request(slot)) put_field(slot, payload);
+  template <class E>
+  void put_numbered_body(const E& event) {
+    for (std::uint8_t number = 1; number < slots_.size(); ++number) {
+      const Slot& slot = slots_[number];
+      if (!slot.present) continue;
+      if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
+        if (slot.value == &event.arguments && calls_model(event) && put_request(slot, number))
+          continue;
+      }
+      put_slot(slot, number);
     }
   }
 
-  // What a model is asked, message by message; false when that is not how it can be stored.
-  bool put_request(const Slot& slot) {
-    const std::string_view text =
-        std::string_view(values_).substr(slot.begin, slot.end - slot.begin);
-    const auto cut = cut_request(*slot.value, text);
+  void put_head(std::uint8_t form, std::uint8_t number) {
+    put_byte(static_cast<std::uint8_t>(form << kFormShift | number), body_);
+  }
+
+  // The arguments of a call of a model, message by message; false when they cannot be stored so.
+  bool put_request(const Slot& slot, std::uint8_t number) {
+    const auto cut = cut_request(*slot.value, value_text(slot));
     if (!cut || cut->head.size() + cut->tail.size() > limits_.value_inline_max) return false;
-    put_byte(static_cast<std::uint8_t>(kByMessage << kFormShift | slot.field->number), body_);
-    body_ += std::string_view(values_).substr(slot.begin - kSaltSize, kSaltSize);
+    put_head(kByMessage, number);
+    body_ += value_salt(slot);
     put_text(cut->head, body_);
     put_varint(cut->messages.size(), body_);
     for (const std::string_view message : cut->messages) {
@@ -259,93 +290,42 @@ class Sealer {
     return true;
   }
 
-  void put_field(const Slot& slot, const Value& payload) {
-    const Field& field = *slot.field;
-    const auto head = [&](std::uint8_t form) {
-      put_byte(static_cast<std::uint8_t>(form << kFormShift | field.number), body_);
-    };
-    switch (field.kind) {
-      case FieldKind::text:
-        head(0);
-        return put_text(slot.value->as_string(), body_);
-      case FieldKind::word: {
-        head(0);
-        const std::uint8_t number = word_number(slot.value->as_string());
-        put_byte(number, body_);
-        if (number == 0) put_text(slot.value->as_string(), body_);
-        return;
-      }
-      case FieldKind::id8:
-        head(0);
-        body_ += *from_hex(slot.value->as_string());
-        return;
-      case FieldKind::hash32:
-        head(0);
-        body_ += bytes_of(*hash_from_hex(slot.value->as_string()));
-        return;
-      case FieldKind::uuid: {
-        head(0);
-        const Uuid uuid = *uuid_from_text(slot.value->as_string());
-        body_.append(reinterpret_cast<const char*>(uuid.bytes.data()), uuid.bytes.size());
-        return;
-      }
-      case FieldKind::integer:
-        head(0);
-        return put_varint(zig_zag(slot.value->as_int()), body_);
-      case FieldKind::boolean:
-        head(0);
-        return put_byte(slot.value->as_bool() ? 1 : 0, body_);
-      case FieldKind::instant:
-        head(0);
-        return put_big_endian64(
-            static_cast<std::uint64_t>(instant_from_text(slot.value->as_string())->us), body_);
-      case FieldKind::external_key: {
-        const std::string& key = slot.value->as_string();
-        const std::uint8_t form = external_key_form(
-            sealed_.events.back().schema, key, input_.job, payload.text("step_id"),
-            payload.text("idempotency_key"), input_.attempt_id);
-        head(form);
-        if (form == kSpelled) put_text(key, body_);
-        return;
-      }
-      case FieldKind::json:
-      case FieldKind::value:
-        head(form_of(slot));
-        return put_content(slot);
-      case FieldKind::error:
-        head(form_of(slot));
-        put_text((*slot.value)["code"].as_string(), body_);
-        return put_content(slot);
-    }
+  void put_slot(const Slot& slot, std::uint8_t number) {
+    const bool content = slot.holds_value() || slot.kind == FieldKind::json;
+    put_head(content ? form_of(slot) : slot.form, number);
+    if (slot.code != nullptr) put_text(*slot.code, body_);
+    if (content) return put_content(slot);
+    body_.append(stored_, slot.stored_begin, slot.stored_end - slot.stored_begin);
   }
 
-  void put_named_body(const EventKind& kind) {
-    put_text(kind.name, body_);
-    for (const Field& field : kind.fields) {  // in the order of names
-      const Slot& slot = slots_[field.number];
-      if (slot.field == nullptr) continue;
-      AE_CHECK(field.kind != FieldKind::error, "a narrative event has no error fields");
-      put_text(field.name, body_);
+  template <class E>
+  void put_named_body(const E& event) {
+    put_text(event_name(E::kType), body_);
+    visit_fields(event, [&](auto field, const auto&) {
+      static_assert(field.kind() != FieldKind::error, "a narrative event has no error fields");
+      const Slot& slot = slots_[field.number()];
+      if (!slot.present) return;
+      put_text(field.name(), body_);
       const std::uint8_t form = form_of(slot);
-      put_byte(holds_value(field) ? form | kNamedValue : form, body_);
+      put_byte(slot.holds_value() ? form | kNamedValue : form, body_);
       put_content(slot);
-    }
+    });
   }
 
   std::uint8_t form_of(const Slot& slot) const {
-    const bool value = holds_value(*slot.field);
-    const std::size_t inline_max = value                                 ? limits_.value_inline_max
-                                   : slot.field->kind == FieldKind::json ? limits_.json_inline_max
-                                                                         : limits_.value_max;
+    const std::size_t inline_max = slot.holds_value()             ? limits_.value_inline_max
+                                   : slot.kind == FieldKind::json ? limits_.json_inline_max
+                                                                  : limits_.value_max;
     return slot.end - slot.begin > inline_max ? kApart : kInline;
   }
 
-  // The canonical text of a json or value field, here or as a blob; before it the salt of a value.
+  // The canonical text, here or as a blob; before it the salt of a value.
   void put_content(const Slot& slot) {
-    const bool value = holds_value(*slot.field);
-    const std::string_view store = value ? std::string_view(values_) : hasher_.text();
-    const std::string_view text = store.substr(slot.begin, slot.end - slot.begin);
-    if (value) body_ += store.substr(slot.begin - kSaltSize, kSaltSize);
+    const std::string_view text =
+        slot.holds_value()
+            ? value_text(slot)
+            : std::string_view(hasher_.text()).substr(slot.begin, slot.end - slot.begin);
+    if (slot.holds_value()) body_ += value_salt(slot);
     form_of(slot) == kInline ? put_text(text, body_) : put_blob(text);
   }
 
@@ -366,6 +346,7 @@ class Sealer {
   // Of the event at hand; kept to reuse their memory.
   std::array<Slot, kFieldNumberMax + 1> slots_{};
   std::string values_;  // salt ‖ canonical text of each value field
+  std::string stored_;  // the bytes of the other fields
   std::string body_;
   std::vector<Member> shown_salts_;
 };
@@ -374,12 +355,23 @@ class Sealer {
 
 Result<Sealed> seal(const SealInput& input, const std::vector<EventDraft>& drafts,
                     const SealLimits& limits) {
-  AE_CHECK(!drafts.empty());
-  AE_CHECK(input.first_seq >= 1 && input.first_seq <= kSeqMax - drafts.size());
+  std::vector<EventBody> events;
+  for (const EventDraft& draft : drafts) {
+    auto event = event_from_json(*event_kind(draft.type), draft.payload);
+    AE_CHECK(event.has_value(), event.error().message);
+    events.push_back(*std::move(event));
+  }
+  return seal(input, std::move(events), limits);
+}
+
+Result<Sealed> seal(const SealInput& input, std::vector<EventBody> events,
+                    const SealLimits& limits) {
+  AE_CHECK(!events.empty());
+  AE_CHECK(input.first_seq >= 1 && input.first_seq <= kSeqMax - events.size());
   AE_CHECK(input.prev_hash.is_zero() == (input.first_seq == 1));
   AE_CHECK(!input.attempt_id || is_utf8(input.attempt_id->text));
-  Sealer sealer(input, limits, drafts.size());
-  for (const EventDraft& draft : drafts) AE_TRY(sealer.add(draft));
+  Sealer sealer(input, limits, events.size());
+  for (EventBody& event : events) AE_TRY(sealer.add(std::move(event)));
   return sealer.finish();
 }
 

@@ -63,6 +63,8 @@ struct SealLimits {
 
 // REQUIRES: drafts not empty, payloads as check_payload wants them (AE_CHECK: only we make events).
 // Fails with payload_too_large.
+Result<Sealed> seal(const SealInput& input, std::vector<EventBody> events,
+                    const SealLimits& limits = {});
 Result<Sealed> seal(const SealInput& input, const std::vector<EventDraft>& drafts,
                     const SealLimits& limits = {});
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/ids.h"
-#include "log/event.h"
+#include "log/events.h"
 
 namespace ae {
 
@@ -33,21 +33,24 @@ inline constexpr std::uint8_t kNamedValue = 4;
 
 // From this number up events are narrative: a program that does not know them carries them.
 inline constexpr std::uint8_t kNarrativeFrom = 128;
+constexpr bool is_narrative(EventType type) {
+  return static_cast<std::uint8_t>(type) >= kNarrativeFrom;
+}
 
 constexpr bool holds_value(const Field& field) {
   return field.kind == FieldKind::value || field.kind == FieldKind::error;
 }
 
 // Only the arguments of an invocation can be stored by message; and only those of a model are.
-constexpr bool may_be_by_message(EventType type, const Field& field) {
-  return type == EventType::tool_invocation_started && field.name == "arguments";
+constexpr bool may_be_by_message(EventType type, std::string_view field) {
+  return type == EventType::tool_invocation_started && field == "arguments";
 }
 // Only of a decision can something be left (engine/state/left.h).
-constexpr bool may_have_left(EventType type, const Field& field) {
-  return type == EventType::decision_recorded && field.name == "payload";
+constexpr bool may_have_left(EventType type, std::string_view field) {
+  return type == EventType::decision_recorded && field == "payload";
 }
-inline bool calls_model(const Value& payload) {
-  return payload.text("tool_name").starts_with(kModelToolPrefix);
+inline bool calls_model(const ToolInvocationStarted& event) {
+  return event.tool_name.starts_with(kModelToolPrefix);
 }
 
 // Forms of an external key. All but kSpelled need no byte of it: it follows from this job, the event's step, and …

@@ -1,0 +1,69 @@
+// What the event table (events.def) knows of each type of event: its number, class, schema and fields.
+//
+// Stored: numbers and names are permanent. Threads: constant tables. See docs/data.md and docs/decisions/0002-stored-format.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+#include "json/value.h"
+
+namespace ae {
+
+// Numbers are permanent. Spelled as stored and shown.
+enum class EventType : std::uint8_t {
+#define AE_EVENT(Struct, name, number, event_class, schema, ...) name = number,
+#include "log/define_events.h"
+};
+
+enum class EventClass : std::uint8_t { history, coordination, recorded_effect, narrative };
+
+// How a field is stored; its form in the JSON payload is in brackets.
+enum class FieldKind : std::uint8_t {
+  text,     // [string]
+  word,     // [string] from the permanent word list; other texts are kept as they are
+  id8,      // [16 hex digits]
+  hash32,   // [64 hex digits]
+  uuid,     // [UUID text]
+  integer,  // [integer]
+  boolean,  // [true | false]
+  instant,  // [RFC 3339, microseconds, Z]
+  json,     // [any JSON], hashed as it stands; by content hash when large
+  value,    // [any JSON], a *value field*: the chain sees only its salted hash (SPEC §13)
+  error,  // [{code, message}]; code as it stands, message as a value field named "<field>.message"
+  external_key,  // [string]; one byte when it is the key of this job, step and attempt
+};
+
+struct Field {
+  std::string_view name;
+  std::uint8_t number;  // permanent, 1–31
+  FieldKind kind;
+  bool required;
+};
+
+// Null is a value of its own only where a value must stand; in any other field it means absent.
+constexpr bool takes_null(const Field& field) {
+  return field.required && (field.kind == FieldKind::json || field.kind == FieldKind::value);
+}
+
+struct EventKind {
+  EventType type;
+  std::string_view name;
+  EventClass event_class;
+  std::uint8_t schema;            // the newest version this program writes and reads (schema_of)
+  std::span<const Field> fields;  // in canonical order of their names
+};
+
+// All kinds, by number.
+std::span<const EventKind> event_kinds();
+// The version that an event of this payload is written with: the lowest that says all of it. What a program that knows only
+// an earlier one would take for something else has a later one, so that it says needs_version instead.
+std::uint8_t schema_of(const EventKind& kind, const Value& payload);
+// nullptr for a number or name this program does not know.
+const EventKind* event_kind(EventType type) noexcept;
+const EventKind* event_kind(std::string_view name) noexcept;
+std::string_view event_name(EventType type) noexcept;
+
+}  // namespace ae

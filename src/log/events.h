@@ -1,0 +1,142 @@
+// The events as C++ types: one struct for each line of events.def, whose members are the fields of that event.
+//
+// A field that may be absent is an optional, except where it holds a JSON value: null means absent there. A value field of an
+// event that was read from a log holds {"$redacted": …} after its value was erased (log/redacted.h).
+// Threads: values, constant tables.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+#include "base/hash.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "json/value.h"
+#include "log/event_type.h"
+
+namespace ae {
+
+// {code, message}; the message is a value field.
+struct RecordedError {
+  std::string code;
+  Value message;
+  bool operator==(const RecordedError&) const = default;
+};
+
+// The kinds of events.def: how a field is stored, and the C++ type that holds it.
+namespace stored {
+
+template <FieldKind Kind, class T>
+struct Stored {
+  static constexpr FieldKind kKind = Kind;
+  using Type = T;
+};
+using text = Stored<FieldKind::text, std::string>;
+using word = Stored<FieldKind::word, std::string>;
+using id8 = Stored<FieldKind::id8, std::string>;  // 16 hex digits
+using step = Stored<FieldKind::id8, StepId>;
+using invocation = Stored<FieldKind::id8, InvocationId>;
+using decision = Stored<FieldKind::id8, DecisionId>;
+using hash = Stored<FieldKind::hash32, Hash>;
+using idempotency = Stored<FieldKind::hash32, IdempotencyKey>;
+using external_key = Stored<FieldKind::external_key, ExternalKey>;
+using integer = Stored<FieldKind::integer, std::int64_t>;
+using boolean = Stored<FieldKind::boolean, bool>;
+using instant = Stored<FieldKind::instant, Instant>;
+using json = Stored<FieldKind::json, Value>;
+using value = Stored<FieldKind::value, Value>;
+using error = Stored<FieldKind::error, RecordedError>;
+
+template <class Kind>
+using Required = typename Kind::Type;
+template <class Kind>
+using Optional = std::conditional_t<std::is_same_v<typename Kind::Type, Value>, Value,
+                                    std::optional<typename Kind::Type>>;
+
+}  // namespace stored
+
+#define AE_REQUIRED_AS(kind, member, name, number, meaning) stored::Required<stored::kind> member{};
+#define AE_OPTIONAL_AS(kind, member, name, number, meaning) stored::Optional<stored::kind> member{};
+#define AE_EVENT(Struct, name, number, event_class, schema, ...) \
+  struct Struct {                                                \
+    static constexpr EventType kType = EventType::name;          \
+    __VA_ARGS__                                                  \
+    bool operator==(const Struct&) const = default;              \
+  };
+#include "log/define_events.h"
+
+// A narrative event of a type, or of a newer schema, that this program does not know. It is carried as it is.
+struct UnknownEvent {
+  EventType type{};
+  std::string name;
+  Value payload;
+  bool operator==(const UnknownEvent&) const = default;
+};
+
+// What happened: one event, without its place in a log.
+using EventBody = std::variant<UnknownEvent
+#define AE_EVENT(Struct, name, number, event_class, schema, ...) , Struct
+#include "log/define_events.h"
+                               >;
+
+// A field of an event as visit_fields hands it over: what the table has of it is known to the compiler.
+template <FieldKind Kind, std::uint8_t Number, bool Required>
+struct FieldOf {
+  std::string_view text;
+  constexpr std::string_view name() const { return text; }
+  static constexpr std::uint8_t number() { return Number; }
+  static constexpr FieldKind kind() { return Kind; }
+  static constexpr bool takes_null() {
+    return Required && (Kind == FieldKind::json || Kind == FieldKind::value);
+  }
+  static constexpr bool required() { return Required; }
+};
+
+// visit_fields(event, visit) calls visit(FieldOf, member) for each field, in the canonical order of the names.
+#define AE_REQUIRED_AS(kind, member, name, number, meaning) \
+  visit(FieldOf<stored::kind::kKind, number, true>{name}, event.member);
+#define AE_OPTIONAL_AS(kind, member, name, number, meaning) \
+  visit(FieldOf<stored::kind::kKind, number, false>{name}, event.member);
+#define AE_EVENT(Struct, name, number, event_class, schema, ...)    \
+  template <class Visit>                                            \
+  constexpr void visit_fields(Struct& event, Visit&& visit) {       \
+    __VA_ARGS__                                                     \
+  }                                                                 \
+  template <class Visit>                                            \
+  constexpr void visit_fields(const Struct& event, Visit&& visit) { \
+    __VA_ARGS__                                                     \
+  }
+#include "log/define_events.h"
+
+template <class T>
+bool is_present(const auto&, const std::optional<T>& member) {
+  return member.has_value();
+}
+template <class Field>
+bool is_present(const Field&, const Value& member) {
+  return Field::takes_null() || !member.is_null();
+}
+bool is_present(const auto&, const auto&) { return true; }
+// What a present field holds.
+template <class T>
+const T& content_of(const std::optional<T>& member) {
+  return *member;
+}
+template <class T>
+const T& content_of(const T& member) {
+  return member;
+}
+
+EventType type_of(const EventBody& body) noexcept;
+// The version that this event is written with: the lowest that can express it. A program that knows only earlier ones refuses
+// the event (needs_version) instead of misreading it.
+std::uint8_t schema_of(const EventBody& body) noexcept;
+// The payload as JSON, as the API and the exports show it: absent fields are left out.
+Value payload_json(const EventBody& body);
+// The event of a payload. Fails with log_corrupt as check_payload does.
+Result<EventBody> event_from_json(const EventKind& kind, const Value& payload);
+
+}  // namespace ae

@@ -1,0 +1,124 @@
+// One field of an event: its canonical JSON text, which is hashed, and its stored bytes. Shared by seal.cc and open.cc, which add
+// what depends on more than the field: JSON values, errors and external keys.
+//
+// Stored: permanent; docs/data.md lists the forms. Threads: pure functions.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "json/json.h"
+#include "log/event_type.h"
+#include "log/sealed_form.h"
+#include "log/words.h"
+
+namespace ae {
+
+inline std::string_view bytes_of(const Hash& hash) {
+  return {reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()};
+}
+inline Hash hash_of(std::string_view bytes) {
+  Hash hash;
+  if (bytes.size() == hash.bytes.size()) std::ranges::copy(bytes, hash.bytes.begin());
+  return hash;
+}
+inline bool in_range(Instant t) { return t >= kInstantMin && t <= kInstantMax; }
+
+// ---- canonical text
+
+inline void write_canonical_field(const std::string& text, std::string& out) {
+  write_canonical_string(text, out);
+}
+inline void write_canonical_field(std::int64_t number, std::string& out) {
+  write_canonical(Value(number), out);
+}
+inline void write_canonical_field(bool flag, std::string& out) { out += flag ? "true" : "false"; }
+inline void write_canonical_field(Instant instant, std::string& out) {
+  out += '"';
+  out += to_text(instant);
+  out += '"';
+}
+inline void write_canonical_field(const Hash& hash, std::string& out) {
+  out += '"';
+  append_hex(bytes_of(hash), out);
+  out += '"';
+}
+inline void write_canonical_field(const Value& value, std::string& out) {
+  write_canonical(value, out);
+}
+template <class Tag>
+void write_canonical_field(const Id<Tag>& id, std::string& out) {
+  write_canonical_string(id.text, out);
+}
+
+// ---- stored bytes
+
+inline void put_hex(std::string_view hex, std::size_t size, std::string& out) {
+  const auto bytes = from_hex(hex);
+  AE_CHECK(bytes && bytes->size() == size, "an id or a hash of an event is not hex");
+  out += *bytes;
+}
+
+template <FieldKind Kind, class T>
+void put_field(const T& member, std::string& out) {
+  if constexpr (Kind == FieldKind::text) {
+    put_text(member, out);
+  } else if constexpr (Kind == FieldKind::word) {
+    const std::uint8_t number = word_number(member);
+    put_byte(number, out);
+    if (number == 0) put_text(member, out);
+  } else if constexpr (Kind == FieldKind::integer) {
+    put_varint(zig_zag(member), out);
+  } else if constexpr (Kind == FieldKind::boolean) {
+    put_byte(member ? 1 : 0, out);
+  } else if constexpr (Kind == FieldKind::instant) {
+    put_big_endian64(static_cast<std::uint64_t>(member.us), out);
+  } else if constexpr (std::is_same_v<T, Hash>) {
+    out += bytes_of(member);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    put_hex(member, 8, out);
+  } else {
+    put_hex(member.text, Kind == FieldKind::id8 ? 8 : 32, out);
+  }
+}
+
+// Why the bytes cannot be a field; empty: they are one. After the end of the bytes the reader is not ok.
+template <FieldKind Kind, class T>
+std::string_view read_field(ByteReader& in, T& member) {
+  if constexpr (Kind == FieldKind::text) {
+    member = in.text();
+  } else if constexpr (Kind == FieldKind::word) {
+    const std::uint8_t number = in.byte();
+    const std::string_view word = number == 0 ? in.text() : word_text(number);
+    if (number == 0 && word_number(word) != 0) return " spells out a word of the list";
+    if (number != 0 && word.empty()) return " is a word that is not in the list";
+    member = word;
+  } else if constexpr (Kind == FieldKind::integer) {
+    member = un_zig_zag(in.varint());
+    constexpr std::int64_t kMax = (std::int64_t{1} << 53) - 1;
+    if (member < -kMax || member > kMax) return " is too large a number";
+  } else if constexpr (Kind == FieldKind::boolean) {
+    const std::uint8_t bit = in.byte();
+    if (bit > 1) return " is neither true nor false";
+    member = bit == 1;
+  } else if constexpr (Kind == FieldKind::instant) {
+    member = {static_cast<std::int64_t>(in.big_endian64())};
+    if (!in_range(member)) return " is a time out of range";
+  } else if constexpr (std::is_same_v<T, Hash>) {
+    member = hash_of(in.bytes(kHashSize));
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    member = to_hex(in.bytes(8));
+  } else {
+    member.text = to_hex(in.bytes(Kind == FieldKind::id8 ? 8 : kHashSize));
+  }
+  return {};
+}
+
+}  // namespace ae
