@@ -39,6 +39,8 @@ struct Event {
   Hash hash;
   std::string unknown_name;  // its type's name, when this program does not know it (narrative only)
 };
+// The event's body; of an event that was put together from a payload, the body of that.
+EventBody body_of(const Event& event);
 // The name of the event's type, also of an unknown one.
 std::string_view event_name(const Event& event) noexcept;
 

@@ -12,6 +12,7 @@ Value to_json(const std::string& text) { return text; }
 Value to_json(std::int64_t number) { return number; }
 Value to_json(bool flag) { return flag; }
 Value to_json(const Value& value) { return value; }
+Value to_json(const Erasable& field) { return field.value; }
 Value to_json(Instant instant) { return to_text(instant); }
 Value to_json(const Hash& hash) { return to_hex(hash); }
 template <class Tag>
@@ -19,7 +20,7 @@ Value to_json(const Id<Tag>& id) {
   return id.text;
 }
 Value to_json(const RecordedError& error) {
-  return Value::object({{"code", error.code}, {"message", error.message}});
+  return Value::object({{"code", error.code}, {"message", error.message.value}});
 }
 
 void from_json(const Value& json, std::string& text) { text = json.as_string(); }
@@ -30,6 +31,7 @@ void from_json(const Value& json, Instant& instant) {
 }
 void from_json(const Value& json, Hash& hash) { hash = *hash_from_hex(json.as_string()); }
 void from_json(const Value& json, Value& value) { value = json; }
+void from_json(const Value& json, Erasable& field) { field = json; }
 template <class Tag>
 void from_json(const Value& json, Id<Tag>& id) {
   id.text = json.as_string();

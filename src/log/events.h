@@ -1,7 +1,6 @@
 // The events as C++ types: one struct for each line of events.def, whose members are the fields of that event.
 //
-// A field that may be absent is an optional, except where it holds a JSON value: null means absent there. A value field of an
-// event that was read from a log holds {"$redacted": …} after its value was erased (log/redacted.h).
+// A field that may be absent is an optional, except where it holds a JSON value: null means absent there.
 // Threads: values, constant tables.
 #pragma once
 
@@ -9,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "base/hash.h"
@@ -19,10 +19,27 @@
 
 namespace ae {
 
-// {code, message}; the message is a value field.
+// A value field (SPEC §13). Erased: its value is gone from the log, and `value` is what stands for it,
+// {"$redacted": commitment, "left"?: what an erased decision still shows}.
+struct Erasable {
+  Value value;
+  bool erased = false;
+
+  Erasable() = default;
+  Erasable(Value v) : value(std::move(v)) {}
+  bool is_null() const { return value.is_null(); }
+  // The value, or what is left of it.
+  const Value& left() const {
+    const Value* left = erased ? value.find("left") : nullptr;
+    return left != nullptr ? *left : value;
+  }
+  bool operator==(const Erasable&) const = default;
+};
+
+// {code, message}; the message is a value field, a string unless it is erased.
 struct RecordedError {
   std::string code;
-  Value message;
+  Erasable message;
   bool operator==(const RecordedError&) const = default;
 };
 
@@ -47,13 +64,15 @@ using integer = Stored<FieldKind::integer, std::int64_t>;
 using boolean = Stored<FieldKind::boolean, bool>;
 using instant = Stored<FieldKind::instant, Instant>;
 using json = Stored<FieldKind::json, Value>;
-using value = Stored<FieldKind::value, Value>;
+using value = Stored<FieldKind::value, Erasable>;
 using error = Stored<FieldKind::error, RecordedError>;
 
 template <class Kind>
 using Required = typename Kind::Type;
+template <class T>
+constexpr bool kNullIsAbsent = std::is_same_v<T, Value> || std::is_same_v<T, Erasable>;
 template <class Kind>
-using Optional = std::conditional_t<std::is_same_v<typename Kind::Type, Value>, Value,
+using Optional = std::conditional_t<kNullIsAbsent<typename Kind::Type>, typename Kind::Type,
                                     std::optional<typename Kind::Type>>;
 
 }  // namespace stored
@@ -111,12 +130,18 @@ struct FieldOf {
   }
 #include "log/define_events.h"
 
+inline const std::string& or_empty(const std::optional<std::string>& text) {
+  static const std::string empty;
+  return text ? *text : empty;
+}
+
 template <class T>
 bool is_present(const auto&, const std::optional<T>& member) {
   return member.has_value();
 }
-template <class Field>
-bool is_present(const Field&, const Value& member) {
+template <class Field, class T>
+  requires stored::kNullIsAbsent<T>
+bool is_present(const Field&, const T& member) {
   return Field::takes_null() || !member.is_null();
 }
 bool is_present(const auto&, const auto&) { return true; }

@@ -204,11 +204,13 @@ class BodyReader {
       AE_ASSIGN(member, read_json(content));
       part.null = member.is_null();
     } else if constexpr (kKind == FieldKind::value) {
-      AE_TRY(read_value(form, field.name(), part, member));
+      AE_TRY(read_value(form, field.name(), part, member.value));
+      member.erased = part.salt.empty();
       part.null = member.is_null();
     } else if constexpr (kKind == FieldKind::error) {
       member.code = in_.text();
-      AE_TRY(read_value(form, field.name(), part, member.message));
+      AE_TRY(read_value(form, field.name(), part, member.message.value));
+      member.message.erased = part.salt.empty();
     } else {
       const std::string_view why = read_field<kKind>(in_, member);
       if (!why.empty()) return wrong(field.name(), why);
@@ -266,8 +268,8 @@ class BodyReader {
       } else if (part.present && null) {
         status = wrong(field.name(), " is null");
       } else if constexpr (field.kind() == FieldKind::error) {
-        const bool text = !part.present || content_of(member).message.is_string() ||
-                          is_redacted(content_of(member).message);
+        const bool text = !part.present || content_of(member).message.value.is_string() ||
+                          is_redacted(content_of(member).message.value);
         if (!text) {
           status = corrupt(std::string(kind.name) + "." + std::string(field.name()) +
                            " is not {code, message}, both texts");
@@ -358,10 +360,22 @@ class BodyReader {
     write_named_payload(parts, hasher.text());
     if (known) {
       AE_ASSIGN(event.body, event_from_json(*kind, unknown.payload));
+      std::visit([&](auto& typed) { mark_erased(parts, typed); }, event.body);
     } else {
       event.body = std::move(unknown);
     }
     return {};
+  }
+
+  static void mark_erased(const std::vector<NamedPart>&, UnknownEvent&) {}
+  template <class E>
+  static void mark_erased(const std::vector<NamedPart>& parts, E& typed) {
+    visit_fields(typed, [&](auto field, auto& member) {
+      if constexpr (field.kind() == FieldKind::value) {
+        const auto part = std::ranges::find(parts, field.name(), &NamedPart::name);
+        member.erased = part != parts.end() && part->salt.empty();
+      }
+    });
   }
 
   // What the table says, and that an absent member is absent and not null.

@@ -34,6 +34,26 @@ bool is_erased(const Event& event, std::string_view field) {
   return known != kind->fields.end() && is_erased(event, *known);
 }
 
+EventBody body_of(const Event& event) {
+  const EventKind* kind = event_kind(event.type);
+  const bool made = std::holds_alternative<UnknownEvent>(event.body) && kind != nullptr;
+  if (!made) return event.body;
+  auto body = event_from_json(*kind, event.payload);
+  if (!body) return event.body;
+  std::visit(
+      [&event]<class E>(E& typed) {
+        if constexpr (!std::is_same_v<E, UnknownEvent>) {
+          visit_fields(typed, [&event](auto field, auto& member) {
+            if constexpr (field.kind() == FieldKind::value) {
+              member.erased = is_erased(event, field.name());
+            }
+          });
+        }
+      },
+      *body);
+  return *std::move(body);
+}
+
 std::vector<std::string> erased_values(const Event& event) {
   std::vector<std::string> erased;
   const EventKind* kind = event_kind(event.type);

@@ -205,14 +205,14 @@ class Sealer {
   void write_field(const E& event, Field field, const T& member, Slot& slot, std::string& out) {
     constexpr FieldKind kKind = Field::kind();
     if constexpr (kKind == FieldKind::value) {
-      write_value(slot, field.name(), member, out);
+      write_value(slot, field.name(), member.value, out);
     } else if constexpr (kKind == FieldKind::error) {
-      AE_CHECK(member.message.is_string(), field.name());
+      AE_CHECK(member.message.value.is_string(), field.name());
       slot.code = &member.code;
       out += R"({"code":)";
       write_canonical_string(member.code, out);
       out += R"(,"message":)";
-      write_value(slot, std::string(field.name()) + ".message", member.message, out);
+      write_value(slot, std::string(field.name()) + ".message", member.message.value, out);
       out += '}';
     } else {
       slot.begin = out.size();
@@ -262,7 +262,7 @@ class Sealer {
       const Slot& slot = slots_[number];
       if (!slot.present) continue;
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
-        if (slot.value == &event.arguments && calls_model(event) && put_request(slot, number))
+        if (slot.value == &event.arguments.value && calls_model(event) && put_request(slot, number))
           continue;
       }
       put_slot(slot, number);

@@ -46,21 +46,20 @@ Status Applier::may_be_judged(const Step* step) const {
 }
 
 // What the plan says of the call that this event is about; nullopt: the arguments are erased, and it cannot be told without.
-std::optional<PolicyAction> Applier::judged_here(const Step& step) const {
+std::optional<PolicyAction> Applier::judged_here(const Erasable& payload, const Step& step) const {
   const ToolPolicy& tool = s_.tool_of(step);
-  const Value& call = p_["payload"];
-  if (erased("payload") && judged_by_arguments(tool)) return std::nullopt;
-  const auto said = judge(s_, &step, tool, call["arguments"]);
+  if (payload.erased && judged_by_arguments(tool)) return std::nullopt;
+  const auto said = judge(s_, &step, tool, payload.value["arguments"]);
   return said ? said->action : PolicyAction::require_approval;
 }
 
-Status Applier::approval_requested() {
-  Step* step = this->step();
+Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
   AE_TRY(may_be_judged(step));
-  if (judged_here(*step) == PolicyAction::allow) return bad("no approval is required");
-  const Value& asked = payload_left(logged_, p_);
+  if (judged_here(event.payload, *step) == PolicyAction::allow)
+    return bad("no approval is required");
+  const Value& asked = event.payload.left();
   auto approval = std::make_unique<Approval>();
-  approval->id = p_.text("decision_id");
+  approval->id = event.decision_id.text;
   approval->arguments = asked["arguments"];
   approval->arguments_hash = asked.text("arguments_hash");
   approval->tool = asked.text("tool");
@@ -82,62 +81,60 @@ Status Applier::approval_requested() {
 }
 
 // A policy forbids the call: it is never declared.
-Status Applier::approval_denied() {
-  Step* step = this->step();
+Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
   AE_TRY(may_be_judged(step));
   if (step->phase != StepPhase::ready || step->role != Role::node) {
     return bad("only what has not begun is denied");
   }
-  if (const auto said = judged_here(*step); said && *said != PolicyAction::deny) {
+  if (const auto said = judged_here(event.payload, *step); said && *said != PolicyAction::deny) {
     return bad("no policy denies this call");
   }
   auto denied = std::make_unique<Approval>();
-  denied->id = p_.text("decision_id");
+  denied->id = event.decision_id.text;
   denied->state = ApprovalState::denied;
   denied->tool = s_.tool_of(*step).name;
-  denied->arguments_hash = payload_left(logged_, p_).text("arguments_hash");
-  denied->note = p_.text("reason");
+  denied->arguments_hash = event.payload.left().text("arguments_hash");
+  denied->note = or_empty(event.reason);
   step->approval = std::move(denied);
   enter(*step, StepPhase::answered);
   return {};
 }
 
-Status Applier::approval_answered() {
-  Step* step = this->step();
-  const std::string_view said = p_.text("state");
+Status Applier::approval_answered(const DecisionRecorded& event, Step* step) {
+  const std::string& said = or_empty(event.state);
   if (!step || step->phase != StepPhase::asking ||
       step->approval->state != ApprovalState::requested ||
-      payload_left(logged_, p_).text("approval_id") != step->approval->id) {
+      event.payload.left().text("approval_id") != step->approval->id) {
     return bad("this approval was not requested");
   }
   if (said == "edited") {
-    AE_TRY(arguments_edited(*step));
+    AE_TRY(arguments_edited(event.payload, *step));
   } else if (said != "approved" && said != "rejected") {
     return bad("an unknown answer");
   }
   step->approval->state = said == "rejected" ? ApprovalState::rejected : ApprovalState::approved;
-  step->approval->by = p_.text("by");
-  step->approval->note = p_.text("reason");
+  step->approval->by = or_empty(event.by);
+  step->approval->note = or_empty(event.reason);
   return {};
 }
 
 // Whoever approved it wants other arguments to be sent: these, and no others.
-Status Applier::arguments_edited(Step& step) {
+Status Applier::arguments_edited(const Erasable& payload, Step& step) {
   Approval& approval = *step.approval;
   if (step.call) return bad("its call has its arguments already");
-  if (erased("payload")) {
-    const Value& left = payload_left(logged_, p_);
+  if (payload.erased) {
+    const Value& left = payload.left();
     if (approval.edited_from.empty()) approval.edited_from = left.text("edited_from", kErasedHash);
     approval.arguments = Value();
     approval.arguments_hash = left.text("arguments_hash");
     return {};
   }
-  const Value& arguments = p_["payload"]["arguments"];
+  const Value& arguments = payload.value["arguments"];
   // Without the blind, what was recorded stands for it.
   const std::string hash =
-      s_.blind_gone ? std::string(p_["payload"].text("arguments_hash")) : s_.hash_of(arguments);
+      s_.blind_gone ? std::string(payload.value.text("arguments_hash")) : s_.hash_of(arguments);
   if (!arguments.is_object()) return bad("without the arguments that are to be sent");
-  if (hash != p_["payload"].text("arguments_hash") || hash == approval.arguments_hash) {
+  if (hash != payload.value.text("arguments_hash") || hash == approval.arguments_hash) {
     return bad("its arguments are not those of its arguments_hash");
   }
   if (auto said = judge(s_, s_.tool_of(step), arguments);
@@ -185,13 +182,13 @@ Status Applier::request_closed(Step& step, std::string_view outcome) {
 }
 
 // Did a person approve exactly the call that is declared here?
-Status Applier::check_approval(Step& step) {
+Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
   if (tool.is_model()) return {};
-  const std::string_view id = p_.text("approval_id");
+  const std::string& id = or_empty(event.approval_id);
   // What was erased cannot be judged once more.
-  if (!erased("arguments") || !judged_by_arguments(tool)) {
-    const auto said = judge(s_, &step, tool, p_["arguments"]);
+  if (!event.arguments.erased || !judged_by_arguments(tool)) {
+    const auto said = judge(s_, &step, tool, event.arguments.value);
     const PolicyAction action = said ? said->action : PolicyAction::require_approval;
     if (action == PolicyAction::deny) return bad("a policy denies this call");
     if (id.empty()) {
@@ -201,9 +198,10 @@ Status Applier::check_approval(Step& step) {
   if (id.empty()) return {};
   Approval* approval = step.approval.get();
   if (!approval || approval->state != ApprovalState::approved || approval->id != id ||
-      approval->tool != p_.text("tool_name") || approval->tool_version != p_.text("tool_version") ||
-      !may_be(p_.text("arguments_hash"), *approval) ||
-      approval->schema_digest != p_.text("request_schema_hash")) {
+      approval->tool != event.tool_name || approval->tool_version != event.tool_version ||
+      !may_be(to_hex(event.arguments_hash), *approval) ||
+      approval->schema_digest !=
+          (event.request_schema_hash ? to_hex(*event.request_schema_hash) : "")) {
     return bad("its approval is that of another call");
   }
   approval->used = true;
@@ -211,45 +209,46 @@ Status Applier::check_approval(Step& step) {
   return {};
 }
 
-Status Applier::agent_message() {
-  const std::string channel(p_.text("channel")), key(p_.text("correlation_key"));
+Status Applier::apply(const AgentMessage& event) {
+  const std::string &channel = event.channel, &key = or_empty(event.correlation_key);
   if (channel.empty() == key.empty()) return bad("a message has a channel, an early signal a key");
-  const std::string id(p_.text("message_id"));
+  const std::string& id = event.message_id;
   if (!s_.message_names.insert(message_name(channel, key, id)).second) {
     return bad("it was recorded before");
   }
   s_.signals++;
   std::deque<Kept>& kept = key.empty() ? s_.mail[channel] : s_.early[key];
-  kept.push_back({id, std::string(p_.text("by")), std::string(p_.text("wait_type")), p_["payload"],
-                  erased("payload")});
+  kept.push_back({id, or_empty(event.by), or_empty(event.wait_type), event.payload.value,
+                  event.payload.erased});
   return {};
 }
 
 // An answer that was kept before: a message, or an early signal. nullopt: there is no such.
-std::optional<Kept> Applier::take_kept(const std::string& key, const Wait& wait) {
+std::optional<Kept> Applier::take_kept(const std::string& key, const Wait& wait,
+                                       const std::string& signal_id) {
   const bool is_message = wait.type == WaitType::message;
   auto& all = is_message ? s_.mail : s_.early;
   auto it = all.find(is_message ? wait.channel : key);
   if (it == all.end()) return std::nullopt;
   std::deque<Kept>& kept = it->second;
   const auto found = is_message ? kept.begin()  // in order
-                                : std::ranges::find(kept, p_.text("signal_id"), &Kept::id);
-  if (found == kept.end() || found->id != p_.text("signal_id")) return std::nullopt;
+                                : std::ranges::find(kept, signal_id, &Kept::id);
+  if (found == kept.end() || found->id != signal_id) return std::nullopt;
   Kept taken = std::move(*found);
   kept.erase(found);
   if (kept.empty()) all.erase(it);
   return taken;
 }
 
-Status Applier::pause_requested() {
-  if (flag(p_, "withdrawn")) {
+Status Applier::apply(const JobPauseRequested& event) {
+  if (event.withdrawn.value_or(false)) {
     if (!s_.pausing) return bad("no pause is asked for");
     s_.pausing.reset();
     return {};
   }
   if (s_.pausing) return bad("a pause is asked for already");
   if (s_.ending) return bad("the job is ending");
-  s_.pausing = PauseRequest{std::string(p_.text("by")), std::string(p_.text("reason"))};
+  s_.pausing = PauseRequest{or_empty(event.by), or_empty(event.reason)};
   return {};
 }
 

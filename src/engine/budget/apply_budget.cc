@@ -25,17 +25,16 @@ std::optional<Limit> limit_of(std::string_view text) {
 
 }  // namespace
 
-Status Applier::budget_given() {
-  const Value* budget = p_.find("budget");
-  if (!budget) return {};
-  auto limits = limits_of(*budget);
+Status Applier::budget_given(const Value& budget) {
+  if (budget.is_null()) return {};
+  auto limits = limits_of(budget);
   if (!limits) return bad(limits.error().message);
   s_.budget.limits = *limits;
-  s_.budget.wall_until = maybe_instant(*budget, "wall_until");
+  s_.budget.wall_until = maybe_instant(budget, "wall_until");
   if (limits->wall && s_.budget.wall_until) {
     s_.budget.wall_from = *s_.budget.wall_until - *limits->wall;
   }
-  if (const Value* spent = budget->find("spent")) {  // by the job that it is forked from
+  if (const Value* spent = budget.find("spent")) {  // by the job that it is forked from
     const auto used = spent_of(*spent);
     if (!used || s_.forked_from.is_null()) return bad("nothing can be spent of its budget yet");
     s_.budget.spent = *used;
@@ -44,7 +43,7 @@ Status Applier::budget_given() {
 }
 
 // A try is declared. REQUIRES: it is not counted in the state yet.
-Status Applier::reserve(const Step& step) {
+Status Applier::reserve(const Step& step, const Value& reservation) {
   if (step.role != Role::node || !s_.budget.is_kept()) return {};
   Invocation& call = *step.call;
   const bool model = s_.tool_of(step).is_model();
@@ -53,7 +52,7 @@ Status Applier::reserve(const Step& step) {
   if (call.charge == Charge::reserved)
     return bad("the earlier try is still reserved in the budget");
   if (model) {
-    const auto reserved = reservation_of(p_["reserved"]);
+    const auto reserved = reservation_of(reservation);
     if (!reserved) return bad("nothing of the job's budget is reserved for it");
     call.reserved = *reserved;
   }
@@ -81,13 +80,12 @@ void Applier::settle(const Step& step, bool withdrawn) {
 }
 
 // A model has answered.
-void Applier::settle_answer(const Step& step) {
+void Applier::settle_answer(const Step& step, const Value& usage) {
   Invocation& call = *step.call;
   if (call.charge != Charge::reserved) return;
   Use use = use_of(call, true);
   take_away(s_.budget.reserved, use);
   call.charge = Charge::spent;
-  const Value& usage = p_["usage"];
   ModelUsage counted;
   add_usage(usage, counted);
   // An answer that does not say all that it used: it is taken for no less than was thought of it.
@@ -106,11 +104,12 @@ void Applier::model_told(LoopProgress& loop, const Value& arguments) {
   }
 }
 
-Status Applier::wall_passed() {
+Status Applier::wall_passed(const TimerFired& event) {
   Budget& budget = s_.budget;
   const bool unknown = budget.erased && budget.wall_from && !budget.wall_until;
   if ((!budget.wall_until && !unknown) || budget.wall_passed) return bad("no time is limited");
-  if (budget.wall_until && fired_before(*budget.wall_until)) return bad("its time has not passed");
+  if (budget.wall_until && fired_before(event, *budget.wall_until))
+    return bad("its time has not passed");
   budget.wall_passed = true;
   return {};
 }
@@ -130,21 +129,21 @@ bool Applier::has_room(const Value& said) const {
   return budget.over(use).empty();
 }
 
-Status Applier::budget_decided() {
+Status Applier::budget_decided(const DecisionRecorded& event) {
   Budget& budget = s_.budget;
-  const Value& said = p_["payload"];
-  if (p_.text("state") == "exceeded") {
+  const Value& said = event.payload.value;
+  if (event.state == "exceeded") {
     if (s_.status != JobStatus::running || !budget.is_kept()) return bad("no budget is used up");
     const auto asked = maybe_int(said, "asked");
-    if (!erased("payload") && has_room(said)) return bad("there is room for the call");
+    if (!event.payload.erased && has_room(said)) return bad("there is room for the call");
     budget.exceeded = Exceeded{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
                                .asked = static_cast<std::uint64_t>(asked.value_or(0))};
     return {};
   }
-  if (p_.text("state") != "raised") return bad("an unknown decision about the budget");
+  if (event.state != "raised") return bad("an unknown decision about the budget");
   if (s_.ending) return bad("the job is ending");
   budget.exceeded.reset();
-  if (erased("payload")) {  // to what is not known any more: it holds nothing back
+  if (event.payload.erased) {  // to what is not known any more: it holds nothing back
     const std::uint32_t soft = budget.limits.soft;  // nobody raises it
     budget.limits = {};
     budget.limits.soft = soft;

@@ -6,8 +6,8 @@
 
 namespace ae::engine {
 
-Status Applier::state_changed() {
-  Step* step = this->step();
+Status Applier::apply(const StateChanged& event) {
+  Step* step = this->step(event.step_id);
   if (!step || !step->call || step->call->open || step->committed ||
       step->phase == StepPhase::done) {
     return bad("no call that is about to be committed has changed it");
@@ -15,19 +15,19 @@ Status Applier::state_changed() {
   const ToolPolicy& tool = s_.tool_of(*step);
   if (step->changed >= tool.changes.size()) return bad("its tool names no such change");
   step->changed++;
-  std::string key = resource_key(p_.text("resource_type"), p_.text("resource_id"));
+  std::string key = resource_key(event.resource_type, event.resource_id);
   // What this attempt did itself need not be looked at.
   const bool own = s_.status == JobStatus::running && step->call->attempt == s_.attempt;
   if (own) s_.to_confirm.erase(key);
   if (!own && s_.status == JobStatus::running) s_.to_confirm.insert(key);
   Change& change = s_.changes[std::move(key)];
   if (change.raised) s_.raised--;
-  change = Change{.resource_type = std::string(p_.text("resource_type")),
-                  .resource_id = std::string(p_.text("resource_id")),
-                  .operation = std::string(p_.text("operation")),
-                  .version = std::string(p_.text("version")),
-                  .etag = std::string(p_.text("etag")),
-                  .external_ref = std::string(p_.text("external_ref")),
+  change = Change{.resource_type = event.resource_type,
+                  .resource_id = event.resource_id,
+                  .operation = event.operation,
+                  .version = or_empty(event.version),
+                  .etag = or_empty(event.etag),
+                  .external_ref = or_empty(event.external_ref),
                   .tool = tool.name,
                   .step = index_of(*step),
                   .seq = s_.seq + 1,
@@ -50,9 +50,9 @@ void Applier::unraise() {
   s_.raised = 0;
 }
 
-Status Applier::confirmation_decided() {
-  const std::string_view said = p_.text("state");
-  const Value& resources = p_["payload"]["resources"];
+Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) {
+  const std::string& said = or_empty(event.state);
+  const Value& resources = event.payload.value["resources"];
   const auto each = [&](auto&& of) {
     if (!resources.is_array()) return;
     for (const Value& resource : resources.items()) {
@@ -72,7 +72,6 @@ Status Applier::confirmation_decided() {
     if (!resources.is_array()) s_.to_confirm.clear();  // redacted
     return {};
   }
-  Step* step = this->step();
   if (!step) return bad("no such step");
   if (said == "requested") {
     if (s_.status != JobStatus::running) return bad("no worker has checked it");
@@ -92,13 +91,14 @@ Status Applier::confirmation_decided() {
   }
   if (said == "failed") {
     if (s_.ending) return bad("it ends already");
-    return confirmation_failed(*step, std::string(p_["payload"].text("message")));
+    return confirmation_failed(*step, std::string(event.payload.value.text("message")));
   }
-  return confirmation_answered(*step, said);
+  return confirmation_answered(event, *step);
 }
 
 // A person says of what a step changed that it is well as it is, or that the job must not go on.
-Status Applier::confirmation_answered(Step& step, std::string_view said) {
+Status Applier::confirmation_answered(const DecisionRecorded& event, Step& step) {
+  const std::string& said = or_empty(event.state);
   if (said != "accept" && said != "fail") return bad("an unknown answer");
   const std::uint32_t index = index_of(step);
   bool asked = false;
@@ -111,7 +111,7 @@ Status Applier::confirmation_answered(Step& step, std::string_view said) {
   }
   if (!asked || s_.ending) return bad("no confirmation was requested");
   if (said == "accept") return {};
-  const std::string by(p_.text("by")), note(p_.text("reason"));
+  const std::string &by = or_empty(event.by), &note = or_empty(event.reason);
   return confirmation_failed(step, "what \"" + s_.node_of(step).id + "\" changed was not accepted" +
                                        (by.empty() ? "" : " by " + by) +
                                        (note.empty() ? "" : ": " + note));

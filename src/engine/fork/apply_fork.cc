@@ -6,15 +6,15 @@
 
 namespace ae::engine {
 
-Status Applier::fork_imported() {
+Status Applier::apply(const ForkImported& event) {
   if (s_.forked_from.is_null()) return bad("the job is not a fork");
   if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
   if (s_.status != JobStatus::queued || s_.epoch > 0) return bad("the job has begun");
-  if (!p_["commands"].is_array()) return bad("without commands");
-  for (const Value& entry : p_["commands"].items()) {
-    AE_TRY(import_one(entry, p_["results"][entry.text("step_id")]));
+  if (!event.commands.is_array()) return bad("without commands");
+  for (const Value& entry : event.commands.items()) {
+    AE_TRY(import_one(entry, event.results));
   }
-  return p_.find("unknown") != nullptr ? import_unknown(p_["unknown"]) : Status();
+  return event.unknown.is_null() ? Status() : import_unknown(event.unknown);
 }
 
 // Calls of the origin whose outcome was unknown then, and that this job does not make again.
@@ -41,22 +41,22 @@ Status Applier::import_unknown(const Value& list) {
   return {};
 }
 
-Status Applier::import_one(const Value& entry, const Value& result) {
+Status Applier::import_one(const Value& entry, const Erasable& results) {
   const auto node = s_.plan->by_id.find(std::string(entry.text("node_id")));
   if (node == s_.plan->by_id.end()) return bad("no such node");
   Step& step = s_.steps[node->second];
   StepId id(std::string(entry.text("step_id")));
   if (id.text.empty()) return bad("without a step_id");
-  if (entry["over"] == Value(true)) return import_over(step, result);
+  if (entry["over"] == Value(true)) return import_over(step, results.value[id.text]);
   if (entry["under_way"] == Value(true)) return import_under_way(step);
   const std::optional<std::int64_t> item = maybe_int(entry, "item");
   if (s_.by_id.contains(id) && (item || s_.by_id.at(id) != node->second)) {
     return bad("a step with this id exists already");
   }
-  if (entry.find("turn") != nullptr) return import_of_loop(step, id, entry, result);
-  if (!item) return import_node(step, id, entry, result);
+  if (entry.find("turn") != nullptr) return import_of_loop(step, id, entry, results);
+  if (!item) return import_node(step, id, entry, results);
   if (*item < 0 || *item >= static_cast<std::int64_t>(kNoItem)) return bad("no such item");
-  return import_item(step, static_cast<std::uint32_t>(*item), id, entry, result);
+  return import_item(step, static_cast<std::uint32_t>(*item), id, entry, results);
 }
 
 // A map that was under way: what it goes over is settled.
@@ -71,7 +71,8 @@ Status Applier::import_over(Step& map, const Value& over) {
 }
 
 // What is known of a step from its entry. False: no step can have ended so.
-bool Applier::take_end(Step& step, const Value& entry, const Value& result, bool erased) {
+bool Applier::take_end(Step& step, const Value& entry, const Erasable& results) {
+  const Value& result = results.value[entry.text("step_id")];
   step.result_type = result_type_of(entry.text("result_type"));
   const bool failed = step.result_type == ResultType::permanent_failure ||
                       step.result_type == ResultType::compensatable_failure;
@@ -92,13 +93,13 @@ bool Applier::take_end(Step& step, const Value& entry, const Value& result, bool
     step.failure = failure_of(result["error"]);
   } else {
     step.result = result;
-    step.erased = erased && !step.skipped;
+    step.erased = results.erased && !step.skipped;
   }
   return ended;
 }
 
 Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,
-                            const Value& result) {
+                            const Erasable& results) {
   const bool under_way = map.map != nullptr;
   const bool over = map.imported != nullptr && !map.skipped;
   if (s_.node_of(map).kind != NodeKind::map || (!under_way && !over)) return bad("no such map");
@@ -106,7 +107,7 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
     return bad("no such item, or it exists already");
   }
   Step& step = new_item(map, item, id);
-  if (!take_end(step, entry, result, erased("results"))) return bad("no item ends so");
+  if (!take_end(step, entry, results)) return bad("no item ends so");
   if (step.failure && under_way && !s_.node_of(map).collect_errors) {
     return bad("its failure is the map's");
   }
@@ -121,13 +122,14 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
   return {};
 }
 
-Status Applier::import_node(Step& step, const StepId& id, const Value& entry, const Value& result) {
+Status Applier::import_node(Step& step, const StepId& id, const Value& entry,
+                            const Erasable& results) {
   const Node& node = s_.node_of(step);
   if (step.phase != StepPhase::ready || step.map || step.loop) {
     return bad("it cannot be done yet, or is");
   }
   const std::uint32_t index = node.index;
-  if (!take_end(step, entry, result, erased("results"))) return bad("no node ends so");
+  if (!take_end(step, entry, results)) return bad("no node ends so");
   if (step.failure && !node.continue_on_error) return bad("its failure is the job's");
   if (step.skipped) {
     if (!node.when) return bad("it cannot be skipped");

@@ -31,17 +31,16 @@ bool never_arrived(const Invocation& call) {
 }  // namespace
 
 // Schema 1 names the attempt that declares the call.
-ExternalKey Applier::declared_external_key(const Step& step) const {
+ExternalKey Applier::declared_external_key(const Step& step, const IdempotencyKey& key) const {
   if (logged_ != nullptr && logged_->schema < 2) {
     return attempt_external_key(s_.job, step.id, s_.attempt);
   }
   if (!s_.is_chosen(step)) return external_key(s_.job, step.id);
-  return chosen_external_key(s_.job, step.id,
-                             IdempotencyKey(std::string(p_.text("idempotency_key"))));
+  return chosen_external_key(s_.job, step.id, key);
 }
 
-Status Applier::tool_invocation_started() {
-  Step* step = this->step();
+Status Applier::apply(const ToolInvocationStarted& event) {
+  Step* step = this->step(event.step_id);
   if (!step || !step->started) return bad("no such step");
   if (s_.ending && step->role == Role::node && !s_.holds_end(*step)) {
     return bad("nothing starts in a job that ends");
@@ -66,7 +65,7 @@ Status Applier::tool_invocation_started() {
     default:
       return bad("no call may start here");
   }
-  AE_TRY(check_approval(*step));
+  AE_TRY(check_approval(event, *step));
   if (!step->call) step->call = std::make_unique<Invocation>();
   Invocation& call = *step->call;
   if (call.open) return bad("the earlier try is still open");
@@ -75,45 +74,43 @@ Status Applier::tool_invocation_started() {
     if (s_.tool_of(*step).effect == EffectClass::at_most_once) {
       return bad("the earlier try may have happened, and no decision states that it did not");
     }
-    if (call.tool_version != p_.text("tool_version")) {
+    if (call.tool_version != event.tool_version) {
       return bad("the earlier try may have happened, and the tool has changed since");
     }
   }
-  if (maybe_int(p_, "try") != static_cast<std::int64_t>(call.try_no) + 1) {
+  if (event.try_no != static_cast<std::int64_t>(call.try_no) + 1) {
     return bad("tries count 1, 2, 3");
   }
   if (call.try_no == 0) {
     // No two commands share one: it names its own.
-    if (p_.text("external_key") != declared_external_key(*step).text) {
+    if (event.external_key != declared_external_key(*step, event.idempotency_key)) {
       return bad("its external key is that of another command");
     }
-    call.id = InvocationId(std::string(p_.text("invocation_id")));
-    call.key = IdempotencyKey(std::string(p_.text("idempotency_key")));
-    call.external_key = ExternalKey(std::string(p_.text("external_key")));
-    call.arguments = p_["arguments"];
-    call.erased = erased("arguments");
-    call.arguments_hash = p_.text("arguments_hash");
-    call.tool = p_.text("tool_name");
-    call.first_send_by = instant_of(p_, "send_by");
+    call.id = event.invocation_id;
+    call.key = event.idempotency_key;
+    call.external_key = event.external_key;
+    call.arguments = event.arguments.value;
+    call.erased = event.arguments.erased;
+    call.arguments_hash = to_hex(event.arguments_hash);
+    call.tool = event.tool_name;
+    call.first_send_by = event.send_by;
     if (step->is_turn()) {
       LoopProgress& loop = *s_.steps[step->node].loop;
       loop.conversation = call.arguments.text("conversation");
       loop.said = static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
       model_told(loop, call.arguments);
     }
-  } else if (call.id.text != p_.text("invocation_id") ||
-             call.key.text != p_.text("idempotency_key") ||
-             call.external_key.text != p_.text("external_key") ||
-             call.arguments_hash != p_.text("arguments_hash") ||
-             call.tool != p_.text("tool_name")) {
+  } else if (call.id != event.invocation_id || call.key != event.idempotency_key ||
+             call.external_key != event.external_key ||
+             call.arguments_hash != to_hex(event.arguments_hash) || call.tool != event.tool_name) {
     return bad("a later try must keep the keys, the tool and the arguments");
   }
-  AE_TRY(reserve(*step));
+  AE_TRY(reserve(*step, event.reserved));
   // A resend after a crash, one that a person asked for, and one with answers are not counted (API §1, SPEC §6).
   const bool repeats =
       step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
   const bool counted = call.try_no == 0 || repeats || call.error.code == "not_sent";
-  call.tool_version = p_.text("tool_version");
+  call.tool_version = event.tool_version;
   call.try_no++;
   if (counted) call.counted++;
   call.open = true;
@@ -121,8 +118,8 @@ Status Applier::tool_invocation_started() {
   s_.tries_started++;
   if (s_.tool_of(*step).is_model()) s_.models.tries++;
   call.attempt = s_.attempt;
-  call.send_by = instant_of(p_, "send_by");
-  call.deadline = instant_of(p_, "deadline");
+  call.send_by = event.send_by;
+  call.deadline = event.deadline;
   call.left_at.reset();
   call.ended_at.reset();
   call.sent_opening = s_.opened_at;
@@ -131,30 +128,28 @@ Status Applier::tool_invocation_started() {
   return {};
 }
 
-Status Applier::tool_invocation_finished() {
-  Step* step = this->step();
-  if (flag(p_, "late")) {  // shown to people; its try was closed before
-    const auto late = maybe_int(p_, "try");
-    if (step && step->call && late) step->call->late = static_cast<std::uint32_t>(*late);
+Status Applier::apply(const ToolInvocationFinished& event) {
+  Step* step = this->step(event.step_id);
+  if (event.late.value_or(false)) {  // shown to people; its try was closed before
+    if (step && step->call) step->call->late = static_cast<std::uint32_t>(event.try_no);
     return {};
   }
-  if (!step || !step->call || !step->call->open ||
-      step->call->id.text != p_.text("invocation_id") ||
-      maybe_int(p_, "try") != static_cast<std::int64_t>(step->call->try_no)) {
+  if (!step || !step->call || !step->call->open || step->call->id != event.invocation_id ||
+      event.try_no != static_cast<std::int64_t>(step->call->try_no)) {
     return bad("no such try is open");
   }
   Invocation& call = *step->call;
   call.open = false;
   call.ended_at = created_at_;
-  if (const auto at = maybe_instant(p_, "at")) call.check_from = at;
+  if (event.at) call.check_from = event.at;
   s_.open_tries--;
   if (s_.status == JobStatus::queued) s_.not_before.reset();  // what it was left alone for is known
-  call.outcome = outcome_of(p_.text("outcome"));
-  call.definite = flag(p_, "definite");
-  call.retryable = flag(p_, "retryable");
-  call.error = failure_of(p_["error"]);
+  call.outcome = outcome_of(event.outcome);
+  call.definite = event.definite.value_or(false);
+  call.retryable = event.retryable.value_or(false);
+  call.error = event.error ? failure_of(*event.error) : Failure();
   call.retry_after.reset();
-  if (const auto ms = maybe_int(p_, "retry_after_ms"); ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
+  if (const auto ms = event.retry_after_ms; ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
     call.retry_after = std::chrono::milliseconds(*ms);
   }
   const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
@@ -171,11 +166,11 @@ Status Applier::tool_invocation_finished() {
   if (withdrawn && call.counted > 0) call.counted--;
   if (withdrawn && s_.tool_of(*step).is_model()) s_.models.withdrawn++;
   if (call.outcome == OutcomeKind::success) {
-    step->result = p_["result"];
-    step->erased = erased("result");
-    if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
+    step->result = event.result.value;
+    step->erased = event.result.erased;
+    if (event.error) step->failure = call.error;  // the output broke a rule
   }
-  if (call.outcome == OutcomeKind::input_required) asked(*step);
+  if (call.outcome == OutcomeKind::input_required) asked(*step, event.result);
   const bool certain = call.outcome == OutcomeKind::success ||
                        call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
@@ -184,7 +179,7 @@ Status Applier::tool_invocation_finished() {
   const bool ended =
       s_.tool_of(*step).local &&
       (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
-  if (!certain && !ended && !flag(p_, "settled")) call.unsettled = true;
+  if (!certain && !ended && !event.settled.value_or(false)) call.unsettled = true;
   // Who said that it did not happen spoke before it was known that its tool asks something.
   const bool asks = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
   if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {
@@ -198,10 +193,10 @@ Status Applier::tool_invocation_finished() {
   return {};
 }
 
-Status Applier::command_committed() {
-  Step* step = this->step();
+Status Applier::apply(const CommandCommitted& event) {
+  Step* step = this->step(event.step_id);
   if (step && step->phase == StepPhase::recorded) {
-    if (p_.find("result") || p_.text("result_of") != step->id.text) {
+    if (!event.result.is_null() || event.result_of != step->id.text) {
       return bad("the result is not the recorded value");
     }
     step->committed = true;
@@ -214,13 +209,13 @@ Status Applier::command_committed() {
     return bad("no such command to commit");
   }
   const bool success = step->call->outcome == OutcomeKind::success;
-  if (!p_.find("result_of")) {
+  if (!event.result_of) {
     // A person, or its probe, says that it happened, and what it gave; null is not written.
     const bool doubted = step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
     if (!doubted || success) return bad("no call has an unknown outcome");
-    step->result = p_["result"];
-    step->erased = erased("result");
-  } else if (!success || p_.text("result_of") != step->call->id.text) {
+    step->result = event.result.value;
+    step->erased = event.result.erased;
+  } else if (!success || event.result_of != step->call->id.text) {
     return bad("the result is that of no successful call");
   }
   step->committed = true;
@@ -229,8 +224,8 @@ Status Applier::command_committed() {
         Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};
   }
   if (s_.tool_of(*step).is_model()) {
-    add_usage(p_["usage"], s_.models);
-    settle_answer(*step);
+    add_usage(event.usage, s_.models);
+    settle_answer(*step, event.usage);
   }
   progressed();
   enter(*step, StepPhase::committed);
@@ -238,8 +233,8 @@ Status Applier::command_committed() {
   return {};
 }
 
-Status Applier::step_committed() {
-  Step* step = this->step();
+Status Applier::apply(const StepCommitted& event) {
+  Step* step = this->step(event.step_id);
   if (!step || step->phase != StepPhase::done || !step->committed || step->barrier) {
     return bad("no such step to commit");
   }

@@ -32,8 +32,8 @@ void Applier::open_node(std::uint32_t node) {
   if (step.phase == StepPhase::blocked && step.needs_left == 0) enter(step, StepPhase::ready);
 }
 
-Status Applier::node_started() {
-  Step* step = step_or_new_part();
+Status Applier::apply(const NodeStarted& event) {
+  Step* step = step_or_new_part(event);
   if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
   if (s_.ending) return bad("nothing starts in a job that ends");
   if (s_.status != JobStatus::running) return bad("no worker holds the job");
@@ -53,19 +53,19 @@ Status Applier::node_started() {
 }
 
 // Does the log hold what this end of a step stands on?
-bool Applier::may_finish(const Step& step) const {
+bool Applier::may_finish(const NodeFinished& event, const Step& step) const {
   if (step.call && step.call->open) return false;
-  const bool failed = !p_["error"].is_null();
-  switch (result_type_of(p_.text("result_type"))) {
+  const bool failed = event.error.has_value();
+  switch (result_type_of(event.result_type)) {
     case ResultType::pure:
       if (failed) return false;
-      if (flag(p_, "skipped")) {
+      if (event.skipped.value_or(false)) {
         return step.phase == StepPhase::ready && step.branch && !*step.branch;
       }
       if (step.phase == StepPhase::mapping) {
         return step.map->done == step.map->results.size() && !step.map->failure;
       }
-      if (step.phase == StepPhase::looping) return may_conclude(step);
+      if (step.phase == StepPhase::looping) return may_conclude(event, step);
       if (step.phase == StepPhase::committed) {
         return !step.failure && s_.kind_of(step) == NodeKind::llm;
       }
@@ -91,17 +91,17 @@ bool Applier::may_finish(const Step& step) const {
   }
 }
 
-Status Applier::node_finished() {
-  Step* step = this->step();
-  if (!step || !may_finish(*step)) return bad("no such step to finish so");
-  step->result_type = result_type_of(p_.text("result_type"));
-  step->skipped = flag(p_, "skipped");
+Status Applier::apply(const NodeFinished& event) {
+  Step* step = this->step(event.step_id);
+  if (!step || !may_finish(event, *step)) return bad("no such step to finish so");
+  step->result_type = result_type_of(event.result_type);
+  step->skipped = event.skipped.value_or(false);
   step->failure.reset();
-  if (!p_["error"].is_null()) step->failure = failure_of(p_["error"]);
+  if (event.error) step->failure = failure_of(*event.error);
   if (step->skipped) step->result = Value();
-  if (const Value* result = p_.find("result")) {
-    step->result = *result;
-    step->erased = erased("result");
+  if (!event.result.is_null()) {
+    step->result = event.result.value;
+    step->erased = event.result.erased;
   }
   const Node& node = s_.node_of(*step);
   if (step->map) {
@@ -183,18 +183,17 @@ void Applier::begin_map(Step& map, Value over) {
   map.map->finished.resize(map.map->over.size());
 }
 
-Status Applier::branch_taken() {
-  Step* step = this->step();
+Status Applier::branch_taken(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
   if (s_.node_of(*step).when && !step->branch) {
-    if (!p_["payload"].is_bool()) return bad("a branch that is not a boolean");
-    step->branch = p_["payload"].as_bool();
+    if (!event.payload.value.is_bool()) return bad("a branch that is not a boolean");
+    step->branch = event.payload.value.as_bool();
     refresh(index_of(*step));
     return {};
   }
-  Value over = p_["payload"];
-  if (erased("payload")) {  // how many items there were is left of it
-    const auto items = maybe_int(payload_left(logged_, p_), "items");
+  Value over = event.payload.value;
+  if (event.payload.erased) {  // how many items there were is left of it
+    const auto items = maybe_int(event.payload.left(), "items");
     if (!items || *items < 0 || *items > kItemsLeftMax) return bad("a map without its items");
     over = Value::array(std::vector<Value>(static_cast<std::size_t>(*items)));
   }
@@ -206,38 +205,39 @@ Status Applier::branch_taken() {
   return {};
 }
 
-Status Applier::decision_recorded() {
-  const std::string_view kind = p_.text("kind");
-  if (kind == "branch") return branch_taken();
-  if (kind == "tool_choice") return tool_chosen();
-  if (kind == "retry") {
-    Step* step = this->step();
-    if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
-      return bad("no such try to repeat");
-    }
-    if (open_question(*step->call)) return bad("the question of its tool has no answer yet");
-    step->not_before = instant_of(p_, "not_before");
-    enter(*step, StepPhase::backoff);
-    return {};
+Status Applier::retry_decided(const DecisionRecorded& event, Step* step) {
+  if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
+    return bad("no such try to repeat");
   }
+  if (open_question(*step->call)) return bad("the question of its tool has no answer yet");
+  step->not_before = event.not_before.value_or(Instant{});
+  enter(*step, StepPhase::backoff);
+  return {};
+}
+
+Status Applier::apply(const DecisionRecorded& event) {
+  const std::string& kind = event.kind;
+  Step* step = event.step_id ? this->step(*event.step_id) : nullptr;
+  if (kind == "branch") return branch_taken(event, step);
+  if (kind == "tool_choice") return tool_chosen(event, step);
+  if (kind == "retry") return retry_decided(event, step);
   if (kind == "in_doubt") {
-    Step* step = this->step();
-    return step ? in_doubt_decided(*step) : bad("no call has an unknown outcome");
+    return step ? in_doubt_decided(event, *step) : bad("no call has an unknown outcome");
   }
-  if (kind == "end") return end_decided();
-  if (kind == "budget") return budget_decided();
-  if (kind == "confirmation") return confirmation_decided();
+  if (kind == "end") return end_decided(event);
+  if (kind == "budget") return budget_decided(event);
+  if (kind == "confirmation") return confirmation_decided(event, step);
   if (kind == "approval") {
-    if (p_.text("state") == "requested") return approval_requested();
-    return p_.text("state") == "denied" ? approval_denied() : approval_answered();
+    if (event.state == "requested") return approval_requested(event, step);
+    return event.state == "denied" ? approval_denied(event, step) : approval_answered(event, step);
   }
   return {};
 }
 
-Status Applier::wait_opened() {
-  Step* step = this->step();
+Status Applier::apply(const WaitOpened& event) {
+  Step* step = this->step(event.step_id);
   if (!step) return bad("no such step");
-  std::string key(p_.text("correlation_key"));
+  std::string key = event.correlation_key;
   const bool asks = key.starts_with("approval/");
   const bool question = is_question(*step);
   const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
@@ -248,18 +248,18 @@ Status Applier::wait_opened() {
   if (!of_call && !of_node && !asks) return bad("this step waits for nothing");
   if (of_call && step->phase == StepPhase::in_doubt) return bad("it waits already");
   if (of_node && s_.ending) return bad("nothing starts in a job that ends");
-  auto type = wait_type_of(p_.text("wait_type"));
+  auto type = wait_type_of(event.wait_type);
   if (!type) return bad("an unknown wait type");
   if (s_.waits.contains(key) || s_.closed_waits.contains(key))
     return bad("the key was used before");
   Wait wait{.step = index_of(*step),
             .type = *type,
-            .due_at = maybe_instant(p_, "due_at"),
-            .expires_at = maybe_instant(p_, "expires_at"),
+            .due_at = event.due_at,
+            .expires_at = event.expires_at,
             .resolve = of_call,
             .opened_at = created_at_,
-            .reason = std::string(p_.text("reason")),
-            .channel = std::string(p_.text("channel")),
+            .reason = or_empty(event.reason),
+            .channel = or_empty(event.channel),
             .opened_seq = s_.seq + 1};
   if (of_node && *type == WaitType::message && wait.channel.empty())
     return bad("without a channel");
@@ -275,19 +275,20 @@ Status Applier::wait_opened() {
   return {};
 }
 
-Status Applier::wait_completed() {
-  std::string key(p_.text("correlation_key"));
+Status Applier::apply(const WaitCompleted& event) {
+  std::string key = event.correlation_key;
   auto it = s_.waits.find(key);
   if (it == s_.waits.end()) return bad("no such wait is open");
   const Wait wait = it->second;
   std::string listed = s_.approval_id(wait);
   s_.waits.erase(it);
   Step& step = s_.steps[wait.step];
-  Value payload = p_["payload"];
-  bool gone = erased("payload");
+  Value payload = event.payload.value;
+  bool gone = event.payload.erased;
+  const std::string signal_id = or_empty(event.signal_id);
   if (!wait.resolve) {
-    const std::string_view outcome = p_.text("outcome");
-    auto kept = p_["payload"].is_null() ? take_kept(key, wait) : std::nullopt;
+    const std::string& outcome = event.outcome;
+    auto kept = payload.is_null() ? take_kept(key, wait, signal_id) : std::nullopt;
     if (kept) {
       payload = kept->payload;
       gone = kept->erased;
@@ -306,11 +307,11 @@ Status Applier::wait_completed() {
       step.erased = gone && !step.timed_out;
       if (outcome != "cancelled") enter(step, StepPhase::answered);
     }
-    if (p_.find("signal_id") && !kept) {
+    if (event.signal_id && !kept) {
       s_.signals++;
       if (outcome == "cancelled") {
         s_.undelivered.push_back(
-            Value::object({{"correlation_key", key}, {"signal_id", p_["signal_id"]}}));
+            Value::object({{"correlation_key", key}, {"signal_id", signal_id}}));
       }
     }
   } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&
@@ -318,9 +319,9 @@ Status Applier::wait_completed() {
     enter(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
   }
   s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
-                                                     .outcome = std::string(p_.text("outcome")),
+                                                     .outcome = event.outcome,
                                                      .payload = std::move(payload),
-                                                     .signal_id = std::string(p_.text("signal_id")),
+                                                     .signal_id = signal_id,
                                                      .approval = std::move(listed)});
   return {};
 }

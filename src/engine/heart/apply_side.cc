@@ -11,16 +11,15 @@ void Applier::retire(Step& side) {
   refresh(index_of(side));
 }
 
-Status Applier::command_emitted() {
-  const Value* of = p_.find("of");
-  if (!of) {
-    const Step* step = this->step();
+Status Applier::apply(const CommandEmitted& event) {
+  if (!event.of) {
+    const Step* step = this->step(event.step_id);
     return step && step->started ? Status() : bad("no such step");
   }
-  auto about = s_.by_id.find(StepId(std::string(p_.text("of"))));
+  auto about = s_.by_id.find(*event.of);
   if (about == s_.by_id.end()) return bad("it is about no step");
   Step& step = s_.steps[about->second];
-  StepId id(std::string(p_.text("step_id")));
+  StepId id = event.step_id;
   const auto role = s_.side_role(step, id);
   if (!role) return bad("nothing is to be asked or undone here");
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
@@ -48,22 +47,21 @@ Status Applier::command_emitted() {
 }
 
 // A person, or the call's probe, says what became of it.
-Status Applier::in_doubt_decided(Step& step) {
-  const bool by_probe = step.phase == StepPhase::probing && p_.text("by") == "probe";
+Status Applier::in_doubt_decided(const DecisionRecorded& event, Step& step) {
+  const bool by_probe = step.phase == StepPhase::probing && event.by == "probe";
   if (step.phase != StepPhase::in_doubt && !by_probe) return bad("no call has an unknown outcome");
-  if (p_.text("state") == "not_happened") {
+  if (event.state == "not_happened") {
     if (by_probe) step.call->absent++;
     // Who said it waited until every earlier try was over; the newest one stays open only for its result.
     if (step.call) {
       step.call->doubted = step.call->unsettled = false;
-      step.call->check_from = maybe_instant(p_, "at");
+      step.call->check_from = event.at;
     }
     enter(step, step.call ? StepPhase::redo : StepPhase::ready);
-  } else if (p_.text("state") ==
-             "resend") {  // its tool is offered again as it was: §6 decides anew
+  } else if (event.state == "resend") {  // its tool is offered again as it was: §6 decides anew
     if (by_probe || !step.call) return bad("no call to send again");
     enter(step, step.call->open ? StepPhase::calling : StepPhase::settled);
-  } else if (p_.text("state") == "fail") {
+  } else if (event.state == "fail") {
     if (step.role == Role::undo) {
       if (s_.undoable.empty() || s_.undoable.back() != step.of) return bad("nothing to undo");
       s_.undoable.pop_back();
@@ -76,15 +74,14 @@ Status Applier::in_doubt_decided(Step& step) {
   return {};
 }
 
-Status Applier::step_compensated() {
-  Step* step = this->step();
+Status Applier::apply(const StepCompensated& event) {
+  Step* step = this->step(event.step_id);
   if (!step || s_.undoable.empty() || s_.undoable.back() != index_of(*step) ||
       step->undo == kNoStep || s_.steps[step->undo].phase != StepPhase::committed) {
     return bad("no such step to compensate: the newest one is undone first");
   }
   Step& undo = s_.steps[step->undo];
-  if (p_.text("compensation_invocation_id") !=
-      invocation_id(s_.job, undo.id, s_.key_of(undo)).text) {
+  if (event.compensation_invocation_id != invocation_id(s_.job, undo.id, s_.key_of(undo))) {
     return bad("another call has undone it");
   }
   s_.undoable.pop_back();
@@ -98,11 +95,11 @@ Status Applier::step_compensated() {
 }
 
 // The job is to end, for a reason that no other event says, and has to undo something before.
-Status Applier::end_decided() {
+Status Applier::end_decided(const DecisionRecorded& event) {
   if (s_.ending) return bad("it ends already");
   begin_end({.cancelled = false,
-             .code = std::string(payload_left(logged_, p_).text("code")),
-             .message = std::string(p_["payload"].text("message")),
+             .code = std::string(event.payload.left().text("code")),
+             .message = std::string(event.payload.value.text("message")),
              .node_id = {},
              .by = {}});
   progressed();

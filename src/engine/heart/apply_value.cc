@@ -6,9 +6,19 @@
 
 namespace ae::engine {
 
-Status Applier::value_recorded() {
+Status Applier::apply(const TimeRecorded& event) {
+  return value_recorded(event.effect_id, event.value);
+}
+Status Applier::apply(const RandomRecorded& event) {
+  return value_recorded(event.effect_id, event.value);
+}
+Status Applier::apply(const UuidRecorded& event) {
+  return value_recorded(event.effect_id, event.value);
+}
+
+Status Applier::value_recorded(const std::string& effect_id, const Erasable& value) {
   const Records records = records_of(type_);
-  const auto id = step_of_effect(p_.text("effect_id"), records);
+  const auto id = step_of_effect(effect_id, records);
   if (!id) return {};  // the jitter of a back-off
   const auto known = s_.by_id.find(*id);
   if (known == s_.by_id.end()) return bad("no such step");
@@ -22,8 +32,8 @@ Status Applier::value_recorded() {
   if (s_.status != JobStatus::running) return bad("no worker holds the job");
   if (!s_.to_confirm.empty()) return bad("what was changed before is not confirmed");
   AE_TRY(value_approved(step));
-  step.result = p_["value"];
-  step.erased = erased("value");
+  step.result = value.value;
+  step.erased = value.erased;
   enter(step, StepPhase::recorded);
   return {};
 }

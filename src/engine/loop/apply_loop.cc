@@ -26,7 +26,7 @@ Step& Applier::new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t n
 }
 
 // The next turn, when the newest one has all its answers; else the next call of that one.
-Step* Applier::next_of_loop(Step& loop) {
+Step* Applier::next_of_loop(Step& loop, const StepId& named) {
   LoopProgress& progress = *loop.loop;
   if (progress.failure) return nullptr;
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
@@ -41,7 +41,7 @@ Step* Applier::next_of_loop(Step& loop) {
   const auto turn = static_cast<std::uint32_t>(progress.turns.size() - (asks ? 0 : 1));
   const std::uint32_t nth = asks ? kNoTurn : progress.next;
   const StepId id = s_.part_step_id(loop, turn, nth);
-  if (id.text != p_.text("step_id")) return nullptr;
+  if (id != named) return nullptr;
   Step& fresh = new_of_loop(loop, turn, nth, id);
   fresh.phase = StepPhase::ready;
   progress.active++;
@@ -70,14 +70,13 @@ bool Applier::loop_wants_decision(const Step& step) const {
 }
 
 // What the model asked for, before any of it is done.
-Status Applier::tool_chosen() {
-  Step* step = this->step();
+Status Applier::tool_chosen(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::looping) return bad("no such loop");
   LoopProgress& loop = *step->loop;
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
     return bad("no answer of a model to act on");
   }
-  AE_TRY(choose(*step, payload_left(logged_, p_)));
+  AE_TRY(choose(*step, event.payload.left()));
   refresh(index_of(*step));
   return {};
 }
@@ -122,12 +121,12 @@ Status Applier::choose(Step& step, const Value& choice) {
 }
 
 // The model asks for nothing more.
-bool Applier::may_conclude(const Step& loop) const {
+bool Applier::may_conclude(const NodeFinished& event, const Step& loop) const {
   const LoopProgress& progress = *loop.loop;
   if (progress.failure || progress.active > 0 || progress.turns.empty()) return false;
   const LoopTurn& newest = progress.turns.back();
   return newest.chosen && newest.calls.empty() && !newest.repair &&
-         p_.text("result_of") == answer_of(s_.steps[newest.step]).text;
+         event.result_of == answer_of(s_.steps[newest.step]).text;
 }
 
 // A model that gives no answer, a call that may have happened and that nobody knows of, and a no of a person where the
@@ -165,7 +164,8 @@ Status Applier::import_under_way(Step& loop) {
 }
 
 // What its model was asked and answered, and what that became.
-Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry, const Value& result) {
+Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry,
+                            const Erasable& results) {
   LoopProgress& progress = *loop.loop;
   const auto turn = static_cast<std::uint32_t>(progress.turns.size());
   if (entry["turn"] != Value(std::uint64_t{turn}) || !may_ask_next(s_, loop)) {
@@ -173,11 +173,10 @@ Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry, co
   }
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
   Step& step = new_of_loop(loop, turn, kNoTurn, id);
-  if (!take_end(step, entry, result, erased("results")) || step.result_type != ResultType::pure ||
-      step.skipped) {
+  if (!take_end(step, entry, results) || step.result_type != ResultType::pure || step.skipped) {
     return bad("no turn ends so");
   }
-  const Value& arguments = p_["results"][id.text + "/arguments"];
+  const Value& arguments = results.value[id.text + "/arguments"];
   step.imported->arguments = arguments;
   step.imported->invocation = InvocationId(std::string(entry.text("invocation")));
   progress.turns.push_back({.step = index});
@@ -191,7 +190,7 @@ Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry, co
 
 // A call of the newest turn; those that are missing are made here.
 Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entry,
-                                 const Value& result) {
+                                 const Erasable& results) {
   LoopProgress& progress = *loop.loop;
   if (progress.turns.empty() || entry["turn"] != Value(std::uint64_t{progress.turns.size() - 1})) {
     return bad("no such turn");
@@ -206,17 +205,17 @@ Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entr
   Step& step = new_of_loop(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),
                            static_cast<std::uint32_t>(nth), id);
   step.tool = calls[nth].tool;
-  if (flag(entry, "edited")) calls[nth].edited = p_["results"][id.text + "/edited"];
+  if (flag(entry, "edited")) calls[nth].edited = results.value[id.text + "/edited"];
   pass_answered(progress);
-  return take_end(step, entry, result, erased("results")) ? Status() : bad("no call ends so");
+  return take_end(step, entry, results) ? Status() : bad("no call ends so");
 }
 
 // What a loop that is over asked and did: only so that it is known of.
 Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
-                               const Value& result) {
+                               const Erasable& results) {
   if (loop.loop && loop.phase == StepPhase::ready && !s_.by_id.contains(id)) {
-    return entry.find("turn_call") != nullptr ? import_turn_call(loop, id, entry, result)
-                                              : import_turn(loop, id, entry, result);
+    return entry.find("turn_call") != nullptr ? import_turn_call(loop, id, entry, results)
+                                              : import_turn(loop, id, entry, results);
   }
   const std::optional<std::int64_t> turn = maybe_int(entry, "turn"),
                                     nth = maybe_int(entry, "turn_call");
@@ -236,7 +235,7 @@ Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
   Step& step = new_of_loop(loop, static_cast<std::uint32_t>(*turn),
                            nth ? static_cast<std::uint32_t>(*nth) : kNoTurn, id);
   step.tool = tool;
-  return take_end(step, entry, result, erased("results")) ? Status() : bad("no call ends so");
+  return take_end(step, entry, results) ? Status() : bad("no call ends so");
 }
 
 }  // namespace ae::engine

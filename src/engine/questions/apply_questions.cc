@@ -5,11 +5,11 @@
 namespace ae::engine {
 
 // A try has ended with questions.
-void Applier::asked(Step& step) {
+void Applier::asked(Step& step, const Erasable& result) {
   Invocation& call = *step.call;
   if (!call.questions) call.questions = std::make_unique<Questions>();
-  call.questions->asked = p_["result"];
-  call.questions->erased = erased("result");
+  call.questions->asked = result.value;
+  call.questions->erased = result.erased;
   call.questions->answers = Value::object({});
   call.questions->rounds++;
 }

@@ -8,9 +8,9 @@
 namespace ae::engine {
 
 // {node of the new plan: step of now}. Fails when one is none that can be carried.
-Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Plan& plan) const {
+Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Value& list,
+                                                                const Plan& plan) const {
   std::map<std::uint32_t, std::uint32_t> carried;
-  const Value& list = p_["carried"];
   if (!list.is_array()) return bad("without what is carried");
   for (const Value& entry : list.items()) {
     const auto step = s_.by_id.find(StepId(std::string(entry.text("step_id"))));
@@ -37,10 +37,10 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Plan& plan
 }
 
 // What is let go is let go on purpose, and nobody waits for it any more.
-Status Applier::check_let_go(const std::set<std::uint32_t>& kept) const {
+Status Applier::check_let_go(const Value& drop, const std::set<std::uint32_t>& kept) const {
   std::set<std::string, std::less<>> dropped;
-  if (p_["drop"].is_array()) {
-    for (const Value& one : p_["drop"].items()) {
+  if (drop.is_array()) {
+    for (const Value& one : drop.items()) {
       if (one.is_string()) dropped.insert(one.as_string());
     }
   }
@@ -103,9 +103,9 @@ bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
 
 }  // namespace
 
-Status Applier::re_plan(std::shared_ptr<const Plan> plan) {
+Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> plan) {
   if (auto may = may_replan(s_); !may) return bad(may.error().message);
-  AE_ASSIGN(const auto carried, this->carried(*plan));
+  AE_ASSIGN(const auto carried, this->carried(event.carried, *plan));
   std::map<std::uint32_t, std::uint32_t>
       place;  // of what is kept: node of the old plan → of the new
   std::set<std::uint32_t> kept;
@@ -113,7 +113,7 @@ Status Applier::re_plan(std::shared_ptr<const Plan> plan) {
     place.emplace(step, node);
     kept.insert(step);
   }
-  AE_TRY(check_let_go(kept));
+  AE_TRY(check_let_go(event.drop, kept));
   keep_unknown(kept);
 
   std::deque<Step> old = std::exchange(s_.steps, {});

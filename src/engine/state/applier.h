@@ -23,6 +23,11 @@ inline std::unexpected<Error> corrupt(const State& state, EventType type, std::s
                                      std::string(event_name(type)) + "): " + std::string(why));
 }
 
+inline Failure failure_of(const RecordedError& error) {
+  const Value& message = error.message.value;
+  return {error.code, message.is_string() ? message.as_string() : std::string()};
+}
+
 inline Failure failure_of(const Value& error) {
   return {std::string(error.text("code")), std::string(error.text("message"))};
 }
@@ -51,24 +56,65 @@ ResultType result_type_of(std::string_view text);  // none: an unknown one
 
 class Applier {
  public:
-  Applier(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans)
-      : s_(state), type_(event.type), p_(event.payload), created_at_(created_at), plans_(plans) {}
-  Applier(State& state, const Event& event, const PlanSource& plans)
+  // `logged`: the event as it stands in a log; nullptr: it is about to be sealed.
+  Applier(State& state, const EventBody& event, const Event* logged, Instant created_at,
+          const PlanSource& plans)
       : s_(state),
-        type_(event.type),
-        p_(event.payload),
-        logged_(&event),
-        created_at_(event.created_at),
+        event_(event),
+        type_(type_of(event)),
+        logged_(logged),
+        created_at_(created_at),
         plans_(plans) {}
 
   Status run();
 
  private:
   std::unexpected<Error> bad(std::string_view why) const { return corrupt(s_, type_, why); }
-  // Was this field's value erased from the log? Of a draft, nothing is.
-  bool erased(std::string_view field) const { return logged_ && is_erased(*logged_, field); }
-  Step* step();
-  Step* step_or_new_part();
+  // ---- one event each
+  Status apply(const JobCreated& event);
+  Status apply(const PlanGenerated& event);
+  Status apply(const ForkImported& event);
+  Status apply(const JobRunning& event);
+  Status apply(const JobRequeued& event);
+  Status apply(const JobWaiting&) { return {}; }
+  Status apply(const JobParked& event);
+  Status apply(const JobResumed& event);
+  Status apply(const JobPauseRequested& event);
+  Status apply(const JobCancelRequested& event);
+  Status apply(const JobCompleted& event);
+  Status apply(const JobFailed& event);
+  Status apply(const JobCancelled& event);
+  Status apply(const DecisionRecorded& event);
+  Status apply(const NodeStarted& event);
+  Status apply(const NodeFinished& event);
+  Status apply(const CommandEmitted& event);
+  Status apply(const ToolInvocationStarted& event);
+  Status apply(const ToolInvocationFinished& event);
+  Status apply(const CommandCommitted& event);
+  Status apply(const StepCommitted& event);
+  Status apply(const StepCompensated& event);
+  Status apply(const StateChanged& event);
+  Status apply(const WaitOpened& event);
+  Status apply(const WaitCompleted& event);
+  Status apply(const AgentMessage& event);
+  Status apply(const TimerFired& event);
+  Status apply(const TimeRecorded& event);
+  Status apply(const RandomRecorded& event);
+  Status apply(const UuidRecorded& event);
+  Status apply(const HttpRecorded&) { return {}; }
+  Status apply(const OutcomeNoted& event);
+  // Narrative events change nothing, known or not.
+  Status apply(const UnknownEvent&) { return {}; }
+  Status apply(const RecoveryStarted&) { return {}; }
+  Status apply(const RecoveryCompleted&) { return {}; }
+  Status apply(const ConfirmationChecked&) { return {}; }
+  Status apply(const Progress&) { return {}; }
+  Status apply(const AgentThoughtRecorded&) { return {}; }
+  Status apply(const StateCheckpointed&) { return {}; }
+  Status apply(const VersionMismatched&) { return {}; }
+
+  Step* step(const StepId& id);  // nullptr: there is none
+  Step* step_or_new_part(const NodeStarted& event);
   bool map_wants_decision(const Step& step) const;
   bool is_startable(const Step& step) const;
   bool wants_decision(const Step& step) const;
@@ -78,8 +124,8 @@ class Applier {
   void open_node(std::uint32_t node);
   void open_dependents(const Node& node);
 
-  Step* next_item(Step& map);
-  Step* next_of_loop(Step& loop);
+  Step* next_item(Step& map, const StepId& named);
+  Step* next_of_loop(Step& loop, const StepId& named);
   Step& new_part(const Step& whole, const StepId& id);
   Step& new_item(const Step& map, std::uint32_t item, const StepId& id);
   Step& new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t nth, const StepId& id);
@@ -87,104 +133,85 @@ class Applier {
   static void pass_answered(LoopProgress& loop);
   bool loop_wants_decision(const Step& step) const;
   bool ends_loop(const Step& step) const;
-  Status tool_chosen();
+  Status tool_chosen(const DecisionRecorded& event, Step* step);
   Status choose(Step& loop, const Value& choice);
   void begin_map(Step& map, Value over);
-  Status branch_taken();
+  Status branch_taken(const DecisionRecorded& event, Step* step);
+  Status retry_decided(const DecisionRecorded& event, Step* step);
   Status loop_part_finished(Step& step);
   Status import_under_way(Step& loop);
-  Status import_of_loop(Step& loop, const StepId& id, const Value& entry, const Value& result);
-  Status import_turn(Step& loop, const StepId& id, const Value& entry, const Value& result);
-  Status import_turn_call(Step& loop, const StepId& id, const Value& entry, const Value& result);
-  Status job_created();
-  Status plan_generated();
-  Status follows_from_answer(const Plan& plan) const;
+  Status import_of_loop(Step& loop, const StepId& id, const Value& entry, const Erasable& results);
+  Status import_turn(Step& loop, const StepId& id, const Value& entry, const Erasable& results);
+  Status import_turn_call(Step& loop, const StepId& id, const Value& entry,
+                          const Erasable& results);
+  Status follows_from_answer(const PlanGenerated& event, const Plan& plan) const;
   void begin_node(Step& step, const Node& node);
-  Status re_plan(std::shared_ptr<const Plan> plan);
-  Result<std::map<std::uint32_t, std::uint32_t>> carried(const Plan& plan) const;
-  Status check_let_go(const std::set<std::uint32_t>& kept) const;
+  Status re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> plan);
+  Result<std::map<std::uint32_t, std::uint32_t>> carried(const Value& list, const Plan& plan) const;
+  Status check_let_go(const Value& drop, const std::set<std::uint32_t>& kept) const;
   void keep_unknown(const std::set<std::uint32_t>& kept);
   static void move_step(Step& step, std::uint32_t node);
   Status move_tool(Step& step, const Plan& before);
   Status settle_in(const std::map<std::uint32_t, std::uint32_t>& moved);
-  Status fork_imported();
   Status import_unknown(const Value& list);
-  static bool take_end(Step& step, const Value& entry, const Value& result, bool erased);
-  Status import_one(const Value& entry, const Value& result);
+  static bool take_end(Step& step, const Value& entry, const Erasable& results);
+  Status import_one(const Value& entry, const Erasable& results);
   Status import_over(Step& map, const Value& over);
   Status import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,
-                     const Value& result);
-  Status import_node(Step& step, const StepId& id, const Value& entry, const Value& result);
-  Status job_running();
+                     const Erasable& results);
+  Status import_node(Step& step, const StepId& id, const Value& entry, const Erasable& results);
   void progressed();
   void one_more_try();
   void store_opened();
-  Status decision_recorded();
-  Status node_started();
-  Status command_emitted();
   void retire(Step& side);
-  Status step_compensated();
-  Status in_doubt_decided(Step& step);
+  Status in_doubt_decided(const DecisionRecorded& event, Step& step);
   void begin_end(Ending ending);
-  Status end_decided();
-  ExternalKey declared_external_key(const Step& step) const;
-  Status tool_invocation_started();
-  Status tool_invocation_finished();
-  Status value_recorded();
+  Status end_decided(const DecisionRecorded& event);
+  ExternalKey declared_external_key(const Step& step, const IdempotencyKey& key) const;
+  Status value_recorded(const std::string& effect_id, const Erasable& value);
   Status value_approved(Step& step);
-  Status command_committed();
-  bool may_finish(const Step& step) const;
-  bool may_conclude(const Step& loop) const;
-  Status node_finished();
+  bool may_finish(const NodeFinished& event, const Step& step) const;
+  bool may_conclude(const NodeFinished& event, const Step& loop) const;
   Status loop_concluded(Step& loop);
   Status item_finished(Step& step);
-  Status wait_opened();
-  Status wait_completed();
   Status may_be_judged(const Step* step) const;
-  std::optional<PolicyAction> judged_here(const Step& step) const;
-  Status approval_requested();
-  Status approval_denied();
-  Status arguments_edited(Step& step);
-  Status approval_answered();
+  std::optional<PolicyAction> judged_here(const Erasable& payload, const Step& step) const;
+  Status approval_requested(const DecisionRecorded& event, Step* step);
+  Status approval_denied(const DecisionRecorded& event, Step* step);
+  Status arguments_edited(const Erasable& payload, Step& step);
+  Status approval_answered(const DecisionRecorded& event, Step* step);
   Status request_opened(Step& step, Wait& wait);
-  void asked(Step& step);
+  void asked(Step& step, const Erasable& result);
   bool is_question(const Step& step) const;
   Status question_opened(Step& step, std::string_view key, Wait& wait);
   Status question_closed(Step& step, std::string_view outcome, const Value& payload);
   Status request_closed(Step& step, std::string_view outcome);
-  Status check_approval(Step& step);
-  Status agent_message();
-  std::optional<Kept> take_kept(const std::string& key, const Wait& wait);
-  Status pause_requested();
-  Status step_committed();
-  Status state_changed();
+  Status check_approval(const ToolInvocationStarted& event, Step& step);
+  std::optional<Kept> take_kept(const std::string& key, const Wait& wait,
+                                const std::string& signal_id);
   void confirm_anew();
   void unraise();
-  Status confirmation_decided();
-  Status confirmation_answered(Step& step, std::string_view said);
+  Status confirmation_decided(const DecisionRecorded& event, Step* step);
+  Status confirmation_answered(const DecisionRecorded& event, Step& step);
   Status confirmation_failed(const Step& step, std::string message);
   bool may_resume() const;
-  Status deadline_passed();
-  Status budget_given();
-  Status budget_decided();
-  Status reserve(const Step& step);
+  Status deadline_passed(const TimerFired& event);
+  Status budget_given(const Value& budget);
+  Status budget_decided(const DecisionRecorded& event);
+  Status reserve(const Step& step, const Value& reservation);
   void settle(const Step& step, bool withdrawn);
-  void settle_answer(const Step& step);
+  void settle_answer(const Step& step, const Value& usage);
   static void model_told(LoopProgress& loop, const Value& arguments);
-  Status wall_passed();
+  Status wall_passed(const TimerFired& event);
   bool has_room(const Value& said) const;
-  bool fired_before(Instant due) const;
-  void outcome_noted();
-  void cancel_requested();
+  static bool fired_before(const TimerFired& event, Instant due);
   Status may_end() const;
   bool ends_own_park() const;
-  Status of_job();
-  Status of_step();
 
   State& s_;
-  EventType type_;
-  const Value& p_;
-  const Event* logged_ = nullptr;  // nullptr: a draft
+  const EventBody& event_;
+  const EventType type_;
+  const Event* const logged_;
   Instant created_at_;
   const PlanSource& plans_;
 };

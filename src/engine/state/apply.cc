@@ -7,30 +7,30 @@
 
 namespace ae::engine {
 
-Step* Applier::step() {
-  auto it = s_.by_id.find(StepId(std::string(p_.text("step_id"))));
+Step* Applier::step(const StepId& id) {
+  auto it = s_.by_id.find(id);
   return it == s_.by_id.end() ? nullptr : &s_.steps[it->second];
 }
 
-// The step of this event; an unknown step_id is the next part of its map or loop, when it is the one that its path gives.
-Step* Applier::step_or_new_part() {
-  if (Step* known = step()) return known;
+// The step that starts; an unknown step_id is the next part of its map or loop, when it is the one that its path gives.
+Step* Applier::step_or_new_part(const NodeStarted& event) {
+  if (Step* known = step(event.step_id)) return known;
   if (!s_.plan) return nullptr;
-  auto node = s_.plan->by_id.find(std::string(p_.text("node_id")));
+  auto node = s_.plan->by_id.find(event.node_id);
   if (node == s_.plan->by_id.end()) return nullptr;
   Step& whole = s_.steps[node->second];
-  if (whole.phase == StepPhase::looping) return next_of_loop(whole);
-  return next_item(whole);
+  if (whole.phase == StepPhase::looping) return next_of_loop(whole, event.step_id);
+  return next_item(whole, event.step_id);
 }
 
-Step* Applier::next_item(Step& map) {
+Step* Applier::next_item(Step& map, const StepId& named) {
   if (map.phase != StepPhase::mapping || map.map->failure ||
       map.map->started >= map.map->results.size()) {
     return nullptr;
   }
   const std::uint32_t item = map.map->started;
   StepId id = s_.item_step_id(s_.node_of(map), item);
-  if (id.text != p_.text("step_id")) return nullptr;
+  if (id != named) return nullptr;
   map.map->started++;
   pass_finished(*map.map);
   map.map->active++;
@@ -135,37 +135,38 @@ void Applier::enter(Step& step, StepPhase phase) {
   if (!probe.call || !probe.call->open) retire(probe);  // else when it is heard of
 }
 
-Status Applier::job_created() {
-  s_.agent = p_.text("agent");
-  s_.input = p_["input"];
-  s_.labels = p_["labels"].is_null() ? Value::object({}) : p_["labels"];
-  s_.execution_version = p_.text("execution_version");
-  s_.forked_from = p_["forked_from"];
-  if (erased("blind")) {
+Status Applier::apply(const JobCreated& event) {
+  s_.agent = event.agent;
+  s_.input = event.input.value;
+  s_.labels = event.labels.is_null() ? Value::object({}) : event.labels;
+  s_.execution_version = event.execution_version;
+  s_.forked_from = event.forked_from;
+  if (event.blind.erased) {
     s_.blind_gone = true;
-  } else if (p_.find("blind") != nullptr) {
-    s_.blind = p_.text("blind");
+  } else if (!event.blind.is_null()) {
+    if (!event.blind.value.is_string()) return bad("a blind is 32 hex digits");
+    s_.blind = event.blind.value.as_string();
     if (s_.blind.size() != kBlindDigits || !from_hex(s_.blind))
       return bad("a blind is 32 hex digits");
   }
-  s_.traceparent = p_.text("traceparent");
-  s_.tracestate = p_.text("tracestate");
-  s_.deadline = maybe_instant(p_, "deadline");
+  s_.traceparent = or_empty(event.traceparent);
+  s_.tracestate = or_empty(event.tracestate);
+  s_.deadline = event.deadline;
   s_.job_root = Value::object({{"agent", s_.agent},
                                {"created_at", to_text(created_at_)},
                                {"id", s_.job.text},
                                {"labels", s_.labels}});
-  return budget_given();
+  return budget_given(event.budget);
 }
 
-Status Applier::plan_generated() {
-  AE_ASSIGN(auto plan, plans_(p_["task_graph"], p_.text("plan_hash")));
-  if (to_hex(plan->hash) != p_.text("plan_hash")) return bad("the plan has another hash");
-  if (plan->decision.text != p_.text("decision_id")) return bad("the plan has another id");
-  const bool by_model = p_.text("planned_by").starts_with(kModelToolPrefix);
-  if (s_.plan && by_model) AE_TRY(follows_from_answer(*plan));
+Status Applier::apply(const PlanGenerated& event) {
+  AE_ASSIGN(auto plan, plans_(event.task_graph, to_hex(event.plan_hash)));
+  if (plan->hash != event.plan_hash) return bad("the plan has another hash");
+  if (plan->decision != event.decision_id) return bad("the plan has another id");
+  const bool by_model = or_empty(event.planned_by).starts_with(kModelToolPrefix);
+  if (s_.plan && by_model) AE_TRY(follows_from_answer(event, *plan));
   s_.planned_by_model = by_model || planner_of(*plan) != "file";
-  if (s_.plan) return re_plan(std::move(plan));
+  if (s_.plan) return re_plan(event, std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
   for (const Node& node : s_.plan->nodes) {
@@ -185,17 +186,15 @@ void Applier::begin_node(Step& step, const Node& node) {
                     to_text(node.kind));
 }
 
-Status Applier::job_running() {
+Status Applier::apply(const JobRunning& event) {
   if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
-  const Value& epoch = p_["epoch"];
-  if (!epoch.is_integer() || epoch.as_int() <= 0 ||
-      static_cast<std::uint64_t>(epoch.as_int()) <= s_.epoch) {
+  if (event.epoch <= 0 || static_cast<std::uint64_t>(event.epoch) <= s_.epoch) {
     return bad("the epoch does not rise");
   }
   if (s_.status == JobStatus::running) s_.lost_claims++;
-  s_.epoch = static_cast<std::uint64_t>(epoch.as_int());
-  s_.attempt = AttemptId(std::string(p_.text("attempt_id")));
-  s_.opened_at = p_.find("opened_at") ? std::optional(instant_of(p_, "opened_at")) : std::nullopt;
+  s_.epoch = static_cast<std::uint64_t>(event.epoch);
+  s_.attempt = AttemptId(event.attempt_id);
+  s_.opened_at = event.opened_at;
   s_.not_before.reset();
   const auto open = s_.calling;
   for (std::uint32_t index : open) {
@@ -238,14 +237,22 @@ void Applier::begin_end(Ending ending) {
   s_.pausing.reset();
 }
 
-// Does this timer say of itself that it has fired too early?
-bool Applier::fired_before(Instant due) const {
-  return !erased("value") && instant_of(p_, "value") < due;
+// Did this timer fire too early, by its own value?
+bool Applier::fired_before(const TimerFired& event, Instant due) {
+  if (event.value.erased) return false;
+  const Value& value = event.value.value;
+  const auto fired = instant_from_text(value.is_string() ? value.as_string() : "");
+  return (fired ? *fired : Instant{}) < due;
 }
 
-Status Applier::deadline_passed() {
+Status Applier::apply(const TimerFired& event) {
+  if (event.effect_id == "budget") return wall_passed(event);
+  return event.effect_id == "deadline" ? deadline_passed(event) : Status();
+}
+
+Status Applier::deadline_passed(const TimerFired& event) {
   if (!s_.deadline || s_.deadline_fired) return bad("no deadline is armed");
-  if (fired_before(*s_.deadline)) return bad("the deadline has not passed");
+  if (fired_before(event, *s_.deadline)) return bad("the deadline has not passed");
   s_.deadline_fired = true;
   if (!s_.ending) {
     begin_end({.cancelled = false,
@@ -259,151 +266,106 @@ Status Applier::deadline_passed() {
 
 // What may end a job, beyond the table: nothing is open, and a completed plan is done.
 Status Applier::may_end() const {
+  const bool completes = type_ == EventType::job_completed;
   if (s_.open_tries > 0) return bad("a call is still open");
-  if (!s_.undoable.empty() && type_ != EventType::job_completed &&
-      (!s_.ending || s_.ending->compensate)) {
+  if (!s_.undoable.empty() && !completes && (!s_.ending || s_.ending->compensate)) {
     return bad("a committed step is not compensated");
   }
   if (!s_.waits.empty()) return bad("a wait is still open");
-  if (type_ == EventType::job_completed && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
+  if (completes && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
     return bad("the plan is not done");
   }
-  if (type_ == EventType::job_completed && awaits_plan(s_)) {
+  if (completes && awaits_plan(s_)) {
     return bad("its planner's plan is to follow");
   }
   return {};
 }
 
 // What became of a call that was given up, or whose job has ended. It changes nothing but what the views show.
-void Applier::outcome_noted() {
-  const auto value = [&](std::string_view field) { return erased(field) ? Value() : p_[field]; };
-  s_.noted.insert_or_assign(std::string(p_.text("invocation_id")),
-                            NotedOutcome{.resolution = std::string(p_.text("resolution")),
-                                         .by = std::string(p_.text("by")),
-                                         .at = instant_of(p_, "at"),
-                                         .result = value("result"),
-                                         .note = value("note")});
+Status Applier::apply(const OutcomeNoted& event) {
+  const auto known = [](const Erasable& field) { return field.erased ? Value() : field.value; };
+  s_.noted.insert_or_assign(event.invocation_id.text, NotedOutcome{.resolution = event.resolution,
+                                                                   .by = or_empty(event.by),
+                                                                   .at = event.at,
+                                                                   .result = known(event.result),
+                                                                   .note = known(event.note)});
+  return {};
 }
 
-void Applier::cancel_requested() {
-  const bool compensate = !(p_["compensate"] == Value(false));
-  if (s_.ending && s_.ending->cancelled) {
-    if (!compensate) s_.ending->compensate = false;
-    return;
+Status Applier::apply(const JobCancelRequested& event) {
+  const bool compensate = event.compensate.value_or(true);
+  if (!s_.ending || !s_.ending->cancelled) {
+    begin_end({.cancelled = true,
+               .code = "cancelled",
+               .message = or_empty(event.reason),
+               .node_id = {},
+               .by = or_empty(event.by),
+               .compensate = compensate});
+  } else if (!compensate) {
+    s_.ending->compensate = false;
   }
-  begin_end({.cancelled = true,
-             .code = "cancelled",
-             .message = std::string(p_.text("reason")),
-             .node_id = {},
-             .by = std::string(p_.text("by")),
-             .compensate = compensate});
+  one_more_try();
+  return {};
 }
 
-// What concerns the job as a whole.
-Status Applier::of_job() {
-  switch (type_) {
-    case EventType::job_created:
-      return job_created();
-    case EventType::plan_generated:
-      return plan_generated();
-    case EventType::fork_imported:
-      return fork_imported();
-    case EventType::job_running:
-      return job_running();
-    case EventType::timer_fired:
-      if (p_.text("effect_id") == "budget") return wall_passed();
-      return p_.text("effect_id") == "deadline" ? deadline_passed() : Status();
-    case EventType::job_requeued:
-      s_.not_before = maybe_instant(p_, "not_before");
-      if (p_.text("reason") == kProcessDied) s_.process_deaths++;
-      return {};
-    case EventType::job_parked:
-      s_.parked_reason = p_.text("reason");
-      s_.parked_until = p_.text("until");
-      s_.parked_since = created_at_;
-      if (s_.parked_until == "confirmation" && s_.raised == 0)
-        return bad("no confirmation is requested");
-      if (s_.parked_until == "budget" && !s_.budget.exceeded) return bad("no budget is used up");
-      if (s_.parked_until == "resume") {
-        s_.pausing.reset();
-        s_.not_before.reset();
-      }
-      return {};
-    case EventType::job_pause_requested:
-      return pause_requested();
-    case EventType::job_resumed:
-      if (!may_resume()) return bad("another act ends this park");
-      unraise();
-      one_more_try();
-      return {};
-    case EventType::agent_message:
-      return agent_message();
-    case EventType::job_cancel_requested:
-      cancel_requested();
-      one_more_try();
-      return {};
-    case EventType::job_completed:
-      s_.result = p_["result"];
-      s_.final_in_doubt = p_["in_doubt"];
-      return {};
-    case EventType::job_failed:
-      s_.error = Failure{std::string(p_.text("code")), std::string(p_.text("error"))};
-      s_.final_in_doubt = p_["in_doubt"];
-      return {};
-    case EventType::job_cancelled:
-      s_.final_in_doubt = p_["in_doubt"];
-      return {};
-    default:
-      return {};
-  }
+Status Applier::apply(const JobRequeued& event) {
+  s_.not_before = event.not_before;
+  if (event.reason == kProcessDied) s_.process_deaths++;
+  return {};
 }
 
-Status Applier::of_step() {
-  switch (type_) {
-    case EventType::decision_recorded:
-      return decision_recorded();
-    case EventType::node_started:
-      return node_started();
-    case EventType::command_emitted:
-      return command_emitted();
-    case EventType::tool_invocation_started:
-      return tool_invocation_started();
-    case EventType::tool_invocation_finished:
-      return tool_invocation_finished();
-    case EventType::time_recorded:
-    case EventType::random_recorded:
-    case EventType::uuid_recorded:
-      return value_recorded();
-    case EventType::command_committed:
-      return command_committed();
-    case EventType::node_finished:
-      return node_finished();
-    case EventType::step_committed:
-      return step_committed();
-    case EventType::step_compensated:
-      return step_compensated();
-    case EventType::state_changed:
-      return state_changed();
-    case EventType::wait_opened:
-      return wait_opened();
-    case EventType::wait_completed:
-      return wait_completed();
-    default:
-      return of_job();
+Status Applier::apply(const JobParked& event) {
+  s_.parked_reason = event.reason;
+  s_.parked_until = event.until;
+  s_.parked_since = created_at_;
+  if (s_.parked_until == "confirmation" && s_.raised == 0)
+    return bad("no confirmation is requested");
+  if (s_.parked_until == "budget" && !s_.budget.exceeded) return bad("no budget is used up");
+  if (s_.parked_until == "resume") {
+    s_.pausing.reset();
+    s_.not_before.reset();
   }
+  return {};
+}
+
+Status Applier::apply(const JobResumed&) {
+  if (!may_resume()) return bad("another act ends this park");
+  unraise();
+  one_more_try();
+  return {};
+}
+
+Status Applier::apply(const JobCompleted& event) {
+  s_.result = event.result.value;
+  s_.final_in_doubt = event.in_doubt;
+  return {};
+}
+
+Status Applier::apply(const JobFailed& event) {
+  const Value& error = event.error.value;
+  s_.error = Failure{event.code, error.is_string() ? error.as_string() : std::string()};
+  s_.final_in_doubt = event.in_doubt;
+  return {};
+}
+
+Status Applier::apply(const JobCancelled& event) {
+  s_.final_in_doubt = event.in_doubt;
+  return {};
 }
 
 // Does this end a wait that the park itself opened?
 bool Applier::ends_own_park() const {
-  if (type_ != EventType::wait_completed || s_.parked_until != "resolve") return false;
-  auto wait = s_.waits.find(std::string(p_.text("correlation_key")));
+  const auto* event = std::get_if<WaitCompleted>(&event_);
+  if (event == nullptr || s_.parked_until != "resolve") return false;
+  auto wait = s_.waits.find(event->correlation_key);
   return wait != s_.waits.end() && wait->second.resolve;
 }
 
 Status Applier::run() {
+  const auto apply_it = [this](const auto& event) { return apply(event); };
   const EventKind* kind = event_kind(type_);
   if (!kind || kind->event_class == EventClass::narrative) {
-    if (type_ == EventType::outcome_noted) outcome_noted();
+    AE_TRY(std::visit(apply_it, event_));
     s_.seq++;
     s_.updated_at = created_at_;
     return {};
@@ -415,7 +377,7 @@ Status Applier::run() {
   if (!status) return bad("illegal while the job is " + std::string(to_text(s_.status)));
   if (is_terminal(*status)) AE_TRY(may_end());
   const bool ended_before = s_.ending.has_value();
-  AE_TRY(of_step());
+  AE_TRY(std::visit(apply_it, event_));
   if (*status != JobStatus::parked) {
     s_.parked_reason.clear();
     s_.parked_until.clear();
@@ -432,12 +394,17 @@ Status Applier::run() {
   return {};
 }
 
-Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans) {
-  return Applier(state, event, created_at, plans).run();
+Status apply(State& state, const EventBody& event, Instant created_at, const PlanSource& plans) {
+  return Applier(state, event, nullptr, created_at, plans).run();
+}
+
+Status apply(State& state, const EventDraft& draft, Instant created_at, const PlanSource& plans) {
+  AE_ASSIGN(const EventBody event, event_from_json(*event_kind(draft.type), draft.payload));
+  return apply(state, event, created_at, plans);
 }
 
 Status apply(State& state, const Event& event, const PlanSource& plans) {
-  return Applier(state, event, plans).run();
+  return Applier(state, body_of(event), &event, event.created_at, plans).run();
 }
 
 }  // namespace ae::engine

@@ -520,6 +520,7 @@ const Value& turn_arguments(const Step& turn);
 
 // Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),
 // job_terminal after the end, plan_invalid for a plan that does not compile. The state is then unusable.
+Status apply(State& state, const EventBody& event, Instant created_at, const PlanSource& plans);
 Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans);
 // The same of an event that stands in a log, of which values may have been erased.
 Status apply(State& state, const Event& event, const PlanSource& plans);
