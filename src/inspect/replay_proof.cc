@@ -145,17 +145,18 @@ std::string ReplayProof::committed(const State& state, const Event& event) {
     }
   }
   if (!step || !step->call || step->call->erased || step->erased) return {};
-  const auto said =
-      model_members(state.blind, state.tool_of(*step), step->call->arguments, step->result);
-  for (const std::string_view name :
-       {"llm_provider", "llm_model", "llm_temperature", "prompt_hash", "usage"}) {
-    if (name == "prompt_hash" && state.blind_gone) continue;
-    const auto one = std::ranges::find(said, name, &Member::first);
-    if (!(event.payload[name] == (one == said.end() ? Value() : one->second))) {
-      return "has another " + std::string(name) + " than the call and its answer";
-    }
-  }
-  return {};
+  const auto& recorded = std::get<CommandCommitted>(event.body);
+  const CommandCommitted expected =
+      committed_answer(state.blind, state.tool_of(*step), step->call->arguments, step->result);
+  const auto other = [](std::string_view field) {
+    return "has another " + std::string(field) + " than the call and its answer";
+  };
+  if (recorded.llm_provider != expected.llm_provider) return other("llm_provider");
+  if (recorded.llm_model != expected.llm_model) return other("llm_model");
+  if (recorded.llm_temperature != expected.llm_temperature) return other("llm_temperature");
+  if (recorded.prompt_hash != expected.prompt_hash && !state.blind_gone)
+    return other("prompt_hash");
+  return recorded.usage == expected.usage ? "" : other("usage");
 }
 
 std::string ReplayProof::branch(const State& state, const Event& event) {
@@ -244,7 +245,7 @@ std::string ReplayProof::changed(const State& state, const Event& event) {
     return step->changed == expected.events.size() ? "" : "leaves out what its call changed";
   }
   const bool same = step->changed < expected.events.size() &&
-                    expected.events[step->changed].payload == event.payload;
+                    EventBody(expected.events[step->changed]) == event.body;
   return same ? "" : "is not what `changes` gives";
 }
 

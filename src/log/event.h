@@ -18,12 +18,6 @@
 
 namespace ae {
 
-// An event as the engine makes it: what happened, not yet sealed.
-struct EventDraft {
-  EventType type;
-  Value payload;  // an object with the fields of its kind; null members are absent (takes_null)
-};
-
 // An event as it stands in the log.
 struct Event {
   std::uint64_t seq = 0;  // 1, 2, 3, … per job

@@ -90,4 +90,12 @@ Result<EventBody> event_from_json(const EventKind& kind, const Value& payload) {
   return UnknownEvent{kind.type, std::string(kind.name), payload};
 }
 
+EventBody event_of(EventType type, const Value& payload) {
+  const EventKind* const kind = event_kind(type);
+  AE_CHECK(kind != nullptr, "an event type that is not in the table");
+  auto event = event_from_json(*kind, payload);
+  AE_CHECK(event.has_value(), event.error().message);
+  return *std::move(event);
+}
+
 }  // namespace ae

@@ -135,6 +135,10 @@ inline const std::string& or_empty(const std::optional<std::string>& text) {
   return text ? *text : empty;
 }
 
+inline std::optional<std::string> none_if_empty(std::string_view text) {
+  return text.empty() ? std::nullopt : std::optional<std::string>(text);
+}
+
 template <class T>
 bool is_present(const auto&, const std::optional<T>& member) {
   return member.has_value();
@@ -163,5 +167,7 @@ std::uint8_t schema_of(const EventBody& body) noexcept;
 Value payload_json(const EventBody& body);
 // The event of a payload. Fails with log_corrupt as check_payload does.
 Result<EventBody> event_from_json(const EventKind& kind, const Value& payload);
+// The same of a payload that fits its type (AE_CHECK).
+EventBody event_of(EventType type, const Value& payload);
 
 }  // namespace ae

@@ -353,17 +353,6 @@ class Sealer {
 
 }  // namespace
 
-Result<Sealed> seal(const SealInput& input, const std::vector<EventDraft>& drafts,
-                    const SealLimits& limits) {
-  std::vector<EventBody> events;
-  for (const EventDraft& draft : drafts) {
-    auto event = event_from_json(*event_kind(draft.type), draft.payload);
-    AE_CHECK(event.has_value(), event.error().message);
-    events.push_back(*std::move(event));
-  }
-  return seal(input, std::move(events), limits);
-}
-
 Result<Sealed> seal(const SealInput& input, std::vector<EventBody> events,
                     const SealLimits& limits) {
   AE_CHECK(!events.empty());

@@ -61,11 +61,9 @@ struct SealLimits {
   std::size_t value_max = kValueMax;
 };
 
-// REQUIRES: drafts not empty, payloads as check_payload wants them (AE_CHECK: only we make events).
+// REQUIRES: at least one event, none of an unknown type.
 // Fails with payload_too_large.
 Result<Sealed> seal(const SealInput& input, std::vector<EventBody> events,
-                    const SealLimits& limits = {});
-Result<Sealed> seal(const SealInput& input, const std::vector<EventDraft>& drafts,
                     const SealLimits& limits = {});
 
 // The canonical text of a blob. Fails with log_corrupt when it is missing.

@@ -41,7 +41,7 @@ struct Log {
       return found->second;
     };
   }
-  Sealed add(const std::vector<EventDraft>& drafts, std::optional<AttemptId> attempt = {},
+  Sealed add(const std::vector<EventBody>& drafts, std::optional<AttemptId> attempt = {},
              const SealLimits& limits = {}) {
     const SealInput input{.job = job,
                           .first_seq = next,
@@ -113,42 +113,43 @@ Value sample(const EventKind& kind, bool every) {
 }
 
 // The seven events of one step: the end of one call and the start of the next.
-std::vector<EventDraft> one_step() {
-  std::vector<EventDraft> drafts;
+std::vector<EventBody> one_step() {
+  std::vector<EventBody> drafts;
   for (const EventType type :
-       {EventType::tool_invocation_finished, EventType::command_committed, EventType::node_finished,
-        EventType::step_committed, EventType::node_started, EventType::command_emitted,
-        EventType::tool_invocation_started}) {
+       event_of(EventType::tool_invocation_finished, EventType::command_committed,
+                EventType::node_finished, EventType::step_committed, EventType::node_started,
+                EventType::command_emitted, EventType::tool_invocation_started)) {
     drafts.push_back({type, sample(*event_kind(type), true)});
   }
   return drafts;
 }
 
 // The start of a call of a model with these messages.
-EventDraft model_call(std::vector<Value> messages, std::string tool = "model:main") {
+EventBody model_call(std::vector<Value> messages, std::string tool = "model:main") {
   const Value payload = sample(*event_kind(EventType::tool_invocation_started), true);
-  return {EventType::tool_invocation_started,
-          payload.with("tool_name", std::move(tool))
-              .with("arguments", Value::object({{"max_tokens", 9},
-                                                {"messages", Value::array(std::move(messages))},
-                                                {"model", "small \u20ac"}}))};
+  return event_of(
+      EventType::tool_invocation_started,
+      payload.with("tool_name", std::move(tool))
+          .with("arguments", Value::object({{"max_tokens", 9},
+                                            {"messages", Value::array(std::move(messages))},
+                                            {"model", "small \u20ac"}})));
 }
 
 Value message(const std::string& content) {
   return Value::object({{"content", content}, {"role", "user"}});
 }
 
-std::vector<EventDraft> two_values() {
-  return {
-      {EventType::job_completed, json(R"({"result":{"secret":"xyzzy"}})")},
-      {EventType::node_finished, json(R"({"node_id":"n","result_type":"permanent_failure","try":2,
-                    "step_id":"baeb6f1c8b06de2e","error":{"code":"c","message":"private words"}})")}};
+std::vector<EventBody> two_values() {
+  return {event_of(EventType::job_completed, json(R"({"result":{"secret":"xyzzy"}})")),
+          event_of(EventType::node_finished,
+                   json(R"({"node_id":"n","result_type":"permanent_failure","try":2,
+                    "step_id":"baeb6f1c8b06de2e","error":{"code":"c","message":"private words"}})"))};
 }
 
-EventDraft map_decision() {
-  return {EventType::decision_recorded,
-          json(R"({"decision_id":"0123456789abcdef","kind":"branch","node_id":"m",
-               "payload":["ada@x.org","bob@x.org"],"step_id":"baeb6f1c8b06de2e"})")};
+EventBody map_decision() {
+  return event_of(EventType::decision_recorded,
+                  json(R"({"decision_id":"0123456789abcdef","kind":"branch","node_id":"m",
+               "payload":["ada@x.org","bob@x.org"],"step_id":"baeb6f1c8b06de2e"})"));
 }
 
 // The same without the list of its map: how long it was is left.
@@ -163,7 +164,7 @@ Result<std::string> without_items(const Log& log, std::size_t batch) {
       [](const Event&, std::string_view) { return Value::object({{"items", 2}}); });
 }
 
-EventDraft started_under(std::string_view last) {
+EventBody started_under(std::string_view last) {
   const Value payload = sample(*event_kind(EventType::tool_invocation_started), true);
   return {
       EventType::tool_invocation_started,
@@ -315,7 +316,8 @@ AE_TEST("log/seal/batches chain: the head of one is the start of the next") {
   Log log;
   log.add(one_step());
   log.add(one_step(), kAttempt);
-  log.add({{EventType::job_resumed, json(R"({"by":"ann"})")}}, AttemptId("worker 7, try 3"));
+  log.add({event_of(EventType::job_resumed, json(R"({"by":"ann"})"))},
+          AttemptId("worker 7, try 3"));
   Hash head;
   std::vector<Event> events;
   for (const std::string& batch : log.batches) {
@@ -339,7 +341,8 @@ AE_TEST("log/seal/batches chain: the head of one is the start of the next") {
 AE_TEST("log/seal/the bytes and the hash of version 1 never change") {
   // The hash was computed with Python's hashlib from SPEC §13.
   Log log;
-  const Sealed sealed = log.add({{EventType::job_resumed, json(R"({"by":"ann"})")}}, kAttempt);
+  const Sealed sealed =
+      log.add({event_of(EventType::job_resumed, json(R"({"by":"ann"})"))}, kAttempt);
   const std::string hash = "830a7f6491a1bb8d64abd7258fe74962b4c3344bb37b29eb8346f82fd6ec3cd4";
   EXPECT_EQ(to_hex(sealed.head), hash);
   EXPECT_EQ(to_hex(sealed.bytes),
@@ -360,9 +363,9 @@ AE_TEST("log/seal/the bytes and the hash of version 1 never change") {
 
 AE_TEST("log/seal/absent members are dropped, a null that is a value stays") {
   Log log;
-  const Sealed sealed =
-      log.add({{EventType::job_cancelled, json(R"({"by":null,"reason":"tired","in_doubt":null})")},
-               {EventType::job_completed, json(R"({"result":null})")}});
+  const Sealed sealed = log.add(
+      {event_of(EventType::job_cancelled, json(R"({"by":null,"reason":"tired","in_doubt":null})")),
+       event_of(EventType::job_completed, json(R"({"result":null})"))});
   EXPECT_EQ(canonical(sealed.events[0].payload), R"({"reason":"tired"})");
   EXPECT_TRUE(sealed.events[0].salts.is_null());
   EXPECT_EQ(canonical(sealed.events[1].payload), R"({"result":null})");
@@ -374,9 +377,9 @@ AE_TEST("log/seal/equal values get different salts, equal seeds the same ones") 
   Log log;
   Log again;
   for (Log* each : {&log, &again}) {
-    each->add({{EventType::job_completed, json(R"({"result":1})")},
-               {EventType::job_completed, json(R"({"result":1})")},
-               {EventType::job_completed, json(R"({"result":1})")}});
+    each->add({event_of(EventType::job_completed, json(R"({"result":1})")),
+               event_of(EventType::job_completed, json(R"({"result":1})")),
+               event_of(EventType::job_completed, json(R"({"result":1})"))});
   }
   EXPECT_NE(log.events[0].salts, log.events[1].salts);
   EXPECT_NE(log.events[1].salts, log.events[2].salts);
@@ -387,10 +390,11 @@ AE_TEST("log/seal/equal values get different salts, equal seeds the same ones") 
 AE_TEST("log/seal/large values stand apart by hash, once") {
   const Value large = std::string(300, 'x');
   Log log;
-  const Sealed sealed = log.add({{EventType::job_completed, Value::object({{"result", large}})},
-                                 {EventType::job_completed, Value::object({{"result", large}})},
-                                 {EventType::job_cancelled, Value::object({{"in_doubt", large}})}},
-                                {}, {.value_inline_max = 301, .json_inline_max = 301});
+  const Sealed sealed =
+      log.add({event_of(EventType::job_completed, Value::object({{"result", large}})),
+               event_of(EventType::job_completed, Value::object({{"result", large}})),
+               event_of(EventType::job_cancelled, Value::object({{"in_doubt", large}}))},
+              {}, {.value_inline_max = 301, .json_inline_max = 301});
   ASSERT_EQ(sealed.blobs.size(), 1u);
   EXPECT_EQ(sealed.blobs[0].bytes, canonical(large));
   EXPECT_EQ(sealed.blobs[0].hash, sha256(canonical(large)));
@@ -398,7 +402,7 @@ AE_TEST("log/seal/large values stand apart by hash, once") {
 
   Log inside;
   EXPECT_TRUE(inside
-                  .add({{EventType::job_completed, Value::object({{"result", large}})}}, {},
+                  .add({event_of(EventType::job_completed, Value::object({{"result", large}}))}, {},
                        {.value_inline_max = 302})
                   .blobs.empty());
 }
@@ -409,7 +413,7 @@ AE_TEST("log/seal/a value of 256 KiB stands in its event, a larger one apart") {
     const Value text = std::string(bytes - 2, 'x');  // and two quotes
     Log log;
     const Sealed sealed =
-        log.add({{EventType::job_completed, Value::object({{"result", text}})}}, {});
+        log.add({event_of(EventType::job_completed, Value::object({{"result", text}}))}, {});
     EXPECT_EQ(log.open_first()->events.at(0).payload["result"], text);
     return sealed.blobs.size();
   };
@@ -459,7 +463,7 @@ AE_TEST("log/seal/the chain does not know how the messages to a model are stored
 AE_TEST("log/seal/requests of every shape come back as they were sealed") {
   const auto requested = [](const char* arguments, const SealLimits& limits = {}) {
     Log log;
-    EventDraft draft = model_call({});
+    EventBody draft = model_call({});
     draft.payload = draft.payload.with("arguments", json(arguments));
     log.add({draft}, {}, limits);
     const auto opened = log.open_first();
@@ -510,8 +514,8 @@ AE_TEST("log/seal/a message that is missing or altered is noticed") {
 
 AE_TEST("log/seal/a blob that is missing, altered or cut is noticed, with the event's number") {
   Log log;
-  log.add({{EventType::job_cancelled, json(R"({"by":"ann"})")},
-           {EventType::job_completed, Value::object({{"result", std::string(300, 'x')}})}},
+  log.add({event_of(EventType::job_cancelled, json(R"({"by":"ann"})")),
+           event_of(EventType::job_completed, Value::object({{"result", std::string(300, 'x')}}))},
           {}, {.value_inline_max = 8});
   std::string& blob = log.blobs.begin()->second;
   const std::string original = blob;
@@ -528,15 +532,15 @@ AE_TEST("log/seal/a blob that is missing, altered or cut is noticed, with the ev
 AE_TEST("log/seal/a value that the reader knows is taken, and its bytes are proved all the same") {
   Log log;
   const Value graph = json(R"({"nodes":[{"id":"a"},{"id":"b"}],"schema":1})");
-  const std::vector<EventDraft> drafts = {
-      {EventType::plan_generated, Value::object({{"decision_id", "0123456789abcdef"},
-                                                 {"decision_locked", true},
-                                                 {"plan_hash", kDigest},
-                                                 {"plan_input_hash", kDigest},
-                                                 {"planned_by", "file"},
-                                                 {"planner_version", "1"},
-                                                 {"schema_version", 1},
-                                                 {"task_graph", graph}})}};
+  const std::vector<EventBody> drafts = {
+      event_of(EventType::plan_generated, Value::object({{"decision_id", "0123456789abcdef"},
+                                                         {"decision_locked", true},
+                                                         {"plan_hash", kDigest},
+                                                         {"plan_input_hash", kDigest},
+                                                         {"planned_by", "file"},
+                                                         {"planner_version", "1"},
+                                                         {"schema_version", 1},
+                                                         {"task_graph", graph}}))};
   log.add(drafts, {}, {.json_inline_max = 8});
   ASSERT_EQ(log.blobs.size(), 1u);
   int asked = 0;
@@ -559,8 +563,8 @@ AE_TEST("log/seal/a value that the reader knows is taken, and its bytes are prov
 
 AE_TEST("log/seal/a store that cannot be asked for a blob is not a corrupt log") {
   Log log;
-  log.add({{EventType::job_completed, Value::object({{"result", std::string(300, 'x')}})}}, {},
-          {.value_inline_max = 8});
+  log.add({event_of(EventType::job_completed, Value::object({{"result", std::string(300, 'x')}}))},
+          {}, {.value_inline_max = 8});
   const BlobSource down = [](const Hash&) -> Result<std::string> {
     return fail(Code::unavailable, "no connection");
   };
@@ -571,7 +575,8 @@ AE_TEST("log/seal/a value above the limit is refused and named") {
   const SealInput input{
       .job = kJob, .first_seq = 1, .prev_hash = Hash{}, .salt_seed_a = 1, .salt_seed_b = 2};
   const auto sealed =
-      seal(input, {{EventType::job_completed, json(R"({"result":"12345678"})")}}, {.value_max = 9});
+      seal(input, {event_of(EventType::job_completed, json(R"({"result":"12345678"})"))},
+           {.value_max = 9});
   ASSERT_FALSE(sealed);
   EXPECT_EQ(sealed.error().code, Code::payload_too_large);
   EXPECT_EQ(sealed.error().message, "result has 10 bytes; at most 9 are kept");
@@ -579,10 +584,12 @@ AE_TEST("log/seal/a value above the limit is refused and named") {
 
 AE_TEST("log/seal/a payload that does not fit its kind is a bug of ours") {
   Log log;
-  EXPECT_DEATH(log.add({{EventType::job_resumed, json("{}")}}), "by is missing");
-  EXPECT_DEATH(log.add({{EventType::job_resumed, json(R"({"by":"a","x":1})")}}), "not a field");
-  EXPECT_DEATH(log.add({{EventType::job_resumed, Value::object({{"by", "\xff"}})}}), "is_utf8");
-  EXPECT_DEATH(log.add({{EventType::job_completed, Value::object({{"result", "\xff"}})}}),
+  EXPECT_DEATH(log.add({event_of(EventType::job_resumed, json("{}"))}), "by is missing");
+  EXPECT_DEATH(log.add({event_of(EventType::job_resumed, json(R"({"by":"a","x":1})"))}),
+               "not a field");
+  EXPECT_DEATH(log.add({event_of(EventType::job_resumed, Value::object({{"by", "\xff"}}))}),
+               "is_utf8");
+  EXPECT_DEATH(log.add({event_of(EventType::job_completed, Value::object({{"result", "\xff"}}))}),
                "is_utf8");
   EXPECT_DEATH(log.add({}), "empty");
 }
@@ -590,7 +597,7 @@ AE_TEST("log/seal/a payload that does not fit its kind is a bug of ours") {
 // Flips in every byte of a batch one bit (another one from byte to byte), or each of the eight.
 void flip(bool each_bit) {
   Log log;
-  std::vector<EventDraft> drafts = one_step();
+  std::vector<EventBody> drafts = one_step();
   drafts.push_back(model_call({message(std::string(70, 'a')), message("b")}));
   log.add(drafts, kAttempt, {.value_inline_max = 20, .json_inline_max = 20});
   ASSERT_FALSE(log.blobs.empty());
@@ -637,9 +644,9 @@ AE_TEST("log/seal/a batch cut at any length, or with more behind it, is refused"
 void mutate(int rounds) {
   Log log;
   log.add(one_step(), kAttempt);
-  log.add({{EventType::progress, json(R"({"detail":{"percent":50},"node_id":"n"})")},
+  log.add({event_of(EventType::progress, json(R"({"detail":{"percent":50},"node_id":"n"})")),
            model_call({message(std::string(70, 'a')), message("b"), Value(1)}),
-           {EventType::job_completed, json(R"({"result":{"a":[1,2,3]}})")}});
+           event_of(EventType::job_completed, json(R"({"result":{"a":[1,2,3]}})"))});
   const char* wish = std::getenv("AETHERIS_SEED");
   const std::uint64_t seed = wish == nullptr ? 20250131 : std::strtoull(wish, nullptr, 10);
   std::mt19937_64 random(seed);
@@ -740,7 +747,7 @@ AE_TEST("log/seal/a value that looks redacted is an ordinary value while it has 
   Log log;
   const Value look_alike = Value::object({{"$redacted", kDigest}});
   const Sealed sealed =
-      log.add({{EventType::job_completed, Value::object({{"result", look_alike}})}});
+      log.add({event_of(EventType::job_completed, Value::object({{"result", look_alike}}))});
   const auto opened = log.open_first();
   ASSERT_TRUE(opened);
   EXPECT_EQ(opened->events[0].payload["result"], look_alike);
@@ -749,7 +756,7 @@ AE_TEST("log/seal/a value that looks redacted is an ordinary value while it has 
 
 AE_TEST("log/seal/numbers that the door refuses still come back, should they ever be sealed") {
   Log log;
-  log.add({{EventType::job_completed, Value::object({{"result", 1e20}})}});
+  log.add({event_of(EventType::job_completed, Value::object({{"result", 1e20}}))});
   ASSERT_TRUE(log.open_first()) << refusal(log.open_first());
   EXPECT_EQ(log.open_first()->events[0].payload["result"].as_number(), 1e20);
 }
@@ -938,9 +945,9 @@ Value vectors() {
     every.add({{kind.type, sample(kind, true)}, {kind.type, sample(kind, false)}}, kAttempt,
               {.json_inline_max = 16});
   }
-  every.add(
-      {{EventType::job_completed,
-        json(R"({"result":[0.1,1e21,-5e-324,1e-7,123456789.25,"\u0007\u20ac\ud83d\ude00"]})")}});
+  every.add({event_of(
+      EventType::job_completed,
+      json(R"({"result":[0.1,1e21,-5e-324,1e-7,123456789.25,"\u0007\u20ac\ud83d\ude00"]})"))});
   Log redacted;
   redacted.add(two_values(), AttemptId("by hand"));
   redacted.add(two_values());

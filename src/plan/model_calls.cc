@@ -166,12 +166,16 @@ Result<Value> request_of(const Value& written, Value args) {
   return args.with("messages", Value::array(std::move(said)));
 }
 
-std::vector<Member> model_members(std::string_view blind, const ToolPolicy& tool,
+CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool,
                                   const Value& arguments, const Value& result) {
-  std::vector<Member> members = members_of(blind, tool.provider, arguments, result);
-  const auto usage = std::ranges::find(members, "usage", &Member::first);
-  if (usage != members.end()) usage->second = priced(tool, std::move(usage->second));
-  return members;
+  const Value said = Value::object(members_of(blind, tool.provider, arguments, result));
+  const auto text = [&said](std::string_view name) { return none_if_empty(said.text(name)); };
+  CommandCommitted event{.llm_model = text("llm_model"),
+                         .llm_provider = text("llm_provider"),
+                         .llm_temperature = said["llm_temperature"],
+                         .prompt_hash = hash_from_hex(said.text("prompt_hash"))};
+  if (const Value* usage = said.find("usage")) event.usage = priced(tool, *usage);
+  return event;
 }
 
 Value priced(const ToolPolicy& tool, Value usage) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "json/value.h"
+#include "log/events.h"
 #include "plan/plan.h"
 
 namespace ae::engine {
@@ -29,7 +30,7 @@ Result<Value> request_of(const Value& written, Value args);
 // The fields of command_committed that say which model answered, and what it cost; none for a tool's call, which has no
 // provider. `usage` has `cost_micros` when the plan knows the price and the answer counts its tokens.
 // `blind`: of the job (base/ids.h).
-std::vector<Member> model_members(std::string_view blind, const ToolPolicy& tool,
+CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool,
                                   const Value& arguments, const Value& result);
 
 // `usage` with what it cost, where the plan knows the price and the usage counts tokens.

@@ -35,9 +35,9 @@ void again(const std::shared_ptr<Recording>& recording) {
 }
 
 // The attempt may have died before its job_running was durable; a job that is queued cannot be requeued.
-std::vector<EventDraft> death_events(const RunningSlot::Named& died, const store::JobRow& row,
-                                     const engine::State& state) {
-  std::vector<EventDraft> events;
+std::vector<EventBody> death_events(const RunningSlot::Named& died, const store::JobRow& row,
+                                    const engine::State& state) {
+  std::vector<EventBody> events;
   const bool begun = state.attempt == died.fence.attempt;
   if (begun && state.status != engine::JobStatus::running) return events;  // it is recorded
   if (!begun) {
@@ -76,7 +76,7 @@ void record(const std::shared_ptr<Recording>& recording, Stood stood) {
   if (engine::is_blocked(state.status) || engine::is_terminal(state.status)) {
     return recording->nothing();
   }
-  std::vector<EventDraft> events = death_events(died, row, state);
+  std::vector<EventBody> events = death_events(died, row, state);
   if (events.empty()) return recording->nothing();
   const Instant now = world.store.now();
   for (std::size_t i = 0; i < events.size(); ++i) {

@@ -12,7 +12,7 @@ AE_TEST("plan/a job whose log holds no plan fails with plan_missing, and none is
   Ground ground;
   Desk desk(ground, "w", {.owned = true});
   const auto of = plan("idempotent", kOneCall);
-  std::vector<EventDraft> events = engine::job_events(
+  std::vector<EventBody> events = engine::job_events(
       {.agent = "agent", .input = json("1"), .execution_version = "v1", .plan = of.get()});
   events.pop_back();
   ASSERT_EQ(events.back().type, EventType::job_created);

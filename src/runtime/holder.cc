@@ -187,8 +187,8 @@ void Holder::take_over(const store::Loaded& loaded) {
   if (auto caught = catch_up(loaded); !caught) return give_back(caught.error());
   if (recovers) {
     for (std::size_t i = before; i < drafts_.size(); ++i) {
-      const EventDraft& event = drafts_[i].event;
-      found.caught_up += event.payload["caught_up"] == Value(true) ? 1 : 0;
+      const auto* event = std::get_if<ToolInvocationFinished>(&drafts_[i].event);
+      found.caught_up += event != nullptr && event->caught_up.value_or(false) ? 1 : 0;
     }
     add(engine::recovery_completed_event(state_, lease_.fence.attempt, found));
   }
@@ -224,7 +224,7 @@ Status Holder::fits_its_row(const store::JobRow& row) const {
 void Holder::begin_attempt() {
   const AttemptId& ours = lease_.fence.attempt;
   const bool recovers = engine::is_recovery(state_);
-  EventDraft recovery = engine::recovery_started_event(state_, ours);
+  EventBody recovery = engine::recovery_started_event(state_, ours);
   // This process ran it, lives, and could not give it back: that attempt did not die of its job.
   if (state_.status == engine::JobStatus::running && host_.lost_to_outage(job_, state_.attempt)) {
     add(engine::requeued_event("store_unavailable", std::nullopt));
@@ -232,9 +232,9 @@ void Holder::begin_attempt() {
   add(engine::running_event(ours, lease_.fence.epoch, worker_, world_.store.opened_at()));
   if (recovers) add(std::move(recovery));
   if (*version_ != state_.execution_version) {
-    add({EventType::version_mismatched, Value::object({{"attempt_id", ours.text},
-                                                       {"job_version", state_.execution_version},
-                                                       {"worker_version", *version_}})});
+    add(VersionMismatched{.attempt_id = ours.text,
+                          .job_version = state_.execution_version,
+                          .worker_version = *version_});
   }
 }
 
@@ -334,9 +334,9 @@ Status Holder::end_left_overs(const store::Loaded& loaded) {
 
 // What an earlier attempt made durable beside the log and could not write into it (SPEC §5: W3, W4).
 Status Holder::catch_up(const store::Loaded& loaded) {
-  AE_ASSIGN(std::vector<EventDraft> events,
+  AE_ASSIGN(std::vector<EventBody> events,
             engine::catch_up(state_, stored_effects(loaded.effects)));
-  for (EventDraft& draft : events) add(std::move(draft));
+  for (EventBody& draft : events) add(std::move(draft));
   return {};
 }
 
@@ -466,22 +466,21 @@ void Holder::seen(const engine::Sent& sent, Outcome outcome) {
 
 // ---------------------------------------------------------------- events
 
-void Holder::add(EventDraft draft) {
+void Holder::add(EventBody draft) {
   unfinished_.reset();
   Status applied = engine::apply(state_, draft, batch_time_, host_.plans().source());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
-  if (draft.type == EventType::wait_completed) {
-    const std::string_view outcome = draft.payload.text("outcome");
-    reads_inbox_ = reads_inbox_ || outcome == "timed_out" || outcome == "cancelled";
-  }
-  reads_inbox_ = reads_inbox_ || draft.type == EventType::wait_opened;
+  const auto* closed = std::get_if<WaitCompleted>(&draft);
+  reads_inbox_ =
+      reads_inbox_ || std::holds_alternative<WaitOpened>(draft) ||
+      (closed != nullptr && (closed->outcome == "timed_out" || closed->outcome == "cancelled"));
   Drafted& drafted = drafts_.emplace_back();
   drafted.event = std::move(draft);
   if (host_.durability() == Durability::split) drafted.row = row_of(state_);
 }
 
 // Something that follows from what is in the log: it may stand on a call's having left no result.
-void Holder::add_decided(EventDraft draft) {
+void Holder::add_decided(EventBody draft) {
   auto slot = engine::slot_decided(state_, draft);
   add(std::move(draft));
   drafts_.back().slot = std::move(slot);
@@ -513,7 +512,7 @@ void Holder::add_outcome(Seen seen) {
   if (seen.outcome.kind == OutcomeKind::input_required) {
     askers_.push_back({sent.step, step.call->tool, sent.invocation, sent.try_no});
   }
-  for (EventDraft& draft : engine::absorb(state_, index, seen.outcome, world_.store.now()))
+  for (EventBody& draft : engine::absorb(state_, index, seen.outcome, world_.store.now()))
     add(std::move(draft));
   recorded_.push_back(std::move(seen));
   drafts_[first].effect = std::move(effect);
@@ -540,7 +539,7 @@ void Holder::add_acts() {
     if (act && act->kind == engine::Act::Kind::timers) continue;
     auto taken = act ? engine::take_in(state_, *act, stamp())
                      : Result<engine::Taken>(std::unexpected(act.error()));
-    std::vector<EventDraft> events;
+    std::vector<EventBody> events;
     if (taken) events = std::move(taken->events);
     if (act && events.empty()) events = engine::overtake(state_, *act);
     if (!taken && events.empty()) {
@@ -548,9 +547,9 @@ void Holder::add_acts() {
                             : "an accepted request is damaged: ") +
                            taken.error().message);
     }
-    for (EventDraft& draft : events) {
+    for (EventBody& draft : events) {
       // Under another plan it goes to whoever has the tools of that.
-      release_ = release_ || (draft.type == EventType::job_requeued);
+      release_ = release_ || std::holds_alternative<JobRequeued>(draft);
       add_decided(std::move(draft));
     }
   }
@@ -590,7 +589,7 @@ void Holder::collect() {
   if (auto due = state_.next_due(); due && *due <= at.now) {
     auto taken = engine::take_in(state_, {.kind = engine::Act::Kind::timers}, at);
     AE_CHECK(taken.has_value(), job_.text);
-    for (EventDraft& draft : taken->events) add(std::move(draft));
+    for (EventBody& draft : taken->events) add(std::move(draft));
   }
   while (drafts_.size() < 4096 && !slice_is_over()) {
     engine::Decision decision =
@@ -604,18 +603,16 @@ void Holder::collect() {
       next_ask_ = at.now;  // others have their turn
       break;
     }
-    for (EventDraft& draft : decision.events) {
-      const bool declares = draft.type == EventType::tool_invocation_started;
+    for (EventBody& draft : decision.events) {
+      const auto* declared = std::get_if<ToolInvocationStarted>(&draft);
+      const bool declares = declared != nullptr;
+      const StepId step = declares ? declared->step_id : StepId();
       if (declares && async::point_handler != nullptr) {  // by node, so that one job can be chosen
-        static_cast<void>(AE_POINT("decided." + std::string(draft.payload.text("node_id"))));
+        static_cast<void>(AE_POINT("decided." + declared->node_id));
       }
       add_decided(std::move(draft));
       if (declares && host_.durability() == Durability::split) {
-        const engine::Invocation& call =
-            *state_
-                 .steps[state_.by_id.at(
-                     StepId(std::string(drafts_.back().event.payload.text("step_id"))))]
-                 .call;
+        const engine::Invocation& call = *state_.steps[state_.by_id.at(step)].call;
         drafts_.back().ledger = ledger_row(job_, call, "INFLIGHT");
       }
     }
@@ -639,7 +636,7 @@ void Holder::plan_parts() {
   };
   const bool split = host_.durability() == Durability::split;
   for (Drafted& drafted : drafts_) {
-    const EventType type = drafted.event.type;
+    const EventType type = type_of(drafted.event);
     if (split && drafted.effect) {
       cut();
       part.effects.push_back(std::move(*drafted.effect));
@@ -744,9 +741,8 @@ bool Holder::wants_checkpoint(bool release) const {
 void Holder::note_checkpoint(Part& part, const SealInput& sealing) {
   auto before = seal(sealing, part.events);
   if (!before) return;  // the same is found, and said, when the commit is sealed
-  EventDraft note{EventType::state_checkpointed,
-                  Value::object({{"detail", Value::object({{"hash", to_hex(before->head)},
-                                                           {"seq", before->last_seq}})}})};
+  EventBody note = StateCheckpointed{
+      .detail = Value::object({{"hash", to_hex(before->head)}, {"seq", before->last_seq}})};
   Status applied = engine::apply(state_, note, batch_time_, host_.plans().source());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
   part.events.push_back(std::move(note));
@@ -1017,11 +1013,10 @@ void Holder::add_reports() {
       continue;
     }
     call->second.told = now;
-    add({EventType::progress,
-         Value::object({{"detail", Value::object({{"report", it->second.said},
-                                                  {"try", std::uint64_t{it->second.try_no}}})},
-                        {"node_id", state_.node_of(state_.steps[step->second]).id},
-                        {"step_id", it->first.text}})});
+    add(Progress{.detail = Value::object(
+                     {{"report", it->second.said}, {"try", std::uint64_t{it->second.try_no}}}),
+                 .node_id = state_.node_of(state_.steps[step->second]).id,
+                 .step_id = it->first});
     it = reports_.erase(it);
   }
 }

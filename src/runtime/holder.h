@@ -120,7 +120,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
 
  private:
   struct Part {  // one commit
-    std::vector<EventDraft> events;
+    std::vector<EventBody> events;
     std::vector<store::EffectRow> effects;
     std::vector<store::LedgerRow> ledger_put;
     std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent, ledger_erase;
@@ -161,8 +161,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void leave();
   void collect();
   bool slice_is_over() const;
-  void add(EventDraft draft);
-  void add_decided(EventDraft draft);
+  void add(EventBody draft);
+  void add_decided(EventBody draft);
   void add_outcome(Seen seen);
   void add_acts();
   void plan_parts();
@@ -217,7 +217,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
 
   // What is being made durable: drafts with what goes beside them, cut into commits by plan_parts.
   struct Drafted {
-    EventDraft event;
+    EventBody event;
     // An unknown call is decided here: a result that has come meanwhile refuses the commit.
     std::optional<std::pair<InvocationId, std::uint32_t>> slot;
     std::optional<store::EffectRow> effect;  // split: its own commit before this event

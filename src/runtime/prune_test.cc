@@ -47,9 +47,10 @@ struct Here {
   // A job of two narrative events, as far as the store can tell ended.
   void job(const std::string& id, const std::string& status = "completed") {
     store::Batch batch{.job = JobId(id), .authority = store::Batch::Create{{.agent = "a"}}};
-    std::vector<EventDraft> drafts;
-    drafts.push_back({EventType::job_created,
-                      Value::object({{"agent", "a"}, {"execution_version", "1"}, {"input", id}})});
+    std::vector<EventBody> drafts;
+    drafts.push_back(
+        event_of(EventType::job_created,
+                 Value::object({{"agent", "a"}, {"execution_version", "1"}, {"input", id}})));
     const Hash nothing{};
     ++chance;
     auto sealed = seal({.job = batch.job,

@@ -73,7 +73,7 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
     const bool rests = act->kind == Kind::pause || act->kind == Kind::resume;
     if (rests || may_meet(*act, wanted)) {
       auto taken = engine::take_in(state, *act, stamp);
-      for (const EventDraft& draft : taken ? taken->events : std::vector<EventDraft>()) {
+      for (const EventBody& draft : taken ? taken->events : std::vector<EventBody>()) {
         ahead = true;
         if (!engine::apply(state, draft, stamp.now, plans)) return true;
       }
@@ -88,7 +88,7 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
 // what `events` got.
 Result<std::vector<std::uint64_t>> accepted_ahead(
     engine::State& state, const std::vector<store::InboxEntry>& inbox, const engine::Act& wanted,
-    const engine::Stamp& stamp, const engine::PlanSource& plans, std::vector<EventDraft>& events) {
+    const engine::Stamp& stamp, const engine::PlanSource& plans, std::vector<EventBody>& events) {
   std::vector<std::uint64_t> numbers;
   const std::string own = inbox_id(wanted);
   for (const store::InboxEntry& entry : inbox) {
@@ -99,7 +99,7 @@ Result<std::vector<std::uint64_t>> accepted_ahead(
     if (!same_channel && !(act && may_meet(*act, wanted))) continue;
     auto taken = engine::take_in(state, *act, stamp);
     if (!taken) continue;  // the job is ending: its holder says what becomes of it
-    for (EventDraft& draft : taken->events) {
+    for (EventBody& draft : taken->events) {
       AE_TRY(engine::apply(state, draft, stamp.now, plans));
       events.push_back(std::move(draft));
     }
@@ -113,7 +113,7 @@ Result<std::vector<std::uint64_t>> accepted_ahead(
 // `numbers`: of the acts that are in the log already; those of the others are added.
 Status acts_before_end(const engine::State& state, const std::vector<store::InboxEntry>& inbox,
                        const engine::Stamp& stamp, std::vector<std::uint64_t>& numbers,
-                       const std::function<Status(EventDraft)>& follow) {
+                       const std::function<Status(EventBody)>& follow) {
   for (const store::InboxEntry& entry : inbox) {
     if (std::ranges::find(numbers, entry.number) != numbers.end()) continue;
     AE_ASSIGN(const Value json,
@@ -122,9 +122,9 @@ Status acts_before_end(const engine::State& state, const std::vector<store::Inbo
     numbers.push_back(entry.number);
     if (act.kind == engine::Act::Kind::timers) continue;
     auto taken = engine::take_in(state, act, stamp);
-    auto drafts = taken ? std::move(taken->events) : std::vector<EventDraft>();
+    auto drafts = taken ? std::move(taken->events) : std::vector<EventBody>();
     if (drafts.empty()) drafts = engine::overtake(state, act);
-    for (EventDraft& draft : drafts) AE_TRY(follow(std::move(draft)));
+    for (EventBody& draft : drafts) AE_TRY(follow(std::move(draft)));
   }
   return {};
 }
@@ -558,7 +558,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     const Instant of_agent = now + *runs->deadline;
     fresh.deadline = std::min(fresh.deadline.value_or(of_agent), of_agent);
   }
-  std::vector<EventDraft> events = engine::job_events(fresh);
+  std::vector<EventBody> events = engine::job_events(fresh);
   const AttemptId attempt = fresh_attempt();
   store::JobRow needs;
   needs.capabilities = needed_capabilities(request.required_capabilities, request.agent,
@@ -579,7 +579,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   };
   auto state = std::make_shared<engine::State>();
   state->job = job;
-  for (const EventDraft& draft : events) {
+  for (const EventBody& draft : events) {
     Status applied = engine::apply(*state, draft, now, plan);
     AE_CHECK(applied, applied.error().message);
   }
@@ -591,7 +591,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
         done(std::unexpected(error));
       });
     }
-    for (EventDraft& draft : taken->events) {
+    for (EventBody& draft : taken->events) {
       Status applied = engine::apply(*state, draft, now, plan);
       AE_CHECK(applied, applied.error().message);
       events.push_back(std::move(draft));
@@ -833,12 +833,12 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   const engine::Stamp stamp = act_stamp();
   const Instant now = stamp.now;
   // Results that came late are taken in first: what they say is true, whatever the act says.
-  std::vector<EventDraft> events;
+  std::vector<EventBody> events;
   if (!read.row.claim && !leaves_late(read.state, acting->act)) {
     auto caught = engine::catch_up(read.state, stored_effects(read.effects));
     if (!caught) return acting->done(std::unexpected(caught.error()));
     events = std::move(*caught);
-    for (const EventDraft& draft : events) {
+    for (const EventBody& draft : events) {
       Status applied = engine::apply(read.state, draft, now, plans_.source());
       if (!applied) return acting->done(std::unexpected(applied.error()));
     }
@@ -891,14 +891,14 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   }
 
   std::vector<std::pair<InvocationId, std::uint32_t>> decided;
-  const auto follow = [&](EventDraft draft) -> Status {
+  const auto follow = [&](EventBody draft) -> Status {
     if (auto slot = engine::slot_decided(read.state, draft)) decided.push_back(*std::move(slot));
     AE_TRY(engine::apply(read.state, draft, now, plans_.source()));
     events.push_back(std::move(draft));
     return {};
   };
   if (taken) {
-    for (EventDraft& draft : taken->events) {
+    for (EventBody& draft : taken->events) {
       if (auto followed = follow(std::move(draft)); !followed) {
         return acting->done(std::unexpected(followed.error()));
       }
@@ -914,7 +914,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   while (read.state.ending && !engine::is_terminal(read.state.status)) {
     engine::Decision decision = engine::decide(read.state, stamp);
     if (decision.events.empty()) break;
-    for (EventDraft& draft : decision.events) {
+    for (EventBody& draft : decision.events) {
       const Status followed = follow(std::move(draft));
       AE_CHECK(followed, followed.error().message);
     }
@@ -1074,22 +1074,24 @@ void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
       events, [](const Event& event) { return event.type == EventType::timer_fired; });
   if (fired) static_cast<void>(AE_POINT("timer.after_fire"));
   for (const Event& event : events) {
-    if (event.type == EventType::confirmation_checked) confirmed(job, event);
-    if (world_.sayings != nullptr && event.type == EventType::tool_invocation_finished) {
-      world_.sayings->end(job, InvocationId(std::string(event.payload.text("invocation_id"))),
-                          static_cast<std::uint32_t>(event.payload["try"].as_int()));
+    if (const auto* checked = std::get_if<ConfirmationChecked>(&event.body)) {
+      confirmed(job, *checked);
+    }
+    const auto* finished = std::get_if<ToolInvocationFinished>(&event.body);
+    if (world_.sayings != nullptr && finished != nullptr) {
+      world_.sayings->end(job, finished->invocation_id,
+                          static_cast<std::uint32_t>(finished->try_no));
     }
   }
   if (observer_) observer_->on_events(job, events);
 }
 
 // A mismatch with which the job goes on is counted, and said.
-void Runtime::confirmed(const JobId& job, const Event& event) {
-  const Value& p = event.payload;
-  if (p.text("verdict") != "mismatch" || p["detail"].text("mode") != "warn") return;
+void Runtime::confirmed(const JobId& job, const ConfirmationChecked& event) {
+  if (event.verdict != "mismatch" || event.detail.text("mode") != "warn") return;
   counters_.aetheris_confirmation_replay_warn_total++;
   // What was seen there is the job's: its log has it.
-  warn(job, std::string(p.text("resource_type")) + " \"" + std::string(p.text("resource_id")) +
+  warn(job, or_empty(event.resource_type) + " \"" + or_empty(event.resource_id) +
                 "\" is not as the job left it; the job continues (`verify: warn`), and its trace "
                 "shows what was found");
 }

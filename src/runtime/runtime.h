@@ -204,7 +204,7 @@ class Runtime : private HolderHost {
   }
   std::uint64_t checkpoint_every() const override { return options_.checkpoint_every; }
   void committed(const JobId& job, const std::vector<Event>& events) override;
-  void confirmed(const JobId& job, const Event& event);
+  void confirmed(const JobId& job, const ConfirmationChecked& event);
   void ended(const Holder& holder, std::optional<Error> problem, Fate fate) override;
   std::optional<Rested> rested(const JobId& job) override { return resting_.take(job); }
   void rests(const JobId& job, Rested rested) override { resting_.keep(job, std::move(rested)); }

@@ -63,15 +63,13 @@ bool Decider::deny(const Declaration& d, const Value& args, std::string_view has
   if (tool.is_model() || d.of != nullptr) return false;
   const auto said = judge(s_, known(d), tool, args, &work_);
   if (!said || said->action != PolicyAction::deny) return false;
-  std::vector<Member> p{
-      {"decision_id", step_id(s_.job, s_.plan->decision, path_of(d) + "#denied", "decision").text},
-      {"kind", "approval"},
-      {"node_id", d.node.id},
-      {"payload", Value::object(call_members(d, args, hash))},
-      {"state", "denied"},
-      {"step_id", d.step.text}};
-  if (!said->reason.empty()) p.emplace_back("reason", said->reason);
-  emit(EventType::decision_recorded, std::move(p));
+  emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#denied"),
+                        .kind = "approval",
+                        .node_id = d.node.id,
+                        .payload = Value::object(call_members(d, args, hash)),
+                        .reason = none_if_empty(said->reason),
+                        .state = "denied",
+                        .step_id = d.step});
   return true;
 }
 
@@ -81,30 +79,26 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
   const auto said = judge(s_, step, s_.plan->tools[d.tool], args, &work_);
   const std::string asked = std::to_string(earlier ? earlier->asked + 1 : 1);
   std::vector<Member> request = call_members(d, args, hash);
-  std::vector<Member> wait{
-      {"correlation_key", "approval/" + d.step.text + (earlier ? "#" + asked : std::string())},
-      {"node_id", d.node.id},
-      {"step_id", d.step.text},
-      {"wait_type", to_text(WaitType::human)}};
+  std::optional<Instant> expires;
   if (said && said->expires) {
-    const Instant expires = within(stamp_.now + *said->expires);
-    request.emplace_back("expires_at", to_text(expires));
-    wait.emplace_back("expires_at", to_text(expires));
+    expires = within(stamp_.now + *said->expires);
+    request.emplace_back("expires_at", to_text(*expires));
   }
-  std::vector<Member> decision{
-      {"decision_id",
-       step_id(s_.job, s_.plan->decision, path_of(d) + "#approval" + asked, "decision").text},
-      {"kind", "approval"},
-      {"node_id", d.node.id},
-      {"payload", Value::object(std::move(request))},
-      {"state", "requested"},
-      {"step_id", d.step.text}};
-  if (said && !said->reason.empty()) {
-    decision.emplace_back("reason", said->reason);
-    wait.emplace_back("reason", said->reason);
-  }
-  emit(EventType::decision_recorded, std::move(decision));
-  emit(EventType::wait_opened, std::move(wait));
+  const std::optional<std::string> reason = said ? none_if_empty(said->reason) : std::nullopt;
+  emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#approval" + asked),
+                        .kind = "approval",
+                        .node_id = d.node.id,
+                        .payload = Value::object(std::move(request)),
+                        .reason = reason,
+                        .state = "requested",
+                        .step_id = d.step});
+  emit(WaitOpened{
+      .correlation_key = "approval/" + d.step.text + (earlier ? "#" + asked : std::string()),
+      .expires_at = expires,
+      .node_id = d.node.id,
+      .reason = reason,
+      .step_id = d.step,
+      .wait_type = std::string(to_text(WaitType::human))});
 }
 
 std::string Decider::denied_text(const std::string& tool, const std::string& reason) {

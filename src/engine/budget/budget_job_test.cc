@@ -411,8 +411,8 @@ AE_TEST("budget/only who raises it ends the park: resume does not, and names not
   job.resume();
   EXPECT_EQ(job.refused, Code::not_paused);
   State parked = job.folded(job.log.size());
-  EXPECT_FALSE(
-      apply(parked, {EventType::job_resumed, json("{'by': 'x'}")}, job.now, compile_each_time()));
+  EXPECT_FALSE(apply(parked, event_of(EventType::job_resumed, json("{'by': 'x'}")), job.now,
+                     compile_each_time()));
   job.raise("{'model_calls': 1}");
   EXPECT_EQ(job.status(), "running");
 }
@@ -593,7 +593,8 @@ AE_TEST("budget/only a fork begins with something spent") {
     state.job = JobId("job-9");
     Value born = job.log[0].payload.with("budget", limits.with("spent", spent));
     if (forked) born = born.with("forked_from", json("{'job_id': 'job-1', 'seq': 2}"));
-    return apply(state, {EventType::job_created, born}, Instant{}, compile_each_time()).has_value();
+    return apply(state, event_of(EventType::job_created, born), Instant{}, compile_each_time())
+        .has_value();
   };
   EXPECT_TRUE(takes(json("{'tokens': 7}"), true));
   EXPECT_FALSE(takes(json("{'tokens': 7}"), false));

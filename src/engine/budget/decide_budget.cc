@@ -64,13 +64,11 @@ bool Decider::affords(Declaration& d, const Value& args) {
   return over_.empty();
 }
 
-// Its declaration says what it may use. REQUIRES: it is afforded.
-void Decider::reserve(const Declaration& d, const Value& args, std::vector<Member>& started) {
-  if (!counts(d)) return;
+// What its declaration reserves; null: nothing. REQUIRES: it is afforded.
+Value Decider::reserve(const Declaration& d, const Value& args) {
+  if (!counts(d)) return {};
   add(reserved_, use_of(d, args));
-  if (s_.plan->tools[d.tool].is_model()) {
-    started.emplace_back("reserved", stored(reservation(d, args)));
-  }
+  return s_.plan->tools[d.tool].is_model() ? stored(reservation(d, args)) : Value();
 }
 
 // Nothing is under way, and the next call does not fit.
@@ -86,12 +84,11 @@ void Decider::exceed() {
     payload.emplace_back("spent", s_.budget.used(limit));
   }
   const std::string name = "budget/" + std::to_string(s_.seq);
-  emit(EventType::decision_recorded,
-       {{"decision_id", step_id(s_.job, s_.plan->decision, name, "decision").text},
-        {"kind", "budget"},
-        {"payload", Value::object(std::move(payload))},
-        {"state", "exceeded"}});
-  emit(EventType::job_parked, {{"reason", code_name(Code::budget_exceeded)}, {"until", "budget"}});
+  emit(DecisionRecorded{.decision_id = decision_at(s_, name),
+                        .kind = "budget",
+                        .payload = Value::object(std::move(payload)),
+                        .state = "exceeded"});
+  emit(JobParked{.reason = std::string(code_name(Code::budget_exceeded)), .until = "budget"});
   decision_.exceeded = over_;
   decision_.release = true;
 }

@@ -109,19 +109,15 @@ Result<Taken> take_budget(const State& state, const Act& act, const Stamp& stamp
   AE_TRY(covers(state, next));
   wish->soft = 0;
   const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
-  std::vector<Member> decision{
-      {"at", to_text(stamp.now)},
-      {"decision_id", step_id(state.job, state.plan->decision, name, "decision").text},
-      {"kind", "budget"},
-      {"payload", stored(*wish)},
-      {"state", "raised"}};
-  if (!act.by.empty()) decision.emplace_back("by", act.by);
-  if (!act.reason.empty()) decision.emplace_back("reason", act.reason);
-  taken.events.push_back({EventType::decision_recorded, Value::object(std::move(decision))});
+  taken.events.emplace_back(DecisionRecorded{.at = stamp.now,
+                                             .by = none_if_empty(act.by),
+                                             .decision_id = decision_at(state, name),
+                                             .kind = "budget",
+                                             .payload = stored(*wish),
+                                             .reason = none_if_empty(act.reason),
+                                             .state = "raised"});
   if (state.awaits_budget()) {
-    taken.events.push_back(
-        {EventType::job_resumed,
-         Value::object({{"by", act.by.empty() ? std::string("somebody") : act.by}})});
+    taken.events.emplace_back(JobResumed{.by = act.by.empty() ? "somebody" : act.by});
   }
   return taken;
 }

@@ -29,25 +29,25 @@ Result<std::optional<std::string>> text_of(const Value& entry, std::string_view 
   return text;
 }
 
-Result<EventDraft> changed(const State& state, const Step& step, const Value& entry) {
-  std::vector<Member> p{{"node_id", state.node_of(step).id}, {"step_id", step.id.text}};
-  struct Part {
-    std::string_view key, field;
-    std::size_t most;
-    bool needed;
+Result<StateChanged> changed(const State& state, const Step& step, const Value& entry) {
+  StateChanged event{.node_id = state.node_of(step).id, .step_id = step.id};
+  const auto take = [&](std::string_view key, std::size_t most, auto& field) -> Status {
+    AE_ASSIGN(auto text, text_of(entry, key, most));
+    if (text) field = *std::move(text);
+    return {};
   };
-  constexpr Part kParts[] = {
-      {"type", "resource_type", kTypeMax, true}, {"id", "resource_id", kIdMax, true},
-      {"op", "operation", kTypeMax, true},       {"version", "version", kTextMax, false},
-      {"etag", "etag", kTextMax, false},         {"ref", "external_ref", kTextMax, false}};
-  for (const Part& part : kParts) {
-    AE_ASSIGN(auto text, text_of(entry, part.key, part.most));
-    if (!text && part.needed) {
-      return fail(Code::tool_output_invalid, "`" + std::string(part.key) + "` is missing");
-    }
-    if (text) p.emplace_back(part.field, *std::move(text));
-  }
-  return EventDraft{EventType::state_changed, Value::object(std::move(p))};
+  const auto need = [&](std::string_view key, std::size_t most, std::string& field) -> Status {
+    AE_TRY(take(key, most, field));
+    if (!field.empty()) return {};
+    return fail(Code::tool_output_invalid, "`" + std::string(key) + "` is missing");
+  };
+  AE_TRY(need("type", kTypeMax, event.resource_type));
+  AE_TRY(need("id", kIdMax, event.resource_id));
+  AE_TRY(need("op", kTypeMax, event.operation));
+  AE_TRY(take("version", kTextMax, event.version));
+  AE_TRY(take("etag", kTextMax, event.etag));
+  AE_TRY(take("ref", kTextMax, event.external_ref));
+  return event;
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ Extracted changes_of(const State& state, const Step& step, const Value& result, 
   for (std::size_t i = 0; i < tool.changes.size(); ++i) {
     auto entry = change_of(state, step, i, result, work);
     auto event = entry ? changed(state, step, *entry)
-                       : Result<EventDraft>(std::unexpected(std::move(entry).error()));
+                       : Result<StateChanged>(std::unexpected(std::move(entry).error()));
     if (event) {
       out.events.push_back(*std::move(event));
     } else if (out.whole) {

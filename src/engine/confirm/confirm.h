@@ -37,7 +37,7 @@ const ToolPolicy* verifier_of(const State& state, const Change& change);
 // The state_changed events of a call of `step` that gave `result`. Fails with tool_output_invalid, naming the entry: what
 // it says of its changes cannot be read. REQUIRES: the step has a call.
 struct Extracted {
-  std::vector<EventDraft> events;
+  std::vector<StateChanged> events;
   Status whole;  // or what is wrong with the first entry that gives none
 };
 Extracted changes_of(const State& state, const Step& step, const Value& result,

@@ -43,16 +43,16 @@ Sighting Decider::seen_of(const std::string& key) const {
   return stamp_.confirmations->at(key).seen;
 }
 
-std::string Decider::confirmation_id(std::string_view what) const {
+DecisionId Decider::confirmation_id(std::string_view what) const {
   const std::string name = "confirmation/" + std::to_string(s_.epoch) + "/" +
                            std::to_string(s_.seq) + "/" + std::string(what);
-  return step_id(s_.job, s_.plan->decision, name, "decision").text;
+  return decision_at(s_, name);
 }
 
 // What a call that gave `result` has changed.
 void Decider::emit_changes(const Step& step, const Value& result) {
-  for (EventDraft& change : changes_of(s_, step, result, &work_).events) {
-    decision_.events.push_back(std::move(change));
+  for (StateChanged& change : changes_of(s_, step, result, &work_).events) {
+    emit(std::move(change));
     unconfirmed_ = unconfirmed_ || step.call->attempt != s_.attempt;
   }
 }
@@ -118,11 +118,10 @@ void Decider::confirmation_checked(const Change& change, const Sighting& seen) {
   if (!seen.observed.empty()) detail.emplace_back("observed", seen.observed);
   if (!seen.reason.empty()) detail.emplace_back("reason", seen.reason);
   if (deviates(seen) && is_accepted(change, seen)) detail.emplace_back("accepted", true);
-  emit_of(s_.steps[change.step], EventType::confirmation_checked,
-          {{"detail", Value::object(std::move(detail))},
-           {"resource_id", change.resource_id},
-           {"resource_type", change.resource_type},
-           {"verdict", to_text(seen.sight)}});
+  emit_of(s_.steps[change.step], ConfirmationChecked{.detail = Value::object(std::move(detail)),
+                                                     .resource_id = change.resource_id,
+                                                     .resource_type = change.resource_type,
+                                                     .verdict = std::string(to_text(seen.sight))});
 }
 
 void Decider::confirmed(const std::vector<std::string>& keys) {
@@ -144,11 +143,11 @@ void Decider::confirmed(const std::vector<std::string>& keys) {
       broken.emplace_back(&change, seen);
     }
   }
-  emit(EventType::decision_recorded,
-       {{"decision_id", confirmation_id("checked")},
-        {"kind", "confirmation"},
-        {"payload", Value::object({{"resources", Value::array(std::move(resources))}})},
-        {"state", "checked"}});
+  emit(DecisionRecorded{
+      .decision_id = confirmation_id("checked"),
+      .kind = "confirmation",
+      .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
+      .state = "checked"});
   if (broken.empty()) {
     if (!raised.empty()) raise(raised);
     return;
@@ -156,12 +155,12 @@ void Decider::confirmed(const std::vector<std::string>& keys) {
   const auto& [change, seen] = broken.front();
   std::string message = said(*change, seen, *verifier_of(s_, *change));
   if (broken.size() > 1) message += "; and " + std::to_string(broken.size() - 1) + " more";
-  emit_of(s_.steps[change->step], EventType::decision_recorded,
-          {{"decision_id", confirmation_id("failed")},
-           {"kind", "confirmation"},
-           {"payload", Value::object({{"message", std::move(message)}})},
-           {"reason", code_name(Code::confirmation_failed)},
-           {"state", "failed"}});
+  emit_of(s_.steps[change->step],
+          DecisionRecorded{.decision_id = confirmation_id("failed"),
+                           .kind = "confirmation",
+                           .payload = Value::object({{"message", std::move(message)}}),
+                           .reason = std::string(code_name(Code::confirmation_failed)),
+                           .state = "failed"});
 }
 
 // A person is asked, once for each step that made such a change, and the job rests.
@@ -181,18 +180,17 @@ void Decider::raise(const std::vector<std::string>& keys) {
   }
   for (auto& [index, resources] : of_step) {
     const Step& step = s_.steps[index];
-    emit_of(step, EventType::decision_recorded,
-            {{"decision_id", confirmation_id(step.id.text)},
-             {"kind", "confirmation"},
-             {"payload", Value::object({{"resources", Value::array(std::move(resources))}})},
-             {"state", "requested"}});
+    emit_of(step, DecisionRecorded{
+                      .decision_id = confirmation_id(step.id.text),
+                      .kind = "confirmation",
+                      .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
+                      .state = "requested"});
   }
   // `resume` looks again; an answer to a mismatch is a confirmation.
   if (mismatch) {
-    emit(EventType::job_parked,
-         {{"reason", "replay_verification_human_required"}, {"until", "confirmation"}});
+    emit(JobParked{.reason = "replay_verification_human_required", .until = "confirmation"});
   } else {
-    emit(EventType::job_parked, {{"reason", kVerifierUnreachable}, {"until", "resume"}});
+    emit(JobParked{.reason = std::string(kVerifierUnreachable), .until = "resume"});
   }
   decision_.release = true;
 }

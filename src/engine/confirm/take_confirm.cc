@@ -66,27 +66,22 @@ Result<Taken> take_confirmation(const State& state, const Act& act, const Stamp&
   const Step& step = state.steps[index];
   std::vector<Value> resources = resources_of(state, index);
   const bool last = resources.size() == state.raised;
-  std::vector<Member> p{
-      {"at", to_text(stamp.now)},
-      {"decision_id",
-       step_id(state.job, state.plan->decision,
-               "confirmation/" + std::to_string(state.seq) + "/" + step.id.text, "decision")
-           .text},
-      {"kind", "confirmation"},
-      {"node_id", state.node_of(step).id},
-      {"payload", Value::object({{"resources", Value::array(std::move(resources))}})},
-      {"state", resolution},
-      {"step_id", step.id.text}};
-  if (!act.by.empty()) p.emplace_back("by", act.by);
   const std::string note = listed ? std::string(act.payload.text("note")) : act.reason;
-  if (!note.empty()) p.emplace_back("reason", note);
   Taken taken;
-  taken.events.push_back({EventType::decision_recorded, Value::object(std::move(p))});
+  taken.events.emplace_back(DecisionRecorded{
+      .at = stamp.now,
+      .by = none_if_empty(act.by),
+      .decision_id =
+          decision_at(state, "confirmation/" + std::to_string(state.seq) + "/" + step.id.text),
+      .kind = "confirmation",
+      .node_id = state.node_of(step).id,
+      .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
+      .reason = none_if_empty(note),
+      .state = resolution,
+      .step_id = step.id});
   // A park until `resume` stays: the next look finds that the answer was given.
   if (last && resolution == "accept" && state.awaits_confirmation()) {
-    taken.events.push_back(
-        {EventType::job_resumed,
-         Value::object({{"by", act.by.empty() ? std::string("somebody") : act.by}})});
+    taken.events.emplace_back(JobResumed{.by = act.by.empty() ? "somebody" : act.by});
   }
   taken.answer = Value::object(
       {{"node_id", state.node_of(step).id}, {"resolution", resolution}, {"step_id", step.id.text}});

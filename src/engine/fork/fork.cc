@@ -206,12 +206,10 @@ void Forking::gather_items() {
 }
 
 void Forking::cut() {
-  std::vector<Member> p{{"commands", Value::array(std::exchange(entries_, {}))},
-                        {"results", Value::object(std::exchange(entry_results_, {}))}};
-  if (!unknown_.empty()) {
-    p.emplace_back("unknown", Value::array(std::exchange(unknown_, {})));
-  }
-  fork_.imported.push_back({EventType::fork_imported, Value::object(std::move(p))});
+  ForkImported event{.commands = Value::array(std::exchange(entries_, {})),
+                     .results = Value::object(std::exchange(entry_results_, {}))};
+  if (!unknown_.empty()) event.unknown = Value::array(std::exchange(unknown_, {}));
+  fork_.imported.emplace_back(std::move(event));
   bytes_ = 0;
 }
 

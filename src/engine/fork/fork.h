@@ -32,7 +32,7 @@ struct Fork {
   Value forked_from;            // {job_id, seq, hash}
   Limits budget;                // that the origin had then
   Use spent;  // of it by the origin, and so by the fork: it keeps what that paid for
-  std::vector<EventDraft> imported;  // fork_imported, one or more
+  std::vector<EventBody> imported;  // fork_imported, one or more
   // What the origin did, or may have done, and the fork does again:
   // [{node_id, step_id, item, tool, effect_class, idempotency_key, external_key, seq, state: committed | in_doubt | undone}]
   std::vector<Value> effects;

@@ -329,8 +329,8 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
   GivenJob origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8");
   const Fork fork = *origin.fork(origin.log.size());
-  const EventDraft good = fork.imported[0];
-  const auto refused = [&](const EventDraft& draft, bool is_fork = true) {
+  const EventBody good = fork.imported[0];
+  const auto refused = [&](const EventBody& draft, bool is_fork = true) {
     State state;
     state.job = JobId("job-9");
     const auto born = job_events({.agent = "tester",
@@ -342,13 +342,13 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
                                   .plan = fork.plan.get(),
                                   .forked_from = is_fork ? fork.forked_from : Value(),
                                   .imported = {}});
-    for (const EventDraft& one : born) {
+    for (const EventBody& one : born) {
       AE_CHECK(apply(state, one, Instant{}, compile_each_time()).has_value());
     }
     return !apply(state, draft, Instant{}, compile_each_time()).has_value();
   };
   const auto with = [&](std::vector<Value> commands) {
-    return EventDraft{good.type, good.payload.with("commands", Value::array(std::move(commands)))};
+    return EventBody{good.type, good.payload.with("commands", Value::array(std::move(commands)))};
   };
   const auto entries = good.payload["commands"].items();
   EXPECT_FALSE(refused(good));
@@ -624,7 +624,7 @@ AE_TEST_SLOW("fork/more unknown calls than one event takes are in several") {
   const auto fork = origin.fork(origin.log.size());
   ASSERT_TRUE(fork);
   ASSERT_GE(fork->imported.size(), 2u);
-  for (const EventDraft& event : fork->imported) {
+  for (const EventBody& event : fork->imported) {
     EXPECT_LT(canonical(event.payload["unknown"]).size(), 5u << 20);
   }
   EXPECT_EQ(GivenJob(*fork, "job-2").state.earlier_unknown.size(), std::size_t{kItems});

@@ -17,18 +17,12 @@
 namespace ae::engine {
 namespace {
 
+RecordedError recorded(std::string_view code, std::string_view message) {
+  return {std::string(code), Value(message)};
+}
+
 Value error_value(std::string_view code, std::string_view message) {
   return Value::object({{"code", code}, {"message", message}});
-}
-
-std::vector<Member> of_try(const Step& step) {
-  return {{"invocation_id", step.call->id.text},
-          {"step_id", step.id.text},
-          {"try", static_cast<std::uint64_t>(step.call->try_no)}};
-}
-
-EventDraft draft(EventType type, std::vector<Member> payload) {
-  return {type, Value::object(std::move(payload))};
 }
 
 Result<Taken> take_cancel(const State& state, const Act& act) {
@@ -41,21 +35,19 @@ Result<Taken> take_cancel(const State& state, const Act& act) {
   if (state.ending && state.ending->cancelled && (!keeps || !state.ending->compensate)) {
     return Taken{{}, answer};
   }
-  std::vector<Member> p;
-  if (act.compensate) p.emplace_back("compensate", *act.compensate);
-  if (!act.by.empty()) p.emplace_back("by", act.by);
-  if (!act.reason.empty()) p.emplace_back("reason", act.reason);
-  return Taken{{draft(EventType::job_cancel_requested, std::move(p))}, answer};
+  return Taken{{JobCancelRequested{.by = none_if_empty(act.by),
+                                   .compensate = act.compensate,
+                                   .reason = none_if_empty(act.reason)}},
+               answer};
 }
 
 // Timers, expiries and the deadline that are due.
 Result<Taken> take_timers(const State& state, const Stamp& stamp) {
   Taken taken;
   if (is_terminal(state.status)) return taken;
-  const auto fired = [&](std::string_view effect, Instant due) {
-    taken.events.push_back(
-        draft(EventType::timer_fired,
-              {{"due_at", to_text(due)}, {"effect_id", effect}, {"value", to_text(stamp.now)}}));
+  const auto fired = [&](std::string effect, Instant due) {
+    taken.events.emplace_back(TimerFired{
+        .due_at = due, .effect_id = std::move(effect), .value = Value(to_text(stamp.now))});
   };
   if (state.deadline && !state.deadline_fired && *state.deadline <= stamp.now) {
     fired("deadline",
@@ -68,12 +60,10 @@ Result<Taken> take_timers(const State& state, const Stamp& stamp) {
     for (const auto& [key, wait] : state.waits) {
       if (wait.due_at && *wait.due_at <= stamp.now) {
         fired(state.steps[wait.step].id.text, *wait.due_at);
-        taken.events.push_back(
-            {EventType::wait_completed, wait_members(state, key, wait, {{"outcome", "fired"}})});
+        taken.events.emplace_back(wait_closed(state, key, wait, "fired"));
       } else if (wait.expires_at && *wait.expires_at <= stamp.now) {
         fired(state.steps[wait.step].id.text + ":expiry", *wait.expires_at);
-        taken.events.push_back({EventType::wait_completed,
-                                wait_members(state, key, wait, {{"outcome", "timed_out"}})});
+        taken.events.emplace_back(wait_closed(state, key, wait, "timed_out"));
       }
     }
   }
@@ -151,16 +141,15 @@ Status is_settled(const std::optional<Instant>& checkable_at, Instant looked_at)
 }
 
 // What became of a call that was given up, or whose job has ended.
-EventDraft noted(const UnknownCall& call, Instant at, std::string_view resolution,
-                 std::string_view by, std::vector<Member> p) {
-  p.emplace_back("at", to_text(at));
-  if (!by.empty()) p.emplace_back("by", by);
-  p.emplace_back("idempotency_key", call.key.text);
-  p.emplace_back("invocation_id", call.invocation.text);
-  p.emplace_back("node_id", call.node_id);
-  p.emplace_back("resolution", resolution);
-  p.emplace_back("step_id", call.step.text);
-  return draft(EventType::outcome_noted, std::move(p));
+OutcomeNoted noted(const UnknownCall& call, Instant at, std::string_view resolution,
+                   std::string_view by) {
+  return {.at = at,
+          .by = none_if_empty(by),
+          .idempotency_key = call.key,
+          .invocation_id = call.invocation,
+          .node_id = call.node_id,
+          .resolution = std::string(resolution),
+          .step_id = call.step};
 }
 
 // After the end a person can only say what they found out. The end and the result stay as they are.
@@ -177,16 +166,15 @@ Result<Taken> take_note(const State& state, const Act& act, const Stamp& stamp) 
   const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
   if (act.resolution == "not_happened") AE_TRY(is_settled(call.checkable_at, looked_at));
   if (act.result) AE_TRY(given_result_fits(state, call.tool, act));
-  std::vector<Member> p;
-  if (!act.reason.empty()) p.emplace_back("note", act.reason);
-  if (act.result) p.emplace_back("result", *act.result);
+  OutcomeNoted event = noted(call, stamp.now, act.resolution, act.by);
+  if (!act.reason.empty()) event.note = Value(act.reason);
+  if (act.result) event.result = *act.result;
   Value answer = Value::object({{"idempotency_key", call.key.text},
                                 {"node_id", call.node_id},
                                 {"noted", true},
                                 {"resolution", act.resolution}});
   if (act.result) answer = answer.with("result", *act.result);
-  return Taken{.events = {noted(call, stamp.now, act.resolution, act.by, std::move(p))},
-               .answer = std::move(answer)};
+  return Taken{.events = {std::move(event)}, .answer = std::move(answer)};
 }
 
 Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stamp) {
@@ -220,38 +208,33 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   taken.try_no = try_no;
   const bool fails = act.resolution == "fail";
   if ((happened || fails) && step.call && step.call->open) {  // what comes later is late
-    auto finished = of_try(step);
-    finished.emplace_back("outcome", "unknown");
-    finished.emplace_back("source", "person");
-    taken.events.push_back(draft(EventType::tool_invocation_finished, std::move(finished)));
+    taken.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
+                                                     .outcome = "unknown",
+                                                     .source = "person",
+                                                     .step_id = step.id,
+                                                     .try_no = step.call->try_no});
   }
-  std::vector<Member> decision{
-      {"at", to_text(stamp.now)},
-      {"decision_id",
-       step_id(state.job, state.plan->decision,
-               state.path_of(step) + "#in_doubt" + std::to_string(try_no), "decision")
-           .text},
-      {"kind", "in_doubt"},
-      {"node_id", state.node_of(step).id},
-      {"payload", Value::object({{"idempotency_key", call_key}, {"resolution", act.resolution}})},
-      {"state", act.resolution},
-      {"step_id", step.id.text}};
-  if (!act.by.empty()) decision.emplace_back("by", act.by);
-  if (!act.reason.empty()) decision.emplace_back("reason", act.reason);
-  taken.events.push_back(draft(EventType::decision_recorded, std::move(decision)));
+  taken.events.emplace_back(DecisionRecorded{
+      .at = stamp.now,
+      .by = none_if_empty(act.by),
+      .decision_id = decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
+      .kind = "in_doubt",
+      .node_id = state.node_of(step).id,
+      .payload = Value::object({{"idempotency_key", call_key}, {"resolution", act.resolution}}),
+      .reason = none_if_empty(act.reason),
+      .state = act.resolution,
+      .step_id = step.id});
   if (happened && step.call) {
-    for (EventDraft& change : changed.events) taken.events.push_back(std::move(change));
-    taken.events.push_back(
-        draft(EventType::command_committed, {{"command_id", step.id.text},
-                                             {"node_id", state.node_of(step).id},
-                                             {"result", act.result.value_or(Value())},
-                                             {"step_id", step.id.text}}));
+    for (StateChanged& change : changed.events) taken.events.emplace_back(std::move(change));
+    taken.events.emplace_back(CommandCommitted{.command_id = step.id,
+                                               .node_id = state.node_of(step).id,
+                                               .result = act.result.value_or(Value()),
+                                               .step_id = step.id});
   }
-  std::vector<Member> completed{{"outcome", act.resolution == "fail" ? "rejected" : "signalled"}};
-  if (!act.by.empty()) completed.emplace_back("by", act.by);
-  if (!act.id.empty()) completed.emplace_back("signal_id", act.id);
-  taken.events.push_back(
-      {EventType::wait_completed, wait_members(state, key, wait, std::move(completed))});
+  WaitCompleted completed = wait_closed(state, key, wait, fails ? "rejected" : "signalled");
+  completed.by = none_if_empty(act.by);
+  completed.signal_id = none_if_empty(act.id);
+  taken.events.emplace_back(std::move(completed));
   taken.answer = Value::object({{"idempotency_key", call_key},
                                 {"node_id", state.node_of(step).id},
                                 {"resolution", act.resolution}});
@@ -318,60 +301,52 @@ std::string broken_rule(const Value& invalid) {
 }
 
 // What was seen of a try. REQUIRES: the outcome is judged.
-EventDraft finished(std::string_view invocation, std::string_view step, std::uint32_t try_no,
-                    const Outcome& outcome, std::vector<Member> p) {
-  p.emplace_back("invocation_id", invocation);
-  p.emplace_back("step_id", step);
-  p.emplace_back("try", static_cast<std::uint64_t>(try_no));
-  p.emplace_back("outcome", to_text(outcome.kind));
-  if (outcome.took.count() > 0) {
-    p.emplace_back("duration_us", static_cast<std::int64_t>(outcome.took.count()));
-  }
-  if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
+ToolInvocationFinished finished(const InvocationId& invocation, const StepId& step,
+                                std::int64_t try_no, const Outcome& outcome) {
+  ToolInvocationFinished event{.external_id = none_if_empty(outcome.external_id),
+                               .invocation_id = invocation,
+                               .outcome = std::string(to_text(outcome.kind)),
+                               .step_id = step,
+                               .try_no = try_no};
+  if (outcome.took.count() > 0) event.duration_us = outcome.took.count();
   if (outcome.kind == OutcomeKind::success) {
-    p.emplace_back("result", result_of(outcome));
+    event.result = result_of(outcome);
     if (outcome.invalid) {
-      p.emplace_back("error",
-                     error_value(code_name(Code::tool_output_invalid),
-                                 "the call succeeded, but " + broken_rule(*outcome.invalid)));
+      event.error = recorded(code_name(Code::tool_output_invalid),
+                             "the call succeeded, but " + broken_rule(*outcome.invalid));
     }
-    return draft(EventType::tool_invocation_finished, std::move(p));
+    return event;
   }
-  p.emplace_back("definite", outcome.definite);
+  event.definite = outcome.definite;
   if (outcome.kind == OutcomeKind::input_required) {
-    p.emplace_back("result", outcome.result);
-    return draft(EventType::tool_invocation_finished, std::move(p));
+    event.result = outcome.result;
+    return event;
   }
-  p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
-  p.emplace_back("retryable", outcome.retryable);
-  if (outcome.settled) p.emplace_back("settled", true);
-  if (outcome.retry_after) {
-    p.emplace_back("retry_after_ms",
-                   static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
-  }
-  return draft(EventType::tool_invocation_finished, std::move(p));
+  event.error = recorded(outcome.error_code, outcome.error_message);
+  event.retryable = outcome.retryable;
+  if (outcome.settled) event.settled = true;
+  if (outcome.retry_after) event.retry_after_ms = outcome.retry_after->count() / 1000;
+  return event;
 }
 
-EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outcome,
-                    std::vector<Member> p) {
-  return finished(step.call->id.text, step.id.text, try_no, outcome, std::move(p));
+ToolInvocationFinished finished(const Step& step, std::uint32_t try_no, const Outcome& outcome) {
+  return finished(step.call->id, step.id, try_no, outcome);
 }
 
 // A success: what it changed, and that its command is done. REQUIRES: the outcome is judged.
 void commit(const State& state, const Step& step, const Outcome& outcome,
-            std::vector<EventDraft>& events) {
+            std::vector<EventBody>& events) {
   if (!outcome.invalid) {
-    for (EventDraft& change : changes_of(state, step, outcome.result).events) {
-      events.push_back(std::move(change));
+    for (StateChanged& change : changes_of(state, step, outcome.result).events) {
+      events.emplace_back(std::move(change));
     }
   }
-  std::vector<Member> p =
-      model_members(state.blind, state.tool_of(step), step.call->arguments, result_of(outcome));
-  p.emplace_back("command_id", step.id.text);
-  p.emplace_back("node_id", state.node_of(step).id);
-  p.emplace_back("result_of", step.call->id.text);
-  p.emplace_back("step_id", step.id.text);
-  events.push_back(draft(EventType::command_committed, std::move(p)));
+  CommandCommitted event =
+      committed_answer(state.blind, state.tool_of(step), step.call->arguments, result_of(outcome));
+  event.command_id = event.step_id = step.id;
+  event.node_id = state.node_of(step).id;
+  event.result_of = step.call->id.text;
+  events.emplace_back(std::move(event));
 }
 
 // What an effect record says was seen.
@@ -402,18 +377,15 @@ Result<Outcome> outcome_of_record(const Value& record) {
   return outcome;
 }
 
-// What a finished event that is made of an effect record has besides: by what schema the record was judged.
-std::vector<Member> judged_by(const Value& record, std::vector<Member> p) {
-  if (const Value* digest = record.find("response_schema_hash")) {
-    p.emplace_back("response_schema_hash", *digest);
-  }
-  return p;
+// By what schema the record was judged.
+std::optional<Hash> judged_by(const Value& record) {
+  return hash_from_hex(record.text("response_schema_hash"));
 }
 
 // Notes from late results of calls that were given up, or whose job has ended: one try succeeded, or each try of unknown
 // outcome failed for certain.
 Status note_late(const State& state, const std::vector<StoredEffect>& effects,
-                 std::vector<EventDraft>& events) {
+                 std::vector<EventBody>& events) {
   struct Late {
     UnknownCall call;
     std::size_t refused = 0;  // tries
@@ -437,14 +409,13 @@ Status note_late(const State& state, const std::vector<StoredEffect>& effects,
     if (!(record["late"] == Value(true)) || !is_certain(outcome)) continue;
     const bool happened = outcome.kind == OutcomeKind::success;
     if (!happened && ++late.refused < late.call.unsure.size()) continue;
-    std::vector<Member> p;
     const Value& result = result_of(outcome);
-    // A job whose values were erased gets no new one.
-    if (happened && !state.blind_gone && !result.is_null()) p.emplace_back("result", result);
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
-    events.push_back(
-        noted(late.call, *at, happened ? "happened" : "not_happened", "runtime", std::move(p)));
+    OutcomeNoted event = noted(late.call, *at, happened ? "happened" : "not_happened", "runtime");
+    // A job whose values were erased gets no new one.
+    if (happened && !state.blind_gone) event.result = result;
+    events.emplace_back(std::move(event));
     calls.erase(found);
   }
   return {};
@@ -452,28 +423,28 @@ Status note_late(const State& state, const std::vector<StoredEffect>& effects,
 
 }  // namespace
 
-Value wait_members(const State& state, const std::string& key, const Wait& wait,
-                   std::vector<Member> more) {
+WaitCompleted wait_closed(const State& state, const std::string& key, const Wait& wait,
+                          std::string_view outcome) {
   const Step& step = state.steps[wait.step];
-  more.emplace_back("correlation_key", key);
-  more.emplace_back("node_id", state.node_of(step).id);
-  more.emplace_back("step_id", step.id.text);
-  more.emplace_back("wait_type", to_text(wait.type));
-  return Value::object(std::move(more));
+  return {.correlation_key = key,
+          .node_id = state.node_of(step).id,
+          .outcome = std::string(outcome),
+          .step_id = step.id,
+          .wait_type = std::string(to_text(wait.type))};
 }
 
-std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& seen,
-                               Instant at) {
+std::vector<EventBody> absorb(const State& state, std::uint32_t index, const Outcome& seen,
+                              Instant at) {
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   const ToolPolicy& tool = state.tool_of(step);
   const Outcome outcome = judged(seen, tool.result_schema, step.role == Role::node);
-  std::vector<Member> more;
+  ToolInvocationFinished event = finished(step, step.call->try_no, outcome);
   if (outcome.kind == OutcomeKind::success && tool.result_schema) {
-    more.emplace_back("response_schema_hash", tool.result_digest);
+    event.response_schema_hash = hash_from_hex(tool.result_digest);
   }
-  if (!is_certain(outcome)) more.emplace_back("at", to_text(at));
-  std::vector<EventDraft> events{finished(step, step.call->try_no, outcome, std::move(more))};
+  if (!is_certain(outcome)) event.at = at;
+  std::vector<EventBody> events{std::move(event)};
   if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
   return events;
 }
@@ -521,9 +492,9 @@ bool is_certain(const Outcome& outcome) {
          (outcome.kind == OutcomeKind::failure && outcome.definite);
 }
 
-Result<std::vector<EventDraft>> catch_up(const State& state,
-                                         const std::vector<StoredEffect>& effects) {
-  std::vector<EventDraft> events;
+Result<std::vector<EventBody>> catch_up(const State& state,
+                                        const std::vector<StoredEffect>& effects) {
+  std::vector<EventBody> events;
   if (effects.empty()) return events;
   std::unordered_map<std::string_view, std::uint32_t> calls;
   for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
@@ -546,43 +517,55 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
       const bool known = !call.unsure.contains(effect.try_no);
       if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
           is_certain(outcome)) {
-        events.push_back(finished(step, effect.try_no, outcome,
-                                  judged_by(record, {{"late", true}, {"source", kKept}})));
+        ToolInvocationFinished event = finished(step, effect.try_no, outcome);
+        event.response_schema_hash = judged_by(record);
+        event.late = true;
+        event.source = kKept;
+        events.emplace_back(std::move(event));
       }
       continue;
     }
     if (record.text("attempt_id") != call.attempt.text) continue;
     const bool doubted = step.phase == StepPhase::in_doubt;
     if (doubted && !is_certain(outcome)) continue;
-    std::vector<Member> more{{"caught_up", true}, {"source", kKept}};
-    if (!is_certain(outcome)) more.emplace_back("at", record["created_at"]);
-    events.push_back(finished(step, effect.try_no, outcome, judged_by(record, std::move(more))));
+    ToolInvocationFinished event = finished(step, effect.try_no, outcome);
+    event.response_schema_hash = judged_by(record);
+    event.caught_up = true;
+    event.source = kKept;
+    if (!is_certain(outcome)) {
+      AE_ASSIGN(event.at, instant_from_text(record.text("created_at")));
+    }
+    events.emplace_back(std::move(event));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
     if (auto wait = state.waits.find(step.wait_key); doubted && wait != state.waits.end()) {
-      events.push_back({EventType::wait_completed, wait_members(state, wait->first, wait->second,
-                                                                {{"outcome", "cancelled"}})});
+      events.emplace_back(wait_closed(state, wait->first, wait->second, "cancelled"));
     }
   }
   AE_TRY(note_late(state, effects, events));
   return events;
 }
 
-Result<Value> finished_by(const Value& record) {
+Result<ToolInvocationFinished> finished_by(const Value& record) {
   AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
   const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
-  return finished(record.text("invocation_id"), record.text("command_id"),
-                  static_cast<std::uint32_t>(n), outcome, judged_by(record, {}))
-      .payload;
+  ToolInvocationFinished event =
+      finished(InvocationId(std::string(record.text("invocation_id"))),
+               StepId(std::string(record.text("command_id"))), n, outcome);
+  event.response_schema_hash = judged_by(record);
+  return event;
 }
 
 std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& state,
-                                                                   const EventDraft& event) {
-  const bool closes = event.type == EventType::tool_invocation_finished;
-  const bool asks = event.type == EventType::wait_opened;  // a person
-  const bool resolves =
-      event.type == EventType::decision_recorded && event.payload.text("kind") == "in_doubt";
-  if (!closes && !asks && !resolves) return std::nullopt;
-  auto step = state.by_id.find(StepId(std::string(event.payload.text("step_id"))));
+                                                                   const EventBody& event) {
+  std::optional<StepId> named;
+  if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = closes->step_id;
+  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = asks->step_id;  // a person
+  if (const auto* decision = std::get_if<DecisionRecorded>(&event);
+      decision != nullptr && decision->kind == "in_doubt") {
+    named = decision->step_id;
+  }
+  if (!named) return std::nullopt;
+  auto step = state.by_id.find(*named);
   if (step == state.by_id.end()) return std::nullopt;
   const auto& call = state.steps[step->second].call;
   if (!call || !call->open) return std::nullopt;

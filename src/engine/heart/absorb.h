@@ -23,8 +23,8 @@
 namespace ae::engine {
 
 // `at`: the store's clock, when it was seen. REQUIRES: the step's newest try is open and is `try_no`.
-std::vector<EventDraft> absorb(const State& state, std::uint32_t step, const Outcome& outcome,
-                               Instant at);
+std::vector<EventBody> absorb(const State& state, std::uint32_t step, const Outcome& outcome,
+                              Instant at);
 
 // Which try it was that somebody performed: enough to say later what came of it, without the state.
 struct Sent {
@@ -65,16 +65,16 @@ struct StoredEffect {
   std::uint32_t try_no = 0;
   std::string_view record;
 };
-Result<std::vector<EventDraft>> catch_up(const State& state,
-                                         const std::vector<StoredEffect>& effects);
+Result<std::vector<EventBody>> catch_up(const State& state,
+                                        const std::vector<StoredEffect>& effects);
 
 // The payload of the tool_invocation_finished that an effect record leads to, but for how it came into the log.
-Result<Value> finished_by(const Value& record);
+Result<ToolInvocationFinished> finished_by(const Value& record);
 
 // The slot in the effect store that this event decides about without having seen a result: the event may be written
 // only while the slot is empty (SPEC §6). REQUIRES: the event is not yet applied, and follows from decide or take_in.
 std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& state,
-                                                                   const EventDraft& event);
+                                                                   const EventBody& event);
 
 // Signals and messages that one job accepts, taken in or in its inbox (SPEC §14).
 inline constexpr std::size_t kSignalsMax = 10'000;
@@ -125,9 +125,9 @@ struct Act {
 };
 
 struct Taken {
-  std::vector<EventDraft> events;  // empty: nothing to write
-  Value answer;                    // for the asker, e.g. {"delivered": true}
-  std::uint32_t try_no = 0;        // of a resolution: the try in doubt
+  std::vector<EventBody> events;  // empty: nothing to write
+  Value answer;                   // for the asker, e.g. {"delivered": true}
+  std::uint32_t try_no = 0;       // of a resolution: the try in doubt
 };
 // Fails with wait_mismatch, not_in_doubt, not_settled, not_paused, not_found, input_invalid, signals_limit, job_terminal,
 // call_pending, plan_invalid, denied, payload_too_large, approval_edited;
@@ -140,7 +140,7 @@ bool was_taken(const State& state, const Act& act);
 // What is left to say of an accepted act of which take_in makes nothing. A signal that the end of the job overtakes closes
 // its wait, an early one that its wait cannot take, or comes to when it has its answer, and a message that nobody will
 // wait for are kept: the terminal event lists them as undelivered (SPEC §10). Empty when there is nothing to say.
-std::vector<EventDraft> overtake(const State& state, const Act& act);
+std::vector<EventBody> overtake(const State& state, const Act& act);
 
 // Fails with wait_expired: the wait that would take this signal or message has expired, whether or not a process has
 // recorded the expiry. For acts that have not been accepted yet: one that was came in time.

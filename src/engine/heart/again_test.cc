@@ -9,7 +9,7 @@ namespace {
 // Declares the next try of `a` by hand, as a program would that does not ask `decide`.
 Status declare_again(GivenJob& job, std::string_view version = "0123456789abcdef") {
   const Value first = job.last(EventType::tool_invocation_started);
-  const EventDraft again{
+  const EventBody again{
       EventType::tool_invocation_started,
       first.with("try", Value(first["try"].as_int() + 1)).with("tool_version", version)};
   Status applied = apply(job.state, again, job.now, compile_each_time());
@@ -44,11 +44,11 @@ AE_TEST(
   }
   GivenJob crashed = called("pay");
   crashed.reload().begin_attempt();
-  crashed.add({{EventType::tool_invocation_finished,
-                Value::object({{"invocation_id", crashed.step("a").call->id.text},
-                               {"outcome", "unknown"},
-                               {"step_id", crashed.step("a").id.text},
-                               {"try", 1}})}});
+  crashed.add({event_of(EventType::tool_invocation_finished,
+                        Value::object({{"invocation_id", crashed.step("a").call->id.text},
+                                       {"outcome", "unknown"},
+                                       {"step_id", crashed.step("a").id.text},
+                                       {"try", 1}}))});
   EXPECT_FALSE(declare_again(crashed));
 }
 

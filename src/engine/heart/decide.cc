@@ -43,7 +43,7 @@ void Decider::step(std::uint32_t index) {
       return loop(step);
     case StepPhase::done:  // a crash between node_finished and step_committed
       undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
-      return emit_of(step, EventType::step_committed, {{"command_id", step.id.text}});
+      return emit_of(step, StepCommitted{.command_id = step.id});
     case StepPhase::blocked:
     case StepPhase::in_doubt:
     case StepPhase::probing:
@@ -131,7 +131,7 @@ Decision Decider::run() {
     if (!plan) {
       end_for(code_name(Code::plan_invalid), plan.error().message);
     } else {
-      decision_.events.push_back({EventType::plan_generated, *std::move(plan)});
+      emit(*std::move(plan));
     }
     return std::move(decision_);
   }
@@ -225,60 +225,62 @@ Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limi
   return decision;
 }
 
-std::vector<EventDraft> job_events(const NewJobEvents& job) {
-  std::vector<Member> created{
-      {"agent", job.agent}, {"execution_version", job.execution_version}, {"input", job.input}};
-  if (!job.blind.empty()) created.emplace_back("blind", job.blind);
-  if (job.labels.size() > 0) created.emplace_back("labels", job.labels);
-  if (!job.idempotency_key.empty()) created.emplace_back("idempotency_key", job.idempotency_key);
-  if (job.deadline) created.emplace_back("deadline", to_text(*job.deadline));
-  if (!job.asked.is_null()) created.emplace_back("asked", job.asked);
+std::vector<EventBody> job_events(const NewJobEvents& job) {
+  JobCreated created{.agent = job.agent,
+                     .asked = job.asked,
+                     .deadline = job.deadline,
+                     .execution_version = job.execution_version,
+                     .forked_from = job.forked_from,
+                     .idempotency_key = none_if_empty(job.idempotency_key),
+                     .input = job.input,
+                     .queue = none_if_empty(job.queue),
+                     .traceparent = none_if_empty(job.traceparent),
+                     .tracestate = none_if_empty(job.tracestate)};
+  if (!job.blind.empty()) created.blind = Value(job.blind);
+  if (job.labels.size() > 0) created.labels = job.labels;
   const Limits& budget = job.budget.any() ? job.budget : job.plan->budget;
   if (budget.any()) {
     Value limits = stored(budget);
     if (budget.wall) limits = limits.with("wall_until", to_text(job.now + *budget.wall));
     if (Value spent = stored(job.spent); spent.size() > 0) limits = limits.with("spent", spent);
-    created.emplace_back("budget", std::move(limits));
+    created.budget = std::move(limits);
   }
-  if (!job.forked_from.is_null()) created.emplace_back("forked_from", job.forked_from);
-  if (job.priority != 0) created.emplace_back("priority", job.priority);
-  if (!job.queue.empty()) created.emplace_back("queue", job.queue);
+  if (job.priority != 0) created.priority = job.priority;
   if (!job.required_capabilities.empty()) {
-    std::vector<Value> needed(job.required_capabilities.begin(), job.required_capabilities.end());
-    created.emplace_back("required_capabilities", Value::array(std::move(needed)));
+    created.required_capabilities = Value::array(
+        std::vector<Value>(job.required_capabilities.begin(), job.required_capabilities.end()));
   }
-  if (!job.traceparent.empty()) created.emplace_back("traceparent", job.traceparent);
-  if (!job.tracestate.empty()) created.emplace_back("tracestate", job.tracestate);
-  std::vector<Member> plan{{"decision_id", job.plan->decision.text},
-                           {"decision_locked", true},
-                           {"plan_hash", to_hex(job.plan->hash)},
-                           {"plan_input_hash", blinded_hash(job.blind, canonical(job.input))},
-                           {"planned_by", planner_of(*job.plan)},
-                           {"schema_version", 1},
-                           {"task_graph", job.plan->task_graph}};
-  if (!job.planner_version.empty()) plan.emplace_back("planner_version", job.planner_version);
-  std::vector<EventDraft> events{{EventType::job_created, Value::object(std::move(created))},
-                                 {EventType::plan_generated, Value::object(std::move(plan))}};
+  PlanGenerated plan{
+      .decision_id = job.plan->decision,
+      .decision_locked = true,
+      .plan_hash = job.plan->hash,
+      .plan_input_hash = *hash_from_hex(blinded_hash(job.blind, canonical(job.input))),
+      .planned_by = std::string(planner_of(*job.plan)),
+      .planner_version = none_if_empty(job.planner_version),
+      .schema_version = 1,
+      .task_graph = job.plan->task_graph};
+  std::vector<EventBody> events;
+  events.reserve(2 + job.imported.size());
+  events.emplace_back(std::move(created));
+  events.emplace_back(std::move(plan));
   events.insert(events.end(), job.imported.begin(), job.imported.end());
   return events;
 }
 
-EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker,
-                         std::optional<Instant> opened_at) {
-  std::vector<Member> p{{"attempt_id", attempt.text}, {"epoch", epoch}, {"worker_id", worker}};
-  if (opened_at) p.emplace_back("opened_at", to_text(*opened_at));
-  return {EventType::job_running, Value::object(std::move(p))};
+EventBody running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker,
+                        std::optional<Instant> opened_at) {
+  return JobRunning{.attempt_id = attempt.text,
+                    .epoch = static_cast<std::int64_t>(epoch),
+                    .opened_at = opened_at,
+                    .worker_id = std::string(worker)};
 }
 
-EventDraft paused_event(std::string_view reason) {
-  return {EventType::job_parked,
-          Value::object({{"reason", reason.empty() ? "paused" : reason}, {"until", "resume"}})};
+EventBody paused_event(std::string_view reason) {
+  return JobParked{.reason = std::string(reason.empty() ? "paused" : reason), .until = "resume"};
 }
 
-EventDraft requeued_event(std::string_view reason, std::optional<Instant> not_before) {
-  std::vector<Member> p{{"reason", reason}};
-  if (not_before) p.emplace_back("not_before", to_text(*not_before));
-  return {EventType::job_requeued, Value::object(std::move(p))};
+EventBody requeued_event(std::string_view reason, std::optional<Instant> not_before) {
+  return JobRequeued{.not_before = not_before, .reason = std::string(reason)};
 }
 
 }  // namespace ae::engine

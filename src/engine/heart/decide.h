@@ -106,7 +106,7 @@ struct Unfinished {
 };
 
 struct Decision {
-  std::vector<EventDraft> events;
+  std::vector<EventBody> events;
   std::vector<StepId> perform;  // steps whose open try is to be sent, once the events are durable
   std::vector<std::string> confirm;  // keys of State::changes that are to be looked at
   bool release = false;              // give the claim back with this commit
@@ -143,7 +143,7 @@ struct NewJobEvents {
   std::string planner_version = std::string(kPlannerVersion);  // what wrote the plan; "" = unknown
   // Of a fork: {job_id, seq, hash}, and the events that bring in what was done before.
   Value forked_from;
-  std::vector<EventDraft> imported;
+  std::vector<EventBody> imported;
   std::string
       blind;  // 32 hex digits of chance, or those of the origin; "" = none, as in an origin without one
   std::string traceparent, tracestate;  // of whoever asked for it (base/trace_context.h); "" = none
@@ -151,11 +151,11 @@ struct NewJobEvents {
   Use spent;                            // of it, before the job begins: of a fork
   Instant now;                          // the store's clock: `wall` counts from here
 };
-std::vector<EventDraft> job_events(const NewJobEvents& job);
+std::vector<EventBody> job_events(const NewJobEvents& job);
 // `opened_at`: when the process that owns the store opened it; nullopt = the store is shared.
-EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker,
-                         std::optional<Instant> opened_at = {});
-EventDraft paused_event(std::string_view reason);
-EventDraft requeued_event(std::string_view reason, std::optional<Instant> not_before);
+EventBody running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker,
+                        std::optional<Instant> opened_at = {});
+EventBody paused_event(std::string_view reason);
+EventBody requeued_event(std::string_view reason, std::optional<Instant> not_before);
 
 }  // namespace ae::engine

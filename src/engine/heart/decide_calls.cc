@@ -118,13 +118,13 @@ bool Decider::first_try(Declaration d) {
 }
 
 void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
-  std::vector<Member> p{{"command_id", d.step.text},
-                        {"input_ref", input_ref},
-                        {"kind", s_.plan->tools[d.tool].is_model() ? "llm" : "tool"},
-                        {"node_id", d.node.id},
-                        {"step_id", d.step.text}};
-  if (d.of != nullptr) p.emplace_back("of", d.of->text);
-  emit(EventType::command_emitted, std::move(p));
+  CommandEmitted event{.command_id = d.step,
+                       .input_ref = std::string(input_ref),
+                       .kind = s_.plan->tools[d.tool].is_model() ? "llm" : "tool",
+                       .node_id = d.node.id,
+                       .step_id = d.step};
+  if (d.of != nullptr) event.of = *d.of;
+  emit(std::move(event));
 }
 
 // A step that begins here is not in the state yet; what undoes or asks about a call is like that call.
@@ -142,37 +142,34 @@ void Decider::emit_first(const Declaration& d) {
   const InvocationId invocation = invocation_id(s_.job, d.step, key);
   if (!d.emitted) emit_command(d, invocation.text);
   emit_started(d, d.args,
-               {{"arguments", d.args},
-                {"arguments_hash", d.hash},
-                {"external_key", external_key_of(d, key).text},
-                {"idempotency_key", key.text},
-                {"invocation_id", invocation.text},
-                {"try", 1}});
+               {.arguments = d.args,
+                .arguments_hash = *hash_from_hex(d.hash),
+                .external_key = external_key_of(d, key),
+                .idempotency_key = key,
+                .invocation_id = invocation,
+                .try_no = 1});
 }
 
-void Decider::emit_started(const Declaration& d, const Value& args, std::vector<Member> keys) {
+void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocationStarted event) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   const Instant send_by = std::min(stamp_.now + limits_.send_window, stamp_.lease_until);
-  for (Member& member : std::vector<Member>{{"command_id", d.step.text},
-                                            {"deadline", to_text(send_by + tool.timeout)},
-                                            {"effect_class", to_text(tool.effect)},
-                                            {"node_id", d.node.id},
-                                            {"send_by", to_text(send_by)},
-                                            {"step_id", d.step.text},
-                                            {"tool_name", tool.name},
-                                            {"tool_version", offered(d.tool)}}) {
-    keys.push_back(std::move(member));
-  }
+  event.command_id = event.step_id = d.step;
+  event.deadline = send_by + tool.timeout;
+  event.effect_class = to_text(tool.effect);
+  event.node_id = d.node.id;
+  event.send_by = send_by;
+  event.tool_name = tool.name;
+  event.tool_version = offered(d.tool);
   bool asked = false;
   if (const auto known = s_.by_id.find(d.step); known != s_.by_id.end()) {
     const auto& approval = s_.steps[known->second].approval;
     asked = approval && approval->state == ApprovalState::approved;
-    if (asked) keys.emplace_back("approval_id", approval->id);
+    if (asked) event.approval_id = approval->id;
   }
   // An approval is good for this schema only, also when there is none.
-  if (tool.args_schema || asked) keys.emplace_back("request_schema_hash", tool.schema_digest);
-  reserve(d, args, keys);
-  emit(EventType::tool_invocation_started, std::move(keys));
+  if (tool.args_schema || asked) event.request_schema_hash = hash_from_hex(tool.schema_digest);
+  event.reserved = reserve(d, args);
+  emit(std::move(event));
   decision_.perform.push_back(d.step);
   open_++;
 }
@@ -201,12 +198,12 @@ void Decider::declare(const Step& step, bool close_earlier) {
     return request_approval(again, call.arguments, call.arguments_hash);
   }
   emit_started(again, call.arguments,
-               {{"arguments", call.arguments},
-                {"arguments_hash", call.arguments_hash},
-                {"external_key", call.external_key.text},
-                {"idempotency_key", call.key.text},
-                {"invocation_id", call.id.text},
-                {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
+               {.arguments = call.arguments,
+                .arguments_hash = *hash_from_hex(call.arguments_hash),
+                .external_key = call.external_key,
+                .idempotency_key = call.key,
+                .invocation_id = call.id,
+                .try_no = call.try_no + 1});
 }
 
 // The command of this step was asked for before: what the ledger says decides.
@@ -300,8 +297,9 @@ void Decider::park(const Step& step, std::string_view reason) {
   for (std::uint32_t n = step.call ? step.call->try_no : 1; s_.closed_waits.contains(key); ++n) {
     key = plain + "#" + std::to_string(n);
   }
-  emit_of(step, EventType::wait_opened,
-          {{"correlation_key", std::move(key)}, {"reason", reason}, {"wait_type", "human"}});
+  emit_of(step, WaitOpened{.correlation_key = std::move(key),
+                           .reason = std::string(reason),
+                           .wait_type = "human"});
 }
 
 void Decider::retry(const Step& step) {
@@ -317,14 +315,15 @@ void Decider::retry(const Step& step) {
   Duration wait = tool.retry.backoff(before + 1, chance << 11, call.retry_after);
   if (call.unsent > 0)
     wait = std::max(wait, kUnsentPauseMin);  // whatever the tool says of its own failures
-  emit(EventType::random_recorded,
-       {{"effect_id", step.id.text + ":random:" + std::to_string(call.try_no)}, {"value", chance}});
-  emit_of(step, EventType::decision_recorded,
-          {{"decision_id", decision_id_of(step, "retry" + std::to_string(call.try_no))},
-           {"kind", "retry"},
-           {"not_before", to_text(stamp_.now + wait)},
-           {"payload", Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}})},
-           {"reason", asked ? to_text(call.outcome) : std::string_view(call.error.code)}});
+  emit(RandomRecorded{.effect_id = step.id.text + ":random:" + std::to_string(call.try_no),
+                      .value = Value(chance)});
+  emit_of(step,
+          DecisionRecorded{
+              .decision_id = decision_id_of(step, "retry" + std::to_string(call.try_no)),
+              .kind = "retry",
+              .not_before = stamp_.now + wait,
+              .payload = Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}}),
+              .reason = asked ? std::string(to_text(call.outcome)) : call.error.code});
 }
 
 // The time for another try has come, or not yet. A long back-off may end outside of the downstream's memory.
@@ -361,23 +360,23 @@ bool Decider::may_repeat(const Step& step) const {
 
 // A try that nobody heard of again.
 void Decider::close_unknown(const Step& step, std::string_view source) {
-  std::vector<Member> p{{"invocation_id", step.call->id.text},
-                        {"outcome", "unknown"},
-                        {"step_id", step.id.text},
-                        {"try", static_cast<std::uint64_t>(step.call->try_no)}};
-  if (!source.empty()) p.emplace_back("source", source);
-  emit(EventType::tool_invocation_finished, std::move(p));
+  ToolInvocationFinished event{.invocation_id = step.call->id,
+                               .outcome = "unknown",
+                               .step_id = step.id,
+                               .try_no = step.call->try_no};
+  if (!source.empty()) event.source = source;
+  emit(std::move(event));
 }
 
 // A success is in the log, its command_committed is not.
 void Decider::commit_command(const Step& step) {
   if (!step.failure) emit_changes(step, step.result);
   answered_ = answered_ || s_.tool_of(step).is_model();
-  std::vector<Member> payload =
-      model_members(s_.blind, s_.tool_of(step), step.call->arguments, step.result);
-  payload.emplace_back("command_id", step.id.text);
-  payload.emplace_back("result_of", step.call->id.text);
-  emit_of(step, EventType::command_committed, std::move(payload));
+  CommandCommitted event =
+      committed_answer(s_.blind, s_.tool_of(step), step.call->arguments, step.result);
+  event.command_id = step.id;
+  event.result_of = step.call->id.text;
+  emit_of(step, std::move(event));
 }
 
 void Decider::finish_tool(const Step& step) {
@@ -395,18 +394,18 @@ void Decider::finish_tool(const Step& step) {
       }
     }
     message = told(s_, step, message, 0);
-    emit_of(step, EventType::node_finished,
-            {{"error", Value::object({{"code", step.failure->code}, {"message", message}})},
-             {"result_of", call.id.text},
-             {"result_type", failure_type(step)},
-             {"try", static_cast<std::uint64_t>(call.try_no)}});
+    emit_of(step, NodeFinished{.error = {{step.failure->code, Value(message)}},
+                               .result_of = call.id.text,
+                               .result_type = std::string(failure_type(step)),
+                               .try_no = call.try_no});
   } else {
-    emit_of(step, EventType::node_finished,
-            {{"result_of", call.id.text},
-             {"result_type", s_.kind_of(step) == NodeKind::llm ? "pure" : "side_effect_committed"},
-             {"try", static_cast<std::uint64_t>(call.try_no)}});
+    emit_of(step,
+            NodeFinished{
+                .result_of = call.id.text,
+                .result_type = s_.kind_of(step) == NodeKind::llm ? "pure" : "side_effect_committed",
+                .try_no = call.try_no});
   }
-  emit_of(step, EventType::step_committed, {{"command_id", step.id.text}});
+  emit_of(step, StepCommitted{.command_id = step.id});
   undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
 }
 

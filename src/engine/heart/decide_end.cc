@@ -24,6 +24,11 @@ std::string_view waits_for(const Wait& wait) {
   return "";
 }
 
+// null: there is none.
+Value list_or_absent(std::vector<Value> list) {
+  return list.empty() ? Value() : Value::array(std::move(list));
+}
+
 // Where whoever resumes the job finds it: in which plan, how much of it is left, and how many waits are open (`waits` shows
 // the first ones). A few numbers; everything else is the fold.
 Value resumption_context(const State& state) {
@@ -42,14 +47,9 @@ void Decider::complete() {
   if (!result) {
     return end_for(code_name(result.error().code), "output: " + result.error().message);
   }
-  std::vector<Member> p{{"result", std::move(*result)}};
-  if (auto in_doubt = s_.unknown_calls(); !in_doubt.empty()) {
-    p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
-  }
-  if (auto left = undelivered(); !left.empty()) {
-    p.emplace_back("undelivered", Value::array(std::move(left)));
-  }
-  emit(EventType::job_completed, std::move(p));
+  emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_calls()),
+                    .result = std::move(*result),
+                    .undelivered = list_or_absent(undelivered())});
   decision_.release = true;
 }
 
@@ -70,8 +70,9 @@ std::vector<Value> Decider::undelivered() const {
 }
 
 void Decider::cancel_wait(const std::string& key, const Wait& wait) {
-  emit_of(s_.steps[wait.step], EventType::wait_completed,
-          {{"correlation_key", key}, {"outcome", "cancelled"}, {"wait_type", to_text(wait.type)}});
+  emit_of(s_.steps[wait.step], WaitCompleted{.correlation_key = key,
+                                             .outcome = "cancelled",
+                                             .wait_type = std::string(to_text(wait.type))});
 }
 
 // The job ends for a reason that no event has said yet. Who has to undo something remembers it.
@@ -83,11 +84,10 @@ void Decider::end_for(std::string_view code, std::string message) {
                 .node_id = {},
                 .by = {}});
   }
-  emit(EventType::decision_recorded,
-       {{"decision_id", step_id(s_.job, s_.plan->decision, "end", "decision").text},
-        {"kind", "end"},
-        {"payload", Value::object({{"code", code}, {"message", std::move(message)}})},
-        {"state", "failed"}});
+  emit(DecisionRecorded{.decision_id = decision_at(s_, "end"),
+                        .kind = "end",
+                        .payload = Value::object({{"code", code}, {"message", std::move(message)}}),
+                        .state = "failed"});
 }
 
 // The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
@@ -112,7 +112,7 @@ void Decider::end(const Ending& ending) {
       // Of a job that rests nobody would ask again.
       if (s_.status == JobStatus::parked &&
           (s_.parked_until != "resolve" || !s_.awaits_person_before_end())) {
-        emit(EventType::job_resumed, {{"by", "runtime"}});
+        emit(JobResumed{.by = "runtime"});
       }
       return ask_again(step.call->deadline);
     }
@@ -126,24 +126,21 @@ void Decider::end(const Ending& ending) {
     if (step.call && step.call->open) close_unknown(step);
   }
   for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
-  std::vector<Member> p;
-  if (!in_doubt.empty()) p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
-  if (!s_.undone.empty()) p.emplace_back("compensated", steps_list(s_, s_.undone));
-  if (const auto stays = not_undone(s_); !stays.empty()) {
-    p.emplace_back("uncompensated", steps_list(s_, stays));
-  }
-  if (auto left = undelivered(); !left.empty()) {
-    p.emplace_back("undelivered", Value::array(std::move(left)));
-  }
+  const auto end_with = [&](auto event) {
+    event.in_doubt = list_or_absent(std::move(in_doubt));
+    if (!s_.undone.empty()) event.compensated = steps_list(s_, s_.undone);
+    if (const auto stays = not_undone(s_); !stays.empty()) {
+      event.uncompensated = steps_list(s_, stays);
+    }
+    event.undelivered = list_or_absent(undelivered());
+    emit(std::move(event));
+  };
   if (ending.cancelled) {
-    if (!ending.by.empty()) p.emplace_back("by", ending.by);
-    if (!ending.message.empty()) p.emplace_back("reason", ending.message);
-    emit(EventType::job_cancelled, std::move(p));
+    end_with(JobCancelled{.by = none_if_empty(ending.by), .reason = none_if_empty(ending.message)});
   } else {
-    p.emplace_back("code", ending.code);
-    p.emplace_back("error", ending.message);
-    if (!ending.node_id.empty()) p.emplace_back("node_id", ending.node_id);
-    emit(EventType::job_failed, std::move(p));
+    end_with(JobFailed{.code = ending.code,
+                       .error = Value(ending.message),
+                       .node_id = none_if_empty(ending.node_id)});
   }
   decision_.release = true;
 }
@@ -216,8 +213,8 @@ void Decider::rest() {
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
   decision_.release = true;
   if (all_resolve) {
-    emit(EventType::job_parked,
-         {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
+    emit(
+        JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)), .until = "resolve"});
     return;
   }
   std::vector<Value> waits;
@@ -226,13 +223,13 @@ void Decider::rest() {
     if (!entry.second.resolve && (!first || entry.second.step < first->second.step)) first = &entry;
     if (waits.size() < kWaitsShownMax) waits.emplace_back(entry.first);
   }
-  std::vector<Member> p{{"correlation_key", first->first},
-                        {"reason", waits_for(first->second)},
-                        {"resumption_context", resumption_context(s_)},
-                        {"waits", Value::array(std::move(waits))},
-                        {"wait_type", to_text(first->second.type)}};
-  if (first->second.expires_at) p.emplace_back("expires_at", to_text(*first->second.expires_at));
-  emit_of(s_.steps[first->second.step], EventType::job_waiting, std::move(p));
+  emit_of(s_.steps[first->second.step],
+          JobWaiting{.correlation_key = first->first,
+                     .expires_at = first->second.expires_at,
+                     .reason = std::string(waits_for(first->second)),
+                     .resumption_context = resumption_context(s_),
+                     .wait_type = std::string(to_text(first->second.type)),
+                     .waits = Value::array(std::move(waits))});
 }
 
 }  // namespace ae::engine

@@ -13,9 +13,9 @@ void Decider::ready(const Step& step) {
       start(step);
       return fail_step(step, taken.error());
     }
-    emit_of(
-        step, EventType::decision_recorded,
-        {{"decision_id", decision_id_of(step, "when")}, {"kind", "branch"}, {"payload", *taken}});
+    emit_of(step, DecisionRecorded{.decision_id = decision_id_of(step, "when"),
+                                   .kind = "branch",
+                                   .payload = Value(*taken)});
     if (!*taken) skip(step);
     return;  // the next call of decide goes on with it
   }
@@ -36,11 +36,11 @@ void Decider::ready(const Step& step) {
 }
 
 void Decider::start(const Step& step) {
-  if (!step.started) emit_of(step, EventType::node_started, {{"try", 1}});
+  if (!step.started) emit_of(step, NodeStarted{.try_no = 1});
 }
 
 void Decider::skip(const Step& step) {
-  emit_of(step, EventType::node_finished, {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
+  emit_of(step, NodeFinished{.result_type = "pure", .skipped = true, .try_no = 1});
 }
 
 // A step that fails before any call was made, or for good after it.
@@ -52,10 +52,9 @@ void Decider::fail_step(const Step& step, std::string_view code, std::string_vie
   }
   if (step.role == Role::undo) return park(step, "it failed (" + std::string(code) + ")");
   fails_job(step);
-  emit_of(step, EventType::node_finished,
-          {{"error", Value::object({{"code", code}, {"message", message}})},
-           {"result_type", failure_type(step)},
-           {"try", static_cast<std::uint64_t>(step.call ? step.call->try_no : 1)}});
+  emit_of(step, NodeFinished{.error = {{std::string(code), Value(message)}},
+                             .result_type = std::string(failure_type(step)),
+                             .try_no = step.call ? step.call->try_no : 1});
 }
 
 // A failure that ends a job which has something to undo.
@@ -98,18 +97,17 @@ void Decider::start_wait(const Step& step) {
                                 "the runtime's own (resolve/…, approval/…, input/…#n); make keys "
                                 "differ"});
   }
-  std::vector<Member> wait{{"correlation_key", key}, {"wait_type", to_text(node.wait_type)}};
-  if (!channel.empty()) wait.emplace_back("channel", channel);
+  WaitOpened wait{.channel = none_if_empty(channel),
+                  .correlation_key = key,
+                  .wait_type = std::string(to_text(node.wait_type))};
   if (node.wait_type == WaitType::timer) {
     auto due = due_of(s_, node, stamp_.now, &work_);
     if (!due) return fail_step(step, {Code::expression_failed, due.error().message});
-    wait.emplace_back("due_at", to_text(within(*due)));
+    wait.due_at = within(*due);
   }
-  if (node.wait_expires) {
-    wait.emplace_back("expires_at", to_text(within(stamp_.now + *node.wait_expires)));
-  }
+  if (node.wait_expires) wait.expires_at = within(stamp_.now + *node.wait_expires);
   keys_.insert(key);
-  emit_of(step, EventType::wait_opened, std::move(wait));
+  emit_of(step, std::move(wait));
   answer_early(step, key, channel);
 }
 
@@ -127,12 +125,11 @@ void Decider::answer_early(const Step& step, const std::string& key, std::string
     kept = fitting(early->second, node);
   }
   if (!kept) return;
-  std::vector<Member> answer{{"correlation_key", key},
-                             {"outcome", *outcome_of_answer(node, kept->payload)},
-                             {"signal_id", kept->id},
-                             {"wait_type", to_text(node.wait_type)}};
-  if (!kept->by.empty()) answer.emplace_back("by", kept->by);
-  emit_of(step, EventType::wait_completed, std::move(answer));
+  emit_of(step, WaitCompleted{.by = none_if_empty(kept->by),
+                              .correlation_key = key,
+                              .outcome = std::string(*outcome_of_answer(node, kept->payload)),
+                              .signal_id = kept->id,
+                              .wait_type = std::string(to_text(node.wait_type))});
 }
 
 void Decider::finish_wait(const Step& step) {
@@ -146,8 +143,7 @@ void Decider::finish_wait(const Step& step) {
     return fail_step(step, code_name(Code::rejected),
                      "the answer was no" + (note.empty() ? "" : ": " + std::string(note)));
   }
-  emit_of(step, EventType::node_finished,
-          {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
+  emit_of(step, NodeFinished{.result_of = step.id.text, .result_type = "pure", .try_no = 1});
 }
 
 // All maps of a job together. The items of those that this decision starts count as well.
@@ -172,8 +168,9 @@ void Decider::start_map(const Step& step) {
     start(step);
     return fail_step(step, over.error());
   }
-  emit_of(step, EventType::decision_recorded,
-          {{"decision_id", decision_id_of(step, "map")}, {"kind", "branch"}, {"payload", *over}});
+  emit_of(step,
+          DecisionRecorded{
+              .decision_id = decision_id_of(step, "map"), .kind = "branch", .payload = *over});
   start(step);
 }
 
@@ -195,16 +192,13 @@ void Decider::start_items(const Step& step) {
         .step = id, .node = node, .tool = node.tool, .args = args.value_or(Value()), .item = item};
     if (args && !affords(first, first.args)) return;
     active++;
-    const auto both = [&](std::vector<Member> more) {
-      more.emplace_back("node_id", node.id);
-      more.emplace_back("step_id", id.text);
-      return more;
-    };
-    emit(EventType::node_started, both({{"try", 1}}));
+    emit(NodeStarted{.node_id = node.id, .step_id = id, .try_no = 1});
     if (!args) {
-      emit(EventType::node_finished, both({{"error", error_value(args.error())},
-                                           {"result_type", "permanent_failure"},
-                                           {"try", 1}}));
+      emit(NodeFinished{.error = recorded(args.error()),
+                        .node_id = node.id,
+                        .result_type = "permanent_failure",
+                        .step_id = id,
+                        .try_no = 1});
       if (!node.collect_errors) return;  // the map's fate is decided when this is applied
       active--;
       continue;
@@ -217,8 +211,7 @@ void Decider::finish_map(const Step& step) {
   if (step.map->failure) {
     return fail_step(step, step.map->failure->code, step.map->failure->message);
   }
-  emit_of(step, EventType::node_finished,
-          {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
+  emit_of(step, NodeFinished{.result_of = step.id.text, .result_type = "pure", .try_no = 1});
 }
 
 }  // namespace ae::engine

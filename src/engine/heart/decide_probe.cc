@@ -69,18 +69,19 @@ void Decider::probe_says(const Step& probe, const Value& result) {
   const bool happened = !result.is_null();
   const std::string_view says = happened ? "happened" : "not_happened";
   if (happened && asked.call->open) close_unknown(asked, "probe");
-  emit_of(asked, EventType::decision_recorded,
-          {{"at", to_text(stamp_.now)},
-           {"by", "probe"},
-           {"decision_id", decision_id_of(asked, "in_doubt" + std::to_string(asked.call->try_no))},
-           {"kind", "in_doubt"},
-           {"payload", Value::object({{"idempotency_key", asked.call->key.text},
-                                      {"probe", probe.call->id.text},
-                                      {"resolution", says}})},
-           {"state", says}});
+  emit_of(asked,
+          DecisionRecorded{
+              .at = stamp_.now,
+              .by = "probe",
+              .decision_id = decision_id_of(asked, "in_doubt" + std::to_string(asked.call->try_no)),
+              .kind = "in_doubt",
+              .payload = Value::object({{"idempotency_key", asked.call->key.text},
+                                        {"probe", probe.call->id.text},
+                                        {"resolution", says}}),
+              .state = std::string(says)});
   if (!happened) return;
   emit_changes(asked, result);
-  emit_of(asked, EventType::command_committed, {{"command_id", asked.id.text}, {"result", result}});
+  emit_of(asked, CommandCommitted{.command_id = asked.id, .result = result});
 }
 
 }  // namespace ae::engine

@@ -11,35 +11,31 @@ void Decider::record_value(const Declaration& d) {
   // Arguments of plans were looked at before. A call that a model asked for under an earlier plan, of another tool of this name,
   // was not.
   if (const auto taken = takes(records, d.args); !taken) {
-    return emit(EventType::node_finished, {{"error", error_value(taken.error())},
-                                           {"node_id", d.node.id},
-                                           {"result_type", "permanent_failure"},
-                                           {"step_id", d.step.text},
-                                           {"try", 1}});
+    return emit(NodeFinished{.error = recorded(taken.error()),
+                             .node_id = d.node.id,
+                             .result_type = "permanent_failure",
+                             .step_id = d.step,
+                             .try_no = 1});
   }
   const std::string effect = effect_id(d.step, records);
   emit_command(d, effect);
-  emit(event_of(records),
-       {{"effect_id", effect}, {"value", drawn(records, d.args, stamp_, d.step)}});
+  emit(event_of(records, effect, drawn(records, d.args, stamp_, d.step)));
   commit_value(d.step, d.node.id);
   finish_value(d.step, d.node.id);
 }
 
 void Decider::commit_value(const StepId& step, std::string_view node) {
-  emit(EventType::command_committed, {{"command_id", step.text},
-                                      {"node_id", node},
-                                      {"result_of", step.text},
-                                      {"step_id", step.text}});
+  emit(CommandCommitted{
+      .command_id = step, .node_id = std::string(node), .result_of = step.text, .step_id = step});
 }
 
 void Decider::finish_value(const StepId& step, std::string_view node) {
-  emit(EventType::node_finished, {{"node_id", node},
-                                  {"result_of", step.text},
-                                  {"result_type", "side_effect_committed"},
-                                  {"step_id", step.text},
-                                  {"try", 1}});
-  emit(EventType::step_committed,
-       {{"command_id", step.text}, {"node_id", node}, {"step_id", step.text}});
+  emit(NodeFinished{.node_id = std::string(node),
+                    .result_of = step.text,
+                    .result_type = "side_effect_committed",
+                    .step_id = step,
+                    .try_no = 1});
+  emit(StepCommitted{.command_id = step, .node_id = std::string(node), .step_id = step});
 }
 
 }  // namespace ae::engine

@@ -15,8 +15,8 @@ bool has_wrong_version(const State& state, const Stamp& stamp) {
 // Calls that an earlier attempt left open stay open: the attempt that has the right version decides about them. REQUIRES: no
 // call of this attempt is live.
 void Decider::park_for_version() {
-  emit(EventType::job_parked,
-       {{"reason", code_name(Code::execution_version_mismatch)}, {"until", "version"}});
+  emit(JobParked{.reason = std::string(code_name(Code::execution_version_mismatch)),
+                 .until = "version"});
   decision_.release = true;
 }
 

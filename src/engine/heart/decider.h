@@ -24,8 +24,8 @@
 
 namespace ae::engine {
 
-inline Value error_value(const Error& error) {
-  return Value::object({{"code", code_name(error.code)}, {"message", error.message}});
+inline RecordedError recorded(const Error& error) {
+  return {std::string(code_name(error.code)), Value(error.message)};
 }
 
 inline std::unexpected<Error> too_large(std::string_view what) {
@@ -122,7 +122,7 @@ class Decider {
   void confirmation_checked(const Change& change, const Sighting& seen);
   void raise(const std::vector<std::string>& keys);
   Sighting seen_of(const std::string& key) const;
-  std::string confirmation_id(std::string_view what) const;
+  DecisionId confirmation_id(std::string_view what) const;
 
   // A try that may be declared now.
   struct Declaration {
@@ -146,7 +146,7 @@ class Decider {
   bool may_afford(const ToolPolicy& tool);
   bool affords(Declaration& d, const Value& args);
   std::vector<Exceeded> over(const Use& more) const;
-  void reserve(const Declaration& d, const Value& args, std::vector<Member>& started);
+  Value reserve(const Declaration& d, const Value& args);
   void exceed();
   const Step* known(const Declaration& d) const;  // nullptr: it is about to begin
   std::string path_of(const Declaration& d) const;
@@ -170,19 +170,17 @@ class Decider {
   void finish_value(const StepId& step, std::string_view node);
   void emit_command(const Declaration& d, std::string_view input_ref);
   void emit_first(const Declaration& d);
-  void emit_started(const Declaration& d, const Value& args, std::vector<Member> keys);
-  void emit(EventType type, std::vector<Member> payload) {
-    decision_.events.push_back({type, Value::object(std::move(payload))});
+  void emit_started(const Declaration& d, const Value& args, ToolInvocationStarted event);
+  void emit(EventBody event) { decision_.events.push_back(std::move(event)); }
+  DecisionId decision_id_of(const Step& step, std::string_view what) const {
+    return decision_at(s_, s_.path_of(step) + "#" + std::string(what));
   }
-  std::string decision_id_of(const Step& step, std::string_view what) const {
-    return step_id(s_.job, s_.plan->decision, s_.path_of(step) + "#" + std::string(what),
-                   "decision")
-        .text;
-  }
-  void emit_of(const Step& step, EventType type, std::vector<Member> more) {
-    more.emplace_back("node_id", s_.node_of(step).id);
-    more.emplace_back("step_id", step.id.text);
-    emit(type, std::move(more));
+  // An event of a step: its node and its id are filled in.
+  template <class E>
+  void emit_of(const Step& step, E event) {
+    event.node_id = s_.node_of(step).id;
+    event.step_id = step.id;
+    emit(std::move(event));
   }
   void ask_again(Instant at) {
     if (!decision_.ask_again || at < *decision_.ask_again) decision_.ask_again = at;

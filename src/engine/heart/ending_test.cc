@@ -341,7 +341,7 @@ constexpr std::string_view kChanging =
 
 AE_TEST("ending/a deadline ends a job whose process died and that is parked for resolve") {
   GivenJob job("[{'id':'a','kind':'tool','tool':'pay'}]", {.deadline = 1h});
-  const EventDraft resumed{EventType::job_resumed, json("{'by':'runtime'}")};
+  const EventBody resumed{event_of(EventType::job_resumed, json("{'by':'runtime'}"))};
   job.claim().reload();
   job.add({requeued_event(kProcessDied, std::nullopt)});
   job.claim();

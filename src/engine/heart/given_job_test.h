@@ -133,8 +133,8 @@ class GivenJob {
     born.now = now;
     born.blind = setup.blind;
     if (setup.deadline) born.deadline = now + *setup.deadline;
-    std::vector<EventDraft> first = job_events(born);
-    for (EventDraft& draft : first) {
+    std::vector<EventBody> first = job_events(born);
+    for (EventBody& draft : first) {
       if (draft.type != EventType::plan_generated) continue;
       draft.payload = draft.payload.with("planned_by", setup.planned_by);
     }
@@ -389,8 +389,8 @@ class GivenJob {
                        "worker", opened_at)});
     in_flight.clear();
   }
-  void add(const std::vector<EventDraft>& drafts) {
-    for (const EventDraft& draft : drafts) {
+  void add(const std::vector<EventBody>& drafts) {
+    for (const EventBody& draft : drafts) {
       const EventKind* kind = event_kind(draft.type);
       auto well_formed = check_payload(*kind, draft.payload);
       EXPECT_TRUE(well_formed) << (well_formed ? "" : well_formed.error().message);

@@ -214,10 +214,10 @@ std::list<Named> jobs() {
   strict.claim();
   strict.execution_version = "v2";
   strict.reload().begin_attempt();
-  strict.add(
-      {{EventType::version_mismatched, Value::object({{"attempt_id", strict.state.attempt.text},
-                                                      {"job_version", "v1"},
-                                                      {"worker_version", "v2"}})}});
+  strict.add({event_of(EventType::version_mismatched,
+                       Value::object({{"attempt_id", strict.state.attempt.text},
+                                      {"job_version", "v1"},
+                                      {"worker_version", "v2"}}))});
   strict.go();
   strict.execution_version = "v1";
   strict.offer().claim().ok("a").ok("b");
@@ -302,7 +302,7 @@ Value exported(const Named& named) {
   Hash head;
   std::size_t from = 0;
   for (const std::size_t to : job.commits) {
-    std::vector<EventDraft> drafts;
+    std::vector<EventBody> drafts;
     for (std::size_t i = from; i < to; ++i) drafts.push_back({job.log[i].type, job.log[i].payload});
     const Hash previous = head;
     auto sealed = seal({.job = job.state.job,
@@ -428,7 +428,7 @@ Value sample(const Field& field) {
 }
 
 Value every_type() {
-  std::vector<EventDraft> drafts;
+  std::vector<EventBody> drafts;
   for (int number = 1; number < 256; ++number) {
     const EventKind* kind = event_kind(static_cast<EventType>(number));
     if (kind == nullptr) continue;

@@ -16,7 +16,7 @@ std::string stored(const GivenJob& job) {
   Hash head;
   std::size_t from = 0;
   for (const std::size_t to : job.commits) {
-    std::vector<EventDraft> drafts;
+    std::vector<EventBody> drafts;
     for (std::size_t i = from; i < to; ++i) drafts.push_back({job.log[i].type, job.log[i].payload});
     if (drafts.empty()) continue;
     auto sealed = seal({.job = job.state.job,
@@ -107,7 +107,7 @@ AE_TEST(
   for (const bool ended : {false, true}) {
     if (ended) job.ok("a");
     const Value before = state_view(job.state);
-    const EventDraft dream{static_cast<EventType>(200), json("{'of':'sheep'}")};
+    const EventBody dream{static_cast<EventType>(200), json("{'of':'sheep'}")};
     ASSERT_TRUE(apply(job.state, dream, job.now, compile_each_time()));
     EXPECT_EQ(state_view(job.state), before.with("seq", Value(before["seq"].as_int() + 1)));
   }
@@ -140,7 +140,7 @@ AE_TEST("log/a call under the external key of another command is refused") {
 // What a decision says, in full.
 std::string said(const Decision& decision) {
   std::string text;
-  for (const EventDraft& draft : decision.events) {
+  for (const EventBody& draft : decision.events) {
     text += std::string(event_name(draft.type)) + " " + canonical(draft.payload) + "\n";
   }
   for (const StepId& step : decision.perform) text += "perform " + step.text + "\n";

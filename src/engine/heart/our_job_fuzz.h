@@ -90,8 +90,8 @@ class OurJob {
       "retry_on":["connect"]},"timeout":"30s","version":"0123456789abcdef"}}})";
 
   Stamp stamp() const { return {.now = now, .lease_until = now + std::chrono::seconds(30)}; }
-  void add(const std::vector<EventDraft>& drafts) {
-    for (const EventDraft& draft : drafts) {
+  void add(const std::vector<EventBody>& drafts) {
+    for (const EventBody& draft : drafts) {
       const Status applied = apply(state, draft, now, compile_each_time());
       AE_CHECK(applied.has_value(), applied ? "" : applied.error().message);
       Event event;

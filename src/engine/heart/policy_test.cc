@@ -374,7 +374,7 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
                                           {"state", state},
                                           {"step_id", step.id.text}});
     const auto applied =
-        apply(then, {EventType::decision_recorded, decision}, job.now, compile_each_time());
+        apply(then, event_of(EventType::decision_recorded, decision), job.now, compile_each_time());
     return applied ? std::string() : applied.error().message;
   };
   EXPECT_NE(said("denied", "{'n':250}").find("no policy denies"), std::string::npos);
@@ -460,7 +460,7 @@ AE_TEST("policy/a log in which a plan of a model used what nobody granted is ref
     State state;
     state.job = job.state.job;
     for (const Event& event : job.log) {
-      EventDraft draft{event.type, event.payload};
+      EventBody draft{event.type, event.payload};
       if (draft.type == EventType::plan_generated) {
         draft.payload = draft.payload.with("planned_by", planned_by);
       }

@@ -362,9 +362,9 @@ Value random_value(Dice& dice) {
 }
 
 // An event of the log at another place, with other members; now and then of another type.
-EventDraft forged(const GivenJob& job, Dice& dice) {
+EventBody forged(const GivenJob& job, Dice& dice) {
   const Event& model = job.log[dice.below(job.log.size())];
-  EventDraft draft{model.type, model.payload};
+  EventBody draft{model.type, model.payload};
   const Event& other = job.log[dice.below(job.log.size())];
   if (dice.one_in(3)) draft.type = other.type;
   if (dice.one_in(8)) draft.type = static_cast<EventType>(dice.below(256));
@@ -413,7 +413,7 @@ AE_TEST("property/no event, however wrong, does more than be refused") {
       input.job = job.state.job;
       input.events = job.log;
       for (int i = 0; i < 3; ++i) {
-        const EventDraft bad = forged(job, dice);
+        const EventBody bad = forged(job, dice);
         Event& victim = input.events[dice.below(input.events.size())];
         victim.type = bad.type;
         victim.payload = bad.payload;
@@ -436,8 +436,8 @@ Cost cost_of(GivenJob& job) {
   job.decides = false;
   job.begin_attempt();
   const PlanSource same = [&](const Value&, std::string_view) { return job.plan; };
-  const auto take = [&](const std::vector<EventDraft>& drafts) {
-    for (const EventDraft& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
+  const auto take = [&](const std::vector<EventBody>& drafts) {
+    for (const EventBody& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
   };
   while (!is_terminal(job.state.status)) {
     for (;;) {

@@ -128,6 +128,20 @@ EventType event_of(Records records) {
   AE_CHECK(false, "a tool that makes a call records no value");
 }
 
+EventBody event_of(Records records, std::string effect_id, Value value) {
+  switch (records) {
+    case Records::time:
+      return TimeRecorded{std::move(effect_id), std::move(value)};
+    case Records::random:
+      return RandomRecorded{std::move(effect_id), std::move(value)};
+    case Records::uuid:
+      return UuidRecorded{std::move(effect_id), std::move(value)};
+    case Records::nothing:
+      break;
+  }
+  AE_CHECK(false, "a tool that makes a call records no value");
+}
+
 Records records_of(EventType type) {
   for (const Records records : kAll) {
     if (event_of(records) == type) return records;

@@ -23,6 +23,7 @@ std::string_view to_text(Records records);
 std::optional<Records> records_of(std::string_view text);  // time, random, uuid
 // time_recorded, random_recorded, uuid_recorded. REQUIRES: not Records::nothing.
 EventType event_of(Records records);
+EventBody event_of(Records records, std::string effect_id, Value value);
 // What this type of event records; nothing: no such value.
 Records records_of(EventType type);
 // The schema of a tool's arguments. What it cannot say, `takes` does.

@@ -7,16 +7,15 @@ namespace ae::engine {
 
 bool is_recovery(const State& state) { return !state.attempt.empty(); }
 
-EventDraft recovery_started_event(const State& state, const AttemptId& begins) {
-  return {EventType::recovery_started,
-          Value::object({{"attempt_id", begins.text},
-                         {"detail", Value::object({{"after", state.attempt.text},
-                                                   {"seq", state.seq},
-                                                   {"status", to_text(state.status)}})}})};
+EventBody recovery_started_event(const State& state, const AttemptId& begins) {
+  return RecoveryStarted{
+      .attempt_id = begins.text,
+      .detail = Value::object(
+          {{"after", state.attempt.text}, {"seq", state.seq}, {"status", to_text(state.status)}})};
 }
 
-EventDraft recovery_completed_event(const State& state, const AttemptId& begins,
-                                    const Found& found) {
+EventBody recovery_completed_event(const State& state, const AttemptId& begins,
+                                   const Found& found) {
   std::uint64_t injected = 0, resent = 0, in_doubt = 0;
   for (const Step& step : state.steps) {
     if (step.committed) injected++;
@@ -29,13 +28,12 @@ EventDraft recovery_completed_event(const State& state, const AttemptId& begins,
       in_doubt++;
     }
   }
-  return {EventType::recovery_completed,
-          Value::object({{"attempt_id", begins.text},
-                         {"detail", Value::object({{"caught_up", found.caught_up},
-                                                   {"in_doubt", in_doubt},
-                                                   {"injected", injected},
-                                                   {"pending", found.pending},
-                                                   {"resent", resent}})}})};
+  return RecoveryCompleted{.attempt_id = begins.text,
+                           .detail = Value::object({{"caught_up", found.caught_up},
+                                                    {"in_doubt", in_doubt},
+                                                    {"injected", injected},
+                                                    {"pending", found.pending},
+                                                    {"resent", resent}})};
 }
 
 }  // namespace ae::engine

@@ -15,7 +15,7 @@ namespace ae::engine {
 
 // Has another attempt written into this log? REQUIRES: the attempt that begins has written nothing yet.
 bool is_recovery(const State& state);
-EventDraft recovery_started_event(const State& state, const AttemptId& begins);
+EventBody recovery_started_event(const State& state, const AttemptId& begins);
 
 // {injected, pending, caught_up, resent, in_doubt}: commands whose recorded result stands for them; tries that had no end
 // when the attempt began; those of them whose end was found beside the log; of the rest, those that may be sent again, and
@@ -23,7 +23,6 @@ EventDraft recovery_started_event(const State& state, const AttemptId& begins);
 struct Found {
   std::uint64_t pending = 0, caught_up = 0;
 };
-EventDraft recovery_completed_event(const State& state, const AttemptId& begins,
-                                    const Found& found);
+EventBody recovery_completed_event(const State& state, const AttemptId& begins, const Found& found);
 
 }  // namespace ae::engine

@@ -12,11 +12,12 @@ Value counts(const GivenJob& job, Found found = {}) {
   return recovery_completed_event(job.state, AttemptId("next"), found).payload["detail"];
 }
 
-EventDraft report(const GivenJob& job, const char* node, Value said) {
-  return {EventType::progress,
-          Value::object({{"detail", Value::object({{"report", std::move(said)}, {"try", 1}})},
-                         {"node_id", node},
-                         {"step_id", job.state.steps[job.state.plan->by_id.at(node)].id.text}})};
+EventBody report(const GivenJob& job, const char* node, Value said) {
+  return event_of(
+      EventType::progress,
+      Value::object({{"detail", Value::object({{"report", std::move(said)}, {"try", 1}})},
+                     {"node_id", node},
+                     {"step_id", job.state.steps[job.state.plan->by_id.at(node)].id.text}}));
 }
 
 AE_TEST("recovery/who goes on with the log of another attempt recovers; the first one does not") {

@@ -24,7 +24,7 @@ struct Stored {
   explicit Stored(const GivenJob& job) : blinded(job.log.front().payload.find("blind") != nullptr) {
     std::size_t from = 0;
     for (const std::size_t to : job.commits) {
-      std::vector<EventDraft> drafts;
+      std::vector<EventBody> drafts;
       for (std::size_t i = from; i < to; ++i)
         drafts.push_back({job.log[i].type, job.log[i].payload});
       const Hash previous = head;

@@ -28,9 +28,12 @@ Result<Taken> take_version(const State& state, const Act& act, const Stamp& stam
 // May the job use as much as this act wanted?
 bool has_budget(const State& state, const Value& wanted);
 
-// {correlation_key, node_id, step_id, wait_type} and `more`.
-Value wait_members(const State& state, const std::string& key, const Wait& wait,
-                   std::vector<Member> more);
+// The end of a wait. Who ended it, and with what, is for the caller to fill in.
+WaitCompleted wait_closed(const State& state, const std::string& key, const Wait& wait,
+                          std::string_view outcome);
+
+// The same with what ended it: the request, and the payload that it gave.
+WaitCompleted answered(WaitCompleted event, const Act& act, const Value& payload);
 
 // How this payload answers a wait of this node: signalled, approved or rejected. Fails with input_invalid: a person's
 // answer without a decision.
@@ -40,7 +43,7 @@ Result<std::string_view> outcome_of_answer(const Node& node, const Value& payloa
 const Kept* fitting(const std::deque<Kept>& early, const Node& node);
 
 // A message, or a signal that nobody waits for yet, as the log keeps it.
-EventDraft kept_event(const Act& act);
+EventBody kept_event(const Act& act);
 
 // The name under which a message or an early signal is known for ever: the same again is the same.
 std::string message_name(std::string_view channel, std::string_view key, std::string_view id);

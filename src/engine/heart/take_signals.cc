@@ -197,8 +197,8 @@ std::string not_used(const State& state, const Wait& wait, const Stamp& stamp,
 }
 
 // A person answers whether a call may be made: the decision, and with it the end of the wait.
-EventDraft approval_decision(const State& state, const Wait& wait, const Act& act,
-                             const Stamp& stamp, std::string_view outcome) {
+DecisionRecorded approval_decision(const State& state, const Wait& wait, const Act& act,
+                                   const Stamp& stamp, std::string_view outcome) {
   const Step& step = state.steps[wait.step];
   const bool edited = outcome == "edited";
   std::vector<Member> answer{{"approval_id", step.approval->id},
@@ -210,23 +210,26 @@ EventDraft approval_decision(const State& state, const Wait& wait, const Act& ac
     answer.emplace_back("arguments", *act.arguments);
     answer.emplace_back("edited_from", step.approval->arguments_hash);
   }
-  std::vector<Member> p{
-      {"at", to_text(stamp.now)},
-      {"decision_id",
-       step_id(state.job, state.plan->decision, step.approval->id + "#answer", "decision").text},
-      {"kind", "approval"},
-      {"node_id", state.node_of(step).id},
-      {"payload", Value::object(std::move(answer))},
-      {"state", outcome},
-      {"step_id", step.id.text}};
-  if (!act.by.empty()) p.emplace_back("by", act.by);
-  if (const std::string_view note = act.payload.text("note"); !note.empty()) {
-    p.emplace_back("reason", note);
-  }
-  return {EventType::decision_recorded, Value::object(std::move(p))};
+  return {.at = stamp.now,
+          .by = none_if_empty(act.by),
+          .decision_id = decision_at(state, step.approval->id + "#answer"),
+          .kind = "approval",
+          .node_id = state.node_of(step).id,
+          .payload = Value::object(std::move(answer)),
+          .reason = none_if_empty(act.payload.text("note")),
+          .state = std::string(outcome),
+          .step_id = step.id};
 }
 
 }  // namespace
+
+WaitCompleted answered(WaitCompleted event, const Act& act, const Value& payload) {
+  event.by = none_if_empty(act.by);
+  event.payload = payload;
+  event.signal_id = none_if_empty(act.id);
+  event.traceparent = none_if_empty(act.traceparent);
+  return event;
+}
 
 bool is_own_key(std::string_view key) {
   return key.starts_with("resolve/") || key.starts_with("approval/") || is_question_wait_key(key);
@@ -241,13 +244,15 @@ std::string message_name(std::string_view channel, std::string_view key, std::st
   return name;
 }
 
-EventDraft kept_event(const Act& act) {
-  std::vector<Member> p{{"channel", act.channel}, {"message_id", act.id}, {"payload", act.payload}};
-  if (act.kind == Act::Kind::signal) p.emplace_back("correlation_key", act.correlation_key);
-  if (!act.by.empty()) p.emplace_back("by", act.by);
-  if (!act.wait_type.empty()) p.emplace_back("wait_type", act.wait_type);
-  if (!act.traceparent.empty()) p.emplace_back("traceparent", act.traceparent);
-  return {EventType::agent_message, Value::object(std::move(p))};
+EventBody kept_event(const Act& act) {
+  AgentMessage event{.by = none_if_empty(act.by),
+                     .channel = act.channel,
+                     .message_id = act.id,
+                     .payload = act.payload,
+                     .traceparent = none_if_empty(act.traceparent),
+                     .wait_type = none_if_empty(act.wait_type)};
+  if (act.kind == Act::Kind::signal) event.correlation_key = act.correlation_key;
+  return event;
 }
 
 Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload) {
@@ -270,17 +275,12 @@ const Kept* fitting(const std::deque<Kept>& early, const Node& node) {
   return nullptr;
 }
 
-std::vector<EventDraft> overtake(const State& state, const Act& act) {
+std::vector<EventBody> overtake(const State& state, const Act& act) {
   if (is_terminal(state.status) || act.id.empty()) return {};
   const bool signal = act.kind == Act::Kind::signal;
   const auto wait = wait_of(state, act);
   if (signal && state.ending && wait != state.waits.end() && !wait->second.resolve) {
-    std::vector<Member> more{
-        {"outcome", "cancelled"}, {"payload", act.payload}, {"signal_id", act.id}};
-    if (!act.by.empty()) more.emplace_back("by", act.by);
-    if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);
-    return {{EventType::wait_completed,
-             wait_members(state, wait->first, wait->second, std::move(more))}};
+    return {answered(wait_closed(state, wait->first, wait->second, "cancelled"), act, act.payload)};
   }
   const std::string& key = act.correlation_key;
   const bool early =
@@ -291,7 +291,7 @@ std::vector<EventDraft> overtake(const State& state, const Act& act) {
   const auto closed = state.closed_waits.find(key);
   const bool taken =
       early && closed != state.closed_waits.end() && closed->second.signal_id == act.id;
-  return taken ? std::vector<EventDraft>() : std::vector<EventDraft>{kept_event(act)};
+  return taken ? std::vector<EventBody>() : std::vector<EventBody>{kept_event(act)};
 }
 
 namespace {
@@ -369,13 +369,8 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
   if (wait->second.approval) {
     taken.events.push_back(approval_decision(state, wait->second, act, stamp, outcome));
   }
-  std::vector<Member> more{{"outcome", outcome},
-                           {"payload", edited ? answer_of(state, act) : act.payload}};
-  if (!act.by.empty()) more.emplace_back("by", act.by);
-  if (!act.id.empty()) more.emplace_back("signal_id", act.id);
-  if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);
-  taken.events.push_back(
-      {EventType::wait_completed, wait_members(state, wait->first, wait->second, std::move(more))});
+  taken.events.emplace_back(answered(wait_closed(state, wait->first, wait->second, outcome), act,
+                                     edited ? answer_of(state, act) : act.payload));
   taken.answer =
       Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
   if (const std::string why = not_used(state, wait->second, stamp, outcome); !why.empty()) {
@@ -401,9 +396,9 @@ Result<Taken> take_message(const State& state, const Act& act, const Stamp& stam
   taken.events.push_back(kept_event(act));
   if (const auto* const first =
           receiver(state, act.channel, stamp.now)) {  // the payload stands in the message
-    taken.events.push_back({EventType::wait_completed,
-                            wait_members(state, first->first, first->second,
-                                         {{"outcome", "signalled"}, {"signal_id", act.id}})});
+    WaitCompleted delivered = wait_closed(state, first->first, first->second, "signalled");
+    delivered.signal_id = act.id;
+    taken.events.emplace_back(std::move(delivered));
   }
   return taken;
 }
@@ -419,10 +414,8 @@ Result<Taken> take_pause(const State& state, const Act& act) {
   Taken taken;
   taken.answer = Value::object({{"pause_requested", true}});
   if (!state.pausing) {
-    std::vector<Member> p;
-    if (!act.by.empty()) p.emplace_back("by", act.by);
-    if (!act.reason.empty()) p.emplace_back("reason", act.reason);
-    taken.events.push_back({EventType::job_pause_requested, Value::object(std::move(p))});
+    taken.events.emplace_back(
+        JobPauseRequested{.by = none_if_empty(act.by), .reason = none_if_empty(act.reason)});
   }
   if (state.status == JobStatus::queued || state.status == JobStatus::waiting) {
     taken.events.push_back(paused_event(act.reason));
@@ -442,13 +435,10 @@ Result<Taken> take_resume(const State& state, const Act& act) {
   const bool looks_again =
       state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable;
   if (state.is_paused() || looks_again) {
-    return Taken{.events = {{EventType::job_resumed, Value::object({{"by", by}})}},
-                 .answer = answer};
+    return Taken{.events = {JobResumed{.by = by}}, .answer = answer};
   }
   if (state.pausing) {  // before it came to rest
-    return Taken{.events = {{EventType::job_pause_requested,
-                             Value::object({{"by", by}, {"withdrawn", true}})}},
-                 .answer = answer};
+    return Taken{.events = {JobPauseRequested{.by = by, .withdrawn = true}}, .answer = answer};
   }
   if (state.status == JobStatus::parked) {
     return fail(Code::not_paused, "the job is parked (" + state.parked_reason + ") until `" +

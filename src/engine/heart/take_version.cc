@@ -10,28 +10,23 @@ Result<Taken> take_version(const State& state, const Act& act, const Stamp& stam
   if (state.status != JobStatus::parked || has_wrong_version(state, stamp)) return taken;
   const std::string by = act.by.empty() ? "runtime" : act.by;
   if (state.awaits_version()) {
-    taken.events.push_back({EventType::job_resumed, Value::object({{"by", by}})});
+    taken.events.emplace_back(JobResumed{.by = by});
   } else if (state.parked_until == "resolve") {
     for (const std::string& key : doubts_to_resend(state, stamp)) {
       const Wait& wait = state.waits.at(key);
       const Step& step = state.steps[wait.step];
-      taken.events.push_back(
-          {EventType::decision_recorded,
-           Value::object(
-               {{"at", to_text(stamp.now)},
-                {"by", by},
-                {"decision_id", step_id(state.job, state.plan->decision,
-                                        state.path_of(step) + "#" + key, "decision")
-                                    .text},
-                {"kind", "in_doubt"},
-                {"node_id", state.node_of(step).id},
-                {"payload", Value::object({{"idempotency_key", state.key_of(step).text},
-                                           {"resolution", "resend"}})},
-                {"reason", "its tool is offered again as it was (" + step.call->tool_version + ")"},
-                {"state", "resend"},
-                {"step_id", step.id.text}})});
-      taken.events.push_back(
-          {EventType::wait_completed, wait_members(state, key, wait, {{"outcome", "cancelled"}})});
+      taken.events.emplace_back(DecisionRecorded{
+          .at = stamp.now,
+          .by = by,
+          .decision_id = decision_at(state, state.path_of(step) + "#" + key),
+          .kind = "in_doubt",
+          .node_id = state.node_of(step).id,
+          .payload = Value::object(
+              {{"idempotency_key", state.key_of(step).text}, {"resolution", "resend"}}),
+          .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
+          .state = "resend",
+          .step_id = step.id});
+      taken.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
     }
   }
   if (!taken.events.empty()) taken.answer = Value::object({{"resumed", true}});

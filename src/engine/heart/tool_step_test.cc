@@ -513,7 +513,7 @@ AE_TEST("crash/an answer that comes while a person is asked closes the question"
   job.decides = false;
   job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
   EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
-  job.add({{EventType::job_cancel_requested, json("{}")}});
+  job.add({event_of(EventType::job_cancel_requested, json("{}"))});
   job.decides = true;
   job.go();
   EXPECT_EQ(job.status(), "cancelled");
@@ -603,8 +603,9 @@ AE_TEST("late/whoever decides an unknown call names the slot that must be empty"
   GivenJob heard(one("pay"));
   heard.claim().times_out("a");
   EXPECT_FALSE(slot_decided(
-      heard.state, {EventType::decision_recorded,
-                    Value::object({{"kind", "in_doubt"}, {"step_id", heard.step("a").id.text}})}))
+      heard.state,
+      event_of(EventType::decision_recorded,
+               Value::object({{"kind", "in_doubt"}, {"step_id", heard.step("a").id.text}}))))
       << "its own attempt closed it: nothing can come any more";
 }
 

@@ -136,9 +136,9 @@ AE_TEST("versions/a strict job undoes nothing under another version") {
 
 AE_TEST("versions/a trace shows under which other version a process held the job") {
   GivenJob job(kOne);
-  job.add(
-      {{EventType::version_mismatched,
-        Value::object({{"attempt_id", "x"}, {"job_version", "v1"}, {"worker_version", "v2"}})}});
+  job.add({event_of(
+      EventType::version_mismatched,
+      Value::object({{"attempt_id", "x"}, {"job_version", "v1"}, {"worker_version", "v2"}}))});
   job.claim().ok("a");
   const Value drift = trace_view(job.state, job.log)["drift"];
   ASSERT_EQ(drift.size(), 1u) << canonical(drift);

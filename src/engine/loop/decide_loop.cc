@@ -35,8 +35,7 @@ bool Decider::only_concludes(const Step& step) const {
 
 // True: the part has ended with it.
 bool Decider::start_part(Declaration part) {
-  emit(EventType::node_started,
-       {{"node_id", part.node.id}, {"step_id", part.step.text}, {"try", 1}});
+  emit(NodeStarted{.node_id = part.node.id, .step_id = part.step, .try_no = 1});
   return first_try(std::move(part));
 }
 
@@ -60,11 +59,10 @@ void Decider::ask_model(const Step& step) {
 void Decider::choose(const Step& step) {
   auto choice = choice_of(s_, step, &work_);
   if (!choice) return fail_step(step, choice.error());
-  emit_of(
-      step, EventType::decision_recorded,
-      {{"decision_id", decision_id_of(step, "turn" + std::to_string(step.loop->turns.size() - 1))},
-       {"kind", "tool_choice"},
-       {"payload", *std::move(choice)}});
+  emit_of(step, DecisionRecorded{.decision_id = decision_id_of(
+                                     step, "turn" + std::to_string(step.loop->turns.size() - 1)),
+                                 .kind = "tool_choice",
+                                 .payload = *std::move(choice)});
 }
 
 void Decider::start_calls(const Step& step) {
@@ -96,8 +94,8 @@ void Decider::finish_loop(const Step& step) {
   auto result = loop_result_of(s_, step, &work_);
   if (!result) return fail_step(step, result.error());
   const Step& last = s_.steps[step.loop->turns.back().step];
-  emit_of(step, EventType::node_finished,
-          {{"result_of", answer_of(last).text}, {"result_type", "pure"}, {"try", 1}});
+  emit_of(step,
+          NodeFinished{.result_of = answer_of(last).text, .result_type = "pure", .try_no = 1});
 }
 
 }  // namespace ae::engine

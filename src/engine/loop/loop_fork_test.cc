@@ -365,22 +365,22 @@ AE_TEST(
 AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   GivenJob origin = out_of_reach();
   const Fork fork = retried(origin);
-  const EventDraft good = fork.imported[0];
+  const EventBody good = fork.imported[0];
   const std::vector<Value> entries(good.payload["commands"].items().begin(),
                                    good.payload["commands"].items().end());
   ASSERT_EQ(entries.size(), 6u);
   const auto refused = [&](const Value& payload) {
     State state;
     state.job = JobId("job-9");
-    for (const EventDraft& one : job_events({.agent = "tester",
-                                             .input = fork.input,
-                                             .labels = {},
-                                             .idempotency_key = {},
-                                             .execution_version = "v1",
-                                             .deadline = {},
-                                             .plan = fork.plan.get(),
-                                             .forked_from = fork.forked_from,
-                                             .imported = {}})) {
+    for (const EventBody& one : job_events({.agent = "tester",
+                                            .input = fork.input,
+                                            .labels = {},
+                                            .idempotency_key = {},
+                                            .execution_version = "v1",
+                                            .deadline = {},
+                                            .plan = fork.plan.get(),
+                                            .forked_from = fork.forked_from,
+                                            .imported = {}})) {
       AE_CHECK(apply(state, one, Instant{}, compile_each_time()).has_value());
     }
     return !apply(state, {good.type, payload}, Instant{}, compile_each_time()).has_value();

@@ -197,12 +197,12 @@ AE_TEST(
   forged.claim();
   forged.decides = false;
   forged.ok("chat/0", wants({{"a", "look", "{}"}}));
-  for (const EventDraft& draft : decide(forged.state, forged.stamp(), forged.limits).events) {
+  for (const EventBody& draft : decide(forged.state, forged.stamp(), forged.limits).events) {
     forged.add({draft});
   }
   Decision choice = decide(forged.state, forged.stamp(), forged.limits);
   ASSERT_EQ(choice.events[0].type, EventType::decision_recorded);
-  EventDraft wrong = choice.events[0];
+  EventBody wrong = choice.events[0];
   wrong.payload = wrong.payload.with(
       "payload", json("{'turn': 0, 'of': '" + forged.step("chat/0").call->id.text +
                       "', 'calls': [{'id': 'a', 'name': 'once'}]}"));

@@ -292,14 +292,14 @@ AE_TEST("repair/a log that mends what it may not, or a second time, is refused")
   job.decides = false;
   job.ok("chat/0", "{'text': '{}'}");
   for (int i = 0; i < 2; ++i) {  // the turn ends
-    for (const EventDraft& draft : decide(job.state, job.stamp(), job.limits).events) {
+    for (const EventBody& draft : decide(job.state, job.stamp(), job.limits).events) {
       if (draft.type == EventType::decision_recorded) break;
       job.add({draft});
     }
   }
   const Decision choice = decide(job.state, job.stamp(), job.limits);
   ASSERT_EQ(choice.events[0].type, EventType::decision_recorded);
-  EventDraft wrong = choice.events[0];
+  EventBody wrong = choice.events[0];
   wrong.payload = wrong.payload.with("payload", wrong.payload["payload"].with("repair", "why"));
   State other = job.folded(job.log.size());
   EXPECT_FALSE(apply(other, wrong, job.now, compile_each_time()));

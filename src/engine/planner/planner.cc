@@ -229,7 +229,7 @@ std::string maker_of(const State& state) {
   return last != nullptr && last->call ? model + "/" + last->call->id.text : model;
 }
 
-Result<Value> planned_event(const State& state) {
+Result<PlanGenerated> planned_event(const State& state) {
   const Step& step = state.steps.front();
   AE_ASSIGN(const auto plan, planned(*state.plan, step.result));
   const Step* last = last_turn(state);
@@ -241,15 +241,15 @@ Result<Value> planned_event(const State& state) {
   }
   if (asked.size() != 64) asked = state.hash_of(state.input);
   AE_ASSIGN(const Replan replan, replan_of(state, plan, {}));
-  return Value::object({{"carried", carried_list(state, replan)},
-                        {"decision_id", plan->decision.text},
-                        {"decision_locked", true},
-                        {"plan_hash", to_hex(plan->hash)},
-                        {"plan_input_hash", asked},
-                        {"planned_by", maker_of(state)},
-                        {"planner_version", kLoweringVersion},
-                        {"schema_version", 1},
-                        {"task_graph", plan->task_graph}});
+  return PlanGenerated{.carried = carried_list(state, replan),
+                       .decision_id = plan->decision,
+                       .decision_locked = true,
+                       .plan_hash = plan->hash,
+                       .plan_input_hash = *hash_from_hex(asked),
+                       .planned_by = maker_of(state),
+                       .planner_version = std::string(kLoweringVersion),
+                       .schema_version = 1,
+                       .task_graph = plan->task_graph};
 }
 
 }  // namespace ae::engine

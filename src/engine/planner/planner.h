@@ -39,6 +39,6 @@ Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& an
 std::string maker_of(const State& state);
 
 // The second plan_generated. REQUIRES: awaits_plan.
-Result<Value> planned_event(const State& state);
+Result<PlanGenerated> planned_event(const State& state);
 
 }  // namespace ae::engine

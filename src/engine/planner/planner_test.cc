@@ -184,7 +184,8 @@ AE_TEST("planner/a log in which another plan was made than the answer makes is r
   ASSERT_TRUE(other) << other.error().message;
   const auto refused = [&](const Value& payload) {
     State state = job.folded(at->seq - 1);
-    return !apply(state, {EventType::plan_generated, payload}, job.now, compile_each_time());
+    return !apply(state, event_of(EventType::plan_generated, payload), job.now,
+                  compile_each_time());
   };
   EXPECT_FALSE(refused(at->payload));
   EXPECT_TRUE(refused(at->payload.with("task_graph", (*other)->task_graph)
@@ -192,12 +193,14 @@ AE_TEST("planner/a log in which another plan was made than the answer makes is r
                           .with("decision_id", (*other)->decision.text)));
   EXPECT_TRUE(refused(at->payload.with("planned_by", "model:main/0123456789abcdef")));
   State done = job.folded(at->seq - 1);
-  const auto ended = apply(done, {EventType::job_completed, Value::object({{"result", Value()}})},
-                           job.now, compile_each_time());
+  const auto ended =
+      apply(done, event_of(EventType::job_completed, Value::object({{"result", Value()}})), job.now,
+            compile_each_time());
   ASSERT_FALSE(ended) << "its plan is not made yet";
   EXPECT_NE(ended.error().message.find("plan is to follow"), std::string::npos);
   State early = job.folded(at->seq - 2);
-  EXPECT_FALSE(apply(early, {EventType::plan_generated, at->payload}, job.now, compile_each_time()))
+  EXPECT_FALSE(
+      apply(early, event_of(EventType::plan_generated, at->payload), job.now, compile_each_time()))
       << "its planner is not done";
 }
 

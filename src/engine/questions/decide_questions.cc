@@ -32,11 +32,10 @@ void Decider::questioned(const Step& step) {
     const bool only_later = call.questions->asked["requests"].size() == 0;
     return only_later && step.phase == StepPhase::settled ? retry(step) : declare(step, false);
   }
-  emit_of(step, EventType::wait_opened,
-          {{"correlation_key", question_wait_key(step, call.questions->number + 1)},
-           {"expires_at", to_text(within(stamp_.now + tool.ask_expires))},
-           {"reason", to_text(OutcomeKind::input_required)},
-           {"wait_type", to_text(WaitType::human)}});
+  emit_of(step, WaitOpened{.correlation_key = question_wait_key(step, call.questions->number + 1),
+                           .expires_at = within(stamp_.now + tool.ask_expires),
+                           .reason = std::string(to_text(OutcomeKind::input_required)),
+                           .wait_type = std::string(to_text(WaitType::human))});
 }
 
 }  // namespace ae::engine

@@ -58,14 +58,9 @@ Result<Taken> take_answer(const State& state, const std::string& key, const Wait
                                      "`aetheris approve ID --arguments JSON` answers it"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
-  std::vector<Member> more{{"outcome", outcome}, {"payload", *std::move(answer)}};
-  if (!act.by.empty()) more.emplace_back("by", act.by);
-  if (!act.id.empty()) more.emplace_back("signal_id", act.id);
-  if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);
-  return Taken{
-      .events = {{EventType::wait_completed, wait_members(state, key, wait, std::move(more))}},
-      .answer =
-          Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+  return Taken{.events = {answered(wait_closed(state, key, wait, outcome), act, *answer)},
+               .answer = Value::object(
+                   {{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
 }
 
 bool says_again(const Act& act, const Value& answer) {

@@ -425,17 +425,17 @@ AE_TEST("replan/an event that carries what it may not is refused") {
       {.kind = Act::Kind::plan, .payload = Value::object({{"task_graph", other->task_graph}})},
       job.stamp());
   ASSERT_TRUE(taken);
-  EventDraft good;
-  for (const EventDraft& draft : taken->events) {
+  EventBody good;
+  for (const EventBody& draft : taken->events) {
     if (draft.type == EventType::plan_generated) good = draft;
   }
   const auto refused = [&](std::string_view member, const Value& value) {
     State state = job.folded(job.log.size());
-    for (const EventDraft& draft : taken->events) {
+    for (const EventBody& draft : taken->events) {
       if (draft.type == EventType::plan_generated) break;
       AE_CHECK(apply(state, draft, job.now, compile_each_time()).has_value());
     }
-    const EventDraft forged{good.type, good.payload.with(member, value)};
+    const EventBody forged{good.type, good.payload.with(member, value)};
     return !apply(state, forged, job.now, compile_each_time()).has_value();
   };
   const auto carried = good.payload["carried"].items();

@@ -34,33 +34,32 @@ std::string joined(const Dropped& names) {
   return text;
 }
 
-EventDraft decision(const State& state, const Act& act, const Plan& plan, const Stamp& stamp) {
+DecisionRecorded decision(const State& state, const Act& act, const Plan& plan,
+                          const Stamp& stamp) {
   const std::string number = std::to_string(state.plan_number + 1);
-  std::vector<Member> p{
-      {"at", to_text(stamp.now)},
-      {"decision_id", step_id(state.job, plan.decision, number + "#re_plan", "decision").text},
-      {"kind", "re_plan"},
-      {"payload", Value::object({{"plan", state.plan_number + std::uint64_t{1}},
-                                 {"plan_hash", to_hex(plan.hash)},
-                                 {"replaces", to_hex(state.plan->hash)}})}};
-  if (!act.by.empty()) p.emplace_back("by", act.by);
-  if (!act.reason.empty()) p.emplace_back("reason", act.reason);
-  return {EventType::decision_recorded, Value::object(std::move(p))};
+  return {.at = stamp.now,
+          .by = none_if_empty(act.by),
+          .decision_id =
+              DecisionId(step_id(state.job, plan.decision, number + "#re_plan", "decision").text),
+          .kind = "re_plan",
+          .payload = Value::object({{"plan", state.plan_number + std::uint64_t{1}},
+                                    {"plan_hash", to_hex(plan.hash)},
+                                    {"replaces", to_hex(state.plan->hash)}}),
+          .reason = none_if_empty(act.reason)};
 }
 
-EventDraft generated(const State& state, const Plan& plan, const Value& carried,
-                     const Dropped& drop) {
-  std::vector<Member> p{{"carried", carried},
-                        {"decision_id", plan.decision.text},
-                        {"decision_locked", true},
-                        {"plan_hash", to_hex(plan.hash)},
-                        {"plan_input_hash", state.hash_of(state.input)},
-                        {"planned_by", "file"},
-                        {"planner_version", kPlannerVersion},
-                        {"schema_version", 1},
-                        {"task_graph", plan.task_graph}};
-  if (!drop.empty()) p.emplace_back("drop", list_of(drop));
-  return {EventType::plan_generated, Value::object(std::move(p))};
+PlanGenerated generated(const State& state, const Plan& plan, const Value& carried,
+                        const Dropped& drop) {
+  return {.carried = carried,
+          .decision_id = plan.decision,
+          .decision_locked = true,
+          .drop = drop.empty() ? Value() : list_of(drop),
+          .plan_hash = plan.hash,
+          .plan_input_hash = *hash_from_hex(state.hash_of(state.input)),
+          .planned_by = "file",
+          .planner_version = std::string(kPlannerVersion),
+          .schema_version = 1,
+          .task_graph = plan.task_graph};
 }
 
 }  // namespace
@@ -90,8 +89,7 @@ Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp) 
   bool closed = false;
   for (const auto& [key, wait] : state.waits) {
     if (kept.contains(state.steps[wait.step].node)) continue;
-    taken.events.push_back(
-        {EventType::wait_completed, wait_members(state, key, wait, {{"outcome", "cancelled"}})});
+    taken.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
     closed = true;
   }
   const Value carried = carried_list(state, replan);
@@ -102,10 +100,10 @@ Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp) 
   if (state.status == JobStatus::running) {
     taken.events.push_back(requeued_event("re_plan", std::nullopt));
   } else if (state.awaits_version()) {  // the new plan says anew what it asks of a process
-    taken.events.push_back({EventType::job_resumed, Value::object({{"by", by}})});
+    taken.events.emplace_back(JobResumed{.by = by});
   } else if (state.status == JobStatus::waiting && !closed) {
     taken.events.push_back(paused_event("re_plan"));
-    taken.events.push_back({EventType::job_resumed, Value::object({{"by", by}})});
+    taken.events.emplace_back(JobResumed{.by = by});
   }
   taken.answer = Value::object({{"carried", carried},
                                 {"drop", list_of(drop)},

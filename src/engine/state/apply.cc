@@ -398,11 +398,6 @@ Status apply(State& state, const EventBody& event, Instant created_at, const Pla
   return Applier(state, event, nullptr, created_at, plans).run();
 }
 
-Status apply(State& state, const EventDraft& draft, Instant created_at, const PlanSource& plans) {
-  AE_ASSIGN(const EventBody event, event_from_json(*event_kind(draft.type), draft.payload));
-  return apply(state, event, created_at, plans);
-}
-
 Status apply(State& state, const Event& event, const PlanSource& plans) {
   return Applier(state, body_of(event), &event, event.created_at, plans).run();
 }

@@ -249,6 +249,10 @@ Value State::seen_result(const Step& step) const {
   return step.result;
 }
 
+DecisionId decision_at(const State& state, std::string_view path) {
+  return DecisionId(step_id(state.job, state.plan->decision, path, "decision").text);
+}
+
 bool awaits_plan(const State& state) {
   if (!state.plan || !only_plans(*state.plan)) return false;
   const Step& step = state.steps.front();

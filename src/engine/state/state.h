@@ -503,6 +503,8 @@ class State {
   Value seen_result(const Step& step) const;
 };
 
+// The id of a decision: from the plan of now, and what is decided, by path.
+DecisionId decision_at(const State& state, std::string_view path);
 // Is a job's planner done, so that its plan is to follow?
 bool awaits_plan(const State& state);
 // Steps as lists name them: [{node_id, step_id, item?, turn?, turn_call?}].
@@ -521,7 +523,6 @@ const Value& turn_arguments(const Step& turn);
 // Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),
 // job_terminal after the end, plan_invalid for a plan that does not compile. The state is then unusable.
 Status apply(State& state, const EventBody& event, Instant created_at, const PlanSource& plans);
-Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans);
 // The same of an event that stands in a log, of which values may have been erased.
 Status apply(State& state, const Event& event, const PlanSource& plans);
 

@@ -32,7 +32,7 @@ void Decider::make_claimable() {
     return;
   }
   if (s_.status == JobStatus::parked && !s_.awaits_person_before_end())
-    emit(EventType::job_resumed, {{"by", "runtime"}});
+    emit(JobResumed{.by = "runtime"});
 }
 
 // Nothing is undone while something may still happen. True: something is in doubt.
@@ -138,9 +138,8 @@ void Decider::undo_step(const Step& undo) {
     case StepPhase::redo:
       return call(undo);
     case StepPhase::committed:
-      return emit_of(
-          undone, EventType::step_compensated,
-          {{"compensation_invocation_id", invocation_id(s_.job, undo.id, s_.key_of(undo)).text}});
+      return emit_of(undone, StepCompensated{.compensation_invocation_id =
+                                                 invocation_id(s_.job, undo.id, s_.key_of(undo))});
     default:
       return;
   }
@@ -159,8 +158,7 @@ void Decider::rest_before_end() {
   }
   if (s_.any_is_live() || release_until(backoff)) return;
   if (!s_.awaits_person_before_end()) return;
-  emit(EventType::job_parked,
-       {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
+  emit(JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)), .until = "resolve"});
   decision_.release = true;
 }
 

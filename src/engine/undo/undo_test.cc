@@ -587,8 +587,8 @@ AE_TEST("undo/the cost of undoing a step does not grow with the steps") {
     job.decides = false;
     job.begin_attempt();
     const PlanSource same = [&](const Value&, std::string_view) { return job.plan; };
-    const auto take = [&](const std::vector<EventDraft>& drafts) {
-      for (const EventDraft& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
+    const auto take = [&](const std::vector<EventBody>& drafts) {
+      for (const EventBody& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
     };
     std::size_t looked = 0, decisions = 0;
     while (!is_terminal(job.state.status)) {
