@@ -17,7 +17,8 @@ namespace {
 // Does this event say what its effect record says? How it came into the log is not part of that; of an erased value, only that
 // there is one.
 bool says_the_same(const Event& logged, ToolInvocationFinished expected) {
-  const auto* event = std::get_if<ToolInvocationFinished>(&logged.body);
+  const EventBody body = body_of(logged);
+  const auto* event = std::get_if<ToolInvocationFinished>(&body);
   if (event == nullptr) return false;
   ToolInvocationFinished mine = *event;
   for (ToolInvocationFinished* one : {&mine, &expected}) {

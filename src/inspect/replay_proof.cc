@@ -145,7 +145,8 @@ std::string ReplayProof::committed(const State& state, const Event& event) {
     }
   }
   if (!step || !step->call || step->call->erased || step->erased) return {};
-  const auto& recorded = std::get<CommandCommitted>(event.body);
+  const EventBody body = body_of(event);
+  const auto& recorded = std::get<CommandCommitted>(body);
   const CommandCommitted expected =
       committed_answer(state.blind, state.tool_of(*step), step->call->arguments, step->result);
   const auto other = [](std::string_view field) {
@@ -245,7 +246,7 @@ std::string ReplayProof::changed(const State& state, const Event& event) {
     return step->changed == expected.events.size() ? "" : "leaves out what its call changed";
   }
   const bool same = step->changed < expected.events.size() &&
-                    EventBody(expected.events[step->changed]) == event.body;
+                    EventBody(expected.events[step->changed]) == body_of(event);
   return same ? "" : "is not what `changes` gives";
 }
 

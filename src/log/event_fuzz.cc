@@ -54,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                             .salt_seed_b = 7};
   const ae::SealLimits limits =
       apart ? ae::SealLimits{.value_inline_max = 0, .json_inline_max = 0} : ae::SealLimits{};
-  const std::vector<ae::EventBody> drafts{{kind.type, *payload}, {kind.type, *payload}};
+  const std::vector<ae::EventBody> drafts(2, ae::event_of(kind.type, *payload));
   const auto sealed = ae::seal(input, drafts, limits);
   AE_CHECK(sealed.has_value(), ae::canonical(*payload));
 

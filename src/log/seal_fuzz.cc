@@ -147,7 +147,7 @@ struct OurCommit {
 
   OurCommit() {
     const auto draft = [](ae::EventType type, std::string_view payload) {
-      return ae::EventBody{type, ae::parse_json(payload).value()};
+      return ae::event_of(type, ae::parse_json(payload).value());
     };
     const std::string key(64, 'a');
     const ae::SealInput input{.job = kJob,

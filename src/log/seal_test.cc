@@ -116,10 +116,10 @@ Value sample(const EventKind& kind, bool every) {
 std::vector<EventBody> one_step() {
   std::vector<EventBody> drafts;
   for (const EventType type :
-       event_of(EventType::tool_invocation_finished, EventType::command_committed,
-                EventType::node_finished, EventType::step_committed, EventType::node_started,
-                EventType::command_emitted, EventType::tool_invocation_started)) {
-    drafts.push_back({type, sample(*event_kind(type), true)});
+       {EventType::tool_invocation_finished, EventType::command_committed, EventType::node_finished,
+        EventType::step_committed, EventType::node_started, EventType::command_emitted,
+        EventType::tool_invocation_started}) {
+    drafts.push_back(event_of(type, sample(*event_kind(type), true)));
   }
   return drafts;
 }
@@ -166,10 +166,10 @@ Result<std::string> without_items(const Log& log, std::size_t batch) {
 
 EventBody started_under(std::string_view last) {
   const Value payload = sample(*event_kind(EventType::tool_invocation_started), true);
-  return {
+  return event_of(
       EventType::tool_invocation_started,
       payload.with("external_key", "aetheris:job-1:" + std::string(kStep) + ":" + std::string(last))
-          .with("idempotency_key", "0123456789abcdef" + std::string(48, '7'))};
+          .with("idempotency_key", "0123456789abcdef" + std::string(48, '7')));
 }
 
 AE_TEST("log/seal/an external key that follows from its event takes no room") {
@@ -245,7 +245,7 @@ AE_TEST("log/seal/every kind of event comes back as it was sealed") {
     for (const bool every : {true, false}) {
       for (const bool attempt : {true, false}) {
         Log log;
-        const Sealed sealed = log.add({{kind.type, sample(kind, every)}},
+        const Sealed sealed = log.add({event_of(kind.type, sample(kind, every))},
                                       attempt ? std::optional(kAttempt) : std::nullopt);
         const auto opened = log.open_first();
         ASSERT_TRUE(opened) << kind.name << ": " << opened.error().message;
@@ -261,7 +261,7 @@ AE_TEST("log/seal/every kind of event comes back as it was sealed") {
 AE_TEST("log/seal/what an earlier program would take for something else has a later schema") {
   const auto schema = [](EventType type, const Value& payload) {
     Log log;
-    log.add({{type, payload}}, kAttempt);
+    log.add({event_of(type, payload)}, kAttempt);
     const auto opened = log.open_first();
     EXPECT_TRUE(opened);
     return int{opened->events[0].schema};
@@ -464,7 +464,7 @@ AE_TEST("log/seal/requests of every shape come back as they were sealed") {
   const auto requested = [](const char* arguments, const SealLimits& limits = {}) {
     Log log;
     EventBody draft = model_call({});
-    draft.payload = draft.payload.with("arguments", json(arguments));
+    std::get<ToolInvocationStarted>(draft).arguments = json(arguments);
     log.add({draft}, {}, limits);
     const auto opened = log.open_first();
     EXPECT_TRUE(opened) << arguments;
@@ -723,7 +723,7 @@ AE_TEST("log/seal/redacting nothing gives the same bytes, for every kind of even
     for (const std::size_t inline_max : {8u, 1000u}) {
       Log log;
       const Sealed sealed =
-          log.add({{kind.type, sample(kind, true)}}, kAttempt,
+          log.add({event_of(kind.type, sample(kind, true))}, kAttempt,
                   {.value_inline_max = inline_max, .json_inline_max = inline_max});
       EXPECT_EQ(redact(kJob, sealed.bytes, Hash{}, log.source(), keep), sealed.bytes) << kind.name;
     }
@@ -766,8 +766,8 @@ AE_TEST("log/seal/the external key of this job, step and attempt costs one byte"
   Log literal;
   const EventKind& kind = *event_kind(EventType::tool_invocation_started);
   const Value payload = sample(kind, true);
-  derived.add({{kind.type, payload}}, kAttempt);
-  literal.add({{kind.type, payload.with("external_key", "x")}}, kAttempt);
+  derived.add({event_of(kind.type, payload)}, kAttempt);
+  literal.add({event_of(kind.type, payload.with("external_key", "x"))}, kAttempt);
   EXPECT_EQ(literal.batches[0].size(), derived.batches[0].size() + 2);
   EXPECT_EQ(derived.open_first()->events[0].payload, payload);
 }
@@ -942,8 +942,8 @@ Value vectors() {
   };
   Log every;
   for (const EventKind& kind : event_kinds()) {
-    every.add({{kind.type, sample(kind, true)}, {kind.type, sample(kind, false)}}, kAttempt,
-              {.json_inline_max = 16});
+    every.add({event_of(kind.type, sample(kind, true)), event_of(kind.type, sample(kind, false))},
+              kAttempt, {.json_inline_max = 16});
   }
   every.add({event_of(
       EventType::job_completed,

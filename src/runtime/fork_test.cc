@@ -15,7 +15,7 @@ AE_TEST("plan/a job whose log holds no plan fails with plan_missing, and none is
   std::vector<EventBody> events = engine::job_events(
       {.agent = "agent", .input = json("1"), .execution_version = "v1", .plan = of.get()});
   events.pop_back();
-  ASSERT_EQ(events.back().type, EventType::job_created);
+  ASSERT_TRUE(std::holds_alternative<JobCreated>(events.back()));
   auto sealed = seal({.job = kJob,
                       .first_seq = 1,
                       .prev_hash = Hash{},

@@ -348,9 +348,11 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
     return !apply(state, draft, Instant{}, compile_each_time()).has_value();
   };
   const auto with = [&](std::vector<Value> commands) {
-    return EventBody{good.type, good.payload.with("commands", Value::array(std::move(commands)))};
+    ForkImported other = std::get<ForkImported>(good);
+    other.commands = Value::array(std::move(commands));
+    return other;
   };
-  const auto entries = good.payload["commands"].items();
+  const auto entries = std::get<ForkImported>(good).commands.items();
   EXPECT_FALSE(refused(good));
   EXPECT_TRUE(refused(good, false)) << "no fork";
   EXPECT_TRUE(refused(with({entries[1]}))) << "its need is not there";
@@ -625,7 +627,7 @@ AE_TEST_SLOW("fork/more unknown calls than one event takes are in several") {
   ASSERT_TRUE(fork);
   ASSERT_GE(fork->imported.size(), 2u);
   for (const EventBody& event : fork->imported) {
-    EXPECT_LT(canonical(event.payload["unknown"]).size(), 5u << 20);
+    EXPECT_LT(canonical(std::get<ForkImported>(event).unknown).size(), 5u << 20);
   }
   EXPECT_EQ(GivenJob(*fork, "job-2").state.earlier_unknown.size(), std::size_t{kItems});
 }

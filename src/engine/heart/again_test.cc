@@ -9,18 +9,18 @@ namespace {
 // Declares the next try of `a` by hand, as a program would that does not ask `decide`.
 Status declare_again(GivenJob& job, std::string_view version = "0123456789abcdef") {
   const Value first = job.last(EventType::tool_invocation_started);
-  const EventBody again{
-      EventType::tool_invocation_started,
-      first.with("try", Value(first["try"].as_int() + 1)).with("tool_version", version)};
+  const EventBody again =
+      event_of(EventType::tool_invocation_started,
+               first.with("try", Value(first["try"].as_int() + 1)).with("tool_version", version));
   Status applied = apply(job.state, again, job.now, compile_each_time());
   if (!applied) return applied;
   Event event;
   event.seq = job.state.seq;
-  event.type = again.type;
+  event.type = type_of(again);
   event.created_at = job.now;
   event.attempt_id = job.state.attempt;
-  event.schema = schema_of(*event_kind(again.type), again.payload);
-  event.payload = again.payload;
+  event.schema = schema_of(again);
+  event.payload = payload_json(again);
   job.log.push_back(std::move(event));
   return {};
 }

@@ -134,9 +134,10 @@ class GivenJob {
     born.blind = setup.blind;
     if (setup.deadline) born.deadline = now + *setup.deadline;
     std::vector<EventBody> first = job_events(born);
-    for (EventBody& draft : first) {
-      if (draft.type != EventType::plan_generated) continue;
-      draft.payload = draft.payload.with("planned_by", setup.planned_by);
+    for (EventBody& event : first) {
+      if (auto* plan_made = std::get_if<PlanGenerated>(&event)) {
+        plan_made->planned_by = setup.planned_by;
+      }
     }
     add(first);
     commit();
@@ -391,18 +392,18 @@ class GivenJob {
   }
   void add(const std::vector<EventBody>& drafts) {
     for (const EventBody& draft : drafts) {
-      const EventKind* kind = event_kind(draft.type);
-      auto well_formed = check_payload(*kind, draft.payload);
+      const Value payload = payload_json(draft);
+      auto well_formed = check_payload(*event_kind(type_of(draft)), payload);
       EXPECT_TRUE(well_formed) << (well_formed ? "" : well_formed.error().message);
       auto applied = apply(state, draft, now, compile_each_time());
       AE_CHECK(applied.has_value(), applied ? "" : applied.error().message + "\n" + story());
       Event event;
       event.seq = state.seq;
-      event.type = draft.type;
+      event.type = type_of(draft);
       event.created_at = now;
       if (!state.attempt.empty()) event.attempt_id = state.attempt;
-      event.schema = schema_of(*event_kind(draft.type), draft.payload);
-      event.payload = draft.payload;
+      event.schema = schema_of(draft);
+      event.payload = payload;
       log.push_back(std::move(event));
     }
   }

@@ -303,7 +303,7 @@ Value exported(const Named& named) {
   std::size_t from = 0;
   for (const std::size_t to : job.commits) {
     std::vector<EventBody> drafts;
-    for (std::size_t i = from; i < to; ++i) drafts.push_back({job.log[i].type, job.log[i].payload});
+    for (std::size_t i = from; i < to; ++i) drafts.push_back(body_of(job.log[i]));
     const Hash previous = head;
     auto sealed = seal({.job = job.state.job,
                         .first_seq = from + 1,
@@ -434,7 +434,7 @@ Value every_type() {
     if (kind == nullptr) continue;
     std::vector<Member> members;
     for (const Field& field : kind->fields) members.emplace_back(field.name, sample(field));
-    drafts.push_back({kind->type, Value::object(std::move(members))});
+    drafts.push_back(event_of(kind->type, Value::object(std::move(members))));
   }
   const Hash zero;
   const JobId job("every-type");

@@ -17,7 +17,7 @@ std::string stored(const GivenJob& job) {
   std::size_t from = 0;
   for (const std::size_t to : job.commits) {
     std::vector<EventBody> drafts;
-    for (std::size_t i = from; i < to; ++i) drafts.push_back({job.log[i].type, job.log[i].payload});
+    for (std::size_t i = from; i < to; ++i) drafts.push_back(body_of(job.log[i]));
     if (drafts.empty()) continue;
     auto sealed = seal({.job = job.state.job,
                         .first_seq = from + 1,
@@ -107,7 +107,8 @@ AE_TEST(
   for (const bool ended : {false, true}) {
     if (ended) job.ok("a");
     const Value before = state_view(job.state);
-    const EventBody dream{static_cast<EventType>(200), json("{'of':'sheep'}")};
+    const EventBody dream =
+        UnknownEvent{static_cast<EventType>(200), "dreamt", json("{'of':'sheep'}")};
     ASSERT_TRUE(apply(job.state, dream, job.now, compile_each_time()));
     EXPECT_EQ(state_view(job.state), before.with("seq", Value(before["seq"].as_int() + 1)));
   }
@@ -117,7 +118,7 @@ AE_TEST("log/without a plan no attempt begins") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   State state;
   state.job = job.state.job;
-  ASSERT_TRUE(apply(state, {job.log[0].type, job.log[0].payload}, job.now, compile_each_time()));
+  ASSERT_TRUE(apply(state, body_of(job.log[0]), job.now, compile_each_time()));
   auto begun = apply(state, running_event(AttemptId("x"), 1, "w"), job.now, compile_each_time());
   ASSERT_FALSE(begun);
   EXPECT_EQ(begun.error().code, Code::plan_missing);
@@ -132,16 +133,16 @@ AE_TEST("log/a call under the external key of another command is refused") {
   const Event& second = job.log.back();
   ASSERT_EQ(second.type, EventType::tool_invocation_started);
   const Value shared = second.payload.with("external_key", first["external_key"]);
-  EXPECT_FALSE(apply(state, {second.type, shared}, job.now, compile_each_time()));
+  EXPECT_FALSE(apply(state, event_of(second.type, shared), job.now, compile_each_time()));
   state = job.folded(job.log.size() - 1);
-  EXPECT_TRUE(apply(state, {second.type, second.payload}, job.now, compile_each_time()));
+  EXPECT_TRUE(apply(state, body_of(second), job.now, compile_each_time()));
 }
 
 // What a decision says, in full.
 std::string said(const Decision& decision) {
   std::string text;
   for (const EventBody& draft : decision.events) {
-    text += std::string(event_name(draft.type)) + " " + canonical(draft.payload) + "\n";
+    text += std::string(event_name(type_of(draft))) + " " + canonical(payload_json(draft)) + "\n";
   }
   for (const StepId& step : decision.perform) text += "perform " + step.text + "\n";
   if (decision.ask_again) text += "again at " + to_text(*decision.ask_again) + "\n";

@@ -96,11 +96,11 @@ class OurJob {
       AE_CHECK(applied.has_value(), applied ? "" : applied.error().message);
       Event event;
       event.seq = state.seq;
-      event.type = draft.type;
+      event.type = type_of(draft);
       event.created_at = now;
       event.attempt_id = state.attempt;
-      event.schema = schema_of(*event_kind(draft.type), draft.payload);
-      event.payload = draft.payload;
+      event.schema = schema_of(draft);
+      event.payload = payload_json(draft);
       log.push_back(std::move(event));
     }
   }

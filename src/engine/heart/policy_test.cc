@@ -460,10 +460,8 @@ AE_TEST("policy/a log in which a plan of a model used what nobody granted is ref
     State state;
     state.job = job.state.job;
     for (const Event& event : job.log) {
-      EventBody draft{event.type, event.payload};
-      if (draft.type == EventType::plan_generated) {
-        draft.payload = draft.payload.with("planned_by", planned_by);
-      }
+      EventBody draft = body_of(event);
+      if (auto* plan = std::get_if<PlanGenerated>(&draft)) plan->planned_by = planned_by;
       auto applied = apply(state, draft, event.created_at, compile_each_time());
       if (!applied) return applied.error().message;
     }

@@ -99,9 +99,9 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
     job.claim().ok("use");
     ASSERT_EQ(job.status(), "completed") << "cut at " << cut << "\n" << job.story();
     const std::pair<std::string_view, std::pair<EventType, Value>> values[] = {
-        {"at", event_of(EventType::time_recorded, at)},
-        {"roll", event_of(EventType::random_recorded, roll)},
-        {"name", event_of(EventType::uuid_recorded, name)}};
+        {"at", {EventType::time_recorded, at}},
+        {"roll", {EventType::random_recorded, roll}},
+        {"name", {EventType::uuid_recorded, name}}};
     for (const auto& [node, value] : values) {
       const bool was_there = std::ranges::any_of(
           known, [&, type = value.first](const Event& event) { return event.type == type; });
@@ -139,14 +139,13 @@ AE_TEST(
   const auto at = std::ranges::find(job.log, EventType::random_recorded, &Event::type);
   const auto upto = static_cast<std::size_t>(at - job.log.begin()) + 1;
   State state = job.folded(upto);
-  const EventBody again{event_of(EventType::random_recorded, at->payload)};
+  const EventBody again = event_of(EventType::random_recorded, at->payload);
   EXPECT_EQ(apply(state, again, job.now, compile_each_time()).error().code, Code::log_corrupt);
 
   GivenJob calls(one_node("look"), {.more = kNative});
   calls.claim();
-  const EventBody alien{
-      EventType::random_recorded,
-      Value::object({{"effect_id", calls.step("a").id.text + ":random"}, {"value", 0.5}})};
+  const EventBody alien =
+      RandomRecorded{.effect_id = calls.step("a").id.text + ":random", .value = Value(0.5)};
   EXPECT_EQ(apply(calls.state, alien, calls.now, compile_each_time()).error().code,
             Code::log_corrupt);
 }
@@ -296,9 +295,8 @@ AE_TEST("recorded value/a policy denies it, and a person approves it, as a call"
   refused.signal("approval/" + refused.step("a").id.text, "{'decision': 'reject'}");
   EXPECT_EQ(refused.state.error->code, "rejected");
   EXPECT_EQ(refused.count(EventType::random_recorded), 0u);
-  const EventBody forced{
-      EventType::random_recorded,
-      Value::object({{"effect_id", refused.step("a").id.text + ":random"}, {"value", 0.5}})};
+  const EventBody forced =
+      RandomRecorded{.effect_id = refused.step("a").id.text + ":random", .value = Value(0.5)};
   EXPECT_FALSE(apply(refused.state, forced, refused.now, compile_each_time()));
 }
 

@@ -9,7 +9,7 @@ namespace ae::engine::testing {
 namespace {
 
 Value counts(const GivenJob& job, Found found = {}) {
-  return recovery_completed_event(job.state, AttemptId("next"), found).payload["detail"];
+  return payload_json(recovery_completed_event(job.state, AttemptId("next"), found))["detail"];
 }
 
 EventBody report(const GivenJob& job, const char* node, Value said) {
@@ -25,7 +25,7 @@ AE_TEST("recovery/who goes on with the log of another attempt recovers; the firs
   EXPECT_FALSE(is_recovery(job.state));
   job.claim();
   EXPECT_TRUE(is_recovery(job.state));
-  const Value started = recovery_started_event(job.state, AttemptId("next")).payload;
+  const Value started = payload_json(recovery_started_event(job.state, AttemptId("next")));
   EXPECT_EQ(started.text("attempt_id"), "next");
   EXPECT_EQ(started["detail"].text("after"), job.state.attempt.text);
   EXPECT_EQ(started["detail"]["seq"], Value(job.state.seq));

@@ -25,8 +25,7 @@ struct Stored {
     std::size_t from = 0;
     for (const std::size_t to : job.commits) {
       std::vector<EventBody> drafts;
-      for (std::size_t i = from; i < to; ++i)
-        drafts.push_back({job.log[i].type, job.log[i].payload});
+      for (std::size_t i = from; i < to; ++i) drafts.push_back(body_of(job.log[i]));
       const Hash previous = head;
       const SealInput input{.job = job.state.job,
                             .first_seq = from + 1,

@@ -365,9 +365,9 @@ AE_TEST(
 AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   GivenJob origin = out_of_reach();
   const Fork fork = retried(origin);
-  const EventBody good = fork.imported[0];
-  const std::vector<Value> entries(good.payload["commands"].items().begin(),
-                                   good.payload["commands"].items().end());
+  const Value good = payload_json(fork.imported[0]);
+  const std::vector<Value> entries(good["commands"].items().begin(),
+                                   good["commands"].items().end());
   ASSERT_EQ(entries.size(), 6u);
   const auto refused = [&](const Value& payload) {
     State state;
@@ -383,12 +383,14 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
                                             .imported = {}})) {
       AE_CHECK(apply(state, one, Instant{}, compile_each_time()).has_value());
     }
-    return !apply(state, {good.type, payload}, Instant{}, compile_each_time()).has_value();
+    return !apply(state, event_of(EventType::fork_imported, payload), Instant{},
+                  compile_each_time())
+                .has_value();
   };
   const auto with = [&](std::vector<Value> commands) {
-    return good.payload.with("commands", Value::array(std::move(commands)));
+    return good.with("commands", Value::array(std::move(commands)));
   };
-  EXPECT_FALSE(refused(good.payload));
+  EXPECT_FALSE(refused(good));
   EXPECT_TRUE(refused(with({entries[0], entries[0]}))) << "begun twice";
   EXPECT_TRUE(refused(with({entries[1]}))) << "of no loop that goes on";
   EXPECT_TRUE(refused(with({entries[0], entries[4]}))) << "the second turn first";

@@ -201,11 +201,10 @@ AE_TEST(
     forged.add({draft});
   }
   Decision choice = decide(forged.state, forged.stamp(), forged.limits);
-  ASSERT_EQ(choice.events[0].type, EventType::decision_recorded);
-  EventBody wrong = choice.events[0];
-  wrong.payload = wrong.payload.with(
-      "payload", json("{'turn': 0, 'of': '" + forged.step("chat/0").call->id.text +
-                      "', 'calls': [{'id': 'a', 'name': 'once'}]}"));
+  ASSERT_TRUE(std::holds_alternative<DecisionRecorded>(choice.events[0]));
+  auto wrong = std::get<DecisionRecorded>(choice.events[0]);
+  wrong.payload = json("{'turn': 0, 'of': '" + forged.step("chat/0").call->id.text +
+                       "', 'calls': [{'id': 'a', 'name': 'once'}]}");
   State other = forged.folded(forged.log.size());
   EXPECT_FALSE(apply(other, wrong, forged.now, compile_each_time()));
 }

@@ -293,14 +293,14 @@ AE_TEST("repair/a log that mends what it may not, or a second time, is refused")
   job.ok("chat/0", "{'text': '{}'}");
   for (int i = 0; i < 2; ++i) {  // the turn ends
     for (const EventBody& draft : decide(job.state, job.stamp(), job.limits).events) {
-      if (draft.type == EventType::decision_recorded) break;
+      if (std::holds_alternative<DecisionRecorded>(draft)) break;
       job.add({draft});
     }
   }
   const Decision choice = decide(job.state, job.stamp(), job.limits);
-  ASSERT_EQ(choice.events[0].type, EventType::decision_recorded);
-  EventBody wrong = choice.events[0];
-  wrong.payload = wrong.payload.with("payload", wrong.payload["payload"].with("repair", "why"));
+  ASSERT_TRUE(std::holds_alternative<DecisionRecorded>(choice.events[0]));
+  auto wrong = std::get<DecisionRecorded>(choice.events[0]);
+  wrong.payload = wrong.payload.value.with("repair", "why");
   State other = job.folded(job.log.size());
   EXPECT_FALSE(apply(other, wrong, job.now, compile_each_time()));
   State same = job.folded(job.log.size());

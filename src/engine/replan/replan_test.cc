@@ -425,21 +425,21 @@ AE_TEST("replan/an event that carries what it may not is refused") {
       {.kind = Act::Kind::plan, .payload = Value::object({{"task_graph", other->task_graph}})},
       job.stamp());
   ASSERT_TRUE(taken);
-  EventBody good;
-  for (const EventBody& draft : taken->events) {
-    if (draft.type == EventType::plan_generated) good = draft;
+  Value good;
+  for (const EventBody& event : taken->events) {
+    if (std::holds_alternative<PlanGenerated>(event)) good = payload_json(event);
   }
   const auto refused = [&](std::string_view member, const Value& value) {
     State state = job.folded(job.log.size());
     for (const EventBody& draft : taken->events) {
-      if (draft.type == EventType::plan_generated) break;
+      if (std::holds_alternative<PlanGenerated>(draft)) break;
       AE_CHECK(apply(state, draft, job.now, compile_each_time()).has_value());
     }
-    const EventBody forged{good.type, good.payload.with(member, value)};
+    const EventBody forged = event_of(EventType::plan_generated, good.with(member, value));
     return !apply(state, forged, job.now, compile_each_time()).has_value();
   };
-  const auto carried = good.payload["carried"].items();
-  EXPECT_FALSE(refused("carried", good.payload["carried"]));
+  const auto carried = good["carried"].items();
+  EXPECT_FALSE(refused("carried", good["carried"]));
   EXPECT_TRUE(refused("carried", Value::array({carried[1]}))) << "the effect of a is let go";
   EXPECT_TRUE(refused("carried", Value::array({carried[0]}))) << "b's wait is open";
   EXPECT_TRUE(refused("carried", Value::array({carried[0], carried[0]})));
