@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """docs/data.md says what is stored: this holds it against the code.
 
-Every event type and field of src/log/event_table.cc, with number, kind and whether it must be there; every word of
+Every event type and field of src/log/events.def, with number, kind, need and meaning; every word of
 src/log/words.cc; every table and column of src/store/sqlite/schema.cc; every JSON example against its type; and the
 commit that the page draws byte by byte is read as drawn, down to its hash. Says `ok NAME` or `not ok NAME`.
 """
@@ -16,8 +16,10 @@ from datetime import datetime, timezone
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
 sys.path.insert(0, str(ROOT / "scripts"))
+import events as events_file  # noqa: E402
 from verify_vectors import VALUE_FIELDS, canonical, event_hash, read_json  # noqa: E402
 
+EVENTS = events_file.read_events(ROOT)
 PAGE = (ROOT / "docs/data.md").read_text(encoding="utf-8")
 failed = []
 
@@ -38,19 +40,9 @@ def source(path):
 
 def code_table():
     """{name: (number, class, schema, {field: (number, kind, required)})}"""
-    text = source("src/log/event_table.cc")
-    numbers = dict(re.findall(r"^\s+(\w+) = (\d+),$", source("src/log/event.h"), re.M))
-    lists = {}
-    for name, body in re.findall(r"constexpr auto (k\w+) = std::to_array<Field>\(\{(.*?)\}\);", text, re.S):
-        rows = re.findall(r'\{"([\w.]+)",\s*(\d+),\s*(\w+),\s*(kRequired|kOptional)\}', body)
-        assert len(rows) == body.count("{"), f"a field of {name} that this test cannot read"
-        lists[name] = {field: (int(n), kind, must == "kRequired") for field, n, kind, must in rows}
-    for name, same in re.findall(r"constexpr auto (k\w+) = (k\w+);", text):
-        lists[name] = lists[same]
-    kinds = re.findall(r'\{EventType::(\w+), "(\w+)", (\w+), (\d+),\s*(k\w+)\}', text)
-    assert len(kinds) == text.count("{EventType::"), "a kind that this test cannot read"
-    return {name: (int(numbers[enumerator]), event_class, int(schema), lists[fields])
-            for enumerator, name, event_class, schema, fields in kinds}
+    return {name: (event.number, event.event_class, event.schema,
+                   {field: (f.number, f.kind, f.required) for field, f in event.fields.items()})
+            for name, event in EVENTS.items()}
 
 
 def code_words():
@@ -128,6 +120,8 @@ def check_events():
             examples += [f"{name}: {f} cannot be {payload[f]!r}" for f in payload
                          if f in wanted and example_faults(wanted[f][1], payload[f])]
     say("every field, with number, kind and need", fields)
+    say("the tables are those of src/log/events.def", [] if events_file.written(PAGE, EVENTS) == PAGE else
+        ["write them with: scripts/events.py --write"])
     say("every example fits its type", examples)
 
 
@@ -194,13 +188,13 @@ def check_written():
     sections, table = page_sections(), code_table()
     faults = []
     for name in table:
-        emitted = re.search(rf"(?<!case )(?<![=!]= )EventType::{name}\b(?!:)", code) is not None
+        emitted = re.search(rf"\b{EVENTS[name].struct}(\{{| \w+(\{{| =|[;()]))", code) is not None
         later = "writes none" in sections[name]
         if emitted == later:
             faults.append(f"{name}: the page says {'that it is not written' if later else 'nothing'}, "
                           f"the code {'makes' if emitted else 'does not make'} it")
         for field in re.findall(r"^\| `(\w+)` \| \d+ \| \w+\*? \| later\b", sections[name], re.M):
-            if re.search(rf'(\{{|emplace_back\()"{field}", ', code):
+            if re.search(rf"\b{EVENTS[name].struct} ?\w*\{{[^;]*\.{field} =", code):
                 faults.append(f"{name}.{field}: said to come later, and the code writes a field of that name")
     say("what comes later is not written yet", faults)
 
@@ -209,7 +203,6 @@ def check_vocabulary():
     """Decision kinds, result types of nodes, and why a job is parked or given back."""
     sources, sections = written_sources(), page_sections()
     code = "\n".join(sources.values())
-    deciding = "\n".join(text for name, text in sources.items() if name != "src/engine/planner/planner.cc")
     faults = []
 
     def compare(what, page, wanted):
@@ -217,20 +210,18 @@ def check_vocabulary():
         faults.extend(f"{what} {word}: {'only in the code' if word in wanted else 'only on the page'}"
                       for word in sorted(page ^ wanted))
 
-    kinds = set(re.findall(r'\{"kind", "(\w+)"\}', deciding))
+    kinds = set(re.findall(r'\.kind = "(\w+)"', code))
     compare("decision kind", ticked(sections["decision_recorded"], "kind") - {"when"}, kinds)
     types = set(re.findall(r'case ResultType::(\w+):\s+return "', sources["src/engine/state/status.cc"])) - {"none"}
     compare("result type", ticked(sections["node_finished"], "result_type") - {"step_compensated", "node_finished"}, types)
 
     codes = {}
-    for body in re.findall(r"EventType::job_parked,\s*(?:Value::object\()?\{(.*?)\}\)?\)?[;}]", code, re.S):
-        reasons = {m for m in re.findall(r'"reason",\s*code_name\(Code::(\w+)\)', body)}
-        head = body.split('"until"')[0]
-        reasons |= {m for m in re.findall(r'"(\w+)"', head)} - {"reason"}
+    for body in re.findall(r"\bJobParked\{(.*?)\}", code, re.S):
+        head, until = body.split(".until")
+        reasons = set(re.findall(r"Code::(\w+)", head)) | set(re.findall(r'"(\w+)"', head))
         for name in re.findall(r"\bk[A-Z]\w+", head):
             reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/confirm/confirm.h")))
-        for until in re.findall(r'"until", "(\w+)"', body):
-            codes.setdefault(until, set()).update(reasons)
+        codes.setdefault(re.search(r'"(\w+)"', until)[1], set()).update(reasons)
     reasons = set().union(*codes.values()) | set(re.findall(r'paused_event\("(\w+)"\)', code))
     for name in re.findall(r"paused_event\((k\w+)\)", code):
         reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state/state.h")))

@@ -7,9 +7,9 @@ namespace ae {
 namespace {
 
 #define AE_REQUIRED_AS(kind, member, name, number, meaning) \
-  {name, number, stored::kind::kKind, true},
+  {name, number, field_kind::kind::kKind, true},
 #define AE_OPTIONAL_AS(kind, member, name, number, meaning) \
-  {name, number, stored::kind::kKind, false},
+  {name, number, field_kind::kind::kKind, false},
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) \
   constexpr auto k##Struct = std::to_array<Field>({__VA_ARGS__});
 #include "log/define_events.h"

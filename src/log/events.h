@@ -44,7 +44,7 @@ struct RecordedError {
 };
 
 // The kinds of events.def: how a field is stored, and the C++ type that holds it.
-namespace stored {
+namespace field_kind {
 
 template <FieldKind Kind, class T>
 struct Stored {
@@ -75,10 +75,10 @@ template <class Kind>
 using Optional = std::conditional_t<kNullIsAbsent<typename Kind::Type>, typename Kind::Type,
                                     std::optional<typename Kind::Type>>;
 
-}  // namespace stored
+}  // namespace field_kind
 
-#define AE_REQUIRED_AS(kind, member, name, number, meaning) stored::Required<stored::kind> member{};
-#define AE_OPTIONAL_AS(kind, member, name, number, meaning) stored::Optional<stored::kind> member{};
+#define AE_REQUIRED_AS(kind, member, name, number, meaning) field_kind::Required<field_kind::kind> member{};
+#define AE_OPTIONAL_AS(kind, member, name, number, meaning) field_kind::Optional<field_kind::kind> member{};
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) \
   struct Struct {                                                \
     static constexpr EventType kType = EventType::name;          \
@@ -116,9 +116,9 @@ struct FieldOf {
 
 // visit_fields(event, visit) calls visit(FieldOf, member) for each field, in the canonical order of the names.
 #define AE_REQUIRED_AS(kind, member, name, number, meaning) \
-  visit(FieldOf<stored::kind::kKind, number, true>{name}, event.member);
+  visit(FieldOf<field_kind::kind::kKind, number, true>{name}, event.member);
 #define AE_OPTIONAL_AS(kind, member, name, number, meaning) \
-  visit(FieldOf<stored::kind::kKind, number, false>{name}, event.member);
+  visit(FieldOf<field_kind::kind::kKind, number, false>{name}, event.member);
 #define AE_EVENT(Struct, name, number, event_class, schema, ...)    \
   template <class Visit>                                            \
   constexpr void visit_fields(Struct& event, Visit&& visit) {       \
@@ -144,7 +144,7 @@ bool is_present(const auto&, const std::optional<T>& member) {
   return member.has_value();
 }
 template <class Field, class T>
-  requires stored::kNullIsAbsent<T>
+  requires field_kind::kNullIsAbsent<T>
 bool is_present(const Field&, const T& member) {
   return Field::takes_null() || !member.is_null();
 }
