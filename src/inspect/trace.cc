@@ -479,7 +479,7 @@ std::vector<Value> Tracer::dropped_views(const std::vector<Event>& events) {
       repeated_ += before.repeated_;
       refused_ += before.refused_;
     }
-    if (!apply(then, {event.type, event.payload}, event.created_at, compile_each_time())) break;
+    if (!apply(then, body_of(event), event.created_at, compile_each_time())) break;
   }
   return views;
 }

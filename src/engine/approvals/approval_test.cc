@@ -245,7 +245,8 @@ AE_TEST("approval/a log in which an unapproved call was made is refused") {
     for (const Event& event : job.log) {
       Value payload = event.payload;
       if (event.type == EventType::tool_invocation_started) payload = payload.with(field, value);
-      auto applied = apply(state, {event.type, payload}, event.created_at, compile_each_time());
+      auto applied =
+          apply(state, event_of(event.type, payload), event.created_at, compile_each_time());
       if (!applied) return applied.error().message;
     }
     return std::string();

@@ -654,8 +654,8 @@ AE_TEST("note/an erased job gets no value with a late result") {
   job.state.blind_gone = true;
   const auto events = catch_up(job.state, {{sent.invocation, 1, record}});
   ASSERT_TRUE(events && events->size() == 1);
-  EXPECT_EQ(events->front().payload["resolution"], Value("happened"));
-  EXPECT_EQ(events->front().payload.find("result"), nullptr);
+  EXPECT_EQ(std::get<OutcomeNoted>(events->front()).resolution, "happened");
+  EXPECT_TRUE(std::get<OutcomeNoted>(events->front()).result.is_null());
 }
 
 AE_TEST("note/what an erased effect record keeps of a late result is noted") {
@@ -667,8 +667,8 @@ AE_TEST("note/what an erased effect record keeps of a late result is noted") {
   ASSERT_TRUE(record) << record.error().message;
   const auto events = catch_up(job.state, {{sent.invocation, 1, *record}});
   ASSERT_TRUE(events && events->size() == 1);
-  EXPECT_EQ(events->front().payload["resolution"], Value("happened"));
-  EXPECT_EQ(events->front().payload.find("result"), nullptr);
+  EXPECT_EQ(std::get<OutcomeNoted>(events->front()).resolution, "happened");
+  EXPECT_TRUE(std::get<OutcomeNoted>(events->front()).result.is_null());
 }
 
 // ---------------------------------------------------------------- given up while the job goes on

@@ -344,7 +344,7 @@ AE_TEST("policy/a log in which a denied call was made is refused") {
       return Result<std::shared_ptr<const Plan>>(disguised);
     };
     for (const Event& event : job.log) {
-      auto applied = apply(state, {event.type, event.payload}, event.created_at, source);
+      auto applied = apply(state, body_of(event), event.created_at, source);
       if (!applied) return applied.error().message;
     }
     return std::string();
@@ -656,7 +656,8 @@ AE_TEST("edit/a log in which other arguments were sent than the approver's is re
       Value payload = event.payload;
       const bool meant = state_is.empty() || payload.text("state") == state_is;
       if (event.type == type && meant) payload = change(payload);
-      auto applied = apply(state, {event.type, payload}, event.created_at, compile_each_time());
+      auto applied =
+          apply(state, event_of(event.type, payload), event.created_at, compile_each_time());
       if (!applied) return applied.error().message;
     }
     return std::string();
@@ -708,7 +709,7 @@ AE_TEST("edit/a checkpoint keeps what was made of a call") {
     State state = std::move(restored->state);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, body_of(event), event.created_at, compile_each_time()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
     ASSERT_TRUE(state.steps[0].loop->turns[0].calls[0].edited.has_value()) << at;

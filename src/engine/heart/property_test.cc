@@ -148,7 +148,7 @@ AE_TEST("property/every fold of every prefix agrees with the state as it grew") 
         }
         if (i < prefix) continue;
         const Event& event = job.log[i];
-        ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at,
+        ASSERT_TRUE(apply(state, body_of(event), event.created_at,
                           [&](const Value&, std::string_view) { return job.plan; }));
       }
       ASSERT_EQ(state_view(state), whole) << "cut at " << prefix;

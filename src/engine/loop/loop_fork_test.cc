@@ -407,21 +407,21 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
 
   const auto disproved = [&](const Value& payload) {
     Fork forged = fork;
-    forged.imported[0].payload = payload;
+    forged.imported[0] = event_of(EventType::fork_imported, payload);
     GivenJob job(forged, "job-2");
     const Verification proof = verify(
         {.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}}, compile_each_time());
     return !proof.replay.ok;
   };
-  EXPECT_FALSE(disproved(good.payload));
+  EXPECT_FALSE(disproved(good));
   const std::string second(entries[4].text("step_id"));
-  const Value results = good.payload["results"];
-  EXPECT_TRUE(disproved(good.payload.with(
-      "results", results.with(std::string(entries[2].text("step_id")), "'another'"))))
+  const Value results = good["results"];
+  EXPECT_TRUE(disproved(
+      good.with("results", results.with(std::string(entries[2].text("step_id")), "'another'"))))
       << "the model of the turn after it was told something else";
-  EXPECT_TRUE(disproved(good.payload.with(
+  EXPECT_TRUE(disproved(good.with(
       "results", results.with(std::string(entries[1].text("step_id")), json(says("No"))))));
-  EXPECT_TRUE(disproved(good.payload.with(
+  EXPECT_TRUE(disproved(good.with(
       "results",
       results.with(second + "/arguments", results[second + "/arguments"].with("temperature", 2)))));
   EXPECT_TRUE(disproved(

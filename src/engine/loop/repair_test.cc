@@ -68,7 +68,9 @@ GivenJob said_so(const GivenJob& whole, const auto& change) {
   job.log.assign(whole.log.begin(), choice);
   job.state = job.folded(job.log.size());
   job.attempt_count = 1;
-  job.add({{choice->type, choice->payload.with("payload", change(choice->payload["payload"]))}});
+  auto other = std::get<DecisionRecorded>(body_of(*choice));
+  other.payload = change(other.payload.value);
+  job.add({other});
   job.go();
   return job;
 }
@@ -256,7 +258,7 @@ AE_TEST("repair/a checkpoint at any event folds on to the same state") {
     EXPECT_EQ(checkpoint(state, {}), bytes);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, body_of(event), event.created_at, compile_each_time()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }

@@ -488,8 +488,8 @@ AE_TEST("question/a checkpoint at any event, and the tail after it, is the same"
     auto back = restore(job.state.job, n, checkpoint(then, Hash{}), compile_each_time());
     ASSERT_TRUE(back.has_value()) << n;
     for (std::size_t i = n; i < job.log.size(); ++i) {
-      ASSERT_TRUE(apply(back->state, {job.log[i].type, job.log[i].payload}, job.log[i].created_at,
-                        compile_each_time()))
+      ASSERT_TRUE(
+          apply(back->state, body_of(job.log[i]), job.log[i].created_at, compile_each_time()))
           << n;
     }
     EXPECT_EQ(state_view(back->state), state_view(job.state)) << n;

@@ -27,8 +27,8 @@ State carried_on(const GivenJob& job, const std::string& bytes, std::size_t pref
   AE_CHECK(restored.has_value(), restored ? "" : restored.error().message);
   AE_CHECK(restored->head == hash_at(prefix));
   for (std::size_t i = prefix; i < end; ++i) {
-    auto applied = apply(restored->state, {job.log[i].type, job.log[i].payload},
-                         job.log[i].created_at, compile_each_time());
+    auto applied =
+        apply(restored->state, body_of(job.log[i]), job.log[i].created_at, compile_each_time());
     AE_CHECK(applied.has_value(), applied ? "" : applied.error().message);
   }
   return std::move(restored->state);
