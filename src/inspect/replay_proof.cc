@@ -146,6 +146,7 @@ std::string ReplayProof::committed(const State& state, const Event& event) {
   }
   if (!step || !step->call || step->call->erased || step->erased) return {};
   const EventBody body = body_of(event);
+  if (!std::holds_alternative<CommandCommitted>(body)) return "is damaged";
   const auto& recorded = std::get<CommandCommitted>(body);
   const CommandCommitted expected =
       committed_answer(state.blind, state.tool_of(*step), step->call->arguments, step->result);

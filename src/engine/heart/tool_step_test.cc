@@ -602,10 +602,8 @@ AE_TEST("late/whoever decides an unknown call names the slot that must be empty"
   EXPECT_EQ(slot->second, 1u);
   GivenJob heard(one("pay"));
   heard.claim().times_out("a");
-  EXPECT_FALSE(slot_decided(
-      heard.state,
-      event_of(EventType::decision_recorded,
-               Value::object({{"kind", "in_doubt"}, {"step_id", heard.step("a").id.text}}))))
+  EXPECT_FALSE(slot_decided(heard.state,
+                            DecisionRecorded{.kind = "in_doubt", .step_id = heard.step("a").id}))
       << "its own attempt closed it: nothing can come any more";
 }
 
