@@ -1,5 +1,6 @@
 // Why a job does not go on, in words: the calls in doubt, the waits, the budget; and the commands that answer it.
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <span>
 #include <string>
@@ -147,16 +148,21 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
   if (const std::string_view said = call.text("said"); !said.empty()) {
-    lines.push_back("error: " + (columns == 0 ? safe(said) : cut(safe(said), columns)));
+    const char* lead = "error: ";
+    for (const std::string& line : message_lines(said)) {
+      lines.push_back(lead + (columns == 0 ? line : cut(line, columns)));
+      lead = "  ";
+    }
   }
   if (call["external_key"].is_string()) {
-    lines.push_back("external key: " + safe(call.text("external_key")));
+    lines.push_back("external key: " + safe(call.text("external_key")) +
+                    " (idempotency key sent to the downstream)");
   }
   return lines;
 }
 
 std::vector<std::string> doubt_lines(const Value& doubt, std::size_t columns) {
-  std::vector<std::string> lines{"node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt)};
+  std::vector<std::string> lines{"node " + place_text(doubt) + ": " + doubt_text(doubt)};
   for (const std::string& line : call_lines(doubt, columns)) lines.push_back("  " + line);
   if (doubt["resolvable_at"].is_string()) {
     lines.push_back("  its request may still take effect until " +
@@ -188,7 +194,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   for (const Value& doubt : job["in_doubt"].items()) {
     if (!ended && !(doubt["given_up"] == Value(true))) continue;
     for (std::string& line : doubt_lines(doubt, columns)) all.push_back(std::move(line));
-    all.push_back("  key: " + safe(doubt.text("idempotency_key")));
+    all.push_back("  call: " + safe(doubt.text("idempotency_key")));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
     } else if (store.kind != app::StoreUrl::Kind::memory) {
@@ -204,18 +210,16 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   return all;
 }
 
-namespace {
-
-// A wait that somebody or something ends.
-std::string wait_text(const Value& wait, std::size_t columns) {
-  std::string text = "\n  node " + safe(wait.text("node_id"));
+std::string wait_sentence(const Value& wait) {
+  std::string text = "node " + place_text(wait);
   const std::string tool = safe(wait.text("tool"));
-  const bool asks = wait["question"].is_object();
-  if (asks) {
+  if (wait["question"].is_object()) {
     text += ": the " + call_of(wait.text("tool")) + " asks a question";
   } else {
     const std::string type = safe(wait.text("wait_type"));
-    if (wait.text("correlation_key").starts_with("approval/")) {
+    if (wait.text("correlation_key").starts_with("resolve/")) {
+      text += " waits for the outcome of its call (aetheris resolve)";
+    } else if (wait.text("correlation_key").starts_with("approval/")) {
       text += " waits for approval of " +
               (tool.empty() ? std::string("its call") : "the " + call_of(wait.text("tool")));
     } else {
@@ -233,8 +237,21 @@ std::string wait_text(const Value& wait, std::size_t columns) {
     return text.append("; it continues without an answer when a process runs it");
   }
   if (wait["expires_at"].is_string()) text += ", until " + short_time(wait.text("expires_at"));
-  if (asks) text += "\n    question: " + safe(wait["question"].text("message"));
-  if (wait["reason"].is_string()) text += "\n    reason: " + safe(wait.text("reason"));
+  return text;
+}
+
+namespace {
+
+// A wait that an operator, a signal or a timer ends.
+std::string wait_text(const Value& wait, std::size_t columns) {
+  std::string text = "\n  " + wait_sentence(wait);
+  if (wait["expired"] == Value(true)) return text;
+  if (wait["question"].is_object()) {
+    text += "\n    question: " + message_text(wait["question"].text("message"), "      ");
+  }
+  if (wait["reason"].is_string()) {
+    text += "\n    reason: " + message_text(wait.text("reason"), "      ");
+  }
   for (const std::string& line : call_lines(wait, columns)) text += "\n    " + line;
   return text;
 }
@@ -244,7 +261,7 @@ std::string settling_text(const Value& job) {
   std::string text;
   if (!job["settling"].is_array()) return text;
   for (const Value& call : job["settling"].items()) {
-    text += "\n  node " + safe(call.text("node_id")) + ": the " + call_of(call.text("tool")) +
+    text += "\n  node " + place_text(call) + ": the " + call_of(call.text("tool")) +
             " may still take effect until " + short_time_after(call.text("until")) +
             "; then its probe runs";
   }
@@ -261,8 +278,7 @@ std::string waits_text(const Value& job, std::size_t columns) {
   }
   if (job["confirmations"].is_array()) {
     for (const Value& asked : job["confirmations"].items()) {
-      text += "\n  node " + safe(asked.text("node_id")) + " has changed" +
-              confirmed_text(asked["resources"]);
+      text += "\n  node " + place_text(asked) + " has changed" + confirmed_text(asked["resources"]);
     }
   }
   if (job["waits"].is_array()) {
@@ -336,24 +352,77 @@ void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& 
                 terminal.err()(Tint::bold, retry_command_text(id, file, store_flag(store))));
 }
 
-std::string retry_text(const Value& job, const std::string& store_flag) {
+namespace {
+
+// Does the plan of the failed job stay as it is when the cause is fixed?
+bool keeps_plan(std::string_view code) {
   constexpr std::string_view kReasons[] = {
       "connect",  "tls",      "timeout",  "reset",          "http_401", "http_403",
       "http_404", "http_408", "http_429", "secret_missing", "rejected"};
-  const std::string_view code = job["error"].text("code");
-  const bool same_plan = std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
-                         code.starts_with("http_5");
-  return retry_command_text(job.text("id"), same_plan ? "" : "FILE", store_flag);
+  return std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
+         code.starts_with("http_5");
 }
 
-std::string retry_lead(const Value& error) {
-  return error.text("code") == "rejected" ? "To request approval again, run: "
-                                          : "After fixing the cause, run: ";
+bool is_plain(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-';
+  });
+}
+
+// The words that give a new job another input. `names`: the members that the failed expression reads.
+std::string input_words(const Value& input, const Value& names) {
+  constexpr std::size_t kWordsMax = 4;
+  constexpr const char* kWhole = " --input JSON";
+  std::vector<std::string> members;
+  for (const Value& name : names.items()) members.emplace_back(name.as_string());
+  if (!input.is_object()) return kWhole;
+  for (const auto& [name, value] : input.members()) {
+    if (!value.is_string()) return kWhole;
+    if (std::ranges::find(members, name) == members.end()) members.push_back(name);
+  }
+  if (members.empty() || members.size() > kWordsMax || !std::ranges::all_of(members, is_plain)) {
+    return kWhole;
+  }
+  std::string words;
+  for (const std::string& name : members) {
+    words += name == "message" ? std::string(" --message TEXT") : " " + name + "=VALUE";
+  }
+  return words;
+}
+
+}  // namespace
+
+std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) {
+  const Value& error = job["error"];
+  const std::string_view code = error.text("code");
+  const std::string path = file.path.empty() ? "FILE" : file.path;
+  const bool of_input = error["reads_input"].is_array();
+  std::vector<NextCommand> next;
+  if (of_input) {
+    const std::string agent =
+        file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));
+    next.push_back({"new job", "With another input, run: ",
+                    "aetheris run " + quoted(path) + agent +
+                        input_words(job["input"], error["reads_input"]) + file.store_flag});
+  }
+  const char* const lead = code == "rejected" ? "To request approval again, run: "
+                           : of_input         ? "After correcting the file, run: "
+                                              : "After fixing the cause, run: ";
+  const bool without = file.path.empty() && keeps_plan(code);
+  next.push_back(
+      {"retry", lead, retry_command_text(job.text("id"), without ? "" : path, file.store_flag)});
+  if (!error["reads_kept"].is_array()) return next;
+  for (const Value& node : error["reads_kept"].items()) {
+    const std::string name = safe(node.as_string());
+    next.push_back({"kept", "To run node " + name + " again, whose result was kept, add: ",
+                    "--drop " + quoted(name)});
+  }
+  return next;
 }
 
 std::string failure_text(const Value& error) {
   const std::string_view summary = error.text("summary");
-  const std::string what = safe(summary.empty() ? error.text("message") : summary, true);
+  const std::string what = message_text(summary.empty() ? error.text("message") : summary);
   return (error["node_id"].is_string() ? " at " : ": ") + what + " [" + safe(error.text("code")) +
          "]";
 }

@@ -86,7 +86,15 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
   }
   for (const char* code : {"request_invalid", "rejected", "deadline_exceeded"}) {
     const Value error = Value::object({{"code", code}, {"node_id", kNode}});
-    expect_short(retry_lead(error) + retry_command_text(kJob, "agents.yaml", ""));
+    const Value reads =
+        error.with("reads_input", Value::array({Value("reservation_number"), Value("order_id")}))
+            .with("reads_kept", Value::array({Value(kNode)}));
+    for (const char* path : {"agents.yaml", ""}) {
+      const Value job = job_of("failed").with("error", reads).with("input", Value::object({}));
+      for (const NextCommand& next : after_failure(job, {.path = path})) {
+        expect_short(next.lead + next.command);
+      }
+    }
     expect_short(std::string("job ") + kJob + " failed" +
                  failure_text(error.with("summary", std::string("node ") + kNode + " (tool " +
                                                         kTool + "): .args.id is null")));
@@ -96,6 +104,51 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
       expect_short(std::string("NOT verified  job ") + kJob + ", " + head_text(head, has));
     }
   }
+}
+
+AE_TEST("cli/a failure at the input proposes a new job, and the words that give it the input") {
+  const struct {
+    const char* input;
+    const char* reads;
+    const char* words;
+  } kCases[] = {{"{}", "[\"id\"]", "id=VALUE"},
+                {"{\"who\":\"Ada\"}", "[\"id\"]", "id=VALUE who=VALUE"},
+                {"{\"message\":\"hi\"}", "[\"message\"]", "--message TEXT"},
+                {"{\"n\":7}", "[\"id\"]", "--input JSON"},
+                {"{}", "[\"a b\"]", "--input JSON"},
+                {"{}", "[]", "--input JSON"},
+                {"null", "[\"id\"]", "--input JSON"}};
+  for (const auto& one : kCases) {
+    const Value error =
+        Value::object({{"code", "expression_failed"}, {"reads_input", *parse_json(one.reads)}});
+    const Value job = job_of("failed").with("error", error).with("input", *parse_json(one.input));
+    const auto next = after_failure(job, {.path = "trip.yaml", .has_one_agent = true});
+    ASSERT_EQ(next.size(), 2u);
+    EXPECT_EQ(next[0].command, std::string("aetheris run trip.yaml ") + one.words);
+    EXPECT_EQ(next[1].lead, "After correcting the file, run: ");
+    EXPECT_NE(after_failure(job, {})[0].command.find(std::string("FILE ") + kAgent),
+              std::string::npos);
+  }
+  const Value other = job_of("failed").with("error", *parse_json(R"({"code":"http_503"})"));
+  const auto next = after_failure(other, {});
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].command, retry_command_text(kJob, "", ""));
+}
+
+AE_TEST("cli/a job that is being cancelled is described so until it ends") {
+  const Value ending = Value::object({{"kind", "cancelled"}});
+  const auto text = [&](const char* status) {
+    return continues_text(job_of(status).with("ending", ending), "", false, "");
+  };
+  const std::string name = std::string("job ") + kJob;
+  EXPECT_TRUE(text("parked").starts_with(name + " is being cancelled and is parked. See: "));
+  EXPECT_EQ(text("cancelled"), name + " is cancelled");
+  store::JobRow row;
+  row.id = JobId(kJob);
+  const std::string left = continues_text(
+      job_of("queued").with("ending", ending).with("unattended", api::unattended_json(row)), "",
+      false, "");
+  EXPECT_TRUE(left.starts_with(name + " is being cancelled\nTo continue, run: ")) << left;
 }
 
 AE_TEST("cli/what follows a recorded request has at most 160 characters a line") {
@@ -140,6 +193,47 @@ AE_TEST("cli/times have one form; one after which something is accepted is round
   EXPECT_EQ(short_time(""), "");
   EXPECT_EQ(short_time_after(kAt), "2026-11-25 14:22:42Z");
   EXPECT_EQ(short_time_after("2026-11-25T14:22:41Z"), "2026-11-25 14:22:41Z");
+}
+
+AE_TEST("cli/a step is named in one form") {
+  const auto place = [](Value item, Value turn, Value call) {
+    return place_text(
+        Value::object({{"item", item}, {"node_id", "n"}, {"turn", turn}, {"turn_call", call}}));
+  };
+  EXPECT_EQ(place({}, {}, {}), "n");
+  EXPECT_EQ(place(1, {}, {}), "n[1]");
+  EXPECT_EQ(place({}, 1, {}), "n turn 2");
+  EXPECT_EQ(place({}, 1, 0), "n turn 2, call 1");
+}
+
+AE_TEST("cli/calls and tries are counted in one form") {
+  EXPECT_EQ(calls_text(1, 0, "call"), "1 call");
+  EXPECT_EQ(calls_text(2, 1, "call"), "1 call, 2 tries (1 retry)");
+  EXPECT_EQ(calls_text(11, 2, "tool call"), "9 tool calls, 11 tries (2 retries)");
+}
+
+AE_TEST("cli/a message of several lines has no literal line breaks") {
+  EXPECT_EQ(message_text("one\n"), "one");
+  EXPECT_EQ(message_text("one\r\n\n  two \n", "> "), "one\n>   two");
+  EXPECT_EQ(message_text("\x1b[2J"), "\\x1b[2J");
+  EXPECT_EQ(first_line("\none\ntwo"), "one …");
+  EXPECT_EQ(first_line("one\n\n"), "one");
+  EXPECT_EQ(first_line(""), "");
+}
+
+AE_TEST("cli/a wait is a sentence") {
+  const auto wait = [](const char* type, const char* key) {
+    return Value::object({{"correlation_key", key},
+                          {"due_at", kAt},
+                          {"node_id", "n"},
+                          {"tool", Value()},
+                          {"wait_type", type}});
+  };
+  const std::string due = ", due 2026-11-25 14:22:41Z";
+  EXPECT_EQ(wait_sentence(wait("timer", "k")), "node n waits for a timer" + due);
+  EXPECT_EQ(wait_sentence(wait("signal", "k")), "node n waits for a signal with the key k" + due);
+  EXPECT_EQ(wait_sentence(wait("human", "resolve/1")),
+            "node n waits for the outcome of its call (aetheris resolve)" + due);
 }
 
 AE_TEST("cli/a cause is shown once") {

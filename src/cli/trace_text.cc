@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/counted.h"
 #include "base/time.h"
 #include "cli/commands.h"
 #include "cli/phrases.h"
@@ -24,6 +25,7 @@ constexpr std::size_t kTimes = 20;        // columns of start and duration
 constexpr std::size_t kOutcome = 6;       // columns that a bar leaves at least
 constexpr std::size_t kItemsShown = 10;   // of a map, when all is well with them
 constexpr std::size_t kKeyShown = 12;     // digits of a key: enough to name a call
+constexpr std::size_t kErrorLines = 10;   // of the error of a try
 constexpr std::size_t kAskedMax = 40;     // columns of a tool's name as a model made it up
 constexpr std::size_t kAskedShown = 128;  // calls of a turn that did not begin
 
@@ -63,10 +65,6 @@ std::string span_text(const Value& us) {
 std::string right(const std::string& text, std::size_t columns) {
   const std::size_t width = width_of(text);
   return std::string(width < columns ? columns - width : 0, ' ') + text;
-}
-
-std::string count_text(std::size_t n, const char* what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
 std::size_t natural(const Value& value) {
@@ -176,22 +174,17 @@ class Trace {
     }
     put(line);
     const Value& totals = trace_["totals"];
-    // A call is sent in one try, or in several.
     const std::size_t tries = natural(totals["tries"]), retries = natural(totals["repeated"]);
-    std::string facts = "  " + short_time(trace_.text("created_at")) + ", " +
-                        count_text(tries - std::min(tries, retries), "call");
-    if (retries > 0) {
-      facts += ", " + std::to_string(tries) + (tries == 1 ? " try (" : " tries (") +
-               std::to_string(retries) + (retries == 1 ? " retry)" : " retries)");
-    }
+    std::string facts =
+        "  " + short_time(trace_.text("created_at")) + ", " + calls_text(tries, retries, "call");
     if (const std::size_t refused = natural(totals["refused"]); refused > 0) {
       facts += ", " + std::to_string(refused) + " refused";
     }
     if (const std::size_t tokens = natural(trace_["usage"]["total_tokens"]); tokens > 0) {
-      facts += ", " + count_text(tokens, "token");
+      facts += ", " + counted(tokens, "token");
     }
     facts += cost_of(trace_["usage"]);
-    facts += ", " + count_text(natural(trace_["seq"]), "event");
+    facts += ", " + counted(natural(trace_["seq"]), "event");
     const std::string plan = ", plan " + std::string(trace_.text("plan_hash").substr(0, kKeyShown));
     if (fits(width_of(facts + plan))) facts += plan;
     put(Line().add(Tint::dim, facts));
@@ -277,7 +270,14 @@ class Trace {
       const std::string_view summary = error.text("summary");
       wrapped("", std::string(error.text("code")),
               summary.empty() ? error.text("message") : summary);
-      if (trace_.text("status") == "failed") command("", "retry with: ", retry_text(trace_, ""));
+      if (trace_.text("status") != "failed") return;
+      for (const NextCommand& next : after_failure(trace_, {})) {
+        if (next.name == "kept") {
+          put(Line().add(Tint::dim, next.lead).add(Tint::bold, next.command));
+        } else {
+          command("", (next.name + " with: ").c_str(), next.command);
+        }
+      }
     } else if (trace_.text("status") == "completed") {
       put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
     }
@@ -364,7 +364,7 @@ class Trace {
     line.add(tint, "  " + (refused               ? std::string(error.text("code"))
                            : status == "not_run" ? std::string("not run")
                                                  : std::string()));
-    if (!error.text("message").empty()) line.add(": " + std::string(error.text("message")));
+    if (!error.text("message").empty()) line.add(": " + first_line(error.text("message")));
     put(line);
   }
 
@@ -434,17 +434,21 @@ class Trace {
     if (done > 0) {
       const char* what = is_turn(*parts[0]) ? "more turn" : "more item";
       put(Line().add(Tint::dim,
-                     trunk + (more > 0 ? "├─ … " : "└─ … ") + count_text(done, what) + " done"));
+                     trunk + (more > 0 ? "├─ … " : "└─ … ") + counted(done, what) + " done"));
     }
     if (more > 0) {
-      put(Line().add(Tint::bad, trunk + "└─ … " + count_text(more, "more call") + " not made"));
+      put(Line().add(Tint::bad, trunk + "└─ … " + counted(more, "more call") + " not made"));
     }
   }
 
   // ---- below a step
 
   void detail(const std::string& trunk, Tint tint, const std::string& text) {
-    put(Line().add(Tint::dim, trunk).add(tint, text));
+    const char* indent = "";
+    for (const std::string& line : message_lines(text)) {
+      put(Line().add(Tint::dim, trunk + indent).add(tint, line));
+      indent = "  ";
+    }
   }
 
   void details(const Value& node, const std::string& status, const std::string& trunk) {
@@ -507,10 +511,18 @@ class Trace {
 
   // An error is read, not looked at: it is broken at blanks, never cut.
   void wrapped(const std::string& trunk, const std::string& code, std::string_view message) {
+    bool first = true;
+    for (const std::string& line :
+         message_lines(code + (message.empty() ? "" : ": " + std::string(message)))) {
+      wrapped_line(first ? trunk : trunk + "  ", first ? code : "", line);
+      first = false;
+    }
+  }
+
+  void wrapped_line(const std::string& trunk, const std::string& code, std::string rest) {
     const std::size_t room = style_.width == 0                     ? std::string::npos
                              : style_.width > width_of(trunk) + 20 ? style_.width - width_of(trunk)
                                                                    : 20;
-    std::string rest = safe(code + (message.empty() ? "" : ": " + std::string(message)));
     bool first = true;
     while (!rest.empty()) {
       std::string part = rest;
@@ -536,11 +548,11 @@ class Trace {
     const std::string world(node.text("world"));
     Line line;
     const std::string kind(effect.text("effect_class"));
-    const std::string head = trunk + (kind == "read" ? "effect: read" : kind + " · ");
+    const std::string head = trunk + "effect: " + kind + (kind == "read" ? "" : " · ");
     const std::string state = kind == "read"         ? ""
                               : world == "unknown"   ? "outcome unknown"
-                              : world == "changed"   ? "effect applied"
-                              : world == "unchanged" ? "no effect"
+                              : world == "changed"   ? "applied"
+                              : world == "unchanged" ? "not applied"
                                                      : world;
     line.add(Tint::dim, head);
     line.add(world == "unknown" ? Tint::bad : world == "changed" ? Tint::none : Tint::dim, state);
@@ -553,8 +565,10 @@ class Trace {
       if (!beside) below = style_.paint(Tint::dim, trunk + id) + "\n";
     }
     if (style_.verbose) {
-      line.add(Tint::dim, " · call " + std::string(effect.text("invocation_id")) + " · key " +
-                              std::string(effect.text("idempotency_key").substr(0, kKeyShown)));
+      const std::string call(effect.text("idempotency_key").substr(0, kKeyShown));
+      const std::string ids =
+          "call " + call + " · invocation " + std::string(effect.text("invocation_id"));
+      below += style_.paint(Tint::dim, trunk + safe(ids)) + "\n";
     }
     put(line);
     out_ += below;
@@ -565,7 +579,7 @@ class Trace {
     if (natural(usage["cost_micros"]) == 0) return {};
     std::string text = ", cost " + amount_text(natural(usage["cost_micros"]));
     if (const std::size_t rest = natural(usage["unpriced_calls"]); rest > 0) {
-      text += " and " + count_text(rest, "answer") + " without a price";
+      text += " and " + counted(rest, "answer") + " without a price";
     }
     return text;
   }
@@ -578,7 +592,7 @@ class Trace {
     if (asked != answered) text += ", asked as " + asked;
     if (const Value& usage = model["usage"]; usage.is_object()) {
       text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
-              count_text(natural(usage["output_tokens"]), "token") + cost_of(usage);
+              counted(natural(usage["output_tokens"]), "token") + cost_of(usage);
     }
     detail(trunk, Tint::dim, text);
   }
@@ -614,13 +628,23 @@ class Trace {
         line.add(" (may have taken effect)");
       }
     }
-    if (one["error"].is_object() && !one["error"].text("code").empty()) {
-      line.add("  error: " + error_shown(one["error"].text("code"), one["error"].text("message")));
+    const Value& error = one["error"];
+    std::vector<std::string> said;
+    if (!error.text("code").empty()) {
+      said = message_lines(error_shown(error.text("code"), error.text("message")));
     }
+    if (!said.empty()) line.add("  error: " + said[0]);
     if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  recovered from its record");
     const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
     line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
     put(line);
+    for (std::size_t i = 1; i < said.size(); ++i) {
+      if (i == kErrorLines && said.size() > kErrorLines + 1) {
+        put(Line().add(Tint::dim, trunk + "       … " + counted(said.size() - i, "more line")));
+        break;
+      }
+      put(Line().add(Tint::dim, trunk).add("       " + said[i]));
+    }
   }
 
   // What its call changed outside, and what was seen of it since.
@@ -642,7 +666,7 @@ class Trace {
                               std::string(detail.text("observed")));
     }
     if (!detail.text("reason").empty()) {
-      line.add(Tint::dim, "  " + std::string(detail.text("reason")));
+      line.add(Tint::dim, "  " + first_line(detail.text("reason")));
     }
     put(line);
   }

@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "base/counted.h"
+#include "cli/phrases.h"
 #include "json/json.h"
 
 namespace ae::cli {
@@ -31,7 +33,7 @@ std::string grouped_text(std::uint64_t count) {
 }
 
 std::string counted_text(std::uint64_t count, std::string_view what) {
-  return grouped_text(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+  return grouped_text(count) + " " + noun_of(count, what);
 }
 
 std::string tokens_text(const Value& usage) {
@@ -84,7 +86,7 @@ std::string with_indent(std::string text) {
 std::string by_text(const Value& entry) {
   std::string text;
   if (entry["by"].is_string()) text += " by " + safe(entry.text("by"));
-  if (entry["note"].is_string()) text += ": " + safe(entry.text("note"));
+  if (entry["note"].is_string()) text += ": " + message_text(entry.text("note"));
   return text;
 }
 
@@ -104,7 +106,8 @@ std::string TranscriptText::head(const Value& transcript) const {
   if (const auto answers = positive_of(totals["answers"]); answers > 0) {
     add_part(text, counted_text(answers, "model answer"));
   }
-  add_part(text, counted_text(positive_of(totals["tool_calls"]), "tool call"));
+  add_part(text, calls_text(positive_of(totals["tool_calls"]), positive_of(totals["repeated"]),
+                            "tool call"));
   if (positive_of(totals["answers"]) > 0) add_part(text, tokens_text(totals));
   if (totals["cost_micros"].is_integer()) {
     add_part(text, "cost " + amount_text(positive_of(totals["cost_micros"])));
@@ -162,7 +165,7 @@ std::string TranscriptText::outcome(const Value& entry, bool changes) {
   if (was_erased(entry, "error.message")) {
     text += ": " + std::string(kRedacted);
   } else if (error["message"].is_string()) {
-    text += ": " + clip(safe(error.text("message")));
+    text += ": " + clip(message_text(error.text("message")));
   }
   return style_.paint(Tint::bad, text);
 }
@@ -222,7 +225,7 @@ std::string TranscriptText::tool_call(const Value& entry) {
   if (refused.is_object()) {
     const bool erased = was_erased(entry, "refused.message");
     text += "← ✗ " + style_.paint(Tint::bad, "refused: " + safe(refused.text("code"))) + ": " +
-            (erased ? std::string(kRedacted) : clip(safe(refused.text("message")))) + "\n";
+            (erased ? std::string(kRedacted) : clip(message_text(refused.text("message")))) + "\n";
   }
   return text;
 }
@@ -333,7 +336,7 @@ std::string TranscriptText::end(const Value& entry) {
   if (status == "completed") text += " " + shown(entry["result"], entry, "result");
   if (entry["error"].is_object()) text += " " + outcome(entry, false);
   text += by_text(entry);
-  if (entry["reason"].is_string()) text += ": " + safe(entry.text("reason"));
+  if (entry["reason"].is_string()) text += ": " + message_text(entry.text("reason"));
   return text + "\n";
 }
 

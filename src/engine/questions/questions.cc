@@ -58,9 +58,15 @@ Result<Taken> take_answer(const State& state, const std::string& key, const Wait
                                      "`aetheris approve ID --arguments JSON` answers it"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
-  return Taken{.events = {answered(wait_closed(state, key, wait, outcome), act, *answer)},
-               .answer = Value::object(
-                   {{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+  Taken taken{
+      .events = {answered(wait_closed(state, key, wait, outcome), act, *answer)},
+      .answer =
+          Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+  if (outcome == "rejected") {
+    taken.answer = taken.answer.with(
+        "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");
+  }
+  return taken;
 }
 
 bool says_again(const Act& act, const Value& answer) {
