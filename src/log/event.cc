@@ -120,6 +120,35 @@ std::string_view event_name(EventType type) noexcept {
   return kind != nullptr ? kind->name : std::string_view();
 }
 
+namespace {
+
+std::string_view text_of(const std::string& text) { return text; }
+std::string_view text_of(const StepId& id) { return id.text; }
+template <class T>
+std::string_view text_of(const std::optional<T>& member) {
+  return member ? text_of(*member) : std::string_view();
+}
+
+}  // namespace
+
+std::string_view step_of(const Event& event) noexcept {
+  return std::visit(
+      [](const auto& body) {
+        if constexpr (requires { body.step_id; }) return text_of(body.step_id);
+        return std::string_view();
+      },
+      event.body);
+}
+
+std::string_view node_of(const Event& event) noexcept {
+  return std::visit(
+      [](const auto& body) {
+        if constexpr (requires { body.node_id; }) return text_of(body.node_id);
+        return std::string_view();
+      },
+      event.body);
+}
+
 std::string_view event_name(const Event& event) noexcept {
   return event.unknown_name.empty() ? event_name(event.type) : event.unknown_name;
 }

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/error.h"
@@ -35,6 +36,14 @@ struct Event {
 };
 // The event's body; of an event that was put together from a payload, the body of that.
 EventBody body_of(const Event& event);
+// The event as `T`, one of the structs of log/events.h; null when it is another one.
+template <class T>
+const T* as(const Event& event) {
+  return std::get_if<T>(&event.body);
+}
+// The step and the node that the event names; "" when it names none.
+std::string_view step_of(const Event& event) noexcept;
+std::string_view node_of(const Event& event) noexcept;
 // The name of the event's type, also of an unknown one.
 std::string_view event_name(const Event& event) noexcept;
 
