@@ -182,7 +182,7 @@ Value envelope(const JobId& job, const Event& event) {
   members.emplace_back("hash", to_hex(event.hash));
   members.emplace_back("id", to_text(event.id));
   members.emplace_back("job_id", job.text);
-  members.emplace_back("payload", event.payload);
+  members.emplace_back("payload", payload_json(event.body));
   members.emplace_back("prev_hash", to_hex(event.prev_hash));
   if (event.salts.size() != 0) members.emplace_back("salts", event.salts);
   members.emplace_back("schema", static_cast<int>(event.schema));

@@ -34,8 +34,7 @@ struct Event {
   Hash hash;
   std::string unknown_name;  // its type's name, when this program does not know it (narrative only)
 };
-// The event's body; of an event that was put together from a payload, the body of that.
-EventBody body_of(const Event& event);
+inline const EventBody& body_of(const Event& event) { return event.body; }
 // The event as `T`, one of the structs of log/events.h; null when it is another one.
 template <class T>
 const T* as(const Event& event) {

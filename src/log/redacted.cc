@@ -1,23 +1,42 @@
 #include "log/redacted.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "base/hash.h"
 
 namespace ae {
 namespace {
 
-// As in `Event::salts`.
-std::string value_name(const Field& field) {
-  return std::string(field.name) + (field.kind == FieldKind::error ? ".message" : "");
-}
-
-bool is_erased(const Event& event, const Field& field) {
-  const bool error = field.kind == FieldKind::error;
-  if (!error && field.kind != FieldKind::value) return false;
-  const Value& shown = event.payload[field.name];
-  return is_redacted(error ? shown["message"] : shown) &&
-         event.salts.find(value_name(field)) == nullptr;
+// Calls visit(field, its name in `Event::salts`) for each value that was erased.
+template <class Visit>
+void visit_erased(const Event& event, Visit&& visit) {
+  const auto look_at = [&](const auto& body) {
+    visit_fields(body, [&](auto field, const auto& member) {
+      if constexpr (field.kind() == FieldKind::value) {
+        if (member.erased) visit(field.name(), std::string(field.name()));
+      } else if constexpr (field.kind() == FieldKind::error) {
+        const bool erased = is_present(field, member) && content_of(member).message.erased;
+        if (erased) visit(field.name(), std::string(field.name()) + ".message");
+      }
+    });
+  };
+  // An event of a newer schema, of which only the payload is known.
+  const auto look_into = [&](const UnknownEvent& body, const EventKind& kind) {
+    for (const Field& field : kind.fields) {
+      const bool erased = field.kind == FieldKind::value && is_redacted(body.payload[field.name]) &&
+                          event.salts.find(field.name) == nullptr;
+      if (erased) visit(field.name, std::string(field.name));
+    }
+  };
+  std::visit(
+      [&]<class Body>(const Body& body) {
+        if constexpr (!std::is_same_v<Body, UnknownEvent>) {
+          look_at(body);
+        } else if (const EventKind* kind = event_kind(event.type); kind != nullptr) {
+          look_into(body, *kind);
+        }
+      },
+      event.body);
 }
 
 }  // namespace
@@ -28,39 +47,17 @@ bool is_redacted(const Value& value) {
 }
 
 bool is_erased(const Event& event, std::string_view field) {
-  const EventKind* kind = event_kind(event.type);
-  if (kind == nullptr) return false;
-  const auto known = std::ranges::find(kind->fields, field, &Field::name);
-  return known != kind->fields.end() && is_erased(event, *known);
-}
-
-EventBody body_of(const Event& event) {
-  const EventKind* kind = event_kind(event.type);
-  const bool made = std::holds_alternative<UnknownEvent>(event.body) && kind != nullptr;
-  if (!made) return event.body;
-  auto body = event_from_json(*kind, event.payload);
-  if (!body) return event.body;
-  std::visit(
-      [&event]<class E>(E& typed) {
-        if constexpr (!std::is_same_v<E, UnknownEvent>) {
-          visit_fields(typed, [&event](auto field, auto& member) {
-            if constexpr (field.kind() == FieldKind::value) {
-              member.erased = is_erased(event, field.name());
-            }
-          });
-        }
-      },
-      *body);
-  return *std::move(body);
+  bool found = false;
+  visit_erased(event, [&](std::string_view erased, const std::string&) {
+    found = found || erased == field;
+  });
+  return found;
 }
 
 std::vector<std::string> erased_values(const Event& event) {
   std::vector<std::string> erased;
-  const EventKind* kind = event_kind(event.type);
-  if (kind == nullptr) return erased;
-  for (const Field& field : kind->fields) {
-    if (is_erased(event, field)) erased.push_back(value_name(field));
-  }
+  visit_erased(event,
+               [&](std::string_view, std::string name) { erased.push_back(std::move(name)); });
   return erased;
 }
 
