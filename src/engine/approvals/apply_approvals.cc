@@ -5,7 +5,6 @@
 #include "engine/heart/judge.h"
 #include "engine/heart/take.h"
 #include "engine/state/applier.h"
-#include "engine/state/left.h"
 #include "json/json.h"
 
 namespace ae::engine {

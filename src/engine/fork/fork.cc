@@ -11,9 +11,7 @@
 #include <utility>
 
 #include "engine/heart/recorded_value.h"
-#include "engine/state/left.h"
 #include "json/json.h"
-#include "log/redacted.h"
 
 namespace ae::engine {
 namespace {
@@ -28,9 +26,21 @@ class Forking {
   Result<Fork> run();
 
  private:
-  void gather(const Event& event);
-  void gather_decision(const Event& event, const std::string& id);
-  void gather_approval(const std::string& id, const Value& p);
+  template <class Recorded>
+  void gather_recorded(const Recorded& event);
+  void gather(const TimeRecorded& event) { gather_recorded(event); }
+  void gather(const RandomRecorded& event) { gather_recorded(event); }
+  void gather(const UuidRecorded& event) { gather_recorded(event); }
+  void gather(const ToolInvocationStarted& event);
+  void gather(const ToolInvocationFinished& event);
+  void gather(const CommandCommitted& event);
+  void gather(const NodeFinished& event);
+  void gather(const DecisionRecorded& event);
+  void gather(const WaitCompleted& event);
+  void gather(const ForkImported& event);
+  void gather(const PlanGenerated& event);
+  void gather(const auto&) {}
+  void gather_approval(const std::string& id, const DecisionRecorded& event);
   void gather_imported(const Value& entry, const Value& results);
   void gather_items();
   bool stands(const Step& step) const;
@@ -63,6 +73,7 @@ class Forking {
   void cut();
   std::vector<Value> effects() const;
   std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
+  void take_over(const JobCreated& born);
 
   const State& now_;
   const std::vector<Event>& events_;
@@ -114,55 +125,59 @@ bool Forking::stands(const Step& step) const {
 }
 
 // What items gave and maps went over stands in the log; the state lets it go when it is used.
-void Forking::gather(const Event& event) {
-  const Value& p = event.payload;
-  const std::string id(p.text("step_id"));
-  if (const Records records = records_of(event.type); records != Records::nothing) {
-    if (const auto of = step_of_effect(p.text("effect_id"), records))
-      results_[of->text] = p["value"];
-    return;
-  }
-  switch (event.type) {
-    case EventType::tool_invocation_started:
-      if (p["try"] != Value(1)) return;
-      arguments_[id] = p["arguments"];
-      if (is_erased(event, "arguments")) erased_.insert(id + "/arguments");
-      hashes_[id] = p.text("arguments_hash");
-      invocations_[id] = p.text("invocation_id");
-      return;
-    case EventType::tool_invocation_finished:
-      asking_.erase(id);
-      if (p.text("outcome") == "input_required") asking_.insert(id);
-      if (p.text("outcome") == "success" && !(p["late"] == Value(true))) results_[id] = p["result"];
-      return;
-    case EventType::command_committed:
-      if (!p.find("result_of")) results_[id] = p["result"];  // null is not written
-      return;
-    case EventType::node_finished:
-      if (!p["error"].is_null()) results_[id] = Value::object({{"error", p["error"]}});
-      return;
-    case EventType::decision_recorded:
-      gather_decision(event, id);
-      if (p.text("kind") == "approval") gather_approval(id, p);
-      return;
-    case EventType::wait_completed:
-      if (p.text("outcome") == "timed_out" && p.text("correlation_key").starts_with("approval/")) {
-        refused_.insert(id);
-      }
-      return;
-    case EventType::fork_imported:
-      for (const Value& entry : p["commands"].items()) gather_imported(entry, p["results"]);
-      return;
-    default:
-      return;
+template <class Recorded>
+void Forking::gather_recorded(const Recorded& event) {
+  const auto of = step_of_effect(event.effect_id, records_of(Recorded::kType));
+  if (of) results_[of->text] = event.value.value;
+}
+
+void Forking::gather(const ToolInvocationStarted& event) {
+  const std::string& id = event.step_id.text;
+  if (event.try_no != 1) return;
+  arguments_[id] = event.arguments.value;
+  if (event.arguments.erased) erased_.insert(id + "/arguments");
+  hashes_[id] = to_hex(event.arguments_hash);
+  invocations_[id] = event.invocation_id.text;
+}
+
+void Forking::gather(const ToolInvocationFinished& event) {
+  const std::string& id = event.step_id.text;
+  asking_.erase(id);
+  if (event.outcome == "input_required") asking_.insert(id);
+  if (event.outcome == "success" && !event.late.value_or(false)) results_[id] = event.result.value;
+}
+
+void Forking::gather(const CommandCommitted& event) {
+  if (!event.result_of) results_[event.step_id.text] = event.result.value;  // null is not written
+}
+
+void Forking::gather(const NodeFinished& event) {
+  if (!event.error) return;
+  const Value error =
+      Value::object({{"code", event.error->code}, {"message", event.error->message.value}});
+  results_[event.step_id.text] = Value::object({{"error", error}});
+}
+
+void Forking::gather(const WaitCompleted& event) {
+  if (event.outcome == "timed_out" && event.correlation_key.starts_with("approval/")) {
+    refused_.insert(event.step_id.text);
   }
 }
 
+void Forking::gather(const ForkImported& event) {
+  for (const Value& entry : event.commands.items()) gather_imported(entry, event.results.value);
+}
+
+void Forking::gather(const PlanGenerated& event) {
+  fork_.planner_version = or_empty(event.planner_version);
+}
+
 // Of what was erased only the shape is left, which a fork cannot go on with.
-void Forking::gather_decision(const Event& event, const std::string& id) {
-  const std::string_view kind = event.payload.text("kind");
-  const Value& said = payload_left(&event, event.payload);
-  const bool erased = is_erased(event, "payload");
+void Forking::gather(const DecisionRecorded& event) {
+  const std::string id = event.step_id.value_or(StepId()).text;
+  const std::string_view kind = event.kind;
+  const Value& said = event.payload.left();
+  const bool erased = event.payload.erased;
   if (kind == "branch" && (said.is_array() || erased)) {
     overs_[id] = said;
     if (erased) erased_.insert(id + "/over");
@@ -173,11 +188,12 @@ void Forking::gather_decision(const Event& event, const std::string& id) {
     choices_[of] = said;
     if (erased) erased_.insert(of + "/choice");
   }
+  if (kind == "approval") gather_approval(id, event);
 }
 
-void Forking::gather_approval(const std::string& id, const Value& p) {
-  const std::string_view state = p.text("state");
-  if (state == "edited") edited_[id] = p["payload"]["arguments"];
+void Forking::gather_approval(const std::string& id, const DecisionRecorded& event) {
+  const std::string_view state = or_empty(event.state);
+  if (state == "edited") edited_[id] = event.payload.value["arguments"];
   if (state == "rejected") refused_.insert(id);
   if (state == "denied") denied_.insert(id);
 }
@@ -465,31 +481,37 @@ std::string_view Forking::effect_state(const std::string& id, std::uint64_t firs
   // A later plan has no such step. What was given up before the fork is not begun again by it.
   if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return "";
   const bool committed = std::ranges::any_of(events_, [&](const Event& event) {
-    return event.type == EventType::command_committed && event.payload.text("step_id") == id;
+    const auto* done = as<CommandCommitted>(event);
+    return done != nullptr && done->step_id.text == id;
   });
   return committed ? "committed" : "";
 }
 
 std::vector<Value> Forking::effects() const {
+  // Keys and seq are null of what the origin had from another job.
+  struct Did {
+    const StepId& step;
+    std::string_view node, tool, effect, state;
+    Value external_key, idempotency_key, seq;
+  };
   std::vector<Value> all;
-  const auto add = [&](const std::string& id, const Value& p, const Value& seq,
-                       std::string_view effect, std::string_view state) {
+  const auto add = [&](Did did) {
     Value item;
     for (const State* of : {&now_, &then_}) {
-      const auto step = of->by_id.find(StepId(id));
+      const auto step = of->by_id.find(did.step);
       if (step == of->by_id.end()) continue;
       const std::uint32_t n = of->steps[step->second].item;
       if (n != kNoItem) item = std::uint64_t{n};
     }
-    all.push_back(Value::object({{"effect_class", effect},
-                                 {"external_key", p["external_key"]},
-                                 {"idempotency_key", p["idempotency_key"]},
+    all.push_back(Value::object({{"effect_class", did.effect},
+                                 {"external_key", did.external_key},
+                                 {"idempotency_key", did.idempotency_key},
                                  {"item", item},
-                                 {"node_id", p["node_id"]},
-                                 {"seq", seq},
-                                 {"state", state},
-                                 {"step_id", id},
-                                 {"tool", p["tool_name"]}}));
+                                 {"node_id", did.node},
+                                 {"seq", did.seq},
+                                 {"state", did.state},
+                                 {"step_id", did.step.text},
+                                 {"tool", did.tool}}));
   };
   for (const Step& step : now_.steps) {  // what the origin itself had from another job
     if (!step.imported || !step.committed || imported_.contains(step.id.text)) continue;
@@ -497,37 +519,56 @@ std::vector<Value> Forking::effects() const {
     const Node& node = now_.node_of(step);
     if ((node.kind == NodeKind::map || node.loop) && !step.is_part()) continue;
     if (tool.effect == EffectClass::read) continue;
-    add(step.id.text, Value::object({{"node_id", now_.node_of(step).id}, {"tool_name", tool.name}}),
-        {}, to_text(tool.effect), "committed");
+    add({.step = step.id,
+         .node = node.id,
+         .tool = tool.name,
+         .effect = to_text(tool.effect),
+         .state = "committed"});
   }
   for (const UnknownCall& call : now_.earlier_unknown) {
     const auto step = now_.by_id.find(call.step);  // it had this one from another job, too
     if (step == now_.by_id.end() || imported_.contains(call.step.text)) continue;
-    add(call.step.text,
-        Value::object({{"external_key", call.external_key.text},
-                       {"idempotency_key", call.key.text},
-                       {"node_id", call.node_id},
-                       {"tool_name", call.tool}}),
-        {}, to_text(now_.tool_of(now_.steps[step->second]).effect), "in_doubt");
+    add({.step = call.step,
+         .node = call.node_id,
+         .tool = call.tool,
+         .effect = to_text(now_.tool_of(now_.steps[step->second]).effect),
+         .state = "in_doubt",
+         .external_key = call.external_key.text,
+         .idempotency_key = call.key.text});
   }
   for (const Event& event : events_) {
-    const Value& p = event.payload;
-    if (event.type != EventType::tool_invocation_started || p["try"] != Value(1)) continue;
-    const std::string id(p.text("step_id"));
-    if (p.text("effect_class") == "read" || imported_.contains(id)) continue;
-    const std::string_view state = effect_state(id, event.seq);
-    if (!state.empty()) add(id, p, Value(event.seq), p.text("effect_class"), state);
+    const auto* call = as<ToolInvocationStarted>(event);
+    if (call == nullptr || call->try_no != 1) continue;
+    if (call->effect_class == "read" || imported_.contains(call->step_id.text)) continue;
+    const std::string_view state = effect_state(call->step_id.text, event.seq);
+    if (state.empty()) continue;
+    add({.step = call->step_id,
+         .node = call->node_id,
+         .tool = call->tool_name,
+         .effect = call->effect_class,
+         .state = state,
+         .external_key = call->external_key.text,
+         .idempotency_key = call->idempotency_key.text,
+         .seq = event.seq});
   }
   return all;
+}
+
+// What the state does not keep.
+void Forking::take_over(const JobCreated& born) {
+  fork_.input_erased = born.input.erased;
+  fork_.priority = born.priority.value_or(0);
+  fork_.queue = or_empty(born.queue);
+  if (!born.required_capabilities.is_array()) return;
+  for (const Value& one : born.required_capabilities.items()) {
+    if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());
+  }
 }
 
 Result<Fork> Forking::run() {
   for (const Event& event : events_) {
     if (event.seq > then_.seq) break;
-    gather(event);
-    if (event.type == EventType::plan_generated) {
-      fork_.planner_version = event.payload.text("planner_version");
-    }
+    std::visit([this](const auto& body) { gather(body); }, event.body);
   }
   gather_items();
   for (const UnknownCall& call : then_.earlier_unknown) bring_in_unknown(call);
@@ -541,23 +582,15 @@ Result<Fork> Forking::run() {
   if (!entries_.empty() || !unknown_.empty() || fork_.imported.empty()) cut();
   fork_.effects = effects();
   const Event& at = events_[then_.seq - 1];
-  const Value& born = events_.front().payload;
   fork_.agent = now_.agent;
   fork_.execution_version = now_.execution_version;
   fork_.input = now_.input;
-  fork_.input_erased = is_erased(events_.front(), "input");
   fork_.blind = now_.blind;
   fork_.blind_gone = now_.blind_gone;
   fork_.budget = then_.budget.limits;
   fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;
-  if (born["priority"].is_integer()) fork_.priority = born["priority"].as_int();
-  fork_.queue = born.text("queue");
-  if (born["required_capabilities"].is_array()) {
-    for (const Value& one : born["required_capabilities"].items()) {
-      if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());
-    }
-  }
+  if (const auto* born = as<JobCreated>(events_.front())) take_over(*born);
   fork_.forked_from =
       Value::object({{"hash", to_hex(at.hash)}, {"job_id", now_.job.text}, {"seq", at.seq}});
   return std::move(fork_);

@@ -1,7 +1,6 @@
 // How events of nodes and waits change the state.
 #include "engine/heart/features.h"
 #include "engine/state/applier.h"
-#include "engine/state/left.h"
 
 namespace ae::engine {
 namespace {

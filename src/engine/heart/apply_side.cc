@@ -1,6 +1,5 @@
 // How events of probes and compensations change the state: calls that are about another call.
 #include "engine/state/applier.h"
-#include "engine/state/left.h"
 
 namespace ae::engine {
 

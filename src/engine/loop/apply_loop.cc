@@ -4,7 +4,6 @@
 
 #include "engine/loop/loop.h"
 #include "engine/state/applier.h"
-#include "engine/state/left.h"
 
 namespace ae::engine {
 

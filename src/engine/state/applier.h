@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "engine/state/state.h"
-#include "log/redacted.h"
+#include "log/event.h"
 
 namespace ae::engine {
 

@@ -399,7 +399,7 @@ Status apply(State& state, const EventBody& event, Instant created_at, const Pla
 }
 
 Status apply(State& state, const Event& event, const PlanSource& plans) {
-  return Applier(state, body_of(event), &event, event.created_at, plans).run();
+  return Applier(state, event.body, &event, event.created_at, plans).run();
 }
 
 }  // namespace ae::engine

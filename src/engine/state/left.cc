@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "log/redacted.h"
-
 namespace ae::engine {
 namespace {
 
@@ -31,20 +29,26 @@ Value choice_left(const Value& choice) {
   return choice["repair"].is_string() ? left.with("repair", "") : left;
 }
 
+// The decision whose value this field is; null: another event or field.
+const DecisionRecorded* decided(const Event& event, std::string_view field) {
+  return field == "payload" ? as<DecisionRecorded>(event) : nullptr;
+}
+
 }  // namespace
 
 std::string_view why_kept(const Event& event, std::string_view field) {
-  if (event.type != EventType::decision_recorded || field != "payload") return {};
-  const bool branch = event.payload.text("kind") == "branch";
-  return branch && event.payload["payload"].is_bool()
+  const DecisionRecorded* decision = decided(event, field);
+  if (decision == nullptr) return {};
+  return decision->kind == "branch" && decision->payload.value.is_bool()
              ? "it is true or false, and records which branch the job took"
              : "";
 }
 
 Value left_of(const Event& event, std::string_view field, bool blinded) {
-  if (event.type != EventType::decision_recorded || field != "payload") return {};
-  const std::string_view kind = event.payload.text("kind");
-  const Value& payload = event.payload["payload"];
+  const DecisionRecorded* decision = decided(event, field);
+  if (decision == nullptr) return {};
+  const std::string_view kind = decision->kind;
+  const Value& payload = decision->payload.value;
   if (kind == "branch" && payload.is_array()) {
     return Value::object({{"items", std::uint64_t{payload.size()}}});
   }
@@ -61,13 +65,6 @@ Value left_of(const Event& event, std::string_view field, bool blinded) {
     return left;
   }
   return {};
-}
-
-const Value& payload_left(const Event* logged, const Value& payload) {
-  const Value& whole = payload["payload"];
-  if (logged == nullptr || !is_erased(*logged, "payload")) return whole;
-  const Value* left = whole.find("left");
-  return left != nullptr ? *left : whole;
 }
 
 }  // namespace ae::engine

@@ -18,7 +18,4 @@ std::string_view why_kept(const Event& event, std::string_view field);
 // REQUIRES: it is there, and why_kept says nothing.
 Value left_of(const Event& event, std::string_view field, bool blinded);
 
-// What is left of the payload of a decision that was erased, or else all of it.
-const Value& payload_left(const Event* logged, const Value& payload);
-
 }  // namespace ae::engine
