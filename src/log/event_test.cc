@@ -108,7 +108,7 @@ AE_TEST("log/event/an envelope shows everything that is hashed") {
   event.id = uuid_v7(1, 2, 3);
   event.type = EventType::job_resumed;
   event.created_at = Instant{0};
-  event.payload = json(R"({"by":"ann"})");
+  event.body = JobResumed{.by = "ann"};
   EXPECT_EQ(canonical(envelope(JobId("job-1"), event)),
             R"({"created_at":"1970-01-01T00:00:00.000000Z","hash":")" + std::string(64, '0') +
                 R"(","id":"00000000-0001-7002-8000-000000000003","job_id":"job-1","payload":)" +

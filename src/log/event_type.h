@@ -58,9 +58,6 @@ struct EventKind {
 
 // All kinds, by number.
 std::span<const EventKind> event_kinds();
-// The version that an event of this payload is written with: the lowest that says all of it. What a program that knows only
-// an earlier one would take for something else has a later one, so that it says needs_version instead.
-std::uint8_t schema_of(const EventKind& kind, const Value& payload);
 // nullptr for a number or name this program does not know.
 const EventKind* event_kind(EventType type) noexcept;
 const EventKind* event_kind(std::string_view name) noexcept;

@@ -81,11 +81,6 @@ EventType type_of(const EventBody& body) noexcept {
       body);
 }
 
-std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
-  const auto event = event_from_json(kind, payload);
-  return event ? schema_of(*event) : kind.schema;
-}
-
 std::uint8_t schema_of(const EventBody& body) noexcept {
   return std::visit([](const auto& event) { return schema_for(event); }, body);
 }

@@ -40,7 +40,8 @@ ae::Value committed(const ae::Value& shown, std::string_view salt) {
 ae::Value chained_payload(const ae::Event& event) {
   const ae::EventKind* const kind = ae::event_kind(event.type);
   std::vector<ae::Member> members;
-  for (const auto& [name, shown] : event.payload.members()) {
+  const ae::Value payload = ae::payload_json(event.body);
+  for (const auto& [name, shown] : payload.members()) {
     const std::string_view salt = event.salts.text(name);
     const std::string_view message_salt = event.salts.text(name + ".message");
     bool value = !salt.empty(), error = !message_salt.empty();
@@ -65,7 +66,7 @@ ae::Value chained_payload(const ae::Event& event) {
 // A narrative member may be named as a redacted one is shown; the envelope alone does not tell them apart.
 bool is_ambiguous(const ae::Event& event) {
   if (static_cast<std::uint8_t>(event.type) < ae::kNarrativeFrom) return false;
-  return ae::canonical(event.payload).find("$redacted") != std::string::npos ||
+  return ae::canonical(ae::payload_json(event.body)).find("$redacted") != std::string::npos ||
          ae::event_kind(event.type) == nullptr || event.schema > 1;
 }
 
@@ -146,10 +147,8 @@ struct OurCommit {
   std::map<ae::Hash, std::string> apart;
 
   OurCommit() {
-    const auto draft = [](ae::EventType type, std::string_view payload) {
-      return ae::event_of(type, ae::parse_json(payload).value());
-    };
-    const std::string key(64, 'a');
+    const auto json = [](std::string_view text) { return ae::parse_json(text).value(); };
+    const ae::StepId step("baeb6f1c8b06de2e");
     const ae::SealInput input{.job = kJob,
                               .first_seq = 1,
                               .prev_hash = {},
@@ -158,21 +157,25 @@ struct OurCommit {
                               .attempt_id = kAttempt,
                               .salt_seed_a = 11,
                               .salt_seed_b = 7};
-    sealed = ae::seal(input,
-                      {draft(ae::EventType::job_running,
-                             R"({"attempt_id":"a","epoch":1,"worker_id":"host:1"})"),
-                       draft(ae::EventType::node_finished,
-                             R"({"error":{"code":"timeout","message":"too long"},"node_id":"n",)"
-                             R"("result_type":"permanent_failure","step_id":"baeb6f1c8b06de2e",)"
-                             R"("try":1})"),
-                       draft(ae::EventType::wait_completed,
-                             R"({"by":"ada","correlation_key":"k","node_id":"n",)"
-                             R"("outcome":"signalled","payload":{"text":"a long answer"},)"
-                             R"("step_id":"baeb6f1c8b06de2e","wait_type":"signal"})"),
-                       draft(ae::EventType::progress, R"({"detail":{"done":3},"node_id":"n"})"),
-                       draft(ae::EventType::job_completed, R"({"result":{"total":12.5}})")},
-                      {.value_inline_max = 15, .json_inline_max = 4})
-                 .value();
+    sealed =
+        ae::seal(input,
+                 {ae::JobRunning{.attempt_id = "a", .epoch = 1, .worker_id = "host:1"},
+                  ae::NodeFinished{.error = ae::RecordedError{"timeout", ae::Value("too long")},
+                                   .node_id = "n",
+                                   .result_type = "permanent_failure",
+                                   .step_id = step,
+                                   .try_no = 1},
+                  ae::WaitCompleted{.by = "ada",
+                                    .correlation_key = "k",
+                                    .node_id = "n",
+                                    .outcome = "signalled",
+                                    .payload = json(R"({"text":"a long answer"})"),
+                                    .step_id = step,
+                                    .wait_type = "signal"},
+                  ae::Progress{.detail = json(R"({"done":3})"), .node_id = "n"},
+                  ae::JobCompleted{.result = json(R"({"total":12.5})")}},
+                 {.value_inline_max = 15, .json_inline_max = 4})
+            .value();
     for (const ae::Blob& blob : sealed.blobs) apart[blob.hash] = blob.bytes;
   }
 

@@ -62,6 +62,8 @@ struct Log {
   Result<Opened> open_first() const { return open(job, batches.at(0), Hash{}, source()); }
 };
 
+std::string payload(const Event& event) { return canonical(payload_json(event.body)); }
+
 std::string shown(const std::vector<Event>& events) {
   std::string out;
   for (const Event& event : events) out += canonical(envelope(kJob, event)) + "\n";
@@ -112,6 +114,11 @@ Value sample(const EventKind& kind, bool every) {
   return Value::object(std::move(members));
 }
 
+ToolInvocationStarted sample_call() {
+  const EventType type = ToolInvocationStarted::kType;
+  return std::get<ToolInvocationStarted>(event_of(type, sample(*event_kind(type), true)));
+}
+
 // The seven events of one step: the end of one call and the start of the next.
 std::vector<EventBody> one_step() {
   std::vector<EventBody> drafts;
@@ -126,13 +133,12 @@ std::vector<EventBody> one_step() {
 
 // The start of a call of a model with these messages.
 EventBody model_call(std::vector<Value> messages, std::string tool = "model:main") {
-  const Value payload = sample(*event_kind(EventType::tool_invocation_started), true);
-  return event_of(
-      EventType::tool_invocation_started,
-      payload.with("tool_name", std::move(tool))
-          .with("arguments", Value::object({{"max_tokens", 9},
-                                            {"messages", Value::array(std::move(messages))},
-                                            {"model", "small \u20ac"}})));
+  ToolInvocationStarted call = sample_call();
+  call.tool_name = std::move(tool);
+  call.arguments = Value::object({{"max_tokens", 9},
+                                  {"messages", Value::array(std::move(messages))},
+                                  {"model", "small \u20ac"}});
+  return call;
 }
 
 Value message(const std::string& content) {
@@ -140,16 +146,20 @@ Value message(const std::string& content) {
 }
 
 std::vector<EventBody> two_values() {
-  return {event_of(EventType::job_completed, json(R"({"result":{"secret":"xyzzy"}})")),
-          event_of(EventType::node_finished,
-                   json(R"({"node_id":"n","result_type":"permanent_failure","try":2,
-                    "step_id":"baeb6f1c8b06de2e","error":{"code":"c","message":"private words"}})"))};
+  return {JobCompleted{.result = json(R"({"secret":"xyzzy"})")},
+          NodeFinished{.error = RecordedError{"c", Value("private words")},
+                       .node_id = "n",
+                       .result_type = "permanent_failure",
+                       .step_id = StepId(kStep),
+                       .try_no = 2}};
 }
 
 EventBody map_decision() {
-  return event_of(EventType::decision_recorded,
-                  json(R"({"decision_id":"0123456789abcdef","kind":"branch","node_id":"m",
-               "payload":["ada@x.org","bob@x.org"],"step_id":"baeb6f1c8b06de2e"})"));
+  return DecisionRecorded{.decision_id = DecisionId("0123456789abcdef"),
+                          .kind = "branch",
+                          .node_id = "m",
+                          .payload = Value::array({"ada@x.org", "bob@x.org"}),
+                          .step_id = StepId(kStep)};
 }
 
 // The same without the list of its map: how long it was is left.
@@ -165,11 +175,10 @@ Result<std::string> without_items(const Log& log, std::size_t batch) {
 }
 
 EventBody started_under(std::string_view last) {
-  const Value payload = sample(*event_kind(EventType::tool_invocation_started), true);
-  return event_of(
-      EventType::tool_invocation_started,
-      payload.with("external_key", "aetheris:job-1:" + std::string(kStep) + ":" + std::string(last))
-          .with("idempotency_key", "0123456789abcdef" + std::string(48, '7')));
+  ToolInvocationStarted call = sample_call();
+  call.external_key = ExternalKey("aetheris:job-1:" + kStep + ":" + std::string(last));
+  call.idempotency_key = IdempotencyKey("0123456789abcdef" + std::string(48, '7'));
+  return call;
 }
 
 AE_TEST("log/seal/an external key that follows from its event takes no room") {
@@ -181,8 +190,8 @@ AE_TEST("log/seal/an external key that follows from its event takes no room") {
     const auto opened = log.open_first();
     ASSERT_TRUE(opened) << opened.error().message;
     EXPECT_EQ(opened->events[0].schema, 2);
-    EXPECT_EQ(opened->events[0].payload["external_key"],
-              Value("aetheris:job-1:" + std::string(kStep) + ":" + last));
+    EXPECT_EQ(as<ToolInvocationStarted>(opened->events[0])->external_key.text,
+              "aetheris:job-1:" + kStep + ":" + last);
     sizes[last] = log.batches[0].size();
   }
   EXPECT_EQ(sizes["0"], sizes["att"]);
@@ -201,7 +210,9 @@ AE_TEST("log/seal/of an erased decision something may be left, in one form only"
   const auto opened = log.open_first();
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_EQ(opened->head, head);
-  EXPECT_EQ(opened->events[0].payload["payload"]["left"], json(R"({"items":2})"));
+  const auto& decision = *as<DecisionRecorded>(opened->events[0]);
+  EXPECT_TRUE(decision.payload.erased);
+  EXPECT_EQ(decision.payload.left(), json(R"({"items":2})"));
   EXPECT_TRUE(is_erased(opened->events[0], "payload"));
   // Once more changes nothing, and a value of another kind is no place for it.
   EXPECT_EQ(without_items(log, 0).value(), *left);
@@ -250,7 +261,8 @@ AE_TEST("log/seal/every kind of event comes back as it was sealed") {
         const auto opened = log.open_first();
         ASSERT_TRUE(opened) << kind.name << ": " << opened.error().message;
         EXPECT_EQ(shown(opened->events), shown(sealed.events));
-        EXPECT_EQ(opened->events[0].payload, sample(kind, every)) << kind.name;
+        EXPECT_TRUE(opened->events[0].body == sealed.events[0].body) << kind.name;
+        EXPECT_EQ(payload(opened->events[0]), canonical(sample(kind, every))) << kind.name;
         EXPECT_EQ(opened->head, sealed.head);
         EXPECT_EQ(opened->last_seq, 1u);
       }
@@ -259,27 +271,27 @@ AE_TEST("log/seal/every kind of event comes back as it was sealed") {
 }
 
 AE_TEST("log/seal/what an earlier program would take for something else has a later schema") {
-  const auto schema = [](EventType type, const Value& payload) {
+  const auto schema = [](const EventBody& body) {
     Log log;
-    log.add({event_of(type, payload)}, kAttempt);
+    log.add({body}, kAttempt);
     const auto opened = log.open_first();
     EXPECT_TRUE(opened);
     return int{opened->events[0].schema};
   };
   const auto ended = [&](std::string_view outcome) {
-    return schema(
-        EventType::tool_invocation_finished,
-        json(R"({"invocation_id":"baeb6f1c8b06de2e","step_id":"baeb6f1c8b06de2e","try":1})")
-            .with("outcome", outcome));
+    return schema(ToolInvocationFinished{.invocation_id = InvocationId(kStep),
+                                         .outcome = std::string(outcome),
+                                         .step_id = StepId(kStep),
+                                         .try_no = 1});
   };
   EXPECT_EQ(ended("success"), 1);
   EXPECT_EQ(ended("unknown"), 1);
   EXPECT_EQ(ended("input_required"), 2);
   const auto decided = [&](std::string_view kind, std::string_view state) {
-    return schema(EventType::decision_recorded,
-                  json(R"({"decision_id":"baeb6f1c8b06de2e","payload":{}})")
-                      .with("kind", kind)
-                      .with("state", state));
+    return schema(DecisionRecorded{.decision_id = DecisionId(kStep),
+                                   .kind = std::string(kind),
+                                   .payload = json("{}"),
+                                   .state = std::string(state)});
   };
   for (const char* state : {"requested", "approved", "rejected"}) {
     EXPECT_EQ(decided("approval", state), 1) << state;
@@ -288,25 +300,20 @@ AE_TEST("log/seal/what an earlier program would take for something else has a la
   EXPECT_EQ(decided("approval", "denied"), 2);
   EXPECT_EQ(decided("retry", "denied"), 1);
   const auto created = [&](std::string_view budget) {
-    return schema(
-        EventType::job_created,
-        json(R"({"agent":"a","execution_version":"1","input":{}})").with("budget", json(budget)));
+    return schema(JobCreated{
+        .agent = "a", .budget = json(budget), .execution_version = "1", .input = json("{}")});
   };
   EXPECT_EQ(created(R"({"tokens":1})"), 1);
   EXPECT_EQ(created(R"({"tokens":1,"spent":{"tokens":1}})"), 2);
   const auto planned = [&](std::string_view graph) {
-    return schema(EventType::plan_generated,
-                  json(R"({"decision_id":"baeb6f1c8b06de2e","schema_version":1})")
-                      .with("plan_hash", std::string(64, '0'))
-                      .with("plan_input_hash", std::string(64, '0'))
-                      .with("task_graph", json(graph)));
+    return schema(PlanGenerated{
+        .decision_id = DecisionId(kStep), .schema_version = 1, .task_graph = json(graph)});
   };
   EXPECT_EQ(planned(R"({"nodes":[],"schema":1})"), 1);
   EXPECT_EQ(planned(R"({"conditions":"strict","nodes":[],"schema":1})"), 2);
   EXPECT_EQ(planned(R"({"conditions":"strict","tools":{"t":{},"u":{"records":"time"}}})"), 3);
   const auto imported = [&](std::string_view commands) {
-    return schema(EventType::fork_imported,
-                  json(R"({"results":{}})").with("commands", json(commands)));
+    return schema(ForkImported{.commands = json(commands), .results = json("{}")});
   };
   EXPECT_EQ(imported(R"([{"node_id":"a","step_id":"s"}])"), 1);
   EXPECT_EQ(imported(R"([{"node_id":"a","step_id":"s","under_way":true},{"turn":0}])"), 2);
@@ -316,8 +323,7 @@ AE_TEST("log/seal/batches chain: the head of one is the start of the next") {
   Log log;
   log.add(one_step());
   log.add(one_step(), kAttempt);
-  log.add({event_of(EventType::job_resumed, json(R"({"by":"ann"})"))},
-          AttemptId("worker 7, try 3"));
+  log.add({JobResumed{.by = "ann"}}, AttemptId("worker 7, try 3"));
   Hash head;
   std::vector<Event> events;
   for (const std::string& batch : log.batches) {
@@ -341,8 +347,7 @@ AE_TEST("log/seal/batches chain: the head of one is the start of the next") {
 AE_TEST("log/seal/the bytes and the hash of version 1 never change") {
   // The hash was computed with Python's hashlib from SPEC §13.
   Log log;
-  const Sealed sealed =
-      log.add({event_of(EventType::job_resumed, json(R"({"by":"ann"})"))}, kAttempt);
+  const Sealed sealed = log.add({JobResumed{.by = "ann"}}, kAttempt);
   const std::string hash = "830a7f6491a1bb8d64abd7258fe74962b4c3344bb37b29eb8346f82fd6ec3cd4";
   EXPECT_EQ(to_hex(sealed.head), hash);
   EXPECT_EQ(to_hex(sealed.bytes),
@@ -366,9 +371,9 @@ AE_TEST("log/seal/absent members are dropped, a null that is a value stays") {
   const Sealed sealed = log.add(
       {event_of(EventType::job_cancelled, json(R"({"by":null,"reason":"tired","in_doubt":null})")),
        event_of(EventType::job_completed, json(R"({"result":null})"))});
-  EXPECT_EQ(canonical(sealed.events[0].payload), R"({"reason":"tired"})");
+  EXPECT_EQ(payload(sealed.events[0]), R"({"reason":"tired"})");
   EXPECT_TRUE(sealed.events[0].salts.is_null());
-  EXPECT_EQ(canonical(sealed.events[1].payload), R"({"result":null})");
+  EXPECT_EQ(payload(sealed.events[1]), R"({"result":null})");
   EXPECT_EQ(sealed.events[1].salts.text("result").size(), 32u);
   EXPECT_EQ(shown(log.open_first()->events), shown(sealed.events));
 }
@@ -377,9 +382,8 @@ AE_TEST("log/seal/equal values get different salts, equal seeds the same ones") 
   Log log;
   Log again;
   for (Log* each : {&log, &again}) {
-    each->add({event_of(EventType::job_completed, json(R"({"result":1})")),
-               event_of(EventType::job_completed, json(R"({"result":1})")),
-               event_of(EventType::job_completed, json(R"({"result":1})"))});
+    each->add({JobCompleted{.result = Value(1)}, JobCompleted{.result = Value(1)},
+               JobCompleted{.result = Value(1)}});
   }
   EXPECT_NE(log.events[0].salts, log.events[1].salts);
   EXPECT_NE(log.events[1].salts, log.events[2].salts);
@@ -390,21 +394,17 @@ AE_TEST("log/seal/equal values get different salts, equal seeds the same ones") 
 AE_TEST("log/seal/large values stand apart by hash, once") {
   const Value large = std::string(300, 'x');
   Log log;
-  const Sealed sealed =
-      log.add({event_of(EventType::job_completed, Value::object({{"result", large}})),
-               event_of(EventType::job_completed, Value::object({{"result", large}})),
-               event_of(EventType::job_cancelled, Value::object({{"in_doubt", large}}))},
-              {}, {.value_inline_max = 301, .json_inline_max = 301});
+  const Sealed sealed = log.add({JobCompleted{.result = large}, JobCompleted{.result = large},
+                                 JobCancelled{.in_doubt = large}},
+                                {}, {.value_inline_max = 301, .json_inline_max = 301});
   ASSERT_EQ(sealed.blobs.size(), 1u);
   EXPECT_EQ(sealed.blobs[0].bytes, canonical(large));
   EXPECT_EQ(sealed.blobs[0].hash, sha256(canonical(large)));
   EXPECT_EQ(shown(log.open_first()->events), shown(sealed.events));
 
   Log inside;
-  EXPECT_TRUE(inside
-                  .add({event_of(EventType::job_completed, Value::object({{"result", large}}))}, {},
-                       {.value_inline_max = 302})
-                  .blobs.empty());
+  EXPECT_TRUE(
+      inside.add({JobCompleted{.result = large}}, {}, {.value_inline_max = 302}).blobs.empty());
 }
 
 AE_TEST("log/seal/a value of 256 KiB stands in its event, a larger one apart") {
@@ -412,9 +412,8 @@ AE_TEST("log/seal/a value of 256 KiB stands in its event, a larger one apart") {
   const auto blobs_of = [](std::size_t bytes) {
     const Value text = std::string(bytes - 2, 'x');  // and two quotes
     Log log;
-    const Sealed sealed =
-        log.add({event_of(EventType::job_completed, Value::object({{"result", text}}))}, {});
-    EXPECT_EQ(log.open_first()->events.at(0).payload["result"], text);
+    const Sealed sealed = log.add({JobCompleted{.result = text}}, {});
+    EXPECT_EQ(as<JobCompleted>(log.open_first()->events.at(0))->result.value, text);
     return sealed.blobs.size();
   };
   EXPECT_EQ(blobs_of(kMost), 0u);
@@ -440,7 +439,8 @@ AE_TEST("log/seal/what a model is asked stands apart message by message, each me
   const auto next = open(kJob, log.batches[1], opened->head, log.source());
   ASSERT_TRUE(next) << next.error().message;
   EXPECT_EQ(shown(next->events), shown(two.events));
-  EXPECT_EQ(next->events[0].payload["arguments"]["messages"].items()[2], message(third));
+  EXPECT_EQ(as<ToolInvocationStarted>(next->events[0])->arguments.value["messages"].items()[2],
+            message(third));
 }
 
 AE_TEST("log/seal/the chain does not know how the messages to a model are stored") {
@@ -469,7 +469,8 @@ AE_TEST("log/seal/requests of every shape come back as they were sealed") {
     const auto opened = log.open_first();
     EXPECT_TRUE(opened) << arguments;
     if (opened) {
-      EXPECT_EQ(canonical(opened->events[0].payload["arguments"]), arguments);
+      EXPECT_EQ(canonical(as<ToolInvocationStarted>(opened->events[0])->arguments.value),
+                arguments);
     }
     return log.blobs.size();
   };
@@ -498,7 +499,9 @@ AE_TEST("log/seal/a request that is redacted is gone, and the chain still holds"
   const auto opened = open(kJob, *redacted, Hash{}, log.source());
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_EQ(opened->head, sealed.head);
-  EXPECT_NE(opened->events[0].payload["arguments"].find("$redacted"), nullptr);
+  const Erasable& arguments = as<ToolInvocationStarted>(opened->events[0])->arguments;
+  EXPECT_TRUE(arguments.erased);
+  EXPECT_TRUE(is_redacted(arguments.value));
 }
 
 AE_TEST("log/seal/a message that is missing or altered is noticed") {
@@ -514,9 +517,8 @@ AE_TEST("log/seal/a message that is missing or altered is noticed") {
 
 AE_TEST("log/seal/a blob that is missing, altered or cut is noticed, with the event's number") {
   Log log;
-  log.add({event_of(EventType::job_cancelled, json(R"({"by":"ann"})")),
-           event_of(EventType::job_completed, Value::object({{"result", std::string(300, 'x')}}))},
-          {}, {.value_inline_max = 8});
+  log.add({JobCancelled{.by = "ann"}, JobCompleted{.result = Value(std::string(300, 'x'))}}, {},
+          {.value_inline_max = 8});
   std::string& blob = log.blobs.begin()->second;
   const std::string original = blob;
   ASSERT_TRUE(log.open_first());
@@ -533,14 +535,14 @@ AE_TEST("log/seal/a value that the reader knows is taken, and its bytes are prov
   Log log;
   const Value graph = json(R"({"nodes":[{"id":"a"},{"id":"b"}],"schema":1})");
   const std::vector<EventBody> drafts = {
-      event_of(EventType::plan_generated, Value::object({{"decision_id", "0123456789abcdef"},
-                                                         {"decision_locked", true},
-                                                         {"plan_hash", kDigest},
-                                                         {"plan_input_hash", kDigest},
-                                                         {"planned_by", "file"},
-                                                         {"planner_version", "1"},
-                                                         {"schema_version", 1},
-                                                         {"task_graph", graph}}))};
+      PlanGenerated{.decision_id = DecisionId("0123456789abcdef"),
+                    .decision_locked = true,
+                    .plan_hash = *hash_from_hex(kDigest),
+                    .plan_input_hash = *hash_from_hex(kDigest),
+                    .planned_by = "file",
+                    .planner_version = "1",
+                    .schema_version = 1,
+                    .task_graph = graph}};
   log.add(drafts, {}, {.json_inline_max = 8});
   ASSERT_EQ(log.blobs.size(), 1u);
   int asked = 0;
@@ -563,8 +565,7 @@ AE_TEST("log/seal/a value that the reader knows is taken, and its bytes are prov
 
 AE_TEST("log/seal/a store that cannot be asked for a blob is not a corrupt log") {
   Log log;
-  log.add({event_of(EventType::job_completed, Value::object({{"result", std::string(300, 'x')}}))},
-          {}, {.value_inline_max = 8});
+  log.add({JobCompleted{.result = Value(std::string(300, 'x'))}}, {}, {.value_inline_max = 8});
   const BlobSource down = [](const Hash&) -> Result<std::string> {
     return fail(Code::unavailable, "no connection");
   };
@@ -574,9 +575,7 @@ AE_TEST("log/seal/a store that cannot be asked for a blob is not a corrupt log")
 AE_TEST("log/seal/a value above the limit is refused and named") {
   const SealInput input{
       .job = kJob, .first_seq = 1, .prev_hash = Hash{}, .salt_seed_a = 1, .salt_seed_b = 2};
-  const auto sealed =
-      seal(input, {event_of(EventType::job_completed, json(R"({"result":"12345678"})"))},
-           {.value_max = 9});
+  const auto sealed = seal(input, {JobCompleted{.result = Value("12345678")}}, {.value_max = 9});
   ASSERT_FALSE(sealed);
   EXPECT_EQ(sealed.error().code, Code::payload_too_large);
   EXPECT_EQ(sealed.error().message, "result has 10 bytes; at most 9 are kept");
@@ -644,9 +643,9 @@ AE_TEST("log/seal/a batch cut at any length, or with more behind it, is refused"
 void mutate(int rounds) {
   Log log;
   log.add(one_step(), kAttempt);
-  log.add({event_of(EventType::progress, json(R"({"detail":{"percent":50},"node_id":"n"})")),
+  log.add({Progress{.detail = json(R"({"percent":50})"), .node_id = "n"},
            model_call({message(std::string(70, 'a')), message("b"), Value(1)}),
-           event_of(EventType::job_completed, json(R"({"result":{"a":[1,2,3]}})"))});
+           JobCompleted{.result = json(R"({"a":[1,2,3]})")}});
   const char* wish = std::getenv("AETHERIS_SEED");
   const std::uint64_t seed = wish == nullptr ? 20250131 : std::strtoull(wish, nullptr, 10);
   std::mt19937_64 random(seed);
@@ -703,11 +702,15 @@ AE_TEST("log/seal/a redacted value is gone, and the chain still holds") {
   EXPECT_EQ(opened->head, sealed.head);
   const auto salt = from_hex(sealed.events[0].salts.text("result"));
   const Hash expected = sha256(*salt + R"({"secret":"xyzzy"})");
-  EXPECT_EQ(canonical(opened->events[0].payload),
+  EXPECT_EQ(payload(opened->events[0]),
             R"({"result":{"$redacted":")" + to_hex(expected) + R"("}})");
   EXPECT_TRUE(opened->events[0].salts.is_null());
-  EXPECT_EQ(opened->events[1].payload["error"].text("code"), "c");
-  EXPECT_TRUE(opened->events[1].payload["error"]["message"].is_object());
+  const auto& finished = *as<NodeFinished>(opened->events[1]);
+  EXPECT_EQ(finished.error->code, "c");
+  EXPECT_TRUE(finished.error->message.erased);
+  EXPECT_TRUE(is_redacted(finished.error->message.value));
+  EXPECT_TRUE(is_erased(opened->events[1], "error"));
+  EXPECT_EQ(erased_values(opened->events[1]), std::vector<std::string>{"error.message"});
 
   const auto twice = redact(kJob, *redacted, Hash{}, log.source(),
                             [](const Event&, std::string_view) { return true; });
@@ -740,36 +743,36 @@ AE_TEST("log/seal/one value of several can be redacted, also a large one") {
   log.blobs.erase(sealed.blobs[0].hash);
   const auto opened = open(kJob, *redacted, Hash{}, log.source());
   ASSERT_TRUE(opened) << opened.error().message;
-  EXPECT_EQ(opened->events[1].payload["error"].text("message"), "private words");
+  EXPECT_EQ(as<NodeFinished>(opened->events[1])->error->message.value, "private words");
 }
 
 AE_TEST("log/seal/a value that looks redacted is an ordinary value while it has its salt") {
   Log log;
   const Value look_alike = Value::object({{"$redacted", kDigest}});
-  const Sealed sealed =
-      log.add({event_of(EventType::job_completed, Value::object({{"result", look_alike}}))});
+  const Sealed sealed = log.add({JobCompleted{.result = look_alike}});
   const auto opened = log.open_first();
   ASSERT_TRUE(opened);
-  EXPECT_EQ(opened->events[0].payload["result"], look_alike);
+  EXPECT_EQ(as<JobCompleted>(opened->events[0])->result.value, look_alike);
+  EXPECT_FALSE(as<JobCompleted>(opened->events[0])->result.erased);
   EXPECT_EQ(opened->events[0].salts, sealed.events[0].salts);
 }
 
 AE_TEST("log/seal/numbers that the door refuses still come back, should they ever be sealed") {
   Log log;
-  log.add({event_of(EventType::job_completed, Value::object({{"result", 1e20}}))});
+  log.add({JobCompleted{.result = Value(1e20)}});
   ASSERT_TRUE(log.open_first()) << refusal(log.open_first());
-  EXPECT_EQ(log.open_first()->events[0].payload["result"].as_number(), 1e20);
+  EXPECT_EQ(as<JobCompleted>(log.open_first()->events[0])->result.value.as_number(), 1e20);
 }
 
 AE_TEST("log/seal/the external key of this job, step and attempt costs one byte") {
   Log derived;
   Log literal;
-  const EventKind& kind = *event_kind(EventType::tool_invocation_started);
-  const Value payload = sample(kind, true);
-  derived.add({event_of(kind.type, payload)}, kAttempt);
-  literal.add({event_of(kind.type, payload.with("external_key", "x"))}, kAttempt);
+  ToolInvocationStarted call = sample_call();
+  derived.add({call}, kAttempt);
+  call.external_key = ExternalKey("x");
+  literal.add({call}, kAttempt);
   EXPECT_EQ(literal.batches[0].size(), derived.batches[0].size() + 2);
-  EXPECT_EQ(derived.open_first()->events[0].payload, payload);
+  EXPECT_EQ(*as<ToolInvocationStarted>(derived.open_first()->events[0]), sample_call());
 }
 
 // A batch put together by hand: one event without an attempt. `payload` is payload' as it is hashed.
@@ -809,16 +812,16 @@ AE_TEST("log/seal/a narrative event of a newer program is carried, shown and ver
   const Hash secret = sha256(salt + R"("hush")");
   const std::string body = text("dream_recorded") + text("about") + '\0' + text(R"({"n":1})") +
                            text("secret") + '\x04' + salt + text(R"("hush")");
-  const std::string payload =
+  const std::string hashed =
       R"({"about":{"n":1},"secret":{"$sha256":")" + to_hex(secret) + R"("}})";
   const auto type = static_cast<EventType>(200);
-  const std::string bytes = by_hand(type, 3, body, "dream_recorded", payload);
+  const std::string bytes = by_hand(type, 3, body, "dream_recorded", hashed);
   const auto opened = open_by_hand(bytes);
   ASSERT_TRUE(opened) << opened.error().message;
   const Event& event = opened->events[0];
   EXPECT_EQ(event.type, type);
   EXPECT_EQ(event_name(event), "dream_recorded");
-  EXPECT_EQ(canonical(event.payload), R"({"about":{"n":1},"secret":"hush"})");
+  EXPECT_EQ(payload(event), R"({"about":{"n":1},"secret":"hush"})");
   EXPECT_EQ(envelope(kJob, event).text("type"), "dream_recorded");
 
   const auto redacted = redact(kJob, bytes, Hash{}, Log().source(),
@@ -832,7 +835,7 @@ AE_TEST("log/seal/a narrative event of a newer schema is carried too") {
   const std::string body = text("progress") + text("brand_new") + '\0' + text("1");
   const auto opened = open_by_hand(by_hand(EventType::progress, 2, body, "", R"({"brand_new":1})"));
   ASSERT_TRUE(opened) << opened.error().message;
-  EXPECT_EQ(canonical(opened->events[0].payload), R"({"brand_new":1})");
+  EXPECT_EQ(payload(opened->events[0]), R"({"brand_new":1})");
   EXPECT_EQ(refusal(open_by_hand(by_hand(EventType::progress, 1, body, "", R"({"brand_new":1})"))),
             "log_corrupt: event 1: progress.brand_new is not a field of this event");
 }
