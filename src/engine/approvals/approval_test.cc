@@ -31,20 +31,20 @@ AE_TEST("approval/is asked for in one commit, and nothing is declared") {
   EXPECT_EQ(job.types("a"),
             (Types{"node_started", "decision_recorded", "wait_opened", "job_waiting"}));
   EXPECT_TRUE(job.sent.empty());
-  const Value asked = job.last(EventType::decision_recorded);
-  EXPECT_EQ(asked["kind"], "approval");
-  EXPECT_EQ(asked["state"], "requested");
-  EXPECT_EQ(asked["payload"]["tool"], "buy");
-  EXPECT_EQ(asked["payload"]["arguments"], json("{'n':250}"));
-  EXPECT_EQ(asked["payload"]["command_id"], job.step("a").id.text);
-  const Value wait = job.last(EventType::wait_opened);
-  EXPECT_EQ(wait["wait_type"], "human");
-  EXPECT_EQ(wait["correlation_key"], "approval/" + job.step("a").id.text);
+  const auto asked = job.last<DecisionRecorded>();
+  EXPECT_EQ(asked.kind, "approval");
+  EXPECT_EQ(asked.state, "requested");
+  EXPECT_EQ(asked.payload.value["tool"], "buy");
+  EXPECT_EQ(asked.payload.value["arguments"], json("{'n':250}"));
+  EXPECT_EQ(asked.payload.value["command_id"], job.step("a").id.text);
+  const auto wait = job.last<WaitOpened>();
+  EXPECT_EQ(wait.wait_type, "human");
+  EXPECT_EQ(wait.correlation_key, "approval/" + job.step("a").id.text);
   const auto listed = approvals_view(job.state);
   ASSERT_EQ(listed.size(), 1u);
   EXPECT_EQ(listed[0]["kind"], "call");
   EXPECT_EQ(listed[0]["arguments"], json("{'n':250}"));
-  EXPECT_EQ(listed[0]["arguments_hash"], asked["payload"]["arguments_hash"]);
+  EXPECT_EQ(listed[0]["arguments_hash"], asked.payload.value["arguments_hash"]);
 }
 
 AE_TEST("approval/a yes lets exactly this call be declared, and names it") {
@@ -53,13 +53,14 @@ AE_TEST("approval/a yes lets exactly this call be declared, and names it") {
   const std::string id = job.asked("a");
   const std::size_t before = job.log.size();
   job.approve("a");
-  EXPECT_EQ(job.log[before].payload["state"], "approved");
-  EXPECT_EQ(job.log[before].payload["by"], "ann");
-  EXPECT_EQ(job.log[before + 1].payload["outcome"], "approved");
+  const auto& decided = std::get<DecisionRecorded>(job.log[before].body);
+  EXPECT_EQ(decided.state, "approved");
+  EXPECT_EQ(decided.by, "ann");
+  EXPECT_EQ(std::get<WaitCompleted>(job.log[before + 1].body).outcome, "approved");
   ASSERT_EQ(job.sent.size(), 1u);
-  const Value started = job.last(EventType::tool_invocation_started);
-  EXPECT_EQ(started["approval_id"], id);
-  EXPECT_EQ(started["arguments"], json("{'n':250}"));
+  const auto started = job.last<ToolInvocationStarted>();
+  EXPECT_EQ(started.approval_id, id);
+  EXPECT_EQ(started.arguments.value, json("{'n':250}"));
   EXPECT_TRUE(approvals_view(job.state).empty());
   EXPECT_EQ(job.ok("a").status(), "completed");
   VerifyInput input;
@@ -138,9 +139,9 @@ AE_TEST("approval/a changed tool is not what was approved: it is asked again") {
   job.resume();
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_TRUE(job.sent.empty());
-  EXPECT_EQ(job.last(EventType::decision_recorded)["payload"]["tool_version"], "fedcba9876543210");
+  EXPECT_EQ(job.last<DecisionRecorded>().payload.value["tool_version"], "fedcba9876543210");
   job.approve("a");
-  EXPECT_EQ(job.last(EventType::tool_invocation_started)["tool_version"], "fedcba9876543210");
+  EXPECT_EQ(job.last<ToolInvocationStarted>().tool_version, "fedcba9876543210");
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
@@ -153,8 +154,8 @@ AE_TEST("approval/one is good for all tries of its invocation, also when it has 
   job.claim().approve("a");
   job.fails("a", "connect").after(2h);
   EXPECT_EQ(job.tries("a"), 2u);
-  const auto started = job.payloads(EventType::tool_invocation_started);
-  EXPECT_EQ(started[0]["approval_id"], started[1]["approval_id"]);
+  const auto started = job.all<ToolInvocationStarted>();
+  EXPECT_EQ(started[0].approval_id, started[1].approval_id);
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
@@ -185,7 +186,7 @@ AE_TEST("approval/a condition asks for some calls only") {
   EXPECT_EQ(pay(kLarge).claim().status(), "waiting");
   GivenJob small(kPay, {.more = kLarge, .input = "{'n':50}"});
   EXPECT_EQ(small.claim().sent.size(), 1u);
-  EXPECT_EQ(small.last(EventType::tool_invocation_started).find("approval_id"), nullptr);
+  EXPECT_FALSE(small.last<ToolInvocationStarted>().approval_id);
   GivenJob broken(kPay, {.more = "{'tools':{'buy':{'approval':'${ .args.n + \\\"x\\\" }'}}}",
                          .input = "{'n':50}"});
   EXPECT_EQ(broken.claim().state.error->code, "expression_failed");
@@ -232,9 +233,9 @@ AE_TEST("approval/a crash at any commit asks once and calls once") {
     EXPECT_EQ(job.status(), "completed") << job.story();
     EXPECT_EQ(job.count(EventType::wait_opened), 1u);
     std::set<std::string> invocations;
-    for (const Value& p : job.payloads(EventType::tool_invocation_started)) {
-      invocations.emplace(p.text("invocation_id"));
-      EXPECT_FALSE(p.text("approval_id").empty());
+    for (const auto& started : job.all<ToolInvocationStarted>()) {
+      invocations.insert(started.invocation_id.text);
+      EXPECT_FALSE(or_empty(started.approval_id).empty());
     }
     EXPECT_EQ(invocations.size(), 1u);
   }
@@ -265,55 +266,48 @@ AE_TEST("approval/admit refuses a call that is not the approved one") {
 AE_TEST("approval/a log in which an unapproved call was made is refused") {
   GivenJob job = pay();
   job.claim().approve("a");
-  const auto with = [&](std::string_view field, const Value& value) {
+  using Call = ToolInvocationStarted;
+  const auto with = [&](const auto& change) {
     State state;
     state.job = job.state.job;
-    for (const Event& event : job.log) {
-      Value payload = event.payload;
-      if (event.type == EventType::tool_invocation_started) payload = payload.with(field, value);
-      auto applied =
-          apply(state, event_of(event.type, payload), event.created_at, compile_each_time());
+    std::vector<Event> log = job.log;
+    each<Call>(log, change);
+    for (const Event& event : log) {
+      auto applied = apply(state, event.body, event.created_at, compile_each_time());
       if (!applied) return applied.error().message;
     }
     return std::string();
   };
-  EXPECT_EQ(with("try", Value(1)), "");
-  EXPECT_NE(with("approval_id", Value("0123456789abcdef")), "");
-  EXPECT_NE(with("approval_id", Value("")), "");
-  EXPECT_NE(with("arguments_hash", Value(std::string(64, 'a'))), "");
-  EXPECT_NE(with("tool_version", Value("fedcba9876543210")), "");
-  EXPECT_NE(with("request_schema_hash", Value(std::string(64, 'b'))), "");
+  EXPECT_EQ(with([](Call& call) { call.try_no = 1; }), "");
+  EXPECT_NE(with([](Call& call) { call.approval_id = "0123456789abcdef"; }), "");
+  EXPECT_NE(with([](Call& call) { call.approval_id = ""; }), "");
+  EXPECT_NE(with([](Call& call) { call.arguments_hash = sha256("other"); }), "");
+  EXPECT_NE(with([](Call& call) { call.tool_version = "fedcba9876543210"; }), "");
+  EXPECT_NE(with([](Call& call) { call.request_schema_hash = sha256("other"); }), "");
 }
 
 AE_TEST("approval/arguments that only look erased are judged like any others") {
   constexpr std::string_view kOdd = "{'tools':{'buy':{'approval':'${ .args.n != 50 }'}}}";
   GivenJob job(kPay, {.more = kOdd, .input = "{'n':50}"});
   job.claim();
-  const auto refused = [&](const Value& arguments, const Value& salts = {}) {
-    State state;
-    state.job = job.state.job;
-    for (Event event : job.log) {
-      if (event.type == EventType::tool_invocation_started) {
-        event.payload = event.payload.with("arguments", arguments);
-        event.salts = salts;
-      }
-      if (!apply(state, event, compile_each_time())) return true;
-    }
-    return false;
+  const auto refused = [&](const Erasable& arguments) {
+    std::vector<Event> log = job.log;
+    each<ToolInvocationStarted>(log,
+                                [&](ToolInvocationStarted& call) { call.arguments = arguments; });
+    return !fold(job.state.job, log, compile_each_time());
   };
-  const std::string commitment(64, 'a');
-  const Value salts = Value::object({{"arguments", std::string(32, '0')}});
-  EXPECT_FALSE(refused(Value::object({{"n", 50}}), salts));
-  EXPECT_FALSE(refused(Value::object({{"$redacted", commitment}})));
-  EXPECT_TRUE(refused(Value::object({{"$redacted", commitment}, {"n", 250}})));
-  EXPECT_TRUE(refused(Value::object({{"$redacted", commitment}}), salts));
+  const Value looks = erased_value().value;
+  EXPECT_FALSE(refused(Value::object({{"n", 50}})));
+  EXPECT_FALSE(refused(erased_value()));
+  EXPECT_TRUE(refused(looks.with("n", 250)));
+  EXPECT_TRUE(refused(looks));
 }
 
 AE_TEST("approval/a cancel and the deadline withdraw the request") {
   GivenJob job = pay();
   job.claim().cancel();
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
   GivenJob late(kPay, {.more = kAlways, .input = "{'n':1}", .deadline = 60s});
   late.claim().after(61s);
   EXPECT_EQ(late.state.error->code, "deadline_exceeded");
@@ -382,14 +376,9 @@ void race(std::string_view nodes, std::string_view more, bool crash) {
       }
     }
     if (!job.in_flight.empty()) job.ok("a");
-    std::size_t ends = 0;
-    std::string outcome;
-    for (const Value& p : job.payloads(EventType::wait_completed)) {
-      ends++;
-      outcome = p.text("outcome");
-    }
-    ASSERT_EQ(ends, 1u) << job.story();
-    ASSERT_EQ(outcome, first) << job.story();
+    const auto ends = job.all<WaitCompleted>();
+    ASSERT_EQ(ends.size(), 1u) << job.story();
+    ASSERT_EQ(ends[0].outcome, first) << job.story();
     ASSERT_TRUE(first == "approved" || job.sent.empty()) << job.story();
     ASSERT_TRUE(is_terminal(job.state.status)) << job.story();
     ASSERT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));

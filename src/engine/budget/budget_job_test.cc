@@ -38,7 +38,7 @@ const Budget& of(const GivenJob& job) { return job.state.budget; }
 AE_TEST("budget/a call is declared with what it may use, and pays what it has used") {
   GivenJob job = given(asks("a"), "{'tokens': 100}");
   job.claim();
-  EXPECT_EQ(job.last(EventType::tool_invocation_started)["reserved"],
+  EXPECT_EQ(job.last<ToolInvocationStarted>().reserved,
             json("{'cost_micros': 111, 'input_tokens': 11, 'output_tokens': 50}"));
   EXPECT_EQ(of(job).reserved.tokens, kOne);
   EXPECT_EQ(of(job).spent.tokens, 0u);
@@ -81,8 +81,8 @@ AE_TEST("budget/an answer that does not say all that it used pays no less than w
 AE_TEST("budget/a job without one reserves nothing, and its log says nothing of it") {
   GivenJob job("[" + calls("a") + "]");
   job.claim();
-  EXPECT_EQ(job.last(EventType::tool_invocation_started).find("reserved"), nullptr);
-  EXPECT_EQ(job.log[0].payload.find("budget"), nullptr);
+  EXPECT_TRUE(job.last<ToolInvocationStarted>().reserved.is_null());
+  EXPECT_TRUE(job.last<JobCreated>().budget.is_null());
   EXPECT_TRUE(job_view(job.state)["budget"].is_null());
 }
 
@@ -103,10 +103,10 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
     EXPECT_EQ(job.state.parked_until, "budget");
     EXPECT_EQ(job.state.parked_reason, "budget_exceeded");
     EXPECT_EQ(job.sent.size(), one.limit == "tool_calls" ? 3u : 2u) << one.limits;
-    const Value said = job.payloads(EventType::decision_recorded).back();
-    EXPECT_EQ(said.text("kind"), "budget");
-    EXPECT_EQ(said.text("state"), "exceeded");
-    EXPECT_EQ(said["payload"].text("limit"), one.limit);
+    const auto said = job.last<DecisionRecorded>();
+    EXPECT_EQ(said.kind, "budget");
+    EXPECT_EQ(said.state, "exceeded");
+    EXPECT_EQ(said.payload.value.text("limit"), one.limit);
     EXPECT_TRUE(job_view(job.state)["parked"].text("command").starts_with("aetheris budget job-1 "))
         << canonical(job_view(job.state)["parked"]);
     proves(job);
@@ -197,11 +197,9 @@ AE_TEST(
   ASSERT_EQ(job.sent.size(), 8u);
   job.ok("n0", used(5, 2));
   std::vector<Event> forged = job.log;
-  for (Event& event : forged) {
-    if (event.type != EventType::tool_invocation_started) continue;
-    event.payload = event.payload.with(
-        "reserved", Value::object({{"input_tokens", kBudgetMax}, {"output_tokens", kBudgetMax}}));
-  }
+  each<ToolInvocationStarted>(forged, [](ToolInvocationStarted& call) {
+    call.reserved = Value::object({{"input_tokens", kBudgetMax}, {"output_tokens", kBudgetMax}});
+  });
   const auto folded = fold(job.state.job, forged, compile_each_time());
   ASSERT_FALSE(folded);
   EXPECT_EQ(folded.error().code, Code::log_corrupt) << folded.error().message;
@@ -210,11 +208,9 @@ AE_TEST(
 // What was said when the budget was raised is erased from the log.
 std::vector<Event> erased(const GivenJob& job) {
   std::vector<Event> log = job.log;
-  for (Event& event : log) {
-    if (event.payload.text("state") != "raised") continue;
-    event.payload =
-        event.payload.with("payload", Value::object({{"$redacted", std::string(64, 'a')}}));
-  }
+  each<DecisionRecorded>(log, [](DecisionRecorded& event) {
+    if (event.state == "raised") event.payload = erased_value();
+  });
   return log;
 }
 
@@ -351,7 +347,7 @@ AE_TEST("budget/time that has passed lets what is under way end, and then the jo
   GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
   job.claim().after(2h);
   EXPECT_EQ(job.status(), "running");
-  EXPECT_EQ(job.last(EventType::timer_fired).text("effect_id"), "budget");
+  EXPECT_EQ(job.last<TimerFired>().effect_id, "budget");
   job.ok("a", used(5, 2));
   EXPECT_EQ(job.state.parked_until, "budget") << job.story();
   EXPECT_EQ(job.sent.size(), 1u);
@@ -378,10 +374,10 @@ AE_TEST("budget/it can be raised before it is used up, and only to more than is 
   EXPECT_EQ(job.log.size(), before);
   job.raise("{'tokens': 140}");
   EXPECT_EQ(job.said["raised"], Value(true));
-  const Value said = job.last(EventType::decision_recorded);
-  EXPECT_EQ(said.text("state"), "raised");
-  EXPECT_EQ(said.text("by"), "ann");
-  EXPECT_EQ(said["payload"], json("{'tokens': 140}"));
+  const auto said = job.last<DecisionRecorded>();
+  EXPECT_EQ(said.state, "raised");
+  EXPECT_EQ(said.by, "ann");
+  EXPECT_EQ(said.payload.value, json("{'tokens': 140}"));
   job.ok("a", used(50, 25)).ok("b", used(5, 2));
   EXPECT_EQ(job.status(), "completed") << job.story();
   job.raise("{'tokens': 500}");
@@ -411,8 +407,7 @@ AE_TEST("budget/only who raises it ends the park: resume does not, and names not
   job.resume();
   EXPECT_EQ(job.refused, Code::not_paused);
   State parked = job.folded(job.log.size());
-  EXPECT_FALSE(apply(parked, event_of(EventType::job_resumed, json("{'by': 'x'}")), job.now,
-                     compile_each_time()));
+  EXPECT_FALSE(apply(parked, JobResumed{.by = "x"}, job.now, compile_each_time()));
   job.raise("{'model_calls': 1}");
   EXPECT_EQ(job.status(), "running");
 }
@@ -421,7 +416,7 @@ AE_TEST("budget/no log can be folded in which a call went over it") {
   GivenJob job = given(asks("a"), "{'tokens': 100}");
   job.claim().ok("a", used(5, 2));
   std::vector<Event> forged = job.log;
-  forged[0].payload = forged[0].payload.with("budget", json("{'tokens': 10}"));
+  std::get<JobCreated>(forged[0].body).budget = json("{'tokens': 10}");
   const auto folded = fold(job.state.job, forged, compile_each_time());
   ASSERT_FALSE(folded);
   EXPECT_EQ(folded.error().code, Code::log_corrupt);
@@ -439,14 +434,14 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
   ASSERT_EQ(job.state.parked_until, "budget");
   EXPECT_EQ(refused(job, [](Event&) {}), "");
   const std::string room = refused(job, [](Event& event) {
-    if (event.type != EventType::job_created) return;
-    event.payload = event.payload.with("budget", json("{'model_calls': 2}"));
+    auto* born = std::get_if<JobCreated>(&event.body);
+    if (born != nullptr) born->budget = json("{'model_calls': 2}");
   });
   EXPECT_NE(room.find("there is room"), std::string::npos) << room;
 
   const auto earlier = [](Event& event) {
-    if (event.type != EventType::timer_fired) return;
-    event.payload = event.payload.with("value", "2026-01-01T00:00:30.000000Z");
+    auto* fired = std::get_if<TimerFired>(&event.body);
+    if (fired != nullptr) fired->value = Value("2026-01-01T00:00:30.000000Z");
   };
   GivenJob late = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
   late.claim().after(2h);
@@ -551,10 +546,10 @@ AE_TEST("budget/a fork has the limits and has spent what its origin had, and had
   ASSERT_EQ(job.status(), "completed");
   GivenJob early(*job.fork(2), "job-2");
   EXPECT_EQ(of(early).spent.tokens, 0u);
-  EXPECT_EQ(early.log[0].payload["budget"].find("spent"), nullptr);
+  EXPECT_EQ(early.last<JobCreated>().budget.find("spent"), nullptr);
   GivenJob fork(*job.fork(before_raise), "job-3");
   EXPECT_EQ(of(fork).limits.tokens, 70u) << "what came later is not its";
-  EXPECT_EQ(fork.log[0].payload["budget"]["spent"],
+  EXPECT_EQ(fork.last<JobCreated>().budget["spent"],
             json("{'cost_micros': 15, 'model_calls': 1, 'tokens': 10}"));
   fork.claim();
   EXPECT_TRUE(fork.sent.empty()) << fork.story();
@@ -587,14 +582,14 @@ AE_TEST("budget/forks of forks are no way around it") {
 
 AE_TEST("budget/only a fork begins with something spent") {
   GivenJob job = given(asks("a"), "{'tokens': 70}");
-  const Value limits = job.log[0].payload["budget"];
+  const auto born = job.last<JobCreated>();
   const auto takes = [&](const Value& spent, bool forked) {
     State state;
     state.job = JobId("job-9");
-    Value born = job.log[0].payload.with("budget", limits.with("spent", spent));
-    if (forked) born = born.with("forked_from", json("{'job_id': 'job-1', 'seq': 2}"));
-    return apply(state, event_of(EventType::job_created, born), Instant{}, compile_each_time())
-        .has_value();
+    JobCreated event = born;
+    event.budget = born.budget.with("spent", spent);
+    if (forked) event.forked_from = json("{'job_id': 'job-1', 'seq': 2}");
+    return apply(state, event, Instant{}, compile_each_time()).has_value();
   };
   EXPECT_TRUE(takes(json("{'tokens': 7}"), true));
   EXPECT_FALSE(takes(json("{'tokens': 7}"), false));
@@ -620,7 +615,7 @@ AE_TEST("budget/a checkpoint at any event folds on to the same state") {
     EXPECT_EQ(checkpoint(state, {}), bytes);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, body_of(event), event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }
@@ -664,14 +659,14 @@ AE_TEST("budget/a turn reserves for the whole conversation") {
   const std::string more = "{'budget': {'tokens': 100000}, " + std::string(kTools.substr(1));
   GivenJob job = talk(", 'max_tokens': 20", {.more = more});
   job.claim();
-  const Value first = job.last(EventType::tool_invocation_started)["reserved"];
+  const Value first = job.last<ToolInvocationStarted>().reserved;
   std::uint64_t bytes = 0;
   const Value asked = request(job, "chat/0");
   for (const Value& message : asked["messages"].items()) bytes += tokens_of(message);
   EXPECT_GT(first["input_tokens"].as_int(), static_cast<std::int64_t>(bytes));
   EXPECT_EQ(first["output_tokens"], Value(20));
   job.ok("chat/0", wants_for(10)).ok("chat/0/0", "'" + std::string(3000, 'x') + "'");
-  const Value second = job.last(EventType::tool_invocation_started)["reserved"];
+  const Value second = job.last<ToolInvocationStarted>().reserved;
   EXPECT_GT(second["input_tokens"].as_int(), first["input_tokens"].as_int() + 1000);
 }
 

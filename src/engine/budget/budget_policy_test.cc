@@ -15,7 +15,7 @@ GivenJob given(std::string_view limits, std::string_view rule, std::string_view 
   return GivenJob(nodes, {.more = more});
 }
 
-Value started(const GivenJob& job) { return job.last(EventType::tool_invocation_started); }
+ToolInvocationStarted started(const GivenJob& job) { return job.last<ToolInvocationStarted>(); }
 
 AE_TEST("budget/a call that a policy denies needs no room in it") {
   GivenJob job = given("{'tool_calls': 0}", "{'action': 'deny'}");
@@ -36,7 +36,7 @@ AE_TEST("budget/a person is asked first, and what is approved is called when the
   job.reload().raise("{'tool_calls': 1}");
   ASSERT_EQ(job.sent.size(), 1u) << job.story();
   EXPECT_EQ(job.count(EventType::wait_opened), 1u);
-  EXPECT_FALSE(started(job).text("approval_id").empty());
+  EXPECT_FALSE(or_empty(started(job).approval_id).empty());
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);

@@ -73,13 +73,13 @@ AE_TEST("confirm/what a call changed stands between its end and its commit") {
       "node_started",  "command_emitted",   "tool_invocation_started", "tool_invocation_finished",
       "state_changed", "command_committed", "node_finished",           "step_committed"};
   EXPECT_EQ(types, expected);
-  const Value changed = job.last(EventType::state_changed);
-  EXPECT_EQ(changed.text("resource_type"), "charge");
-  EXPECT_EQ(changed.text("resource_id"), "ch_1");
-  EXPECT_EQ(changed.text("operation"), "create");
-  EXPECT_EQ(changed.text("version"), "3");
-  EXPECT_EQ(changed.text("etag"), "v1");
-  EXPECT_EQ(changed.text("external_ref"), "http://shop/ch_1");
+  const auto changed = job.last<StateChanged>();
+  EXPECT_EQ(changed.resource_type, "charge");
+  EXPECT_EQ(changed.resource_id, "ch_1");
+  EXPECT_EQ(changed.operation, "create");
+  EXPECT_EQ(changed.version, "3");
+  EXPECT_EQ(changed.etag, "v1");
+  EXPECT_EQ(changed.external_ref, "http://shop/ch_1");
   expect_proved(job);
 }
 
@@ -99,7 +99,7 @@ AE_TEST("confirm/after a crash what was changed is looked at before anything new
                                           "decision_recorded", "tool_invocation_finished",
                                           "tool_invocation_started"};
   EXPECT_EQ(tail(job, before), expected) << job.story();
-  EXPECT_EQ(job.last(EventType::confirmation_checked).text("verdict"), "match");
+  EXPECT_EQ(job.last<ConfirmationChecked>().verdict, "match");
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.looked, std::vector<std::string>{"ch_1"});
@@ -120,13 +120,13 @@ AE_TEST("confirm/strict: a resource that is not as it was fails the job, and not
   job.crash();
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.sent.size(), calls);
-  const Value end = job.last(EventType::job_failed);
-  EXPECT_EQ(end.text("code"), "confirmation_failed");
-  EXPECT_EQ(end.text("node_id"), "a");
-  EXPECT_NE(end.text("error").find("\"v1\" was recorded, \"v2\" is there now"),
+  const auto end = job.last<JobFailed>();
+  EXPECT_EQ(end.code, "confirmation_failed");
+  EXPECT_EQ(end.node_id, "a");
+  EXPECT_NE(end.error.value.as_string().find("\"v1\" was recorded, \"v2\" is there now"),
             std::string_view::npos)
-      << end.text("error");
-  EXPECT_EQ(end["in_doubt"].size(), 1u);  // what was in flight
+      << end.error.value.as_string();
+  EXPECT_EQ(end.in_doubt.size(), 1u);  // what was in flight
   expect_proved(job);
 }
 
@@ -135,10 +135,10 @@ AE_TEST("confirm/warn: it is recorded, and the job goes on") {
   job.outside["ch_1"] = mismatch();
   job.crash().ok("b");
   EXPECT_EQ(job.status(), "completed");
-  const Value checked = job.last(EventType::confirmation_checked);
-  EXPECT_EQ(checked.text("verdict"), "mismatch");
-  EXPECT_EQ(checked["detail"].text("mode"), "warn");
-  EXPECT_EQ(checked["detail"].text("observed"), "v2");
+  const auto checked = job.last<ConfirmationChecked>();
+  EXPECT_EQ(checked.verdict, "mismatch");
+  EXPECT_EQ(checked.detail.text("mode"), "warn");
+  EXPECT_EQ(checked.detail.text("observed"), "v2");
   expect_proved(job);
 }
 
@@ -166,11 +166,11 @@ AE_TEST(
 
   job.confirm("a", "accept", "it was us");
   EXPECT_FALSE(job.refused);
-  const Value decision = job.payloads(EventType::decision_recorded).at(2);
-  EXPECT_EQ(decision.text("state"), "accept");
-  EXPECT_EQ(decision.text("by"), "ann");
-  EXPECT_EQ(decision.text("reason"), "it was us");
-  EXPECT_FALSE(decision.text("at").empty());
+  const auto decision = job.all<DecisionRecorded>().at(2);
+  EXPECT_EQ(decision.state, "accept");
+  EXPECT_EQ(decision.by, "ann");
+  EXPECT_EQ(decision.reason, "it was us");
+  EXPECT_TRUE(decision.at);
   job.ok("b");
   EXPECT_EQ(job.status(), "completed") << job.story();
   expect_proved(job);
@@ -181,7 +181,7 @@ AE_TEST("confirm/an accepted mismatch is not raised again while it stays so; ano
   job.outside["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").crash();
   EXPECT_EQ(job.status(), "running") << job.story();
-  EXPECT_EQ(job.last(EventType::confirmation_checked)["detail"]["accepted"], Value(true));
+  EXPECT_EQ(job.last<ConfirmationChecked>().detail["accepted"], Value(true));
   job.outside["ch_1"] = mismatch("v3");
   job.crash();
   EXPECT_EQ(job.status(), "parked");
@@ -193,8 +193,8 @@ AE_TEST("confirm/human: a person who says fail ends the job") {
   job.outside["ch_1"] = mismatch();
   job.crash().confirm("a", "fail", "not ours");
   EXPECT_EQ(job.status(), "failed");
-  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "confirmation_failed");
-  EXPECT_NE(job.last(EventType::job_failed).text("error").find("by ann: not ours"),
+  EXPECT_EQ(job.last<JobFailed>().code, "confirmation_failed");
+  EXPECT_NE(job.last<JobFailed>().error.value.as_string().find("by ann: not ours"),
             std::string_view::npos);
   expect_proved(job);
 }
@@ -249,8 +249,8 @@ AE_TEST(
   GivenJob job = charged(kStrict);
   job.outside["ch_1"] = unreachable();
   job.crash();
-  ASSERT_EQ(job.last(EventType::job_parked)["until"], "resume");
-  job.log.back().payload = job.log.back().payload.with("until", "confirmation");
+  ASSERT_EQ(job.last<JobParked>().until, "resume");
+  std::get<JobParked>(job.log.back().body).until = "confirmation";
   job.state = job.folded(job.log.size());
   ASSERT_TRUE(job.state.awaits_confirmation());
   job.outside.clear();
@@ -276,7 +276,7 @@ AE_TEST("confirm/without a verifier a change is shown as unconfirmed, never as c
   job.crash();
   EXPECT_EQ(job.status(), "running");
   EXPECT_TRUE(job.looked.empty());
-  EXPECT_EQ(job.last(EventType::confirmation_checked).text("verdict"), "unconfirmed");
+  EXPECT_EQ(job.last<ConfirmationChecked>().verdict, "unconfirmed");
   const Value shown = job_view(job.state)["changes"].items()[0];
   EXPECT_EQ(shown.text("verdict"), "unconfirmed");
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
@@ -320,15 +320,15 @@ AE_TEST("confirm/a change that cannot be read fails the node; the call counts as
   const std::string tools = charging(kStrict, ", 'compensate': {'tool': 'put'}");
   GivenJob job(kTwoNodes, {.more = tools});
   job.claim().ok("a", "{'no': 'id'}");
-  const Value end = job.payloads(EventType::node_finished).at(0);
-  EXPECT_EQ(end["error"].text("code"), "tool_output_invalid");
-  EXPECT_NE(end["error"].text("message").find("changes[0]"), std::string_view::npos)
-      << end["error"].text("message");
-  EXPECT_EQ(end.text("result_type"), "compensatable_failure");
+  const auto end = job.all<NodeFinished>().at(0);
+  EXPECT_EQ(end.error->code, "tool_output_invalid");
+  EXPECT_NE(end.error->message.value.as_string().find("changes[0]"), std::string_view::npos)
+      << end.error->message.value.as_string();
+  EXPECT_EQ(end.result_type, "compensatable_failure");
   EXPECT_EQ(job.tries("a"), 1u);
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
-  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "tool_output_invalid");
+  EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
   expect_proved(job);
 }
 
@@ -342,7 +342,7 @@ AE_TEST("confirm/a person who says that it happened says what it changed") {
   EXPECT_EQ(doubt.refused, Code::input_invalid);
   doubt.resolve("a", "happened", "{'id': 7}");
   EXPECT_EQ(doubt.status(), "completed") << doubt.story();
-  EXPECT_EQ(doubt.last(EventType::state_changed).text("resource_id"), "7");
+  EXPECT_EQ(doubt.last<StateChanged>().resource_id, "7");
   expect_proved(doubt);
 }
 
@@ -414,7 +414,7 @@ AE_TEST(
   late.claim().ok("a", kMade);
   late.looks = false;
   late.crash().after(61s);
-  EXPECT_EQ(late.last(EventType::job_failed).text("code"), "deadline_exceeded");
+  EXPECT_EQ(late.last<JobFailed>().code, "deadline_exceeded");
   GivenJob paused = charged(kStrict);
   paused.looks = false;
   paused.crash().pause();
@@ -441,7 +441,7 @@ AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the j
   late.patient = true;
   late.after(61s).resolve("b", "not_happened").ok("a/compensate");  // undone first
   EXPECT_EQ(late.status(), "failed") << late.story();
-  EXPECT_EQ(late.last(EventType::job_failed).text("code"), "deadline_exceeded");
+  EXPECT_EQ(late.last<JobFailed>().code, "deadline_exceeded");
   expect_proved(late);
 }
 
@@ -457,7 +457,7 @@ AE_TEST(
   EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it: " << job.story();
   job.after(10min);
   EXPECT_EQ(job.status(), "failed") << job.story();
-  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "confirmation_failed");
+  EXPECT_EQ(job.last<JobFailed>().code, "confirmation_failed");
   expect_proved(job);
 }
 
@@ -542,8 +542,8 @@ AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
   broken.patient = true;
   broken.crash().resolve("b", "not_happened").ok("a/compensate");
   EXPECT_EQ(broken.status(), "failed") << broken.story();
-  EXPECT_EQ(broken.last(EventType::job_failed).text("code"), "confirmation_failed");
-  EXPECT_EQ(broken.last(EventType::job_failed)["compensated"].size(), 1u);
+  EXPECT_EQ(broken.last<JobFailed>().code, "confirmation_failed");
+  EXPECT_EQ(broken.last<JobFailed>().compensated.size(), 1u);
   expect_proved(broken);
 }
 
@@ -555,7 +555,7 @@ AE_TEST("confirm/a job that is to end confirms nothing before it undoes what it 
   job.crash().ok("a/compensate");
   EXPECT_EQ(job.status(), "failed") << job.story();
   EXPECT_TRUE(job.looked.empty());
-  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "http_400");
+  EXPECT_EQ(job.last<JobFailed>().code, "http_400");
   expect_proved(job);
 }
 
@@ -638,11 +638,7 @@ AE_TEST("confirm/a log whose decisions are redacted still folds") {
   job.crash().confirm("a", "accept").ok("b");
   ASSERT_EQ(job.status(), "completed");
   std::vector<Event> redacted = job.log;
-  for (Event& event : redacted) {
-    if (event.type != EventType::decision_recorded) continue;
-    event.payload =
-        event.payload.with("payload", Value::object({{"$redacted", std::string(64, 'a')}}));
-  }
+  each<DecisionRecorded>(redacted, [](DecisionRecorded& event) { event.payload = erased_value(); });
   const auto folded = fold(job.state.job, redacted, compile_each_time());
   ASSERT_TRUE(folded) << folded.error().message;
   EXPECT_EQ(folded->status, JobStatus::completed);
@@ -650,9 +646,7 @@ AE_TEST("confirm/a log whose decisions are redacted still folds") {
 
 AE_TEST("confirm/a log that leaves out a change, or says another one, is not proved") {
   GivenJob job = charged(kStrict);
-  for (Event& event : job.log) {
-    if (event.type == EventType::state_changed) event.payload = event.payload.with("etag", "v9");
-  }
+  each<StateChanged>(job.log, [](StateChanged& event) { event.etag = "v9"; });
   const Verification proof = verify(
       {.job = job.state.job, .events = job.log, .effects = job.effects}, compile_each_time());
   EXPECT_FALSE(proof.replay.ok);

@@ -77,11 +77,11 @@ AE_TEST("fork/it begins with the origin's plan, what was brought in, and no call
   GivenJob job(*origin.fork(origin.log.size()), "job-2");
   EXPECT_EQ(job.types(),
             (std::vector<std::string>{"job_created", "plan_generated", "fork_imported"}));
-  const Value entry = job.last(EventType::fork_imported)["commands"].items()[0];
+  const Value entry = job.last<ForkImported>().commands.items()[0];
   EXPECT_EQ(entry["node_id"], Value("a"));
   EXPECT_EQ(entry["step_id"], Value(origin.step("a").id.text));
   EXPECT_EQ(entry["arguments_hash"], Value(origin.step("a").call->arguments_hash));
-  EXPECT_EQ(job.last(EventType::plan_generated)["plan_hash"], Value(to_hex(origin.plan->hash)));
+  EXPECT_EQ(job.last<PlanGenerated>().plan_hash, origin.plan->hash);
 }
 
 AE_TEST("fork/inside of a pending call it begins before that call, which is listed") {
@@ -269,10 +269,10 @@ AE_TEST("fork/a fork that fails undoes its own steps, and lists those of the ori
   job.claim().fails("b");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
-  const Value end = job.last(EventType::job_failed);
-  ASSERT_EQ(end["uncompensated"].size(), 1u) << job.story();
-  EXPECT_EQ(end["uncompensated"].items()[0]["node_id"], Value("a"));
-  EXPECT_TRUE(end["compensated"].is_null());
+  const auto end = job.last<JobFailed>();
+  ASSERT_EQ(end.uncompensated.size(), 1u) << job.story();
+  EXPECT_EQ(end.uncompensated.items()[0]["node_id"], Value("a"));
+  EXPECT_TRUE(end.compensated.is_null());
   expect_proved(job);
 }
 
@@ -315,12 +315,9 @@ AE_TEST("fork/an event out of its log, or a job without a plan yet, is no place 
 AE_TEST("fork/an erased result is no ground to go on from") {
   GivenJob origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
-  for (Event& event : origin.log) {
-    if (event.type == EventType::tool_invocation_finished && event.payload.find("result")) {
-      event.payload =
-          event.payload.with("result", Value::object({{"$redacted", std::string(64, 'a')}}));
-    }
-  }
+  each<ToolInvocationFinished>(origin.log, [](ToolInvocationFinished& event) {
+    if (!event.result.is_null()) event.result = erased_value();
+  });
   origin.state = origin.folded(origin.log.size());
   EXPECT_EQ(origin.fork(origin.log.size()).error().code, Code::input_invalid);
 }
@@ -510,8 +507,9 @@ AE_TEST(
     ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
     // What the origin did and the fork does not list stands in the fork as done.
     for (const Event& event : origin.log) {
-      if (event.type != EventType::command_committed) continue;
-      const StepId id(std::string(event.payload.text("step_id")));
+      const auto* committed = as<CommandCommitted>(event);
+      if (committed == nullptr) continue;
+      const StepId& id = committed->step_id;
       const Step& step = origin.state.steps[origin.state.by_id.at(id)];
       if (step.role != Role::node || origin.state.tool_of(step).effect == EffectClass::read) {
         continue;
@@ -582,8 +580,7 @@ AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
   ASSERT_TRUE(fork);
   EXPECT_EQ(again(*fork), "") << "it is not made again";
   GivenJob job(*fork, "job-2");
-  EXPECT_EQ(schema_of(*event_kind(EventType::fork_imported), job.last(EventType::fork_imported)),
-            3);
+  EXPECT_EQ(schema_of(job.last<ForkImported>()), 3);
   job.claim();
   const Value doubt = job_view(job.state)["in_doubt"];
   EXPECT_EQ(unknown_keys(doubt), key);
@@ -595,7 +592,7 @@ AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
   GivenJob third(*next, "job-3");
   EXPECT_EQ(unknown_keys(job_view(third.state)["in_doubt"]), key) << "a fork of the fork";
   job.signal("k");
-  EXPECT_EQ(job.last(EventType::job_completed)["in_doubt"], Value::array({Value(key)}));
+  EXPECT_EQ(job.last<JobCompleted>().in_doubt, Value::array({Value(key)}));
   job.act({.kind = Act::Kind::resolve, .idempotency_key = key, .resolution = "happened"});
   EXPECT_EQ(job.refused, std::nullopt);
   expect_proved(job);

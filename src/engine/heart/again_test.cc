@@ -8,10 +8,9 @@ namespace {
 
 // Declares the next try of `a` by hand, as a program would that does not ask `decide`.
 Status declare_again(GivenJob& job, std::string_view version = "0123456789abcdef") {
-  const Value first = job.last(EventType::tool_invocation_started);
-  const EventBody again =
-      event_of(EventType::tool_invocation_started,
-               first.with("try", Value(first["try"].as_int() + 1)).with("tool_version", version));
+  auto again = job.last<ToolInvocationStarted>();
+  again.try_no++;
+  again.tool_version = version;
   Status applied = apply(job.state, again, job.now, compile_each_time());
   if (!applied) return applied;
   Event event;
@@ -20,7 +19,7 @@ Status declare_again(GivenJob& job, std::string_view version = "0123456789abcdef
   event.created_at = job.now;
   event.attempt_id = job.state.attempt;
   event.schema = schema_of(again);
-  event.payload = payload_json(again);
+  event.body = again;
   job.log.push_back(std::move(event));
   return {};
 }
@@ -44,11 +43,10 @@ AE_TEST(
   }
   GivenJob crashed = called("pay");
   crashed.reload().begin_attempt();
-  crashed.add({event_of(EventType::tool_invocation_finished,
-                        Value::object({{"invocation_id", crashed.step("a").call->id.text},
-                                       {"outcome", "unknown"},
-                                       {"step_id", crashed.step("a").id.text},
-                                       {"try", 1}}))});
+  crashed.add({ToolInvocationFinished{.invocation_id = crashed.step("a").call->id,
+                                      .outcome = "unknown",
+                                      .step_id = crashed.step("a").id,
+                                      .try_no = 1}});
   EXPECT_FALSE(declare_again(crashed));
 }
 

@@ -253,12 +253,17 @@ void expect_proved(const GivenJob& job) {
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
-Value terminal(const GivenJob& job) { return job.log.back().payload; }
-
-std::set<std::string> listed(const Value& end) {
+// The keys of unknown calls that its end lists.
+std::set<std::string> listed(const GivenJob& job) {
+  const Value in_doubt = std::visit(
+      [](const auto& end) {
+        if constexpr (requires { end.in_doubt; }) return end.in_doubt;
+        return Value();
+      },
+      job.log.back().body);
   std::set<std::string> keys;
-  if (!end["in_doubt"].is_array()) return keys;
-  for (const Value& key : end["in_doubt"].items()) keys.emplace(key.as_string());
+  if (!in_doubt.is_array()) return keys;
+  for (const Value& key : in_doubt.items()) keys.emplace(key.as_string());
   return keys;
 }
 
@@ -276,7 +281,7 @@ void each_way_ends(bool owned) {
     ASSERT_NE(called, life.job.sent.end());
     const std::string key = called->key;
     const std::set<std::string> unknown = life.known ? std::set<std::string>() : std::set{key};
-    EXPECT_EQ(listed(terminal(life.job)), unknown) << life.job.story();
+    EXPECT_EQ(listed(life.job), unknown) << life.job.story();
     EXPECT_EQ(job_view(life.job.state)["in_doubt"].size(), unknown.size());
     const bool undone = life.job.status() != "completed" && c.compensate && life.happened;
     EXPECT_EQ(life.job.count(EventType::step_compensated), undone ? 1u : 0u) << life.job.story();
@@ -341,7 +346,7 @@ constexpr std::string_view kChanging =
 
 AE_TEST("ending/a deadline ends a job whose process died and that is parked for resolve") {
   GivenJob job("[{'id':'a','kind':'tool','tool':'pay'}]", {.deadline = 1h});
-  const EventBody resumed{event_of(EventType::job_resumed, json("{'by':'runtime'}"))};
+  const EventBody resumed{JobResumed{.by = "runtime"}};
   job.claim().reload();
   job.add({requeued_event(kProcessDied, std::nullopt)});
   job.claim();
@@ -351,9 +356,9 @@ AE_TEST("ending/a deadline ends a job whose process died and that is parked for 
   EXPECT_FALSE(apply(parked, resumed, job.now, compile_each_time())) << "the job does not end";
   job.after(2h);
   EXPECT_EQ(job.status(), "failed") << job.story();
-  EXPECT_EQ(job.last(EventType::job_resumed)["by"], Value("runtime"));
-  EXPECT_EQ(terminal(job)["code"], Value("deadline_exceeded"));
-  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+  EXPECT_EQ(job.last<JobResumed>().by, "runtime");
+  EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded");
+  EXPECT_EQ(listed(job), std::set{job.sent[0].key});
   expect_proved(job);
   GivenJob asked = one(kUndoable);
   asked.claim();
@@ -375,8 +380,8 @@ AE_TEST("ending/a deadline passes while a change is in doubt, and another call i
   job.ok("y");
   ASSERT_EQ(job.status(), "parked") << "x is decided before y is undone\n" << job.story();
   job.resolve("x", "fail").ok("y/compensate");
-  EXPECT_EQ(terminal(job)["code"], Value("deadline_exceeded")) << job.story();
-  EXPECT_EQ(listed(terminal(job)), std::set{job.state.key_of(job.step("x")).text});
+  EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded") << job.story();
+  EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("x")).text});
   expect_proved(job);
 }
 
@@ -403,8 +408,8 @@ AE_TEST("ending/a job that is cancelled parks for its only call when that could 
   EXPECT_EQ(job.state.parked_until, "resolve");
   job.resolve("a", "happened", "'A'").ok("a/compensate");
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(terminal(job)["compensated"].size(), 1u);
-  EXPECT_EQ(terminal(job)["in_doubt"], Value());
+  EXPECT_EQ(job.last<JobCancelled>().compensated.size(), 1u);
+  EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
 AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the call") {
@@ -412,7 +417,7 @@ AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the
   job.claim();
   dies(job).cancel("", false);
   EXPECT_EQ(job.status(), "cancelled") << job.story();
-  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+  EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
 
 AE_TEST("ending/a call that is sent again keeps its keys and its arguments") {
@@ -476,7 +481,7 @@ AE_TEST("ending/a call that cannot be undone keeps no job from its end, also bes
   ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u) << "only `a` is asked about";
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.status(), "cancelled") << job.story();
-  EXPECT_EQ(listed(terminal(job)), std::set{job.state.key_of(job.step("p")).text});
+  EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("p")).text});
 }
 
 AE_TEST("ending/a job with nothing to undo but a call in doubt remembers why it ends") {
@@ -489,7 +494,7 @@ AE_TEST("ending/a job with nothing to undo but a call in doubt remembers why it 
   EXPECT_EQ(job.status(), "parked") << "the call that ends each attempt is left to a person\n"
                                     << job.story();
   job.resolve("a", "not_happened");
-  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("max_attempts")) << job.story();
+  EXPECT_EQ(job.last<JobFailed>().code, "max_attempts") << job.story();
 }
 
 // ---------------------------------------------------------------- completed jobs
@@ -504,8 +509,8 @@ AE_TEST("ending/a job that completes lists the calls whose outcome stayed unknow
     GivenJob job(nodes);
     job.claim().unknown(call);
     ASSERT_EQ(job.status(), "completed") << job.story();
-    EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
-    EXPECT_EQ(schema_of(*event_kind(EventType::job_completed), terminal(job)), 2);
+    EXPECT_EQ(listed(job), std::set{job.sent[0].key});
+    EXPECT_EQ(schema_of(job.last<JobCompleted>()), 2);
     ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u);
     expect_proved(job);
   }
@@ -518,22 +523,22 @@ AE_TEST("ending/a job that goes on after a loop with an unknown call lists it wh
       {.more = kTools});
   job.claim().ok("chat/0", wants({{"c1", "risk"}})).unknown("chat/0/0");
   ASSERT_EQ(job.status(), "completed") << job.story();
-  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[1].key});
+  EXPECT_EQ(listed(job), std::set{job.sent[1].key});
 }
 
 AE_TEST("ending/a call that a person gave up is listed when the job completes") {
   GivenJob job("[{'id':'a','kind':'tool','tool':'pay','on_error':'continue'}]");
   job.claim().unknown("a").resolve("a", "fail");
   ASSERT_EQ(job.status(), "completed") << job.story();
-  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+  EXPECT_EQ(listed(job), std::set{job.sent[0].key});
   EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["reason"], Value("unknown"));
 }
 
 AE_TEST("ending/a job without an unknown call writes job_completed as before") {
   GivenJob job(kOne, {.more = "{'tools':{'do':{}}}"});
   job.claim().ok("a");
-  EXPECT_EQ(terminal(job).find("in_doubt"), nullptr);
-  EXPECT_EQ(schema_of(*event_kind(EventType::job_completed), terminal(job)), 1);
+  EXPECT_TRUE(job.last<JobCompleted>().in_doubt.is_null());
+  EXPECT_EQ(schema_of(job.last<JobCompleted>()), 1);
 }
 
 // ---------------------------------------------------------------- what is found out afterwards
@@ -557,12 +562,12 @@ AE_TEST("note/an ended job takes what a person found out, and its end stays") {
   EXPECT_EQ(job.said["noted"], Value(true));
   EXPECT_EQ(job.state.seq, seq + 1);
   EXPECT_EQ(job.status(), "failed");
-  const Value note = job.last(EventType::outcome_noted);
-  EXPECT_EQ(note["by"], Value("ann"));
-  EXPECT_EQ(note["idempotency_key"], Value(job.sent[0].key));
-  EXPECT_EQ(note["note"], Value("it is on the statement"));
-  EXPECT_EQ(note["resolution"], Value("happened"));
-  EXPECT_EQ(note["result"], json("{'id':7}"));
+  const auto note = job.last<OutcomeNoted>();
+  EXPECT_EQ(note.by, "ann");
+  EXPECT_EQ(note.idempotency_key.text, job.sent[0].key);
+  EXPECT_EQ(note.note.value, Value("it is on the statement"));
+  EXPECT_EQ(note.resolution, "happened");
+  EXPECT_EQ(note.result.value, json("{'id':7}"));
   const Value view = job_view(job.state)["in_doubt"].items()[0];
   EXPECT_EQ(view["noted"]["resolution"], Value("happened"));
   EXPECT_EQ(view["noted"]["by"], Value("ann"));
@@ -596,11 +601,11 @@ AE_TEST("note/a certain result that comes after the end is noted, once") {
   const std::uint64_t seq = job.state.seq;
   job.kept("a", succeeded());
   EXPECT_EQ(job.state.seq, seq + 1);
-  const Value note = job.last(EventType::outcome_noted);
-  EXPECT_EQ(note["by"], Value("runtime"));
-  EXPECT_EQ(note["idempotency_key"], Value(job.sent[0].key));
-  EXPECT_EQ(note["resolution"], Value("happened"));
-  EXPECT_EQ(note["result"], json("{'id':7}"));
+  const auto note = job.last<OutcomeNoted>();
+  EXPECT_EQ(note.by, "runtime");
+  EXPECT_EQ(note.idempotency_key.text, job.sent[0].key);
+  EXPECT_EQ(note.resolution, "happened");
+  EXPECT_EQ(note.result.value, json("{'id':7}"));
   EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["noted"]["resolution"], Value("happened"));
   const Value trace = trace_view(job.state, job.log);
   EXPECT_EQ(trace["nodes"].items()[0]["world"], Value("changed")) << canonical(trace);
@@ -616,7 +621,7 @@ AE_TEST("note/a late refusal is noted as not_happened, a late result that says n
   EXPECT_EQ(job.count(EventType::outcome_noted), 0u);
   GivenJob other = ended();
   other.kept("a", refused());
-  EXPECT_EQ(other.last(EventType::outcome_noted)["resolution"], Value("not_happened"));
+  EXPECT_EQ(other.last<OutcomeNoted>().resolution, "not_happened");
   EXPECT_EQ(trace_view(other.state, other.log)["nodes"].items()[0]["world"], Value("unchanged"));
   expect_proved(other);
 }
@@ -694,7 +699,7 @@ AE_TEST("ending/a job that waits shows a call that was given up, and parks for n
   job.pause();
   EXPECT_EQ(job_view(job.state)["parked"]["command"], Value("aetheris resume job-1"));
   job.resume().signal("k");
-  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+  EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
 
 AE_TEST("ending/a call in doubt comes before one that was given up") {
@@ -741,7 +746,7 @@ AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
   expect_proved(job);
   job.reload().signal("z");
   ASSERT_EQ(job.status(), "completed");
-  EXPECT_EQ(listed(terminal(job)), std::set{key});
+  EXPECT_EQ(listed(job), std::set{key});
   expect_proved(job);
   const auto says = [&](std::string_view resolution) {
     return job

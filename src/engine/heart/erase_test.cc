@@ -62,11 +62,11 @@ AE_TEST("erase/a plan with branches and a map keeps its shape and nothing that w
   job.claim().ok("a", "'ada@x.org'").ok("m/0", "'ada@x.org'").ok("m/1", "2").ok("b", "1");
   const std::vector<Event> log = expect_erased(job);
   std::size_t branches = 0, maps = 0;
-  for (const Event& event : log) {
-    if (event.payload.text("kind") != "branch") continue;
-    branches += event.payload["payload"].is_bool() ? 1 : 0;
-    maps += event.payload["payload"]["left"]["items"] == Value(2) ? 1 : 0;
-  }
+  each<DecisionRecorded>(log, [&](const DecisionRecorded& event) {
+    if (event.kind != "branch") return;
+    branches += event.payload.value.is_bool() ? 1 : 0;
+    maps += event.payload.erased && event.payload.left()["items"] == Value(2) ? 1 : 0;
+  });
   EXPECT_EQ(branches, 2u);
   EXPECT_EQ(maps, 1u);
 }
@@ -144,10 +144,9 @@ AE_TEST("erase/without the blind, verify says that hashes are not computed again
         << one->detail;
   }
   // That two events say the same is still proved.
-  for (Event& event : input.events) {
-    if (event.type != EventType::tool_invocation_started) continue;
-    event.payload = event.payload.with("invocation_id", "0123456789abcdef");
-  }
+  each<ToolInvocationStarted>(input.events, [](ToolInvocationStarted& call) {
+    call.invocation_id = InvocationId("0123456789abcdef");
+  });
   EXPECT_FALSE(verify(input, compile_each_time()).ledger.ok);
 }
 

@@ -16,11 +16,10 @@ AE_TEST("key/another attempt that begins the same step again has the same extern
   ASSERT_NE(first.state.attempt, restored.state.attempt);
   first.ok("a", "1");
   restored.ok("a", "1");
-  const Value before = first.last(EventType::tool_invocation_started),
-              again = restored.last(EventType::tool_invocation_started);
-  EXPECT_EQ(before["node_id"], Value("b"));
-  EXPECT_EQ(before["external_key"], again["external_key"]);
-  EXPECT_EQ(before["external_key"], Value("aetheris:job-1:" + first.step("b").id.text + ":0"));
+  const auto before = first.last<ToolInvocationStarted>();
+  EXPECT_EQ(before.node_id, "b");
+  EXPECT_EQ(before.external_key, restored.last<ToolInvocationStarted>().external_key);
+  EXPECT_EQ(before.external_key.text, "aetheris:job-1:" + first.step("b").id.text + ":0");
 }
 
 AE_TEST(
@@ -38,9 +37,9 @@ AE_TEST("key/what undoes a call that a model chose is like that call") {
   GivenJob job = talk();
   job.claim().ok("chat/0", wants({{"a", "book", "{'n': 1}"}})).ok("chat/0/0", "7");
   job.fails("chat/1", "connect");
-  const Value undo = job.last(EventType::tool_invocation_started);
-  const std::string own(undo.text("idempotency_key"));
-  EXPECT_TRUE(undo.text("external_key").ends_with(":" + own.substr(0, 16))) << canonical(undo);
+  const auto undo = job.last<ToolInvocationStarted>();
+  const std::string own = undo.idempotency_key.text.substr(0, 16);
+  EXPECT_TRUE(undo.external_key.text.ends_with(":" + own)) << undo.external_key.text;
 }
 
 AE_TEST("key/a job that an earlier build began holds keys of both schemas") {
@@ -49,11 +48,11 @@ AE_TEST("key/a job that an earlier build began holds keys of both schemas") {
   const auto folds = [&](std::string_view last, std::uint8_t schema) {
     std::vector<Event> log = job.log;
     for (Event& event : log) {
-      if (event.type != EventType::tool_invocation_started || event.payload.text("node_id") != "a")
-        continue;
+      auto* call = std::get_if<ToolInvocationStarted>(&event.body);
+      if (call == nullptr || call->node_id != "a") continue;
       event.schema = schema;
-      event.payload = event.payload.with(
-          "external_key", "aetheris:job-1:" + job.step("a").id.text + ":" + std::string(last));
+      call->external_key =
+          ExternalKey("aetheris:job-1:" + call->step_id.text + ":" + std::string(last));
     }
     return fold(job.state.job, log, compile_each_time()).has_value();
   };

@@ -98,6 +98,21 @@ inline std::shared_ptr<const Plan> compiled(const Value& graph) {
   return *plan;
 }
 
+// Calls visit(event) for each event of type E, as its struct.
+template <class E>
+void each(auto& events, const auto& visit) {
+  for (auto& event : events) {
+    if (auto* body = std::get_if<E>(&event.body)) visit(*body);
+  }
+}
+
+// What stands for a value that was erased.
+inline Erasable erased_value() {
+  Erasable gone(Value::object({{"$redacted", std::string(64, 'a')}}));
+  gone.erased = true;
+  return gone;
+}
+
 inline constexpr std::string_view kBlind = "00112233445566778899aabbccddeeff";
 
 struct GivenSetup {
@@ -166,7 +181,7 @@ class GivenJob {
   // The first event of this type that is about this node.
   std::uint64_t seq_of(EventType type, std::string_view node) const {
     for (const Event& event : log) {
-      if (event.type == type && event.payload.text("step_id") == step(node).id.text) {
+      if (event.type == type && step_of(event) == step(node).id.text) {
         return event.seq;
       }
     }
@@ -392,8 +407,7 @@ class GivenJob {
   }
   void add(const std::vector<EventBody>& drafts) {
     for (const EventBody& draft : drafts) {
-      const Value payload = payload_json(draft);
-      auto well_formed = check_payload(*event_kind(type_of(draft)), payload);
+      auto well_formed = check_payload(*event_kind(type_of(draft)), payload_json(draft));
       EXPECT_TRUE(well_formed) << (well_formed ? "" : well_formed.error().message);
       auto applied = apply(state, draft, now, compile_each_time());
       AE_CHECK(applied.has_value(), applied ? "" : applied.error().message + "\n" + story());
@@ -403,7 +417,7 @@ class GivenJob {
       event.created_at = now;
       if (!state.attempt.empty()) event.attempt_id = state.attempt;
       event.schema = schema_of(draft);
-      event.payload = payload;
+      event.body = draft;
       log.push_back(std::move(event));
     }
   }
@@ -458,7 +472,7 @@ class GivenJob {
   std::vector<std::string> types(std::string_view node = "") const {
     std::vector<std::string> types;
     for (const Event& event : log) {
-      if (node.empty() || event.payload.text("step_id") == step(node).id.text) {
+      if (node.empty() || step_of(event) == step(node).id.text) {
         types.emplace_back(event_name(event));
       }
     }
@@ -467,7 +481,7 @@ class GivenJob {
   std::vector<Value> payloads(EventType type) const {
     std::vector<Value> payloads;
     for (const Event& event : log) {
-      if (event.type == type) payloads.push_back(event.payload);
+      if (event.type == type) payloads.push_back(payload_json(event.body));
     }
     return payloads;
   }
@@ -475,7 +489,23 @@ class GivenJob {
     auto all = payloads(type);
     return all.empty() ? Value() : all.back();
   }
-  std::size_t count(EventType type) const { return payloads(type).size(); }
+  // The same as structs.
+  template <class E>
+  std::vector<E> all() const {
+    std::vector<E> all;
+    each<E>(log, [&](const E& event) { all.push_back(event); });
+    return all;
+  }
+  // REQUIRES: there is one.
+  template <class E>
+  E last() const {
+    const auto events = all<E>();
+    AE_CHECK(!events.empty(), std::string(event_name(E::kType)) + "\n" + story());
+    return events.back();
+  }
+  std::size_t count(EventType type) const {
+    return static_cast<std::size_t>(std::ranges::count(log, type, &Event::type));
+  }
   std::size_t tries(std::string_view node) const {
     return static_cast<std::size_t>(std::ranges::count(sent, step(node).id, &Sent::step));
   }
@@ -483,7 +513,7 @@ class GivenJob {
     std::string story;
     for (const Event& event : log) {
       story += std::to_string(event.seq) + " " + std::string(event_name(event)) + " " +
-               canonical(event.payload).substr(0, 160) + "\n";
+               canonical(payload_json(event.body)).substr(0, 160) + "\n";
     }
     return story;
   }

@@ -214,10 +214,8 @@ std::list<Named> jobs() {
   strict.claim();
   strict.execution_version = "v2";
   strict.reload().begin_attempt();
-  strict.add({event_of(EventType::version_mismatched,
-                       Value::object({{"attempt_id", strict.state.attempt.text},
-                                      {"job_version", "v1"},
-                                      {"worker_version", "v2"}}))});
+  strict.add({VersionMismatched{
+      .attempt_id = strict.state.attempt.text, .job_version = "v1", .worker_version = "v2"}});
   strict.go();
   strict.execution_version = "v1";
   strict.offer().claim().ok("a").ok("b");
@@ -303,7 +301,7 @@ Value exported(const Named& named) {
   std::size_t from = 0;
   for (const std::size_t to : job.commits) {
     std::vector<EventBody> drafts;
-    for (std::size_t i = from; i < to; ++i) drafts.push_back(body_of(job.log[i]));
+    for (std::size_t i = from; i < to; ++i) drafts.push_back(job.log[i].body);
     const Hash previous = head;
     auto sealed = seal({.job = job.state.job,
                         .first_seq = from + 1,

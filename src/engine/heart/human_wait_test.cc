@@ -19,7 +19,7 @@ AE_TEST("human/an approval completes it, and the answer is the result") {
   EXPECT_EQ(job.status(), "waiting");
   job.signal("k", "{'decision':'approve', 'note':'fine'}");
   EXPECT_EQ(job.said["delivered"], Value(true));
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "approved");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "approved");
   EXPECT_EQ(job.step("w").result, json("{'decision':'approve', 'note':'fine'}"));
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
@@ -27,7 +27,7 @@ AE_TEST("human/an approval completes it, and the answer is the result") {
 AE_TEST("human/who answers by id is recorded") {
   GivenJob job(human());
   job.claim().approve("w");
-  EXPECT_EQ(job.last(EventType::wait_completed)["by"], "ann");
+  EXPECT_EQ(job.last<WaitCompleted>().by, "ann");
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
@@ -35,7 +35,7 @@ AE_TEST("human/a rejection fails the node, and nothing behind it is called") {
   GivenJob job(human());
   job.claim().signal("k", "{'decision':'reject', 'note':'too much'}");
   EXPECT_EQ(job.status(), "failed");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "rejected");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "rejected");
   EXPECT_EQ(job.state.error->code, "rejected");
   EXPECT_NE(job.state.error->message.find("too much"), std::string::npos);
   EXPECT_TRUE(job.sent.empty());
@@ -68,7 +68,7 @@ AE_TEST("human/an answer without a decision is invalid, unless data is asked for
   EXPECT_EQ(job.log.size(), events);
   GivenJob data(human(", 'answer':'data'"));
   data.claim().signal("k", "{'name':'Ann'}");
-  EXPECT_EQ(data.last(EventType::wait_completed)["outcome"], "approved");
+  EXPECT_EQ(data.last<WaitCompleted>().outcome, "approved");
   EXPECT_EQ(data.step("w").result, json("{'name':'Ann'}"));
   GivenJob no(human(", 'answer':'data'"));
   EXPECT_EQ(no.claim().reject("w").state.error->code, "rejected");
@@ -102,9 +102,9 @@ AE_TEST("early/a signal before its wait is kept, and delivered in the commit tha
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.commits[job.commits.size() - 2], before) << "one commit";
   EXPECT_EQ(job.step("w").result, json("{'n':1}"));
-  EXPECT_EQ(job.last(EventType::wait_completed)["signal_id"], "s1");
-  EXPECT_EQ(job.last(EventType::wait_completed).find("payload"), nullptr) << "it stands once";
-  EXPECT_EQ(job.last(EventType::job_completed).find("undelivered"), nullptr);
+  EXPECT_EQ(job.last<WaitCompleted>().signal_id, "s1");
+  EXPECT_TRUE(job.last<WaitCompleted>().payload.is_null()) << "it stands once";
+  EXPECT_TRUE(job.last<JobCompleted>().undelivered.is_null());
   EXPECT_EQ(job.signal("k", "{'n':1}").said["applied"], Value(true)) << "and is known afterwards";
 }
 
@@ -133,7 +133,7 @@ AE_TEST(
   job.early("other", "3", "s3").ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("w").result, Value(1));
-  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+  EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'other','signal_id':'s3'}]"));
 }
 
@@ -154,7 +154,7 @@ AE_TEST("early/what does not answer the wait that opens stays undelivered") {
   job.claim().early("k", "{}", "s1").early("k", "{'decision':'approve'}", "s2", "signal");
   EXPECT_EQ(job.ok("a", "'k'").status(), "waiting");
   job.approve("w");
-  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"].size(), 2u);
+  EXPECT_EQ(job.last<JobCompleted>().undelivered.size(), 2u);
 }
 
 AE_TEST(
@@ -213,7 +213,7 @@ AE_TEST("early/what its wait cannot take once it is open is kept, and never take
   act.payload = json("{'decision':'approve'}");
   EXPECT_EQ(job.act(act).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
-  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+  EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
   EXPECT_TRUE(overtake(job.state, act).empty()) << "it has ended";
 }
@@ -233,7 +233,7 @@ AE_TEST("early/one that comes to a wait that has its answer is kept, the answer 
   ASSERT_EQ(overtake(job.state, act).size(), 1u);
   job.add(overtake(job.state, act));
   job.signal("other");
-  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+  EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s2'}]"));
 }
 
@@ -249,8 +249,8 @@ AE_TEST("early/a person's early answer counts, with who gave it") {
                    .payload = json("{'decision':'approve'}")});
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(job.last(EventType::wait_completed)["by"], "bob");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "approved");
+  EXPECT_EQ(job.last<WaitCompleted>().by, "bob");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "approved");
 }
 
 AE_TEST("early/nobody answers in advance what the runtime will ask") {
@@ -266,7 +266,7 @@ AE_TEST("early/a cancel lists what was kept") {
   job.claim().early("k", "1", "s1").cancel();
   job.ok("a");
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last(EventType::job_cancelled)["undelivered"],
+  EXPECT_EQ(job.last<JobCancelled>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
 }
 
@@ -282,7 +282,7 @@ AE_TEST("message/goes to who waits for its channel, its payload is the result") 
   job.claim().message("c", "{'n':1}", "m1");
   EXPECT_EQ(job.said["accepted"], Value(true));
   EXPECT_EQ(job.step("w").result, json("{'n':1}"));
-  EXPECT_EQ(job.last(EventType::wait_completed)["wait_type"], "message");
+  EXPECT_EQ(job.last<WaitCompleted>().wait_type, "message");
   EXPECT_EQ(job.step("v").phase, StepPhase::blocked);
 }
 
@@ -296,7 +296,7 @@ AE_TEST("message/is kept until somebody waits, in order, and delivered once") {
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("w").result, Value(1));
   EXPECT_EQ(job.step("v").result, Value(2));
-  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+  EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'channel':'c','message_id':'m3'}, {'channel':'d','message_id':'m0'}]"));
   EXPECT_EQ(job.message("c", "3", "m3").said["duplicate"], Value(true));
   EXPECT_EQ(job.message("c", "4", "m4").refused, Code::job_terminal);
@@ -333,8 +333,7 @@ AE_TEST("message/what an ending job is sent is refused; what was accepted before
   const Act accepted{.kind = Act::Kind::message, .id = "m1", .payload = Value(1), .channel = "c"};
   job.add(overtake(job.state, accepted));
   job.ok("a");
-  EXPECT_EQ(job.last(EventType::job_cancelled)["undelivered"],
-            json("[{'channel':'c','message_id':'m1'}]"));
+  EXPECT_EQ(job.last<JobCancelled>().undelivered, json("[{'channel':'c','message_id':'m1'}]"));
 }
 
 }  // namespace

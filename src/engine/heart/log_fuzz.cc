@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/heart/our_job_fuzz.h"
 #include "engine/state/checkpoint.h"
@@ -53,7 +54,8 @@ struct Material {
     }
     for (const engine::Node& node : job.state.plan->nodes) values.emplace_back(node.id);
     for (const ae::Event& event : job.log) {
-      for (const auto& [name, value] : event.payload.members()) values.push_back(value);
+      const ae::Value payload = ae::payload_json(event.body);
+      for (const auto& [name, value] : payload.members()) values.push_back(value);
     }
   }
 };
@@ -107,12 +109,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       events.begin(), events.begin() + static_cast<std::ptrdiff_t>(moves.below(events.size() + 1)));
   while (moves.left() && log.size() < 2 * events.size()) {
     ae::Event event = events[moves.below(events.size())];
-    if (moves.below(2) == 1 && event.payload.size() > 0) {
-      const auto members = event.payload.members();
+    ae::Value payload = ae::payload_json(event.body);
+    if (moves.below(2) == 1 && payload.size() > 0) {
+      const auto members = payload.members();
       const std::string name = members[moves.below(members.size())].first;
-      event.payload = event.payload.with(name, ours.values[moves.below(ours.values.size())]);
+      payload = payload.with(name, ours.values[moves.below(ours.values.size())]);
     }
-    if (!ae::check_payload(*ae::event_kind(event.type), event.payload)) continue;
+    auto body = ae::event_from_json(*ae::event_kind(event.type), payload);
+    if (!body) continue;
+    event.body = *std::move(body);
     event.seq = log.size() + 1;
     log.push_back(std::move(event));
   }

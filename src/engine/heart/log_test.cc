@@ -17,7 +17,7 @@ std::string stored(const GivenJob& job) {
   std::size_t from = 0;
   for (const std::size_t to : job.commits) {
     std::vector<EventBody> drafts;
-    for (std::size_t i = from; i < to; ++i) drafts.push_back(body_of(job.log[i]));
+    for (std::size_t i = from; i < to; ++i) drafts.push_back(job.log[i].body);
     if (drafts.empty()) continue;
     auto sealed = seal({.job = job.state.job,
                         .first_seq = from + 1,
@@ -94,8 +94,9 @@ AE_TEST("log/keys and hashes of arguments stand where a try begins, and nowhere 
   EXPECT_EQ(job.count(EventType::tool_invocation_started), 6u);
   for (const Event& event : job.log) {
     const bool begins = event.type == EventType::tool_invocation_started;
+    const Value payload = payload_json(event.body);
     for (const char* field : {"idempotency_key", "external_key", "arguments_hash", "arguments"}) {
-      EXPECT_EQ(event.payload.find(field) != nullptr, begins) << event_name(event) << " " << field;
+      EXPECT_EQ(payload.find(field) != nullptr, begins) << event_name(event) << " " << field;
     }
   }
 }
@@ -118,7 +119,7 @@ AE_TEST("log/without a plan no attempt begins") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   State state;
   state.job = job.state.job;
-  ASSERT_TRUE(apply(state, body_of(job.log[0]), job.now, compile_each_time()));
+  ASSERT_TRUE(apply(state, job.log[0].body, job.now, compile_each_time()));
   auto begun = apply(state, running_event(AttemptId("x"), 1, "w"), job.now, compile_each_time());
   ASSERT_FALSE(begun);
   EXPECT_EQ(begun.error().code, Code::plan_missing);
@@ -128,14 +129,14 @@ AE_TEST("log/a call under the external key of another command is refused") {
   GivenJob job(
       R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}])");
   job.claim();
-  const Value first = job.payloads(EventType::tool_invocation_started)[0];
   State state = job.folded(job.log.size() - 1);
   const Event& second = job.log.back();
   ASSERT_EQ(second.type, EventType::tool_invocation_started);
-  const Value shared = second.payload.with("external_key", first["external_key"]);
-  EXPECT_FALSE(apply(state, event_of(second.type, shared), job.now, compile_each_time()));
+  auto shared = std::get<ToolInvocationStarted>(second.body);
+  shared.external_key = job.all<ToolInvocationStarted>()[0].external_key;
+  EXPECT_FALSE(apply(state, shared, job.now, compile_each_time()));
   state = job.folded(job.log.size() - 1);
-  EXPECT_TRUE(apply(state, body_of(second), job.now, compile_each_time()));
+  EXPECT_TRUE(apply(state, second.body, job.now, compile_each_time()));
 }
 
 // What a decision says, in full.

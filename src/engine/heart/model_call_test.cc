@@ -51,16 +51,16 @@ AE_TEST("model call/a node asks once, and what it was told is pure and recorded"
             (std::vector<std::string>{"node_started", "command_emitted", "tool_invocation_started",
                                       "tool_invocation_finished", "command_committed",
                                       "node_finished", "step_committed"}));
-  EXPECT_EQ(job.last(EventType::command_emitted).text("kind"), "llm");
-  const Value committed = job.last(EventType::command_committed);
-  EXPECT_EQ(committed.text("llm_provider"), "openai");
-  EXPECT_EQ(committed.text("llm_model"), "small-7");
-  EXPECT_EQ(committed["llm_temperature"], Value(0.5));
-  EXPECT_EQ(committed["usage"]["total_tokens"], Value(12));
-  EXPECT_EQ(committed.text("prompt_hash"),
+  EXPECT_EQ(job.last<CommandEmitted>().kind, "llm");
+  const auto committed = job.last<CommandCommitted>();
+  EXPECT_EQ(committed.llm_provider, "openai");
+  EXPECT_EQ(committed.llm_model, "small-7");
+  EXPECT_EQ(committed.llm_temperature, Value(0.5));
+  EXPECT_EQ(committed.usage["total_tokens"], Value(12));
+  EXPECT_EQ(to_hex(*committed.prompt_hash),
             blinded_hash(kBlind, R"([{"content":"About {\"n\":1}","role":"user"}])"));
-  EXPECT_EQ(committed.find("result"), nullptr);
-  EXPECT_EQ(job.last(EventType::node_finished).text("result_type"), "pure");
+  EXPECT_TRUE(committed.result.is_null());
+  EXPECT_EQ(job.last<NodeFinished>().result_type, "pure");
   EXPECT_EQ(job.state.result["note"]["text"], Value("Hi"));
 }
 
@@ -122,8 +122,7 @@ AE_TEST("model call/a recorded answer is never asked for again, wherever it died
     EXPECT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
     EXPECT_EQ(job_view(job.state)["usage"]["total_tokens"], Value(12));
     EXPECT_EQ(job.count(EventType::command_committed), 2u);
-    EXPECT_EQ(canonical(job.payloads(EventType::command_committed)[0]),
-              canonical(whole.payloads(EventType::command_committed)[0]));
+    EXPECT_EQ(job.all<CommandCommitted>()[0], whole.all<CommandCommitted>()[0]);
     EXPECT_TRUE(proof(job).ledger.ok) << proof(job).ledger.detail;
     EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
   }
@@ -153,9 +152,8 @@ AE_TEST(
   GivenJob once = asking();
   once.claim().answer("note", refused);
   EXPECT_EQ(once.state.error->message, "node note, model main: no such key (tried once)");
-  EXPECT_EQ(once.last(EventType::node_finished)["error"].text("message"),
-            once.state.error->message);
-  EXPECT_EQ(once.last(EventType::tool_invocation_finished)["error"].text("message"), "no such key")
+  EXPECT_EQ(once.last<NodeFinished>().error->message.value.as_string(), once.state.error->message);
+  EXPECT_EQ(once.last<ToolInvocationFinished>().error->message.value.as_string(), "no such key")
       << "a try says what was said to it";
 
   GivenJob often = asking();
@@ -195,7 +193,7 @@ AE_TEST("model call/an answer that broke a rule is no answer, and is not asked f
   EXPECT_EQ(job.tries("note"), 1u);
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
-  EXPECT_EQ(job.last(EventType::command_committed).text("llm_model"), "small");
+  EXPECT_EQ(job.last<CommandCommitted>().llm_model, "small");
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
 }
 
@@ -228,7 +226,7 @@ AE_TEST(
     job.kept(first, {.kind = OutcomeKind::success, .result = json(kAnswer)}, arrival);
     EXPECT_EQ(job.tries("note"), 1u);
     EXPECT_EQ(job.status(), "completed") << job.story();
-    EXPECT_EQ(job.last(EventType::command_committed).text("llm_model"), "small-7");
+    EXPECT_EQ(job.last<CommandCommitted>().llm_model, "small-7");
     EXPECT_EQ(job_view(job.state)["usage"]["input_tokens"], Value(9));
   }
 }
@@ -255,24 +253,21 @@ AE_TEST("model call/verify finds another model, cost or prompt than the call and
   job.claim().ok("note", kAnswer);
   ASSERT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
   const std::vector<Event> log = job.log;
-  const Value changes = json(
-      "{'llm_provider': 'other', 'llm_model': 'large', 'llm_temperature': 1,"
-      " 'usage': {'total_tokens': 1}}");
-  for (const auto& [name, value] : changes.members()) {
+  using Change = void (*)(CommandCommitted&);
+  const std::pair<std::string_view, Change> changes[] = {
+      {"llm_provider", [](CommandCommitted& event) { event.llm_provider = "other"; }},
+      {"llm_model", [](CommandCommitted& event) { event.llm_model = "large"; }},
+      {"llm_temperature", [](CommandCommitted& event) { event.llm_temperature = 1; }},
+      {"usage", [](CommandCommitted& event) { event.usage = json("{'total_tokens': 1}"); }}};
+  for (const auto& [name, change] : changes) {
     job.log = log;
-    for (Event& event : job.log) {
-      if (event.type == EventType::command_committed)
-        event.payload = event.payload.with(name, value);
-    }
+    each<CommandCommitted>(job.log, change);
     const Proof replay = proof(job).replay;
     EXPECT_FALSE(replay.ok) << name;
     EXPECT_NE(replay.detail.find(name), std::string::npos) << replay.detail;
   }
   job.log = log;
-  for (Event& event : job.log) {
-    if (event.type == EventType::command_emitted)
-      event.payload = event.payload.with("kind", "tool");
-  }
+  each<CommandEmitted>(job.log, [](CommandEmitted& event) { event.kind = "tool"; });
   EXPECT_FALSE(proof(job).replay.ok);
 }
 
@@ -310,7 +305,7 @@ AE_TEST("model call/an answer costs what the plan's price says, and the job's bi
   GivenJob job(list(std::string(kNote) + second), {.more = kPriced, .input = "{'x': {'n': 1}}"});
   job.claim().crash().ok("note", kAnswer);
   // 5 tokens at 2.5, 4 of the cache at 0.25, 3 at 10: 43.5 millionths.
-  EXPECT_EQ(job.last(EventType::command_committed)["usage"]["cost_micros"], Value(44));
+  EXPECT_EQ(job.last<CommandCommitted>().usage["cost_micros"], Value(44));
   job.ok("more", "{'text': 'Hi', 'usage': {'input_tokens': 2, 'output_tokens': 1}}");
   EXPECT_EQ(job.status(), "completed");
   const Value usage = job_view(job.state)["usage"];
@@ -322,11 +317,9 @@ AE_TEST("model call/an answer costs what the plan's price says, and the job's bi
   // What the provider said stays what it said.
   EXPECT_EQ(job.state.result["more"]["usage"].find("cost_micros"), nullptr);
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
-  for (Event& event : job.log) {
-    if (event.type != EventType::command_committed) continue;
-    event.payload =
-        event.payload.with("usage", event.payload["usage"].with("cost_micros", 1'000'000));
-  }
+  each<CommandCommitted>(job.log, [](CommandCommitted& event) {
+    event.usage = event.usage.with("cost_micros", 1'000'000);
+  });
   EXPECT_FALSE(proof(job).replay.ok) << "another cost than the plan's price gives";
 }
 
@@ -339,7 +332,7 @@ AE_TEST("model call/an answer without a price, or without its tokens, is counted
   GivenJob job = asking();
   job.claim().ok("note", "{'text': 'Hi'}");
   EXPECT_EQ(job_view(job.state)["usage"]["unpriced_calls"], Value(1));
-  EXPECT_EQ(job.last(EventType::command_committed).find("usage"), nullptr);
+  EXPECT_TRUE(job.last<CommandCommitted>().usage.is_null());
 }
 
 AE_TEST("model call/an answer that broke a rule has cost what it cost") {
@@ -351,7 +344,7 @@ AE_TEST("model call/an answer that broke a rule has cost what it cost") {
   job.claim().answer("note", outcome);
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
   EXPECT_EQ(job_view(job.state)["usage"]["cost_micros"], Value(53));
-  EXPECT_EQ(job.last(EventType::command_committed).text("llm_model"), "small-7");
+  EXPECT_EQ(job.last<CommandCommitted>().llm_model, "small-7");
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
 }
 

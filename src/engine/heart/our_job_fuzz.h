@@ -100,7 +100,7 @@ class OurJob {
       event.created_at = now;
       event.attempt_id = state.attempt;
       event.schema = schema_of(draft);
-      event.payload = payload_json(draft);
+      event.body = draft;
       log.push_back(std::move(event));
     }
   }

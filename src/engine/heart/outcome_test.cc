@@ -90,7 +90,7 @@ AE_TEST("outcome/a success whose output breaks a rule is never tried again") {
                            .invalid = json("{'invalid':true,'sha256':'00','size':1,'head':''}")});
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(to_text(job.step("a").result_type), "permanent_failure");
-  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("tool_output_invalid"));
+  EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
 }
 
 }  // namespace

@@ -16,12 +16,12 @@ AE_TEST("pause/starts nothing new, awaits what is sent, then parks until resume"
   EXPECT_EQ(job.status(), "running");
   job.ok("a", "1");
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.last(EventType::job_parked)["until"], "resume");
+  EXPECT_EQ(job.last<JobParked>().until, "resume");
   EXPECT_EQ(job.step("a").phase, StepPhase::done) << "what was seen is recorded";
   EXPECT_EQ(job.sent.size(), 1u);
   job.resume().ok("b", "2");
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(job.last(EventType::job_resumed)["by"], "someone");
+  EXPECT_EQ(job.last<JobResumed>().by, "someone");
 }
 
 AE_TEST("pause/a job that nobody runs parks at once") {

@@ -66,7 +66,7 @@ AE_TEST("branch/its value is recorded before anything starts") {
                {.input = "{'go':0}"});  // only false and null are false
   job.claim();
   EXPECT_EQ(job.types("a")[0], "decision_recorded");
-  EXPECT_EQ(job.last(EventType::decision_recorded)["payload"], Value(true));
+  EXPECT_EQ(job.last<DecisionRecorded>().payload.value, Value(true));
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
@@ -197,7 +197,7 @@ AE_TEST("map/what is no list fails") {
 AE_TEST("map/its value is recorded and read back after a crash") {
   GivenJob job(kMap, {.input = "[1,2,3]"});
   job.claim();
-  EXPECT_EQ(job.last(EventType::decision_recorded)["payload"], json("[1,2,3]"));
+  EXPECT_EQ(job.last<DecisionRecorded>().payload.value, json("[1,2,3]"));
   job.crash();
   EXPECT_EQ(job.count(EventType::decision_recorded), 1u);
   job.ok("m/0", "1").ok("m/1", "2").ok("m/2", "3");

@@ -48,11 +48,11 @@ AE_TEST("policy/a denied call is never declared, and the log says why") {
   EXPECT_EQ(job.state.error->code, "denied");
   EXPECT_NE(job.state.error->message.find("not on Sundays"), std::string::npos);
   EXPECT_EQ(job.types("a"), (Types{"node_started", "decision_recorded", "node_finished"}));
-  const Value denied = job.last(EventType::decision_recorded);
-  EXPECT_EQ(denied["kind"], "approval");
-  EXPECT_EQ(denied["state"], "denied");
-  EXPECT_EQ(denied["reason"], "not on Sundays");
-  EXPECT_EQ(denied["payload"]["arguments"], json("{'n':250}"));
+  const auto denied = job.last<DecisionRecorded>();
+  EXPECT_EQ(denied.kind, "approval");
+  EXPECT_EQ(denied.state, "denied");
+  EXPECT_EQ(denied.reason, "not on Sundays");
+  EXPECT_EQ(denied.payload.value["arguments"], json("{'n':250}"));
   EXPECT_TRUE(job.sent.empty());
   proves(job);
 }
@@ -85,8 +85,7 @@ AE_TEST("policy/a call that another plan denies before its next try fails, and n
     EXPECT_EQ(job.state.error->code, "denied");
     EXPECT_NE(job.state.error->message.find("not any more"), std::string::npos);
     EXPECT_EQ(job.sent.size(), 1u);
-    EXPECT_EQ(job.last(EventType::wait_opened).text("correlation_key").find("approval/"),
-              std::string_view::npos);
+    EXPECT_EQ(job.last<WaitOpened>().correlation_key.find("approval/"), std::string_view::npos);
     proves(job);
   }
 }
@@ -100,7 +99,7 @@ AE_TEST("policy/the first rule that holds is the one") {
   GivenJob asked = buys(rules, "{'n':50}");
   EXPECT_EQ(asked.claim().status(), "waiting");
   EXPECT_EQ(approvals_view(asked.state)[0]["reason"], "not small");
-  EXPECT_EQ(asked.last(EventType::decision_recorded)["reason"], "not small");
+  EXPECT_EQ(asked.last<DecisionRecorded>().reason, "not small");
   EXPECT_EQ(buys(rules, "{'n':500}").claim().state.error->code, "denied");
 }
 
@@ -319,8 +318,8 @@ AE_TEST("policy/a crash at any commit denies once and asks once") {
     if (!job.in_flight.empty()) job.ok("b");
     EXPECT_EQ(job.status(), "completed") << job.story();
     std::size_t denied = 0;
-    for (const Value& p : job.payloads(EventType::decision_recorded)) {
-      denied += p["state"] == Value("denied") ? 1 : 0;
+    for (const auto& decision : job.all<DecisionRecorded>()) {
+      denied += decision.state == "denied" ? 1 : 0;
     }
     EXPECT_EQ(denied, 1u);
     EXPECT_EQ(job.count(EventType::wait_opened), 1u);
@@ -344,7 +343,7 @@ AE_TEST("policy/a log in which a denied call was made is refused") {
       return Result<std::shared_ptr<const Plan>>(disguised);
     };
     for (const Event& event : job.log) {
-      auto applied = apply(state, body_of(event), event.created_at, source);
+      auto applied = apply(state, event.body, event.created_at, source);
       if (!applied) return applied.error().message;
     }
     return std::string();
@@ -367,14 +366,13 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
                                       {"schema_digest", ""},
                                       {"tool", "buy"},
                                       {"tool_version", "0123456789abcdef"}});
-    const Value decision = Value::object({{"decision_id", "0123456789abcdef"},
-                                          {"kind", "approval"},
-                                          {"node_id", "a"},
-                                          {"payload", call},
-                                          {"state", state},
-                                          {"step_id", step.id.text}});
-    const auto applied =
-        apply(then, event_of(EventType::decision_recorded, decision), job.now, compile_each_time());
+    const DecisionRecorded decision{.decision_id = DecisionId("0123456789abcdef"),
+                                    .kind = "approval",
+                                    .node_id = "a",
+                                    .payload = call,
+                                    .state = std::string(state),
+                                    .step_id = step.id};
+    const auto applied = apply(then, decision, job.now, compile_each_time());
     return applied ? std::string() : applied.error().message;
   };
   EXPECT_NE(said("denied", "{'n':250}").find("no policy denies"), std::string::npos);
@@ -387,13 +385,11 @@ AE_TEST("policy/a log that denies a call with other arguments than the plan's is
   job.claim();
   ASSERT_EQ(job.state.error->code, "denied");
   proves(job);
-  for (Event& event : job.log) {
-    if (event.payload.text("state") != "denied") continue;
-    const Value call = event.payload["payload"]
-                           .with("arguments", json("{'n':501}"))
-                           .with("arguments_hash", hash_of("{'n':501}"));
-    event.payload = event.payload.with("payload", call);
-  }
+  each<DecisionRecorded>(job.log, [](DecisionRecorded& event) {
+    if (event.state != "denied") return;
+    event.payload = event.payload.value.with("arguments", json("{'n':501}"))
+                        .with("arguments_hash", hash_of("{'n':501}"));
+  });
   const Verification proof = verify(
       {.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}}, compile_each_time());
   EXPECT_FALSE(proof.replay.ok);
@@ -460,7 +456,7 @@ AE_TEST("policy/a log in which a plan of a model used what nobody granted is ref
     State state;
     state.job = job.state.job;
     for (const Event& event : job.log) {
-      EventBody draft = body_of(event);
+      EventBody draft = event.body;
       if (auto* plan = std::get_if<PlanGenerated>(&draft)) plan->planned_by = planned_by;
       auto applied = apply(state, draft, event.created_at, compile_each_time());
       if (!applied) return applied.error().message;
@@ -522,19 +518,19 @@ AE_TEST("edit/what is sent is what the approver made of it, under keys of its ow
   const std::size_t before = job.log.size();
   edit(job, job.asked("a"), "{'n':100}");
   EXPECT_EQ(job.said["outcome"], "edited");
-  const Value decided = job.log[before].payload;
-  EXPECT_EQ(decided["state"], "edited");
-  EXPECT_EQ(decided["by"], "ann");
-  EXPECT_EQ(decided["payload"]["arguments"], json("{'n':100}"));
-  EXPECT_EQ(decided["payload"]["arguments_hash"], hash_of("{'n':100}"));
-  EXPECT_EQ(decided["payload"]["edited_from"], hash_of("{'n':250}"));
-  EXPECT_EQ(job.log[before + 1].payload["outcome"], "edited");
+  const auto decided = std::get<DecisionRecorded>(job.log[before].body);
+  EXPECT_EQ(decided.state, "edited");
+  EXPECT_EQ(decided.by, "ann");
+  EXPECT_EQ(decided.payload.value["arguments"], json("{'n':100}"));
+  EXPECT_EQ(decided.payload.value["arguments_hash"], hash_of("{'n':100}"));
+  EXPECT_EQ(decided.payload.value["edited_from"], hash_of("{'n':250}"));
+  EXPECT_EQ(std::get<WaitCompleted>(job.log[before + 1].body).outcome, "edited");
   ASSERT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.sent[0].arguments, json("{'n':100}"));
-  const Value started = job.last(EventType::tool_invocation_started);
-  EXPECT_EQ(started["arguments_hash"], hash_of("{'n':100}"));
+  const auto started = job.last<ToolInvocationStarted>();
+  EXPECT_EQ(to_hex(started.arguments_hash), hash_of("{'n':100}"));
   const StepId step = job.step("a").id;
-  EXPECT_EQ(started["idempotency_key"],
+  EXPECT_EQ(started.idempotency_key.text,
             idempotency_key(job.state.job, step, "buy", canonical(json("{'n':100}")), kBlind).text);
   EXPECT_EQ(job.ok("a").status(), "completed");
   proves(job);
@@ -649,40 +645,37 @@ AE_TEST("edit/a log in which other arguments were sent than the approver's is re
   GivenJob job = buys(kAsked);
   job.claim();
   edit(job, job.asked("a"), "{'n':100}");
-  const auto with = [&](EventType type, std::string_view state_is, const auto& change) {
+  const auto fault = [&](const std::vector<Event>& log) {
     State state;
     state.job = job.state.job;
-    for (const Event& event : job.log) {
-      Value payload = event.payload;
-      const bool meant = state_is.empty() || payload.text("state") == state_is;
-      if (event.type == type && meant) payload = change(payload);
-      auto applied =
-          apply(state, event_of(event.type, payload), event.created_at, compile_each_time());
+    for (const Event& event : log) {
+      auto applied = apply(state, event.body, event.created_at, compile_each_time());
       if (!applied) return applied.error().message;
     }
     return std::string();
   };
-  const auto same = [](const Value& p) { return p; };
-  EXPECT_EQ(with(EventType::decision_recorded, "edited", same), "");
-  EXPECT_NE(with(EventType::tool_invocation_started, "",
-                 [](const Value& p) {
-                   return p.with("arguments", json("{'n':250}"))
-                       .with("arguments_hash", hash_of("{'n':250}"));
-                 }),
+  const auto with_edit = [&](const auto& change) {
+    std::vector<Event> log = job.log;
+    each<DecisionRecorded>(log, [&](DecisionRecorded& event) {
+      if (event.state == "edited") event.payload = change(event.payload.value);
+    });
+    return fault(log);
+  };
+  EXPECT_EQ(with_edit([](const Value& call) { return call; }), "");
+  EXPECT_NE(with_edit([](const Value& call) { return call.with("arguments", json("{'n':99}")); }),
             "");
-  EXPECT_NE(with(EventType::decision_recorded, "edited",
-                 [](const Value& p) {
-                   return p.with("payload", p["payload"].with("arguments", json("{'n':99}")));
-                 }),
-            "");
-  EXPECT_NE(with(EventType::decision_recorded, "edited",
-                 [](const Value& p) {
-                   return p.with("payload", p["payload"]
-                                                .with("arguments", json("{'n':2000}"))
-                                                .with("arguments_hash", hash_of("{'n':2000}")));
-                 }),
+  EXPECT_NE(with_edit([](const Value& call) {
+              return call.with("arguments", json("{'n':2000}"))
+                  .with("arguments_hash", hash_of("{'n':2000}"));
+            }),
             "")
       << "an edit that a policy denies";
+  std::vector<Event> other = job.log;
+  each<ToolInvocationStarted>(other, [](ToolInvocationStarted& call) {
+    call.arguments = json("{'n':250}");
+    call.arguments_hash = *hash_from_hex(hash_of("{'n':250}"));
+  });
+  EXPECT_NE(fault(other), "");
 }
 
 AE_TEST("edit/an act that holds one is not taken for a plain yes by a program that knows none") {
@@ -709,7 +702,7 @@ AE_TEST("edit/a checkpoint keeps what was made of a call") {
     State state = std::move(restored->state);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, body_of(event), event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
     ASSERT_TRUE(state.steps[0].loop->turns[0].calls[0].edited.has_value()) << at;

@@ -64,7 +64,7 @@ AE_TEST("probe/nobody asks while the job is to rest") {
   job.claim().after(71s).pause().times_out("pay");
   EXPECT_EQ(job.sent.size(), 1u) << job.story();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.last(EventType::job_parked)["until"], "resume");
+  EXPECT_EQ(job.last<JobParked>().until, "resume");
   job.resume();
   ASSERT_EQ(job.sent.size(), 2u) << job.story();
   EXPECT_EQ(job.sent[1].tool, "find");
@@ -78,8 +78,8 @@ AE_TEST("probe/a call that timed out is asked about after its deadline and grace
   job.claim().times_out("pay");
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "queued") << "nobody holds it for a minute";
-  EXPECT_EQ(job.last(EventType::job_requeued)["not_before"],
-            Value(to_text(job.state.steps[0].call->deadline + 30s)));
+  EXPECT_EQ(to_text(*job.last<JobRequeued>().not_before),
+            to_text(job.state.steps[0].call->deadline + 30s));
   job.after(69s);
   EXPECT_EQ(job.sent.size(), 1u);
   job.after(2s);
@@ -95,10 +95,10 @@ AE_TEST("probe/what it finds is the result of the call, which is not made again"
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':{'id':7}}");
   EXPECT_EQ(job.status(), "completed") << job.story();
   EXPECT_EQ(job.state.result, json("{'pay':{'id':7}}"));
-  const Value decision = job.payloads(EventType::decision_recorded).back();
-  EXPECT_EQ(decision["kind"], Value("in_doubt"));
-  EXPECT_EQ(decision["state"], Value("happened"));
-  EXPECT_EQ(decision["by"], Value("probe"));
+  const auto decision = job.all<DecisionRecorded>().back();
+  EXPECT_EQ(decision.kind, "in_doubt");
+  EXPECT_EQ(decision.state, "happened");
+  EXPECT_EQ(decision.by, "probe");
   EXPECT_EQ(job.tries("pay"), 1u);
   expect_proved(job);
 }
@@ -130,7 +130,7 @@ AE_TEST("probe/a probe that fails for good leaves the doubt to a person") {
   GivenJob job = paying();
   job.claim().times_out("pay").after(80s).fails("pay/probe", "http_404");
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.last(EventType::wait_opened)["reason"], Value("the probe failed (http_404)"));
+  EXPECT_EQ(job.last<WaitOpened>().reason, "the probe failed (http_404)");
   job.resolve("pay", "not_happened").ok("pay");
   EXPECT_EQ(job.status(), "completed");
   expect_proved(job);
@@ -151,8 +151,7 @@ AE_TEST("probe/an answer that `happened` cannot read leaves the doubt to a perso
   GivenJob job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "[1]");
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.last(EventType::wait_opened)["reason"],
-            Value("the probe failed (expression_failed)"));
+  EXPECT_EQ(job.last<WaitOpened>().reason, "the probe failed (expression_failed)");
   expect_proved(job);
 }
 
@@ -163,7 +162,7 @@ AE_TEST(
   EXPECT_EQ(job.sent.size(), 1u) << "its request may still arrive\n" << job.story();
   const Instant settles = *job.opened_at + 60s;
   EXPECT_EQ(job.state.settles_at(job.step("pay")), settles);
-  EXPECT_EQ(job.last(EventType::job_requeued)["not_before"], Value(to_text(settles)));
+  EXPECT_EQ(to_text(*job.last<JobRequeued>().not_before), to_text(settles));
   job.after(60s - 1ms);
   EXPECT_EQ(job.sent.size(), 1u) << job.story();
   job.after(1ms);
@@ -176,7 +175,7 @@ AE_TEST(
   EXPECT_EQ(end,
             (std::vector<std::string>{"tool_invocation_finished", "decision_recorded",
                                       "command_committed", "node_finished", "step_committed"}));
-  EXPECT_EQ(job.payloads(EventType::tool_invocation_finished).back()["outcome"], Value("unknown"));
+  EXPECT_EQ(job.all<ToolInvocationFinished>().back().outcome, "unknown");
   expect_proved(job);
 }
 
@@ -220,8 +219,8 @@ AE_TEST("probe/a complete response settles the call: it is asked about at once")
                                .error_code = "http_500",
                                .error_message = "the server answered 500"});
     EXPECT_EQ(job.sent.size(), settled ? 2u : 1u) << job.story();
-    EXPECT_EQ(job.last(EventType::tool_invocation_finished)["settled"],
-              settled ? Value(true) : Value());
+    EXPECT_EQ(job.last<ToolInvocationFinished>().settled,
+              settled ? std::optional(true) : std::nullopt);
     expect_proved(job);
   }
 }
@@ -422,11 +421,9 @@ AE_TEST("probe/a log in which the answer was turned round is not proved") {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
-  for (Event& event : input.events) {
-    if (event.type == EventType::command_committed && event.payload.find("result")) {
-      event.payload = event.payload.with("result", json("{'id':8}"));
-    }
-  }
+  each<CommandCommitted>(input.events, [](CommandCommitted& event) {
+    if (!event.result.is_null()) event.result = json("{'id':8}");
+  });
   EXPECT_FALSE(verify(input, compile_each_time()).replay.ok);
 }
 
@@ -452,7 +449,7 @@ AE_TEST("probe/one that a crash left is not sent again by a changed tool; a pers
   job.claim();
   EXPECT_EQ(job.sent.size(), 2u) << job.story();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.last(EventType::wait_opened)["step_id"], job.step("pay").id.text);
+  EXPECT_EQ(job.last<WaitOpened>().step_id, job.step("pay").id);
   EXPECT_EQ(job.resolve("pay", "happened", "7").status(), "completed");
   expect_proved(job);
 }

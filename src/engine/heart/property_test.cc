@@ -54,12 +54,17 @@ using Happened = std::multiset<std::tuple<std::string, std::int64_t, std::string
 Happened happened(const GivenJob& job) {
   Happened all;
   for (const Event& event : job.log) {
-    const std::string step(event.payload.text("step_id"));
+    const std::string step(step_of(event));
     if (step.empty() || event.type == EventType::job_waiting) continue;
     // How often somebody looks follows from how often the job rests.
     if (event.type == EventType::confirmation_checked) continue;
-    const Value& n = event.payload["try"];
-    all.emplace(step, n.is_integer() ? n.as_int() : 0, std::string(event_name(event)));
+    const std::int64_t n = std::visit(
+        [](const auto& body) {
+          if constexpr (requires { body.try_no; }) return body.try_no;
+          return std::int64_t{0};
+        },
+        event.body);
+    all.emplace(step, n, std::string(event_name(event)));
   }
   return all;
 }
@@ -148,7 +153,7 @@ AE_TEST("property/every fold of every prefix agrees with the state as it grew") 
         }
         if (i < prefix) continue;
         const Event& event = job.log[i];
-        ASSERT_TRUE(apply(state, body_of(event), event.created_at,
+        ASSERT_TRUE(apply(state, event.body, event.created_at,
                           [&](const Value&, std::string_view) { return job.plan; }));
       }
       ASSERT_EQ(state_view(state), whole) << "cut at " << prefix;
@@ -276,7 +281,7 @@ AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
 void expect_undone(const GivenJob& job) {
   std::vector<std::string> committed, undone;
   for (const Event& event : job.log) {
-    const std::string step(event.payload.text("step_id"));
+    const std::string step(step_of(event));
     const bool undoable =
         event.type == EventType::step_committed &&
         job.state.tool_of(job.state.steps[job.state.by_id.at(StepId(step))]).compensate.has_value();
@@ -368,18 +373,26 @@ struct Forged {
 };
 Forged forged(const GivenJob& job, Dice& dice) {
   const Event& model = job.log[dice.below(job.log.size())];
-  Forged draft{model.type, model.payload};
-  const Event& other = job.log[dice.below(job.log.size())];
-  if (dice.one_in(3)) draft.type = other.type;
+  const Value payload = payload_json(model.body);
+  Forged draft{model.type, payload};
+  const Event& another = job.log[dice.below(job.log.size())];
+  const Value other = payload_json(another.body);
+  if (dice.one_in(3)) draft.type = another.type;
   if (dice.one_in(8)) draft.type = static_cast<EventType>(dice.below(256));
-  for (const auto& [name, value] : model.payload.members()) {
+  for (const auto& [name, value] : payload.members()) {
     if (dice.one_in(6)) draft.payload = draft.payload.with(name, random_value(dice));
-    if (dice.one_in(4) && other.payload.find(name)) {
-      draft.payload = draft.payload.with(name, other.payload[name]);
+    if (dice.one_in(4) && other.find(name)) {
+      draft.payload = draft.payload.with(name, other[name]);
     }
   }
   if (dice.one_in(50)) draft.payload = random_value(dice);
   return draft;
+}
+
+Result<EventBody> typed(const Forged& forged) {
+  const EventKind* kind = event_kind(forged.type);
+  if (kind == nullptr) return UnknownEvent{forged.type, "forged", forged.payload};
+  return event_from_json(*kind, forged.payload);
 }
 
 AE_TEST("property/no event, however wrong, does more than be refused") {
@@ -406,10 +419,7 @@ AE_TEST("property/no event, however wrong, does more than be refused") {
       auto state = fold(job.state.job, prefix, same);
       ASSERT_TRUE(state);
       for (int i = 0; i < 20; ++i) {
-        const Forged bad = forged(job, dice);
-        const EventKind* kind = event_kind(bad.type);
-        const auto event = kind ? event_from_json(*kind, bad.payload)
-                                : Result<EventBody>(UnknownEvent{bad.type, "forged", bad.payload});
+        const auto event = typed(forged(job, dice));
         if (event && apply(*state, *event, job.now, same)) continue;
         refused++;
         if (event) break;  // the state is unusable
@@ -421,10 +431,11 @@ AE_TEST("property/no event, however wrong, does more than be refused") {
       input.job = job.state.job;
       input.events = job.log;
       for (int i = 0; i < 3; ++i) {
-        const Forged bad = forged(job, dice);
+        const auto event = typed(forged(job, dice));
         Event& victim = input.events[dice.below(input.events.size())];
-        victim.type = bad.type;
-        victim.payload = bad.payload;
+        if (!event) continue;
+        victim.type = type_of(*event);
+        victim.body = *event;
       }
       (void)verify(input, same);
     }

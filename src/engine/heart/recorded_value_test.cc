@@ -61,16 +61,16 @@ AE_TEST(
   EXPECT_EQ(tail, (Types{"node_started", "command_emitted", "time_recorded", "command_committed",
                          "node_finished", "step_committed", "job_completed"}));
   const std::string step = job.step("a").id.text;
-  const Value recorded = job.last(EventType::time_recorded);
-  EXPECT_EQ(recorded["effect_id"], step + ":time");
-  EXPECT_EQ(job.last(EventType::command_emitted)["input_ref"], step + ":time");
-  EXPECT_EQ(job.last(EventType::command_emitted)["kind"], "tool");
-  EXPECT_EQ(job.last(EventType::command_committed)["result_of"], step);
-  EXPECT_EQ(job.last(EventType::command_committed).find("result"), nullptr);
-  EXPECT_EQ(job.last(EventType::node_finished).find("result"), nullptr);
-  EXPECT_EQ(recorded["value"],
+  const auto recorded = job.last<TimeRecorded>();
+  EXPECT_EQ(recorded.effect_id, step + ":time");
+  EXPECT_EQ(job.last<CommandEmitted>().input_ref, step + ":time");
+  EXPECT_EQ(job.last<CommandEmitted>().kind, "tool");
+  EXPECT_EQ(job.last<CommandCommitted>().result_of, step);
+  EXPECT_TRUE(job.last<CommandCommitted>().result.is_null());
+  EXPECT_TRUE(job.last<NodeFinished>().result.is_null());
+  EXPECT_EQ(recorded.value.value,
             json("{'ms': 1767225600000, 'time': '2026-01-01T00:00:00.000000Z'}"));
-  EXPECT_EQ(job.state.result["a"], recorded["value"]);
+  EXPECT_EQ(job.state.result["a"], recorded.value.value);
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.state.tries_started, 0u);
   EXPECT_TRUE(proof_of(job).ok) << canonical(proof_of(job).to_json());
@@ -111,9 +111,9 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
       redrawn += was_there || job.step(node).result == value.second ? 0 : 1;
     }
     const Value sent = job.sent.back().arguments;
-    EXPECT_EQ(sent["id"], job.last(EventType::uuid_recorded)["value"]);
-    EXPECT_EQ(sent["n"], job.last(EventType::random_recorded)["value"]);
-    EXPECT_EQ(sent["ms"], job.last(EventType::time_recorded)["value"]["ms"]);
+    EXPECT_EQ(sent["id"], job.last<UuidRecorded>().value.value);
+    EXPECT_EQ(sent["n"], job.last<RandomRecorded>().value.value);
+    EXPECT_EQ(sent["ms"], job.last<TimeRecorded>().value.value["ms"]);
     EXPECT_TRUE(proof_of(job).ok) << "cut at " << cut << canonical(proof_of(job).to_json());
   }
   EXPECT_GT(redrawn, 0u);  // what was not recorded was drawn from the new chance
@@ -139,8 +139,7 @@ AE_TEST(
   const auto at = std::ranges::find(job.log, EventType::random_recorded, &Event::type);
   const auto upto = static_cast<std::size_t>(at - job.log.begin()) + 1;
   State state = job.folded(upto);
-  const EventBody again = event_of(EventType::random_recorded, at->payload);
-  EXPECT_EQ(apply(state, again, job.now, compile_each_time()).error().code, Code::log_corrupt);
+  EXPECT_EQ(apply(state, at->body, job.now, compile_each_time()).error().code, Code::log_corrupt);
 
   GivenJob calls(one_node("look"), {.more = kNative});
   calls.claim();
@@ -157,7 +156,7 @@ AE_TEST("recorded value/the proofs find another value, a second one, and a call 
   const auto at = static_cast<std::size_t>(
       std::ranges::find(job.log, EventType::random_recorded, &Event::type) - job.log.begin());
   GivenJob outside = std::move(job);
-  outside.log[at].payload = outside.log[at].payload.with("value", 7);
+  std::get<RandomRecorded>(outside.log[at].body).value = Value(7);
   EXPECT_NE(proof_of(outside).replay.detail.find("a value that its tool does not give"),
             std::string::npos);
   Event second = outside.log[at];
@@ -256,7 +255,7 @@ AE_TEST(
                                   {"b", "dice", "{'min': 2, 'max': 1}"},
                                   {"c", "dice", "{'min': 2, 'max': 2}"}}));
   EXPECT_EQ(last_message(job, "chat/1", 3)["content"],
-            canonical(job.last(EventType::time_recorded)["value"]));
+            canonical(job.last<TimeRecorded>().value.value));
   EXPECT_NE(last_message(job, "chat/1", 2).text("content").find("input_invalid"),
             std::string::npos);
   EXPECT_EQ(last_message(job, "chat/1")["content"], "2");
@@ -347,12 +346,10 @@ AE_TEST("recorded value/a fork and another plan go on with the values that stand
 AE_TEST("recorded value/an erased one leaves a log that folds, and a job that can be looked at") {
   GivenJob job(kAll, {.more = kNative});
   job.claim().ok("use");
-  for (Event& event : job.log) {
-    if (records_of(event.type) == Records::nothing) continue;
-    event.payload =
-        event.payload.with("value", Value::object({{"$redacted", std::string(64, 'a')}}));
-    event.salts = Value::object({});
-  }
+  const auto erase = [](auto& event) { event.value = erased_value(); };
+  each<TimeRecorded>(job.log, erase);
+  each<RandomRecorded>(job.log, erase);
+  each<UuidRecorded>(job.log, erase);
   const State folded = job.folded(job.log.size());
   EXPECT_TRUE(folded.steps[0].erased);
   EXPECT_EQ(to_text(folded.status), "completed");

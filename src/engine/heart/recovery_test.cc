@@ -9,15 +9,14 @@ namespace ae::engine::testing {
 namespace {
 
 Value counts(const GivenJob& job, Found found = {}) {
-  return payload_json(recovery_completed_event(job.state, AttemptId("next"), found))["detail"];
+  const EventBody note = recovery_completed_event(job.state, AttemptId("next"), found);
+  return std::get<RecoveryCompleted>(note).detail;
 }
 
 EventBody report(const GivenJob& job, const char* node, Value said) {
-  return event_of(
-      EventType::progress,
-      Value::object({{"detail", Value::object({{"report", std::move(said)}, {"try", 1}})},
-                     {"node_id", node},
-                     {"step_id", job.state.steps[job.state.plan->by_id.at(node)].id.text}}));
+  return Progress{.detail = Value::object({{"report", std::move(said)}, {"try", 1}}),
+                  .node_id = node,
+                  .step_id = job.state.steps[job.state.plan->by_id.at(node)].id};
 }
 
 AE_TEST("recovery/who goes on with the log of another attempt recovers; the first one does not") {
@@ -25,11 +24,12 @@ AE_TEST("recovery/who goes on with the log of another attempt recovers; the firs
   EXPECT_FALSE(is_recovery(job.state));
   job.claim();
   EXPECT_TRUE(is_recovery(job.state));
-  const Value started = payload_json(recovery_started_event(job.state, AttemptId("next")));
-  EXPECT_EQ(started.text("attempt_id"), "next");
-  EXPECT_EQ(started["detail"].text("after"), job.state.attempt.text);
-  EXPECT_EQ(started["detail"]["seq"], Value(job.state.seq));
-  EXPECT_EQ(started["detail"].text("status"), "running");
+  const EventBody note = recovery_started_event(job.state, AttemptId("next"));
+  const auto& started = std::get<RecoveryStarted>(note);
+  EXPECT_EQ(started.attempt_id, "next");
+  EXPECT_EQ(started.detail.text("after"), job.state.attempt.text);
+  EXPECT_EQ(started.detail["seq"], Value(job.state.seq));
+  EXPECT_EQ(started.detail.text("status"), "running");
 }
 
 AE_TEST("recovery/a call that was under way is to be sent again or in doubt, as its tool says") {

@@ -55,8 +55,7 @@ Logged erased(const GivenJob& job, EventType type, std::string_view field,
   const std::string step = node.empty() ? std::string() : job.step(node).id.text;
   Stored stored(job);
   stored.redact(job.state.job, [&](const Event& event, std::string_view value) {
-    return event.type == type && value == field &&
-           (step.empty() || event.payload.text("step_id") == step);
+    return event.type == type && value == field && (step.empty() || step_of(event) == step);
   });
   return logged(stored, job);
 }
@@ -98,14 +97,16 @@ AE_TEST("redacted/arguments that are forged are found in a job whose values only
   const std::uint64_t seq = job.seq_of(EventType::tool_invocation_started, "c");
   const Value other = json("{'of': 'another'}");
   VerifyInput input = read_back(job).input();
-  Value& forged = input.events[seq - 1].payload;
-  forged = forged.with("arguments", other).with("arguments_hash", to_hex(sha256(canonical(other))));
+  auto& forged = std::get<ToolInvocationStarted>(input.events[seq - 1].body);
+  forged.arguments = other;
+  forged.arguments_hash = sha256(canonical(other));
   const Verification all = verify(input, compile_each_time());
   EXPECT_FALSE(all.replay.ok) << all.replay.detail;
   EXPECT_NE(all.replay.detail.find("other arguments"), std::string::npos) << all.replay.detail;
 
   // Arguments that look erased are compared too, as long as they have their salt.
-  forged = job.log[seq - 1].payload.with("arguments", json(kLooks));
+  forged = std::get<ToolInvocationStarted>(job.log[seq - 1].body);
+  forged.arguments = json(kLooks);
   EXPECT_FALSE(verify(input, compile_each_time()).ledger.ok);
 }
 

@@ -53,8 +53,8 @@ AE_TEST("result/one that keeps its schema is recorded with the schema that it wa
   GivenJob job = calling("make");
   job.claim().ok("a", "{'id':7}");
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["response_schema_hash"], digest());
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["result"], json("{'id':7}"));
+  EXPECT_EQ(to_hex(*job.last<ToolInvocationFinished>().response_schema_hash), digest());
+  EXPECT_EQ(job.last<ToolInvocationFinished>().result.value, json("{'id':7}"));
   expect_proved(job);
 }
 
@@ -66,17 +66,17 @@ AE_TEST(
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
   EXPECT_NE(job.state.error->message.find("/id"), std::string::npos) << job.state.error->message;
   EXPECT_EQ(job.after(1h).tries("a"), 1u);
-  const Value finished = job.last(EventType::tool_invocation_finished);
-  EXPECT_EQ(finished["outcome"], "success");
-  EXPECT_EQ(finished["response_schema_hash"], digest());
-  const Value& stands = finished["result"];
+  const auto finished = job.last<ToolInvocationFinished>();
+  EXPECT_EQ(finished.outcome, "success");
+  EXPECT_EQ(to_hex(*finished.response_schema_hash), digest());
+  const Value& stands = finished.result.value;
   EXPECT_EQ(stands["invalid"], Value(true));
   EXPECT_EQ(stands["head"], R"({"id":"seven"})");
   EXPECT_EQ(stands["size"], Value(14));
   EXPECT_EQ(stands["sha256"], to_hex(sha256(R"({"id":"seven"})")));
-  EXPECT_EQ(job.last(EventType::node_finished)["result_type"], "permanent_failure");
+  EXPECT_EQ(job.last<NodeFinished>().result_type, "permanent_failure");
   EXPECT_EQ(job.count(EventType::step_committed), 1u);
-  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+  EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
   expect_proved(job);
 }
 
@@ -86,7 +86,7 @@ AE_TEST("result/what stands for a long one is short, and whole characters") {
   for (int i = 0; i < 400; ++i) name += "\u00e4";
   Value result = Value::object({{"\u00e4" + name, name}});
   job.claim().answer("a", {.kind = OutcomeKind::success, .result = result});
-  const Value stands = job.last(EventType::tool_invocation_finished)["result"];
+  const Value stands = job.last<ToolInvocationFinished>().result.value;
   EXPECT_LE(stands.text("head").size(), 256u);
   EXPECT_GE(stands.text("head").size(), 250u);
   EXPECT_TRUE(canonical(result).starts_with(stands.text("head")));
@@ -97,13 +97,13 @@ AE_TEST("result/what stands for a long one is short, and whole characters") {
 AE_TEST("result/a job whose call broke its schema undoes it") {
   GivenJob job = calling("undone");
   job.claim().ok("a", "null");
-  EXPECT_EQ(job.last(EventType::node_finished)["result_type"], "compensatable_failure");
+  EXPECT_EQ(job.last<NodeFinished>().result_type, "compensatable_failure");
   ASSERT_EQ(job.sent.size(), 2u) << job.story();
   EXPECT_EQ(job.sent[1].tool, "put");
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
-  EXPECT_EQ(job.last(EventType::job_failed)["compensated"].size(), 1u);
+  EXPECT_EQ(job.last<JobFailed>().compensated.size(), 1u);
   expect_proved(job);
 }
 
@@ -131,10 +131,10 @@ AE_TEST("result/what is caught up from the effect store was judged when it was s
     const std::string record = canonical(effect_record(kept.state.job, sent, outcome, kept.now));
     kept.kept("a", outcome, Arrival::in_time);
     EXPECT_EQ(kept.status(), seen.status());
-    EXPECT_EQ(kept.last(EventType::tool_invocation_finished),
-              seen.last(EventType::tool_invocation_finished)
-                  .with("caught_up", true)
-                  .with("source", "effect_store"));
+    auto expected = seen.last<ToolInvocationFinished>();
+    expected.caught_up = true;
+    expected.source = "effect_store";
+    EXPECT_EQ(kept.last<ToolInvocationFinished>(), expected);
     expect_proved(kept);
     EXPECT_TRUE(proved(kept, {{sent.invocation, 1, record}}).ledger.ok);
     EXPECT_TRUE(proved(seen, {{sent.invocation, 1, record}}).ledger.ok);
@@ -150,11 +150,11 @@ AE_TEST("result/one that comes after a person has spoken is late, and judged") {
   GivenJob open = calling("pay");
   open.claim().times_out("a");
   open.kept("a", {.kind = OutcomeKind::success, .result = json("{'id':'x'}")});
-  const Value late = open.last(EventType::tool_invocation_finished);
-  EXPECT_EQ(late["late"], Value(true)) << open.story();
-  EXPECT_EQ(late["source"], "effect_store");
-  EXPECT_EQ(late["result"]["invalid"], Value(true));
-  EXPECT_EQ(late["response_schema_hash"], digest());
+  const auto late = open.last<ToolInvocationFinished>();
+  EXPECT_EQ(late.late, true) << open.story();
+  EXPECT_EQ(late.source, "effect_store");
+  EXPECT_EQ(late.result.value["invalid"], Value(true));
+  EXPECT_EQ(to_hex(*late.response_schema_hash), digest());
   expect_proved(open);
 }
 
@@ -186,7 +186,7 @@ AE_TEST("result/what a person says of a call that is still open closes it, and s
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
   job.resolve("a", "happened", "{'id':8}");
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["source"], "person");
+  EXPECT_EQ(job.last<ToolInvocationFinished>().source, "person");
   expect_proved(job);
 }
 
@@ -199,7 +199,7 @@ AE_TEST("result/a probe that says what the call cannot have given leaves it in d
     job.ok("a/probe", answer);
     EXPECT_EQ(job.status(), "parked") << answer << "\n" << job.story();
     EXPECT_EQ(job.count(EventType::command_committed), 1u) << "the probe's own";
-    EXPECT_NE(job.last(EventType::wait_opened).text("reason").find("tool_output_invalid"),
+    EXPECT_NE(or_empty(job.last<WaitOpened>().reason).find("tool_output_invalid"),
               std::string_view::npos);
     EXPECT_EQ(job.resolve("a", "happened", "{'id':1}").status(), "completed");
     expect_proved(job);
@@ -209,33 +209,29 @@ AE_TEST("result/a probe that says what the call cannot have given leaves it in d
   good.after(71s).ok("a/probe", "{'charge':{'id':5}}");
   EXPECT_EQ(good.status(), "completed");
   EXPECT_EQ(good.state.result, json("{'a':{'id':5}}"));
-  EXPECT_EQ(good.payloads(EventType::tool_invocation_finished)[1]["source"], "probe")
-      << good.story();
+  EXPECT_EQ(good.all<ToolInvocationFinished>()[1].source, "probe") << good.story();
   expect_proved(good);
 }
 
 AE_TEST(
     "result/verify finds one that breaks the plan's schema, or another schema than the plan's") {
-  const auto ok_with = [](const GivenJob& job, EventType type, const char* member, Value value) {
+  const auto ok_with = []<class E>(const GivenJob& job, void (*change)(E&)) {
     VerifyInput input;
     input.job = job.state.job;
     input.events = job.log;
-    for (Event& event : input.events) {
-      if (event.type == type) event.payload = event.payload.with(member, value);
-    }
+    each<E>(input.events, change);
     return verify(input, compile_each_time()).replay.ok;
   };
   GivenJob job = calling("make");
   job.claim().ok("a", "{'id':7}");
-  const auto finished = EventType::tool_invocation_finished;
-  EXPECT_TRUE(ok_with(job, finished, "result", json("{'id':7}")));
-  EXPECT_FALSE(ok_with(job, finished, "result", json("{'id':'x'}")));
-  EXPECT_FALSE(ok_with(job, finished, "response_schema_hash", std::string(64, 'a')));
-  EXPECT_TRUE(
-      ok_with(job, finished, "result", Value::object({{"$redacted", std::string(64, 'a')}})));
+  using Finished = ToolInvocationFinished;
+  EXPECT_TRUE(ok_with(job, +[](Finished& event) { event.result = json("{'id':7}"); }));
+  EXPECT_FALSE(ok_with(job, +[](Finished& event) { event.result = json("{'id':'x'}"); }));
+  EXPECT_FALSE(ok_with(job, +[](Finished& event) { event.response_schema_hash = sha256("x"); }));
+  EXPECT_TRUE(ok_with(job, +[](Finished& event) { event.result = erased_value(); }));
   GivenJob said = calling("pay");
   said.claim().unknown("a").resolve("a", "happened", "{'id':7}");
-  EXPECT_FALSE(ok_with(said, EventType::command_committed, "result", json("{'id':'x'}")));
+  EXPECT_FALSE(ok_with(said, +[](CommandCommitted& event) { event.result = json("{'id':'x'}"); }));
 }
 
 AE_TEST("plan/a schema of results is compiled with the plan, and a model has none") {

@@ -21,11 +21,12 @@ struct Stored {
   std::vector<std::string> commits;
   Hash head;
 
-  explicit Stored(const GivenJob& job) : blinded(job.log.front().payload.find("blind") != nullptr) {
+  explicit Stored(const GivenJob& job)
+      : blinded(!std::get<JobCreated>(job.log.front().body).blind.is_null()) {
     std::size_t from = 0;
     for (const std::size_t to : job.commits) {
       std::vector<EventBody> drafts;
-      for (std::size_t i = from; i < to; ++i) drafts.push_back(body_of(job.log[i]));
+      for (std::size_t i = from; i < to; ++i) drafts.push_back(job.log[i].body);
       const Hash previous = head;
       const SealInput input{.job = job.state.job,
                             .first_seq = from + 1,

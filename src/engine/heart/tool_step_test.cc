@@ -46,8 +46,8 @@ AE_TEST("tool/a definite failure ends the job with its code") {
   job.claim().fails("a", "http_402");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_402");
-  EXPECT_EQ(job.last(EventType::job_failed)["node_id"], "a");
-  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+  EXPECT_EQ(job.last<JobFailed>().node_id, "a");
+  EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
 }
 
 AE_TEST("tool/an output that broke a rule fails the node, counts as done and is never retried") {
@@ -59,7 +59,7 @@ AE_TEST("tool/an output that broke a rule fails the node, counts as done and is 
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.count(EventType::step_committed), 1u);
-  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+  EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
 }
 
 AE_TEST("tool/arguments that the schema refuses make no call") {
@@ -76,13 +76,13 @@ AE_TEST("tool/arguments that the schema refuses make no call") {
 AE_TEST("retry/waits as its recorded chance says") {
   GivenJob job(one("put"));
   job.claim().fails("a", "connect");
-  const Value random = job.last(EventType::random_recorded);
-  const Value decision = job.last(EventType::decision_recorded);
-  EXPECT_EQ(random["effect_id"], job.step("a").id.text + ":random:1");
-  EXPECT_EQ(decision["kind"], "retry");
-  EXPECT_EQ(decision["reason"], "connect");
-  const Duration wait = *instant_from_text(decision.text("not_before")) - job.now;
-  const auto chance = static_cast<std::uint64_t>(random["value"].as_int());
+  const auto random = job.last<RandomRecorded>();
+  const auto decision = job.last<DecisionRecorded>();
+  EXPECT_EQ(random.effect_id, job.step("a").id.text + ":random:1");
+  EXPECT_EQ(decision.kind, "retry");
+  EXPECT_EQ(decision.reason, "connect");
+  const Duration wait = *decision.not_before - job.now;
+  const auto chance = static_cast<std::uint64_t>(random.value.value.as_int());
   EXPECT_EQ(wait, job.plan->tools[job.plan->nodes[0].tool].retry.backoff(2, chance << 11, {}));
   EXPECT_EQ(job.ask_again, job.now + wait);
   EXPECT_EQ(job.tries("a"), 1u);
@@ -96,9 +96,7 @@ AE_TEST("retry/the same chance gives the same wait, another chance another") {
     GivenJob job(one("put"));
     job.chance = chance;
     job.claim().fails("a", "connect");
-    return job.last(EventType::decision_recorded).text("not_before", "none") == "none"
-               ? std::string()
-               : std::string(job.last(EventType::decision_recorded).text("not_before"));
+    return job.last<DecisionRecorded>().not_before;
   };
   EXPECT_EQ(wait_with(1), wait_with(1));
   EXPECT_NE(wait_with(1), wait_with(2));
@@ -130,7 +128,7 @@ AE_TEST("retry/all tries share their keys and their arguments") {
     EXPECT_EQ(sent.arguments, job.sent[0].arguments);
   }
   EXPECT_EQ(job.sent[2].try_no, 3u);
-  EXPECT_EQ(job.last(EventType::node_finished)["try"], Value(3));
+  EXPECT_EQ(job.last<NodeFinished>().try_no, 3);
 }
 
 AE_TEST("retry/ends when the tries are used up") {
@@ -179,7 +177,7 @@ AE_TEST("retry/a long back-off gives the job back until then") {
   job.claim().fails("a", "connect");
   EXPECT_EQ(job.status(), "queued");
   EXPECT_EQ(job.state.not_before, job.step("a").not_before);
-  EXPECT_EQ(job.last(EventType::job_requeued)["reason"], "backoff");
+  EXPECT_EQ(job.last<JobRequeued>().reason, "backoff");
   EXPECT_EQ(job.releases, 1);
   job.after(60s);
   EXPECT_EQ(job.tries("a"), 2u);
@@ -206,7 +204,7 @@ AE_TEST("unknown/a read is simply tried again, and fails when the tries are used
   EXPECT_EQ(job.tries("a"), 3u);
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "timeout");
-  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+  EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
 }
 
 AE_TEST("unknown/an idempotent call is tried again under the same key") {
@@ -222,8 +220,7 @@ AE_TEST("unknown/an idempotent call without tries left parks; it never simply fa
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.state.parked_until, "resolve");
   EXPECT_EQ(job.state.parked_reason, "invocation_in_doubt");
-  EXPECT_EQ(job.last(EventType::wait_opened)["correlation_key"],
-            "resolve/" + job.step("a").call->key.text);
+  EXPECT_EQ(job.last<WaitOpened>().correlation_key, "resolve/" + job.step("a").call->key.text);
   EXPECT_EQ(job.releases, 1);
 }
 
@@ -271,7 +268,7 @@ AE_TEST("crash/the earlier try is closed unknown in the commit of the new one") 
                                 "command_emitted", "tool_invocation_started", "job_running",
                                 "tool_invocation_finished", "tool_invocation_started"}));
   EXPECT_EQ(job.commits, (std::vector<std::size_t>{2, 6, 9}));
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+  EXPECT_EQ(job.last<ToolInvocationFinished>().outcome, "unknown");
 }
 
 AE_TEST("crash/a resend after a crash uses up no try") {
@@ -318,7 +315,7 @@ AE_TEST("late/a person's `fail` stands: what comes after it is late") {
   job.decides = true;
   job.go();
   EXPECT_EQ(job.status(), "failed");
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["late"], Value(true));
+  EXPECT_EQ(job.last<ToolInvocationFinished>().late, true);
 }
 
 AE_TEST("crash/an at_most_once call parks") {
@@ -334,7 +331,7 @@ AE_TEST("crash/an at_most_once call that is to fail is closed unknown and listed
   job.claim().crash();
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+  EXPECT_EQ(job.last<ToolInvocationFinished>().outcome, "unknown");
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
 }
 
@@ -381,7 +378,7 @@ AE_TEST("crash/a tool that has changed since is not sent again") {
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   job.claim();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_NE(job.last(EventType::wait_opened).text("reason").find("the tool has changed"),
+  EXPECT_NE(or_empty(job.last<WaitOpened>().reason).find("the tool has changed"),
             std::string_view::npos);
 }
 
@@ -395,7 +392,7 @@ AE_TEST("crash/a read is not sent again by a changed tool: a person says what it
     job.claim().after(1min);
     EXPECT_EQ(job.status(), "parked") << job.story();
     EXPECT_EQ(job.sent.size(), 1u);
-    EXPECT_EQ(job.last(EventType::job_parked)["until"], "resolve");
+    EXPECT_EQ(job.last<JobParked>().until, "resolve");
     EXPECT_EQ(job.resolve("a", "happened", "7").status(), "completed");
     EXPECT_EQ(job.state.result, json("{'a':7}"));
   }
@@ -406,7 +403,7 @@ AE_TEST("crash/a read that for sure failed, or has no tries left, is none to be 
   failed.claim().fails("a", "connect").reload();
   failed.versions.assign(failed.plan->tools.size(), "ffffffffffffffff");
   EXPECT_EQ(failed.claim().after(1min).tries("a"), 2u) << failed.story();
-  EXPECT_EQ(failed.last(EventType::tool_invocation_started)["tool_version"], "ffffffffffffffff");
+  EXPECT_EQ(failed.last<ToolInvocationStarted>().tool_version, "ffffffffffffffff");
   GivenJob used_up(one("look"), {.more = "{'tools':{'look':{'effect':'read'}}}"});
   used_up.versions.assign(used_up.plan->tools.size(), "ffffffffffffffff");
   EXPECT_EQ(used_up.claim().times_out("a").status(), "failed");
@@ -441,7 +438,7 @@ AE_TEST("crash/another worker waits until lease and grace have passed") {
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.status(), "queued") << "nobody has to hold it meanwhile";
   EXPECT_EQ(job.state.not_before, settles);
-  EXPECT_EQ(job.last(EventType::job_requeued)["reason"], "settling");
+  EXPECT_EQ(job.last<JobRequeued>().reason, "settling");
   job.after(settles - job.now);
   EXPECT_EQ(job.tries("a"), 2u);
 }
@@ -503,7 +500,7 @@ AE_TEST("crash/an answer that an effect store kept is taken instead of a second 
   job.kept("a", {.kind = OutcomeKind::success, .result = json("7")}, Arrival::in_time);
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.tries("a"), 1u);
-  EXPECT_EQ(job.payloads(EventType::tool_invocation_finished)[0]["caught_up"], Value(true));
+  EXPECT_EQ(job.all<ToolInvocationFinished>()[0].caught_up, true);
 }
 
 AE_TEST("crash/an answer that comes while a person is asked closes the question") {
@@ -512,12 +509,12 @@ AE_TEST("crash/an answer that comes while a person is asked closes the question"
   ASSERT_EQ(job.status(), "parked");
   job.decides = false;
   job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
-  job.add({event_of(EventType::job_cancel_requested, json("{}"))});
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
+  job.add({JobCancelRequested{}});
   job.decides = true;
   job.go();
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last(EventType::job_cancelled).find("in_doubt"), nullptr);
+  EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
 AE_TEST("late/a success that comes after its attempt lost the job frees a parked job") {
@@ -575,9 +572,9 @@ AE_TEST("late/what comes after a call was decided is shown, and changes nothing"
   job.crash();  // sent again: the first try is closed unknown
   ASSERT_EQ(job.tries("a"), 2u);
   job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
-  const Value late = job.last(EventType::tool_invocation_finished);
-  EXPECT_EQ(late["late"], Value(true));
-  EXPECT_EQ(late["try"], json("1"));
+  const auto late = job.last<ToolInvocationFinished>();
+  EXPECT_EQ(late.late, true);
+  EXPECT_EQ(late.try_no, 1);
   EXPECT_EQ(job.status(), "running");
   const std::size_t events = job.log.size();
   job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
@@ -614,7 +611,7 @@ AE_TEST("limits/a result over 16 MiB ends its node, and the record of it is smal
   job.answer("a", {.kind = OutcomeKind::success, .result = Value(large)});
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
-  const Value record = job.last(EventType::tool_invocation_finished)["result"];
+  const Value record = job.last<ToolInvocationFinished>().result.value;
   EXPECT_EQ(record["invalid"], Value(true));
   EXPECT_EQ(record["size"], Value(static_cast<std::uint64_t>(large.size() + 2)));
   EXPECT_LT(canonical(record).size(), 1000u);
@@ -720,9 +717,9 @@ AE_TEST("resolve/happened takes the result and calls nothing") {
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'a':{'id':7}}"));
   EXPECT_EQ(job.tries("a"), 1u);
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
-  EXPECT_EQ(job.last(EventType::command_committed)["result"], json("{'id':7}"));
-  EXPECT_EQ(job.last(EventType::decision_recorded)["by"], "someone");
+  EXPECT_EQ(job.last<ToolInvocationFinished>().outcome, "unknown");
+  EXPECT_EQ(job.last<CommandCommitted>().result.value, json("{'id':7}"));
+  EXPECT_EQ(job.last<DecisionRecorded>().by, "someone");
 }
 
 AE_TEST("resolve/happened after a time-out closes nothing twice") {
@@ -915,7 +912,7 @@ AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
   job.claim().crash().resolve("a", "fail");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "rejected");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "rejected");
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
 }
 
@@ -925,8 +922,7 @@ AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
   job.patient = true;
   job.resolve("a", "not_happened").crash();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.last(EventType::wait_opened)["correlation_key"],
-            "resolve/" + job.sent[0].key + "#2");
+  EXPECT_EQ(job.last<WaitOpened>().correlation_key, "resolve/" + job.sent[0].key + "#2");
   job.resolve("a", "happened", "9");
   EXPECT_EQ(job.status(), "completed");
 }
@@ -954,7 +950,7 @@ AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
   job.resolve("a", "not_happened").fails("a", "http_402");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_402");
-  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+  EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
 }
 
 AE_TEST("resolve/the start of a key is enough, when it is long enough and means one call") {

@@ -25,8 +25,8 @@ AE_TEST("versions/a strict job parks where another version is offered, and calls
   GivenJob job = mismatched();
   ASSERT_EQ(job.status(), "parked") << job.story();
   EXPECT_EQ(job.sent.size(), 0u);
-  EXPECT_EQ(job.last(EventType::job_parked)["reason"], "execution_version_mismatch");
-  EXPECT_EQ(job.last(EventType::job_parked)["until"], "version");
+  EXPECT_EQ(job.last<JobParked>().reason, "execution_version_mismatch");
+  EXPECT_EQ(job.last<JobParked>().until, "version");
   EXPECT_TRUE(job.state.awaits_version());
 }
 
@@ -47,7 +47,7 @@ AE_TEST("versions/a process of the right version ends the park, and no other act
   job.execution_version = "v1";
   EXPECT_EQ(job.offer().said["resumed"], Value(true));
   EXPECT_EQ(job.status(), "queued");
-  EXPECT_EQ(job.last(EventType::job_resumed)["by"], "worker-2");
+  EXPECT_EQ(job.last<JobResumed>().by, "worker-2");
   EXPECT_EQ(job.offer().said["resumed"], Value(false)) << "it is told once";
   EXPECT_EQ(job.count(EventType::job_resumed), 1u);
   EXPECT_EQ(job.claim().ok("a").status(), "completed");
@@ -127,7 +127,7 @@ AE_TEST("versions/a strict job undoes nothing under another version") {
   job.execution_version = "v2";
   job.cancel().claim();
   ASSERT_EQ(job.status(), "parked") << job.story();
-  EXPECT_EQ(job.last(EventType::job_parked)["until"], "version");
+  EXPECT_EQ(job.last<JobParked>().until, "version");
   EXPECT_EQ(job.sent.size(), 1u);
   job.execution_version = "v1";
   job.offer().claim();
@@ -169,10 +169,10 @@ AE_TEST(
     job.versions.clear();
     EXPECT_EQ(job.offer().said["resumed"], Value(true)) << job.story();
     EXPECT_EQ(job.status(), "queued");
-    const Value decision = job.last(EventType::decision_recorded);
-    EXPECT_EQ(decision["kind"], "in_doubt");
-    EXPECT_EQ(decision["state"], "resend");
-    EXPECT_EQ(schema_of(*event_kind(EventType::decision_recorded), decision), 3);
+    const auto decision = job.last<DecisionRecorded>();
+    EXPECT_EQ(decision.kind, "in_doubt");
+    EXPECT_EQ(decision.state, "resend");
+    EXPECT_EQ(schema_of(decision), 3);
     job.claim();
     ASSERT_EQ(job.sent.size(), 2u) << job.story();
     EXPECT_EQ(job.sent[1].key, job.sent[0].key);
@@ -210,7 +210,7 @@ AE_TEST(
   job.claim();
   EXPECT_EQ(job.status(), "parked") << job.story();
   EXPECT_EQ(job.sent.size(), 1u);
-  EXPECT_EQ(job.last(EventType::job_parked)["until"], "resolve");
+  EXPECT_EQ(job.last<JobParked>().until, "resolve");
   EXPECT_EQ(job.resolve("a", "happened", "7").claim().status(), "completed");
 }
 

@@ -107,7 +107,7 @@ AE_TEST("wait/two waits that open together cannot share a key") {
                    {'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim();
   EXPECT_EQ(job.state.error->code, "correlation_key_reused");
-  EXPECT_EQ(job.last(EventType::job_failed)["node_id"], "v");
+  EXPECT_EQ(job.last<JobFailed>().node_id, "v");
 }
 
 AE_TEST("wait/the runtime's own keys cannot be taken") {
@@ -138,8 +138,8 @@ AE_TEST("timer/fires once, late rather than early") {
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':null}"));
   EXPECT_EQ(job.count(EventType::timer_fired), 1u);
-  EXPECT_EQ(job.last(EventType::timer_fired)["due_at"], "2026-01-01T00:01:30.000000Z");
-  EXPECT_EQ(job.last(EventType::timer_fired)["value"], "2026-01-01T00:01:31.000000Z");
+  EXPECT_EQ(to_text(job.last<TimerFired>().due_at), "2026-01-01T00:01:30.000000Z");
+  EXPECT_EQ(job.last<TimerFired>().value.value, "2026-01-01T00:01:31.000000Z");
 }
 
 AE_TEST("timer/keeps its instant over a restart") {
@@ -172,7 +172,7 @@ AE_TEST("expiry/fails the node") {
   job.claim().after(1h);
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "wait_expired");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "timed_out");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "timed_out");
 }
 
 AE_TEST("expiry/or goes on") {
@@ -193,10 +193,10 @@ AE_TEST("blocked/the first open wait fills the single fields, all stand in waits
   GivenJob job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'timer', 'for':'1h'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'a', 'expires':'2h'}}])");
   job.claim();
-  const Value said = job.last(EventType::job_waiting);
-  EXPECT_EQ(said["node_id"], "v");
-  EXPECT_EQ(said["wait_type"], "timer");
-  EXPECT_EQ(said["waits"].size(), 2u);
+  const auto said = job.last<JobWaiting>();
+  EXPECT_EQ(said.node_id, "v");
+  EXPECT_EQ(said.wait_type, "timer");
+  EXPECT_EQ(said.waits.size(), 2u);
 }
 
 AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
@@ -210,16 +210,16 @@ AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
     GivenJob job("[{'id':'w','kind':'wait','wait':" + std::string(wait) +
                  "}, {'id':'z','kind':'tool','tool':'put','needs':['w']}]");
     job.claim();
-    const Value said = job.last(EventType::job_waiting);
-    EXPECT_EQ(said["reason"], reason);
-    EXPECT_EQ(said["resumption_context"], Value::object({{"decision_id", job.plan->decision.text},
-                                                         {"nodes_left", 2},
-                                                         {"open_waits", 1},
-                                                         {"plan", 0}}));
+    const auto said = job.last<JobWaiting>();
+    EXPECT_EQ(said.reason, reason);
+    EXPECT_EQ(said.resumption_context, Value::object({{"decision_id", job.plan->decision.text},
+                                                      {"nodes_left", 2},
+                                                      {"open_waits", 1},
+                                                      {"plan", 0}}));
   }
   GivenJob job("[{'id':'a','kind':'tool','tool':'buy'}]",
                {.more = "{'tools':{'buy':{'approval':'required'}}}"});
-  EXPECT_EQ(job.claim().last(EventType::job_waiting)["reason"], "approval_required");
+  EXPECT_EQ(job.claim().last<JobWaiting>().reason, "approval_required");
 }
 
 AE_TEST("blocked/a job with a call in doubt and a wait is waiting, not parked") {
@@ -227,7 +227,7 @@ AE_TEST("blocked/a job with a call in doubt and a wait is waiting, not parked") 
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().times_out("a");
   EXPECT_EQ(job.status(), "waiting");
-  EXPECT_EQ(job.last(EventType::job_waiting)["node_id"], "w");
+  EXPECT_EQ(job.last<JobWaiting>().node_id, "w");
   job.signal("k");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.resolve("a", "happened").status(), "completed");
@@ -262,7 +262,7 @@ AE_TEST("blocked/the words of a job_waiting stay few with very many waits") {
   GivenJob job(nodes + "]");
   job.claim();
   EXPECT_EQ(job.state.waits.size(), 300u);
-  EXPECT_EQ(job.last(EventType::job_waiting)["waits"].size(), 64u);
+  EXPECT_EQ(job.last<JobWaiting>().waits.size(), 64u);
 }
 
 // ---------------------------------------------------------------- deadline
@@ -274,7 +274,7 @@ AE_TEST("deadline/ends a job that waits") {
   job.after(1h);
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "deadline_exceeded");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
 }
 
 AE_TEST("deadline/ends a job that is queued or parked") {
@@ -302,10 +302,10 @@ AE_TEST("deadline/awaits the calls in flight and starts nothing") {
 AE_TEST("deadline/nothing is scheduled past it, and it fires first") {
   GivenJob job(wait("'type':'timer', 'for':'2h'"), {.deadline = 1h});
   job.claim();
-  EXPECT_EQ(job.last(EventType::wait_opened)["due_at"], "2026-01-01T01:00:00.000000Z");
+  EXPECT_EQ(to_text(*job.last<WaitOpened>().due_at), "2026-01-01T01:00:00.000000Z");
   job.after(1h);
   EXPECT_EQ(job.state.error->code, "deadline_exceeded");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
   EXPECT_EQ(job.count(EventType::timer_fired), 1u);
 }
 
@@ -316,15 +316,15 @@ AE_TEST("cancel/of a queued job ends it in the same commit") {
   job.cancel("enough");
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.commits.size(), 2u);
-  EXPECT_EQ(job.last(EventType::job_cancelled)["reason"], "enough");
-  EXPECT_EQ(job.last(EventType::job_cancelled)["by"], "someone");
+  EXPECT_EQ(job.last<JobCancelled>().reason, "enough");
+  EXPECT_EQ(job.last<JobCancelled>().by, "someone");
 }
 
 AE_TEST("cancel/closes open waits") {
   GivenJob job(kSignal);
   job.claim().cancel();
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
 }
 
 AE_TEST("cancel/awaits what was sent") {
@@ -337,7 +337,7 @@ AE_TEST("cancel/awaits what was sent") {
   job.fails("b", "not_sent");
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.sent.size(), 2u);
-  EXPECT_EQ(job.last(EventType::job_cancelled).find("in_doubt"), nullptr);
+  EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
 AE_TEST("cancel/lists what stayed unknown") {
@@ -352,7 +352,7 @@ AE_TEST("cancel/of a job with calls in doubt closes and lists them") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash().cancel();
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+  EXPECT_EQ(job.last<ToolInvocationFinished>().outcome, "unknown");
   ASSERT_EQ(job.state.final_in_doubt.size(), 1u);
   EXPECT_EQ(job.state.final_in_doubt.items()[0], job.sent[0].key);
 }
@@ -383,7 +383,7 @@ AE_TEST("cancel/what a person said did not happen is not in doubt") {
   ASSERT_EQ(job.status(), "queued");
   job.cancel();
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last(EventType::job_cancelled).find("in_doubt"), nullptr);
+  EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
 AE_TEST("cancel/once is enough, and after the end it is job_terminal") {
@@ -446,10 +446,10 @@ AE_TEST("act/what the effect store keeps of a call is what the log then says") {
     kept.claim().decides = false;
     seen.answer("a", outcome);
     kept.kept("a", outcome, Arrival::in_time);
-    EXPECT_EQ(kept.last(EventType::tool_invocation_finished),
-              seen.last(EventType::tool_invocation_finished)
-                  .with("caught_up", true)
-                  .with("source", "effect_store"));
+    auto expected = seen.last<ToolInvocationFinished>();
+    expected.caught_up = true;
+    expected.source = "effect_store";
+    EXPECT_EQ(kept.last<ToolInvocationFinished>(), expected);
   }
 }
 
@@ -478,7 +478,7 @@ AE_TEST("undelivered/nothing is listed that nobody had accepted") {
   GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
   job.claim().cancel();
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last(EventType::job_cancelled).find("undelivered"), nullptr);
+  EXPECT_TRUE(job.last<JobCancelled>().undelivered.is_null());
 }
 
 AE_TEST("limits/signals that were taken in are counted") {

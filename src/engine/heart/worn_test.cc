@@ -133,7 +133,7 @@ AE_TEST("worn/a deadline that passes while the job is parked ends it with whoeve
   job.claims_again = false;
   job.after(2h);
   EXPECT_EQ(job.status(), "queued") << job.story();
-  EXPECT_EQ(job.last(EventType::job_resumed)["by"], Value("runtime"));
+  EXPECT_EQ(job.last<JobResumed>().by, "runtime");
   job.claims_again = true;
   job.claim();
   for (int i = 0; i < 3 && job.status() == "running"; ++i) job.after(1h);

@@ -365,11 +365,10 @@ AE_TEST(
 AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   GivenJob origin = out_of_reach();
   const Fork fork = retried(origin);
-  const Value good = payload_json(fork.imported[0]);
-  const std::vector<Value> entries(good["commands"].items().begin(),
-                                   good["commands"].items().end());
+  const auto good = std::get<ForkImported>(fork.imported[0]);
+  const std::vector<Value> entries(good.commands.items().begin(), good.commands.items().end());
   ASSERT_EQ(entries.size(), 6u);
-  const auto refused = [&](const Value& payload) {
+  const auto refused = [&](const ForkImported& event) {
     State state;
     state.job = JobId("job-9");
     for (const EventBody& one : job_events({.agent = "tester",
@@ -383,12 +382,12 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
                                             .imported = {}})) {
       AE_CHECK(apply(state, one, Instant{}, compile_each_time()).has_value());
     }
-    return !apply(state, event_of(EventType::fork_imported, payload), Instant{},
-                  compile_each_time())
-                .has_value();
+    return !apply(state, event, Instant{}, compile_each_time()).has_value();
   };
   const auto with = [&](std::vector<Value> commands) {
-    return good.with("commands", Value::array(std::move(commands)));
+    ForkImported event = good;
+    event.commands = Value::array(std::move(commands));
+    return event;
   };
   EXPECT_FALSE(refused(good));
   EXPECT_TRUE(refused(with({entries[0], entries[0]}))) << "begun twice";
@@ -405,9 +404,14 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   EXPECT_TRUE(refused(with({entries[0], entries[1].with("choice", choice.with("calls", other))})))
       << "a tool that is not granted";
 
-  const auto disproved = [&](const Value& payload) {
+  const auto with_result = [&](const std::string& of, const Value& result) {
+    ForkImported event = good;
+    event.results = good.results.value.with(of, result);
+    return event;
+  };
+  const auto disproved = [&](const ForkImported& event) {
     Fork forged = fork;
-    forged.imported[0] = event_of(EventType::fork_imported, payload);
+    forged.imported[0] = event;
     GivenJob job(forged, "job-2");
     const Verification proof = verify(
         {.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}}, compile_each_time());
@@ -415,15 +419,12 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   };
   EXPECT_FALSE(disproved(good));
   const std::string second(entries[4].text("step_id"));
-  const Value results = good["results"];
-  EXPECT_TRUE(disproved(
-      good.with("results", results.with(std::string(entries[2].text("step_id")), "'another'"))))
+  const auto step_of = [&](std::size_t i) { return std::string(entries[i].text("step_id")); };
+  EXPECT_TRUE(disproved(with_result(step_of(2), "'another'")))
       << "the model of the turn after it was told something else";
-  EXPECT_TRUE(disproved(good.with(
-      "results", results.with(std::string(entries[1].text("step_id")), json(says("No"))))));
-  EXPECT_TRUE(disproved(good.with(
-      "results",
-      results.with(second + "/arguments", results[second + "/arguments"].with("temperature", 2)))));
+  EXPECT_TRUE(disproved(with_result(step_of(1), json(says("No")))));
+  const Value sent = good.results.value[second + "/arguments"];
+  EXPECT_TRUE(disproved(with_result(second + "/arguments", sent.with("temperature", 2))));
   EXPECT_TRUE(disproved(
       with({entries[0], entries[1], entries[2].with("arguments_hash", std::string(64, 'a')),
             entries[3], entries[4], entries[5]})));
@@ -446,14 +447,9 @@ AE_TEST("loop fork/one that is over is taken over with a call that failed in it"
 
 AE_TEST("loop fork/an erased answer is no ground to go on from") {
   GivenJob origin = out_of_reach();
-  for (Event& event : origin.log) {
-    if (event.payload.text("step_id") != origin.step("chat/0").id.text ||
-        event.type != EventType::tool_invocation_started) {
-      continue;
-    }
-    event.payload =
-        event.payload.with("arguments", Value::object({{"$redacted", std::string(64, 'a')}}));
-  }
+  each<ToolInvocationStarted>(origin.log, [&](ToolInvocationStarted& call) {
+    if (call.step_id == origin.step("chat/0").id) call.arguments = erased_value();
+  });
   EXPECT_EQ(origin.fork(origin.log.size()).error().code, Code::input_invalid);
 }
 

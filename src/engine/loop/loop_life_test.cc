@@ -17,7 +17,7 @@ AE_TEST("loop/a turn costs the same in the log, however long the conversation is
     job.ok(at, wants({{"a", "look", "{'q': 1}"}})).ok(at + "/0", "'found'");
     std::size_t written = 0;
     for (std::size_t i = before; i < job.log.size(); ++i) {
-      written += canonical(job.log[i].payload).size();
+      written += canonical(payload_json(job.log[i].body)).size();
     }
     bytes.push_back(written);
   }
@@ -81,7 +81,7 @@ AE_TEST("loop/a checkpoint at any event folds on to the same state") {
     EXPECT_EQ(checkpoint(state, {}), bytes);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, body_of(event), event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }
@@ -109,7 +109,7 @@ AE_TEST("loop/a call of which nobody will know ends the loop, so that no model a
   given_up.resolve("chat/0/0", "fail");
   EXPECT_EQ(given_up.status(), "failed") << given_up.story();
   EXPECT_EQ(given_up.state.error->code, "invocation_in_doubt");
-  EXPECT_EQ(given_up.last(EventType::job_failed)["in_doubt"].size(), 1u);
+  EXPECT_EQ(given_up.last<JobFailed>().in_doubt.size(), 1u);
   GivenJob by_policy = talk();
   by_policy.claim().ok("chat/0", wants({{"a", "risk", "{}"}})).unknown("chat/0/0");
   EXPECT_EQ(by_policy.status(), "failed");
@@ -154,7 +154,7 @@ AE_TEST(
   EXPECT_EQ(canonical(job.sent.back().arguments), R"({"of":"seat"})");
   job.ok("chat/0/0/compensate", "1");
   EXPECT_EQ(job.status(), "cancelled") << job.story();
-  EXPECT_EQ(job.last(EventType::job_cancelled)["compensated"].items()[0]["turn"], Value(0));
+  EXPECT_EQ(job.last<JobCancelled>().compensated.items()[0]["turn"], Value(0));
   EXPECT_EQ(job.tries("chat/0"), 1u);
   proves(job);
 }

@@ -35,11 +35,11 @@ AE_TEST("loop/a turn is recorded before it is acted on, and each call is a comma
                 "tool_invocation_finished", "command_committed", "node_finished", "step_committed",
                 "decision_recorded", "node_started", "command_emitted", "tool_invocation_started",
                 "node_started", "command_emitted", "tool_invocation_started"}));
-  const Value choice = job.last(EventType::decision_recorded);
-  EXPECT_EQ(choice.text("kind"), "tool_choice");
-  EXPECT_EQ(canonical(choice["payload"]["calls"]),
+  const auto choice = job.last<DecisionRecorded>();
+  EXPECT_EQ(choice.kind, "tool_choice");
+  EXPECT_EQ(canonical(choice.payload.value["calls"]),
             R"([{"id":"a","name":"look"},{"id":"b","name":"put"}])");
-  EXPECT_EQ(choice["payload"].text("of"), job.step("chat/0").call->id.text);
+  EXPECT_EQ(choice.payload.value.text("of"), job.step("chat/0").call->id.text);
   EXPECT_EQ(job.state.path_of(job.step("chat/0")), "0/0/0");
   EXPECT_EQ(job.state.path_of(job.step("chat/0/1")), "0/0/0/1");
   EXPECT_EQ(job.step("chat/0").id, step_id(job.state.job, job.plan->decision, "0/0/0", "llm"));
@@ -175,7 +175,7 @@ AE_TEST("loop/what it offers, and its settings, stand in each request and not in
             R"({"name":"look","parameters":{"type":"object"}})");
   EXPECT_EQ(asked["tools"].items()[6].text("description"), "Exactly so");
   EXPECT_EQ(asked["tools"].items()[6]["parameters"]["required"].items()[0], Value("n"));
-  const Value recorded = job.last(EventType::tool_invocation_started)["arguments"];
+  const Value recorded = job.last<ToolInvocationStarted>().arguments.value;
   EXPECT_EQ(recorded["tools"], Value(job.plan->nodes[0].loop->offered_digest));
   EXPECT_EQ(recorded["said"], Value(2));
   job.ok("chat/0", R"({"text": "{\"a\":1}"})");

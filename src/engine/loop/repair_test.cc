@@ -46,7 +46,7 @@ AE_TEST(
   EXPECT_EQ(request(job, "chat/0")["repair"], Value(true));
   job.ok("chat/0", says("no JSON"));
   EXPECT_EQ(job.step("chat/0").result.text("text"), "no JSON");
-  const Value choice = job.last(EventType::decision_recorded)["payload"];
+  const Value choice = job.last<DecisionRecorded>().payload.value;
   EXPECT_TRUE(choice.text("repair").starts_with("is invalid JSON: ")) << canonical(choice);
   EXPECT_EQ(canonical(last_message(job, "chat/1", 2)),
             R"({"content":"no JSON","role":"assistant"})");
@@ -62,13 +62,15 @@ AE_TEST(
 // The same job, whose choice of the first turn says what this makes of it, and goes on from there.
 GivenJob said_so(const GivenJob& whole, const auto& change) {
   GivenJob job = talk(kMended);
-  const auto choice = std::ranges::find_if(
-      whole.log, [](const Event& event) { return event.payload.text("kind") == "tool_choice"; });
+  const auto choice = std::ranges::find_if(whole.log, [](const Event& event) {
+    const auto* decision = as<DecisionRecorded>(event);
+    return decision != nullptr && decision->kind == "tool_choice";
+  });
   AE_CHECK(choice != whole.log.end());
   job.log.assign(whole.log.begin(), choice);
   job.state = job.folded(job.log.size());
   job.attempt_count = 1;
-  auto other = std::get<DecisionRecorded>(body_of(*choice));
+  auto other = std::get<DecisionRecorded>(choice->body);
   other.payload = change(other.payload.value);
   job.add({other});
   job.go();
@@ -104,18 +106,17 @@ AE_TEST("repair/a log in which a loop ends well with an answer that will not do 
   GivenJob job = talk(kMended);
   job.claim().ok("chat/0", kGood);
   completes(job);
-  const auto with = [&](std::string_view answer) {
+  const auto with = [&](const Erasable& answer) {
     std::vector<Event> forged = job.log;
-    for (Event& event : forged) {
-      if (event.type != EventType::tool_invocation_finished) continue;
-      event.payload = event.payload.with("result", *parse_json(answer));
-    }
+    each<ToolInvocationFinished>(forged,
+                                 [&](ToolInvocationFinished& event) { event.result = answer; });
     const auto folded = fold(job.state.job, forged, compile_each_time());
     return folded ? std::string() : folded.error().message;
   };
-  EXPECT_EQ(with(kGood), "");
-  EXPECT_NE(with(kWrong).find("not what its plan wants"), std::string::npos) << with(kWrong);
-  EXPECT_EQ(with(R"({"$redacted": ")" + std::string(64, 'a') + R"("})"), "") << "erased";
+  EXPECT_EQ(with(*parse_json(kGood)), "");
+  const std::string wrong = with(*parse_json(kWrong));
+  EXPECT_NE(wrong.find("not what its plan wants"), std::string::npos) << wrong;
+  EXPECT_EQ(with(erased_value()), "") << "erased";
 }
 
 AE_TEST("repair/a second answer that breaks the schema fails the loop") {
@@ -172,7 +173,7 @@ AE_TEST("repair/what a model is told of a long fault is cut, at a whole characte
   for (int i = 0; i < 700; ++i) pattern += "é";
   GivenJob job = talk(", 'repair': 1, 'schema': {'enum': ['" + pattern + "']}");
   job.claim().ok("chat/0", R"({"text": "\")" + pattern + R"(x\""})");
-  const Value choice = job.last(EventType::decision_recorded)["payload"];
+  const Value choice = job.last<DecisionRecorded>().payload.value;
   EXPECT_LE(choice.text("repair").size(), kRepairMax);
   EXPECT_TRUE(is_utf8(choice.text("repair")));
   job.ok("chat/1", R"({"text": "\")" + pattern + R"(\""})");
@@ -258,7 +259,7 @@ AE_TEST("repair/a checkpoint at any event folds on to the same state") {
     EXPECT_EQ(checkpoint(state, {}), bytes);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, body_of(event), event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }

@@ -64,11 +64,11 @@ AE_TEST(
   const auto made = std::ranges::find(types, "plan_generated");
   ASSERT_NE(made, types.end()) << job.story();
   EXPECT_LT(std::ranges::find(types, "command_committed"), made);
-  const Value plan = job.last(EventType::plan_generated);
-  EXPECT_EQ(plan.text("planned_by"), "model:main/" + invocation);
-  EXPECT_EQ(plan["decision_locked"], Value(true));
-  EXPECT_EQ(plan.text("plan_input_hash"), asked);
-  EXPECT_EQ(plan["carried"].size(), 1u);
+  const auto plan = job.last<PlanGenerated>();
+  EXPECT_EQ(plan.planned_by, "model:main/" + invocation);
+  EXPECT_EQ(plan.decision_locked, true);
+  EXPECT_EQ(to_hex(plan.plan_input_hash), asked);
+  EXPECT_EQ(plan.carried.size(), 1u);
   EXPECT_EQ(job.state.plan_number, 1u);
   EXPECT_TRUE(job.state.planned_by_model);
   EXPECT_EQ(job.sent.back().tool, "look");
@@ -101,7 +101,7 @@ AE_TEST(
   for (const char* nodes : wrong) {
     GivenJob job = plans();
     job.claim().ok("planner/0", answer(nodes));
-    const Value choice = job.last(EventType::decision_recorded)["payload"];
+    const Value choice = job.last<DecisionRecorded>().payload.value;
     EXPECT_TRUE(choice.text("repair").starts_with("makes no plan: ")) << nodes << canonical(choice);
     EXPECT_EQ(job.sent.size(), 2u) << nodes;
     job.ok("planner/1", answer(nodes));
@@ -167,8 +167,7 @@ AE_TEST(
     ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
     EXPECT_EQ(static_cast<std::int64_t>(job.sent.size()), 4 - answered) << "cut at " << kept;
     EXPECT_EQ(job.count(EventType::plan_generated), 2u);
-    EXPECT_EQ(job.last(EventType::plan_generated)["plan_hash"],
-              whole.last(EventType::plan_generated)["plan_hash"]);
+    EXPECT_EQ(job.last<PlanGenerated>().plan_hash, whole.last<PlanGenerated>().plan_hash);
     proves(job);
   }
 }
@@ -182,26 +181,26 @@ AE_TEST("planner/a log in which another plan was made than the answer makes is r
   ASSERT_NE(at, job.log.end());
   const auto other = planned(*planner(), *parse_json(answer("[{'id': 'a', 'tool': 'pay'}]")));
   ASSERT_TRUE(other) << other.error().message;
-  const auto refused = [&](const Value& payload) {
+  const auto refused = [&](const PlanGenerated& event) {
     State state = job.folded(at->seq - 1);
-    return !apply(state, event_of(EventType::plan_generated, payload), job.now,
-                  compile_each_time());
+    return !apply(state, event, job.now, compile_each_time());
   };
-  EXPECT_FALSE(refused(at->payload));
-  EXPECT_TRUE(refused(at->payload.with("task_graph", (*other)->task_graph)
-                          .with("plan_hash", to_hex((*other)->hash))
-                          .with("decision_id", (*other)->decision.text)));
-  EXPECT_TRUE(refused(at->payload.with("planned_by", "model:main/0123456789abcdef")));
+  const PlanGenerated good = std::get<PlanGenerated>(at->body);
+  EXPECT_FALSE(refused(good));
+  PlanGenerated wrong = good;
+  wrong.task_graph = (*other)->task_graph;
+  wrong.plan_hash = (*other)->hash;
+  wrong.decision_id = (*other)->decision;
+  EXPECT_TRUE(refused(wrong));
+  wrong = good;
+  wrong.planned_by = "model:main/0123456789abcdef";
+  EXPECT_TRUE(refused(wrong));
   State done = job.folded(at->seq - 1);
-  const auto ended =
-      apply(done, event_of(EventType::job_completed, Value::object({{"result", Value()}})), job.now,
-            compile_each_time());
+  const auto ended = apply(done, JobCompleted{}, job.now, compile_each_time());
   ASSERT_FALSE(ended) << "its plan is not made yet";
   EXPECT_NE(ended.error().message.find("plan is to follow"), std::string::npos);
   State early = job.folded(at->seq - 2);
-  EXPECT_FALSE(
-      apply(early, event_of(EventType::plan_generated, at->payload), job.now, compile_each_time()))
-      << "its planner is not done";
+  EXPECT_FALSE(apply(early, good, job.now, compile_each_time())) << "its planner is not done";
 }
 
 AE_TEST("planner/a plan that another program made in its own way asks for that program") {
@@ -209,8 +208,8 @@ AE_TEST("planner/a plan that another program made in its own way asks for that p
   job.claim().ok("planner/0", two());
   std::vector<Event> log = job.log;
   for (Event& event : log) {
-    if (event.type != EventType::plan_generated || event.seq == 2) continue;
-    event.payload = event.payload.with("planner_version", "model/2");
+    auto* made = std::get_if<PlanGenerated>(&event.body);
+    if (made != nullptr && event.seq != 2) made->planner_version = "model/2";
   }
   const auto folded = fold(job.state.job, log, compile_each_time());
   ASSERT_FALSE(folded);
@@ -222,13 +221,9 @@ AE_TEST("planner/an answer can be erased when its plan is made: the job stays as
   job.claim().ok("planner/0", two()).ok("find", "'it'").ok("save", "'kept'");
   ASSERT_EQ(job.status(), "completed") << job.story();
   std::vector<Event> log = job.log;
-  for (Event& event : log) {
-    const bool answers = event.type == EventType::tool_invocation_finished &&
-                         event.payload.text("step_id") == job.step("planner/0").id.text;
-    if (!answers) continue;
-    event.payload =
-        event.payload.with("result", Value::object({{"$redacted", std::string(64, 'a')}}));
-  }
+  each<ToolInvocationFinished>(log, [&](ToolInvocationFinished& event) {
+    if (event.step_id == job.step("planner/0").id) event.result = erased_value();
+  });
   const auto folded = fold(job.state.job, log, compile_each_time());
   ASSERT_TRUE(folded) << folded.error().message;
   EXPECT_EQ(folded->status, JobStatus::completed);
@@ -250,7 +245,7 @@ AE_TEST("planner/what its tools can do and is not granted is denied, in a fork t
   const auto from = job.fork(job.seq_of(EventType::node_finished, "find"));
   ASSERT_TRUE(from);
   GivenJob fork(*from, "job-2");
-  EXPECT_EQ(fork.last(EventType::plan_generated).text("planned_by"), "model:main");
+  EXPECT_EQ(fork.last<PlanGenerated>().planned_by, "model:main");
   fork.claim();
   EXPECT_EQ(fork.state.error->code, "denied") << fork.story();
 }
@@ -283,7 +278,7 @@ AE_TEST("planner/a checkpoint at any event folds on to the same state") {
     State state = std::move(restored->state);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, body_of(event), event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }

@@ -59,15 +59,15 @@ AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a p
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
                                    "tool_invocation_finished", "wait_opened", "job_waiting"}));
-  const Value finished = job.last(EventType::tool_invocation_finished);
-  EXPECT_EQ(finished["outcome"], "input_required");
-  EXPECT_EQ(finished["definite"], Value(true));
-  EXPECT_EQ(finished["result"]["state"], "s1");
+  const auto finished = job.last<ToolInvocationFinished>();
+  EXPECT_EQ(finished.outcome, "input_required");
+  EXPECT_EQ(finished.definite, true);
+  EXPECT_EQ(finished.result.value["state"], "s1");
   EXPECT_FALSE(job.state.may_have_happened(job.step("a")));
-  const Value wait = job.last(EventType::wait_opened);
-  EXPECT_EQ(wait["correlation_key"], "input/" + job.step("a").id.text + "#1");
-  EXPECT_EQ(wait["wait_type"], "human");
-  EXPECT_EQ(wait["expires_at"], to_text(job.now + 24h));
+  const auto wait = job.last<WaitOpened>();
+  EXPECT_EQ(wait.correlation_key, "input/" + job.step("a").id.text + "#1");
+  EXPECT_EQ(wait.wait_type, "human");
+  EXPECT_EQ(to_text(*wait.expires_at), to_text(job.now + 24h));
   const auto listed = approvals_view(job.state);
   ASSERT_EQ(listed.size(), 1u);
   EXPECT_EQ(listed[0]["kind"], "question");
@@ -82,10 +82,10 @@ AE_TEST(
   const std::string key = job.sent.back().external_key;
   fills_in(job, "a", "{'n':3}");
   ASSERT_FALSE(job.refused);
-  const Value closed = job.last(EventType::wait_completed);
-  EXPECT_EQ(closed["outcome"], "approved");
-  EXPECT_EQ(closed["payload"], json("{'action':'accept', 'content':{'n':3}}"));
-  EXPECT_EQ(closed["by"], "ann");
+  const auto closed = job.last<WaitCompleted>();
+  EXPECT_EQ(closed.outcome, "approved");
+  EXPECT_EQ(closed.payload.value, json("{'action':'accept', 'content':{'n':3}}"));
+  EXPECT_EQ(closed.by, "ann");
   ASSERT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.sent[1].try_no, 2u);
   EXPECT_EQ(job.sent[1].external_key, key);
@@ -100,9 +100,9 @@ AE_TEST("question/a no and a cancel are told to the tool, which decides") {
   for (const auto& [payload, action] : {std::pair("{'decision':'reject'}", "decline"),
                                         std::pair("{'action':'cancel'}", "cancel")}) {
     GivenJob job = asked();
-    job.signal(job.last(EventType::wait_opened).text("correlation_key"), payload, "human");
+    job.signal(job.last<WaitOpened>().correlation_key, payload, "human");
     ASSERT_FALSE(job.refused) << payload;
-    EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "rejected");
+    EXPECT_EQ(job.last<WaitCompleted>().outcome, "rejected");
     EXPECT_TRUE(job.said.text("then").ends_with(" gets the rejection as the answer"));
     EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["how"],
               Value::object({{"action", action}}));
@@ -120,7 +120,7 @@ AE_TEST("question/an answer that does not fit the form is refused, and the quest
   }
   job.approve("a");
   EXPECT_EQ(job.refused, Code::input_invalid) << "nothing is filled in";
-  job.signal(job.last(EventType::wait_opened).text("correlation_key"), "{'n':3}");
+  job.signal(job.last<WaitOpened>().correlation_key, "{'n':3}");
   EXPECT_EQ(job.refused, Code::input_invalid) << "no action";
   EXPECT_EQ(job.log.size(), before);
   EXPECT_EQ(job.status(), "waiting");
@@ -233,9 +233,9 @@ AE_TEST("question/a tool that only wants its state back is called again after a 
   job.answer("a", asks(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.sent.size(), 1u);
-  const Value said = job.last(EventType::decision_recorded);
-  EXPECT_EQ(said.text("kind"), "retry");
-  EXPECT_EQ(said.text("reason"), "input_required");
+  const auto said = job.last<DecisionRecorded>();
+  EXPECT_EQ(said.kind, "retry");
+  EXPECT_EQ(said.reason, "input_required");
   job.after(10s);
   ASSERT_EQ(job.sent.size(), 2u) << job.story();
   EXPECT_EQ(inputs_of(*job.step("a").call), json("{'answers':{}, 'state':'later'}"));
@@ -289,9 +289,9 @@ AE_TEST(
   std::vector<Duration> pauses;
   for (std::uint32_t round = 1; round <= kQuestionRoundsMax; ++round) {
     job.answer("a", asks(Value::object({}), "later"));
-    const Value said = job.last(EventType::decision_recorded);
-    ASSERT_EQ(said.text("kind"), "retry") << round;
-    pauses.push_back(*instant_from_text(said.text("not_before")) - job.now);
+    const auto said = job.last<DecisionRecorded>();
+    ASSERT_EQ(said.kind, "retry") << round;
+    pauses.push_back(*said.not_before - job.now);
     job.after(1min);
     ASSERT_EQ(job.sent.size(), round + 1u) << job.story();
   }
@@ -306,9 +306,9 @@ AE_TEST(
 AE_TEST("question/nobody answers: the tool is told so when the time is over") {
   GivenJob job = asked(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
                                        " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
-  EXPECT_EQ(job.last(EventType::wait_opened)["expires_at"], to_text(job.now + 2h));
+  EXPECT_EQ(to_text(*job.last<WaitOpened>().expires_at), to_text(job.now + 2h));
   job.after(2h);
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "timed_out");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "timed_out");
   EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["how"], json("{'action':'cancel'}"));
   EXPECT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.ok("a").status(), "completed");
@@ -355,7 +355,7 @@ AE_TEST("question/an answer is for the tool that asked: another version is not t
 
 AE_TEST("question/answering twice is one answer, and another answer is not applied") {
   GivenJob job = asked();
-  const std::string key(job.last(EventType::wait_opened).text("correlation_key"));
+  const std::string key(job.last<WaitOpened>().correlation_key);
   job.signal(key, "{'action':'accept', 'content':{'n':3}}");
   ASSERT_FALSE(job.refused);
   const std::size_t before = job.log.size();
@@ -415,7 +415,7 @@ AE_TEST("question/an item asks no more when its map has failed") {
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_402");
   EXPECT_EQ(job.count(EventType::wait_completed), 1u);
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
   expect_proved(job);
 }
 
@@ -444,8 +444,8 @@ AE_TEST("question/an effect that was recorded and not logged is caught up") {
   job.reload();
   job.decides = true;
   job.kept("a", asks_how(), Arrival::in_time);
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["caught_up"], Value(true));
-  EXPECT_EQ(job.last(EventType::wait_opened).text("reason"), "input_required");
+  EXPECT_EQ(job.last<ToolInvocationFinished>().caught_up, true);
+  EXPECT_EQ(job.last<WaitOpened>().reason, "input_required");
   expect_proved(job);
 }
 
@@ -454,9 +454,9 @@ AE_TEST("question/one that comes late ends the doubt about its call, and is put"
   job.claim().crash();
   ASSERT_EQ(job.state.parked_until, "resolve");
   job.kept("a", asks_how());
-  EXPECT_EQ(job.last(EventType::tool_invocation_finished).text("outcome"), "input_required");
+  EXPECT_EQ(job.last<ToolInvocationFinished>().outcome, "input_required");
   EXPECT_EQ(job.status(), "waiting") << job.story();
-  EXPECT_EQ(job.last(EventType::wait_opened).text("reason"), "input_required");
+  EXPECT_EQ(job.last<WaitOpened>().reason, "input_required");
   fills_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u) << job.story();
   EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
@@ -489,8 +489,7 @@ AE_TEST("question/a checkpoint at any event, and the tail after it, is the same"
     auto back = restore(job.state.job, n, checkpoint(then, Hash{}), compile_each_time());
     ASSERT_TRUE(back.has_value()) << n;
     for (std::size_t i = n; i < job.log.size(); ++i) {
-      ASSERT_TRUE(
-          apply(back->state, body_of(job.log[i]), job.log[i].created_at, compile_each_time()))
+      ASSERT_TRUE(apply(back->state, job.log[i].body, job.log[i].created_at, compile_each_time()))
           << n;
     }
     EXPECT_EQ(state_view(back->state), state_view(job.state)) << n;

@@ -133,11 +133,11 @@ AE_TEST("replan/who did it, when, and what it replaces is in the log") {
   GivenJob job = waiting();
   const std::string before = to_hex(job.plan->hash);
   job.replan(plan_of({kA, kB}));
-  const Value decision = job.last(EventType::decision_recorded);
-  EXPECT_EQ(decision["kind"], Value("re_plan"));
-  EXPECT_EQ(decision["by"], Value("someone"));
-  EXPECT_EQ(decision["payload"]["replaces"], Value(before));
-  EXPECT_EQ(job.last(EventType::plan_generated)["carried"].size(), 2u);
+  const auto decision = job.last<DecisionRecorded>();
+  EXPECT_EQ(decision.kind, "re_plan");
+  EXPECT_EQ(decision.by, "someone");
+  EXPECT_EQ(decision.payload.value["replaces"], Value(before));
+  EXPECT_EQ(job.last<PlanGenerated>().carried.size(), 2u);
   job.signal("b", "1");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'b':1}"));
@@ -167,7 +167,7 @@ AE_TEST("replan/other arguments are another node: its effect must be named, and 
   job.replan(other, {"a"});
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.sent.back().arguments, json("{'n':2}"));
-  EXPECT_EQ(job.last(EventType::plan_generated)["drop"], json("['a']"));
+  EXPECT_EQ(job.last<PlanGenerated>().drop, json("['a']"));
   EXPECT_FALSE(job.state.waits.contains("b")) << "its need is to be done anew";
   job.ok("a", "'A2'");
   EXPECT_TRUE(job.state.waits.contains("b#1")) << "a key names one wait for ever\n" << job.story();
@@ -360,7 +360,7 @@ AE_TEST("replan/what is carried is undone when the job fails under the new plan"
   EXPECT_EQ(job.sent.back().arguments, json("{'id':'A'}"));
   job.crash().ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
-  EXPECT_EQ(job.last(EventType::job_failed)["compensated"].size(), 1u);
+  EXPECT_EQ(job.last<JobFailed>().compensated.size(), 1u);
   EXPECT_EQ(job.state.path_of(job.step("a/compensate")), "0/0/compensate");
   expect_proved(job);
 }
@@ -470,26 +470,27 @@ AE_TEST("replan/an event that carries what it may not is refused") {
       {.kind = Act::Kind::plan, .payload = Value::object({{"task_graph", other->task_graph}})},
       job.stamp());
   ASSERT_TRUE(taken);
-  Value good;
+  PlanGenerated good;
   for (const EventBody& event : taken->events) {
-    if (std::holds_alternative<PlanGenerated>(event)) good = payload_json(event);
+    if (const auto* made = std::get_if<PlanGenerated>(&event)) good = *made;
   }
-  const auto refused = [&](std::string_view member, const Value& value) {
+  const auto refused = [&](const Value& carries) {
     State state = job.folded(job.log.size());
     for (const EventBody& draft : taken->events) {
       if (std::holds_alternative<PlanGenerated>(draft)) break;
       AE_CHECK(apply(state, draft, job.now, compile_each_time()).has_value());
     }
-    const EventBody forged = event_of(EventType::plan_generated, good.with(member, value));
+    PlanGenerated forged = good;
+    forged.carried = carries;
     return !apply(state, forged, job.now, compile_each_time()).has_value();
   };
-  const auto carried = good["carried"].items();
-  EXPECT_FALSE(refused("carried", good["carried"]));
-  EXPECT_TRUE(refused("carried", Value::array({carried[1]}))) << "the effect of a is let go";
-  EXPECT_TRUE(refused("carried", Value::array({carried[0]}))) << "b's wait is open";
-  EXPECT_TRUE(refused("carried", Value::array({carried[0], carried[0]})));
-  EXPECT_TRUE(refused("carried", Value::array({carried[0].with("node_id", "b"), carried[1]})));
-  EXPECT_TRUE(refused("carried", Value("no list")));
+  const auto carried = good.carried.items();
+  EXPECT_FALSE(refused(good.carried));
+  EXPECT_TRUE(refused(Value::array({carried[1]}))) << "the effect of a is let go";
+  EXPECT_TRUE(refused(Value::array({carried[0]}))) << "b's wait is open";
+  EXPECT_TRUE(refused(Value::array({carried[0], carried[0]})));
+  EXPECT_TRUE(refused(Value::array({carried[0].with("node_id", "b"), carried[1]})));
+  EXPECT_TRUE(refused(Value("no list")));
 }
 
 // The random plan with one node more, and some of its other nodes changed when `changed`.

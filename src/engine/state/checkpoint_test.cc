@@ -28,7 +28,7 @@ State carried_on(const GivenJob& job, const std::string& bytes, std::size_t pref
   AE_CHECK(restored->head == hash_at(prefix));
   for (std::size_t i = prefix; i < end; ++i) {
     auto applied =
-        apply(restored->state, body_of(job.log[i]), job.log[i].created_at, compile_each_time());
+        apply(restored->state, job.log[i].body, job.log[i].created_at, compile_each_time());
     AE_CHECK(applied.has_value(), applied ? "" : applied.error().message);
   }
   return std::move(restored->state);

@@ -104,7 +104,7 @@ AE_TEST("status/only waiting and parked are blocked") {
 AE_TEST("status/no call in flight outlives its job") {
   testing::GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
-  const EventBody end = event_of(EventType::job_failed, testing::json("{'code':'x', 'error':'y'}"));
+  const EventBody end = JobFailed{.code = "x", .error = Value("y")};
   EXPECT_FALSE(apply(job.state, end, job.now, compile_each_time()));
 }
 

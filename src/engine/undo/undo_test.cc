@@ -34,10 +34,10 @@ GivenJob booked(std::optional<Duration> deadline = {}) {
   return job;
 }
 
-std::string undone_nodes(const Value& terminal) {
+std::string undone_nodes(const Value& compensated) {
   std::string names;
-  if (!terminal["compensated"].is_array()) return names;
-  for (const Value& one : terminal["compensated"].items()) {
+  if (!compensated.is_array()) return names;
+  for (const Value& one : compensated.items()) {
     names += std::string(one.text("node_id"));
     if (one["item"].is_integer()) names += std::to_string(one["item"].as_int());
     names += " ";
@@ -66,9 +66,9 @@ AE_TEST("undo/a job that fails undoes its committed steps, the last one first, t
   EXPECT_EQ(job.sent[4].arguments, json("{'id':'A','was':1}"));
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ");
-  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("http_400"));
-  EXPECT_EQ(job.last(EventType::job_failed)["node_id"], Value("c"));
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ");
+  EXPECT_EQ(job.last<JobFailed>().code, "http_400");
+  EXPECT_EQ(job.last<JobFailed>().node_id, "c");
   EXPECT_EQ(job.state.path_of(job.step("b/compensate")), "0/1/compensate");
   expect_proved(job);
 }
@@ -106,7 +106,7 @@ AE_TEST("undo/a step committed in the commit of the failure is undone too") {
   job.fails("b");
   EXPECT_EQ(to_text(job.step("b").result_type), "compensatable_failure") << job.story();
   job.ok("a/compensate");
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   expect_proved(job);
 }
 
@@ -122,8 +122,8 @@ AE_TEST("undo/the step is compensated in the views, and the world is rolled back
   EXPECT_EQ(a["compensation"]["world"], Value("changed"));
   EXPECT_EQ(a["compensation"]["path"], Value("0/0/compensate"));
   EXPECT_EQ(trace["nodes"].items()[2]["compensation"], Value());
-  EXPECT_EQ(job.last(EventType::step_compensated)["compensation_invocation_id"],
-            Value(job.step("a/compensate").call->id.text));
+  EXPECT_EQ(job.last<StepCompensated>().compensation_invocation_id,
+            job.step("a/compensate").call->id);
 }
 
 AE_TEST("undo/calls in flight are awaited first, and undone when they went well") {
@@ -133,7 +133,7 @@ AE_TEST("undo/calls in flight are awaited first, and undone when they went well"
   EXPECT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.status(), "running");
   job.ok("a", "{'id':'A'}").ok("a/compensate");
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   expect_proved(job);
 }
 
@@ -143,7 +143,7 @@ AE_TEST("undo/a cancel undoes too") {
   EXPECT_EQ(job.sent.size(), 3u) << "c is in flight";
   job.ok("c").ok("b/compensate").ok("a/compensate");
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_cancelled)), "b a ");
+  EXPECT_EQ(undone_nodes(job.last<JobCancelled>().compensated), "b a ");
   expect_proved(job);
 }
 
@@ -151,11 +151,11 @@ AE_TEST("undo/a cancel that says compensate: false leaves and lists what was don
   GivenJob job = booked();
   job.cancel("", false).ok("c");
   EXPECT_EQ(job.status(), "cancelled");
-  const Value end = job.last(EventType::job_cancelled);
-  EXPECT_EQ(end["compensated"], Value());
-  ASSERT_EQ(end["uncompensated"].size(), 2u);
-  EXPECT_EQ(end["uncompensated"].items()[0]["node_id"], Value("b"));
-  EXPECT_EQ(job.last(EventType::job_cancel_requested)["compensate"], Value(false));
+  const auto end = job.last<JobCancelled>();
+  EXPECT_EQ(end.compensated, Value());
+  ASSERT_EQ(end.uncompensated.size(), 2u);
+  EXPECT_EQ(end.uncompensated.items()[0]["node_id"], Value("b"));
+  EXPECT_EQ(job.last<JobCancelRequested>().compensate, false);
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
   expect_proved(job);
 }
@@ -168,10 +168,10 @@ AE_TEST("undo/a second cancel may stop it half way") {
   EXPECT_EQ(job.status(), "running") << "one is in flight";
   job.ok("b/compensate");
   EXPECT_EQ(job.status(), "cancelled") << job.story();
-  const Value end = job.last(EventType::job_cancelled);
-  EXPECT_EQ(undone_nodes(end), "b ");
-  ASSERT_EQ(end["uncompensated"].size(), 1u);
-  EXPECT_EQ(end["uncompensated"].items()[0]["node_id"], Value("a"));
+  const auto end = job.last<JobCancelled>();
+  EXPECT_EQ(undone_nodes(end.compensated), "b ");
+  ASSERT_EQ(end.uncompensated.size(), 1u);
+  EXPECT_EQ(end.uncompensated.items()[0]["node_id"], Value("a"));
   job.cancel();
   EXPECT_EQ(job.refused, Code::job_terminal);
   expect_proved(job);
@@ -188,8 +188,8 @@ AE_TEST("undo/a job that waits is claimed to be undone when its deadline passes"
   EXPECT_EQ(job.status(), "running") << job.story();
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
-  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("deadline_exceeded"));
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded");
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   expect_proved(job);
 }
 
@@ -209,8 +209,8 @@ AE_TEST("undo/an output that fails undoes") {
   job.claim().ok("a", "{'id':'A'}");
   EXPECT_EQ(job.status(), "running") << job.story();
   job.ok("a/compensate");
-  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("expression_failed"));
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  EXPECT_EQ(job.last<JobFailed>().code, "expression_failed");
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   expect_proved(job);
 }
 
@@ -227,8 +227,8 @@ AE_TEST(
   for (int i = 0; i < 3; ++i) job.crash();
   EXPECT_EQ(job.status(), "parked") << job.story();
   job.resolve("b/compensate", "happened").ok("a/compensate");
-  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("max_attempts")) << job.story();
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ");
+  EXPECT_EQ(job.last<JobFailed>().code, "max_attempts") << job.story();
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ");
   expect_proved(job);
 }
 
@@ -254,7 +254,7 @@ AE_TEST("undo/a call of which a person says that it happened is undone as well")
   job.resolve("p", "happened", "'P'");
   EXPECT_EQ(job.sent.back().arguments, json("{'id':'P'}"));
   job.ok("p/compensate").ok("a/compensate");
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "p a ");
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "p a ");
   expect_proved(job);
 }
 
@@ -330,10 +330,10 @@ AE_TEST("undo/a compensation that fails parks the job, and goes on as a person s
     }
     job.ok("a/compensate");
     ASSERT_EQ(job.status(), "failed") << job.story();
-    const Value end = job.last(EventType::job_failed);
-    EXPECT_EQ(undone_nodes(end), says == std::string("fail") ? "a " : "b a ");
-    EXPECT_EQ(end["uncompensated"].size(), says == std::string("fail") ? 1u : 0u);
-    EXPECT_EQ(job_view(job.state)["compensated"], end["compensated"]);
+    const auto end = job.last<JobFailed>();
+    EXPECT_EQ(undone_nodes(end.compensated), says == std::string("fail") ? "a " : "b a ");
+    EXPECT_EQ(end.uncompensated.size(), says == std::string("fail") ? 1u : 0u);
+    EXPECT_EQ(job_view(job.state)["compensated"], end.compensated);
     expect_proved(job);
   }
 }
@@ -350,7 +350,7 @@ AE_TEST(
   EXPECT_EQ(job.status(), "failed") << job.story();
   EXPECT_EQ(job.state.final_in_doubt,
             Value::array({Value(job.step("a/compensate").call->key.text)}));
-  EXPECT_EQ(job.last(EventType::job_failed)["uncompensated"].size(), 1u);
+  EXPECT_EQ(job.last<JobFailed>().uncompensated.size(), 1u);
   expect_proved(job);
 }
 
@@ -360,15 +360,14 @@ AE_TEST("undo/a compensation whose arguments fail asks a person, as often as it 
       "]");
   job.claim().ok("a", "{'id':'A'}").fails("b");
   EXPECT_EQ(job.status(), "parked") << job.story();
-  EXPECT_EQ(job.last(EventType::wait_opened)["reason"],
-            Value("it could not be called (input_invalid)"));
+  EXPECT_EQ(job.last<WaitOpened>().reason, "it could not be called (input_invalid)");
   (void)job_view(job.state);
   (void)trace_view(job.state, job.log);
   job.resolve("a/compensate", "not_happened").resolve("a/compensate", "not_happened");
   EXPECT_EQ(job.status(), "parked");
   job.resolve("a/compensate", "not_happened").resolve("a/compensate", "happened");
   EXPECT_EQ(job.status(), "failed") << job.story();
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   expect_proved(job);
 }
 
@@ -379,8 +378,8 @@ AE_TEST("undo/an output that broke a rule is an effect that was done: it is undo
   EXPECT_EQ(to_text(job.step("a").result_type), "compensatable_failure") << job.story();
   EXPECT_EQ(job.sent.back().tool, "unpay");
   job.ok("a/compensate");
-  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("tool_output_invalid"));
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "a ");
+  EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   expect_proved(job);
 }
 
@@ -404,7 +403,7 @@ AE_TEST("undo/a result that comes late decides a compensation that a person was 
       EXPECT_EQ(job.status(), "cancelled") << job.story();
     } else {
       EXPECT_EQ(job.status(), "parked") << job.story();
-      EXPECT_EQ(job.last(EventType::wait_opened)["reason"], Value("it failed (no)"));
+      EXPECT_EQ(job.last<WaitOpened>().reason, "it failed (no)");
       job.resolve("a/compensate", "happened");
       EXPECT_EQ(job.status(), "cancelled") << job.story();
     }
@@ -423,7 +422,7 @@ AE_TEST(
   job.cancel("", false);
   EXPECT_EQ(job.status(), "cancelled") << job.story();
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
-  EXPECT_EQ(job.last(EventType::job_cancelled)["uncompensated"].size(), 1u);
+  EXPECT_EQ(job.last<JobCancelled>().uncompensated.size(), 1u);
   expect_proved(job);
 }
 
@@ -437,7 +436,7 @@ AE_TEST("undo/items of a map are undone one by one, the last committed first") {
   job.ok("m/0/compensate");
   EXPECT_EQ(job.sent.back().arguments, json("{'id':'C','was':3}"));
   job.ok("m/2/compensate");
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "m0 m2 ");
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "m0 m2 ");
   EXPECT_EQ(trace_view(job.state, job.log)["nodes"].items()[0]["world"], Value("rolled back"));
   expect_proved(job);
 }
@@ -462,8 +461,8 @@ AE_TEST("undo/a long pause between tries gives the job back, and it is claimed w
 AE_TEST("undo/a deadline that passes meanwhile changes nothing") {
   GivenJob job = booked(1h);
   job.fails("c").after(2h).ok("b/compensate").ok("a/compensate");
-  EXPECT_EQ(job.last(EventType::job_failed)["code"], Value("http_400")) << job.story();
-  EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ");
+  EXPECT_EQ(job.last<JobFailed>().code, "http_400") << job.story();
+  EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ");
   expect_proved(job);
 }
 
@@ -508,7 +507,7 @@ void crash_everywhere(bool takes_place) {
       }
     }
     ASSERT_EQ(job.status(), "failed") << commit << "\n" << job.story();
-    EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ") << commit;
+    EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ") << commit;
     EXPECT_EQ(job.count(EventType::step_compensated), 2u);
     EXPECT_EQ(booked_by.size(), 5u) << "one key for each effect and each that undoes it";
     expect_proved(job);
@@ -541,7 +540,7 @@ AE_TEST("undo/a crash between any two events loses no compensation and makes non
       }
     }
     ASSERT_EQ(job.status(), "failed") << cut << "\n" << job.story();
-    EXPECT_EQ(undone_nodes(job.last(EventType::job_failed)), "b a ") << cut;
+    EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ") << cut;
     EXPECT_EQ(job.count(EventType::step_compensated), 2u);
     expect_proved(job);
   }
@@ -564,11 +563,11 @@ AE_TEST("undo/a log that undoes in another order, or ends before it has, is refu
   const std::string a = job.step("a").id.text, b = job.step("b").id.text;
   EXPECT_TRUE(without([](const Event&) { return false; }).state_machine.ok);
   const auto of_b = [&](const Event& event) {
-    return event.type == EventType::step_compensated && event.payload.text("step_id") == b;
+    return event.type == EventType::step_compensated && step_of(event) == b;
   };
   EXPECT_FALSE(without(of_b).state_machine.ok) << "a is undone before b";
   const auto all = [&](const Event& event) {
-    const std::string_view step = event.payload.text("step_id");
+    const std::string_view step = step_of(event);
     return event.type == EventType::step_compensated || step == job.step("a/compensate").id.text ||
            step == job.step("b/compensate").id.text;
   };
