@@ -31,14 +31,12 @@ class Drift {
   // `about`: of an answer, the model that was asked.
   void note(const Event& event, std::string_view tool, std::string_view what, std::string_view said,
             std::string_view about = {});
-  void plan(const Event& event);
-  void execution(const Event& event);
-  void started(const Event& event);
-  void finished(const Event& event, const Call& call);
-  void committed(const Event& event, const Call& call);
+  void plan(const Event& event, const PlanGenerated& plan);
+  void execution(const Event& event, const VersionMismatched& versions);
+  void started(const Event& event, const ToolInvocationStarted& call);
 
   std::map<std::tuple<std::string, std::string, std::string>, Word> words_;
-  std::unordered_map<std::string, Call> calls_;  // by step
+  std::unordered_map<StepId, Call> calls_;
   std::vector<Value> found_;
 };
 
@@ -61,14 +59,14 @@ void Drift::note(const Event& event, std::string_view tool, std::string_view wha
 }
 
 // Of the processes that held the job. The job's own version is that of its first event.
-void Drift::execution(const Event& event) {
+void Drift::execution(const Event& event, const VersionMismatched& versions) {
   Word& word = words_[{"", "execution_version", ""}];
-  if (word.seq == 0) word = {std::string(event.payload.text("job_version")), 1};
-  note(event, "", "execution_version", event.payload.text("worker_version"));
+  if (word.seq == 0) word = {versions.job_version, 1};
+  note(event, "", "execution_version", versions.worker_version);
 }
 
-void Drift::plan(const Event& event) {
-  const Value& tools = event.payload["task_graph"]["tools"];
+void Drift::plan(const Event& event, const PlanGenerated& plan) {
+  const Value& tools = plan.task_graph["tools"];
   if (!tools.is_object()) return;
   for (const auto& [name, tool] : tools.members()) {
     note(event, name, "tool_version", tool.text("version"));
@@ -78,15 +76,14 @@ void Drift::plan(const Event& event) {
   }
 }
 
-void Drift::started(const Event& event) {
+void Drift::started(const Event& event, const ToolInvocationStarted& started) {
   // What an approved call says of a tool that has no schema.
-  static const std::string kNoSchema = to_hex(sha256("null"));
-  const Value& p = event.payload;
-  Call& call = calls_[std::string(p.text("step_id"))];
-  call = {std::string(p.text("tool_name")), std::string(p["arguments"].text("model"))};
-  note(event, call.tool, "tool_version", p.text("tool_version"));
-  if (const std::string_view schema = p.text("request_schema_hash"); !schema.empty()) {
-    note(event, call.tool, "args_schema", schema == kNoSchema ? std::string_view() : schema);
+  static const Hash kNoSchema = sha256("null");
+  Call& call = calls_[started.step_id];
+  call = {started.tool_name, std::string(started.arguments.value.text("model"))};
+  note(event, call.tool, "tool_version", started.tool_version);
+  if (const auto& schema = started.request_schema_hash) {
+    note(event, call.tool, "args_schema", *schema == kNoSchema ? "" : to_hex(*schema));
   }
   if (!call.tool.starts_with(kModelToolPrefix)) {
     call.model.clear();
@@ -95,26 +92,21 @@ void Drift::started(const Event& event) {
   }
 }
 
-void Drift::finished(const Event& event, const Call& call) {
-  const std::string_view schema = event.payload.text("response_schema_hash");
-  if (!schema.empty()) note(event, call.tool, "result_schema", schema);
-}
-
-void Drift::committed(const Event& event, const Call& call) {
-  const std::string_view answered = event.payload.text("llm_model");
-  if (!answered.empty() && !call.model.empty()) {
-    note(event, call.tool, "answered", answered, call.model);
-  }
-}
-
 void Drift::see(const Event& event) {
-  if (event.type == EventType::plan_generated) return plan(event);
-  if (event.type == EventType::tool_invocation_started) return started(event);
-  if (event.type == EventType::version_mismatched) return execution(event);
-  const auto call = calls_.find(std::string(event.payload.text("step_id")));
-  if (call == calls_.end()) return;
-  if (event.type == EventType::tool_invocation_finished) finished(event, call->second);
-  if (event.type == EventType::command_committed) committed(event, call->second);
+  if (const auto* generated = as<PlanGenerated>(event)) return plan(event, *generated);
+  if (const auto* call = as<ToolInvocationStarted>(event)) return started(event, *call);
+  if (const auto* versions = as<VersionMismatched>(event)) return execution(event, *versions);
+  if (const auto* end = as<ToolInvocationFinished>(event)) {
+    const auto call = calls_.find(end->step_id);
+    if (call == calls_.end() || !end->response_schema_hash) return;
+    note(event, call->second.tool, "result_schema", to_hex(*end->response_schema_hash));
+  }
+  if (const auto* command = as<CommandCommitted>(event)) {
+    const auto call = calls_.find(command->step_id);
+    if (call == calls_.end() || call->second.model.empty()) return;
+    const std::string& answered = or_empty(command->llm_model);
+    if (!answered.empty()) note(event, call->second.tool, "answered", answered, call->second.model);
+  }
 }
 
 }  // namespace

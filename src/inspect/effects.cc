@@ -3,6 +3,7 @@
 
 #include "base/ids.h"
 #include "engine/heart/recorded_value.h"
+#include "engine/state/view_values.h"
 
 namespace ae::engine {
 namespace {
@@ -13,32 +14,43 @@ bool has_decision(std::string_view key) {
   return key.starts_with("resolve/") || key.starts_with("approval/");
 }
 
-bool a_person_decided(const Value& p) {
-  const std::string_view kind = p.text("kind"), state = p.text("state");
+bool a_person_decided(const DecisionRecorded& event) {
+  const std::string_view kind = event.kind, state = or_empty(event.state);
   if (kind == "approval") return state == "approved" || state == "rejected" || state == "edited";
   if (kind == "confirmation") return state == "accept" || state == "fail";
-  return kind == "in_doubt" && p.text("by") != "probe" && state != "resend";
+  return kind == "in_doubt" && event.by != "probe" && state != "resend";
 }
 
-bool a_person_answered(const Value& p) {
-  const std::string_view outcome = p.text("outcome");
-  return p.text("wait_type") == "human" && !has_decision(p.text("correlation_key")) &&
-         (outcome == "approved" || outcome == "rejected");
+bool a_person_answered(const WaitCompleted& event) {
+  return event.wait_type == "human" && !has_decision(event.correlation_key) &&
+         (event.outcome == "approved" || event.outcome == "rejected");
+}
+
+// Each by the name that it has in its event.
+std::string_view effect_of(const ToolInvocationFinished& event) { return event.invocation_id.text; }
+std::string_view effect_of(const WaitCompleted& event) { return event.correlation_key; }
+std::string_view effect_of(const DecisionRecorded& event) { return event.decision_id.text; }
+std::string_view effect_of(const auto& event) {
+  if constexpr (requires { event.effect_id; }) return event.effect_id;
+  return {};
 }
 
 }  // namespace
 
 std::string_view EffectKinds::kind_of(const Event& event) {
-  const Value& p = event.payload;
+  if (const auto* started = as<ToolInvocationStarted>(event)) {
+    if (started->tool_name.starts_with(kModelToolPrefix)) of_models_.insert(started->invocation_id);
+    return "";
+  }
+  if (const auto* finished = as<ToolInvocationFinished>(event)) {
+    if (finished->outcome == "unknown" && !finished->error) return "";  // nobody saw anything
+    return of_models_.contains(finished->invocation_id) ? "llm" : "tool";
+  }
+  if (const auto* wait = as<WaitCompleted>(event)) return a_person_answered(*wait) ? "human" : "";
+  if (const auto* decision = as<DecisionRecorded>(event)) {
+    return a_person_decided(*decision) ? "human" : "";
+  }
   switch (event.type) {
-    case EventType::tool_invocation_started:
-      if (p.text("tool_name").starts_with(kModelToolPrefix)) {
-        of_models_.emplace(p.text("invocation_id"));
-      }
-      return "";
-    case EventType::tool_invocation_finished:
-      if (p.text("outcome") == "unknown" && p["error"].is_null()) return "";  // nobody saw anything
-      return of_models_.contains(std::string(p.text("invocation_id"))) ? "llm" : "tool";
     case EventType::timer_fired:
     case EventType::time_recorded:
       return "time";
@@ -48,32 +60,26 @@ std::string_view EffectKinds::kind_of(const Event& event) {
       return "uuid";
     case EventType::http_recorded:
       return "http";
-    case EventType::wait_completed:
-      return a_person_answered(p) ? "human" : "";
-    case EventType::decision_recorded:
-      return a_person_decided(p) ? "human" : "";
     default:
       return "";
   }
 }
 
 Value effect_entry(const Event& event, std::string_view kind) {
-  const Value& p = event.payload;
-  Value id;
-  for (const char* name : {"effect_id", "invocation_id", "correlation_key", "decision_id"}) {
-    if (id.is_null()) id = p[name];
-  }
-  Value step = p["step_id"];
+  const std::string_view id =
+      std::visit([](const auto& body) { return effect_of(body); }, event.body);
+  std::string step(step_of(event));
   if (const Records records = records_of(event.type); records != Records::nothing) {
-    if (const auto of = step_of_effect(p.text("effect_id"), records)) step = of->text;
+    if (const auto of = step_of_effect(id, records)) step = of->text;
   }
+  const auto* finished = as<ToolInvocationFinished>(event);
   return Value::object({{"at", to_text(event.created_at)},
-                        {"effect_id", id},
+                        {"effect_id", or_null(id)},
                         {"kind", kind},
-                        {"node_id", p["node_id"]},
+                        {"node_id", or_null(node_of(event))},
                         {"seq", event.seq},
-                        {"step_id", step},
-                        {"try", p["try"]},
+                        {"step_id", or_null(step)},
+                        {"try", finished != nullptr ? Value(finished->try_no) : Value()},
                         {"type", event_name(event)}});
 }
 

@@ -11,10 +11,10 @@
 // was seen and the log (docs/decisions/0020-effects-are-events.md). Threads: short-lived, one owner.
 #pragma once
 
-#include <string>
 #include <string_view>
 #include <unordered_set>
 
+#include "base/ids.h"
 #include "json/value.h"
 #include "log/event.h"
 
@@ -27,7 +27,7 @@ class EffectKinds {
   std::string_view kind_of(const Event& event);
 
  private:
-  std::unordered_set<std::string> of_models_;  // invocations
+  std::unordered_set<InvocationId> of_models_;
 };
 
 // {at, effect_id, kind, node_id, seq, step_id, try, type}: for a list of them. `effect_id` names it in its event:

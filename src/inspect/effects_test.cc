@@ -102,13 +102,15 @@ AE_TEST("schema/a call names the schema that its arguments were held to, when th
                         "'args_schema':{'type':'object'}}}}"});
   job.claim().fails("a", "connect").after(1min).ok("a").ok("b");
   std::size_t named = 0;
-  for (const Value& started : job.payloads(EventType::tool_invocation_started)) {
-    if (started["tool_name"] == Value("put")) {
-      EXPECT_EQ(started.find("request_schema_hash"), nullptr);
+  for (const Event& event : job.log) {
+    const auto* started = as<ToolInvocationStarted>(event);
+    if (started == nullptr) continue;
+    if (started->tool_name == "put") {
+      EXPECT_FALSE(started->request_schema_hash);
       continue;
     }
     named++;
-    EXPECT_EQ(started["request_schema_hash"], to_hex(sha256(R"({"type":"object"})")));
+    EXPECT_EQ(started->request_schema_hash, sha256(R"({"type":"object"})"));
   }
   EXPECT_EQ(named, 2u) << "in each try";
   VerifyInput input;
@@ -116,9 +118,8 @@ AE_TEST("schema/a call names the schema that its arguments were held to, when th
   input.events = job.log;
   EXPECT_TRUE(verify(input, compile_each_time()).ok);
   for (Event& event : input.events) {
-    if (event.payload["tool_name"] == Value("t")) {
-      event.payload = event.payload.with("request_schema_hash", std::string(64, 'b'));
-    }
+    auto* started = std::get_if<ToolInvocationStarted>(&event.body);
+    if (started != nullptr && started->tool_name == "t") started->request_schema_hash = sha256("b");
   }
   EXPECT_FALSE(verify(input, compile_each_time()).replay.ok);
 }
@@ -147,8 +148,8 @@ AE_TEST("drift/a tool that has changed since the plan is shown once, at its firs
   EXPECT_EQ(one["what"], "tool_version");
   EXPECT_EQ(one["from"], "0123456789abcdef");
   EXPECT_EQ(one["to"], "ffffffffffffffff");
-  EXPECT_EQ(job.log[static_cast<std::size_t>(one["seq"].as_int()) - 1].payload["node_id"], "b");
-  EXPECT_EQ(job.log[static_cast<std::size_t>(one["since"].as_int()) - 1].payload["node_id"], "a");
+  EXPECT_EQ(node_of(job.log[static_cast<std::size_t>(one["seq"].as_int()) - 1]), "b");
+  EXPECT_EQ(node_of(job.log[static_cast<std::size_t>(one["since"].as_int()) - 1]), "a");
   const Value trace = trace_view(job.state, job.log);
   EXPECT_EQ(trace["nodes"].items()[2]["tries"].items()[0]["tool_version"], "ffffffffffffffff");
 }
@@ -204,6 +205,16 @@ AE_TEST("drift/another model that is asked, or that answers, is shown") {
   EXPECT_EQ(drift.items()[1]["to"], "large");
 }
 
+// What wrote each plan of the job; "" = its log does not say.
+Words planners_of(const GivenJob& job) {
+  Words planners;
+  for (const Event& event : job.log) {
+    const auto* plan = as<PlanGenerated>(event);
+    if (plan != nullptr) planners.push_back(or_empty(plan->planner_version));
+  }
+  return planners;
+}
+
 AE_TEST("plan/a plan says what wrote it, also one that replaces another or goes on in a fork") {
   GivenJob job(
       "[{'id':'a','kind':'tool','tool':'put'},"
@@ -211,21 +222,13 @@ AE_TEST("plan/a plan says what wrote it, also one that replaces another or goes 
   job.claim().ok("a");
   job.replan(compiled(graph("[{'id':'a','kind':'tool','tool':'put'}]")));
   ASSERT_EQ(job.refused, std::nullopt);
-  const auto plans = job.payloads(EventType::plan_generated);
-  ASSERT_EQ(plans.size(), 2u);
-  for (const Value& plan : plans) EXPECT_EQ(plan["planner_version"], kPlannerVersion);
+  EXPECT_EQ(planners_of(job), (Words{std::string(kPlannerVersion), std::string(kPlannerVersion)}));
   const GivenJob fork(*job.fork(job.log.size()), "other");
-  EXPECT_EQ(fork.last(EventType::plan_generated)["planner_version"], kPlannerVersion);
+  EXPECT_EQ(planners_of(fork), (Words{std::string(kPlannerVersion)}));
   // A fork of a log that does not say it does not make it up.
-  job.log[1].payload = Value::object([&] {
-    std::vector<Member> members;
-    for (const Member& member : job.log[1].payload.members()) {
-      if (member.first != "planner_version") members.push_back(member);
-    }
-    return members;
-  }());
+  std::get<PlanGenerated>(job.log[1].body).planner_version.reset();
   const GivenJob unknown(*job.fork(2), "third");
-  EXPECT_EQ(unknown.last(EventType::plan_generated).find("planner_version"), nullptr);
+  EXPECT_EQ(planners_of(unknown), (Words{""}));
 }
 
 }  // namespace

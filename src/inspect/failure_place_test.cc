@@ -155,9 +155,12 @@ AE_TEST("failure/the trace evaluates the first 16 failed steps again") {
 AE_TEST("failure/what is stored of it stays as it was") {
   GivenJob job("[{'id':'a','kind':'tool','tool':'put','args':{'id':'n ${ .input.x }'}}]");
   job.claim();
-  const Value& last = job.log.back().payload;
-  EXPECT_EQ(last.size(), 3u) << canonical(last);
-  EXPECT_TRUE(last.text("error").starts_with("at /id: ")) << canonical(last);
+  const Event& last = job.log.back();
+  const Value stored = payload_json(last.body);
+  EXPECT_EQ(stored.size(), 3u) << canonical(stored);
+  const auto* failed = as<JobFailed>(last);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_TRUE(failed->error.value.as_string().starts_with("at /id: ")) << canonical(stored);
 }
 
 }  // namespace

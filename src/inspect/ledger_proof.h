@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "inspect/verify.h"
 #include "json/value.h"
 #include "log/event.h"
+#include "plan/plan.h"
 
 namespace ae::engine {
 
@@ -41,19 +44,25 @@ class LedgerProof {
     bool by_its_attempt = false;  // the attempt that made the call says how it ended
     std::string outcome;
     std::string attempt, deadline;
-    const Event* end = nullptr;       // its finished event
-    std::vector<const Event*> later;  // those that came late
+    const ToolInvocationFinished* end = nullptr;
+    std::vector<const ToolInvocationFinished*> later;  // those that came late
   };
   struct Call {
-    std::string command, key, external_key, arguments_hash, tool;
+    StepId command;
+    IdempotencyKey key;
+    ExternalKey external_key;
+    std::string arguments_hash, tool;
     std::map<std::int64_t, Try> tries;
     bool success = false, happened = false;
   };
-  std::string started(const Event& event);
-  std::string finished(const Event& event);
-  std::string committed(const Event& event);
-  std::string recorded(const Event& event);
-  std::string same_hashes(const Event& event) const;
+  // What is wrong with the event, which outlives this.
+  std::string fault(const Event& event);
+  std::string started(const ToolInvocationStarted& event, const std::optional<AttemptId>& attempt);
+  std::string finished(const ToolInvocationFinished& event,
+                       const std::optional<AttemptId>& attempt);
+  std::string committed(const CommandCommitted& event);
+  std::string recorded(std::string_view effect_id, Records records);
+  std::string same_hashes(const ToolInvocationStarted& event) const;
   std::string effect(const VerifyInput::Effect& effect) const;
   static std::string same_outcome(const Try& mine, std::string_view outcome);
   std::string entry(const VerifyInput::Entry& entry) const;
@@ -63,11 +72,10 @@ class LedgerProof {
   const Try* find(const InvocationId& invocation, std::uint32_t try_no) const;
 
   const JobId& job_;
-  std::map<std::string, Call> calls_;                           // by invocation
-  std::unordered_map<std::string, std::string> invocation_of_;  // of a command
-  std::unordered_map<std::string, bool>
-      values_;  // of time, chance and ids, by step: is it committed?
-  std::unordered_set<std::string> external_keys_;
+  std::map<InvocationId, Call> calls_;
+  std::unordered_map<StepId, InvocationId> invocation_of_;  // of a command
+  std::unordered_map<StepId, bool> values_;  // of time, chance and ids: is it committed?
+  std::unordered_set<ExternalKey> external_keys_;
   std::unordered_set<std::string>
       splits_;  // attempts that kept a ledger and effects beside the log
   std::size_t tries_ = 0;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "engine/state/state.h"
 #include "log/event.h"
@@ -20,24 +22,35 @@ class ReplayProof {
   std::size_t commands() const { return commands_; }
 
  private:
-  static const Step* step_of(const State& state, const Event& event) {
-    auto it = state.by_id.find(StepId(std::string(event.payload.text("step_id"))));
-    return it == state.by_id.end() ? nullptr : &state.steps[it->second];
-  }
-  std::string emitted(const State& state, const Event& event);
+  static const Step* find(const State& state, const StepId& id);
+  static const Step* find(const State& state, const std::optional<StepId>& id);
+
+  // What is wrong with an event of this type.
+  std::string fault(const State& state, const CommandEmitted& event);
+  static std::string fault(const State& state, const TimeRecorded& event);
+  static std::string fault(const State& state, const RandomRecorded& event);
+  static std::string fault(const State& state, const UuidRecorded& event);
+  static std::string fault(const State& state, const ToolInvocationStarted& event);
+  static std::string fault(const State& state, const ToolInvocationFinished& event);
+  static std::string fault(const State& state, const CommandCommitted& event);
+  static std::string fault(const State& state, const DecisionRecorded& event);
+  static std::string fault(const State& state, const StateChanged& event);
+  static std::string fault(const State& state, const WaitOpened& event);
+  static std::string fault(const State& state, const PlanGenerated& event);
+  static std::string fault(const State& state, const JobCompleted& event);
+  static std::string fault(const State&, const auto&) { return {}; }
+
   static Result<Value> asked_arguments(const State& state, const Step& step);
-  static std::string recorded(const State& state, const Event& event);
-  static std::string started(const State& state, const Event& event);
-  static std::string finished(const State& state, const Event& event);
+  static std::string recorded(const State& state, Records records, std::string_view effect_id,
+                              const Erasable& value);
   static std::string fits(const ToolPolicy& tool, const Value& result);
-  static std::string committed(const State& state, const Event& event);
-  static std::string branch(const State& state, const Event& event);
-  static std::string choice(const State& state, const Event& event);
-  static std::string wait(const State& state, const Event& event);
-  static std::string probe_says(const State& state, const Event& event);
-  static std::string request(const State& state, const Event& event);
-  static std::string changed(const State& state, const Event& event);
-  static std::string plan(const State& state, const Event& event);
+  static std::string probe_says(const State& state, const CommandCommitted& event);
+  static std::string probe_says(const State& state, const DecisionRecorded& event);
+  static std::string answer(const State& state, const CommandCommitted& event);
+  static std::string all_changed(const State& state, const CommandCommitted& event);
+  static std::string branch(const State& state, const DecisionRecorded& event);
+  static std::string choice(const State& state, const DecisionRecorded& event);
+  static std::string request(const State& state, const DecisionRecorded& event);
 
   std::size_t commands_ = 0;
 };

@@ -15,6 +15,7 @@
 #include "inspect/drift.h"
 #include "inspect/effects.h"
 #include "inspect/failure_place.h"
+#include "inspect/shown.h"
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
 
@@ -138,13 +139,13 @@ std::string_view Tracer::status_of(const Step& step) const {
 std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
                                   const TrySpan& span_try) const {
   if (s_.tool_of(step).effect == EffectClass::read) return "unchanged";
-  if (span_try.outcome == "success" || span_try.resolution == "happened") return "changed";
-  if (span_try.outcome == "failure" && span_try.definite) return "unchanged";
-  if (span_try.outcome == "input_required") return "unchanged";
+  if (span_try.outcome() == "success" || span_try.resolution == "happened") return "changed";
+  if (span_try.outcome() == "failure" && span_try.definite()) return "unchanged";
+  if (span_try.outcome() == "input_required") return "unchanged";
   if (span_try.resolution == "not_happened") return "unchanged";
   // A later try under the same external key that went well says what became of an earlier one: it is one effect.
   for (const TrySpan& other : span.tries) {
-    if (other.outcome == "success" || other.resolution == "happened") return "changed";
+    if (other.outcome() == "success" || other.resolution == "happened") return "changed";
   }
   return "unknown";
 }
@@ -184,101 +185,113 @@ void Tracer::count(const Step& step, const StepSpan& span, std::string_view stat
 // ---------------------------------------------------------------- writing
 
 Value effect_view(const StepSpan& span) {
-  const Value& started = span.started;
-  if (started.is_null()) return {};
-  return Value::object({{"arguments", started["arguments"]},
-                        {"arguments_hash", started["arguments_hash"]},
-                        {"effect_class", started["effect_class"]},
-                        {"external_id", span.external_id},
-                        {"external_key", started["external_key"]},
-                        {"idempotency_key", started["idempotency_key"]},
-                        {"invocation_id", started["invocation_id"]},
-                        {"tool", started["tool_name"]},
-                        {"tool_version", started["tool_version"]}});
+  if (span.started == nullptr) return {};
+  const ToolInvocationStarted& started = *span.started;
+  return Value::object({{"arguments", started.arguments.value},
+                        {"arguments_hash", shown(started.arguments_hash)},
+                        {"effect_class", started.effect_class},
+                        {"external_id", shown(span.external_id)},
+                        {"external_key", started.external_key.text},
+                        {"idempotency_key", started.idempotency_key.text},
+                        {"invocation_id", started.invocation_id.text},
+                        {"tool", started.tool_name},
+                        {"tool_version", started.tool_version}});
+}
+
+// How its step ended; null: it has not.
+Value result_type_of(const StepSpan& span) {
+  return span.finished != nullptr ? Value(span.finished->result_type) : Value();
 }
 
 // What a try was, beside what became of the step: one that is followed by another was a failure to be tried again.
-Value try_result_type(const StepSpan& span, std::size_t index, const Value& of_step) {
+Value try_result_type(const StepSpan& span, std::size_t index) {
   const TrySpan& one = span.tries[index];
-  if (one.outcome == "success") return "success";
-  if (one.outcome == "input_required") return {};
+  if (one.outcome() == "success") return "success";
+  if (one.outcome() == "input_required") return {};
   if (index + 1 < span.tries.size()) return "retryable_failure";
-  if (one.outcome.empty() || !one.resolution.empty()) return {};
-  return span.finished["error"].is_null() ? Value() : of_step;
+  if (one.outcome().empty() || !one.resolution.empty()) return {};
+  const bool failed = span.finished != nullptr && span.finished->error;
+  return failed ? result_type_of(span) : Value();
 }
 
 // Who was asked and who answered, by what name its provider calls it; what that cost.
 Value model_view(const State& state, const Step& step, const StepSpan& span) {
   const bool whole = state.node_of(step).loop && !step.is_part();  // its turns are what is asked
   if (state.kind_of(step) != NodeKind::llm || whole) return {};
-  const Value& request = span.started["arguments"];
-  const Value& committed = span.committed;
-  return Value::object({{"answered", committed["llm_model"]},
+  static const ToolInvocationStarted no_call;
+  static const CommandCommitted none;
+  const Value& request = (span.started ? *span.started : no_call).arguments.value;
+  const CommandCommitted& committed = span.committed ? *span.committed : none;
+  return Value::object({{"answered", shown(committed.llm_model)},
                         {"asked", request["model"]},
-                        {"prompt_hash", committed["prompt_hash"]},
+                        {"prompt_hash", shown(committed.prompt_hash)},
                         {"provider", state.tool_of(step).provider},
                         {"temperature", request["temperature"]},
-                        {"usage", committed["usage"]}});
+                        {"usage", committed.usage}});
 }
 
 Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
-  Value duration = one.duration;
+  static const ToolInvocationFinished open;
+  const ToolInvocationFinished& end = one.finished ? *one.finished : open;
+  Value duration = shown(end.duration_us);
   if (duration.is_null()) duration = between(one.started_at, one.finished_at);
   return Value::object({{"attempt", or_null(one.attempt)},
-                        {"caught_up", one.caught_up},
-                        {"definite", one.definite},
+                        {"caught_up", end.caught_up == true},
+                        {"definite", one.definite()},
                         {"duration_us", duration},
-                        {"error", one.error},
+                        {"error", shown(end.error)},
                         {"finished_at", or_null(one.finished_at)},
-                        {"outcome", or_null(one.outcome)},
+                        {"outcome", or_null(one.outcome())},
                         {"progress", one.progress},
-                        {"request_schema_hash", one.request_schema},
+                        {"request_schema_hash", shown(one.started->request_schema_hash)},
                         {"resolution", or_null(one.resolution)},
-                        {"response_schema_hash", one.response_schema},
+                        {"response_schema_hash", shown(end.response_schema_hash)},
                         {"seq", number(one.seq)},
-                        {"source", one.source},
+                        {"source", shown(end.source)},
                         {"span_id", std::move(span_id)},
                         {"started_at", to_text(one.started_at)},
-                        {"tool_version", one.tool_version},
-                        {"try", one.number},
+                        {"tool_version", one.started->tool_version},
+                        {"try", one.started->try_no},
                         {"world", world}});
 }
 
 Value wait_view(const WaitSpan& wait) {
-  return Value::object({{"by", wait.completed["by"]},
-                        {"channel", wait.opened["channel"]},
+  const WaitOpened& opened = *wait.opened;
+  const WaitCompleted* end = wait.completed;
+  return Value::object({{"by", end ? shown(end->by) : Value()},
+                        {"channel", shown(opened.channel)},
                         {"completed_at", or_null(wait.completed_at)},
-                        {"correlation_key", wait.opened["correlation_key"]},
-                        {"due_at", wait.opened["due_at"]},
-                        {"expires_at", wait.opened["expires_at"]},
+                        {"correlation_key", opened.correlation_key},
+                        {"due_at", shown(opened.due_at)},
+                        {"expires_at", shown(opened.expires_at)},
                         {"opened_at", to_text(wait.opened_at)},
-                        {"outcome", wait.completed["outcome"]},
-                        {"payload", wait.completed["payload"]},
-                        {"reason", wait.opened["reason"]},
-                        {"wait_type", wait.opened["wait_type"]}});
+                        {"outcome", end ? Value(end->outcome) : Value()},
+                        {"payload", end ? end->payload.value : Value()},
+                        {"reason", shown(opened.reason)},
+                        {"wait_type", opened.wait_type}});
 }
 
 // What a call changed, each with what was last seen of it: null = nobody has looked.
 Value changes_of(const StepSpan& span) {
   std::vector<Value> views;
-  for (const Value& change : span.changes) {
+  for (const StateChanged* change : span.changes) {
     Value verdict, detail;
-    for (const Value& check : span.checks) {
-      if (!(check["resource_type"] == change["resource_type"]) ||
-          !(check["resource_id"] == change["resource_id"])) {
+    for (const ConfirmationChecked* check : span.checks) {
+      if (check->resource_type != change->resource_type ||
+          check->resource_id != change->resource_id) {
         continue;
       }
-      verdict = check["verdict"];
-      detail = check["detail"];
+      verdict = shown(check->verdict);
+      detail = check->detail;
     }
     views.push_back(Value::object({{"detail", detail},
-                                   {"etag", change["etag"]},
-                                   {"external_ref", change["external_ref"]},
-                                   {"operation", change["operation"]},
-                                   {"resource_id", change["resource_id"]},
-                                   {"resource_type", change["resource_type"]},
+                                   {"etag", shown(change->etag)},
+                                   {"external_ref", shown(change->external_ref)},
+                                   {"operation", change->operation},
+                                   {"resource_id", change->resource_id},
+                                   {"resource_type", change->resource_type},
                                    {"verdict", verdict},
-                                   {"version", change["version"]}}));
+                                   {"version", shown(change->version)}}));
   }
   return Value::array(std::move(views));
 }
@@ -297,7 +310,9 @@ Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
 
 // How a step ended badly; of one that another job did, nothing else is known.
 Value error_of(const Step& step, const StepSpan& span) {
-  if (!step.imported || !step.failure) return span.finished["error"];
+  if (!step.imported || !step.failure) {
+    return span.finished != nullptr ? shown(span.finished->error) : Value();
+  }
   return Value::object({{"code", step.failure->code}, {"message", step.failure->message}});
 }
 
@@ -331,12 +346,11 @@ Value Tracer::node_view(const Step& step) {
   std::vector<Value> tries, waits, items, needs;
   for (std::size_t i = 0; i < span.tries.size(); ++i) {
     const TrySpan& one = span.tries[i];
-    tries.push_back(
-        try_view(one, world_of(step, span, one), span_id(span, one))
-            .with("result_type", try_result_type(span, i, span.finished["result_type"])));
+    tries.push_back(try_view(one, world_of(step, span, one), span_id(span, one))
+                        .with("result_type", try_result_type(span, i)));
   }
   for (const WaitSpan& wait : span.waits) {
-    const auto open = s_.waits.find(std::string(wait.opened.text("correlation_key")));
+    const auto open = s_.waits.find(wait.opened->correlation_key);
     std::string id = open == s_.waits.end() ? "" : s_.approval_id(open->second);
     if (!id.empty()) id.insert(0, s_.job.text + ".");
     waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
@@ -347,7 +361,7 @@ Value Tracer::node_view(const Step& step) {
   }
   std::vector<Value> probes = sides_view(step, Role::probe);
   std::vector<Value> undo = sides_view(step, Role::undo);
-  Value result_type = span.finished["result_type"];
+  Value result_type = result_type_of(span);
   if (step.result_type == ResultType::compensated || step.imported) {
     result_type = to_text(step.result_type);
   }
@@ -396,10 +410,8 @@ Value Tracer::node_view(const Step& step) {
 
 // Under which the call went out (base/trace_context.h).
 Value Tracer::span_id(const StepSpan& span, const TrySpan& one) const {
-  const std::string_view invocation = span.started.text("invocation_id");
-  if (invocation.empty() || !one.number.is_integer()) return {};
-  return span_id_of(s_.job, InvocationId(std::string(invocation)),
-                    static_cast<std::uint32_t>(one.number.as_int()));
+  return span_id_of(s_.job, span.started->invocation_id,
+                    static_cast<std::uint32_t>(one.started->try_no));
 }
 
 Value effects_view(const std::vector<Event>& events, const TraceRecord& record) {
@@ -423,9 +435,8 @@ std::vector<Value> Tracer::asked_views(const Step& turn) {
   std::vector<Value> views;
   if (!turn.is_turn()) return views;
   const StepSpan& span = record_.steps[turn.id.text];
-  const auto choice =
-      record_.choices.find(turn.imported ? turn.imported->invocation.text
-                                         : std::string(span.started.text("invocation_id")));
+  const std::string began = span.started != nullptr ? span.started->invocation_id.text : "";
+  const auto choice = record_.choices.find(turn.imported ? turn.imported->invocation.text : began);
   if (choice == record_.choices.end() || !choice->second["calls"].is_array()) return views;
   const bool over =
       dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;
@@ -472,14 +483,14 @@ std::vector<Value> Tracer::dropped_views(const std::vector<Event>& events) {
   State then;
   then.job = s_.job;
   for (const Event& event : events) {
-    if (event.type == EventType::plan_generated && then.plan) {
+    if (const auto* next = as<PlanGenerated>(event); next != nullptr && then.plan) {
       Tracer before(then, record_, then.plan_number + 1);
-      std::ranges::move(before.let_go(event.payload["carried"]), std::back_inserter(views));
+      std::ranges::move(before.let_go(next->carried), std::back_inserter(views));
       tries_ += before.tries_;
       repeated_ += before.repeated_;
       refused_ += before.refused_;
     }
-    if (!apply(then, body_of(event), event.created_at, compile_each_time())) break;
+    if (!apply(then, event.body, event.created_at, compile_each_time())) break;
   }
   return views;
 }

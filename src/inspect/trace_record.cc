@@ -4,43 +4,44 @@
 #include <utility>
 
 #include "engine/heart/recorded_value.h"
-#include "engine/state/applier.h"
+#include "inspect/shown.h"
 
 namespace ae::engine {
 namespace {
 
 // What was found out about a call that was given up: as a decision about it is shown.
-Value note_view(const Event& event) {
-  const Value& p = event.payload;
-  return Value::object({{"at", p["at"]},
-                        {"by", p["by"]},
+Value note_view(const Event& event, const OutcomeNoted& note) {
+  return Value::object({{"at", to_text(note.at)},
+                        {"by", shown(note.by)},
                         {"kind", "in_doubt"},
                         {"not_before", Value()},
-                        {"payload", Value::object({{"idempotency_key", p["idempotency_key"]},
-                                                   {"resolution", p["resolution"]}})},
-                        {"reason", p["note"]},
+                        {"payload", Value::object({{"idempotency_key", note.idempotency_key.text},
+                                                   {"resolution", note.resolution}})},
+                        {"reason", note.note.value},
                         {"seq", event.seq},
-                        {"state", p["resolution"]}});
+                        {"state", note.resolution}});
 }
 
-Value decision_view(const Event& event) {
-  const Value& p = event.payload;
+Value decision_view(const Event& event, const DecisionRecorded& decision) {
   // The value a map goes over can be long, and stands below it, item by item.
-  Value payload = p["payload"];
+  Value payload = decision.payload.value;
   if (payload.is_array()) payload = Value::object({{"items", std::uint64_t{payload.size()}}});
-  Value at = p["at"];
-  if (at.is_null()) at = to_text(event.created_at);
-  return Value::object({{"at", at},
-                        {"by", p["by"]},
-                        {"kind", p["kind"]},
-                        {"not_before", p["not_before"]},
+  return Value::object({{"at", to_text(decision.at.value_or(event.created_at))},
+                        {"by", shown(decision.by)},
+                        {"kind", decision.kind},
+                        {"not_before", shown(decision.not_before)},
                         {"payload", payload},
-                        {"reason", p["reason"]},
+                        {"reason", shown(decision.reason)},
                         {"seq", event.seq},
-                        {"state", p["state"]}});
+                        {"state", shown(decision.state)}});
 }
 
 }  // namespace
+
+std::string TraceRecord::attempt_of(const Event& event) const {
+  if (event.attempt_id) return event.attempt_id->text;
+  return attempts.empty() ? std::string() : attempts.back().id;
+}
 
 void TraceRecord::end_attempt(const Event& event, std::string_view how) {
   if (attempts.empty() || !attempts.back().ended.empty()) return;
@@ -50,27 +51,28 @@ void TraceRecord::end_attempt(const Event& event, std::string_view how) {
   last.to = how == "lost" ? event.seq - 1 : event.seq;
 }
 
+void TraceRecord::begin_attempt(const Event& event, const JobRunning& running) {
+  end_attempt(event, "lost");
+  // One process owns the store until it ends: another one means that it did.
+  if (!attempts.empty() && attempts.back().ended == "lost" && attempts.back().lost.empty()) {
+    const bool died = running.opened_at && running.opened_at != attempts.back().opened_at;
+    attempts.back().lost = died ? "process_died" : "lease_expired";
+  }
+  attempts.push_back({.id = running.attempt_id,
+                      .worker = running.worker_id,
+                      .epoch = running.epoch,
+                      .from = event.seq,
+                      .to = 0,
+                      .started_at = event.created_at,
+                      .ended_at = {},
+                      .ended = {},
+                      .lost = {},
+                      .opened_at = running.opened_at});
+}
+
 void TraceRecord::take_attempt(const Event& event) {
+  if (const auto* running = as<JobRunning>(event)) return begin_attempt(event, *running);
   switch (event.type) {
-    case EventType::job_running:
-      end_attempt(event, "lost");
-      // One process owns the store until it ends: another one means that it did.
-      if (!attempts.empty() && attempts.back().ended == "lost" && attempts.back().lost.empty()) {
-        const std::string_view opened = event.payload.text("opened_at");
-        const bool died = !opened.empty() && opened != attempts.back().opened_at;
-        attempts.back().lost = died ? "process_died" : "lease_expired";
-      }
-      attempts.push_back({.id = std::string(event.payload.text("attempt_id")),
-                          .worker = std::string(event.payload.text("worker_id")),
-                          .epoch = event.payload["epoch"],
-                          .from = event.seq,
-                          .to = 0,
-                          .started_at = event.created_at,
-                          .ended_at = {},
-                          .ended = {},
-                          .lost = {},
-                          .opened_at = std::string(event.payload.text("opened_at"))});
-      return;
     case EventType::job_requeued:
       return end_attempt(event, "released");
     case EventType::job_waiting:
@@ -88,140 +90,122 @@ void TraceRecord::take_attempt(const Event& event) {
   }
 }
 
-void TraceRecord::take_try(const Event& event, StepSpan& span) {
-  const Value& p = event.payload;
-  if (event.type == EventType::tool_invocation_started) {
-    if (span.started.is_null()) span.started = p;
-    TrySpan& fresh = span.tries.emplace_back();
-    fresh.number = p["try"];
-    fresh.attempt = event.attempt_id ? event.attempt_id->text : "";
-    if (fresh.attempt.empty() && !attempts.empty()) fresh.attempt = attempts.back().id;
-    fresh.seq = event.seq;
-    fresh.started_at = event.created_at;
-    fresh.tool_version = p["tool_version"];
-    fresh.request_schema = p["request_schema_hash"];
-    return;
-  }
-  if (flag(p, "late")) return;
-  for (TrySpan& mine : span.tries) {
-    if (!(mine.number == p["try"])) continue;
-    mine.finished_at = event.created_at;
-    mine.outcome = p.text("outcome");
-    mine.definite = flag(p, "definite");
-    mine.caught_up = flag(p, "caught_up");
-    mine.error = p["error"];
-    mine.duration = p["duration_us"];
-    mine.source = p["source"];
-    mine.response_schema = p["response_schema_hash"];
-  }
-  if (!p["external_id"].is_null()) span.external_id = p["external_id"];
-  if (p.text("outcome") == "success") span.result = p["result"];
+void TraceRecord::take_started(const Event& event, const ToolInvocationStarted& started,
+                               StepSpan& span) {
+  if (span.started == nullptr) span.started = &started;
+  TrySpan& fresh = span.tries.emplace_back();
+  fresh.started = &started;
+  fresh.attempt = attempt_of(event);
+  fresh.seq = event.seq;
+  fresh.started_at = event.created_at;
 }
 
-void TraceRecord::take_decision(const Event& event, StepSpan& span) {
-  const Value& p = event.payload;
-  if (p.text("kind") == "tool_choice") {
-    choices[std::string(p["payload"].text("of"))] = p["payload"];
+void TraceRecord::take_finished(const Event& event, const ToolInvocationFinished& finished,
+                                StepSpan& span) {
+  if (finished.late == true) return;
+  for (TrySpan& mine : span.tries) {
+    if (mine.started->try_no != finished.try_no) continue;
+    mine.finished = &finished;
+    mine.finished_at = event.created_at;
   }
-  span.decisions.push_back(decision_view(event));
-  if (p.text("kind") == "in_doubt" && p.text("state") != "resend" && !span.tries.empty()) {
-    span.tries.back().resolution = p.text("state");
+  if (finished.external_id) span.external_id = finished.external_id;
+  if (finished.outcome == "success") span.result = finished.result.value;
+}
+
+void TraceRecord::take_decision(const Event& event, const DecisionRecorded& decision,
+                                StepSpan& span) {
+  if (decision.kind == "tool_choice") {
+    choices[std::string(decision.payload.value.text("of"))] = decision.payload.value;
+  }
+  span.decisions.push_back(decision_view(event, decision));
+  if (decision.kind == "in_doubt" && decision.state != "resend" && !span.tries.empty()) {
+    span.tries.back().resolution = or_empty(decision.state);
+  }
+}
+
+void TraceRecord::take_completed(const Event& event, const WaitCompleted& completed,
+                                 StepSpan& span) {
+  for (WaitSpan& wait : span.waits) {
+    if (wait.opened->correlation_key != completed.correlation_key) continue;
+    wait.completed = &completed;
+    wait.completed_at = event.created_at;
   }
 }
 
 // What models asked for in the turns that another job had.
-void TraceRecord::take_imported(const Event& event) {
-  const Value& commands = event.payload["commands"];
-  if (!commands.is_array()) return;
-  for (const Value& one : commands.items()) {
+void TraceRecord::take_imported(const ForkImported& fork) {
+  if (!fork.commands.is_array()) return;
+  for (const Value& one : fork.commands.items()) {
     const Value* choice = one.find("choice");
     if (choice != nullptr) choices[std::string(choice->text("of"))] = *choice;
   }
 }
 
+void TraceRecord::take_value(const Event& event) {
+  const auto take = [&](const auto& recorded) {
+    const auto of = step_of_effect(recorded.effect_id, records_of(event.type));
+    if (of) steps[of->text].result = recorded.value.value;
+  };
+  if (const auto* time = as<TimeRecorded>(event)) take(*time);
+  if (const auto* random = as<RandomRecorded>(event)) take(*random);
+  if (const auto* uuid = as<UuidRecorded>(event)) take(*uuid);
+}
+
+void TraceRecord::take_narrative(const Event& event, StepSpan& span) {
+  if (const auto* checked = as<ConfirmationChecked>(event)) span.checks.push_back(checked);
+  if (const auto* progress = as<Progress>(event)) {
+    for (TrySpan& one : span.tries) {
+      if (Value(one.started->try_no) != progress->detail["try"]) continue;
+      one.progress = Value::object(
+          {{"at", to_text(event.created_at)}, {"report", progress->detail["report"]}});
+    }
+  }
+  if (const auto* note = as<OutcomeNoted>(event)) {
+    span.decisions.push_back(note_view(event, *note));
+    for (TrySpan& one : span.tries) {
+      if (one.outcome() != "success" && !one.definite()) one.resolution = note->resolution;
+    }
+  }
+}
+
 void TraceRecord::take(const Event& event) {
   take_attempt(event);
-  const std::string_view id = event.payload.text("step_id");
-  if (const Records records = records_of(event.type); records != Records::nothing) {
-    const auto of = step_of_effect(event.payload.text("effect_id"), records);
-    if (of) steps[of->text].result = event.payload["value"];
+  take_value(event);
+  const auto* decision = as<DecisionRecorded>(event);
+  if (decision != nullptr && decision->kind == "budget") {
+    budget.push_back(decision_view(event, *decision));
   }
-  if (event.type == EventType::decision_recorded && event.payload.text("kind") == "budget") {
-    budget.push_back(decision_view(event));
-  }
-  if (event.type == EventType::fork_imported) take_imported(event);
-  if (id.empty()) return;
-  if (event.type == EventType::confirmation_checked) {
-    steps[std::string(id)].checks.push_back(event.payload);
-  }
-  if (event.type == EventType::progress) {
-    const Value& detail = event.payload["detail"];
-    for (TrySpan& one : steps[std::string(id)].tries) {
-      if (!(one.number == detail["try"])) continue;
-      one.progress =
-          Value::object({{"at", to_text(event.created_at)}, {"report", detail["report"]}});
-    }
-  }
-  if (event.type == EventType::outcome_noted) {
-    StepSpan& span = steps[std::string(id)];
-    span.decisions.push_back(note_view(event));
-    for (TrySpan& one : span.tries) {
-      if (one.outcome != "success" && !one.definite)
-        one.resolution = event.payload.text("resolution");
-    }
-  }
+  if (const auto* fork = as<ForkImported>(event)) take_imported(*fork);
+  const std::string id(step_of(event));
   const EventKind* kind = event_kind(event.type);
-  if (kind == nullptr || kind->event_class == EventClass::narrative) return;
-  take_of_step(event, steps[std::string(id)]);
+  if (id.empty() || kind == nullptr) return;
+  if (kind->event_class == EventClass::narrative) return take_narrative(event, steps[id]);
+  take_of_step(event, steps[id]);
 }
 
 void TraceRecord::take_of_step(const Event& event, StepSpan& span) {
-  const Value& p = event.payload;
-  if (span.node_id.empty()) span.node_id = p.text("node_id");
-  switch (event.type) {
-    case EventType::node_started:
-      span.started_at = event.created_at;
-      break;
-    case EventType::command_emitted:
-      if (!span.started_at) span.started_at = event.created_at;
-      break;
-    case EventType::tool_invocation_started:
-    case EventType::tool_invocation_finished:
-      take_try(event, span);
-      break;
-    case EventType::command_committed:
-      span.committed = p;
-      if (const Value* result = p.find("result")) span.result = *result;
-      break;
-    case EventType::decision_recorded:
-      take_decision(event, span);
-      break;
-    case EventType::state_changed:
-      span.changes.push_back(p);
-      break;
-    case EventType::wait_opened:
-      span.waits.push_back({p, event.created_at, {}, {}});
-      break;
-    case EventType::wait_completed:
-      for (WaitSpan& wait : span.waits) {
-        if (wait.opened["correlation_key"] == p["correlation_key"]) {
-          wait.completed = p;
-          wait.completed_at = event.created_at;
-        }
-      }
-      break;
-    case EventType::node_finished:
-      span.finished_at = event.created_at;
-      span.finished_seq = event.seq;
-      span.finished = p;
-      if (event.attempt_id) {
-        span.finished_by = event.attempt_id->text;
-      } else if (!attempts.empty()) {
-        span.finished_by = attempts.back().id;
-      }
-      break;
-    default:
-      break;
+  if (span.node_id.empty()) span.node_id = node_of(event);
+  if (event.type == EventType::node_started) span.started_at = event.created_at;
+  if (event.type == EventType::command_emitted && !span.started_at) {
+    span.started_at = event.created_at;
+  }
+  if (const auto* started = as<ToolInvocationStarted>(event)) take_started(event, *started, span);
+  if (const auto* ended = as<ToolInvocationFinished>(event)) take_finished(event, *ended, span);
+  if (const auto* committed = as<CommandCommitted>(event)) {
+    span.committed = committed;
+    if (!committed->result.is_null()) span.result = committed->result.value;
+  }
+  if (const auto* decision = as<DecisionRecorded>(event)) take_decision(event, *decision, span);
+  if (const auto* changed = as<StateChanged>(event)) span.changes.push_back(changed);
+  if (const auto* wait = as<WaitOpened>(event)) {
+    span.waits.push_back({wait, event.created_at, nullptr, {}});
+  }
+  if (const auto* completed = as<WaitCompleted>(event)) take_completed(event, *completed, span);
+  if (const auto* finished = as<NodeFinished>(event)) {
+    span.finished_at = event.created_at;
+    span.finished_seq = event.seq;
+    span.finished = finished;
+    span.finished_by = attempt_of(event);
   }
 }
 

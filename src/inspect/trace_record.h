@@ -1,6 +1,7 @@
 // What a log says of each step of a job, gathered in one walk: the stuff that a trace is made of (inspect/trace.h).
 //
-// It knows neither plan nor state: a step that a later plan let go is in it like any other. Threads: short-lived, one owner.
+// It knows neither plan nor state: a step that a later plan let go is in it like any other. It points to the events, which
+// outlive it. Threads: short-lived, one owner.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +19,34 @@ namespace ae::engine {
 
 struct AttemptSpan {
   std::string id, worker;
-  Value epoch;
+  std::int64_t epoch = 0;
   std::uint64_t from = 0, to = 0;
   Instant started_at;
   std::optional<Instant> ended_at;
   std::string ended;
   std::string lost;  // why it was lost: "process_died" or "lease_expired"
-  std::string
-      opened_at;  // when its process opened the store; empty = many processes share the store
+  // When its process opened the store; absent: many processes share the store.
+  std::optional<Instant> opened_at;
 };
 
 struct TrySpan {
-  Value number;
+  const ToolInvocationStarted* started = nullptr;
+  const ToolInvocationFinished* finished = nullptr;  // null: it is open
   std::string attempt;
   std::uint64_t seq = 0;
   Instant started_at;
   std::optional<Instant> finished_at;
-  std::string outcome;
-  bool definite = false, caught_up = false;
-  Value error, duration, source;
   Value progress;          // its last report: {at, report}
   std::string resolution;  // what a person said of it
-  Value tool_version, request_schema, response_schema;
+
+  std::string_view outcome() const { return finished ? finished->outcome : std::string_view(); }
+  bool definite() const { return finished && finished->definite == true; }
 };
 
 struct WaitSpan {
-  Value opened;  // payload
+  const WaitOpened* opened = nullptr;
   Instant opened_at;
-  Value completed;
+  const WaitCompleted* completed = nullptr;
   std::optional<Instant> completed_at;
 };
 
@@ -54,18 +55,21 @@ struct StepSpan {
   std::optional<Instant> started_at, finished_at;
   std::uint64_t finished_seq = 0;
   std::string finished_by;
-  Value started;  // payload of its first tool_invocation_started
-  Value external_id, result, finished, committed;
+  const ToolInvocationStarted* started = nullptr;  // the first
+  const CommandCommitted* committed = nullptr;
+  const NodeFinished* finished = nullptr;
+  std::optional<std::string> external_id;
+  Value result;
   std::vector<TrySpan> tries;
   std::vector<WaitSpan> waits;
   std::vector<Value> decisions;
-  std::vector<Value> changes;  // payloads of state_changed
-  std::vector<Value> checks;   // of confirmation_checked
+  std::vector<const StateChanged*> changes;
+  std::vector<const ConfirmationChecked*> checks;
 };
 
 class TraceRecord {
  public:
-  // REQUIRES: all events of the log before it have been taken.
+  // REQUIRES: all events of the log before it have been taken; the event outlives this.
   void take(const Event& event);
 
   std::vector<AttemptSpan> attempts;
@@ -76,11 +80,19 @@ class TraceRecord {
 
  private:
   void take_attempt(const Event& event);
+  void begin_attempt(const Event& event, const JobRunning& running);
   void end_attempt(const Event& event, std::string_view how);
-  void take_try(const Event& event, StepSpan& span);
-  void take_decision(const Event& event, StepSpan& span);
-  void take_imported(const Event& event);
+  static void take_narrative(const Event& event, StepSpan& span);
+  void take_value(const Event& event);
+  void take_imported(const ForkImported& fork);
   void take_of_step(const Event& event, StepSpan& span);
+  void take_started(const Event& event, const ToolInvocationStarted& started, StepSpan& span);
+  static void take_finished(const Event& event, const ToolInvocationFinished& finished,
+                            StepSpan& span);
+  void take_decision(const Event& event, const DecisionRecorded& decision, StepSpan& span);
+  static void take_completed(const Event& event, const WaitCompleted& completed, StepSpan& span);
+  // The attempt that wrote the event.
+  std::string attempt_of(const Event& event) const;
 };
 
 }  // namespace ae::engine

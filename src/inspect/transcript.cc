@@ -9,14 +9,14 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <variant>
 
 #include "engine/heart/recorded_value.h"
 #include "engine/loop/loop.h"
-#include "engine/state/applier.h"
 #include "engine/state/view_values.h"
+#include "inspect/shown.h"
 #include "inspect/view.h"
 #include "json/json.h"
-#include "log/redacted.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -35,20 +35,38 @@ class Transcript {
 
   void take(const Event& event);
   void add(std::string_view kind, std::string_view step_id, Members members);
-  // A value field of the event; null when it was erased, and then the entry names it as `as`.
-  Value value(std::string_view field, std::string_view as);
-  Value error();
+  // The value; null when it was erased, and then the entry names it as `as`.
+  Value value(const Erasable& field, std::string_view as);
+  Value error(const std::optional<RecordedError>& error);
   const Step* step(std::string_view id) const;
   Value call_id_of(const Step* step);
 
-  void created();
-  void planned();
-  void imported();
-  void imported_turn(const Value& entry, const Value& results);
-  void imported_call(const Value& entry, const Value& results);
-  void imported_arguments(const Value& entry, const Value& results);
-  void started();
-  void finished();
+  // Each adds the entries of an event of its type.
+  void tell(const JobCreated& event);
+  void tell(const PlanGenerated& event);
+  void tell(const ForkImported& event);
+  void tell(const ToolInvocationStarted& event);
+  void tell(const ToolInvocationFinished& event);
+  void tell(const CommandCommitted& event);
+  void tell(const DecisionRecorded& event);
+  void tell(const NodeFinished& event);
+  void tell(const WaitOpened& event);
+  void tell(const WaitCompleted& event);
+  void tell(const AgentMessage& event);
+  void tell(const TimeRecorded& event) { recorded(Records::time, event.effect_id, event.value); }
+  void tell(const RandomRecorded& event) {
+    recorded(Records::random, event.effect_id, event.value);
+  }
+  void tell(const UuidRecorded& event) { recorded(Records::uuid, event.effect_id, event.value); }
+  void tell(const OutcomeNoted& event);
+  void tell(const JobCompleted& event);
+  void tell(const JobFailed& event);
+  void tell(const JobCancelled& event);
+  void tell(const auto&) {}
+
+  void imported_turn(const ForkImported& fork, const Value& entry);
+  void imported_call(const ForkImported& fork, const Value& entry);
+  void imported_arguments(const ForkImported& fork, const Value& entry);
   void messages(std::string_view step_id, const Value& arguments);
   void sent(std::string_view step_id, const Value* arguments, bool first);
   struct Answer {
@@ -59,15 +77,11 @@ class Transcript {
   };
   void answered(std::string_view step_id, const Answer& got, Members more = {});
   void chosen(std::string_view step_id, const Value& choice);
-  void decided();
-  void approval(std::string_view state);
-  void recorded(Records records);
-  void committed();
+  void approval(const DecisionRecorded& event);
+  void approval_closed(const WaitCompleted& event, std::string_view state);
+  void recorded(Records records, std::string_view effect_id, const Erasable& value);
   void note_error(std::string_view step_id, const std::string& node_id, std::string_view code);
-  void node_finished();
-  void wait_opened();
-  void wait_completed();
-  void ended(std::string_view status);
+  void ended(std::string_view status, Members members);
 
   // A call, by its invocation.
   struct Call {
@@ -120,6 +134,12 @@ std::string node_name(const Value& node_id) {
   return node_id.is_string() ? node_id.as_string() : std::string();
 }
 
+// What a fork brings in; null: it was erased.
+const Value& known_results(const ForkImported& fork) {
+  static const Value none{};
+  return fork.results.erased ? none : fork.results.value;
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- entries
@@ -138,7 +158,7 @@ void Transcript::add(std::string_view kind, std::string_view step_id, Members me
     return;
   }
   const Step* of = step_id.empty() ? nullptr : step(step_id);
-  Value node_id = event_->payload["node_id"];
+  Value node_id = or_null(node_of(*event_));
   if (of != nullptr && node_id.is_null()) node_id = s_.node_of(*of).id;
   const auto place = [&](std::uint32_t Step::* member, std::uint32_t none) {
     return of != nullptr && of->*member != none ? number(of->*member) : Value();
@@ -178,58 +198,57 @@ void Transcript::change(std::size_t entry, Members members) {
   full_ = full_ || bytes_ >= page_.bytes_max;
 }
 
-Value Transcript::value(std::string_view field, std::string_view as) {
-  if (!is_erased(*event_, field)) return event_->payload[field];
+Value Transcript::value(const Erasable& field, std::string_view as) {
+  if (!field.erased) return field.value;
   redacted_.emplace_back(as);
   return {};
 }
 
-Value Transcript::error() {
-  const Value& error = event_->payload["error"];
-  if (!is_erased(*event_, "error")) return error;
+Value Transcript::error(const std::optional<RecordedError>& error) {
+  if (!error || !error->message.erased) return shown(error);
   redacted_.emplace_back("error.message");
-  return error.with("message", Value());
+  return shown(error).with("message", Value());
 }
 
 // ---------------------------------------------------------------- the job, its plans, its origin
 
-void Transcript::created() { add("input", {}, {{"input", value("input", "input")}}); }
+void Transcript::tell(const JobCreated& event) {
+  add("input", {}, {{"input", value(event.input, "input")}});
+}
 
-void Transcript::planned() {
+void Transcript::tell(const PlanGenerated& event) {
   if (event_->seq == 2) return;
   std::vector<Value> nodes;
-  const Value& graph = event_->payload["task_graph"]["nodes"];
+  const Value& graph = event.task_graph["nodes"];
   for (std::size_t i = 0; graph.is_array() && i < graph.size(); ++i) {
     nodes.push_back(graph.items()[i]["id"]);
   }
   add("plan", {},
       {{"nodes", Value::array(std::move(nodes))},
        {"plan_number", number(s_.plan_number)},
-       {"planned_by", event_->payload["planned_by"]}});
+       {"planned_by", shown(event.planned_by)}});
 }
 
-void Transcript::imported() {
-  const Value& commands = event_->payload["commands"];
-  const Value none{};
-  const bool erased = is_erased(*event_, "results");
-  const Value& results = erased ? none : event_->payload["results"];
+void Transcript::tell(const ForkImported& event) {
+  const Value& commands = event.commands;
   imported_ = true;
   for (std::size_t i = 0; commands.is_array() && i < commands.size(); ++i) {
     const Value& entry = commands.items()[i];
     if (entry["turn"].is_integer() && entry["turn_call"].is_null()) {
-      imported_turn(entry, results);
+      imported_turn(event, entry);
     } else {
-      imported_call(entry, results);
+      imported_call(event, entry);
     }
   }
   imported_ = false;
   answers_.clear();
 }
 
-void Transcript::imported_turn(const Value& entry, const Value& results) {
+void Transcript::imported_turn(const ForkImported& fork, const Value& entry) {
   const std::string id(entry.text("step_id"));
   const Value none{};
-  const bool erased = is_erased(*event_, "results");
+  const bool erased = fork.results.erased;
+  const Value& results = known_results(fork);
   const Value& arguments = results[id + "/arguments"];
   const Value* answer = erased ? &none : results.find(id);
   if (answer == nullptr || (!erased && !arguments.is_object())) return;
@@ -241,11 +260,11 @@ void Transcript::imported_turn(const Value& entry, const Value& results) {
   chosen(id, entry["choice"]);
 }
 
-void Transcript::imported_call(const Value& entry, const Value& results) {
+void Transcript::imported_call(const ForkImported& fork, const Value& entry) {
   const std::string id(entry.text("step_id"));
   const Value none{};
-  const bool erased = is_erased(*event_, "results") && entry["tool"].is_string();
-  const Value* given = erased ? &none : results.find(id);
+  const bool erased = fork.results.erased && entry["tool"].is_string();
+  const Value* given = erased ? &none : known_results(fork).find(id);
   if (entry["skipped"] == Value(true) || given == nullptr || entry["over"] == Value(true)) return;
   const std::string_view tool = entry.text("tool");
   const Value& failure = (*given)["error"];
@@ -255,7 +274,7 @@ void Transcript::imported_call(const Value& entry, const Value& results) {
     if (erased) redacted_.emplace_back("text");
     return answered(id, {.model = tool, .answer = *given});
   }
-  if (entry["turn_call"].is_integer()) imported_arguments(entry, results);
+  if (entry["turn_call"].is_integer()) imported_arguments(fork, entry);
   if (erased) redacted_.emplace_back("result");
   add("result", id,
       {{"definite", Value()},
@@ -269,15 +288,15 @@ void Transcript::imported_call(const Value& entry, const Value& results) {
 }
 
 // The arguments of a loop's call: as in the answer of its turn, or as an approval edited them.
-void Transcript::imported_arguments(const Value& entry, const Value& results) {
+void Transcript::imported_arguments(const ForkImported& fork, const Value& entry) {
   const std::string id(entry.text("step_id"));
   const auto turn = turns_.find({node_name(entry["node_id"]), entry["turn"].as_int()});
   const Value none{};
   const Value& calls = turn == turns_.end() ? none : answers_[turn->second]["tool_calls"];
   const auto nth = static_cast<std::size_t>(entry["turn_call"].as_int());
   const Value call = calls.is_array() && nth < calls.size() ? calls.items()[nth] : Value();
-  const Value* edited = results.find(id + "/edited");
-  if (is_erased(*event_, "results")) {
+  const Value* edited = known_results(fork).find(id + "/edited");
+  if (fork.results.erased) {
     for (const char* name : {"arguments", "call_id"}) redacted_.emplace_back(name);
   }
   add("tool_call", id,
@@ -313,29 +332,28 @@ void Transcript::sent(std::string_view step_id, const Value* arguments, bool fir
   add("message", step_id, {{"content", Value()}, {"from", "user"}, {"origin", "prompt"}});
 }
 
-void Transcript::started() {
-  const Value& p = event_->payload;
-  const std::string_view id = p.text("step_id"), tool = p.text("tool_name");
-  calls_.try_emplace(std::string(p.text("invocation_id")),
-                     Call{std::string(id), node_name(p["node_id"]), std::string(tool)});
+void Transcript::tell(const ToolInvocationStarted& event) {
+  const std::string& id = event.step_id.text;
+  const std::string& tool = event.tool_name;
+  calls_.try_emplace(event.invocation_id.text, Call{id, event.node_id, tool});
   if (!is_model(tool)) {
     tool_calls_++;
-    if (!called_.insert(std::string(id)).second) repeated_++;
-    const Value arguments = value("arguments", "arguments");
+    if (!called_.insert(id).second) repeated_++;
+    const Value arguments = value(event.arguments, "arguments");
     return add("tool_call", id,
                {{"arguments", arguments},
                 {"call_id", call_id_of(step(id))},
-                {"effect_class", p["effect_class"]},
+                {"effect_class", event.effect_class},
                 {"refused", Value()},
                 {"tool", tool},
-                {"try", p["try"]}});
+                {"try", event.try_no}});
   }
   const Step* of = step(id);
   const bool turn = of != nullptr && of->is_turn();
-  if (turn) turns_[{node_name(p["node_id"]), of->turn}] = id;
-  const Value* const arguments = is_erased(*event_, "arguments") ? nullptr : &p["arguments"];
-  if (p["try"] == Value(1)) sent(id, arguments, !turn || of->turn == 0);
-  add("model_call", id, {{"model", model_of(tool)}, {"try", p["try"]}});
+  if (turn) turns_[{event.node_id, of->turn}] = id;
+  const Value* const arguments = event.arguments.erased ? nullptr : &event.arguments.value;
+  if (event.try_no == 1) sent(id, arguments, !turn || of->turn == 0);
+  add("model_call", id, {{"model", model_of(tool)}, {"try", event.try_no}});
 }
 
 // The id that the model gave a call of its answer.
@@ -392,45 +410,44 @@ void Transcript::answered(std::string_view step_id, const Answer& got, Members m
 }
 
 // An answer's model and usage are here, and the result of a call that a person or a probe resolved.
-void Transcript::committed() {
-  const Value& p = event_->payload;
-  const std::string id(p.text("step_id"));
+void Transcript::tell(const CommandCommitted& event) {
+  const std::string& id = event.step_id.text;
   if (auto answer = answered_.extract(id)) {
-    const bool counted = p["usage"].is_object();
-    const Value& usage = counted ? p["usage"] : answer.mapped().usage;
+    const Value& usage = event.usage.is_object() ? event.usage : answer.mapped().usage;
     count(usage);
-    change(
-        answer.mapped().entry,
-        {{"answered_by", p["llm_model"]}, {"cost_micros", usage["cost_micros"]}, {"usage", usage}});
+    change(answer.mapped().entry, {{"answered_by", shown(event.llm_model)},
+                                   {"cost_micros", usage["cost_micros"]},
+                                   {"usage", usage}});
   }
   if (auto resolution = resolved_.extract(id)) {
-    const bool erased = is_erased(*event_, "result");
+    const bool erased = event.result.erased;
     change(
         resolution.mapped().entry,
         {{"redacted", Value::array(erased ? std::vector<Value>{"result"} : std::vector<Value>())},
-         {"result", erased ? Value() : p["result"]}});
+         {"result", erased ? Value() : event.result.value}});
   }
 }
 
-void Transcript::finished() {
-  const Value& p = event_->payload;
-  const std::string_view id = p.text("step_id"), outcome = p.text("outcome");
-  const auto known = calls_.find(std::string(p.text("invocation_id")));
+void Transcript::tell(const ToolInvocationFinished& event) {
+  const std::string& id = event.step_id.text;
+  const std::string& outcome = event.outcome;
+  const auto known = calls_.find(event.invocation_id.text);
   const Call call = known == calls_.end() ? Call() : known->second;
   const std::string_view tool = call.tool;
-  Members members{{"definite", flag(p, "definite")},
-                  {"duration_us", p["duration_us"]},
-                  {"late", flag(p, "late")},
-                  {"try", p["try"]}};
-  if (!p["error"].is_null()) note_error(id, call.node_id, p["error"].text("code"));
+  const bool late = event.late == true;
+  Members members{{"definite", event.definite == true},
+                  {"duration_us", shown(event.duration_us)},
+                  {"late", late},
+                  {"try", event.try_no}};
+  if (event.error) note_error(id, call.node_id, event.error->code);
   if (is_model(tool)) {
-    const Value answer = value("result", "text");
-    members.emplace_back("error", error());
-    const Answer got{.model = tool, .answer = answer, .outcome = outcome, .late = flag(p, "late")};
+    const Value answer = value(event.result, "text");
+    members.emplace_back("error", error(event.error));
+    const Answer got{.model = tool, .answer = answer, .outcome = outcome, .late = late};
     return answered(id, got, std::move(members));
   }
-  const Value result = value("result", "result");
-  members.emplace_back("error", error());
+  const Value result = value(event.result, "result");
+  members.emplace_back("error", error(event.error));
   members.emplace_back("outcome", outcome);
   members.emplace_back("result", outcome == "input_required" ? Value() : result);
   members.emplace_back("tool", tool);
@@ -488,11 +505,11 @@ void Transcript::chosen(std::string_view step_id, const Value& choice) {
   }
 }
 
-void Transcript::recorded(Records records) {
-  const auto of = step_of_effect(event_->payload.text("effect_id"), records);
+void Transcript::recorded(Records records, std::string_view effect_id, const Erasable& recorded) {
+  const auto of = step_of_effect(effect_id, records);
   if (!of) return;
   const Step* made = step(of->text);
-  const Value given = value("value", "result");
+  const Value given = value(recorded, "result");
   add("result", of->text,
       {{"definite", Value()},
        {"duration_us", Value()},
@@ -506,41 +523,61 @@ void Transcript::recorded(Records records) {
 
 // ---------------------------------------------------------------- decisions and waits
 
-void Transcript::approval(std::string_view state) {
-  const Value& p = event_->payload;
-  const bool waited = event_->type == EventType::wait_completed;
-  const bool erased = !waited && is_erased(*event_, "payload");
-  if (erased) redacted_.emplace_back("arguments");
-  const Value& payload = erased ? p["payload"]["left"] : p["payload"];
-  add("approval", p.text("step_id"),
-      {{"arguments", erased || waited ? Value() : payload["arguments"]},
-       {"by", p["by"]},
-       {"expires_at", waited ? Value() : payload["expires_at"]},
-       {"note", p["reason"]},
-       {"state", state},
-       {"tool", waited ? Value() : payload["tool"]}});
+void Transcript::approval(const DecisionRecorded& event) {
+  if (event.payload.erased) redacted_.emplace_back("arguments");
+  const Value& payload = event.payload.left();
+  add("approval", step_of(*event_),
+      {{"arguments", event.payload.erased ? Value() : payload["arguments"]},
+       {"by", shown(event.by)},
+       {"expires_at", payload["expires_at"]},
+       {"note", shown(event.reason)},
+       {"state", or_empty(event.state)},
+       {"tool", payload["tool"]}});
 }
 
-void Transcript::decided() {
-  const Value& p = event_->payload;
-  const std::string_view kind = p.text("kind"), id = p.text("step_id");
-  if (kind == "tool_choice") {  // a decision of the loop, about the answer of a turn
-    const bool erased = is_erased(*event_, "payload");
-    const Value& choice = erased ? p["payload"]["left"] : p["payload"];
+void Transcript::approval_closed(const WaitCompleted& event, std::string_view state) {
+  add("approval", event.step_id.text,
+      {{"arguments", Value()},
+       {"by", shown(event.by)},
+       {"expires_at", Value()},
+       {"note", Value()},
+       {"state", state},
+       {"tool", Value()}});
+}
+
+void Transcript::tell(const DecisionRecorded& event) {
+  const std::string id(step_of(*event_));
+  if (event.kind == "tool_choice") {  // a decision of the loop, about the answer of a turn
+    const Value& choice = event.payload.left();
     const auto call = calls_.find(std::string(choice.text("of")));
     return call == calls_.end() ? void() : chosen(call->second.step_id, choice);
   }
-  if (kind == "approval") return approval(p.text("state"));
-  if (kind == "budget") {
-    const Value payload = value("payload", "payload");
-    return add(
-        "budget", id,
-        {{"by", p["by"]}, {"note", p["reason"]}, {"payload", payload}, {"state", p["state"]}});
+  if (event.kind == "approval") return approval(event);
+  if (event.kind == "budget") {
+    const Value payload = value(event.payload, "payload");
+    return add("budget", id,
+               {{"by", shown(event.by)},
+                {"note", shown(event.reason)},
+                {"payload", payload},
+                {"state", shown(event.state)}});
   }
-  if (kind != "in_doubt") return;
+  if (event.kind != "in_doubt") return;
   add("resolution", id,
-      {{"by", p["by"]}, {"note", p["reason"]}, {"resolution", p["state"]}, {"result", Value()}});
-  if (p.text("state") == "happened") resolved_[std::string(id)] = {added_, {}};
+      {{"by", shown(event.by)},
+       {"note", shown(event.reason)},
+       {"resolution", shown(event.state)},
+       {"result", Value()}});
+  if (event.state == "happened") resolved_[id] = {added_, {}};
+}
+
+void Transcript::tell(const OutcomeNoted& event) {
+  const Value result = value(event.result, "result");
+  const Value note = value(event.note, "note");
+  add("resolution", event.step_id.text,
+      {{"result", result},
+       {"by", shown(event.by)},
+       {"note", note},
+       {"resolution", event.resolution}});
 }
 
 void Transcript::note_error(std::string_view step_id, const std::string& node_id,
@@ -549,67 +586,81 @@ void Transcript::note_error(std::string_view step_id, const std::string& node_id
   errors_["/" + node_id] = code;
 }
 
-void Transcript::node_finished() {
-  const Value& p = event_->payload;
-  if (flag(p, "skipped")) return add("skipped", p.text("step_id"), {});
-  if (p["error"].is_null()) return;
+void Transcript::tell(const NodeFinished& event) {
+  const std::string& id = event.step_id.text;
+  if (event.skipped == true) return add("skipped", id, {});
+  if (!event.error) return;
   // A map and a loop fail with the error of a part.
-  const std::string_view id = p.text("step_id");
   const Step* of = step(id);
   const bool part = of != nullptr && of->is_part();
-  const std::string known = errors_[part ? std::string(id) : "/" + node_name(p["node_id"])];
-  note_error(id, node_name(p["node_id"]), p["error"].text("code"));
-  if (known == p["error"].text("code")) return;
-  const Value failure = error();
+  const std::string known = errors_[part ? id : "/" + event.node_id];
+  note_error(id, event.node_id, event.error->code);
+  if (known == event.error->code) return;
+  const Value failure = error(event.error);
   add("failed", id, {{"error", failure}});
 }
 
-void Transcript::wait_opened() {
-  const Value& p = event_->payload;
-  const std::string_view key = p.text("correlation_key");
+void Transcript::tell(const WaitOpened& event) {
+  const std::string& key = event.correlation_key;
   for (const char* ours : {"approval/", "resolve/", "input/"}) {
     if (key.starts_with(ours)) return;  // other entries have them
   }
-  add("wait", p.text("step_id"),
-      {{"channel", p["channel"]},
+  add("wait", event.step_id.text,
+      {{"channel", shown(event.channel)},
        {"correlation_key", key},
-       {"due_at", p["due_at"]},
-       {"expires_at", p["expires_at"]},
-       {"wait_type", p["wait_type"]}});
+       {"due_at", shown(event.due_at)},
+       {"expires_at", shown(event.expires_at)},
+       {"wait_type", event.wait_type}});
 }
 
-void Transcript::wait_completed() {
-  const Value& p = event_->payload;
-  const std::string_view key = p.text("correlation_key"), outcome = p.text("outcome");
+void Transcript::tell(const WaitCompleted& event) {
+  const std::string& key = event.correlation_key;
   if (key.starts_with("resolve/")) return;
   if (key.starts_with("approval/")) {
-    if (outcome == "timed_out") return approval("expired");
-    if (outcome == "cancelled") return approval("withdrawn");
+    if (event.outcome == "timed_out") return approval_closed(event, "expired");
+    if (event.outcome == "cancelled") return approval_closed(event, "withdrawn");
     return;
   }
-  const Value payload = value("payload", "payload");
-  add("reply", p.text("step_id"),
-      {{"by", p["by"]},
+  const Value payload = value(event.payload, "payload");
+  add("reply", event.step_id.text,
+      {{"by", shown(event.by)},
        {"correlation_key", key},
-       {"outcome", outcome},
+       {"outcome", event.outcome},
        {"payload", payload},
-       {"wait_type", p["wait_type"]}});
+       {"wait_type", event.wait_type}});
 }
 
-void Transcript::ended(std::string_view status) {
-  const Value& p = event_->payload;
-  Value error;
-  if (status == "failed") {
-    const Value message = value("error", "error.message");
-    error = Value::object({{"code", p["code"]}, {"message", message}});
+void Transcript::tell(const AgentMessage& event) {
+  const Value payload = value(event.payload, "payload");
+  add("received", {},
+      {{"payload", payload},
+       {"by", shown(event.by)},
+       {"channel", or_null(event.channel)},
+       {"correlation_key", shown(event.correlation_key)}});
+}
+
+// `members`: those of by, error, reason and result that it has.
+void Transcript::ended(std::string_view status, Members members) {
+  for (const char* name : {"by", "error", "reason", "result"}) {
+    if (std::ranges::find(members, name, &Member::first) == members.end()) {
+      members.emplace_back(name, Value());
+    }
   }
-  const Value result = status == "completed" ? value("result", "result") : Value();
-  add("end", {},
-      {{"by", p["by"]},
-       {"error", error},
-       {"reason", p["reason"]},
-       {"result", result},
-       {"status", status}});
+  members.emplace_back("status", status);
+  add("end", {}, std::move(members));
+}
+
+void Transcript::tell(const JobCompleted& event) {
+  ended("completed", {{"result", value(event.result, "result")}});
+}
+
+void Transcript::tell(const JobFailed& event) {
+  const Value message = value(event.error, "error.message");
+  ended("failed", {{"error", Value::object({{"code", event.code}, {"message", message}})}});
+}
+
+void Transcript::tell(const JobCancelled& event) {
+  ended("cancelled", {{"by", shown(event.by)}, {"reason", shown(event.reason)}});
 }
 
 // ---------------------------------------------------------------- the walk
@@ -618,52 +669,7 @@ void Transcript::take(const Event& event) {
   event_ = &event;
   of_event_ = 0;
   redacted_.clear();
-  const Value& p = event.payload;
-  if (const Records records = records_of(event.type); records != Records::nothing) {
-    return recorded(records);
-  }
-  switch (event.type) {
-    case EventType::job_created:
-      return created();
-    case EventType::plan_generated:
-      return planned();
-    case EventType::fork_imported:
-      return imported();
-    case EventType::tool_invocation_started:
-      return started();
-    case EventType::tool_invocation_finished:
-      return finished();
-    case EventType::command_committed:
-      return committed();
-    case EventType::decision_recorded:
-      return decided();
-    case EventType::node_finished:
-      return node_finished();
-    case EventType::wait_opened:
-      return wait_opened();
-    case EventType::wait_completed:
-      return wait_completed();
-    case EventType::agent_message:
-      return add("received", {},
-                 {{"payload", value("payload", "payload")},
-                  {"by", p["by"]},
-                  {"channel", or_null(p.text("channel"))},
-                  {"correlation_key", p["correlation_key"]}});
-    case EventType::outcome_noted:
-      return add("resolution", p.text("step_id"),
-                 {{"result", value("result", "result")},
-                  {"by", p["by"]},
-                  {"note", value("note", "note")},
-                  {"resolution", p["resolution"]}});
-    case EventType::job_completed:
-      return ended("completed");
-    case EventType::job_failed:
-      return ended("failed");
-    case EventType::job_cancelled:
-      return ended("cancelled");
-    default:
-      return;
-  }
+  std::visit([this](const auto& body) { tell(body); }, event.body);
 }
 
 Status Transcript::add(const Event& event) {

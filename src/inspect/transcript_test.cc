@@ -270,7 +270,7 @@ AE_TEST(
   Stored stored(job);
   const std::string put = job.step("chat/0/0").id.text;
   stored.redact(job.state.job, [&](const Event& event, std::string_view field) {
-    if (event.payload.text("step_id") == put) return field == "arguments";
+    if (step_of(event) == put) return field == "arguments";
     return field == "input" || field == "arguments" || field == "payload" ||
            (field == "result" && event.type == EventType::tool_invocation_finished);
   });

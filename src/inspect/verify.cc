@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "base/counted.h"
 #include "engine/heart/beside.h"
@@ -104,6 +105,16 @@ Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
 
 // ---------------------------------------------------------------- all of them
 
+// The calls that a terminal event lists; null: none.
+Value doubts_of(const Event& event) {
+  return std::visit(
+      [](const auto& body) -> Value {
+        if constexpr (requires { body.in_doubt; }) return body.in_doubt;
+        return {};
+      },
+      event.body);
+}
+
 std::string inbox_fault(const JobId& job,
                         const std::vector<std::pair<std::string, std::string>>& inbox) {
   for (const auto& [id, act] : inbox) {
@@ -150,7 +161,8 @@ class Verifier {
   std::optional<Folding> again_;
   std::vector<std::string> plans_seen_;  // their hashes, in order
   struct End {
-    std::string step, path, result_type;
+    StepId step;
+    std::string path, result_type;
   };
   std::vector<End> ends_;  // of steps, in this job or before it was forked
 };
@@ -178,7 +190,7 @@ std::string Verifier::compare_doubts(const Event& event) const {
   };
   std::vector<std::string> unknown, listed;
   for (const Value& key : state_.unknown_calls()) unknown.push_back(key.as_string());
-  if (const Value& in_doubt = event.payload["in_doubt"]; in_doubt.is_array()) {
+  if (const Value in_doubt = doubts_of(event); in_doubt.is_array()) {
     for (const Value& key : in_doubt.items()) {
       listed.push_back(key.is_string() ? key.as_string() : canonical(key));
     }
@@ -267,25 +279,24 @@ void Verifier::conclude_replay() {
 
 // After the event is applied.
 void Verifier::note_ends(const Event& event) {
-  const auto note = [&](const Value& of) {
-    const std::string id(of.text("step_id"));
-    const auto step = state_.by_id.find(StepId(id));
-    if (step == state_.by_id.end() || of.text("result_type").empty()) return;
-    ends_.push_back(
-        {id, state_.path_of(state_.steps[step->second]), std::string(of.text("result_type"))});
+  const auto note = [&](const StepId& id, std::string_view result_type) {
+    const auto step = state_.by_id.find(id);
+    if (step == state_.by_id.end() || result_type.empty()) return;
+    ends_.push_back({id, state_.path_of(state_.steps[step->second]), std::string(result_type)});
   };
-  if (event.type == EventType::plan_generated) {
-    plans_seen_.emplace_back(event.payload.text("plan_hash"));
+  if (const auto* plan = as<PlanGenerated>(event)) plans_seen_.push_back(to_hex(plan->plan_hash));
+  if (const auto* end = as<NodeFinished>(event)) note(end->step_id, end->result_type);
+  const auto* fork = as<ForkImported>(event);
+  if (fork == nullptr) return;
+  for (const Value& entry : fork->commands.items()) {
+    note(StepId(std::string(entry.text("step_id"))), entry.text("result_type"));
   }
-  if (event.type == EventType::node_finished) note(event.payload);
-  if (event.type != EventType::fork_imported) return;
-  for (const Value& entry : event.payload["commands"].items()) note(entry);
 }
 
 void Verifier::execution_hash() {
   std::vector<std::pair<std::string, std::string>> steps;
   for (End& end : ends_) {
-    const auto step = state_.by_id.find(StepId(end.step));
+    const auto step = state_.by_id.find(end.step);
     const bool undone = step != state_.by_id.end() &&
                         state_.steps[step->second].result_type == ResultType::compensated;
     steps.emplace_back(std::move(end.path), undone ? "compensated" : std::move(end.result_type));
@@ -326,18 +337,19 @@ void Verifier::compare_row() {
         broken("the job's row has " + std::string(what) + " \"" + std::string(row) +
                "\", its log \"" + std::string(log) + "\"; `aetheris rebuild` rebuilds the row");
   };
-  const Value& born = in_.events.front().payload;
+  const auto* created = as<JobCreated>(in_.events.front());
+  const JobCreated born = created != nullptr ? *created : JobCreated();
   differs("status", in_.row->status, to_text(state_.status));
-  differs("agent", in_.row->agent, born.text("agent"));
-  differs("idempotency_key", in_.row->idempotency_key, born.text("idempotency_key"));
+  differs("agent", in_.row->agent, born.agent);
+  differs("idempotency_key", in_.row->idempotency_key, or_empty(born.idempotency_key));
   std::vector<Member> labels;
   for (const auto& [name, value] : in_.row->labels) labels.emplace_back(name, value);
-  const Value logged = born["labels"].is_object() ? born["labels"] : Value::object({});
+  const Value logged = born.labels.is_object() ? born.labels : Value::object({});
   const auto hex = [](const std::optional<Hash>& hash) { return hash ? to_hex(*hash) : ""; };
   // As numbers: a damaged row may hold a time that has no text.
-  const Instant created = in_.events.front().created_at;
-  if (in_.row->created_at && far_apart(*in_.row->created_at, created)) {
-    differs("created_at", std::to_string(in_.row->created_at->us), std::to_string(created.us));
+  const Instant created_at = in_.events.front().created_at;
+  if (in_.row->created_at && far_apart(*in_.row->created_at, created_at)) {
+    differs("created_at", std::to_string(in_.row->created_at->us), std::to_string(created_at.us));
   }
   if (in_.row->request_hash && in_.row->of_the_request) {
     differs("request_hash", hex(in_.row->request_hash), hex(in_.row->of_the_request));

@@ -2,6 +2,8 @@
 #include "inspect/verify.h"
 
 #include <algorithm>
+#include <functional>
+#include <variant>
 
 #include "engine/heart/beside.h"
 #include "engine/heart/stored_job_test.h"
@@ -179,27 +181,29 @@ AE_TEST("verify/a log of a newer program is not called altered") {
 
 // ---------------------------------------------------------------- the other proofs
 
-// The first event of a type gets another member.
-VerifyInput with(const GivenJob& job, EventType type, std::string_view member, Value value,
-                 int skip = 0) {
+// The first event of a type, or the one after `skip` others, is changed.
+template <class T>
+VerifyInput with(const GivenJob& job, const std::function<void(T&)>& change, int skip = 0) {
   VerifyInput input = input_of(job);
   for (Event& event : input.events) {
-    if (event.type != type || skip-- > 0) continue;
-    event.payload = event.payload.with(member, std::move(value));
+    T* const body = std::get_if<T>(&event.body);
+    if (body == nullptr || skip-- > 0) continue;
+    change(*body);
     return input;
   }
   ADD_FAILURE() << "no such event";
   return input;
 }
+using Started = ToolInvocationStarted;
 
 AE_TEST("verify/a row that contradicts the log in its beginning, request or commits is found") {
   const GivenJob job = rich_job();
   VerifyInput input = input_of(job);
-  const Value& born = job.log.front().payload;
+  const auto& born = std::get<JobCreated>(job.log.front().body);
   const Hash request = sha256("the request");
   const VerifyInput::Row row{.status = std::string(job.status()),
-                             .agent = std::string(born.text("agent")),
-                             .idempotency_key = std::string(born.text("idempotency_key")),
+                             .agent = born.agent,
+                             .idempotency_key = or_empty(born.idempotency_key),
                              .labels = {},
                              .created_at = job.log.front().created_at,
                              .request_hash = request,
@@ -236,7 +240,7 @@ AE_TEST("verify/an event where none may stand breaks the state machine") {
 
 AE_TEST("verify/other arguments break ledger and replay") {
   const Verification all =
-      verified(with(rich_job(), EventType::tool_invocation_started, "arguments", json("{'n':2}")));
+      verified(with<Started>(rich_job(), [](auto& call) { call.arguments = json("{'n':2}"); }));
   EXPECT_FALSE(all.ledger.ok);
   EXPECT_NE(all.ledger.detail.find("arguments_hash"), std::string::npos);
 }
@@ -262,13 +266,13 @@ AE_TEST("verify/a branch that its expression does not give breaks the replay") {
                {.input = "{'n':1}"});
   job.claim();
   VerifyInput input = input_of(job);
-  input.events[0].payload = input.events[0].payload.with("input", json("{'n':9}"));
+  std::get<JobCreated>(input.events[0].body).input = json("{'n':9}");
   EXPECT_FALSE(verified(input).replay.ok);
 }
 
 AE_TEST("verify/a result that the output does not give breaks the replay") {
   const Verification all =
-      verified(with(rich_job(), EventType::job_completed, "result", json("'more'")));
+      verified(with<JobCompleted>(rich_job(), [](auto& end) { end.result = json("'more'"); }));
   EXPECT_FALSE(all.replay.ok);
   EXPECT_TRUE(all.ledger.ok);
 }
@@ -286,11 +290,11 @@ AE_TEST("verify/a second success breaks the ledger") {
 
   VerifyInput said = input_of(job);
   Event happened = *std::ranges::find(said.events, EventType::command_committed, &Event::type);
-  const Value& p = happened.payload;
-  happened.payload = Value::object({{"command_id", p["command_id"]},
-                                    {"node_id", p["node_id"]},
-                                    {"result", "another"},
-                                    {"step_id", p["step_id"]}});
+  const auto& before = std::get<CommandCommitted>(happened.body);
+  happened.body = CommandCommitted{.command_id = before.command_id,
+                                   .node_id = before.node_id,
+                                   .result = Value("another"),
+                                   .step_id = before.step_id};
   happened.seq = said.events.size() + 1;
   said.events.push_back(happened);
   const Verification all = verified(said);
@@ -312,13 +316,17 @@ AE_TEST("verify/a try that ends twice breaks the ledger") {
 
 AE_TEST("verify/keys that are not made of their parts break the ledger") {
   const std::string other(64, 'a');
-  for (const char* member : {"idempotency_key", "arguments_hash"}) {
-    EXPECT_FALSE(
-        verified(with(rich_job(), EventType::tool_invocation_started, member, other)).ledger.ok);
-  }
-  EXPECT_FALSE(verified(with(rich_job(), EventType::tool_invocation_started, "external_key",
-                             "aetheris:other", 1))
-                   .ledger.ok);
+  EXPECT_FALSE(verified(with<Started>(rich_job(), [&](auto& call) {
+                 call.idempotency_key = IdempotencyKey(other);
+               })).ledger.ok);
+  EXPECT_FALSE(verified(with<Started>(rich_job(), [&](auto& call) {
+                 call.arguments_hash = *hash_from_hex(other);
+               })).ledger.ok);
+  EXPECT_FALSE(
+      verified(
+          with<Started>(
+              rich_job(), [](auto& call) { call.external_key = ExternalKey("aetheris:other"); }, 1))
+          .ledger.ok);
 }
 
 AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log leaves unknown") {
@@ -330,28 +338,31 @@ AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log l
   };
   for (const bool goes_on : {true, false}) {
     const GivenJob job = job_that(goes_on);
-    const EventType type = goes_on ? EventType::job_completed : EventType::job_failed;
-    ASSERT_EQ(job.last(type)["in_doubt"].size(), 1u) << job.story();
+    const auto lists = [&](const Value& calls) {
+      const auto list = [&](auto& end) { end.in_doubt = calls; };
+      return goes_on ? with<JobCompleted>(job, list) : with<JobFailed>(job, list);
+    };
     EXPECT_TRUE(verified(input_of(job)).ledger.ok);
     const std::string key = job.step("a").call->key.text, other(64, 'a');
+    EXPECT_TRUE(verified(lists(Value::array({key}))).ledger.ok) << job.story();
     for (const Value& wrong : {Value(), Value::array({}), Value::array({other}),
                                Value::array({key, other}), Value::array({key, key})}) {
-      const Verification all = verified(with(job, type, "in_doubt", wrong));
+      const Verification all = verified(lists(wrong));
       EXPECT_FALSE(all.ledger.ok) << canonical(wrong);
       EXPECT_NE(all.ledger.detail.find("lists other calls than those"), std::string::npos)
           << all.ledger.detail;
     }
   }
   // A program that knew schema 1 only listed none.
-  VerifyInput older = with(job_that(true), EventType::job_completed, "in_doubt", Value());
+  VerifyInput older = with<JobCompleted>(job_that(true), [](auto& end) { end.in_doubt = {}; });
   older.events.back().schema = 1;
   EXPECT_TRUE(verified(older).ledger.ok);
 }
 
 AE_TEST("verify/another tool than the plan's breaks the replay") {
-  EXPECT_FALSE(
-      verified(with(rich_job(), EventType::tool_invocation_started, "effect_class", "read"))
-          .replay.ok);
+  EXPECT_FALSE(verified(with<Started>(rich_job(), [](auto& call) {
+                 call.effect_class = "read";
+               })).replay.ok);
 }
 
 AE_TEST("verify/effects agree with the log, or are late") {
@@ -403,12 +414,13 @@ AE_TEST("verify/effects agree with the log, or are late") {
 
 AE_TEST("verify/what is redacted cannot be compared, and is not called wrong") {
   const GivenJob job = rich_job();
-  const Value gone = Value::object({{"$redacted", std::string(64, 'a')}});
-  VerifyInput input = with(job, EventType::job_created, "input", gone);
+  Erasable gone = Value::object({{"$redacted", std::string(64, 'a')}});
+  gone.erased = true;
+  VerifyInput input = with<JobCreated>(job, [&](auto& created) { created.input = gone; });
   const Verification all = verified(input);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_NE(all.replay.detail.find("redacted"), std::string::npos);
-  EXPECT_TRUE(verified(with(job, EventType::tool_invocation_started, "arguments", gone)).ok);
+  EXPECT_TRUE(verified(with<Started>(job, [&](auto& call) { call.arguments = gone; })).ok);
 }
 
 AE_TEST("verify/a job whose call happened and gave nothing is read from its store as it was") {

@@ -202,9 +202,7 @@ AE_TEST("death/messages come in order also to a job that was parked with its inb
   const auto ids = [&] {
     std::string all;
     const auto read = desk.read();
-    for (const Event* event : all_of(read.events, EventType::agent_message)) {
-      all += std::string(event->payload.text("message_id")) + " ";
-    }
+    for (const auto* message : all_of<AgentMessage>(read.events)) all += message->message_id + " ";
     return all;
   };
   const auto again = send("one", "c");
@@ -292,9 +290,9 @@ AE_TEST("death/a cancelled job that was parked with its inbox loses no message")
   ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .id = "c", .by = "ann"}));
   // From here on any commit may be the one that ends the job, also of a process that claims none.
   const auto read = desk.read();
-  const auto kept = all_of(read.events, EventType::agent_message);
+  const auto kept = all_of<AgentMessage>(read.events);
   ASSERT_EQ(kept.size(), 1U);
-  EXPECT_EQ(kept[0]->payload.text("message_id"), "one");
+  EXPECT_EQ(kept[0]->message_id, "one");
   EXPECT_TRUE(read.inbox.empty());
 }
 

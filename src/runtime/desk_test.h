@@ -277,6 +277,16 @@ inline std::vector<const Event*> all_of(const std::vector<Event>& events, EventT
   return found;
 }
 
+// The events of one kind; they live as long as `events`.
+template <class T>
+std::vector<const T*> all_of(const std::vector<Event>& events) {
+  std::vector<const T*> found;
+  for (const Event& event : events) {
+    if (const T* one = as<T>(event)) found.push_back(one);
+  }
+  return found;
+}
+
 // The store is out for longer than a lease, and comes back.
 inline void outage(Ground& ground, Desk& desk) {
   desk.script = [](const store::Call&) { return Fault::fail_before; };

@@ -185,7 +185,7 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   const auto read = desk.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
-  EXPECT_EQ(read.events.back().payload["undelivered"],
+  EXPECT_EQ(std::get<JobCancelled>(read.events.back().body).undelivered,
             json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
 }
 
@@ -257,8 +257,9 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       ASSERT_TRUE(desk.runtime->refuses(kJob)) << act;
       EXPECT_EQ(desk.runtime->refuses(kJob)->code, Code::needs_version);
       const auto left = desk.read();
-      EXPECT_EQ(left.events.back().type, EventType::job_requeued) << act;
-      EXPECT_EQ(left.events.back().payload.text("reason"), "needs_version");
+      const auto* requeued = as<JobRequeued>(left.events.back());
+      ASSERT_NE(requeued, nullptr) << act;
+      EXPECT_EQ(requeued->reason, "needs_version");
       EXPECT_EQ(left.state.lost_claims, 0u);
       EXPECT_TRUE(std::ranges::any_of(left.events, [](const Event& event) {
         return event.type == EventType::tool_invocation_finished;
@@ -648,7 +649,7 @@ AE_TEST("inbox/an early answer that turns out to be none is never dropped: the e
     ground.loop.advance(2s);
     const auto read = desk.read();
     ASSERT_EQ(read.state.status, engine::JobStatus::completed);
-    EXPECT_EQ(read.events.back().payload["undelivered"],
+    EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered,
               json("[{'correlation_key':'k','signal_id':'s1'}]"));
   }
 }
@@ -678,7 +679,7 @@ AE_TEST("inbox/an early answer whose wait opened while it was posted is said to 
   desk.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
   ASSERT_TRUE(desk.act(answer_to("k", "s2", json("{'decision':'approve'}"))));
   ground.loop.advance(2s);
-  EXPECT_EQ(desk.read().events.back().payload["undelivered"],
+  EXPECT_EQ(std::get<JobCompleted>(desk.read().events.back().body).undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
 }
 
@@ -710,7 +711,7 @@ AE_TEST("inbox/what is sent early to a busy job is kept, and delivered once") {
     EXPECT_EQ(read.state.status, engine::JobStatus::completed);
     EXPECT_EQ(read.state.steps[1].result, json("7"));
     EXPECT_EQ(read.state.steps[2].result, json("8"));
-    EXPECT_EQ(read.events.back().payload.find("undelivered"), nullptr);
+    EXPECT_TRUE(std::get<JobCompleted>(read.events.back().body).undelivered.is_null());
   }
 }
 
@@ -728,7 +729,7 @@ AE_TEST("inbox/an early signal that comes while the job ends is listed as undeli
   desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   const auto read = desk.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::completed);
-  EXPECT_EQ(read.events.back().payload["undelivered"],
+  EXPECT_EQ(std::get<JobCompleted>(read.events.back().body).undelivered,
             json("[{'correlation_key':'nobody', 'signal_id':'s1'}]"));
 }
 
@@ -954,10 +955,8 @@ AE_TEST("doubt/the holder judges what stands in the inbox by when its giver look
   ground.loop.advance(2s);
   std::vector<std::string_view> believed;
   const auto after = first.read();
-  for (const Event& event : after.events) {
-    if (event.type == EventType::wait_completed) {
-      believed.push_back(event.payload.text("signal_id"));
-    }
+  for (const auto* wait : all_of<WaitCompleted>(after.events)) {
+    believed.push_back(or_empty(wait->signal_id));
   }
   EXPECT_EQ(believed, (std::vector<std::string_view>{"in time"}));
   EXPECT_TRUE(first.warned("still be running"));

@@ -5,10 +5,13 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "engine/state/left.h"
 #include "log/redacted.h"
+#include "runtime/row.h"
 
 namespace ae::runtime {
 namespace {
@@ -22,10 +25,9 @@ constexpr auto kNames = std::to_array<std::string_view>(
      "external_key", "input_ref", "llm_model", "llm_provider", "node_id", "planned_by",
      "planner_version", "tool_name", "worker_id"});
 
-bool is_text(const Field& field) {
-  const bool kind = field.kind == FieldKind::text || field.kind == FieldKind::json ||
-                    field.kind == FieldKind::error;
-  return kind && std::ranges::find(kNames, field.name) == kNames.end();
+bool is_text(FieldKind kind, std::string_view name) {
+  const bool text = kind == FieldKind::text || kind == FieldKind::json || kind == FieldKind::error;
+  return text && std::ranges::find(kNames, name) == kNames.end();
 }
 
 std::string numbered(const std::vector<std::uint64_t>& seqs) {
@@ -38,7 +40,8 @@ std::string numbered(const std::vector<std::uint64_t>& seqs) {
 
 // Of a decision, what is left is told as what it is.
 std::string left_name(const Event& event) {
-  const std::string_view kind = event.payload.text("kind");
+  const auto* decision = as<DecisionRecorded>(event);
+  const std::string_view kind = decision != nullptr ? decision->kind : std::string_view();
   if (kind == "branch") return "the number of items of a map";
   if (kind == "tool_choice") return "which tools a model chose";
   if (kind == "end") return "the code with which the job ends";
@@ -54,31 +57,17 @@ class Listing {
   }
 
   void event(const Event& event, bool blinded) {
-    const EventKind* const kind = event_kind(event.type);
-    if (kind == nullptr) {
-      for (const auto& [name, value] : event.payload.members()) {
-        if (event.salts.find(name) == nullptr && !is_redacted(value)) {
-          note(std::string(event_name(event)) + "." + name, event.seq, kNoValue);
-        }
-      }
-      return;
-    }
-    for (const Field& field : kind->fields) {
-      const Value* const value = event.payload.find(field.name);
-      if (value == nullptr) continue;
-      const bool there = event.salts.find(field.name) != nullptr;
-      if (const auto why = there ? engine::why_kept(event, field.name) : ""; !why.empty()) {
-        note(std::string(kind->name) + "." + std::string(field.name), event.seq, why);
-      } else if (field.kind == FieldKind::value) {
-        const bool left = there ? engine::left_of(event, field.name, blinded).is_object()
-                                : (*value)["left"].is_object() && is_erased(event, field.name);
-        if (left) note(left_name(event), event.seq, "the course of the ended job follows from it");
-      } else if (is_text(field)) {
-        const bool error = field.kind == FieldKind::error;
-        note(std::string(kind->name) + "." + std::string(field.name) + (error ? ".code" : ""),
-             event.seq, kNoValue);
-      }
-    }
+    std::visit(
+        [&]<class E>(const E& body) {
+          if constexpr (std::is_same_v<E, UnknownEvent>) {
+            unknown(event, body);
+          } else {
+            visit_fields(body, [&](auto field, const auto& member) {
+              if (is_present(field, member)) note_field(event, field, member, blinded);
+            });
+          }
+        },
+        event.body);
   }
 
   void put_to(std::vector<KeptValue>& kept) const {
@@ -88,6 +77,31 @@ class Listing {
   }
 
  private:
+  void unknown(const Event& event, const UnknownEvent& body) {
+    for (const auto& [name, value] : body.payload.members()) {
+      if (event.salts.find(name) == nullptr && !is_redacted(value)) {
+        note(std::string(event_name(event)) + "." + name, event.seq, kNoValue);
+      }
+    }
+  }
+
+  template <class Field, class T>
+  void note_field(const Event& event, Field field, const T& member, bool blinded) {
+    const bool there = event.salts.find(field.name()) != nullptr;
+    std::string name = std::string(event_name(event)) + "." + std::string(field.name());
+    const auto why = there ? engine::why_kept(event, field.name()) : std::string_view();
+    if (!why.empty()) {
+      note(std::move(name), event.seq, why);
+    } else if constexpr (field.kind() == FieldKind::value) {
+      const bool left = there ? engine::left_of(event, field.name(), blinded).is_object()
+                              : member.erased && member.value["left"].is_object();
+      if (left) note(left_name(event), event.seq, "the course of the ended job follows from it");
+    } else if (is_text(field.kind(), field.name())) {
+      if (field.kind() == FieldKind::error) name += ".code";
+      note(std::move(name), event.seq, kNoValue);
+    }
+  }
+
   std::map<std::string, std::pair<std::vector<std::uint64_t>, std::string_view>> found_;
 };
 
@@ -98,10 +112,12 @@ void beside_the_log(const std::vector<Event>& events, const store::Loaded& loade
                   "parts of the plan; keys are made of them"});
   kept.push_back({"times, numbers and outcomes", "the log and the job's row",
                   "the course of the job, without its contents"});
-  const Value& born = events.front().payload;
-  for (const std::string_view name : {"idempotency_key", "labels"}) {
-    if (born.find(name) == nullptr) continue;
-    kept.push_back({std::string(name), "the job's row", "jobs are found by it"});
+  const JobCreated& created = birth_of(events.front());
+  const std::pair<const char*, bool> found_by[] = {
+      {"idempotency_key", created.idempotency_key.has_value()},
+      {"labels", !created.labels.is_null()}};
+  for (const auto& [name, there] : found_by) {
+    if (there) kept.push_back({name, "the job's row", "jobs are found by it"});
   }
   if (!loaded.effects.empty()) {
     kept.push_back({"outcomes of calls", "the effect store",
@@ -118,8 +134,8 @@ void beside_the_log(const std::vector<Event>& events, const store::Loaded& loade
 std::vector<KeptValue> kept_of(const JobId& job, const std::vector<Event>& events,
                                const store::Loaded& loaded, const RedactRequest& request) {
   std::vector<KeptValue> kept;
-  const Event& created = events.front();
-  const bool blinded = created.payload.find("blind") != nullptr;
+  const JobCreated& created = birth_of(events.front());
+  const bool blinded = is_blinded(created);
   if (request.all) {
     Listing listing;
     for (const Event& event : events) listing.event(event, blinded);
@@ -131,7 +147,7 @@ std::vector<KeptValue> kept_of(const JobId& job, const std::vector<Event>& event
                     "arguments_hash, idempotency_key, invocation_id, input_ref, prompt_hash and "
                     "plan_input_hash in the log, request_hash in the job's row",
                     "the job has no blind: a guess of a value can be confirmed with them"});
-  } else if (request.keep_blind && created.salts.find("blind") != nullptr) {
+  } else if (request.keep_blind && blind_of(created)) {
     kept.push_back(
         {"blind", "event 1",
          "--keep-blind: a guess of an erased value can be confirmed with arguments_hash, "

@@ -314,10 +314,11 @@ AE_TEST(
     ASSERT_EQ(completed.size(), 1u);
     const auto attempts = all_of(read.events, EventType::job_running);
     ASSERT_EQ(attempts.size(), 2u) << "the first attempt, which wrote the log, recovers nothing";
-    EXPECT_EQ(started[0]->payload.text("attempt_id"), attempts[1]->payload.text("attempt_id"));
-    EXPECT_EQ(started[0]->payload["detail"].text("after"), attempts[0]->payload.text("attempt_id"));
-    EXPECT_EQ(started[0]->payload["detail"]["seq"], Value(attempts[1]->seq - 1));
-    EXPECT_EQ(completed[0]->payload["detail"],
+    const auto& found = std::get<RecoveryStarted>(started[0]->body);
+    EXPECT_EQ(found.attempt_id, std::get<JobRunning>(attempts[1]->body).attempt_id);
+    EXPECT_EQ(found.detail["after"], Value(std::get<JobRunning>(attempts[0]->body).attempt_id));
+    EXPECT_EQ(found.detail["seq"], Value(attempts[1]->seq - 1));
+    EXPECT_EQ(std::get<RecoveryCompleted>(completed[0]->body).detail,
               json("{'caught_up':0, 'in_doubt':1, 'injected':0, 'pending':1, 'resent':0}"));
     EXPECT_EQ(started[0]->seq, attempts[1]->seq + 1);
     EXPECT_EQ(completed[0]->seq, attempts[1]->seq + 2);
@@ -346,10 +347,10 @@ AE_TEST("recovery/what was done is injected, what stands beside the log is caugh
   second.runtime->start();
   ground.loop.advance(45s);
   ASSERT_EQ(second.read().state.epoch, 2u);
-  const auto completed = all_of(second.read().events, EventType::recovery_completed);
-  ASSERT_EQ(completed.size(), 1u);
   const auto read = second.read();
-  EXPECT_EQ(all_of(read.events, EventType::recovery_completed)[0]->payload["detail"],
+  const auto completed = all_of<RecoveryCompleted>(read.events);
+  ASSERT_EQ(completed.size(), 1u);
+  EXPECT_EQ(completed[0]->detail,
             json("{'caught_up':1, 'in_doubt':0, 'injected':2, 'pending':2, 'resent':1}"));
 }
 
@@ -365,11 +366,9 @@ AE_TEST("claims/an outage of the store is no lost claim of a process that outliv
       ASSERT_TRUE(desk.runtime->holds(kJob));
       const auto read = desk.read();
       EXPECT_EQ(read.state.lost_claims, 0u);
-      const auto requeued = all_of(read.events, EventType::job_requeued);
-      EXPECT_EQ(
-          std::ranges::count(requeued, "store_unavailable",
-                             [](const Event* event) { return event->payload.text("reason"); }),
-          static_cast<std::ptrdiff_t>(time));
+      const auto requeued = all_of<JobRequeued>(read.events);
+      EXPECT_EQ(std::ranges::count(requeued, "store_unavailable", &JobRequeued::reason),
+                static_cast<std::ptrdiff_t>(time));
     }
   }
 }
@@ -394,11 +393,9 @@ AE_TEST("claims/a store that stalls for longer than a lease, and then answers, i
         ground.loop.advance(75s);  // claims that are late, and the grace of the call
         ASSERT_TRUE(desk.runtime->holds(kJob));
         const auto read = desk.read();
-        const auto requeued = all_of(read.events, EventType::job_requeued);
-        EXPECT_EQ(
-            std::ranges::count(requeued, "store_unavailable",
-                               [](const Event* event) { return event->payload.text("reason"); }),
-            static_cast<std::ptrdiff_t>(time));
+        const auto requeued = all_of<JobRequeued>(read.events);
+        EXPECT_EQ(std::ranges::count(requeued, "store_unavailable", &JobRequeued::reason),
+                  static_cast<std::ptrdiff_t>(time));
         EXPECT_EQ(read.state.lost_claims, 0u);
       }
     }
@@ -433,10 +430,10 @@ AE_TEST(
   ground.loop.run_ready();
   EXPECT_TRUE(desk.warned("late result is stored"));
   const auto read = desk.read();
-  const auto finished = all_of(read.events, EventType::tool_invocation_finished);
+  const auto finished = all_of<ToolInvocationFinished>(read.events);
   ASSERT_EQ(finished.size(), 2u);
-  EXPECT_EQ(finished[1]->payload["late"], Value(true));
-  EXPECT_EQ(finished[1]->payload.text("outcome"), "success");
+  EXPECT_EQ(finished[1]->late, true);
+  EXPECT_EQ(finished[1]->outcome, "success");
   ASSERT_TRUE(desk.resolve("happened"));
 }
 
@@ -456,11 +453,11 @@ const Outcome kSeven{.kind = OutcomeKind::success, .result = json("7")};
 
 void expect_noted_once(Desk& desk) {
   const auto read = desk.read();
-  const auto notes = all_of(read.events, EventType::outcome_noted);
+  const auto notes = all_of<OutcomeNoted>(read.events);
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_EQ(notes[0]->payload["by"], Value("runtime"));
-  EXPECT_EQ(notes[0]->payload["resolution"], Value("happened"));
-  EXPECT_EQ(notes[0]->payload["result"], json("7"));
+  EXPECT_EQ(notes[0]->by, "runtime");
+  EXPECT_EQ(notes[0]->resolution, "happened");
+  EXPECT_EQ(notes[0]->result.value, json("7"));
   EXPECT_EQ(read.state.status, engine::JobStatus::failed);
   EXPECT_EQ(read.effects.size(), 1u);
 }

@@ -48,9 +48,7 @@ struct Here {
   void job(const std::string& id, const std::string& status = "completed") {
     store::Batch batch{.job = JobId(id), .authority = store::Batch::Create{{.agent = "a"}}};
     std::vector<EventBody> drafts;
-    drafts.push_back(
-        event_of(EventType::job_created,
-                 Value::object({{"agent", "a"}, {"execution_version", "1"}, {"input", id}})));
+    drafts.push_back(JobCreated{.agent = "a", .execution_version = "1", .input = Value(id)});
     const Hash nothing{};
     ++chance;
     auto sealed = seal({.job = batch.job,

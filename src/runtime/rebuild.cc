@@ -10,7 +10,6 @@
 #include "engine/state/checkpoint.h"
 #include "inspect/head.h"
 #include "json/json.h"
-#include "log/redacted.h"
 #include "log/seal.h"
 #include "runtime/row.h"
 
@@ -108,21 +107,21 @@ class Projector {
 
   Status read_birth() {
     if (birth_.type != EventType::job_created) return corrupt("event 1 is not job_created");
-    const Value& born = birth_.payload;
+    const JobCreated& born = birth_of(birth_);
     out_.created_at = birth_.created_at;
-    out_.agent = born.text("agent");
-    out_.idempotency_key = born.text("idempotency_key");
-    out_.labels = labels_of(born["labels"]);
-    if (born["priority"].is_integer()) out_.priority = born["priority"].as_int();
-    if (const auto queue = born.text("queue"); !queue.empty()) out_.queue = queue;
+    out_.agent = born.agent;
+    out_.idempotency_key = or_empty(born.idempotency_key);
+    out_.labels = labels_of(born.labels);
+    if (born.priority) out_.priority = *born.priority;
+    if (!or_empty(born.queue).empty()) out_.queue = *born.queue;
     std::vector<std::string> required;
-    if (born["required_capabilities"].is_array()) {
-      for (const Value& one : born["required_capabilities"].items()) {
+    if (born.required_capabilities.is_array()) {
+      for (const Value& one : born.required_capabilities.items()) {
         if (one.is_string()) required.push_back(one.as_string());
       }
     }
-    out_.capabilities = needed_capabilities(std::move(required), out_.agent,
-                                            born.text("execution_version"), versions_);
+    out_.capabilities =
+        needed_capabilities(std::move(required), out_.agent, born.execution_version, versions_);
     out_.request_hash = request_hash_of(birth_);
     return {};
   }

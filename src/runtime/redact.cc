@@ -7,7 +7,9 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 
 #include "engine/heart/absorb.h"
 #include "engine/heart/beside.h"
@@ -16,11 +18,14 @@
 #include "log/redacted.h"
 #include "log/seal.h"
 #include "runtime/kept.h"
+#include "runtime/row.h"
 
 namespace ae::runtime {
 namespace {
 
 constexpr int kRedactTries = 8;
+// A job's blind, as a value that can be named.
+constexpr std::string_view kBlind = "blind";
 
 std::string named(const std::vector<std::string>& names) {
   std::string text;
@@ -103,7 +108,7 @@ class Redacting {
         std::vector<std::string> fields = there_of(event);
         std::erase_if(fields, [&](const std::string& field) {
           return !engine::why_kept(event, field).empty() ||
-                 (request_.keep_blind && event.seq == 1 && field == "blind");
+                 (request_.keep_blind && event.seq == 1 && field == kBlind);
         });
         take(event, fields, said);
       }
@@ -137,10 +142,10 @@ class Redacting {
       }
     }
     // Without it no hash confirms a guess of what is erased.
-    const Event& created = events_.front();
-    blinded_ = created.payload.find("blind") != nullptr;
-    if (!drop_.empty() && !request_.keep_blind && created.salts.find("blind") != nullptr) {
-      drop_.insert({1, "blind"});
+    const JobCreated& created = birth_of(events_.front());
+    blinded_ = is_blinded(created);
+    if (!drop_.empty() && !request_.keep_blind && blind_of(created)) {
+      drop_.insert({1, std::string(kBlind)});
     }
     said.dropped.assign(drop_.begin(), drop_.end());
     return {};
@@ -157,6 +162,21 @@ class Redacting {
     for (const std::string& field : fields) drop_.insert({event.seq, field});
     if (fields.empty()) return;
     // The record of the call's effect holds its result too.
+    std::visit(
+        [this](const auto& body) {
+          if constexpr (requires { body.invocation_id; }) {
+            invocations_.insert(body.invocation_id.text);
+          }
+          if constexpr (requires { body.result_of; }) {
+            if (body.result_of) invocations_.insert(*body.result_of);
+          }
+        },
+        event.body);
+    if (const auto* unknown = as<UnknownEvent>(event)) take_unknown(*unknown);
+  }
+
+  // An event of a newer program may name a call as those of this program do.
+  void take_unknown(const UnknownEvent& event) {
     for (const char* name : {"invocation_id", "result_of"}) {
       const std::string invocation(event.payload.text(name));
       if (!invocation.empty()) invocations_.insert(invocation);
@@ -279,11 +299,6 @@ struct Relative {
   bool unread = false;               // its log cannot be read
 };
 
-std::optional<std::string> blind_of(const Event& created) {
-  if (created.salts.find("blind") == nullptr) return std::nullopt;
-  return std::string(created.payload.text("blind"));
-}
-
 // A redaction of a job and, with `tree`, of its forks. The audit log says which job was forked from which.
 class Tree : public std::enable_shared_from_this<Tree> {
  public:
@@ -367,8 +382,8 @@ class Tree : public std::enable_shared_from_this<Tree> {
     AE_ASSIGN(const std::vector<Event> events, open_log(request_.job, loaded));
     AE_ASSIGN(const engine::State state,
               engine::fold(request_.job, events, engine::compile_each_time()));
-    blinded_ = events.front().payload.find("blind") != nullptr;
-    blind_ = blind_of(events.front());
+    blinded_ = is_blinded(birth_of(events.front()));
+    blind_ = blind_of(birth_of(events.front()));
     return has_ended(request_.job, state, loaded);
   }
 
@@ -392,26 +407,26 @@ class Tree : public std::enable_shared_from_this<Tree> {
   }
 
   bool would_drop(const Event& event, const std::string& field) const {
-    if (field == "blind" && event.seq == 1) return !request_.keep_blind;
+    if (field == kBlind && event.seq == 1) return !request_.keep_blind;
     return engine::why_kept(event, field).empty();
   }
 
   void take_relative(const JobId& job, const store::Loaded& loaded) {
     const auto created = open_created(job, loaded);
     Relative relative{.job = job, .unread = !created.has_value()};  // its log hinders nothing
-    if (created) relative.blind = blind_of(*created);
+    if (created) relative.blind = blind_of(birth_of(*created));
     relatives_.push_back(std::move(relative));
   }
 
   Status take_fork(const JobId& job, const store::Loaded& loaded) {
     AE_ASSIGN(const std::vector<Event> events, open_log(job, loaded));
-    Relative relative{.job = job, .blind = blind_of(events.front())};
+    Relative relative{.job = job, .blind = blind_of(birth_of(events.front()))};
     bool drops = false;
     for (const Event& event : events) {
       for (const std::string& field : there_of(event)) {
         if (!would_drop(event, field)) continue;
         drops = true;
-        relative.values = relative.values || field != "blind" || event.seq != 1;
+        relative.values = relative.values || field != kBlind || event.seq != 1;
       }
     }
     relatives_.push_back(relative);

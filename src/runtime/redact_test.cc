@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "log/redacted.h"
 #include "runtime/desk_test.h"
 #include "runtime/prune.h"
+#include "runtime/row.h"
 
 namespace ae::runtime::testing {
 namespace {
@@ -66,6 +66,7 @@ struct Erasing {
     AE_CHECK(read.has_value(), read ? "" : read.error().message);
     return *std::move(read);
   }
+  JobCreated birth(const JobId& job) { return birth_of(read(job).events.front()); }
   std::size_t erased(const JobId& job) { return redacted_values(read(job).events).size(); }
 
   Ground ground;
@@ -170,7 +171,7 @@ AE_TEST("redact/a fork of which only the blind is left goes with the tree, unles
   e.end_all();
   const auto fork = e.redact({.job = kFork, .all = true, .keep_blind = true});
   ASSERT_TRUE(fork) << fork.error().message;
-  ASSERT_FALSE(is_erased(e.read(kFork).events.front(), "blind"));
+  ASSERT_FALSE(e.birth(kFork).blind.erased);
   const auto refused = e.redact({.job = kJob, .all = true});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::input_invalid);
@@ -179,7 +180,7 @@ AE_TEST("redact/a fork of which only the blind is left goes with the tree, unles
   ASSERT_TRUE(tree) << tree.error().message;
   ASSERT_EQ(tree->forks.size(), 1u);
   EXPECT_EQ(tree->forks[0].dropped, (std::vector<ValueName>{{.seq = 1, .field = "blind"}}));
-  EXPECT_TRUE(is_erased(e.read(kFork).events.front(), "blind"));
+  EXPECT_TRUE(e.birth(kFork).blind.erased);
 }
 
 AE_TEST("redact/with --keep-blind a fork of which only the blind is left is no holder of values") {
@@ -212,7 +213,7 @@ AE_TEST("redact/a fork that is made between the look at the audit log and the wr
   e.settle();
   ASSERT_TRUE(answer && answer->has_value()) << (answer ? (*answer).error().message : "");
   EXPECT_FALSE((*answer)->dropped.empty());
-  EXPECT_FALSE(is_erased(e.read(kFork).events.front(), "input")) << "it was made before the write";
+  EXPECT_FALSE(e.birth(kFork).input.erased) << "it was made before the write";
   EXPECT_TRUE(lists(**answer, "copies of values", kFork));
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/row.h"
 
 #include "json/json.h"
-#include "log/redacted.h"
 
 namespace ae::runtime {
 
@@ -37,30 +36,45 @@ Hash request_hash(std::string_view blind, const JobRequest& request) {
   return *hash_from_hex(blinded_hash(blind, canonical(whole)));
 }
 
-JobRequest request_of(const Value& created) {
-  return {.agent = std::string(created.text("agent")),
-          .input = created["input"],
-          .labels = labels_value(labels_of(created["labels"])),
-          .forked_from = created["forked_from"],
-          .asked = created["asked"]};
+const JobCreated& birth_of(const Event& first) {
+  static const JobCreated none;
+  const auto* created = as<JobCreated>(first);
+  return created != nullptr ? *created : none;
 }
 
-SameRequest same_request(const Event& created, const Hash& known, const JobRequest& request) {
-  if (!is_erased(created, "blind")) {
-    const bool same = request_hash(created.payload.text("blind"), request) == known;
+bool is_blinded(const JobCreated& created) { return !created.blind.is_null(); }
+
+std::optional<std::string> blind_of(const JobCreated& created) {
+  if (created.blind.erased || !created.blind.value.is_string()) return std::nullopt;
+  return created.blind.value.as_string();
+}
+
+JobRequest request_of(const JobCreated& created) {
+  return {.agent = created.agent,
+          .input = created.input.value,
+          .labels = labels_value(labels_of(created.labels)),
+          .forked_from = created.forked_from,
+          .asked = created.asked};
+}
+
+SameRequest same_request(const Event& first, const Hash& known, const JobRequest& request) {
+  const JobCreated& created = birth_of(first);
+  if (!created.blind.erased) {
+    const bool same = request_hash(blind_of(created).value_or(""), request) == known;
     return same ? SameRequest::yes : SameRequest::no;
   }
-  const JobRequest before = request_of(created.payload);
+  const JobRequest before = request_of(created);
   const bool rest = before.agent == request.agent && before.labels == request.labels &&
                     before.forked_from == request.forked_from && before.asked == request.asked;
   if (!rest) return SameRequest::no;
-  if (is_erased(created, "input")) return SameRequest::as_far_as_known;
+  if (created.input.erased) return SameRequest::as_far_as_known;
   return before.input == request.input ? SameRequest::yes : SameRequest::no;
 }
 
-std::optional<Hash> request_hash_of(const Event& birth) {
-  if (is_erased(birth, "input") || is_erased(birth, "blind")) return std::nullopt;
-  return request_hash(birth.payload.text("blind"), request_of(birth.payload));
+std::optional<Hash> request_hash_of(const Event& first) {
+  const JobCreated& created = birth_of(first);
+  if (created.input.erased || created.blind.erased) return std::nullopt;
+  return request_hash(blind_of(created).value_or(""), request_of(created));
 }
 
 std::string version_capability(std::string_view agent, std::string_view version) {

@@ -35,19 +35,23 @@ struct JobRequest {
 };
 // `blind`: of that job (base/ids.h); "" = it has none.
 Hash request_hash(std::string_view blind, const JobRequest& request);
-// The request of a job_created's payload.
-JobRequest request_of(const Value& created);
+// The birth of a job: its first event; an empty one if that is another event.
+const JobCreated& birth_of(const Event& first);
+JobRequest request_of(const JobCreated& created);
 
-// Did this request make the job of this job_created? `known`: the request_hash of its row.
+// Did this request make the job that begins with this event? `known`: the request_hash of its row.
 enum class SameRequest : std::uint8_t {
   no,
   yes,
   as_far_as_known,  // the input was erased, and with it the blind: all else is the same
 };
-SameRequest same_request(const Event& created, const Hash& known, const JobRequest& request);
+SameRequest same_request(const Event& first, const Hash& known, const JobRequest& request);
 
-// The same from a job_created; nullopt: its input was redacted.
-std::optional<Hash> request_hash_of(const Event& birth);
+// The same from the first event; nullopt: its input was redacted.
+std::optional<Hash> request_hash_of(const Event& first);
+// Has, or had, the job a blind? And which; nullopt: it has none, or it is erased.
+bool is_blinded(const JobCreated& created);
+std::optional<std::string> blind_of(const JobCreated& created);
 
 // A job that only processes of its own version claim (`route`) needs it like any other capability. No name that a user may give has
 // a colon.

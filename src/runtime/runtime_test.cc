@@ -86,11 +86,10 @@ AE_TEST("call/what was slept while a claim or a commit was answered is no time t
   EXPECT_EQ(desk.calls[0].call.try_no, 2u) << "the first one was withdrawn";
   EXPECT_LE(desk.calls[0].call.send_within, 30s);
   const auto read = desk.read();
-  const auto withdrawn = std::ranges::find_if(read.events, [](const Event& event) {
-    return event.type == EventType::tool_invocation_finished;
-  });
-  ASSERT_NE(withdrawn, read.events.end());
-  EXPECT_EQ(withdrawn->payload["error"].text("code"), "not_sent");
+  const auto ended = all_of<ToolInvocationFinished>(read.events);
+  ASSERT_FALSE(ended.empty());
+  ASSERT_TRUE(ended[0]->error);
+  EXPECT_EQ(ended[0]->error->code, "not_sent");
   desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
   EXPECT_EQ(desk.status(), "completed");
 }
@@ -449,14 +448,11 @@ AE_TEST("versions/a worker of another version goes on, and the log says so") {
   other.runtime->start();
   ground.loop.advance(2s);
   const auto read = other.read();
-  std::vector<Value> noted;
-  for (const Event& event : read.events) {
-    if (event.type == EventType::version_mismatched) noted.push_back(event.payload);
-  }
+  const auto noted = all_of<VersionMismatched>(read.events);
   ASSERT_EQ(noted.size(), 1u);
-  EXPECT_EQ(noted[0].text("job_version"), "0.1.0");
-  EXPECT_EQ(noted[0].text("worker_version"), "0.2.0");
-  EXPECT_EQ(noted[0].text("attempt_id"), read.state.attempt.text);
+  EXPECT_EQ(noted[0]->job_version, "0.1.0");
+  EXPECT_EQ(noted[0]->worker_version, "0.2.0");
+  EXPECT_EQ(noted[0]->attempt_id, read.state.attempt.text);
 }
 
 static_assert(!std::is_copy_constructible_v<tools::Permit> &&
@@ -636,7 +632,7 @@ AE_TEST(
   const auto row = ground.loop.await<Result<Runtime::Read>>(
       [&](auto done) { desk.runtime->read(JobId("n0"), std::move(done)); });
   EXPECT_EQ(row->row.queue, "narrow");
-  EXPECT_EQ(row->events.front().payload.text("queue"), "narrow");
+  EXPECT_EQ(std::get<JobCreated>(row->events.front().body).queue, "narrow");
 }
 
 AE_TEST("create/a job without an id gets a UUIDv7 of the store's time") {
@@ -685,8 +681,9 @@ AE_TEST("checkpoint/the commit that makes one says so, with the event that it st
     ASSERT_FALSE(notes.empty());
     const Event& note = *notes.back();
     EXPECT_EQ(note.seq, tail.checkpoint->seq) << "it is covered, too";
-    EXPECT_EQ(note.payload["detail"]["seq"], Value(note.seq - 1));
-    EXPECT_EQ(note.payload["detail"].text("hash"), to_hex(read.events[note.seq - 2].hash));
+    const Value& covered = std::get<StateCheckpointed>(note.body).detail;
+    EXPECT_EQ(covered["seq"], Value(note.seq - 1));
+    EXPECT_EQ(covered.text("hash"), to_hex(read.events[note.seq - 2].hash));
     EXPECT_EQ(note.prev_hash, read.events[note.seq - 2].hash);
   }
 }
@@ -711,9 +708,10 @@ AE_TEST("progress/reports are written rarely, the last one with the end; the fol
     const auto read = desk.read();
     EXPECT_EQ(read.state.status, engine::JobStatus::completed);
     const auto reports = all_of(read.events, EventType::progress);
-    EXPECT_EQ(reports.back()->payload["detail"], json("{'report':{'done':'all'}, 'try':1}"));
-    EXPECT_EQ(reports.back()->payload.text("node_id"), "a");
-    EXPECT_EQ(reports.back()->payload.text("step_id"), read.state.steps[0].id.text);
+    const auto& last = std::get<Progress>(reports.back()->body);
+    EXPECT_EQ(last.detail, json("{'report':{'done':'all'}, 'try':1}"));
+    EXPECT_EQ(last.node_id, "a");
+    EXPECT_EQ(last.step_id, read.state.steps[0].id);
     EXPECT_LT(reports.back()->seq,
               all_of(read.events, EventType::tool_invocation_finished)[0]->seq);
     call.progress(Value("too late"));
@@ -734,9 +732,9 @@ AE_TEST("progress/the longer a call runs the rarer its reports are written, the 
     ground.loop.advance(5s);
   }
   const auto read = desk.read();
-  const auto reports = all_of(read.events, EventType::progress);
+  const auto reports = all_of<Progress>(read.events);
   EXPECT_LE(reports.size(), kTimes * 3u / 4) << "at the end they are 14 s apart";
-  EXPECT_GE(reports.back()->payload["detail"]["report"].as_int(), kTimes - 4);
+  EXPECT_GE(reports.back()->detail["report"].as_int(), kTimes - 4);
 }
 
 AE_TEST("progress/a report that cannot be written holds up no result, and is not missed") {

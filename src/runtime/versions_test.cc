@@ -192,8 +192,8 @@ AE_TEST("versions/a process that gets the version while it looks who else has it
   EXPECT_EQ(count(desk, EventType::job_parked), 0u);
   EXPECT_EQ(count(desk, EventType::version_mismatched), 0u);
   const auto read = desk.read();
-  for (const Event* started : all_of(read.events, EventType::tool_invocation_started)) {
-    EXPECT_EQ(started->payload["tool_version"], "0123456789abcdef");
+  for (const auto* started : all_of<ToolInvocationStarted>(read.events)) {
+    EXPECT_EQ(started->tool_version, "0123456789abcdef");
   }
   desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   EXPECT_EQ(desk.status(), "completed");

@@ -1,0 +1,38 @@
+// Fields of events as views show them: an absent one is null. Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/hash.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "engine/state/view_values.h"
+#include "json/value.h"
+#include "log/events.h"
+
+namespace ae::engine {
+
+inline Value shown(const std::string& text) { return text; }
+inline Value shown(std::int64_t number) { return number; }
+inline Value shown(bool flag) { return flag; }
+inline Value shown(Instant instant) { return to_text(instant); }
+inline Value shown(const Hash& hash) { return to_hex(hash); }
+template <class Tag>
+Value shown(const Id<Tag>& id) {
+  return id.text;
+}
+inline Value shown(const RecordedError& error) {
+  return Value::object({{"code", error.code}, {"message", error.message.value}});
+}
+template <class T>
+Value shown(const std::optional<T>& field) {
+  return field ? shown(*field) : Value();
+}
+
+inline std::string hex_or_empty(const std::optional<Hash>& hash) {
+  return hash ? to_hex(*hash) : std::string();
+}
+
+}  // namespace ae::engine
