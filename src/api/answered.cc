@@ -1,11 +1,14 @@
 #include "api/answered.h"
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 
-#include "log/redacted.h"
+#include "log/event.h"
 
 namespace ae::api {
 namespace {
@@ -14,23 +17,45 @@ using engine::Act;
 
 constexpr std::size_t kKeyMin = 8;  // digits of a key that name a call
 
-// {at, by} of an event; a decision says itself when it was made.
-Value answerer(const Event& event) {
-  const Value& p = event.payload;
+struct Answerer {
+  Instant at;
+  std::optional<std::string> by;
+};
+
+// A decision says itself when it was made.
+Answerer answerer_of(const Event& event) {
+  Answerer answerer{.at = event.created_at, .by = {}};
+  std::visit(
+      [&answerer](const auto& body) {
+        if constexpr (requires { body.at; }) {
+          answerer.at = std::optional<Instant>(body.at).value_or(answerer.at);
+        }
+        if constexpr (requires { body.by; }) answerer.by = body.by;
+      },
+      event.body);
+  return answerer;
+}
+
+Value shown_answerer(const Event& event) {
+  const Answerer answerer = answerer_of(event);
   return Value::object(
-      {{"at", p["at"].is_string() ? p["at"] : Value(to_text(event.created_at))}, {"by", p["by"]}});
+      {{"at", to_text(answerer.at)}, {"by", answerer.by ? Value(*answerer.by) : Value()}});
 }
 
 std::string told(const Event& event, std::string_view what) {
-  const Value who = answerer(event);
+  const Answerer answerer = answerer_of(event);
   std::string text(what);
-  if (who["by"].is_string()) text.append(" by ").append(who.text("by"));
-  return text.append(" at ").append(who.text("at"));
+  if (answerer.by) text.append(" by ").append(*answerer.by);
+  return text.append(" at ").append(to_text(answerer.at));
 }
 
-bool is_decision(const Event& event, std::string_view kind) {
-  return event.type == EventType::decision_recorded && event.payload.text("kind") == kind;
+const DecisionRecorded* decision_of(const Event& event, std::string_view kind) {
+  const auto* decision = as<DecisionRecorded>(event);
+  return decision != nullptr && decision->kind == kind ? decision : nullptr;
 }
+
+// Null instead of an empty text.
+Value shown(std::string_view text) { return text.empty() ? Value() : Value(text); }
 
 // The decisions about what the act is about, in the words of a resolution.
 class Resolutions {
@@ -43,27 +68,23 @@ class Resolutions {
                                     : act.step_id) {}
 
   void take(const Event& event) {
-    const Value& p = event.payload;
-    if (event.type == EventType::tool_invocation_started) {
-      tries_.insert_or_assign(std::string(p.text("idempotency_key")), p["try"]);
-    } else if (is_decision(event, "in_doubt") && p.text("state") != "resend" &&
-               is_mine(p["payload"].text("idempotency_key"))) {
-      last_ = &event;
-      result_ = Value();
-    } else if (event.type == EventType::outcome_noted && is_mine(p.text("idempotency_key"))) {
-      last_ = &event;
-      result_ = p["result"];
-    } else if (is_decision(event, "confirmation") && is_answer(p.text("state")) && names(p)) {
-      last_ = &event;
-    } else if (event.type == EventType::command_committed && last_ != nullptr &&
-               p["step_id"] == last_->payload["step_id"]) {
-      result_ = p["result"];
+    if (const auto* started = as<ToolInvocationStarted>(event)) {
+      tries_.insert_or_assign(started->idempotency_key.text, started->try_no);
+    } else if (const auto* decision = as<DecisionRecorded>(event)) {
+      decided(event, *decision);
+    } else if (const auto* note = as<OutcomeNoted>(event)) {
+      if (is_mine(note->idempotency_key.text)) decides(event, note->result.value);
+    } else if (const auto* committed = as<CommandCommitted>(event)) {
+      if (last_ != nullptr && committed->step_id.text == step_of(*last_)) {
+        result_ = committed->result.value;
+      }
     }
   }
 
   const Event* last() const { return last_; }
   std::string_view resolution() const {
-    return last_->payload.text(last_->type == EventType::outcome_noted ? "resolution" : "state");
+    if (const auto* note = as<OutcomeNoted>(*last_)) return note->resolution;
+    return or_empty(std::get<DecisionRecorded>(last_->body).state);
   }
 
   bool says_the_same() const {
@@ -75,37 +96,51 @@ class Resolutions {
     return wish == said && (said != "happened" || act_.result.value_or(Value()) == result_);
   }
 
-  Value shown() const {
-    const Value& p = last_->payload;
-    Value answer = Value::object({{"answered", answerer(*last_)},
+  Value shown_answer() const {
+    Value answer = Value::object({{"answered", shown_answerer(*last_)},
                                   {"applied", true},
                                   {"duplicate", true},
-                                  {"node_id", p["node_id"]},
+                                  {"node_id", shown(node_of(*last_))},
                                   {"resolution", resolution()}});
-    if (is_decision(*last_, "confirmation")) return answer.with("step_id", p["step_id"]);
-    const bool noted = last_->type == EventType::outcome_noted;
-    if (noted) answer = answer.with("noted", true);
-    answer = answer.with("idempotency_key", (noted ? p : p["payload"])["idempotency_key"]);
+    if (decision_of(*last_, "confirmation")) return answer.with("step_id", shown(step_of(*last_)));
+    if (const auto* note = as<OutcomeNoted>(*last_)) {
+      answer = answer.with("noted", true).with("idempotency_key", note->idempotency_key.text);
+    } else {
+      const auto& decision = std::get<DecisionRecorded>(last_->body);
+      answer = answer.with("idempotency_key", decision.payload.value["idempotency_key"]);
+    }
     return resolution() == "happened" ? answer.with("result", result_) : answer;
   }
 
  private:
+  void decided(const Event& event, const DecisionRecorded& decision) {
+    const std::string_view state = or_empty(decision.state);
+    if (decision.kind == "in_doubt" && state != "resend" &&
+        is_mine(decision.payload.value.text("idempotency_key"))) {
+      decides(event, Value());
+    } else if (decision.kind == "confirmation" && is_answer(state) && names(event)) {
+      last_ = &event;
+    }
+  }
+  void decides(const Event& event, Value result) {
+    last_ = &event;
+    result_ = std::move(result);
+  }
   static bool is_answer(std::string_view state) { return state == "accept" || state == "fail"; }
   bool is_mine(std::string_view key) const {
     if (listed_ || act_.idempotency_key.size() < kKeyMin) return false;
     if (!key.starts_with(act_.idempotency_key)) return false;
     const auto of = tries_.find(key);
-    return act_.try_no == 0 ||
-           (of != tries_.end() && of->second == Value(std::uint64_t{act_.try_no}));
+    return act_.try_no == 0 || (of != tries_.end() && of->second == act_.try_no);
   }
-  bool names(const Value& p) const {
-    return p.text("step_id") == step_ || (!listed_ && p.text("node_id") == step_);
+  bool names(const Event& event) const {
+    return step_of(event) == step_ || (!listed_ && node_of(event) == step_);
   }
 
   const Act& act_;
   const bool listed_;  // among the approvals
   const std::string step_;
-  std::map<std::string, Value, std::less<>> tries_;  // the last one of each call
+  std::map<std::string, std::int64_t, std::less<>> tries_;  // the last one of each call
   const Event* last_ = nullptr;
   Value result_;
 };
@@ -113,8 +148,9 @@ class Resolutions {
 // Who changed the arguments of the call that this act approves; nullptr = the log does not say.
 const Event* edit_of(const Act& act, const std::vector<Event>& events) {
   for (const Event& event : events) {
-    if (!is_decision(event, "approval") || event.payload.text("state") != "edited") continue;
-    const Value& of = event.payload["payload"];
+    const auto* decision = decision_of(event, "approval");
+    if (decision == nullptr || decision->state != "edited") continue;
+    const Value& of = decision->payload.value;
     std::string key("approval/");
     key.append(of.text("command_id"));
     if (act.approval.empty() ? key == act.correlation_key
@@ -132,14 +168,25 @@ namespace {
 // A message with an id that came before: is it the same one? Of an erased one the log does not say.
 Value with_same_message(Value answer, const Act& act, const std::vector<Event>& events) {
   for (const Event& event : events) {
-    const Value& p = event.payload;
-    if (event.type != EventType::agent_message || p.text("message_id") != act.id ||
-        p.text("channel") != act.channel || is_erased(event, "payload")) {
+    const auto* message = as<AgentMessage>(event);
+    if (message == nullptr || message->message_id != act.id || message->channel != act.channel ||
+        message->payload.erased) {
       continue;
     }
-    return answer.with("applied", p["payload"] == act.payload).with("payload", p["payload"]);
+    const Value& payload = message->payload.value;
+    return answer.with("applied", payload == act.payload).with("payload", payload);
   }
   return answer;
+}
+
+// Is it what an act like this one leads to? `key`: of the wait that the act is for.
+bool answers(const Act& act, const Event& event, const Value& key) {
+  if (act.kind == Act::Kind::budget) {
+    const auto* decision = decision_of(event, "budget");
+    return decision != nullptr && decision->state == "raised";
+  }
+  const auto* completed = as<WaitCompleted>(event);
+  return completed != nullptr && key == Value(completed->correlation_key);
 }
 
 }  // namespace
@@ -148,14 +195,9 @@ Value with_answerer(Value answer, const Act& act, const std::vector<Event>& even
   if (act.kind == Act::Kind::message) return with_same_message(std::move(answer), act, events);
   const Event* found = nullptr;
   for (const Event& event : events) {
-    const bool budget = act.kind == Act::Kind::budget;
-    const bool meant = budget
-                           ? is_decision(event, "budget") && event.payload.text("state") == "raised"
-                           : event.type == EventType::wait_completed &&
-                                 event.payload["correlation_key"] == answer["correlation_key"];
-    if (meant) found = &event;
+    if (answers(act, event, answer["correlation_key"])) found = &event;
   }
-  return found == nullptr ? answer : answer.with("answered", answerer(*found));
+  return found == nullptr ? answer : answer.with("answered", shown_answerer(*found));
 }
 
 bool may_be_answered(const Act& act, Code refused) {
@@ -181,7 +223,7 @@ Result<Value> answered_before(const Act& act, const std::vector<Event>& events, 
   Resolutions said(act);
   for (const Event& event : events) said.take(event);
   if (said.last() == nullptr) return std::unexpected(std::move(refusal));
-  if (said.says_the_same()) return said.shown();
+  if (said.says_the_same()) return said.shown_answer();
   return fail(Code::not_in_doubt,
               "already answered differently: " + told(*said.last(), said.resolution()));
 }

@@ -145,19 +145,37 @@ void Metrics::Histogram::say(std::string& out, const std::string& name, const st
   out.append(std::to_string(so_far)).append("\n");
 }
 
-void Metrics::finished(const JobId& job, const Event& event) {
-  const Value& p = event.payload;
-  count(labelled("aetheris_tool_invocation_total", "result", p.text("outcome")));
-  if (p.text("outcome") == "timeout") count("aetheris_step_timeout_total");
-  const auto call = calls_.find({job, std::string(p.text("invocation_id"))});
+void Metrics::finished(const JobId& job, const ToolInvocationFinished& event) {
+  count(labelled("aetheris_tool_invocation_total", "result", event.outcome));
+  if (event.outcome == "timeout") count("aetheris_step_timeout_total");
+  const auto call = calls_.find({job, event.invocation_id.text});
   if (call == calls_.end()) return;  // declared by another process
-  if (p.text("outcome") != "success") {
+  if (event.outcome != "success") {
     count(labelled("aetheris_tool_errors_total", "tool", call->second));
   }
-  if (p["duration_us"].is_integer()) {
-    tools_[call->second].add(kCallBounds, static_cast<double>(p["duration_us"].as_int()) / 1e6);
+  if (event.duration_us) {
+    tools_[call->second].add(kCallBounds, static_cast<double>(*event.duration_us) / 1e6);
   }
   calls_.erase(call);
+}
+
+void Metrics::committed(const CommandCommitted& event) {
+  for (const auto& [name, direction] :
+       {std::pair{"input_tokens", "input"}, {"output_tokens", "output"}}) {
+    const Value& tokens = event.usage[name];
+    if (!tokens.is_integer() || tokens.as_int() <= 0) continue;
+    count(labelled("aetheris_llm_tokens_total", "direction", direction),
+          static_cast<std::uint64_t>(tokens.as_int()));
+  }
+}
+
+void Metrics::decided(const DecisionRecorded& event) {
+  const bool requested = event.state == "requested";
+  if (event.kind == "retry") count("aetheris_step_retries_total");
+  if (requested) count("aetheris_approval_requests_total");
+  if (!or_empty(event.by).empty() && !requested && event.state != "resend") {
+    count(labelled("aetheris_human_decision_total", "kind", event.kind));
+  }
 }
 
 Metrics::Seen* Metrics::seen(const JobId& job) {
@@ -193,12 +211,11 @@ void Metrics::count_rejection(std::string_view type) {
 
 void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
   for (const Event& event : events) {
-    const Value& p = event.payload;
     switch (event.type) {
       case EventType::job_created:
         count("aetheris_job_created_total");
         if (Seen* const one = seen(job)) {
-          one->agent = p.text("agent");
+          one->agent = std::get<JobCreated>(event.body).agent;
           one->created_at = event.created_at;
         }
         break;
@@ -207,27 +224,24 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
       case EventType::job_cancelled:
         ended(job, event);
         break;
-      case EventType::tool_invocation_started:
-        count(labelled("aetheris_tool_invocations_total", "tool", p.text("tool_name")));
-        calls_[{job, std::string(p.text("invocation_id"))}] = p.text("tool_name");
+      case EventType::tool_invocation_started: {
+        const auto& started = std::get<ToolInvocationStarted>(event.body);
+        count(labelled("aetheris_tool_invocations_total", "tool", started.tool_name));
+        calls_[{job, started.invocation_id.text}] = started.tool_name;
         break;
+      }
       case EventType::tool_invocation_finished:
-        finished(job, event);
+        finished(job, std::get<ToolInvocationFinished>(event.body));
         break;
       case EventType::command_committed:
-        for (const auto& [name, direction] :
-             {std::pair{"input_tokens", "input"}, {"output_tokens", "output"}}) {
-          if (const Value& tokens = p["usage"][name]; tokens.is_integer() && tokens.as_int() > 0) {
-            count(labelled("aetheris_llm_tokens_total", "direction", direction),
-                  static_cast<std::uint64_t>(tokens.as_int()));
-          }
-        }
+        committed(std::get<CommandCommitted>(event.body));
         break;
       case EventType::node_finished:
-        count(labelled("aetheris_node_execution_total", "status", p.text("result_type")));
+        count(labelled("aetheris_node_execution_total", "status",
+                       std::get<NodeFinished>(event.body).result_type));
         break;
       case EventType::job_parked:
-        count(labelled("aetheris_run_pause_total", "until", p.text("until")));
+        count(labelled("aetheris_run_pause_total", "until", std::get<JobParked>(event.body).until));
         if (Seen* const one = seen(job)) one->parked_at = event.created_at;
         break;
       case EventType::job_resumed:
@@ -235,24 +249,23 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
         unparked(job, event);
         break;
       case EventType::wait_opened:
-        if (p.text("correlation_key").starts_with("resolve/")) count("aetheris_in_doubt_total");
+        if (std::get<WaitOpened>(event.body).correlation_key.starts_with("resolve/")) {
+          count("aetheris_in_doubt_total");
+        }
         break;
       case EventType::wait_completed:
-        count(labelled("aetheris_wait_total", "outcome", p.text("outcome")));
+        count(labelled("aetheris_wait_total", "outcome",
+                       std::get<WaitCompleted>(event.body).outcome));
         break;
       case EventType::confirmation_checked:
-        if (p.text("verdict") == "mismatch") {
+        if (const auto* checked = as<ConfirmationChecked>(event);
+            checked != nullptr && checked->verdict == "mismatch") {
           count(labelled("aetheris_confirmation_replay_fail_total", "mode",
-                         p["detail"].text("mode")));
+                         checked->detail.text("mode")));
         }
         break;
       case EventType::decision_recorded:
-        if (p.text("kind") == "retry") count("aetheris_step_retries_total");
-        if (p.text("state") == "requested") count("aetheris_approval_requests_total");
-        if (!p.text("by").empty() && p.text("state") != "requested" &&
-            p.text("state") != "resend") {
-          count(labelled("aetheris_human_decision_total", "kind", p.text("kind")));
-        }
+        decided(std::get<DecisionRecorded>(event.body));
         break;
       default:
         break;

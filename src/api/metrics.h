@@ -53,7 +53,9 @@ class Metrics {
     std::optional<Instant> created_at, parked_at;
   };
   void count(std::string name, std::uint64_t by = 1) { counters_[std::move(name)] += by; }
-  void finished(const JobId& job, const Event& event);
+  void finished(const JobId& job, const ToolInvocationFinished& event);
+  void committed(const CommandCommitted& event);
+  void decided(const DecisionRecorded& event);
   void ended(const JobId& job, const Event& event);
   void unparked(const JobId& job, const Event& event);
   Seen* seen(const JobId& job);  // nullptr: there are too many

@@ -56,8 +56,8 @@ Value job_body(const runtime::Runtime::Read& read, Instant now) {
   body = body.with("waits", Value::array(std::move(waits)));
   if (body["labels"].is_null()) body = body.with("labels", Value::object({}));
   // How it stands in line.
-  const Value needed =
-      read.events.empty() ? Value() : read.events.front().payload["required_capabilities"];
+  const auto* created = read.events.empty() ? nullptr : as<JobCreated>(read.events.front());
+  const Value needed = created != nullptr ? created->required_capabilities : Value();
   return body.with("priority", read.row.priority)
       .with("queue", read.row.queue)
       .with("required_capabilities", needed.is_array() ? needed : Value::array({}));

@@ -360,7 +360,7 @@ store::Loaded shortened(const store::Loaded& whole, std::size_t commits) {
     AE_CHECK(opened.has_value());
     for (const Event& event : opened->events) {
       auto applied =
-          engine::apply(state, body_of(event), event.created_at, engine::compile_each_time());
+          engine::apply(state, event.body, event.created_at, engine::compile_each_time());
       AE_CHECK(applied.has_value());
     }
     head = opened->head;

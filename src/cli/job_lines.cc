@@ -1,6 +1,7 @@
 #include "cli/job_lines.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -17,10 +18,9 @@ std::string_view question_words(std::string_view kind) {
   return "the decision of an operator";
 }
 
-std::string wait_words(const Event& event) {
-  const std::string type(event.payload.text("wait_type"));
-  if (type == "human") return "the decision of an operator";
-  return "a " + type;
+std::string wait_words(const JobWaiting& waiting) {
+  if (waiting.wait_type == "human") return "the decision of an operator";
+  return "a " + waiting.wait_type;
 }
 
 std::string park_words(std::string_view until) {
@@ -52,34 +52,34 @@ void add(Journal::Line& line, const char* name, std::string_view value) {
 }  // namespace
 
 void JobLines::blocked(const JobId& job, const Event& event, Journal::Line& line) {
-  const Value& p = event.payload;
-  const bool parks = event.type == EventType::job_parked;
+  const auto* parked = as<JobParked>(event);
+  const auto* waiting = as<JobWaiting>(event);
   const auto seen = jobs_.find(job);
   const std::vector<Question> open =
       seen == jobs_.end() ? std::vector<Question>() : seen->second.list();
-  const bool timer = !parks && p.text("wait_type") == "timer";
-  std::string node(p.text("node_id"));
-  const bool paused = parks && p.text("until") == "resume";
+  const bool timer = waiting && waiting->wait_type == "timer";
+  std::string node(node_of(event));
+  const bool paused = parked && parked->until == "resume";
   std::string answer =
       timer ? "" : (paused ? "aetheris resume " : "aetheris job ") + job.text + store_flag_;
   std::string what;
-  if (parks) {
-    what = park_words(p.text("until"));
-    line.code = is_code(p.text("reason")) ? p.text("reason") : "paused";
+  if (parked) {
+    what = park_words(parked->until);
+    line.code = is_code(parked->reason) ? parked->reason : "paused";
   } else {
-    what = "for " + wait_words(event);
+    what = "for " + wait_words(*waiting);
   }
   if (!open.empty()) {
     const Question& first = open.front();
     node = first.node.empty() ? node : first.node;
     answer = first.command + store_flag_;
-    if (!parks) what = "for " + std::string(question_words(first.kind));
+    if (waiting) what = "for " + std::string(question_words(first.kind));
     add(line, "question", first.kind);
-  } else if (!parks) {
-    add(line, "wait", p.text("wait_type"));
+  } else if (waiting) {
+    add(line, "wait", waiting->wait_type);
   }
   if (open.size() > 1) line.more.emplace_back("questions", std::uint64_t{open.size()});
-  line.words = (parks ? "parked (" + line.code + "): " : "waiting ") + what +
+  line.words = (parked ? "parked (" + line.code + "): " : "waiting ") + what +
                (node.empty() ? "" : " at node " + node) +
                (answer.empty() ? "" : "; run: " + answer);
   line.message = std::move(what);
@@ -97,25 +97,28 @@ std::vector<Journal::Line> JobLines::of(const JobId& job, const std::string& age
     }
     if (auto seen = jobs_.find(job); seen != jobs_.end()) seen->second.take(event);
     Journal::Line line{.job = job};
-    const Value& p = event.payload;
     switch (event.type) {
       case EventType::job_created:
-        name = p.text("agent");
+        name = std::get<JobCreated>(event.body).agent;
         add(line, "agent", name);
         line.words = "created: agent " + name;
         break;
-      case EventType::job_running:
+      case EventType::job_running: {
+        const std::int64_t epoch = std::get<JobRunning>(event.body).epoch;
         add(line, "agent", name);
-        line.more.emplace_back("epoch", p["epoch"]);
-        line.words = p["epoch"] == Value(1) ? "started" : "resumed";
+        line.more.emplace_back("epoch", epoch);
+        line.words = epoch == 1 ? "started" : "resumed";
         if (!name.empty()) line.words += ": agent " + name;
         break;
-      case EventType::job_failed:
-        line.code = p.text("code");
-        add(line, "node", p.text("node_id"));
+      }
+      case EventType::job_failed: {
+        const std::string node(node_of(event));
+        line.code = std::get<JobFailed>(event.body).code;
+        add(line, "node", node);
         line.words = "failed (" + line.code + ")";
-        if (!p.text("node_id").empty()) line.words += " at node " + std::string(p.text("node_id"));
+        if (!node.empty()) line.words += " at node " + node;
         break;
+      }
       case EventType::job_waiting:
       case EventType::job_parked:
         blocked(job, event, line);

@@ -25,23 +25,23 @@ void OpenQuestions::ask(const Event& event, std::string_view kind, std::string k
                     .id = to_text(event.id),
                     .kind = std::string(kind),
                     .key = std::move(key),
-                    .node = std::string(event.payload.text("node_id")),
+                    .node = std::string(node_of(event)),
                     .command = std::move(command)};
   const std::string name = event.type == EventType::job_parked ? "" : question.key;
   open_.insert_or_assign(name, std::move(question));
 }
 
 void OpenQuestions::opened(const Event& event) {
-  const Value& p = event.payload;
-  if (p.text("wait_type") != "human") return;
-  const std::string step(p.text("step_id"));
-  std::string key(p.text("correlation_key"));
+  const auto& wait = std::get<WaitOpened>(event.body);
+  if (wait.wait_type != "human") return;
+  const std::string& step = wait.step_id.text;
+  std::string key = wait.correlation_key;
   if (key.starts_with("resolve/")) {
     std::string command =
         "aetheris resolve " + job_.text + " " + key.substr(8, 12) + " happened|not_happened|fail";
     return ask(event, "in_doubt", std::move(key), std::move(command));
   }
-  if (p.text("reason") == to_text(OutcomeKind::input_required)) {  // a tool asks
+  if (or_empty(wait.reason) == to_text(OutcomeKind::input_required)) {  // a tool asks
     std::string command =
         "aetheris signal " + job_.text + " '" + key + R"(' '{"action": "accept", "content": {}}')";
     return ask(event, "question", std::move(key), std::move(command));
@@ -52,11 +52,11 @@ void OpenQuestions::opened(const Event& event) {
 }
 
 void OpenQuestions::decided(const Event& event) {
-  const Value& p = event.payload;
-  const std::string step(p.text("step_id"));
-  const bool requested = p.text("state") == "requested";
-  if (requested && p.text("kind") == "approval") asked_[step] = p.text("decision_id");
-  if (p.text("kind") != "confirmation") return;
+  const auto& decision = std::get<DecisionRecorded>(event.body);
+  const std::string step(step_of(event));
+  const bool requested = decision.state == "requested";
+  if (requested && decision.kind == "approval") asked_[step] = decision.decision_id.text;
+  if (decision.kind != "confirmation") return;
   if (requested) {
     ask(event, "confirmation", step, "aetheris resolve " + job_.text + " " + step + " accept");
   } else {
@@ -66,13 +66,12 @@ void OpenQuestions::decided(const Event& event) {
 
 // By what the park says alone: a request to pause and the confirmations may stand in an earlier commit.
 void OpenQuestions::parked(const Event& event) {
-  const std::string_view until = event.payload.text("until");
-  const std::string_view reason = event.payload.text("reason");
+  const auto& park = std::get<JobParked>(event.body);
+  const std::string &reason = park.reason, &until = park.until;
   const bool of_runtime = reason == engine::kWornOut || reason == engine::kVerifierUnreachable;
   const bool paused = until == "resume" && !of_runtime;  // a person gives any reason, or none
   if (until == "resolve" || until == "confirmation" || paused) return;
-  ask(event, until == "budget" ? "budget" : "parked", std::string(reason),
-      "aetheris job " + job_.text);
+  ask(event, until == "budget" ? "budget" : "parked", reason, "aetheris job " + job_.text);
 }
 
 void OpenQuestions::take(const Event& event) {
@@ -80,7 +79,7 @@ void OpenQuestions::take(const Event& event) {
     case EventType::wait_opened:
       return opened(event);
     case EventType::wait_completed:
-      open_.erase(std::string(event.payload.text("correlation_key")));
+      open_.erase(std::get<WaitCompleted>(event.body).correlation_key);
       return;
     case EventType::decision_recorded:
       return decided(event);

@@ -8,17 +8,19 @@
 namespace ae::cli {
 namespace {
 
-Event event(std::uint64_t seq, EventType type, std::vector<Member> payload) {
+Event event(std::uint64_t seq, EventBody body) {
   Event made;
   made.seq = seq;
-  made.type = type;
-  made.payload = Value::object(std::move(payload));
+  made.type = type_of(body);
+  made.body = std::move(body);
   return made;
 }
 
 Event parked(std::uint64_t seq, std::string_view until, std::string_view reason) {
-  return event(seq, EventType::job_parked, {{"reason", reason}, {"until", until}});
+  return event(seq, JobParked{.reason = std::string(reason), .until = std::string(until)});
 }
+
+Event pause_requested() { return event(1, JobPauseRequested{.by = "ada"}); }
 
 std::vector<std::string> kinds_of(const std::vector<Event>& events) {
   OpenQuestions open(JobId("a"));
@@ -31,7 +33,7 @@ std::vector<std::string> kinds_of(const std::vector<Event>& events) {
 using Kinds = std::vector<std::string>;
 
 AE_TEST("questions/a pause asks nothing, though its request is in an earlier commit") {
-  const Event requested = event(1, EventType::job_pause_requested, {{"by", "ada"}});
+  const Event requested = pause_requested();
   for (const std::string_view reason : {"paused", "until the price is known"}) {
     EXPECT_EQ(kinds_of({requested, parked(2, "resume", reason)}), Kinds{});
     EXPECT_EQ(kinds_of({parked(2, "resume", reason)}), Kinds{}) << reason;
@@ -46,7 +48,7 @@ AE_TEST("questions/a park of the runtime that only a person ends is a question")
   EXPECT_EQ(kinds_of({parked(2, "version", "execution_version_mismatch")}),
             Kinds{"parked execution_version_mismatch"});
   // Also after a pause that was withdrawn, or that came before it.
-  const Event requested = event(1, EventType::job_pause_requested, {{"by", "ada"}});
+  const Event requested = pause_requested();
   EXPECT_EQ(kinds_of({requested, parked(2, "resume", engine::kWornOut)}), Kinds{"parked worn_out"});
 }
 

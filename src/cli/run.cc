@@ -271,6 +271,20 @@ void Run::on_events(const JobId& job, const std::vector<Event>& events) {
   if (site_ && !job_.empty() && !site_->runtime().holds(job_)) look_soon();
 }
 
+namespace {
+
+// The calls whose outcome is still unknown at the job's end.
+std::size_t unknown_calls(const Event& end) {
+  return std::visit(
+      [](const auto& ended) -> std::size_t {
+        if constexpr (requires { ended.in_doubt; }) return ended.in_doubt.size();
+        return 0;
+      },
+      end.body);
+}
+
+}  // namespace
+
 void Run::on_event_of_another(const JobId& job, const Event& event) {
   const std::string which = (handed_.contains(job) ? "job " : "recovered job ") + job.text;
   switch (event.type) {
@@ -292,7 +306,7 @@ void Run::on_event_of_another(const JobId& job, const Event& event) {
     case EventType::job_failed:
     case EventType::job_cancelled: {
       const std::string how(event_name(event).substr(4));
-      const std::size_t unknown = event.payload["in_doubt"].size();
+      const std::size_t unknown = unknown_calls(event);
       terminal_.note(which + ": " + terminal_.err()(status_tint(how), how) +
                      (unknown == 0 ? ""
                                    : "; the outcome of " + counted(unknown, "call") +
@@ -395,9 +409,8 @@ std::string called_text(std::string_view tool, const Value& arguments) {
 }  // namespace
 
 // What a part of a map or a loop calls.
-void Run::tell_call(const Value& started) {
-  calls_[std::string(started.text("step_id"))] =
-      called_text(started.text("tool_name"), started["arguments"]);
+void Run::tell_call(const ToolInvocationStarted& started) {
+  calls_[started.step_id.text] = called_text(started.tool_name, started.arguments.value);
 }
 
 Run::Place Run::place_of(const std::string& node, const std::string& step) const {
@@ -416,63 +429,70 @@ Run::Place Run::place_of(const std::string& node, const std::string& step) const
   return place;
 }
 
+void Run::tell_finished(const Event& event) {
+  const auto& finished = std::get<NodeFinished>(event.body);
+  const Place place = place_of(finished.node_id, finished.step_id.text);
+  const std::string& part = place.part;
+  const auto begun = steps_.find(finished.step_id.text);
+  const std::string took =
+      begun == steps_.end() ? "" : duration_text(event.created_at - begun->second);
+  if (finished.error) {
+    const Value& message = finished.error->message.value;
+    return step_line(Tint::bad, "✗", place.name,
+                     (part.empty() ? "" : part + ": ") + finished.error->code + ": " +
+                         first_line(message.is_string() ? message.as_string() : ""));
+  }
+  if (!part.empty() && !wishes_.verbose && !place.turn) return;
+  if (finished.skipped == true) return step_line(Tint::dim, "-", place.name, "skipped");
+  const std::string done =
+      took.empty() && part.empty() ? "done" : took;  // it began in an earlier process
+  step_line(Tint::good, "✓", place.name, part + (part.empty() || done.empty() ? "" : ", ") + done);
+}
+
+void Run::tell_wait(const WaitOpened& wait) {
+  const Place place = place_of(wait.node_id, wait.step_id.text);
+  const std::string of_turn = place.turn ? place.part + ": " : "";
+  if (wait.correlation_key.starts_with("resolve/")) {
+    return step_line(Tint::bad, "?", place.name, of_turn + "outcome unknown");
+  }
+  std::string what = "waits for " + wait.wait_type;
+  if (wait.correlation_key.starts_with("approval/")) {
+    what = "waits for approval of a call";
+  } else if (wait.wait_type == "timer") {
+    what += " until " + short_time(wait.due_at ? to_text(*wait.due_at) : "");
+  } else {
+    what += " " + wait.correlation_key;
+  }
+  step_line(Tint::warn, "…", place.name, of_turn + what);
+}
+
 void Run::tell(const Event& event) {
-  const Value& p = event.payload;
-  const std::string node(p.text("node_id"));
-  const std::string step(p.text("step_id"));
   switch (event.type) {
     case EventType::node_started:
-      steps_.try_emplace(step, event.created_at);
+      steps_.try_emplace(std::string(step_of(event)), event.created_at);
       return;
-    case EventType::node_finished: {
-      const Place place = place_of(node, step);
-      const std::string& part = place.part;
-      const auto begun = steps_.find(step);
-      const std::string took =
-          begun == steps_.end() ? "" : duration_text(event.created_at - begun->second);
-      if (p["error"].is_object()) {
-        return step_line(Tint::bad, "✗", place.name,
-                         (part.empty() ? "" : part + ": ") + std::string(p["error"].text("code")) +
-                             ": " + first_line(p["error"].text("message")));
-      }
-      if (!part.empty() && !wishes_.verbose && !place.turn) return;
-      if (p["skipped"] == Value(true)) return step_line(Tint::dim, "-", place.name, "skipped");
-      const std::string done =
-          took.empty() && part.empty() ? "done" : took;  // it began in an earlier process
-      return step_line(Tint::good, "✓", place.name,
-                       part + (part.empty() || done.empty() ? "" : ", ") + done);
-    }
-    case EventType::job_requeued:
-      if (p.text("reason") != "settling") return;
+    case EventType::node_finished:
+      return tell_finished(event);
+    case EventType::job_requeued: {
+      const auto& requeued = std::get<JobRequeued>(event.body);
+      if (requeued.reason != "settling") return;
       return terminal_.note(
           "  " + terminal_.err()(Tint::warn, "…") +
           " a call has an unknown outcome and can still take effect; the job continues at " +
-          short_time_after(p.text("not_before")));
-    case EventType::tool_invocation_started:
-      return tell_call(p);
-    case EventType::decision_recorded:
-      if (p.text("kind") == "retry") {
-        const Place place = place_of(node, step);
-        step_line(Tint::warn, "↻", place.name,
-                  (place.turn ? place.part + ": " : "") + "again: " + first_line(p.text("reason")));
-      }
-      return;
-    case EventType::wait_opened: {
-      const Place place = place_of(node, step);
-      const std::string of_turn = place.turn ? place.part + ": " : "";
-      if (p.text("correlation_key").starts_with("resolve/")) {
-        return step_line(Tint::bad, "?", place.name, of_turn + "outcome unknown");
-      }
-      std::string what = "waits for " + std::string(p.text("wait_type"));
-      if (p.text("correlation_key").starts_with("approval/")) {
-        what = "waits for approval of a call";
-      } else if (p.text("wait_type") == "timer") {
-        what += " until " + short_time(p.text("due_at"));
-      } else {
-        what += " " + std::string(p.text("correlation_key"));
-      }
-      return step_line(Tint::warn, "…", place.name, of_turn + what);
+          short_time_after(requeued.not_before ? to_text(*requeued.not_before) : ""));
     }
+    case EventType::tool_invocation_started:
+      return tell_call(std::get<ToolInvocationStarted>(event.body));
+    case EventType::decision_recorded: {
+      const auto& decision = std::get<DecisionRecorded>(event.body);
+      if (decision.kind != "retry") return;
+      const Place place = place_of(std::string(node_of(event)), std::string(step_of(event)));
+      return step_line(Tint::warn, "↻", place.name,
+                       (place.turn ? place.part + ": " : "") +
+                           "again: " + first_line(or_empty(decision.reason)));
+    }
+    case EventType::wait_opened:
+      return tell_wait(std::get<WaitOpened>(event.body));
     default:
       return;
   }

@@ -62,7 +62,9 @@ class Run final : public runtime::RuntimeObserver {
   void say_untold();
   void say_pieces();
   void tell(const Event& event);
-  void tell_call(const Value& started);
+  void tell_call(const ToolInvocationStarted& started);
+  void tell_finished(const Event& event);
+  void tell_wait(const WaitOpened& wait);
   // Where an event's step is in the plan, and what a part of a map or a loop calls.
   struct Place {
     std::string name;   // "labels[1]", "chat"

@@ -20,8 +20,19 @@ bool is_end(EventType type) {
          type == EventType::job_cancelled;
 }
 
-Instant instant(const Value& payload, std::string_view field) {
-  return instant_from_text(payload.text(field)).value_or(Instant{});
+const DecisionRecorded* decision_of(const Event& event, std::string_view kind) {
+  const auto* decision = as<DecisionRecorded>(event);
+  return decision && decision->kind == kind ? decision : nullptr;
+}
+
+bool is_definite(const ToolInvocationFinished& finished) {
+  return (finished.outcome == "failure" || finished.outcome == "input_required") &&
+         finished.definite == true;
+}
+
+Instant instant(const Value& text) {
+  if (!text.is_string()) return {};
+  return instant_from_text(text.as_string()).value_or(Instant{});
 }
 
 const KeyRecord* record_of(const JobEvidence& e, std::string_view key) {
@@ -36,80 +47,76 @@ const engine::Plan& plan_at(const JobEvidence& e, std::uint64_t seq) {
 
 const engine::Node& node_of(const JobEvidence& e, const Event& event) {
   const engine::Plan& plan = plan_at(e, event.seq);
-  return plan.nodes[plan.by_id.at(std::string(event.payload.text("node_id")))];
+  return plan.nodes[plan.by_id.at(std::string(node_of(event)))];
 }
 
 void Parts::take_in(const Event& event) {
-  const Value& p = event.payload;
-  if (event.type == EventType::node_started) {
+  if (const auto* started = as<NodeStarted>(event)) {
     const engine::Node& node = node_of(e_, event);
     if (node.kind != engine::NodeKind::map && node.loop == nullptr) return;
-    const auto own = own_.emplace(p.text("node_id"), p.text("step_id")).first;
-    if (own->second != p.text("step_id")) parts_.emplace(p.text("step_id"));
-  } else if (event.type == EventType::plan_generated) {  // what is not carried starts again
+    const std::string& step = started->step_id.text;
+    const auto own = own_.emplace(started->node_id, step).first;
+    if (own->second != step) parts_.insert(step);
+  } else if (const auto* plan = as<PlanGenerated>(event)) {  // what is not carried starts again
     std::set<std::string, std::less<>> carried;
-    if (const Value& list = p["carried"]; list.is_array()) {
-      for (const Value& entry : list.items()) carried.emplace(entry.text("step_id"));
+    if (plan->carried.is_array()) {
+      for (const Value& entry : plan->carried.items()) carried.emplace(entry.text("step_id"));
     }
     std::erase_if(own_, [&](const auto& own) { return !carried.contains(own.second); });
   }
 }
 
 bool Parts::fails_job(const Event& event) const {
-  const Value& p = event.payload;
-  return p.text("result_type").ends_with("_failure") && !node_of(e_, event).continue_on_error &&
-         !parts_.contains(std::string(p.text("step_id")));
+  const auto& finished = std::get<NodeFinished>(event.body);
+  return finished.result_type.ends_with("_failure") && !node_of(e_, event).continue_on_error &&
+         !parts_.contains(finished.step_id.text);
 }
 
 bool answers_confirmation(const JobEvidence& e, const engine::Act& act) {
   if (act.kind == engine::Act::Kind::resolve) return !act.step_id.empty();
   if (act.kind != engine::Act::Kind::signal || act.approval.empty()) return false;
   return std::ranges::any_of(e.events, [&](const Event& event) {
-    return event.type == EventType::decision_recorded &&
-           event.payload.text("kind") == "confirmation" &&
-           event.payload.text("step_id") == act.approval;
+    return decision_of(event, "confirmation") && step_of(event) == act.approval;
   });
 }
 
 std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
   std::map<std::string, Calls> calls;  // by invocation
-  std::string opening;
+  std::optional<Instant> opening;
   for (const Event& event : events) {
-    const Value& p = event.payload;
-    if (event.type == EventType::job_running) {
-      opening = p.text("opened_at");
+    if (const auto* running = as<JobRunning>(event)) {
+      opening = running->opened_at;
       for (auto& [invocation, call] : calls) {
         for (auto& [number, t] : call.tries) {
-          if (opening.empty() || t.opening == opening) continue;
-          t.unsent_from = std::min(t.unsent_from, instant(p, "opened_at"));
+          if (!opening || t.opening == opening) continue;
+          t.unsent_from = std::min(t.unsent_from, *opening);
         }
       }
-    } else if (event.type == EventType::tool_invocation_started) {
-      Calls& call = calls[std::string(p.text("invocation_id"))];
-      call.step = p.text("step_id");
-      call.key = p.text("idempotency_key");
-      call.external_key = p.text("external_key");
-      call.tool = p.text("tool_name");
-      call.effect_class = p.text("effect_class");
-      Calls::Try& t = call.tries[p["try"].as_int()];
-      t.deadline = instant(p, "deadline");
-      t.unsent_from = instant(p, "send_by");
+    } else if (const auto* started = as<ToolInvocationStarted>(event)) {
+      Calls& call = calls[started->invocation_id.text];
+      call.step = started->step_id.text;
+      call.key = started->idempotency_key.text;
+      call.external_key = started->external_key.text;
+      call.tool = started->tool_name;
+      call.effect_class = started->effect_class;
+      Calls::Try& t = call.tries[started->try_no];
+      t.deadline = started->deadline;
+      t.unsent_from = started->send_by;
       t.opening = opening;
       t.seq = event.seq;
-    } else if (event.type == EventType::tool_invocation_finished) {
-      Calls::Try& t = calls[std::string(p.text("invocation_id"))].tries[p["try"].as_int()];
+    } else if (const auto* finished = as<ToolInvocationFinished>(event)) {
+      Calls::Try& t = calls[finished->invocation_id.text].tries[finished->try_no];
       t.finished = true;
-      t.success = p.text("outcome") == "success";
-      t.definite = (p.text("outcome") == "failure" || p.text("outcome") == "input_required") &&
-                   p["definite"] == Value(true);
+      t.success = finished->outcome == "success";
+      t.definite = is_definite(*finished);
       t.heard_seq = event.seq;
       if (t.closed_seq == 0) {
         t.closed_seq = event.seq;
         t.closed_definite = t.definite;
-        t.settled = p["settled"] == Value(true);
-        t.error = p["error"].text("code");
+        t.settled = finished->settled == true;
+        t.error = finished->error ? finished->error->code : "";
       }
-      t.result = p["result"];
+      t.result = finished->result.value;
     }
   }
   return calls;
@@ -118,8 +125,8 @@ std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
 std::map<std::string, std::string, std::less<>> side_commands(const std::vector<Event>& events) {
   std::map<std::string, std::string, std::less<>> about;
   for (const Event& event : events) {
-    if (event.type != EventType::command_emitted || event.payload.find("of") == nullptr) continue;
-    about.emplace(event.payload.text("step_id"), event.payload.text("of"));
+    const auto* command = as<CommandEmitted>(event);
+    if (command && command->of) about.emplace(command->step_id.text, command->of->text);
   }
   return about;
 }
@@ -134,20 +141,34 @@ bool undelivered(const JobEvidence& e, std::string_view act) {
   quoted += act;
   quoted += '"';
   const Event* const end = end_of(e);
-  return end && canonical(end->payload["undelivered"]).find(quoted) != std::string::npos;
+  if (!end) return false;
+  const Value listed = std::visit(
+      [](const auto& ended) {
+        if constexpr (requires { ended.undelivered; }) return ended.undelivered;
+        return Value();
+      },
+      end->body);
+  return canonical(listed).find(quoted) != std::string::npos;
+}
+
+const Event* completion_of(const JobEvidence& e, std::string_view id) {
+  const auto found = std::ranges::find_if(e.events, [&](const Event& event) {
+    const auto* completed = as<WaitCompleted>(event);
+    return completed && or_empty(completed->signal_id) == id;
+  });
+  return found == e.events.end() ? nullptr : &*found;
 }
 
 std::string wait_of(const JobEvidence& e, const engine::Act& act) {
   if (act.approval.empty()) return act.correlation_key;
   std::string asking;  // the step whose call this approval is about
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
-    if (p.text("decision_id") == act.approval) asking = p.text("step_id");
-    if (event.type != EventType::wait_opened || p.text("wait_type") != "human") continue;
-    const bool of_call = p.text("correlation_key").starts_with("approval/");
-    if (of_call ? p.text("step_id") == asking : p.text("step_id") == act.approval) {
-      return std::string(p.text("correlation_key"));
-    }
+    const auto* decision = as<DecisionRecorded>(event);
+    if (decision && decision->decision_id.text == act.approval) asking = step_of(event);
+    const auto* opened = as<WaitOpened>(event);
+    if (!opened || opened->wait_type != "human") continue;
+    const bool of_call = opened->correlation_key.starts_with("approval/");
+    if (opened->step_id.text == (of_call ? asking : act.approval)) return opened->correlation_key;
   }
   return {};
 }
@@ -219,8 +240,9 @@ void log_verifies(const JobEvidence& e, Judge& judge) {
 void epochs_rise(const JobEvidence& e, Judge& judge) {
   std::int64_t epoch = 0;
   for (const Event& event : e.events) {
-    if (event.type != EventType::job_running) continue;
-    const std::int64_t next = event.payload["epoch"].as_int();
+    const auto* running = as<JobRunning>(event);
+    if (!running) continue;
+    const std::int64_t next = running->epoch;
     judge.broken_if(next <= epoch,
                     "epoch " + std::to_string(next) + " after " + std::to_string(epoch));
     epoch = next;
@@ -231,9 +253,9 @@ void nobody_writes_late(const JobEvidence& e, Judge& judge) {
   std::set<AttemptId> over;
   AttemptId running;
   for (const Event& event : e.events) {
-    if (event.type == EventType::job_running) {
+    if (const auto* begins = as<JobRunning>(event)) {
       over.insert(running);
-      running = AttemptId(std::string(event.payload.text("attempt_id")));
+      running = AttemptId(begins->attempt_id);
     }
     if (event.attempt_id && over.contains(*event.attempt_id)) {
       judge.broken("event " + std::to_string(event.seq) + " is of an attempt that was over");
@@ -327,10 +349,9 @@ void doubt_is_never_guessed(const JobEvidence& e, Judge& judge) {
       if (before && !before->definite) {
         bool said = false;
         for (const Event& event : e.events) {
-          said = said || (event.type == EventType::decision_recorded && event.seq > before->seq &&
-                          event.seq < t.seq && event.payload.text("kind") == "in_doubt" &&
-                          event.payload.text("step_id") == call.step &&
-                          event.payload.text("state") == "not_happened");
+          const auto* decision = decision_of(event, "in_doubt");
+          said = said || (decision && event.seq > before->seq && event.seq < t.seq &&
+                          step_of(event) == call.step && decision->state == "not_happened");
         }
         judge.broken_if(!said, call.tool + " try " + std::to_string(number) +
                                    " was declared though the one before may have happened");
@@ -360,27 +381,19 @@ void nothing_starts_after_cancel(const JobEvidence& e, Judge& judge) {
   bool cancelled = false;
   // A call in doubt that could be undone is sent again, so that its outcome is known before it is undone. What may be sent
   // again is another rule's.
-  const auto repeats = [](const Value& started) {
-    const ToolKind* kind = tool_kind(started.text("tool_name"));
-    return started["try"] != Value(1) && kind != nullptr && !kind->undo.empty();
+  const auto repeats = [](const ToolInvocationStarted& started) {
+    const ToolKind* kind = tool_kind(started.tool_name);
+    return started.try_no != 1 && kind != nullptr && !kind->undo.empty();
   };
   for (const Event& event : e.events) {
     if (event.type == EventType::job_cancel_requested) cancelled = true;
-    const bool undoes = side.contains(event.payload.text("step_id"));
-    judge.broken_if(cancelled && !undoes && event.type == EventType::tool_invocation_started &&
-                        !repeats(event.payload),
-                    "event " + std::to_string(event.seq) + " declares a call");
+    const auto* started = as<ToolInvocationStarted>(event);
+    judge.broken_if(
+        cancelled && started && !side.contains(started->step_id.text) && !repeats(*started),
+        "event " + std::to_string(event.seq) + " declares a call");
     judge.broken_if(cancelled && event.type == EventType::job_completed,
                     "the job completed though it was cancelled");
   }
-}
-
-const Event* completion_of(const JobEvidence& e, std::string_view id) {
-  for (const Event& event : e.events) {
-    if (event.type == EventType::wait_completed && event.payload.text("signal_id") == id)
-      return &event;
-  }
-  return nullptr;
 }
 
 // What the log knew of a call when somebody said what became of it: may one of its tries still arrive?
@@ -399,12 +412,13 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
   if (e.clock_jumped) return;
   const std::map<std::string, Calls> calls = calls_of(e.events);
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
-    if (event.type != EventType::decision_recorded || p.text("state") != "not_happened") continue;
+    const auto* decision = as<DecisionRecorded>(event);
+    if (!decision || decision->state != "not_happened") continue;
+    const Instant at = decision->at.value_or(Instant{});
     for (const auto& [invocation, call] : calls) {
-      if (call.key != p["payload"].text("idempotency_key")) continue;
+      if (call.key != decision->payload.value.text("idempotency_key")) continue;
       for (const std::int64_t number : under_way(call, event.seq)) {
-        judge.broken_if(instant(p, "at") < call.tries.at(number).settles(kToolTimeout, kToolGrace),
+        judge.broken_if(at < call.tries.at(number).settles(kToolTimeout, kToolGrace),
                         call.tool + " try " + std::to_string(number) + " could still arrive");
       }
     }
@@ -436,9 +450,9 @@ void signals_are_kept(const JobEvidence& e, Judge& judge) {
     const std::string key = wait_of(e, ack->act);
     bool answered = false;
     for (const Event& event : e.events) {
-      answered = answered || (event.type == EventType::wait_completed &&
-                              event.payload.text("correlation_key") == key &&
-                              !event.payload.text("signal_id").empty());
+      const auto* completed = as<WaitCompleted>(event);
+      answered = answered || (completed && completed->correlation_key == key &&
+                              !or_empty(completed->signal_id).empty());
     }
     if (answered) continue;
     judge.broken("the signal " + ack->act.id + " for " + key + " was accepted and is nowhere");
@@ -462,12 +476,12 @@ void resolutions_are_kept(const JobEvidence& e, Judge& judge) {
     if (completion_of(e, ack->act.id) || undelivered(e, ack->act.id)) continue;
     bool answered = false;  // by the call itself, or by somebody before
     for (const Event& event : e.events) {
-      answered = answered || (event.type == EventType::wait_completed &&
-                              event.payload.text("correlation_key")
-                                  .starts_with("resolve/" + ack->act.idempotency_key) &&
-                              (event.payload.text("outcome") == "signalled" ||
-                               event.payload.text("outcome") == "rejected" ||
-                               event.payload.text("outcome") == "cancelled"));
+      const auto* completed = as<WaitCompleted>(event);
+      answered = answered ||
+                 (completed &&
+                  completed->correlation_key.starts_with("resolve/" + ack->act.idempotency_key) &&
+                  (completed->outcome == "signalled" || completed->outcome == "rejected" ||
+                   completed->outcome == "cancelled"));
     }
     judge.broken_if(!answered, "the resolution " + ack->act.id + " was accepted and is nowhere");
   }
@@ -476,10 +490,11 @@ void resolutions_are_kept(const JobEvidence& e, Judge& judge) {
 void waits_resolve_once(const JobEvidence& e, Judge& judge) {
   std::set<std::string, std::less<>> opened, completed;
   for (const Event& event : e.events) {
-    const std::string key(event.payload.text("correlation_key"));
-    if (event.type == EventType::wait_opened) {
+    if (const auto* wait = as<WaitOpened>(event)) {
+      const std::string& key = wait->correlation_key;
       judge.broken_if(!opened.insert(key).second, key + " was opened twice");
-    } else if (event.type == EventType::wait_completed) {
+    } else if (const auto* end = as<WaitCompleted>(event)) {
+      const std::string& key = end->correlation_key;
       judge.broken_if(!opened.contains(key), key + " was completed, never opened");
       judge.broken_if(!completed.insert(key).second, key + " was completed twice");
     }
@@ -491,16 +506,31 @@ void waits_resolve_once(const JobEvidence& e, Judge& judge) {
 void timers_fire_late_and_once(const JobEvidence& e, Judge& judge) {
   std::set<std::string, std::less<>> fired;
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
     // More time was given: it passes once more.
-    const bool raised = event.type == EventType::decision_recorded && p.text("kind") == "budget";
-    if (raised && !p["payload"]["wall"].is_null()) fired.erase("budget");
-    if (event.type != EventType::timer_fired) continue;
-    judge.broken_if(!fired.emplace(p.text("effect_id")).second,
-                    std::string(p.text("effect_id")) + " fired twice");
-    judge.broken_if(instant(p, "value") < instant(p, "due_at"),
-                    std::string(p.text("effect_id")) + " fired early");
+    const auto* raised = decision_of(event, "budget");
+    if (raised && !raised->payload.value["wall"].is_null()) fired.erase("budget");
+    const auto* timer = as<TimerFired>(event);
+    if (!timer) continue;
+    judge.broken_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");
+    judge.broken_if(instant(timer->value.value) < timer->due_at, timer->effect_id + " fired early");
   }
+}
+
+struct Drawn {
+  std::string_view effect;
+  Value value;
+};
+
+// What an event of a recorded effect holds; empty for every other event.
+Drawn drawn_by(const Event& event) {
+  return std::visit(
+      [](const auto& recorded) {
+        if constexpr (requires { recorded.effect_id; }) {
+          return Drawn{recorded.effect_id, recorded.value.value};
+        }
+        return Drawn{};
+      },
+      event.body);
 }
 
 // A step has one value of time, chance or an id: its result. What a fork brought in has its origin's.
@@ -508,9 +538,10 @@ void values_are_drawn_once(const JobEvidence& e, Judge& judge) {
   std::map<std::string, Value, std::less<>> values;
   for (const Event& event : e.events) {
     const engine::Records records = engine::records_of(event.type);
-    const auto step = engine::step_of_effect(event.payload.text("effect_id"), records);
+    const Drawn drawn = drawn_by(event);
+    const auto step = engine::step_of_effect(drawn.effect, records);
     if (records == engine::Records::nothing || !step) continue;
-    judge.broken_if(!values.emplace(step->text, event.payload["value"]).second,
+    judge.broken_if(!values.emplace(step->text, drawn.value).second,
                     "event " + std::to_string(event.seq) + " is a second value of its step");
   }
   for (const engine::Step& step : e.state.steps) {
@@ -594,9 +625,9 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
   std::uint64_t warnings = 0;
   for (const auto& [job, events] : logs) {
     for (const Event& event : events) {
-      const Value& p = event.payload;
-      warnings += event.type == EventType::confirmation_checked &&
-                  p.text("verdict") == "mismatch" && p["detail"].text("mode") == "warn";
+      const auto* checked = as<ConfirmationChecked>(event);
+      warnings +=
+          checked && checked->verdict == "mismatch" && checked->detail.text("mode") == "warn";
     }
   }
   const std::uint64_t counted = world.warned();
@@ -649,7 +680,8 @@ void check_all(SimWorld& world, People& people, const engine::PlanSource& plans)
     report.events += events.size();
     for (const Event& event : world.options().verbose ? events : std::vector<Event>()) {
       world.say(job.text + " " + std::to_string(event.seq) + " " + to_text(event.created_at) + " " +
-                std::string(event_name(event)) + " " + canonical(event.payload).substr(0, 200));
+                std::string(event_name(event)) + " " +
+                canonical(payload_json(event.body)).substr(0, 200));
     }
     const JobEvidence evidence{.job = job,
                                .loaded = all.loaded,

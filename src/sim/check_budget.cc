@@ -35,27 +35,18 @@ class Count {
   const Use& spent() const { return spent_; }
 
   void take_in(const Event& event) {
-    const Value& p = event.payload;
-    switch (event.type) {
-      case EventType::job_created:
-        if (p.find("budget") != nullptr) begin(p["budget"]);
-        return;
-      case EventType::tool_invocation_started:
-        if (!side_.contains(p.text("step_id"))) started(event);
-        return;
-      case EventType::tool_invocation_finished:
-        if (!p["late"].is_bool()) finished(p);
-        return;
-      case EventType::command_committed:
-        return committed(p);
-      case EventType::timer_fired:
-        wall_passed_ = wall_passed_ || p.text("effect_id") == "budget";
-        return;
-      case EventType::decision_recorded:
-        if (p.text("kind") == "budget") decided(event);
-        return;
-      default:
-        return;
+    if (const auto* created = as<JobCreated>(event)) {
+      if (!created->budget.is_null()) begin(created->budget);
+    } else if (const auto* call = as<ToolInvocationStarted>(event)) {
+      if (!side_.contains(call->step_id.text)) started(event, *call);
+    } else if (const auto* finish = as<ToolInvocationFinished>(event)) {
+      if (!finish->late) finished(*finish);
+    } else if (const auto* command = as<CommandCommitted>(event)) {
+      committed(*command);
+    } else if (const auto* timer = as<TimerFired>(event)) {
+      wall_passed_ = wall_passed_ || timer->effect_id == "budget";
+    } else if (const auto* decision = decision_of(event, "budget")) {
+      decided(event, *decision);
     }
   }
 
@@ -82,18 +73,17 @@ class Count {
     spent_ = engine::spent_of(budget["spent"]).value_or(Use());
   }
 
-  void started(const Event& event) {
-    const Value& p = event.payload;
+  void started(const Event& event, const ToolInvocationStarted& call) {
     if (!limits_.any()) return;
-    Charge& charge = charges_[std::string(p.text("invocation_id"))];
+    Charge& charge = charges_[call.invocation_id.text];
     const bool again = charge.spent && !charge.model && !std::exchange(charge.asked, false);
     charge.open = true;
     charge.attempt = event.attempt_id ? event.attempt_id->text : "";
     if (again) return;  // another try of a tool's call
-    charge.model = p.text("tool_name").starts_with(kModelToolPrefix);
+    charge.model = call.tool_name.starts_with(kModelToolPrefix);
     charge.use = Use{.tool_calls = 1};
     if (charge.model) {
-      const auto reserved = engine::reservation_of(p["reserved"]);
+      const auto reserved = engine::reservation_of(call.reserved);
       if (!reserved) return judge_.broken(at(event) + "a question that reserves nothing");
       charge.use = Use{.tokens = reserved->input_tokens + reserved->output_tokens,
                        .cost_micros = reserved->cost_micros,
@@ -119,15 +109,15 @@ class Count {
     charge.spent = true;
   }
 
-  void finished(const Value& p) {
-    const auto found = charges_.find(std::string(p.text("invocation_id")));
+  void finished(const ToolInvocationFinished& finish) {
+    const auto found = charges_.find(finish.invocation_id.text);
     if (found == charges_.end()) return;
     Charge& charge = found->second;
     charge.open = false;
-    const std::string_view outcome = p.text("outcome");
+    const std::string& outcome = finish.outcome;
     charge.asked = outcome == "input_required";
-    const bool definite = outcome == "failure" && p["definite"] == Value(true);
-    if (charge.held && definite && p["error"].text("code") == "not_sent") {
+    const bool definite = outcome == "failure" && finish.definite == true;
+    if (charge.held && definite && finish.error && finish.error->code == "not_sent") {
       charge.held = false;
       return take_away(held_, charge.use);
     }
@@ -137,26 +127,25 @@ class Count {
     settle(charge, used);
   }
 
-  void committed(const Value& p) {
-    const auto found = charges_.find(std::string(p.text("result_of")));
+  void committed(const CommandCommitted& command) {
+    const auto found = charges_.find(or_empty(command.result_of));
     if (found == charges_.end() || !found->second.model) return;
     Use used = found->second.use;
-    const Value& total = p["usage"]["total_tokens"];
+    const Value& total = command.usage["total_tokens"];
     if (total.is_integer() && total.as_int() > 0) {
       used.tokens = static_cast<std::uint64_t>(total.as_int());
     }
     settle(found->second, used);
   }
 
-  void decided(const Event& event) {
-    const Value& p = event.payload;
-    if (p.text("state") == "raised") return raised(event);
+  void decided(const Event& event, const DecisionRecorded& decision) {
+    if (decision.state == "raised") return raised(event, decision);
     judge_.mark("budget.exceeded");
     for (const auto& [id, charge] : charges_) {
       const bool ours = event.attempt_id && charge.attempt == event.attempt_id->text;
       judge_.broken_if(charge.open && ours, at(event) + "it parks with a call under way");
     }
-    const Value& said = p["payload"];
+    const Value& said = decision.payload.value;
     if (said.text("limit") == "wall") {
       return judge_.broken_if(!wall_passed_, at(event) + "no time has passed");
     }
@@ -169,12 +158,11 @@ class Count {
     }
   }
 
-  void raised(const Event& event) {
-    const Value& p = event.payload;
+  void raised(const Event& event, const DecisionRecorded& decision) {
     judge_.mark("budget.raised");
-    const engine::Limits more = read(p["payload"]);
+    const engine::Limits more = read(decision.payload.value);
     if (asked_ != nullptr) {
-      const auto asked = asked_->find(p.text("by"));
+      const auto asked = asked_->find(or_empty(decision.by));
       if (asked == asked_->end()) return judge_.broken(at(event) + "nobody raised it");
       const engine::Limits wish = read(asked->second.act.payload);
       for (const Limit limit : kCounted) {
@@ -242,9 +230,8 @@ void raises_are_kept(const JobEvidence& e, Judge& judge) {
     }
     bool there = false;
     for (const Event& event : e.events) {
-      there = there ||
-              (event.type == EventType::decision_recorded &&
-               event.payload.text("kind") == "budget" && event.payload.text("by") == ack->act.by);
+      const auto* raise = decision_of(event, "budget");
+      there = there || (raise && or_empty(raise->by) == ack->act.by);
     }
     judge.broken_if(!there, ack->act.id + " was accepted and is nowhere");
   }

@@ -50,51 +50,40 @@ class Confirming {
 
  private:
   void take_in(const Event& event) {
-    const Value& p = event.payload;
-    const std::string step(p.text("step_id"));
-    switch (event.type) {
-      case EventType::job_running:
-        attempt = p.text("attempt_id");
-        epoch = static_cast<std::uint64_t>(p["epoch"].as_int());
-        for (auto& [name, thing] : things) {
-          thing.looked_at = false;
-          thing.raised.reset();
-        }
-        break;
-      case EventType::tool_invocation_started:
-        tools_[step] = p.text("tool_name");
-        attempts_[step] = {event.attempt_id ? event.attempt_id->text : "", epoch};
-        break;
-      case EventType::state_changed:
-        things[std::string(p.text("resource_id"))] = {.step = step,
-                                                      .tool = tools_[step],
-                                                      .version = std::string(p.text("version")),
-                                                      .attempt = attempts_[step].first,
-                                                      .epoch = attempts_[step].second,
-                                                      .looked_at = false,
-                                                      .accepted = {},
-                                                      .raised = {}};
-        nodes_[std::string(p.text("resource_id"))] = p.text("node_id");
-        break;
-      case EventType::confirmation_checked:
-        if (const auto thing = things.find(p.text("resource_id")); thing != things.end()) {
-          thing->second.looked_at = true;
-        }
-        break;
-      case EventType::decision_recorded:
-        if (p.text("kind") == "confirmation") decided(p, step);
-        break;
-      case EventType::plan_generated:
-        if (p["carried"].is_array()) let_go(p["carried"]);
-        break;
-      default:
-        break;
+    const std::string step(step_of(event));
+    if (const auto* running = as<JobRunning>(event)) {
+      attempt = running->attempt_id;
+      epoch = static_cast<std::uint64_t>(running->epoch);
+      for (auto& [name, thing] : things) {
+        thing.looked_at = false;
+        thing.raised.reset();
+      }
+    } else if (const auto* call = as<ToolInvocationStarted>(event)) {
+      tools_[step] = call->tool_name;
+      attempts_[step] = {event.attempt_id ? event.attempt_id->text : "", epoch};
+    } else if (const auto* change = as<StateChanged>(event)) {
+      things[change->resource_id] = {.step = step,
+                                     .tool = tools_[step],
+                                     .version = or_empty(change->version),
+                                     .attempt = attempts_[step].first,
+                                     .epoch = attempts_[step].second,
+                                     .looked_at = false,
+                                     .accepted = {},
+                                     .raised = {}};
+      nodes_[change->resource_id] = change->node_id;
+    } else if (const auto* checked = as<ConfirmationChecked>(event)) {
+      const auto thing = things.find(or_empty(checked->resource_id));
+      if (thing != things.end()) thing->second.looked_at = true;
+    } else if (const auto* decision = decision_of(event, "confirmation")) {
+      decided(*decision, step);
+    } else if (const auto* plan = as<PlanGenerated>(event)) {
+      if (plan->carried.is_array()) let_go(plan->carried);
     }
   }
 
-  void decided(const Value& p, const std::string& step) {
-    if (p.text("state") == "requested") {
-      for (const Value& one : p["payload"]["resources"].items()) {
+  void decided(const DecisionRecorded& decision, const std::string& step) {
+    if (decision.state == "requested") {
+      for (const Value& one : decision.payload.value["resources"].items()) {
         const auto thing = things.find(one.text("resource_id"));
         if (thing == things.end()) continue;
         thing->second.raised =
@@ -102,7 +91,7 @@ class Confirming {
       }
     }
     for (auto& [name, thing] : things) {
-      if (thing.step != step || p.text("state") != "accept" || !thing.raised) continue;
+      if (thing.step != step || decision.state != "accept" || !thing.raised) continue;
       thing.accepted = std::exchange(thing.raised, std::nullopt);
     }
   }
@@ -126,15 +115,16 @@ class Looking final : public Confirming {
 
  private:
   void look(const Event& event) override {
-    const Value& p = event.payload;
     parts_.take_in(event);
     ending_ = ending_ || begins_end(event);
-    if (event.type == EventType::command_emitted && p.find("of")) side_.emplace(p.text("step_id"));
-    if (event.type == EventType::confirmation_checked) return checked(p);
-    if (event.type != EventType::tool_invocation_started || ending_) return;
+    const auto* command = as<CommandEmitted>(event);
+    if (command && command->of) side_.insert(command->step_id.text);
+    if (const auto* check = as<ConfirmationChecked>(event)) return checked(*check);
+    const auto* call = as<ToolInvocationStarted>(event);
+    if (!call || ending_) return;
     // What asks about a call or undoes it may follow the end; and a call that may have changed something is settled first.
-    const bool again = p["try"] != Value(1) && !tool_kind(p.text("tool_name"))->changes.empty();
-    if (again || side_.contains(p.text("step_id"))) return;
+    const bool again = call->try_no != 1 && !tool_kind(call->tool_name)->changes.empty();
+    if (again || side_.contains(call->step_id.text)) return;
     for (const auto& [name, thing] : things) {
       judge_.broken_if(thing.attempt != attempt && !thing.looked_at,
                        at_ + "a call begins, and nobody has looked at " + name);
@@ -143,23 +133,14 @@ class Looking final : public Confirming {
 
   // From then on nothing new begins: calls in doubt that could be undone may be sent again.
   bool begins_end(const Event& event) const {
-    const Value& p = event.payload;
-    switch (event.type) {
-      case EventType::job_cancel_requested:
-        return true;
-      case EventType::timer_fired:
-        return p.text("effect_id") == "deadline";
-      case EventType::decision_recorded:
-        return p.text("kind") == "confirmation" && p.text("state") == "fail";
-      case EventType::node_finished:
-        return parts_.fails_job(event);
-      default:
-        return false;
-    }
+    if (const auto* timer = as<TimerFired>(event)) return timer->effect_id == "deadline";
+    if (const auto* decision = decision_of(event, "confirmation")) return decision->state == "fail";
+    if (event.type == EventType::node_finished) return parts_.fails_job(event);
+    return event.type == EventType::job_cancel_requested;
   }
 
-  void checked(const Value& p) {
-    const std::string name(p.text("resource_id"));
+  void checked(const ConfirmationChecked& check) {
+    const std::string& name = or_empty(check.resource_id);
     const auto thing = things.find(name);
     if (thing == things.end()) return judge_.broken(at_ + name + " was not changed by the job");
     judge_.broken_if(thing->second.looked_at, at_ + name + " is looked at twice by one attempt");
@@ -196,25 +177,23 @@ class Seeing final : public Confirming {
 
  private:
   void look(const Event& event) override {
-    const Value& p = event.payload;
-    if (event.type != EventType::confirmation_checked) return;
-    const std::string name(p.text("resource_id"));
+    const auto* check = as<ConfirmationChecked>(event);
+    if (!check) return;
+    const std::string& name = or_empty(check->resource_id);
     const auto found = things.find(name);
     if (found == things.end()) return;
     const Changed& thing = found->second;
-    const std::string_view verdict = p.text("verdict");
-    judge_.mark("confirm." + std::string(verdict));
+    const std::string& verdict = or_empty(check->verdict);
+    judge_.mark("confirm." + verdict);
     const bool verified = tool_kind(thing.tool)->verified();
-    judge_.broken_if(verified == (verdict == "unconfirmed"),
-                     at_ + name + " is " + std::string(verdict));
+    judge_.broken_if(verified == (verdict == "unconfirmed"), at_ + name + " is " + verdict);
     if (!verified) return;
     const bool seen = std::ranges::any_of(e_.looks, [&](const Look* look) {
-      const bool same = verdict != "mismatch" || p["detail"].text("observed") == look->there;
+      const bool same = verdict != "mismatch" || check->detail.text("observed") == look->there;
       return look->thing == name && look->expected == thing.version &&
              to_text(look->truth()) == verdict && same;
     });
-    judge_.broken_if(
-        !seen, at_ + name + " is said to be " + std::string(verdict) + ", and nobody saw that");
+    judge_.broken_if(!seen, at_ + name + " is said to be " + verdict + ", and nobody saw that");
   }
 };
 
@@ -229,21 +208,21 @@ class Following final : public Confirming {
 
  private:
   void look(const Event& event) override {
-    const Value& p = event.payload;
-    if (event.type == EventType::confirmation_checked) return checked(p);
-    if (event.type != EventType::decision_recorded || p.text("kind") != "confirmation") return;
-    const std::string_view state = p.text("state");
+    if (const auto* check = as<ConfirmationChecked>(event)) return checked(*check);
+    const auto* decision = decision_of(event, "confirmation");
+    if (!decision) return;
+    const std::string_view state = or_empty(decision->state);
     if (state == "checked") return consequence();
     if (state == "failed" || state == "fail") failed_ = true;
-    if (state == "accept" || state == "fail") answered(p);
+    if (state == "accept" || state == "fail") answered(event, *decision);
   }
 
-  void checked(const Value& p) {
-    const auto thing = things.find(p.text("resource_id"));
-    const std::string_view verdict = p.text("verdict");
+  void checked(const ConfirmationChecked& check) {
+    const auto thing = things.find(or_empty(check.resource_id));
+    const std::string_view verdict = or_empty(check.verdict);
     if (thing == things.end() || (verdict != "mismatch" && verdict != "unreachable")) return;
     const Deviating seen{std::string(verdict), verdict == "mismatch"
-                                                   ? std::string(p["detail"].text("observed"))
+                                                   ? std::string(check.detail.text("observed"))
                                                    : std::string()};
     const std::string_view mode = tool_kind(thing->second.tool)->changes;
     if (thing->second.accepted == seen) {
@@ -261,12 +240,12 @@ class Following final : public Confirming {
     std::set<std::string> asked;
     std::size_t next = index_ + 1;
     const auto state_at = [&](std::size_t i) {
-      const bool one = i < e_.events.size() && e_.events[i].type == EventType::decision_recorded &&
-                       e_.events[i].payload.text("kind") == "confirmation";
-      return one ? e_.events[i].payload.text("state") : std::string_view();
+      const auto* decision =
+          i < e_.events.size() ? decision_of(e_.events[i], "confirmation") : nullptr;
+      return decision ? std::string_view(or_empty(decision->state)) : std::string_view();
     };
     while (state_at(next) == "requested") {
-      asked.emplace(e_.events[next++].payload.text("step_id"));
+      asked.emplace(step_of(e_.events[next++]));
     }
     judge_.broken_if(strict_ != (state_at(next) == "failed"),
                      at_ + (strict_ ? "a strict mismatch does not end the job"
@@ -282,9 +261,8 @@ class Following final : public Confirming {
   }
 
   void parks(std::size_t next) {
-    const bool parked =
-        next < e_.events.size() && e_.events[next].type == EventType::job_parked &&
-        e_.events[next].payload.text("until") == (raises_mismatch_ ? "confirmation" : "resume");
+    const auto* park = next < e_.events.size() ? as<JobParked>(e_.events[next]) : nullptr;
+    const bool parked = park && park->until == (raises_mismatch_ ? "confirmation" : "resume");
     judge_.broken_if(!parked, at_ + "somebody is asked, and the job does not rest");
     judge_.mark("confirm.asked");
     if (!parked) return;
@@ -301,9 +279,9 @@ class Following final : public Confirming {
   }
 
   // Who answers said so.
-  void answered(const Value& p) {
-    const auto asked = e_.asked.find(p.text("by"));
-    const bool accepts = p.text("state") == "accept";
+  void answered(const Event& event, const DecisionRecorded& decision) {
+    const auto asked = e_.asked.find(or_empty(decision.by));
+    const bool accepts = decision.state == "accept";
     bool said = asked != e_.asked.end();
     if (said) {
       const engine::Act& act = asked->second.act;
@@ -312,7 +290,7 @@ class Following final : public Confirming {
       const bool yes = act.kind == engine::Act::Kind::resolve
                            ? act.resolution == "accept"
                            : act.payload.text("decision") == "approve";
-      said = step == p.text("step_id") && yes == accepts;
+      said = step == step_of(event) && yes == accepts;
     }
     judge_.broken_if(!said, at_ + "nobody said that");
     judge_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
@@ -336,9 +314,8 @@ void answers_are_kept(const JobEvidence& e, Judge& judge) {
   for (const Ack* ack : e.acks) {
     if (!answers_confirmation(e, ack->act)) continue;
     const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
-      return event.type == EventType::decision_recorded &&
-             event.payload.text("kind") == "confirmation" &&
-             event.payload.text("by") == ack->act.by;
+      const auto* answer = decision_of(event, "confirmation");
+      return answer && or_empty(answer->by) == ack->act.by;
     });
     judge.broken_if(!there, ack->act.id + " was accepted and is nowhere");
   }

@@ -71,9 +71,8 @@ void nobody_is_asked_about_models(const JobEvidence& e, Judge& judge) {
     if (is_model(call)) steps.insert(call.step);
   }
   for (const Event& event : e.events) {
-    judge.broken_if(
-        event.type == EventType::wait_opened && steps.contains(event.payload.text("step_id")),
-        "event " + std::to_string(event.seq) + " waits for a person");
+    judge.broken_if(event.type == EventType::wait_opened && steps.contains(step_of(event)),
+                    "event " + std::to_string(event.seq) + " waits for a person");
   }
 }
 

@@ -10,10 +10,6 @@
 namespace ae::sim {
 namespace {
 
-bool is_kind(const Event& event, std::string_view kind) {
-  return event.type == EventType::decision_recorded && event.payload.text("kind") == kind;
-}
-
 // ---------------------------------------------------------------- approvals
 
 struct Request {  // of a person's yes to one call
@@ -28,35 +24,34 @@ class Approvals {
   explicit Approvals(Judge& judge) : judge_(judge) {}
 
   void see(const Event& event) {
-    const Value& p = event.payload;
-    if (is_kind(event, "approval")) return decided(p);
-    if (event.type == EventType::wait_completed) return closed(p);
-    if (event.type == EventType::tool_invocation_started) started(event);
+    if (const auto* decision = decision_of(event, "approval")) return decided(event, *decision);
+    if (const auto* completed = as<WaitCompleted>(event)) return closed(*completed);
+    if (const auto* call = as<ToolInvocationStarted>(event)) started(event, *call);
   }
 
  private:
-  void decided(const Value& p) {
-    const Value& asked = p["payload"];
-    if (p.text("state") == "requested") {
-      Request& request = requests_[std::string(p.text("decision_id"))];
-      request.command = p.text("step_id");
+  void decided(const Event& event, const DecisionRecorded& decision) {
+    const Value& asked = decision.payload.value;
+    if (decision.state == "requested") {
+      Request& request = requests_[decision.decision_id.text];
+      request.command = step_of(event);
       request.tool = asked.text("tool");
       request.arguments_hash = asked.text("arguments_hash");
       request.schema = asked.text("schema_digest");
-      if (!asked.text("expires_at").empty()) request.expires = instant(asked, "expires_at");
-      newest_[request.command] = std::string(p.text("decision_id"));
+      if (!asked.text("expires_at").empty()) request.expires = instant(asked["expires_at"]);
+      newest_[request.command] = decision.decision_id.text;
       return;
     }
     const auto request = requests_.find(asked.text("approval_id"));
     if (request == requests_.end()) return judge_.broken("an answer to what nobody asked");
     judge_.broken_if(!request->second.said.empty(), "a second answer to one request");
-    request->second.said = p.text("state");
+    request->second.said = or_empty(decision.state);
   }
 
-  void closed(const Value& p) {
-    if (!p.text("correlation_key").starts_with("approval/")) return;
-    Request& request = requests_[newest_[std::string(p.text("step_id"))]];
-    request.outcome = p.text("outcome");
+  void closed(const WaitCompleted& wait) {
+    if (!wait.correlation_key.starts_with("approval/")) return;
+    Request& request = requests_[newest_[wait.step_id.text]];
+    request.outcome = wait.outcome;
     const bool answered = request.outcome == "approved" || request.outcome == "rejected";
     judge_.broken_if(request.said != (answered ? request.outcome : ""),
                      "the wait ended " + request.outcome + ", the decision says " + request.said);
@@ -64,25 +59,25 @@ class Approvals {
     if (request.outcome != "approved") refused_.insert(request.command);
   }
 
-  void started(const Event& event) {
-    const Value& p = event.payload;
-    const std::string command(p.text("step_id")), tool(p.text("tool_name"));
+  void started(const Event& event, const ToolInvocationStarted& call) {
+    const std::string &command = call.step_id.text, &tool = call.tool_name;
     const std::string what = "the call of " + tool + " at event " + std::to_string(event.seq) + " ";
     judge_.broken_if(refused_.contains(command), what + "was made though nobody approved it");
     const ToolKind* kind = tool_kind(tool);
-    const auto request = requests_.find(p.text("approval_id"));
+    const auto request = requests_.find(or_empty(call.approval_id));
     if (request == requests_.end()) {
-      return judge_.broken_if(kind && asks(*kind, p["arguments"]), what + "has no approval");
+      return judge_.broken_if(kind && asks(*kind, call.arguments.value), what + "has no approval");
     }
     Request& good = request->second;
-    const bool same = good.command == command && good.tool == tool &&
-                      good.arguments_hash == p.text("arguments_hash") &&
-                      good.schema == p.text("request_schema_hash");
+    const bool same =
+        good.command == command && good.tool == tool &&
+        good.arguments_hash == to_hex(call.arguments_hash) &&
+        good.schema == (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
     judge_.broken_if(good.outcome != "approved" || !same, what + "has the approval of another");
     const bool first = good.invocations.empty();
     judge_.broken_if(first && good.expires && event.created_at >= *good.expires,
                      what + "begins after its approval has expired");
-    good.invocations.emplace(p.text("invocation_id"));
+    good.invocations.insert(call.invocation_id.text);
     judge_.broken_if(good.invocations.size() > 1, what + "uses an approval a second time");
   }
 
@@ -100,33 +95,32 @@ void approvals_bind(const JobEvidence& e, Judge& judge) {
 // ---------------------------------------------------------------- what people said
 
 // What a tool asked in the middle of its call: a yes fills the form in, or takes it as it stands.
-bool answers_so(const engine::Act& act, std::string_view key, const Value& p) {
+bool answers_so(const engine::Act& act, const WaitCompleted& wait) {
   const bool yes = act.payload.text("decision") == "approve";
-  if (act.correlation_key != key) return false;
-  if (p.text("outcome") == "cancelled") return true;
+  if (act.correlation_key != wait.correlation_key) return false;
+  if (wait.outcome == "cancelled") return true;
   const Value usual = question()["schema"]["properties"]["n"]["default"];
   const Value content = act.arguments.value_or(Value::object({{"n", usual}}));
   const Value answer = yes ? Value::object({{"action", "accept"}, {"content", content}})
                            : Value::object({{"action", "decline"}});
-  return p.text("outcome") == (yes ? "approved" : "rejected") && p["payload"] == answer;
+  return wait.outcome == (yes ? "approved" : "rejected") && wait.payload.value == answer;
 }
 
 // Does what the log says of an answer stand in what somebody said?
 bool says_so(const JobEvidence& e, const engine::Act& act, const Event& event) {
-  const Value& p = event.payload;
-  const std::string_view key = p.text("correlation_key"), outcome = p.text("outcome");
+  const auto& wait = std::get<WaitCompleted>(event.body);
+  const std::string_view key = wait.correlation_key, outcome = wait.outcome;
   if (key.starts_with("resolve/")) {
     return act.kind == engine::Act::Kind::resolve &&
            key.substr(8).starts_with(act.idempotency_key) &&
            (outcome == "rejected") == (act.resolution == "fail");
   }
-  if (p.text("wait_type") == "message") return act.kind == engine::Act::Kind::message;
+  if (wait.wait_type == "message") return act.kind == engine::Act::Kind::message;
   if (act.kind != engine::Act::Kind::signal) return false;
-  if (key.starts_with("input/")) return answers_so(act, key, p);
-  const Value* payload = p.find("payload");
-  if (payload && *payload != act.payload) return false;
+  if (key.starts_with("input/")) return answers_so(act, wait);
+  if (!wait.payload.is_null() && wait.payload.value != act.payload) return false;
   if (wait_of(e, act) != key) return false;
-  if (p.text("wait_type") != "human" || outcome == "cancelled") return true;
+  if (wait.wait_type != "human" || outcome == "cancelled") return true;
   const std::string_view decision = act.payload.text("decision");
   const engine::Node& node = node_of(e, event);
   if (outcome == "rejected") return decision == "reject";
@@ -136,24 +130,24 @@ bool says_so(const JobEvidence& e, const engine::Act& act, const Event& event) {
 
 void people_said_it(const JobEvidence& e, Judge& judge) {
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
-    const bool message = event.type == EventType::agent_message;
-    if (!message && event.type != EventType::wait_completed) continue;
-    const std::string_view id = p.text(message ? "message_id" : "signal_id");
-    const std::string_view outcome = p.text("outcome");
+    const auto* message = as<AgentMessage>(event);
+    const auto* wait = as<WaitCompleted>(event);
+    if (!message && !wait) continue;
+    const std::string& id = message ? message->message_id : or_empty(wait->signal_id);
+    const std::string_view outcome = wait ? std::string_view(wait->outcome) : std::string_view();
     const bool needs =
         message || outcome == "approved" || outcome == "rejected" || outcome == "signalled";
     if (!needs && id.empty()) continue;
     const auto asked = e.asked.find(id);
-    const std::string what = "event " + std::to_string(event.seq) + " (" + std::string(id) + ")";
+    const std::string what = "event " + std::to_string(event.seq) + " (" + id + ")";
     if (asked == e.asked.end()) {
       judge.broken(what + ": nobody said that");
       continue;
     }
     const engine::Act& act = asked->second.act;
     if (message) {
-      judge.broken_if(act.payload != p["payload"] || act.channel != p.text("channel") ||
-                          act.correlation_key != p.text("correlation_key"),
+      judge.broken_if(act.payload != message->payload.value || act.channel != message->channel ||
+                          act.correlation_key != or_empty(message->correlation_key),
                       what + " is not what was said");
     } else {
       judge.broken_if(!says_so(e, act, event), what + " is not what was said");
@@ -165,13 +159,12 @@ void people_said_it(const JobEvidence& e, Judge& judge) {
 void questions_are_answered(const JobEvidence& e, Judge& judge) {
   std::map<std::string, std::vector<Value>, std::less<>> said;  // by the step that asked
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
-    if (event.type != EventType::wait_completed) continue;
-    if (!p.text("correlation_key").starts_with("input/")) continue;
-    const bool answered = p.text("outcome") == "approved" || p.text("outcome") == "rejected";
-    said[std::string(p.text("step_id"))].push_back(
-        answered ? p["payload"] : Value::object({{"action", "cancel"}}));
-    judge.mark("question." + std::string(p.text("outcome")));
+    const auto* wait = as<WaitCompleted>(event);
+    if (!wait || !wait->correlation_key.starts_with("input/")) continue;
+    const bool answered = wait->outcome == "approved" || wait->outcome == "rejected";
+    said[wait->step_id.text].push_back(answered ? wait->payload.value
+                                                : Value::object({{"action", "cancel"}}));
+    judge.mark("question." + wait->outcome);
   }
   for (const auto& [invocation, call] : calls_of(e.events)) {
     const KeyRecord* record = record_of(e, call.key);
@@ -193,25 +186,26 @@ void questions_are_answered(const JobEvidence& e, Judge& judge) {
 
 // A signal that came early is the one answer of the wait that opens with its key: the first that fits.
 void early_signals_answer(const JobEvidence& e, Judge& judge) {
-  std::map<std::string, std::vector<const Event*>, std::less<>> early;  // by key
+  std::map<std::string, std::vector<const AgentMessage*>, std::less<>> early;  // by key
   for (std::size_t i = 0; i < e.events.size(); ++i) {
     const Event& event = e.events[i];
-    const Value& p = event.payload;
-    const std::string key(p.text("correlation_key"));
-    if (event.type == EventType::agent_message && !key.empty()) early[key].push_back(&event);
-    if (event.type != EventType::wait_opened || !early.contains(key)) continue;
+    if (const auto* message = as<AgentMessage>(event)) {
+      const std::string& key = or_empty(message->correlation_key);
+      if (!key.empty()) early[key].push_back(message);
+    }
+    const auto* wait = as<WaitOpened>(event);
+    if (!wait || !early.contains(wait->correlation_key)) continue;
+    const std::string& key = wait->correlation_key;
     const engine::Node& node = node_of(e, event);
-    for (const Event* kept : early[key]) {
-      const std::string_view decision = kept->payload["payload"].text("decision");
-      const bool fits = p.text("wait_type") != "human" || node.wants_data ||
-                        decision == "approve" || decision == "reject";
+    for (const AgentMessage* kept : early[key]) {
+      const std::string_view decision = kept->payload.value.text("decision");
+      const bool fits = wait->wait_type != "human" || node.wants_data || decision == "approve" ||
+                        decision == "reject";
       if (!fits) continue;
-      const Event* next = i + 1 < e.events.size() ? &e.events[i + 1] : nullptr;
-      const bool taken = next && next->type == EventType::wait_completed &&
-                         next->payload.text("correlation_key") == key &&
-                         next->payload.text("signal_id") == kept->payload.text("message_id");
-      judge.broken_if(!taken, key + " was opened and " +
-                                  std::string(kept->payload.text("message_id")) +
+      const auto* next = i + 1 < e.events.size() ? as<WaitCompleted>(e.events[i + 1]) : nullptr;
+      const bool taken =
+          next && next->correlation_key == key && or_empty(next->signal_id) == kept->message_id;
+      judge.broken_if(!taken, key + " was opened and " + kept->message_id +
                                   ", which came before, did not answer it");
       judge.mark("early.delivered");
       break;
@@ -243,22 +237,24 @@ void messages_keep_order(const JobEvidence& e, Judge& judge) {
   std::map<std::string, std::string, std::less<>> channel_of;  // by the wait's key
   std::set<std::string> payloads;
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
-    const std::string key(p.text("correlation_key")), channel(p.text("channel"));
-    if (event.type == EventType::agent_message && key.empty()) {
-      channels[channel].kept.emplace_back(p.text("message_id"));
-      judge.broken_if(!payloads.insert(canonical(p["payload"])).second,
-                      canonical(p["payload"]) + " stands in the log twice");
-    } else if (event.type == EventType::wait_opened && p.text("wait_type") == "message") {
-      channel_of[key] = channel;
-      channels[channel].waiting.push_back(
-          {key, p.find("expires_at") ? std::optional(instant(p, "expires_at")) : std::nullopt});
-    } else if (event.type == EventType::wait_completed && channel_of.contains(key)) {
+    const auto* wait = as<WaitOpened>(event);
+    const auto* end = as<WaitCompleted>(event);
+    if (const auto* message = as<AgentMessage>(event);
+        message && or_empty(message->correlation_key).empty()) {
+      channels[message->channel].kept.push_back(message->message_id);
+      const std::string payload = canonical(message->payload.value);
+      judge.broken_if(!payloads.insert(payload).second, payload + " stands in the log twice");
+    } else if (wait && wait->wait_type == "message") {
+      const std::string& channel = or_empty(wait->channel);
+      channel_of[wait->correlation_key] = channel;
+      channels[channel].waiting.push_back({wait->correlation_key, wait->expires_at});
+    } else if (end && channel_of.contains(end->correlation_key)) {
+      const std::string& key = end->correlation_key;
       Channel& here = channels[channel_of[key]];
-      if (p.text("outcome") == "signalled") {
-        const bool first = !here.kept.empty() && here.kept.front() == p.text("signal_id");
-        judge.broken_if(!first, key + " got " + std::string(p.text("signal_id")) +
-                                    ", which is not the oldest that was left");
+      if (end->outcome == "signalled") {
+        const std::string& id = or_empty(end->signal_id);
+        const bool first = !here.kept.empty() && here.kept.front() == id;
+        judge.broken_if(!first, key + " got " + id + ", which is not the oldest that was left");
         const std::string* const receiver = here.receiver(event.created_at);
         judge.broken_if(!receiver || *receiver != key,
                         key + " got what somebody had waited for longer");
@@ -282,16 +278,17 @@ void messages_keep_order(const JobEvidence& e, Judge& judge) {
 void messages_come_in_order(const JobEvidence& e, Judge& judge) {
   std::vector<std::pair<std::string_view, const Asked*>> logged;
   for (const Event& event : e.events) {
-    if (event.type != EventType::agent_message || event.payload.text("channel").empty()) continue;
-    const auto asked = e.asked.find(event.payload.text("message_id"));
+    const auto* message = as<AgentMessage>(event);
+    if (!message || message->channel.empty()) continue;
+    const auto asked = e.asked.find(message->message_id);
     if (asked == e.asked.end()) continue;
     for (const auto& [channel, before] : logged) {
-      judge.broken_if(channel == event.payload.text("channel") && asked->second.acked &&
+      judge.broken_if(channel == message->channel && asked->second.acked &&
                           *asked->second.acked < before->first,
                       before->act.id + " stands before " + asked->first +
                           ", which had been accepted before it was written");
     }
-    logged.emplace_back(event.payload.text("channel"), &asked->second);
+    logged.emplace_back(message->channel, &asked->second);
   }
 }
 
@@ -301,22 +298,17 @@ void messages_are_kept(const JobEvidence& e, Judge& judge) {
                       (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
     if (!kept) continue;
     std::size_t times = 0;
-    bool answered = false;  // an early signal that came to its open wait
     for (const Event& event : e.events) {
-      const Value& p = event.payload;
-      times += event.type == EventType::agent_message && p.text("message_id") == ack->act.id;
-      answered = answered ||
-                 (event.type == EventType::wait_completed && p.text("signal_id") == ack->act.id);
+      const auto* message = as<AgentMessage>(event);
+      times += message && message->message_id == ack->act.id;
     }
+    // Of an early signal: it came to its open wait.
+    const bool answered = completion_of(e, ack->act.id) != nullptr;
     if (ack->act.kind == engine::Act::Kind::signal && times == 0 && answered) continue;
     judge.broken_if(times != 1 && end_of(e), ack->act.id + " was accepted and stands in the log " +
                                                  std::to_string(times) + " times");
     if (ack->act.kind == engine::Act::Kind::message) continue;
-    bool delivered = undelivered(e, ack->act.id) || !end_of(e);
-    for (const Event& event : e.events) {
-      delivered = delivered || (event.type == EventType::wait_completed &&
-                                event.payload.text("signal_id") == ack->act.id);
-    }
+    const bool delivered = answered || undelivered(e, ack->act.id) || !end_of(e);
     judge.broken_if(!delivered, ack->act.id + " was neither delivered nor listed");
   }
 }
@@ -326,14 +318,12 @@ void messages_are_kept(const JobEvidence& e, Judge& judge) {
 // What a pause or a resume leaves in the log; each says who wanted it.
 bool left_trace(const JobEvidence& e, const engine::Act& act) {
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
-    const bool asks = event.type == EventType::job_pause_requested;
-    const bool withdrawn = asks && p["withdrawn"].is_bool();
-    if (act.kind == engine::Act::Kind::pause && asks && !withdrawn && p.text("by") == act.by) {
-      return true;
+    if (const auto* asks = as<JobPauseRequested>(event)) {
+      const auto meant = asks->withdrawn ? engine::Act::Kind::resume : engine::Act::Kind::pause;
+      if (act.kind == meant && or_empty(asks->by) == act.by) return true;
     }
-    const bool resumes = event.type == EventType::job_resumed || withdrawn;
-    if (act.kind == engine::Act::Kind::resume && resumes && p.text("by") == act.by) return true;
+    const auto* resumed = as<JobResumed>(event);
+    if (act.kind == engine::Act::Kind::resume && resumed && resumed->by == act.by) return true;
   }
   return false;
 }
@@ -348,9 +338,8 @@ void pauses_are_kept(const JobEvidence& e, Judge& judge) {
     // whatever reason; whoever wanted it is told so.
     bool other = pause && ack->answer["paused"] == Value(true) &&
                  std::ranges::any_of(e.events, [](const Event& event) {
-                   const Value& p = event.payload;
-                   return event.type == EventType::job_parked && p.text("until") == "resume" &&
-                          p.text("reason") != "paused";
+                   const auto* park = as<JobParked>(event);
+                   return park && park->until == "resume" && park->reason != "paused";
                  });
     for (const auto& [id, asked] : e.asked) {
       other = other ||
@@ -364,15 +353,14 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
   bool wanted = false, parked = false;
   Parts parts(e);
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
     parts.take_in(event);
     const std::string at = "event " + std::to_string(event.seq);
     switch (event.type) {
       case EventType::job_pause_requested:
-        wanted = !p["withdrawn"].is_bool();
+        wanted = !std::get<JobPauseRequested>(event.body).withdrawn.has_value();
         break;
       case EventType::job_parked:
-        parked = p.text("until") == "resume";
+        parked = std::get<JobParked>(event.body).until == "resume";
         if (parked) judge.mark("paused");
         break;
       case EventType::job_resumed:
@@ -385,7 +373,7 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
         judge.broken_if(wanted || parked, at + ": something starts while the job is to rest");
         break;
       case EventType::timer_fired:
-        if (p.text("effect_id") == "deadline") {
+        if (std::get<TimerFired>(event.body).effect_id == "deadline") {
           wanted = parked = false;
         } else {
           judge.broken_if(parked, at + ": a timer fires while the job rests");
@@ -394,12 +382,14 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
       case EventType::node_finished:
         if (parts.fails_job(event)) wanted = false;
         break;
-      case EventType::decision_recorded:
-        if (p.text("kind") == "end") wanted = parked = false;
-        if (p.text("kind") == "confirmation" && p.text("state").starts_with("fail")) {
+      case EventType::decision_recorded: {
+        const auto& decision = std::get<DecisionRecorded>(event.body);
+        if (decision.kind == "end") wanted = parked = false;
+        if (decision.kind == "confirmation" && or_empty(decision.state).starts_with("fail")) {
           wanted = parked = false;
         }
         break;
+      }
       default:
         break;
     }

@@ -36,68 +36,59 @@ class Places {
   }
   bool of_loop(const Event& event) const { return node_of(e_, event).loop != nullptr; }
   // The item that a call is about, as workload.cc writes it; null = it is no item.
-  Value item_of(const Event& event) const {
-    const Value& args = event.payload["arguments"];
-    if (of_loop(event))
-      return event.payload["step_id"];  // each of its commands is a place of its own
-    const bool model = event.payload.text("tool_name").starts_with(kModelToolPrefix);
+  Value item_of(const Event& event, const ToolInvocationStarted& call) const {
+    const Value& args = call.arguments.value;
+    if (of_loop(event)) return call.step_id.text;  // each of its commands is a place of its own
+    const bool model = call.tool_name.starts_with(kModelToolPrefix);
     if (!model || node_of(e_, event).kind != engine::NodeKind::map) return args["i"];
     return parse_json(args["messages"].items().back().text("content")).value_or(Value());
   }
 
   void take_in(const Event& event) {
-    const Value& p = event.payload;
-    switch (event.type) {
-      case EventType::fork_imported:
-        for (const Value& entry : p["commands"].items()) {
-          if (goes_on(entry)) continue;
-          const ToolKind* kind = tool_kind(entry.text("tool"));
-          const bool committed = entry.text("result_type") == "side_effect_committed" ||
-                                 entry["committed"] == Value(true);
-          const bool of_loop = entry.find("turn") != nullptr;
-          places_[name_of(entry.text("node_id"), entry[of_loop ? "step_id" : "item"])] = {
-              std::string(entry.text("step_id")), true,
-              kind && committed && kind->nature != Nature::read, true};
-        }
-        break;
-      case EventType::tool_invocation_started:
-        if (!side_.contains(p.text("step_id"))) started(event);
-        break;
-      case EventType::command_committed:
-        for (auto& [name, place] : places_) {
-          if (place.step != p.text("step_id")) continue;
-          place.done = true;
-          place.effect = tool_kind(tools_[place.step])->nature != Nature::read;
-        }
-        break;
-      case EventType::plan_generated:
-        if (p["carried"].is_array()) replaced(event);
-        break;
-      default:
-        break;
+    if (const auto* fork = as<ForkImported>(event)) {
+      for (const Value& entry : fork->commands.items()) brought_in(entry);
+    } else if (const auto* call = as<ToolInvocationStarted>(event)) {
+      if (!side_.contains(call->step_id.text)) started(event, *call);
+    } else if (event.type == EventType::command_committed) {
+      for (auto& [name, place] : places_) {
+        if (place.step != step_of(event)) continue;
+        place.done = true;
+        place.effect = tool_kind(tools_[place.step])->nature != Nature::read;
+      }
+    } else if (const auto* plan = as<PlanGenerated>(event)) {
+      if (plan->carried.is_array()) replaced(event, *plan);
     }
   }
 
-  void started(const Event& event) {
-    const Value& p = event.payload;
-    const std::string step(p.text("step_id"));
-    tools_[step] = p.text("tool_name");
-    const auto whole = places_.find(std::string(p.text("node_id")));
+  void brought_in(const Value& entry) {
+    if (goes_on(entry)) return;
+    const ToolKind* kind = tool_kind(entry.text("tool"));
+    const bool committed =
+        entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
+    const bool of_loop = entry.find("turn") != nullptr;
+    places_[name_of(entry.text("node_id"), entry[of_loop ? "step_id" : "item"])] = {
+        std::string(entry.text("step_id")), true, kind && committed && kind->nature != Nature::read,
+        true};
+  }
+
+  void started(const Event& event, const ToolInvocationStarted& call) {
+    const std::string& step = call.step_id.text;
+    tools_[step] = call.tool_name;
+    const auto whole = places_.find(call.node_id);
     judge_.broken_if(of_loop(event) && whole != places_.end() && whole->second.imported,
                      "event " + std::to_string(event.seq) + ": a loop goes on that was brought in");
-    Place& place = places_[name_of(p.text("node_id"), item_of(event))];
+    Place& place = places_[name_of(call.node_id, item_of(event, call))];
     judge_.broken_if(place.done && place.imported == imported_,
-                     "event " + std::to_string(event.seq) + ": " + std::string(p.text("node_id")) +
+                     "event " + std::to_string(event.seq) + ": " + call.node_id +
                          " is called, which " + (imported_ ? "was brought in" : "was done before"));
     if (place.step != step) place = {.step = step};
   }
 
-  void replaced(const Event& event) {
-    const Value& p = event.payload;
+  void replaced(const Event& event, const PlanGenerated& plan) {
     std::set<std::string, std::less<>> carried, dropped;
-    for (const Value& entry : p["carried"].items()) carried.emplace(entry.text("node_id"));
-    if (p["drop"].is_array()) {
-      for (const Value& node : p["drop"].items()) dropped.insert(node.as_string());
+    for (const Value& entry : plan.carried.items()) carried.emplace(entry.text("node_id"));
+    if (plan.drop.is_array()) {
+      for (const Value& node : plan.drop.items()) dropped.insert(node.as_string());
     }
     for (const auto& [name, place] : places_) {
       const std::string node = name.substr(0, name.find('/'));
@@ -130,17 +121,15 @@ void imports_are_not_done_again(const JobEvidence& e, Judge& judge) {
   Places(e, judge, true).run();
   std::set<std::string, std::less<>> imported;
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
-    if (event.type == EventType::fork_imported) {
-      for (const Value& entry : p["commands"].items()) {
+    if (const auto* fork = as<ForkImported>(event)) {
+      for (const Value& entry : fork->commands.items()) {
         if (!goes_on(entry)) imported.emplace(entry.text("step_id"));
         judge.mark("fork.brought_in");
         if (entry["under_way"] == Value(true)) judge.mark("fork.loop_goes_on");
       }
     }
-    judge.broken_if(
-        event.type == EventType::command_emitted && imported.contains(p.text("step_id")),
-        "event " + std::to_string(event.seq) + " is a command of what was brought in");
+    judge.broken_if(event.type == EventType::command_emitted && imported.contains(step_of(event)),
+                    "event " + std::to_string(event.seq) + " is a command of what was brought in");
   }
 }
 
@@ -153,8 +142,9 @@ const ForkAsk* ask_of(const JobEvidence& e) {
 std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
   std::set<std::string, std::less<>> steps;
   for (const Event& event : e.events) {
-    if (event.type != EventType::fork_imported) continue;
-    for (const Value& entry : event.payload["commands"].items()) {
+    const auto* fork = as<ForkImported>(event);
+    if (!fork) continue;
+    for (const Value& entry : fork->commands.items()) {
       if (!goes_on(entry)) steps.emplace(entry.text("step_id"));
     }
   }
@@ -165,9 +155,9 @@ std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
 std::set<std::string, std::less<>> dropped_nodes(const std::vector<Event>& events) {
   std::set<std::string, std::less<>> nodes;
   for (const Event& event : events) {
-    const Value& drop = event.payload["drop"];
-    if (event.type != EventType::plan_generated || !drop.is_array()) continue;
-    for (const Value& node : drop.items()) nodes.insert(node.as_string());
+    const auto* plan = as<PlanGenerated>(event);
+    if (!plan || !plan->drop.is_array()) continue;
+    for (const Value& node : plan->drop.items()) nodes.insert(node.as_string());
   }
   return nodes;
 }
@@ -196,7 +186,7 @@ void repeats_are_agreed_to(const JobEvidence& e, Judge& judge) {
         agreed, [&](const std::string& name) { return name == call.step || name == call.key; });
     if (imported.contains(call.step) || named) continue;
     const Event& declared = origin->second[call.tries.begin()->second.seq - 1];
-    if (dropped.contains(declared.payload.text("node_id"))) continue;
+    if (dropped.contains(node_of(declared))) continue;
     // The service itself said at last that nothing has happened.
     if (const Calls::Try& last = call.tries.rbegin()->second; last.finished && last.definite)
       continue;
@@ -232,8 +222,9 @@ void fork_shares_no_key(const JobEvidence& e, Judge& judge) {
                     call.tool + " is called under a key of the origin");
   }
   for (const Event& event : e.events) {
-    if (event.type != EventType::fork_imported) continue;
-    for (const auto& [step, result] : event.payload["results"].members()) {
+    const auto* fork = as<ForkImported>(event);
+    if (!fork) continue;
+    for (const auto& [step, result] : fork->results.value.members()) {
       const auto had = results.find(step);
       const bool other =
           had != results.end() && result.find("error") == nullptr && had->second != result;
@@ -256,24 +247,32 @@ void fork_is_what_was_asked(const JobEvidence& e, Judge& judge) {
 
 // ---------------------------------------------------------------- re-plans
 
+bool made_by_model(const Event& plan) {
+  return or_empty(std::get<PlanGenerated>(plan.body).planned_by).starts_with(kModelToolPrefix);
+}
+
 void replaced_in_peace(const JobEvidence& e, Judge& judge) {
   std::map<std::string, std::string, std::less<>> open;  // tries, and waits about calls in doubt
   bool first = true;
   for (const Event& event : e.events) {
-    const Value& p = event.payload;
-    const std::string key(p.text("correlation_key"));
     switch (event.type) {
-      case EventType::tool_invocation_started:
-        open[std::string(p.text("step_id"))] = p.text("tool_name");
+      case EventType::tool_invocation_started: {
+        const auto& call = std::get<ToolInvocationStarted>(event.body);
+        open[call.step_id.text] = call.tool_name;
         break;
-      case EventType::tool_invocation_finished:
-        if (!p["late"].is_bool()) open.erase(std::string(p.text("step_id")));
+      }
+      case EventType::tool_invocation_finished: {
+        const auto& finished = std::get<ToolInvocationFinished>(event.body);
+        if (!finished.late) open.erase(finished.step_id.text);
         break;
-      case EventType::wait_opened:
+      }
+      case EventType::wait_opened: {
+        const std::string& key = std::get<WaitOpened>(event.body).correlation_key;
         if (key.starts_with("resolve/")) open[key] = "doubt";
         break;
+      }
       case EventType::wait_completed:
-        open.erase(key);
+        open.erase(std::get<WaitCompleted>(event.body).correlation_key);
         break;
       case EventType::plan_generated:
         if (std::exchange(first, false)) break;
@@ -283,8 +282,7 @@ void replaced_in_peace(const JobEvidence& e, Judge& judge) {
           said.append(" (").append(tool).append(") is open");
           judge.broken(std::move(said));
         }
-        judge.mark(p.text("planned_by").starts_with(kModelToolPrefix) ? "plan.made_by_model"
-                                                                      : "plan.replaced");
+        judge.mark(made_by_model(event) ? "plan.made_by_model" : "plan.replaced");
         break;
       default:
         break;
@@ -298,31 +296,30 @@ void carried_is_not_done_again(const JobEvidence& e, Judge& judge) {
 
 void plans_are_those_asked_for(const JobEvidence& e, Judge& judge) {
   for (std::size_t i = 0; i + 1 < e.events.size(); ++i) {
-    const Value& p = e.events[i].payload;
-    if (e.events[i].type != EventType::decision_recorded || p.text("kind") != "re_plan") continue;
+    const auto* decision = decision_of(e.events[i], "re_plan");
+    if (!decision) continue;
     const std::string at = "event " + std::to_string(i + 1) + ": ";
-    const auto asked = e.asked.find(p.text("by"));
+    const auto asked = e.asked.find(or_empty(decision->by));
     if (asked == e.asked.end()) {
       judge.broken(at + "nobody gave it another plan");
       continue;
     }
     const Value& wish = asked->second.act.payload;
-    const Value& made = e.events[i + 1].payload;
-    judge.broken_if(e.events[i + 1].type != EventType::plan_generated ||
-                        made["task_graph"] != wish["task_graph"],
+    const auto* made = as<PlanGenerated>(e.events[i + 1]);
+    judge.broken_if(!made || made->task_graph != wish["task_graph"],
                     at + "the plan is another one");
     std::set<std::string> said, done;
     for (const Value& node : wish["drop"].items()) said.insert(node.as_string());
-    if (made["drop"].is_array()) {
-      for (const Value& node : made["drop"].items()) done.insert(node.as_string());
+    if (made && made->drop.is_array()) {
+      for (const Value& node : made->drop.items()) done.insert(node.as_string());
     }
     judge.broken_if(said != done, at + "other nodes are let go than somebody said");
   }
   for (const Ack* ack : e.acks) {
     if (ack->act.kind != engine::Act::Kind::plan || ack->answer["unchanged"].is_bool()) continue;
     const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
-      return event.type == EventType::plan_generated &&
-             event.payload["task_graph"] == ack->act.payload["task_graph"];
+      const auto* plan = as<PlanGenerated>(event);
+      return plan && plan->task_graph == ack->act.payload["task_graph"];
     });
     judge.broken_if(!there,
                     ack->act.id + " was accepted and is nowhere: " + canonical(ack->answer));

@@ -15,12 +15,12 @@ struct Command {
   std::string tool, key, attempt;
   bool node = false;  // not about another call
   bool open = false, doubt = false, probing = false, committed = false;
-  bool absent = false;     // of the newest try it was said that it did not happen
-  Instant settles;         // the newest try may take effect until then
-  bool unsettled = false;  // a try ended, and may still take effect
-  std::string opening;     // of the store, that it was sent under
-  bool unknown = false;    // a try ended without an answer, and nothing since says what it did
-  bool given_up = false;   // by a person
+  bool absent = false;             // of the newest try it was said that it did not happen
+  Instant settles;                 // the newest try may take effect until then
+  bool unsettled = false;          // a try ended, and may still take effect
+  std::optional<Instant> opening;  // of the store, that it was sent under
+  bool unknown = false;   // a try ended without an answer, and nothing since says what it did
+  bool given_up = false;  // by a person
   std::string node_id;
   std::map<std::string, Value> answers;  // of its successes, by invocation
 };
@@ -33,75 +33,70 @@ class Walk {
   std::map<std::string, Command, std::less<>> commands;  // by step
   bool is_node(std::string_view step) const { return !side_.contains(step); }
   // The command that this event is about another one for; nullptr = it is about none.
-  Command* about(const Value& p) {
-    const auto of = side_.find(p.text("step_id"));
+  Command* about(const Event& event) {
+    const auto of = side_.find(step_of(event));
     return of == side_.end() ? nullptr : &commands[of->second];
   }
 
   void take_in(const Event& event) {
-    const Value& p = event.payload;
-    if (event.type == EventType::job_running) return opened(p);
-    if (p.text("step_id").empty()) return;
-    Command& command = commands[std::string(p.text("step_id"))];
-    switch (event.type) {
-      case EventType::tool_invocation_started:
-        command.tool = p.text("tool_name");
-        command.key = p.text("idempotency_key");
-        command.attempt = event.attempt_id ? event.attempt_id->text : "";
-        command.node = is_node(p.text("step_id"));
-        command.node_id = p.text("node_id");
-        command.open = true;
-        command.probing = command.absent = false;
-        command.settles = instant(p, "deadline") + kToolGrace;
-        command.opening = opening_;
-        break;
-      case EventType::tool_invocation_finished:
-        if (!p["late"].is_bool()) finished(command, p);
-        break;
-      case EventType::decision_recorded:
-        if (p.text("kind") != "in_doubt") break;
-        command.doubt = command.probing = false;
-        command.absent = p.text("state") == "not_happened";
-        if (command.absent) command.unsettled = false;
-        if (p.text("state") == "fail") {
-          command.given_up = true;
-        } else {
-          command.unknown = false;
-        }
-        break;
-      case EventType::command_committed:
-        command.committed = true;
-        command.unknown = false;
-        [[fallthrough]];
-      case EventType::node_finished:
-        command.doubt = command.probing = false;
-        break;
-      default:
-        break;
+    if (const auto* running = as<JobRunning>(event)) return opened(*running);
+    const std::string step(step_of(event));
+    if (step.empty()) return;
+    Command& command = commands[step];
+    if (const auto* call = as<ToolInvocationStarted>(event)) {
+      command.tool = call->tool_name;
+      command.key = call->idempotency_key.text;
+      command.attempt = event.attempt_id ? event.attempt_id->text : "";
+      command.node = is_node(step);
+      command.node_id = call->node_id;
+      command.open = true;
+      command.probing = command.absent = false;
+      command.settles = call->deadline + kToolGrace;
+      command.opening = opening_;
+    } else if (const auto* finish = as<ToolInvocationFinished>(event)) {
+      if (!finish->late) finished(command, *finish);
+    } else if (const auto* decision = decision_of(event, "in_doubt")) {
+      decided(command, or_empty(decision->state));
+    } else if (event.type == EventType::command_committed) {
+      command.committed = true;
+      command.doubt = command.unknown = command.probing = false;
+    } else if (event.type == EventType::node_finished) {
+      command.doubt = command.probing = false;
     }
   }
 
  private:
   // Whoever has the job now opened the store when the sender of these calls was dead.
-  void opened(const Value& p) {
-    opening_ = p.text("opened_at");
-    if (opening_.empty()) return;
+  void opened(const JobRunning& running) {
+    opening_ = running.opened_at;
+    if (!opening_) return;
     for (auto& [step, command] : commands) {
       if (command.opening == opening_) continue;
-      const Instant over = instant(p, "opened_at") + kToolTimeout + kToolGrace;
+      const Instant over = *opening_ + kToolTimeout + kToolGrace;
       command.settles = std::min(command.settles, over);
     }
   }
-  void finished(Command& command, const Value& p) {
+  static void decided(Command& command, std::string_view state) {
+    command.doubt = command.probing = false;
+    command.absent = state == "not_happened";
+    if (command.absent) command.unsettled = false;
+    if (state == "fail") {
+      command.given_up = true;
+    } else {
+      command.unknown = false;
+    }
+  }
+  static void finished(Command& command, const ToolInvocationFinished& finish) {
     command.open = false;
-    const std::string_view outcome = p.text("outcome"), error = p["error"].text("code");
-    const bool definite =
-        (outcome == "failure" || outcome == "input_required") && p["definite"] == Value(true);
+    const std::string_view outcome = finish.outcome;
+    const std::string_view error =
+        finish.error ? std::string_view(finish.error->code) : std::string_view();
+    const bool definite = is_definite(finish);
     if (outcome == "success" || definite) command.probing = false;
-    if (outcome != "success" && !definite && p["settled"] != Value(true)) command.unsettled = true;
+    if (outcome != "success" && !definite && finish.settled != true) command.unsettled = true;
     if (outcome == "success") {
       command.doubt = command.unknown = false;
-      command.answers[std::string(p.text("invocation_id"))] = p["result"];
+      command.answers[finish.invocation_id.text] = finish.result.value;
     } else if (!definite) {
       command.doubt = !command.absent && tool_kind(command.tool)->nature != Nature::read;
       command.unknown = command.unknown || command.doubt;
@@ -111,14 +106,13 @@ class Walk {
   }
 
   std::map<std::string, std::string, std::less<>> side_;
-  std::string opening_;  // of the store, by whoever has the job
+  std::optional<Instant> opening_;  // of the store, by whoever has the job
 };
 
 // ---------------------------------------------------------------- probes
 
 void probe_begins(const JobEvidence& e, Walk& walk, const Event& event, Judge& judge) {
-  const Value& p = event.payload;
-  Command* asked = walk.about(p);
+  Command* asked = walk.about(event);
   if (!asked || asked->committed) return;  // else it is undone
   const std::string at = "event " + std::to_string(event.seq) + ": " + asked->tool;
   judge.broken_if(tool_kind(asked->tool)->probe.empty() || (!asked->open && !asked->doubt),
@@ -130,9 +124,9 @@ void probe_begins(const JobEvidence& e, Walk& walk, const Event& event, Judge& j
 }
 
 void probe_said(const JobEvidence& e, Walk& walk, std::size_t index, Judge& judge) {
-  const Value& p = e.events[index].payload;
+  const auto& decision = std::get<DecisionRecorded>(e.events[index].body);
   const std::string at = "event " + std::to_string(index + 1) + ": ";
-  const std::string invocation(p["payload"].text("probe"));
+  const std::string invocation(decision.payload.value.text("probe"));
   const Value* answer = nullptr;
   for (const auto& [step, command] : walk.commands) {
     if (const auto it = command.answers.find(invocation); it != command.answers.end()) {
@@ -141,28 +135,26 @@ void probe_said(const JobEvidence& e, Walk& walk, std::size_t index, Judge& judg
   }
   if (!answer) return judge.broken(at + "no probe said so");
   const Value& found = (*answer)["found"];
-  const bool happened = p.text("state") == "happened";
+  const bool happened = decision.state == "happened";
   judge.broken_if(happened == found.is_null(), at + "the probe said otherwise");
   judge.mark(happened ? "probe.happened" : "probe.not_happened");
   if (!happened) return;
-  const Event* next = index + 1 < e.events.size() ? &e.events[index + 1] : nullptr;
-  judge.broken_if(!next || next->type != EventType::command_committed ||
-                      next->payload.text("step_id") != p.text("step_id") ||
-                      next->payload["result"] != found,
-                  at + "what the probe found is not what is committed");
+  const auto* next =
+      index + 1 < e.events.size() ? as<CommandCommitted>(e.events[index + 1]) : nullptr;
+  judge.broken_if(
+      !next || next->step_id.text != step_of(e.events[index]) || next->result.value != found,
+      at + "what the probe found is not what is committed");
 }
 
 void probes_are_believed(const JobEvidence& e, Judge& judge) {
   Walk walk(e);
   for (std::size_t i = 0; i < e.events.size(); ++i) {
     const Event& event = e.events[i];
-    const Value& p = event.payload;
     if (event.type == EventType::command_emitted) probe_begins(e, walk, event, judge);
-    if (event.type == EventType::decision_recorded && p.text("by") == "probe") {
-      probe_said(e, walk, i, judge);
-    }
-    if (event.type == EventType::tool_invocation_started) {
-      const Command& command = walk.commands[std::string(p.text("step_id"))];
+    const auto* decision = as<DecisionRecorded>(event);
+    if (decision && decision->by == "probe") probe_said(e, walk, i, judge);
+    if (const auto* call = as<ToolInvocationStarted>(event)) {
+      const Command& command = walk.commands[call->step_id.text];
       judge.broken_if(command.probing, "event " + std::to_string(event.seq) +
                                            ": a try begins while its probe is asking");
       judge.broken_if(command.committed, "event " + std::to_string(event.seq) +
@@ -190,8 +182,7 @@ class Undoing {
 
  private:
   void look(const Event& event) {
-    const Value& p = event.payload;
-    const std::string step(p.text("step_id"));
+    const std::string step(step_of(event));
     at_ = "event " + std::to_string(event.seq) + ": ";
     switch (event.type) {
       case EventType::step_committed:
@@ -199,29 +190,31 @@ class Undoing {
             kind && !kind->undo.empty()) {
           undoable_.push_back(step);
         }
-        nodes_[step] = p.text("node_id");
+        nodes_[step] = node_of(event);
         break;
       case EventType::command_emitted:
-        if (const Command* about = walk_.about(p); about && about->committed) begins(p);
+        if (const Command* about = walk_.about(event); about && about->committed) {
+          begins(std::get<CommandEmitted>(event.body));
+        }
         break;
       case EventType::tool_invocation_started:
         judge_.broken_if(!undoing_.empty() && walk_.is_node(step),
                          at_ + "a call starts while something is undone");
         break;
       case EventType::decision_recorded:
-        decided(p, step);
+        decided(std::get<DecisionRecorded>(event.body), step);
         break;
       case EventType::step_compensated:
-        compensated(p, step);
+        compensated(std::get<StepCompensated>(event.body));
         break;
       case EventType::plan_generated:
-        let_go(p);
+        let_go(std::get<PlanGenerated>(event.body).carried);
         break;
       case EventType::fork_imported:
-        brought_in(p);
+        brought_in(std::get<ForkImported>(event.body));
         break;
       case EventType::job_cancel_requested:
-        stays_ = stays_ || p["compensate"] == Value(false);
+        stays_ = stays_ || !std::get<JobCancelRequested>(event.body).compensate.value_or(true);
         break;
       default:
         break;
@@ -229,10 +222,10 @@ class Undoing {
   }
 
   // What another plan does not carry is not this job's to undo any more.
-  void let_go(const Value& p) {
-    if (!p["carried"].is_array()) return;
+  void let_go(const Value& carried) {
+    if (!carried.is_array()) return;
     std::set<std::string, std::less<>> nodes;
-    for (const Value& entry : p["carried"].items()) nodes.emplace(entry.text("node_id"));
+    for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
     std::erase_if(undoable_,
                   [&](const std::string& step) { return !nodes.contains(nodes_[step]); });
     std::erase_if(walk_.commands, [&](const auto& entry) {
@@ -245,14 +238,14 @@ class Undoing {
   }
 
   // What another job did is not this one's to undo, and listed when it fails.
-  void brought_in(const Value& p) {
-    if (const Value& unknown = p["unknown"]; unknown.is_array()) {
-      for (const Value& call : unknown.items()) {
+  void brought_in(const ForkImported& fork) {
+    if (fork.unknown.is_array()) {
+      for (const Value& call : fork.unknown.items()) {
         earlier_unknown_.emplace(call.text("idempotency_key"));
         judge_.mark("fork.unknown");
       }
     }
-    for (const Value& entry : p["commands"].items()) {
+    for (const Value& entry : fork.commands.items()) {
       const ToolKind* kind = tool_kind(entry.text("tool"));
       const bool done =
           entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
@@ -260,8 +253,8 @@ class Undoing {
     }
   }
 
-  void begins(const Value& p) {
-    const std::string of(p.text("of"));
+  void begins(const CommandEmitted& undo) {
+    const std::string of = undo.of.value_or(StepId()).text;
     judge_.broken_if(undoable_.empty() || undoable_.back() != of,
                      at_ + "what is undone is not what was committed last");
     judge_.broken_if(!undoing_.empty(), at_ + "two are undone at once");
@@ -270,25 +263,26 @@ class Undoing {
       judge_.broken_if(command.node && command.doubt, at_ + command.tool + " is in doubt");
     }
     undoing_ = of;
-    undo_ = p.text("step_id");
+    undo_ = undo.step_id.text;
   }
 
-  void decided(const Value& p, const std::string& step) {
-    if (p.text("kind") != "in_doubt" || step != undo_) return;
+  void decided(const DecisionRecorded& decision, const std::string& step) {
+    if (decision.kind != "in_doubt" || step != undo_) return;
     const bool called = walk_.commands.contains(step) && !walk_.commands[step].key.empty();
-    if (p.text("state") == "happened" && !called) by_hand_.insert(undoing_);
-    if (p.text("state") != "fail") return;
+    if (decision.state == "happened" && !called) by_hand_.insert(undoing_);
+    if (decision.state != "fail") return;
     judge_.mark("undo.given_up");
     given_up_.insert(undoing_);
     over();
   }
 
-  void compensated(const Value& p, const std::string& step) {
+  void compensated(const StepCompensated& undone) {
+    const std::string& step = undone.step_id.text;
     judge_.mark("undo.done");
     judge_.broken_if(undoing_ != step, at_ + "nothing undoes it");
     judge_.broken_if(!by_hand_.contains(step) && !walk_.commands[undo_].committed,
                      at_ + "its compensation is not committed");
-    judge_.broken_if(p.text("compensation_invocation_id").empty(), at_ + "by no call");
+    judge_.broken_if(undone.compensation_invocation_id.empty(), at_ + "by no call");
     done_.push_back(step);
     over();
   }
@@ -308,11 +302,31 @@ class Undoing {
     if (completed) return;
     judge_.broken_if(!undoable_.empty() && !stays_,
                      at_ + std::to_string(undoable_.size()) + " steps are not compensated");
-    judge_.broken_if(end.payload["compensated"].size() != done_.size() ||
-                         end.payload["uncompensated"].size() !=
-                             given_up_.size() + undoable_.size() + others_.size(),
+    const auto [compensated, uncompensated] = listed_by(end);
+    judge_.broken_if(compensated != done_.size() ||
+                         uncompensated != given_up_.size() + undoable_.size() + others_.size(),
                      at_ + "it lists other steps");
     if (!undoable_.empty()) judge_.mark("undo.left");
+  }
+
+  // How many steps an end lists as undone, and as not undone.
+  static std::pair<std::size_t, std::size_t> listed_by(const Event& end) {
+    return std::visit(
+        [](const auto& ended) -> std::pair<std::size_t, std::size_t> {
+          if constexpr (requires { ended.uncompensated; }) {
+            return {ended.compensated.size(), ended.uncompensated.size()};
+          }
+          return {};
+        },
+        end.body);
+  }
+  static Value in_doubt_by(const Event& end) {
+    return std::visit(
+        [](const auto& ended) {
+          if constexpr (requires { ended.in_doubt; }) return ended.in_doubt;
+          return Value();
+        },
+        end.body);
   }
 
   // The end lists each call whose outcome stayed unknown, and none of them could have been undone: unless a person or its
@@ -328,7 +342,7 @@ class Undoing {
                        at_ + command.tool + " is in doubt and could have been undone");
       judge_.mark(completed ? "end.completed_in_doubt" : "end.in_doubt");
     }
-    if (const Value& list = end.payload["in_doubt"]; list.is_array()) {
+    if (const Value list = in_doubt_by(end); list.is_array()) {
       for (const Value& key : list.items()) listed.emplace(key.as_string());
     }
     judge_.broken_if(listed != unknown, at_ + "it lists " + std::to_string(listed.size()) +

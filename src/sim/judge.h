@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -43,7 +44,12 @@ std::span<const Checker> plan_checkers();
 bool is_end(EventType type);
 // The terminal event; nullptr = none yet. Notes (`outcome_noted`) may follow it.
 const Event* end_of(const JobEvidence& e);
-Instant instant(const Value& payload, std::string_view field);
+// The event as a decision of this kind; null when it is none.
+const DecisionRecorded* decision_of(const Event& event, std::string_view kind);
+// Is it certain that this try changed nothing?
+bool is_definite(const ToolInvocationFinished& finished);
+// The instant that a JSON text says.
+Instant instant(const Value& text);
 // The plan that the job had at this event.
 const engine::Plan& plan_at(const JobEvidence& e, std::uint64_t seq);
 // The node that an event is about.
@@ -67,6 +73,8 @@ bool answers_confirmation(const JobEvidence& e, const engine::Act& act);
 const KeyRecord* record_of(const JobEvidence& e, std::string_view key);
 // Does the terminal event list this act among what it overtook?
 bool undelivered(const JobEvidence& e, std::string_view act);
+// The end of the wait that this act answered; nullptr = none.
+const Event* completion_of(const JobEvidence& e, std::string_view id);
 // The wait that a signal is for, also when it names the approval; "" = it was never opened.
 std::string wait_of(const JobEvidence& e, const engine::Act& act);
 // Did the job begin to end for another reason than that its work was done?
@@ -82,8 +90,8 @@ struct Calls {
     Instant deadline;
     // From then on nobody may send it any more: its send_by, or the first opening of the store by another process.
     Instant unsent_from;
-    std::string opening;   // of the store, that it was sent under; "" = it is shared
-    bool settled = false;  // a complete response came
+    std::optional<Instant> opening;  // of the store, that it was sent under; none = it is shared
+    bool settled = false;            // a complete response came
     std::uint64_t seq = 0;
     std::uint64_t closed_seq = 0;  // of its first outcome; a later one came late
     std::uint64_t heard_seq = 0;   // of its newest outcome

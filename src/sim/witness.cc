@@ -100,9 +100,9 @@ void Witness::committed(const Written& written, const store::Committed& answer) 
   if (written.release) seen.claim.reset();
 }
 
-void Witness::wait_opened(Seen& seen, const Value& p) {
-  const std::string key(p.text("correlation_key")), step(p.text("step_id"));
-  OpenWait wait{std::string(p.text("wait_type")), std::string(p.text("channel")), {}};
+void Witness::wait_opened(Seen& seen, const WaitOpened& event) {
+  const std::string &key = event.correlation_key, &step = event.step_id.text;
+  OpenWait wait{event.wait_type, or_empty(event.channel), {}};
   wait.question = key.starts_with("input/");
   if (key.starts_with("approval/")) {
     wait.approval = seen.requests[step];
@@ -124,72 +124,79 @@ void Witness::claimed_by(const JobId& job, const Seen& seen, const std::string& 
   }
 }
 
-void Witness::parked(Seen& seen, const Value& p) {
-  seen.paused = p.text("until") == "resume";
-  seen.parked = p.text("reason");
+void Witness::learn_creation(Seen& seen, const JobCreated& event) {
+  if (!or_empty(event.queue).empty()) seen.queue = *event.queue;
+  seen.budget = event.budget;
+  const Value& blind = event.blind.value;
+  seen.blind = blind.is_string() ? blind.as_string() : "";
+  if (!event.required_capabilities.is_array()) return;
+  for (const Value& one : event.required_capabilities.items()) {
+    seen.required.emplace_back(one.as_string());
+  }
 }
 
-// What the job changed is not as it was: somebody is asked, or has answered.
-void Witness::asked_about(Seen& seen, const Value& p) {
-  const std::string step(p.text("step_id"));
-  if (p.text("state") == "requested") seen.raised.insert(step);
-  if (p.text("state") == "accept" || p.text("state") == "fail") seen.raised.erase(step);
+void Witness::learn_call(const Seen& seen, const Event& event) {
+  const auto& call = std::get<ToolInvocationStarted>(event.body);
+  declared_.insert(call.idempotency_key.text);
+  intents_[{call.invocation_id.text, static_cast<std::uint32_t>(call.try_no)}] = {
+      event.attempt_id.value_or(AttemptId()),
+      to_hex(call.arguments_hash),
+      call.external_key.text,
+      call.idempotency_key.text,
+      call.send_by,
+      seen.epoch,
+      order_,
+      seen.blind};
+}
+
+void Witness::learn_decision(Seen& seen, const Event& event) {
+  const auto& decision = std::get<DecisionRecorded>(event.body);
+  const std::string step(step_of(event)), state = or_empty(decision.state);
+  if (decision.kind == "approval" && state == "requested") {
+    seen.requests[step] = decision.decision_id.text;
+  }
+  if (decision.kind != "confirmation") return;
+  // What the job changed is not as it was: somebody is asked, or has answered.
+  if (state == "requested") seen.raised.insert(step);
+  if (state == "accept" || state == "fail") seen.raised.erase(step);
 }
 
 void Witness::learn(const JobId& job, Seen& seen, const Event& event) {
-  const Value& p = event.payload;
   seen.events = event.seq;
   switch (event.type) {
     case EventType::job_created:
-      if (!p.text("queue").empty()) seen.queue = p.text("queue");
-      seen.budget = p["budget"];
-      seen.blind = p.text("blind");
-      if (const Value& needed = p["required_capabilities"]; needed.is_array()) {
-        for (const Value& one : needed.items()) seen.required.emplace_back(one.as_string());
-      }
-      return;
+      return learn_creation(seen, std::get<JobCreated>(event.body));
     case EventType::job_running:
-      return claimed_by(job, seen, std::string(p.text("worker_id")));
-    case EventType::tool_invocation_started: {
-      declared_.emplace(p.text("idempotency_key"));
-      const auto send_by = instant_from_text(p.text("send_by"));
-      intents_[{std::string(p.text("invocation_id")),
-                static_cast<std::uint32_t>(p["try"].as_int())}] = {
-          event.attempt_id.value_or(AttemptId()),
-          std::string(p.text("arguments_hash")),
-          std::string(p.text("external_key")),
-          std::string(p.text("idempotency_key")),
-          send_by.value_or(Instant{}),
-          seen.epoch,
-          order_,
-          seen.blind};
+      return claimed_by(job, seen, std::get<JobRunning>(event.body).worker_id);
+    case EventType::tool_invocation_started:
+      return learn_call(seen, event);
+    case EventType::tool_invocation_finished: {
+      const auto& finished = std::get<ToolInvocationFinished>(event.body);
+      if (finished.outcome == "success" && !finished.late) {
+        answered_.emplace(finished.invocation_id.text, order_);
+      }
       return;
     }
-    case EventType::tool_invocation_finished:
-      if (p.text("outcome") == "success" && !p["late"].is_bool()) {
-        answered_.emplace(p.text("invocation_id"), order_);
-      }
-      return;
     case EventType::step_committed:
-      seen.done[std::string(p.text("node_id"))] = event.seq;
+      seen.done[std::string(node_of(event))] = event.seq;
       return;
     case EventType::wait_opened:
-      return wait_opened(seen, p);
+      return wait_opened(seen, std::get<WaitOpened>(event.body));
     case EventType::decision_recorded:
-      if (p.text("kind") == "approval" && p.text("state") == "requested") {
-        seen.requests[std::string(p.text("step_id"))] = p.text("decision_id");
-      }
-      if (p.text("kind") == "confirmation") asked_about(seen, p);
+      return learn_decision(seen, event);
+    case EventType::job_parked: {
+      const auto& park = std::get<JobParked>(event.body);
+      seen.paused = park.until == "resume";
+      seen.parked = park.reason;
       return;
-    case EventType::job_parked:
-      return parked(seen, p);
+    }
     case EventType::job_resumed:
       seen.paused = false;
       seen.parked.clear();
       seen.raised.clear();
       return;
     case EventType::wait_completed:
-      seen.open_waits.erase(std::string(p.text("correlation_key")));
+      seen.open_waits.erase(std::get<WaitCompleted>(event.body).correlation_key);
       return;
     case EventType::job_cancel_requested:
       seen.cancel_requested = true;

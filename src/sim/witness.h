@@ -146,9 +146,10 @@ class Witness final : public store::Store {
   };
   void committed(const Written& written, const store::Committed& answer);
   void learn(const JobId& job, Seen& seen, const Event& event);
-  void parked(Seen& seen, const Value& payload);
-  void asked_about(Seen& seen, const Value& payload);
-  void wait_opened(Seen& seen, const Value& payload);
+  void learn_creation(Seen& seen, const JobCreated& event);
+  void learn_call(const Seen& seen, const Event& event);
+  void learn_decision(Seen& seen, const Event& event);
+  void wait_opened(Seen& seen, const WaitOpened& wait);
   void claimed_by(const JobId& job, const Seen& seen, const std::string& worker);
   void claimed(const store::Lease& lease, Instant at);
   void within_limit(const JobId& job, const Seen& seen, Instant at);

@@ -315,10 +315,10 @@ void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
   const auto* life = static_cast<Life*>(loop_.running());
   if (life == nullptr || life->dead) return;
   for (const Event& event : events) {
-    if (event.type != EventType::tool_invocation_finished) continue;
+    const auto* finished = as<ToolInvocationFinished>(event);
+    if (!finished) continue;
     for (const auto& saying : workers_[life->worker].sayings->of(job)) {
-      if (event.payload["invocation_id"] == Value(saying->invocation.text) &&
-          event.payload["try"] == Value(std::uint64_t{saying->try_no})) {
+      if (finished->invocation_id == saying->invocation && finished->try_no == saying->try_no) {
         report_.violate(kSilence, job, saying->invocation.text);
       }
     }
