@@ -28,13 +28,11 @@ struct Event {
   Instant created_at;  // the writer's claim; used by no decision
   std::optional<AttemptId> attempt_id;
   EventBody body;
-  Value payload;
   Value salts;  // {"field": 32 hex digits} of its value fields; null when there are none
   Hash prev_hash;
   Hash hash;
   std::string unknown_name;  // its type's name, when this program does not know it (narrative only)
 };
-inline const EventBody& body_of(const Event& event) { return event.body; }
 // The event as `T`, one of the structs of log/events.h; null when it is another one.
 template <class T>
 const T* as(const Event& event) {

@@ -133,7 +133,6 @@ class BodyReader {
     }
     if (!salts_.empty()) event.salts = Value::object(std::exchange(salts_, {}));
     if (!is_utf8(hasher.payload())) return corrupt("a text is not UTF-8");
-    event.payload = payload_json(event.body);
     return {};
   }
 

@@ -46,14 +46,6 @@ bool is_redacted(const Value& value) {
   return value.is_object() && (value.size() == 1 || left) && hash_from_hex(value.text("$redacted"));
 }
 
-bool is_erased(const Event& event, std::string_view field) {
-  bool found = false;
-  visit_erased(event, [&](std::string_view erased, const std::string&) {
-    found = found || erased == field;
-  });
-  return found;
-}
-
 std::vector<std::string> erased_values(const Event& event) {
   std::vector<std::string> erased;
   visit_erased(event,

@@ -18,9 +18,7 @@ namespace ae {
 // Does it look like what stands for an erased value?
 bool is_redacted(const Value& value);
 
-// Was what this field holds erased (of an error: its message)? Never of a field that is no value field.
-bool is_erased(const Event& event, std::string_view field);
-// The names of all that were, as they stood in `Event::salts`.
+// The names of the value fields that were erased (of an error: its message), as they stood in `Event::salts`.
 std::vector<std::string> erased_values(const Event& event);
 
 }  // namespace ae

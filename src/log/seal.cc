@@ -115,7 +115,6 @@ class Sealer {
     body_.clear();
     shown_salts_.clear();
     AE_TRY(std::visit([this]<class E>(const E& typed) { return put(typed); }, event.body));
-    event.payload = payload_json(event.body);
     if (!shown_salts_.empty()) event.salts = Value::object(std::exchange(shown_salts_, {}));
     event.hash = sealed_.head = hasher_.finish();
 

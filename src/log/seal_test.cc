@@ -213,7 +213,6 @@ AE_TEST("log/seal/of an erased decision something may be left, in one form only"
   const auto& decision = *as<DecisionRecorded>(opened->events[0]);
   EXPECT_TRUE(decision.payload.erased);
   EXPECT_EQ(decision.payload.left(), json(R"({"items":2})"));
-  EXPECT_TRUE(is_erased(opened->events[0], "payload"));
   // Once more changes nothing, and a value of another kind is no place for it.
   EXPECT_EQ(without_items(log, 0).value(), *left);
   std::string list = *left;
@@ -709,7 +708,6 @@ AE_TEST("log/seal/a redacted value is gone, and the chain still holds") {
   EXPECT_EQ(finished.error->code, "c");
   EXPECT_TRUE(finished.error->message.erased);
   EXPECT_TRUE(is_redacted(finished.error->message.value));
-  EXPECT_TRUE(is_erased(opened->events[1], "error"));
   EXPECT_EQ(erased_values(opened->events[1]), std::vector<std::string>{"error.message"});
 
   const auto twice = redact(kJob, *redacted, Hash{}, log.source(),

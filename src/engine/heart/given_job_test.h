@@ -478,18 +478,7 @@ class GivenJob {
     }
     return types;
   }
-  std::vector<Value> payloads(EventType type) const {
-    std::vector<Value> payloads;
-    for (const Event& event : log) {
-      if (event.type == type) payloads.push_back(payload_json(event.body));
-    }
-    return payloads;
-  }
-  Value last(EventType type) const {
-    auto all = payloads(type);
-    return all.empty() ? Value() : all.back();
-  }
-  // The same as structs.
+  // The events of one type, in the order of the log.
   template <class E>
   std::vector<E> all() const {
     std::vector<E> all;
