@@ -10,6 +10,7 @@
 #include "async/portions.h"
 #include "base/trace_context.h"
 #include "inspect/effects.h"
+#include "inspect/failure_place.h"
 #include "json/json.h"
 #include "log/seal.h"
 #include "store/rules.h"
@@ -442,6 +443,9 @@ void Api::created(Ask ask, const JobId& job, int status, std::vector<Member> mor
                waiting->over = true;
                Value shown = job_json(*read);
                for (const auto& [name, value] : more) shown = shown.with(name, value);
+               if (shown["forked_from"].is_object()) {
+                 shown = shown.with("kept", engine::imported_nodes(read->state));
+               }
                ask->answer(status, std::move(shown), target({"api", "jobs", ask->id}, {}));
              });
        });

@@ -70,6 +70,17 @@ std::string confirmed_text(const Value& resources) {
   return text;
 }
 
+std::string names_text(const Value& nodes) {
+  constexpr std::size_t kColumns = 60;
+  std::string text;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::string name = (i == 0 ? "" : ", ") + safe(nodes.items()[i].as_string());
+    if (i > 0 && text.size() + name.size() > kColumns) return text + ", …";
+    text += name;
+  }
+  return text;
+}
+
 std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store) {
   std::vector<std::vector<std::string>> all;
   const std::string flag = store_flag(store);
@@ -156,7 +167,7 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   }
   if (call["external_key"].is_string()) {
     lines.push_back("external key: " + safe(call.text("external_key")) +
-                    " (idempotency key sent to the downstream)");
+                    " (sent to the service as the idempotency key)");
   }
   return lines;
 }
@@ -198,7 +209,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
     } else if (store.kind != app::StoreUrl::Kind::memory) {
-      const char* lead = "  resolve with: ";
+      const char* lead = ended ? "  record with:  " : "  resolve with: ";
       for (const std::string& command : commands_of(doubt["commands"], store_flag(store))) {
         all.push_back(lead + command);
         all.push_back("                (" + answer_note(command, {.doubt = doubt, .ended = ended}) +
@@ -340,25 +351,56 @@ std::string retry_id(std::string_view id) {
 }  // namespace
 
 std::string retry_command_text(std::string_view id, std::string_view file,
-                               const std::string& store_flag) {
+                               const std::string& store_flag, std::string_view next) {
   std::string text = "aetheris retry " + quoted(std::string(id));
   if (!file.empty()) text += " " + quoted(std::string(file));
-  return text + " --job-id " + quoted(retry_id(id)) + store_flag;
+  return text + " --job-id " + quoted(next.empty() ? retry_id(id) : std::string(next)) + store_flag;
+}
+
+Retried retried(const app::StoreUrl& store, std::string_view id) {
+  constexpr int kLookedFor = 1'000;
+  Retried found;
+  if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return found;
+  const auto door = app::Door::open(store, app::Purpose::read);
+  if (!door) return found;
+  std::string next = retry_id(id);
+  for (int i = 0; i < kLookedFor; ++i) {
+    api::ApiRequest request;
+    request.path = {"api", "jobs", next};
+    const auto job = (*door)->ask(request);
+    if (!job || job->status != 200) break;
+    const std::string_view origin = job->body["forked_from"].text("job_id");
+    if (origin == id || (!found.last.empty() && origin == found.last)) {
+      found.last = next;
+      found.status = job->body.text("status");
+    }
+    next = retry_id(next);
+  }
+  found.next = std::move(next);
+  return found;
+}
+
+std::string retried_text(const Retried& retried) {
+  if (retried.last.empty()) return "";
+  return "Retried as job " + safe(retried.last) + " (" + safe(retried.status) + ").";
 }
 
 void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
                Terminal& terminal) {
-  terminal.note("To retry with the file's plan: " +
-                terminal.err()(Tint::bold, retry_command_text(id, file, store_flag(store))));
+  const Retried known = retried(store, id);
+  if (!known.last.empty()) terminal.note(retried_text(known));
+  if (!known.may_retry()) return;
+  const std::string command = retry_command_text(known.of(id), file, store_flag(store), known.next);
+  terminal.note("To retry with the file's plan: " + terminal.err()(Tint::bold, command));
 }
 
 namespace {
 
 // Does the plan of the failed job stay as it is when the cause is fixed?
 bool keeps_plan(std::string_view code) {
-  constexpr std::string_view kReasons[] = {
-      "connect",  "tls",      "timeout",  "reset",          "http_401", "http_403",
-      "http_404", "http_408", "http_429", "secret_missing", "rejected"};
+  constexpr std::string_view kReasons[] = {"connect",        "tls",      "timeout",  "reset",
+                                           "http_401",       "http_403", "http_404", "http_408",
+                                           "secret_missing", "rejected"};
   return std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
          code.starts_with("http_5");
 }
@@ -369,12 +411,17 @@ bool is_plain(std::string_view name) {
   });
 }
 
-// The words that give a new job another input. `names`: the members that the failed expression reads.
-std::string input_words(const Value& input, const Value& names) {
+// The words that give a new job another input. `names`: the members that the failed expression reads; `reads`: where it is.
+std::string input_words(const Value& input, const Value& names, std::string_view reads) {
   constexpr std::size_t kWordsMax = 4;
   constexpr const char* kWhole = " --input JSON";
   std::vector<std::string> members;
-  for (const Value& name : names.items()) members.emplace_back(name.as_string());
+  for (const Value& name : names.items()) {
+    members.emplace_back(name.as_string());
+    for (const char* below : {".", "["}) {  // NAME=VALUE gives a text, which has no members
+      if (reads.contains(".input." + name.as_string() + below)) return kWhole;
+    }
+  }
   if (!input.is_object()) return kWhole;
   for (const auto& [name, value] : input.members()) {
     if (!value.is_string()) return kWhole;
@@ -392,32 +439,82 @@ std::string input_words(const Value& input, const Value& names) {
 
 }  // namespace
 
+namespace {
+
+// The nodes whose calls a retry makes again only with --repeat: their outcome is unknown, or their result was refused.
+std::vector<std::string> repeated_nodes(const Value& job) {
+  std::vector<std::string> nodes;
+  const auto add = [&](std::string_view node) {
+    if (!node.empty() && std::ranges::find(nodes, node) == nodes.end()) nodes.emplace_back(node);
+  };
+  if (job["in_doubt"].is_array()) {
+    for (const Value& doubt : job["in_doubt"].items()) {
+      if (!doubt["noted"].is_object()) add(doubt.text("node_id"));
+    }
+  }
+  const Value& error = job["error"];
+  if (error.text("code") != "tool_output_invalid" || !error["committed"].is_array()) return nodes;
+  for (const Value& node : error["committed"].items()) {
+    if (node.as_string() == error.text("node_id")) add(node.as_string());
+  }
+  return nodes;
+}
+
+}  // namespace
+
 std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) {
   const Value& error = job["error"];
   const std::string_view code = error.text("code");
   const std::string path = file.path.empty() ? "FILE" : file.path;
   const bool of_input = error["reads_input"].is_array();
   std::vector<NextCommand> next;
-  if (of_input) {
-    const std::string agent =
-        file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));
-    next.push_back({"new job", "With another input, run: ",
-                    "aetheris run " + quoted(path) + agent +
-                        input_words(job["input"], error["reads_input"]) + file.store_flag});
+  if (!file.retried.last.empty()) {
+    next.push_back({"retried", retried_text(file.retried), "", true});
+    if (!file.retried.may_retry()) return next;
   }
   const char* const lead = code == "rejected" ? "To request approval again, run: "
                            : of_input         ? "After correcting the file, run: "
                                               : "After fixing the cause, run: ";
   const bool without = file.path.empty() && keeps_plan(code);
-  next.push_back(
-      {"retry", lead, retry_command_text(job.text("id"), without ? "" : path, file.store_flag)});
-  if (!error["reads_kept"].is_array()) return next;
-  for (const Value& node : error["reads_kept"].items()) {
-    const std::string name = safe(node.as_string());
-    next.push_back({"kept", "To run node " + name + " again, whose result was kept, add: ",
-                    "--drop " + quoted(name)});
+  next.push_back({"retry", lead,
+                  retry_command_text(file.retried.of(job.text("id")), without ? "" : path,
+                                     file.store_flag, file.retried.next)});
+  if (error["reads_kept"].is_array()) {
+    for (const Value& node : error["reads_kept"].items()) {
+      const std::string name = safe(node.as_string());
+      next.push_back({"kept", "To run node " + name + " again, whose result was kept, add: ",
+                      "--drop " + quoted(name), true});
+    }
   }
+  for (std::string& node : repeated_nodes(job)) {
+    next.push_back(
+        {"repeat",
+         "To make the call of node " + node + " again, which may have taken effect, add: ",
+         "--repeat " + quoted(node), true});
+  }
+  if (code == "http_429" && error["tool"].is_string()) {
+    next.push_back({"policy",
+                    "To retry it within the job, declare in the file for tool " +
+                        safe(error.text("tool")) + ": ",
+                    "retry: { max_attempts: 4, retry_on: [429] }", true});
+  }
+  if (!of_input) return next;
+  const std::string agent = file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));
+  const std::string again = names_text(error["committed"]);
+  const std::string where =
+      std::string(error.text("expression")) + " " + std::string(error.text("summary"));
+  next.push_back({"new job",
+                  again.empty() ? "With another input, run: "
+                                : "With another input, which repeats " + again + ", run: ",
+                  "aetheris run " + quoted(path) + agent +
+                      input_words(job["input"], error["reads_input"], where) + file.store_flag,
+                  !again.empty()});
   return next;
+}
+
+std::string committed_text(const Value& error) {
+  const std::string names = names_text(error["committed"]);
+  return names.empty() ? "" : "Took effect: " + names;
 }
 
 std::string failure_text(const Value& error) {

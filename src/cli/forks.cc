@@ -32,16 +32,34 @@ Result<std::vector<Member>> body_of(const Options& options) {
   return body;
 }
 
-// What the origin did and the new job would do again.
-void say_effects(const Value& effects, Terminal& terminal) {
+// What became of a call of the origin; --json has the stored word.
+std::string effect_words(std::string_view state) {
+  if (state == "committed") return "applied";
+  if (state == "in_doubt") return "outcome unknown";
+  return state == "undone" ? "compensated" : safe(state);
+}
+
+// The calls of the origin that may have taken effect, and that the new job would make again.
+void say_effects(const Value& effects, bool retries, Terminal& terminal) {
   if (!effects.is_array()) return;
-  Table table({"NODE", "TOOL", "EFFECT", "OUTCOME", "STEP"});
+  terminal.note(
+      "The new job would make these calls again. Their external keys are new, so a service does "
+      "not "
+      "recognize them:");
+  // A retry has no later event to begin at.
+  std::vector<std::string> head{"NODE", "TOOL", "EFFECT", "OUTCOME", "STEP"};
+  if (!retries) head.emplace_back("SENT AT EVENT");
+  Table table(std::move(head));
   for (const Value& effect : effects.items()) {
-    table.row({{place_text(effect), Tint::accent},
-               {safe(effect.text("tool"))},
-               {safe(effect.text("effect_class")), Tint::dim},
-               {safe(effect.text("state")), Tint::bad},
-               {safe(effect.text("step_id")), Tint::dim}});
+    std::vector<Table::Cell> cells{{place_text(effect), Tint::accent},
+                                   {safe(effect.text("tool"))},
+                                   {safe(effect.text("effect_class")), Tint::dim},
+                                   {effect_words(effect.text("state")), Tint::bad},
+                                   {safe(effect.text("step_id")), Tint::dim}};
+    if (!retries) {
+      cells.push_back({effect["seq"].is_integer() ? std::to_string(effect["seq"].as_int()) : "-"});
+    }
+    table.row(std::move(cells));
   }
   terminal.note(table.text(terminal.err(), terminal.width()));
 }
@@ -83,10 +101,14 @@ void say_changes(const Value& changes, Terminal& terminal) {
 }
 
 // Adds the command that serves FILE too, or what avoids the restart, and names the process that it is about.
-void of_owner(Error& error, const app::StoreUrl& store, const std::string& file) {
-  if (error.code != Code::needs_version) return;
-  const bool lacks_agent = error.message.ends_with("serve this file too");
-  error.message += lacks_agent ? serve_too_text(file) : ", or start it with `serve --watch`";
+void of_owner(Error& error, app::Door& door, const std::string& agent, const app::StoreUrl& store,
+              const std::string& file) {
+  if (error.code != Code::needs_version || file.empty()) return;
+  api::ApiRequest look;
+  look.path = {"api", "agents", agent};
+  const auto answer = door.ask(look);
+  const bool runs_agent = answer && answer->body["runs_here"] == Value(true);
+  error.message += runs_agent ? ", or start it with `serve --watch`" : serve_too_text(file);
   if (uses_server() || !app::find_owner(store)) return;
   error.message += " (" + app::owner_name(store) + ")";
 }
@@ -104,11 +126,13 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
     return failed({Code::not_found, "job " + options.id + " not found: " + door.error().message});
   }
   if (!door) return failed(door.error());
+  std::string agent;
   if (file != nullptr) {
     const auto job = job_of(**door, options.id);
     if (!job) return failed(job.error());
     auto graph = task_graph_of(options, *file, *job);
     if (!graph) return failed(graph.error());
+    agent = job->text("agent");
     body->emplace_back("task_graph", *std::move(graph));
     if (!options.drop.empty()) {
       body->emplace_back(
@@ -124,9 +148,9 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   if (!answer) return failed(answer.error());
   const Value& made = answer->body;
   if (answer->status < 400) return made;
-  if (!terminal.json()) say_effects(made["effects"], terminal);
+  if (!terminal.json()) say_effects(made["effects"], options.command == "retry", terminal);
   Error error = of_option(api::error_of_problem(made, answer->status));
-  of_owner(error, store, options.file);
+  of_owner(error, **door, agent, store, options.file);
   return failed(error, made);
 }
 
@@ -138,6 +162,8 @@ void say_made(const Value& made, Terminal& terminal) {
   const Value& from = made["forked_from"];
   terminal.note("Created job " + safe(made.text("id")) + " from job " + safe(from.text("job_id")) +
                 ", event " + std::to_string(from["seq"].as_int()) + ".");
+  const std::string kept = names_text(made["kept"]);
+  terminal.note(kept.empty() ? "It keeps no result." : "It keeps results of: " + kept);
 }
 
 }  // namespace
@@ -157,16 +183,46 @@ int fork_command(const Options& options, Terminal& terminal) {
   return kDone;
 }
 
+namespace {
+
+bool exists(const std::string& id, const app::StoreUrl& store) {
+  if (id.empty()) return false;
+  const auto door = app::Door::open(store, app::Purpose::read);
+  return door && job_of(**door, id).has_value();
+}
+
+// A retry gets the next id of the chain ID-retry-1, ID-retry-2, …, so that it is found again. A named job that exists is
+// a repeated request, whatever came after it. Fails with effects_repeated: the newest of the chain has not failed, so that
+// another retry would make its calls again.
+Result<std::string> retry_job_id(const Options& options, const app::StoreUrl& store) {
+  if (!options.idempotency_key.empty()) return options.job_id;
+  const Retried known = retried(store, options.id);
+  if (!known.may_retry() && !options.repeat_effects && !exists(options.job_id, store)) {
+    return fail(Code::effects_repeated,
+                "job " + options.id + " was retried as " + known.last + " (" + known.status +
+                    "); --repeat-effects allows another retry, which makes its calls again");
+  }
+  return options.job_id.empty() ? known.next : options.job_id;
+}
+
+}  // namespace
+
 // With FILE the new job runs under FILE's plan, and this command waits for it as `run` does.
-int retry_command(const Options& options, Terminal& terminal) {
+int retry_command(const Options& asked, Terminal& terminal) {
+  const auto store = store_of(asked);
+  if (!store) return terminal.fail_with(store.error());
+  Options options = asked;
+  if (auto id = retry_job_id(asked, *store)) {
+    options.job_id = *std::move(id);
+  } else {
+    return terminal.fail_with(id.error());
+  }
   if (options.file.empty()) {
     if (options.detach || !options.drop.empty()) {
       return terminal.fail_with({Code::usage, "--detach and --drop need FILE"});
     }
     return fork_command(options, terminal);
   }
-  const auto store = store_of(options);
-  if (!store) return terminal.fail_with(store.error());
   std::string id;
   {
     const auto loaded = load_sound(options.file, options, terminal);
@@ -259,7 +315,7 @@ int plan_command(const Options& options, Terminal& terminal) {
   if (!answer) return terminal.fail_with(answer.error());
   if (answer->status >= 400) {
     Error error = api::error_of_problem(answer->body, answer->status);
-    of_owner(error, *store, options.file);
+    of_owner(error, **door, std::string(job->text("agent")), *store, options.file);
     return terminal.fail_with(error, answer->body);
   }
   if (terminal.json()) {

@@ -42,18 +42,23 @@ std::string continues_text(const Value& job, const std::string& holder, bool run
   }
   if (job["unattended"].is_object()) {
     return (cancelling ? state + "\n" : "") + "To continue, run: " + run +
-           "\nor start a worker: aetheris serve FILE" + flag;
+           "\nor start a server: aetheris serve FILE" + flag;
   }
   if (runs_here && !holder.empty()) return name + " continues in " + holder;
   if (status == "running") return name + " continues in the process that runs it";
-  return "A worker for agent \"" + safe(job.text("agent")) +
-         "\" continues the job. Without one, run:\n" + run;
+  return "The server or worker that runs agent \"" + safe(job.text("agent")) +
+         "\" continues the job. If there is none, run:\n" + run;
 }
 
 std::string then_text(const Value& job, const app::StoreUrl& store) {
   if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return "";
   const std::string holder = holder_of(store);
-  if (!holder.empty()) return "it continues in " + holder;
+  if (!holder.empty()) {
+    const auto door = app::Door::open(store, app::Purpose::read);
+    const auto agent = door ? body_of(**door, {"api", "agents", std::string(job.text("agent"))})
+                            : std::unexpected(door.error());
+    if (agent && (*agent)["runs_here"] == Value(true)) return "it continues in " + holder;
+  }
   return run_command_text(job.text("id"), store_flag(store));
 }
 

@@ -7,6 +7,7 @@
 #include "agents/agents_file.h"
 #include "agents/faults.h"
 #include "app/site.h"
+#include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/options.h"
 
@@ -425,8 +426,9 @@ class Grammar {
     positional(pause, "ID", options_.id, "the job");
     pause->add_option("--reason", options_.reason, "the reason, for the log");
 
-    positional(command("resume", "resume a paused or parked job", "aetheris resume holiday"), "ID",
-               options_.id, "the job");
+    positional(command("resume", "resume a job that is paused, or parked until `resume`",
+                       "aetheris resume holiday"),
+               "ID", options_.id, "the job");
 
     CLI::App* budget =
         command("budget", "raise a job's budget", "aetheris budget holiday --tokens 200000");
@@ -445,9 +447,9 @@ class Grammar {
     cancel->add_flag("--no-compensate", options_.no_compensate,
                      "do not compensate completed effects");
 
-    CLI::App* resolve =
-        command("resolve", "resolve a call whose outcome is unknown, or a failed confirmation",
-                "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'");
+    CLI::App* resolve = command(
+        "resolve", "resolve a call whose outcome is unknown, or a resource that has changed",
+        "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'");
     positional(resolve, "ID", options_.id, "the job");
     positional(
         resolve, "CALL", options_.key,
@@ -478,8 +480,9 @@ class Grammar {
                      "a node whose committed effect the new plan drops; repeatable")
         ->allow_extra_args(false);
     plan->add_option("--reason", options_.reason, "the reason, for the log");
-    CLI::App* retry = command("retry", "retry a failed job as a new job; with FILE, run it",
-                              "aetheris retry holiday agents.yaml");
+    CLI::App* retry = command(
+        "retry", "create a job that continues a failed one; with FILE, under its plan, and run it",
+        "aetheris retry holiday agents.yaml");
     positional(retry, "ID", options_.id, "the job that failed");
     positional(retry, "FILE", options_.file,
                "the agents file: the new job runs its plan and keeps results that still apply",
@@ -506,7 +509,8 @@ class Grammar {
           forks ? "allow all effects after the event to be repeated"
                 : "allow every call that is not kept and may have taken effect to be made again");
       sub->add_option("--repeat", options_.repeat,
-                      "allow this effect to be repeated: node, step id or call id; repeatable")
+                      "allow this effect to be repeated, with a new external key: node, step id or "
+                      "call id; repeatable")
           ->allow_extra_args(false);
     }
   }
@@ -555,7 +559,7 @@ class Grammar {
     redact->add_option("--reason", options_.reason, "the reason, for the audit log")->required();
 
     CLI::App* prune = command(
-        "prune", "delete ended jobs and all their data; their ids and idempotency keys become free",
+        "prune", "delete ended jobs and all their data, and free their ids and idempotency keys",
         "aetheris prune --older-than 90d --archive /archive/aetheris");
     prune
         ->add_option("--older-than", options_.older_than,
@@ -674,6 +678,26 @@ std::vector<CommandShape> command_shapes() {
 
 namespace {
 
+// NAME=VALUE is how `run` takes its input. What the command takes instead, when it was given such a word.
+std::string pair_hint(std::string_view command, const std::vector<std::string>& unexpected) {
+  constexpr std::size_t kWordShown = 40;
+  constexpr std::string_view kLimits[] = {"tokens", "cost", "model-calls", "tool-calls", "wall"};
+  for (const std::string& word : unexpected) {
+    const std::size_t at = word.find('=');
+    if (word.starts_with('-') || at == word.npos || word.size() > kWordShown) continue;
+    if (command == "retry") {
+      return "a retry keeps the input; a new job repeats all calls: aetheris run FILE " +
+             quoted(word);
+    }
+    if (command == "fork") return "give the input as JSON: --input JSON";
+    std::string name = word.substr(0, at);
+    std::ranges::replace(name, '_', '-');
+    if (command != "budget" || std::ranges::find(kLimits, name) == std::end(kLimits)) continue;
+    return "write --" + name + " " + quoted(word.substr(at + 1));
+  }
+  return {};
+}
+
 // `help COMMAND` is `COMMAND --help`, and `help` alone `--help`.
 std::vector<char*> without_help(int argc, char** argv) {
   static char flag[] = "--help";
@@ -736,6 +760,8 @@ Parsed parse(int said, char** words) {
       if (const std::size_t end = what.find_last_not_of(" \n"); end != what.npos) {
         what.resize(end + 1);
       }
+      const std::string hint = pair_hint(command, grammar.app().remaining(true));
+      if (!hint.empty()) what += "; " + hint;
       parsed.error = Error{Code::usage, what + "; see `aetheris " +
                                             (command.empty() ? "" : command + " ") + "--help`"};
       parsed.usage = grammar.usage(command);

@@ -72,11 +72,11 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
       for (const std::string& line : doubts_of_end(ended, {}, 0)) expect_short(line);
       expect_short(doubt_text(doubt) + ", since " + short_time(kAt));
     }
-    for (const Value& command : doubt_of(reason, message)["commands"].items()) {
+    const Value open = doubt_of(reason, message);
+    for (const Value& command : open["commands"].items()) {
       const std::string text = command.as_string();
       for (const bool ended : {false, true}) {
-        const std::string note =
-            answer_note(text, {.doubt = doubt_of(reason, message), .ended = ended});
+        const std::string note = answer_note(text, {.doubt = open, .ended = ended});
         EXPECT_FALSE(note.empty()) << text;
         expect_short("answer: " + text);
         expect_short("        (" + note + ")");
@@ -124,10 +124,28 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
     const Value job = job_of("failed").with("error", error).with("input", *parse_json(one.input));
     const auto next = after_failure(job, {.path = "trip.yaml", .has_one_agent = true});
     ASSERT_EQ(next.size(), 2u);
-    EXPECT_EQ(next[0].command, std::string("aetheris run trip.yaml ") + one.words);
-    EXPECT_EQ(next[1].lead, "After correcting the file, run: ");
-    EXPECT_NE(after_failure(job, {})[0].command.find(std::string("FILE ") + kAgent),
+    EXPECT_EQ(next[0].lead, "After correcting the file, run: ");
+    EXPECT_EQ(next[1].lead, "With another input, run: ");
+    EXPECT_EQ(next[1].command, std::string("aetheris run trip.yaml ") + one.words);
+    EXPECT_NE(after_failure(job, {})[1].command.find(std::string("FILE ") + kAgent),
               std::string::npos);
+  }
+  const Value deep = *parse_json(
+      R"({"code":"x","committed":["pay"],"expression":".input.order.id","reads_input":["order"]})");
+  const auto steps =
+      after_failure(job_of("failed").with("error", deep).with("input", *parse_json("{}")),
+                    {.path = "trip.yaml",
+                     .has_one_agent = true,
+                     .retried = {.last = "t-1", .status = "failed", .next = "t-2"}});
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0].lead, "Retried as job t-1 (failed).");
+  EXPECT_EQ(steps[1].command, "aetheris retry t-1 trip.yaml --job-id t-2") << "the newest failed";
+  EXPECT_EQ(steps[2].lead, "With another input, which repeats pay, run: ");
+  EXPECT_EQ(steps[2].command, "aetheris run trip.yaml --input JSON") << "a text has no members";
+  EXPECT_EQ(committed_text(deep), "Took effect: pay");
+  for (const char* status : {"completed", "running", "waiting"}) {
+    const FileOfJob file{.retried = {.last = "t-1", .status = status, .next = "t-2"}};
+    EXPECT_EQ(after_failure(job_of("failed").with("error", deep), file).size(), 1u) << status;
   }
   const Value other = job_of("failed").with("error", *parse_json(R"({"code":"http_503"})"));
   const auto next = after_failure(other, {});

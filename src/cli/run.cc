@@ -93,7 +93,7 @@ void Run::finish() {
 void Run::interrupted(int signal) {
   if (std::exchange(signal_, signal) != 0) return finish();  // the second time: now
   if (std::exchange(stopping_, true)) return finish();       // it was leaving already
-  terminal_.note("Shutting down; waiting " + to_text(wishes_.grace) +
+  terminal_.note("Shutting down; waiting up to " + to_text(wishes_.grace) +
                  " for calls in flight (Ctrl-C again to force)");
   site_->runtime().stop(wishes_.grace, [this] { finish(); });
 }
@@ -489,7 +489,7 @@ void Run::tell(const Event& event) {
       const Place place = place_of(std::string(node_of(event)), std::string(step_of(event)));
       return step_line(Tint::warn, "↻", place.name,
                        (place.turn ? place.part + ": " : "") +
-                           "again: " + first_line(or_empty(decision.reason)));
+                           "retrying after " + first_line(or_empty(decision.reason)));
     }
     case EventType::wait_opened:
       return tell_wait(std::get<WaitOpened>(event.body));

@@ -77,7 +77,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   if (!options.agent.empty()) {
     if (!file.agents.contains(options.agent)) {
       return fail(Code::usage, "there is no agent \"" + options.agent + "\" in " + options.file +
-                                   "; there is " + names);
+                                   "; its agents: " + names);
     }
     wish.agent = options.agent;
   } else if (file.agents.size() == 1) {
@@ -227,6 +227,15 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
   return request;
 }
 
+// The job had ended before this command.
+void say_had_ended(const Value& job, const Options& options, Terminal& terminal) {
+  if (!has_ended(job) || options.sought || options.detach || options.command != "run") return;
+  const std::string status(job.text("status"));
+  terminal.note("job " + safe(job.text("id")) + " had already " +
+                (status == "cancelled" ? "been " : "") + status +
+                "; this command ran nothing and shows its recorded end");
+}
+
 // FILE's plan is not the one that the job has.
 void say_plan_differs(const Value& job, const Wish& wish, const agents::AgentsFile& file,
                       Terminal& terminal) {
@@ -240,7 +249,6 @@ void say_plan_differs(const Value& job, const Wish& wish, const agents::AgentsFi
   std::string text = wish.file + " differs from the plan of job " + id + ", which keeps its plan.";
   if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
   terminal.note(safe(text));
-  if (status == "failed") say_retry(id, wish.file, wish.store, terminal);
 }
 
 using Asker = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
@@ -252,6 +260,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
     AE_ASSIGN(const api::ApiResponse found, ask(get_job(options.job_id)));
     if (found.status == 200) {
       AE_TRY(is_meant(wish, options, file, found.body));
+      say_had_ended(found.body, options, terminal);
       say_plan_differs(found.body, wish, file, terminal);
       return found.body;
     }
@@ -265,6 +274,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
   }
   AE_ASSIGN(const api::ApiResponse made, ask(creation(wish, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
+  say_had_ended(made.body, options, terminal);  // of an --idempotency-key
   return made.body;
 }
 
@@ -288,12 +298,15 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
   if (status == "failed") {
     terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") +
                   failure_text(job["error"]));
+    if (const std::string did = committed_text(job["error"]); !did.empty()) terminal.note(did);
     if (wish.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(wish.store)));
-      for (const NextCommand& next : after_failure(job, {.path = wish.file,
-                                                         .has_one_agent = wish.has_one_agent,
-                                                         .store_flag = store_flag(wish.store)})) {
+      const FileOfJob file{.path = wish.file,
+                           .has_one_agent = wish.has_one_agent,
+                           .store_flag = store_flag(wish.store),
+                           .retried = retried(wish.store, id)};
+      for (const NextCommand& next : after_failure(job, file)) {
         terminal.note(next.lead + terminal.err()(Tint::bold, next.command));
       }
     }
@@ -449,13 +462,15 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
   if (!job) {
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
-      error.message = owner + " owns the store and runs another version of agent \"" + wish.agent +
-                      "\": restart it, or use `serve --watch`; then run this command again";
+      error.message =
+          owner + " owns the store and runs another version of agent \"" + wish.agent +
+          "\": restart it (`serve --watch` reloads files) or stop it, then run this again";
     }
     return failed({std::move(error)});
   }
   options.job_id = job->text("id");
   options.idempotency_key.clear();
+  options.sought = true;
   if (options.detach) return print_detached(*job, &wish.store, terminal);
   if (!rests(*job)) {
     if (auto served = is_served(std::string(job->text("agent")), owner, wish.file, ask); !served) {
@@ -647,6 +662,7 @@ int run_command(const Options& options, Terminal& terminal) {
     if (approved && *approved) {
       now.job_id = end->job.text("id");
       now.idempotency_key.clear();
+      now.sought = true;
       continue;
     }
     const int code = say_end(end->job, *wish, terminal);

@@ -195,7 +195,9 @@ class Trace {
     if (lost_) {
       for (std::size_t i = 0; i < attempts.size(); ++i) {
         const Value& one = attempts[i];
-        const std::string ended(one.text("ended", "running")), shown = ended + lost_text(one);
+        const std::string ended(one.text("ended", "running"));
+        const bool released = ended == "waiting" || ended == "parked";
+        const std::string shown = released ? "released (" + ended + ")" : ended + lost_text(one);
         std::string when =
             "  attempt " + std::to_string(i + 1) + "  " + short_time(one.text("started_at")) + "  ";
         const std::string worker = std::string(one.text("worker")) + "  ";
@@ -271,11 +273,12 @@ class Trace {
       wrapped("", std::string(error.text("code")),
               summary.empty() ? error.text("message") : summary);
       if (trace_.text("status") != "failed") return;
-      for (const NextCommand& next : after_failure(trace_, {})) {
-        if (next.name == "kept") {
-          put(Line().add(Tint::dim, next.lead).add(Tint::bold, next.command));
+      for (const NextCommand& next : after_failure(trace_, {.retried = style_.retried})) {
+        if (next.command.starts_with("aetheris ")) {
+          command("", next.name == "retry" ? "retry with: " : next.lead, next.command);
         } else {
-          command("", (next.name + " with: ").c_str(), next.command);
+          out_ +=
+              style_.paint(Tint::dim, next.lead) + style_.paint(Tint::bold, next.command) + "\n";
         }
       }
     } else if (trace_.text("status") == "completed") {
@@ -453,9 +456,10 @@ class Trace {
 
   void details(const Value& node, const std::string& status, const std::string& trunk) {
     const bool plain = node["item"].is_integer() || node["turn"].is_integer();
-    if (node["effect"].is_object() && !(plain && status == "done")) {
+    if (node["effect"].is_object() && !(plain && status == "done" && !style_.verbose)) {
       effect(node, trunk);
     }
+    if (!style_.verbose && !node["turn"].is_integer()) applied_items(node, trunk);
     if (node["model"].text("answered") != "") model(node["model"], trunk);
     for (const Value& change : list(node["changes"])) this->change(change, trunk);
     story(node, trunk);
@@ -543,6 +547,26 @@ class Trace {
     }
   }
 
+  // What became of the effects of a map's items; each item says so itself only with --verbose.
+  void applied_items(const Value& node, const std::string& trunk) {
+    std::string kind;
+    std::size_t applied = 0, unknown = 0, undone = 0;
+    for (const Value& item : list(node["items"])) {
+      const std::string_view of_item = item["effect"].text("effect_class");
+      if (!item["item"].is_integer() || of_item.empty() || of_item == "read") continue;
+      kind = of_item;
+      const std::string_view world = item.text("world");
+      applied += world == "changed";
+      unknown += world == "unknown";
+      undone += world == "rolled_back";
+    }
+    if (kind.empty()) return;
+    std::string text = counted(applied, "item") + " applied";
+    if (unknown > 0) text += ", " + std::to_string(unknown) + " unknown";
+    if (undone > 0) text += ", " + std::to_string(undone) + " compensated";
+    put(Line().add(Tint::dim, trunk + "effect: " + kind + " · ").add(text));
+  }
+
   void effect(const Value& node, const std::string& trunk) {
     const Value& effect = node["effect"];
     const std::string world(node.text("world"));
@@ -557,7 +581,7 @@ class Trace {
     line.add(Tint::dim, head);
     line.add(world == "unknown" ? Tint::bad : world == "changed" ? Tint::none : Tint::dim, state);
     std::string below;
-    if (effect["external_id"].is_string()) {
+    if (kind != "read" && effect["external_id"].is_string()) {
       const std::string id = "external id: " + safe(effect.text("external_id"));
       const bool beside = fits(width_of(head + state + " · " + id));
       if (beside) line.add(Tint::dim, " · " + id);
@@ -588,11 +612,12 @@ class Trace {
   void model(const Value& model, const std::string& trunk) {
     const std::string answered(model.text("answered"));
     const std::string asked(model.text("asked"));
-    std::string text = std::string(model.text("provider")) + " " + answered;
-    if (asked != answered) text += ", asked as " + asked;
+    std::string text = "model " + answered + " (" + std::string(model.text("provider"));
+    text += asked == answered ? ")" : ", requested as " + asked + ")";
     if (const Value& usage = model["usage"]; usage.is_object()) {
       text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
-              counted(natural(usage["output_tokens"]), "token") + cost_of(usage);
+              std::to_string(natural(usage["output_tokens"])) + " tokens (input + output)" +
+              cost_of(usage);
     }
     detail(trunk, Tint::dim, text);
   }
@@ -788,7 +813,7 @@ class Trace {
   }
 
   // Never cut: it is there to be copied.
-  void command(const std::string& trunk, const char* how, const std::string& words) {
+  void command(const std::string& trunk, const std::string& how, const std::string& words) {
     out_ += style_.paint(Tint::dim, trunk + how) +
             style_.paint(Tint::bold, safe(words + style_.store_flag)) + "\n";
   }

@@ -180,12 +180,11 @@ class GivenJob {
   Result<Fork> fork(std::uint64_t at) const { return fork_at(state, log, at, compile_each_time()); }
   // The first event of this type that is about this node.
   std::uint64_t seq_of(EventType type, std::string_view node) const {
-    for (const Event& event : log) {
-      if (event.type == type && step_of(event) == step(node).id.text) {
-        return event.seq;
-      }
-    }
-    AE_CHECK(false, std::string(node) + "\n" + story());
+    const auto found = std::ranges::find_if(log, [&](const Event& event) {
+      return event.type == type && step_of(event) == step(node).id.text;
+    });
+    AE_CHECK(found != log.end(), std::string(node) + "\n" + story());
+    return found->seq;
   }
 
   // ---- what happens
@@ -460,12 +459,12 @@ class GivenJob {
         second == std::string_view::npos
             ? kNoTurn
             : static_cast<std::uint32_t>(std::stoul(std::string(rest.substr(second + 1))));
-    for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
-      const Step& one = state.steps[i];
-      if (one.role != Role::node || one.node != node.index) continue;
-      if ((one.item == item && nth == kNoTurn) || (one.turn == item && one.nth == nth)) return i;
-    }
-    AE_CHECK(false, std::string(name) + "\n" + story());
+    const auto found = std::ranges::find_if(state.steps, [&](const Step& one) {
+      return one.role == Role::node && one.node == node.index &&
+             ((one.item == item && nth == kNoTurn) || (one.turn == item && one.nth == nth));
+    });
+    AE_CHECK(found != state.steps.end(), std::string(name) + "\n" + story());
+    return static_cast<std::uint32_t>(found - state.steps.begin());
   }
   const Step& step(std::string_view name) const { return state.steps[index_of(name)]; }
   // The types of all events, or of those of a step, in order.

@@ -98,17 +98,25 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
     job.chance = 1000 + cut;
     job.claim().ok("use");
     ASSERT_EQ(job.status(), "completed") << "cut at " << cut << "\n" << job.story();
-    const std::pair<std::string_view, std::pair<EventType, Value>> values[] = {
-        {"at", {EventType::time_recorded, at}},
-        {"roll", {EventType::random_recorded, roll}},
-        {"name", {EventType::uuid_recorded, name}}};
-    for (const auto& [node, value] : values) {
-      const bool was_there = std::ranges::any_of(
-          known, [&, type = value.first](const Event& event) { return event.type == type; });
-      EXPECT_EQ(job.count(value.first), 1u) << node << ", cut at " << cut;
-      EXPECT_EQ(job.step(node).result, job.last(value.first)["value"]) << node;
-      if (was_there) EXPECT_EQ(job.step(node).result, value.second) << node << ", cut at " << cut;
-      redrawn += was_there || job.step(node).result == value.second ? 0 : 1;
+    struct Drawn {
+      std::string_view node;
+      EventType type;
+      Value before;    // in the log that was cut
+      Value recorded;  // in the log of the completed job
+    };
+    const Drawn values[] = {
+        {"at", EventType::time_recorded, at, job.last<TimeRecorded>().value.value},
+        {"roll", EventType::random_recorded, roll, job.last<RandomRecorded>().value.value},
+        {"name", EventType::uuid_recorded, name, job.last<UuidRecorded>().value.value}};
+    for (const Drawn& drawn : values) {
+      const bool was_there =
+          std::ranges::any_of(known, [&](const Event& event) { return event.type == drawn.type; });
+      EXPECT_EQ(job.count(drawn.type), 1u) << drawn.node << ", cut at " << cut;
+      EXPECT_EQ(job.step(drawn.node).result, drawn.recorded) << drawn.node;
+      if (was_there) {
+        EXPECT_EQ(drawn.recorded, drawn.before) << drawn.node << ", cut at " << cut;
+      }
+      redrawn += was_there || drawn.recorded == drawn.before ? 0 : 1;
     }
     const Value sent = job.sent.back().arguments;
     EXPECT_EQ(sent["id"], job.last<UuidRecorded>().value.value);
