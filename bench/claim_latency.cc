@@ -19,30 +19,30 @@
 namespace ae::bench {
 namespace {
 
-using What = Said::What;
+using Kind = WorkerEvent::Kind;
 
-// `ask` makes something ready and waits until it is durable; the worker says `running`, then `rests` when it is idle again.
+// `start` makes something ready and waits until it is durable; the worker says `running`, then `rests` when it is idle again.
 void latency_row(std::string_view row, int pipe, int times, const std::function<void()>& before,
-                 const std::function<void()>& ask) {
+                 const std::function<void()>& start) {
   std::vector<double> ms, asking;
   for (int i = 0; i < times + 5; ++i) {
     before();
-    const std::int64_t asked = now_us();
-    ask();
+    const std::int64_t started_at = now_us();
+    start();
     const std::int64_t durable = now_us();
-    const std::int64_t began = await_said(pipe, What::running);
-    await_said(pipe, What::over);
+    const std::int64_t began = await_event(pipe, Kind::running);
+    await_event(pipe, Kind::over);
     ::usleep(5000);       // the claim that finds nothing is over, too
     if (i < 5) continue;  // the first ones make plans and caches
-    asking.push_back(static_cast<double>(durable - asked) / 1000);
+    asking.push_back(static_cast<double>(durable - started_at) / 1000);
     ms.push_back(static_cast<double>(began - durable) / 1000);
   }
-  say(row, {{"times", times},
-            {"p50_ms", percentile(ms, 0.5)},
-            {"p99_ms", percentile(ms, 0.99)},
-            {"worst_ms", percentile(ms, 1)},
-            {"asking_p50_ms", percentile(asking, 0.5)},
-            {"ratio", percentile(ms, 0.5) / percentile(asking, 0.5)}});
+  print_row(row, {{"times", times},
+                  {"p50_ms", percentile(ms, 0.5)},
+                  {"p99_ms", percentile(ms, 0.99)},
+                  {"worst_ms", percentile(ms, 1)},
+                  {"asking_p50_ms", percentile(asking, 0.5)},
+                  {"ratio", percentile(ms, 0.5) / percentile(asking, 0.5)}});
 }
 
 }  // namespace
@@ -54,9 +54,9 @@ void claim_latency_rows(bool quick) {
   const pid_t worker = ::fork();
   if (worker < 0) std::exit(1);
   if (worker == 0) {
-    WorkerProcess process({.url = server.url(), .says = pipe[1]});
+    WorkerProcess process({.url = server.url(), .event_pipe = pipe[1]});
     process.start();
-    process.work();
+    process.run();
     ::_exit(0);
   }
   {
@@ -68,7 +68,7 @@ void claim_latency_rows(bool quick) {
     JobId waiting;
     const auto park = [&] {
       waiting = maker.make(waits);
-      await_said(pipe[0], What::waiting);
+      await_event(pipe[0], Kind::waiting);
       ::usleep(5000);
     };
     latency_row("signal", pipe[0], times, park, [&] { maker.signal(waiting, "go"); });

@@ -38,15 +38,16 @@ using SteadyTime = std::chrono::steady_clock;
 // A process in small: loop, store, tools, runtime; runs jobs of one plan, so many at a time.
 class Bench : public runtime::RuntimeObserver {
  public:
-  using MakeStore = std::function<std::unique_ptr<store::Store>(async::Loop&, async::Clock&)>;
-  using MakeTool = std::function<std::unique_ptr<tools::Tool>(async::Loop&, async::SteadyClock&)>;
+  using StoreFactory = std::function<std::unique_ptr<store::Store>(async::Loop&, async::Clock&)>;
+  using ToolFactory =
+      std::function<std::unique_ptr<tools::Tool>(async::Loop&, async::SteadyClock&)>;
 
-  Bench(const MakeStore& make_store, const MakeTool& make_tool) {
+  Bench(const StoreFactory& make_store, const ToolFactory& make_tool) {
     store_ = make_store(loop_, clock_);
-    performers_.add("work", {make_tool(loop_, steady_), "0123456789abcdef"});
-    runtime::World world{loop_, steady_, chance_, *store_, performers_};
-    runtime_ =
-        std::make_unique<runtime::Runtime>(world, runtime::RuntimeOptions{.held_max = 1024}, this);
+    tool_registry_.add("work", {make_tool(loop_, steady_), "0123456789abcdef"});
+    runtime::World world{loop_, steady_, random_, *store_, tool_registry_};
+    runtime_ = std::make_unique<runtime::Runtime>(
+        world, runtime::RuntimeOptions{.leased_max = 1024}, this);
   }
 
   void run(std::shared_ptr<const engine::Plan> plan, int jobs, int in_flight) {
@@ -73,7 +74,7 @@ class Bench : public runtime::RuntimeObserver {
     request.agent = "bench";
     request.plan = plan_;
     request.input = Value::object({});
-    runtime_->create(std::move(request), [this](Result<runtime::Created> created) {
+    runtime_->create(std::move(request), [this](Result<runtime::CreateResult> created) {
       if (!created) {
         std::fprintf(stderr, "create: %s\n", created.error().message.c_str());
         std::exit(1);
@@ -104,9 +105,9 @@ class Bench : public runtime::RuntimeObserver {
   net::AsioLoop loop_;
   net::SystemClock clock_;
   net::BootClock steady_;
-  net::SystemChance chance_;
+  net::SystemRandom random_;
   std::unique_ptr<store::Store> store_;
-  runtime::Performers performers_;
+  runtime::ToolRegistry tool_registry_;
   std::unique_ptr<runtime::Runtime> runtime_;
   std::shared_ptr<const engine::Plan> plan_;
   int to_start_ = 0, to_end_ = 0;
@@ -117,7 +118,7 @@ std::unique_ptr<store::Store> memory_store(async::Loop& loop, async::Clock& cloc
   return std::make_unique<store::MemoryStore>(loop, clock);
 }
 
-Bench::MakeStore sqlite_at(const std::string& path) {
+Bench::StoreFactory sqlite_at(const std::string& path) {
   return [path](async::Loop& loop, async::Clock& clock) -> std::unique_ptr<store::Store> {
     auto opened = store::SqliteStore::open({.path = path, .loop = loop, .clock = clock});
     if (!opened) {
@@ -128,7 +129,7 @@ Bench::MakeStore sqlite_at(const std::string& path) {
   };
 }
 
-Bench::MakeStore postgres_at(const std::string& url) {
+Bench::StoreFactory postgres_at(const std::string& url) {
   return [url](async::Loop& loop, async::Clock&) -> std::unique_ptr<store::Store> {
     auto opened = store::PostgresStore::open({.url = url, .loop = loop});
     if (!opened) {
@@ -141,7 +142,7 @@ Bench::MakeStore postgres_at(const std::string& url) {
 
 std::unique_ptr<tools::Tool> native_tool(async::Loop& loop, async::SteadyClock& clock) {
   return std::make_unique<tools::NativeTool>(loop, clock,
-                                             tools::native_functions().at("fill").function);
+                                             tools::built_in_functions().at("fill").function);
 }
 
 std::uintmax_t bytes_of(const std::filesystem::path& path) {
@@ -172,11 +173,11 @@ void memory_rows(bool quick) {
   for (const int in_flight : kInFlight) {
     Bench memory(memory_store, native_tool);
     const Cost m = measure(memory, jobs_for(in_flight, quick), in_flight);
-    say("memory", {{"in_flight", in_flight},
-                   {"steps_per_second", m.per_second},
-                   {"cpu_ms", m.cpu_ms},
-                   {"p50_ms", m.p50},
-                   {"p99_ms", m.p99}});
+    print_row("memory", {{"in_flight", in_flight},
+                         {"steps_per_second", m.per_second},
+                         {"cpu_ms", m.cpu_ms},
+                         {"p50_ms", m.p50},
+                         {"p99_ms", m.p99}});
   }
 }
 
@@ -194,15 +195,15 @@ void sqlite_rows(const std::filesystem::path& folder, bool quick) {
     const RawResult raw = raw_sqlite(
         folder / ("raw" + std::to_string(in_flight) + ".db"), static_cast<std::size_t>(in_flight),
         static_cast<std::size_t>(jobs) * 10, static_cast<std::size_t>(bytes));
-    say("sqlite", {{"in_flight", in_flight},
-                   {"steps_per_second", s.per_second},
-                   {"cpu_ms", s.cpu_ms},
-                   {"bytes", bytes},
-                   {"p50_ms", s.p50},
-                   {"p99_ms", s.p99},
-                   {"raw_steps_per_second", raw.steps_per_second},
-                   {"raw_cpu_ms", raw.cpu_ms_per_step},
-                   {"ratio", s.per_second / raw.steps_per_second}});
+    print_row("sqlite", {{"in_flight", in_flight},
+                         {"steps_per_second", s.per_second},
+                         {"cpu_ms", s.cpu_ms},
+                         {"bytes", bytes},
+                         {"p50_ms", s.p50},
+                         {"p99_ms", s.p99},
+                         {"raw_steps_per_second", raw.steps_per_second},
+                         {"raw_cpu_ms", raw.cpu_ms_per_step},
+                         {"ratio", s.per_second / raw.steps_per_second}});
   }
 }
 
@@ -224,19 +225,19 @@ void postgres_rows(bool quick) {
         raw_postgres(server, static_cast<std::size_t>(in_flight), static_cast<std::size_t>(steps),
                      static_cast<std::size_t>(after.body_bytes));
     const double server_ms = (after.cpu_ms - before.cpu_ms) / steps;
-    say("postgres", {{"in_flight", in_flight},
-                     {"steps_per_second", s.per_second},
-                     {"worker_cpu_ms", s.cpu_ms},
-                     {"server_cpu_ms", server_ms},
-                     {"cpu_ms", s.cpu_ms + server_ms},
-                     {"table_bytes", (after.table_bytes - before.table_bytes) / steps},
-                     {"index_bytes", (after.index_bytes - before.index_bytes) / steps},
-                     {"wal_bytes", (after.wal_bytes - before.wal_bytes) / steps},
-                     {"p50_ms", s.p50},
-                     {"p99_ms", s.p99},
-                     {"raw_steps_per_second", raw.steps_per_second},
-                     {"raw_cpu_ms", raw.cpu_ms_per_step + raw.server_cpu_ms_per_step},
-                     {"ratio", s.per_second / raw.steps_per_second}});
+    print_row("postgres", {{"in_flight", in_flight},
+                           {"steps_per_second", s.per_second},
+                           {"worker_cpu_ms", s.cpu_ms},
+                           {"server_cpu_ms", server_ms},
+                           {"cpu_ms", s.cpu_ms + server_ms},
+                           {"table_bytes", (after.table_bytes - before.table_bytes) / steps},
+                           {"index_bytes", (after.index_bytes - before.index_bytes) / steps},
+                           {"wal_bytes", (after.wal_bytes - before.wal_bytes) / steps},
+                           {"p50_ms", s.p50},
+                           {"p99_ms", s.p99},
+                           {"raw_steps_per_second", raw.steps_per_second},
+                           {"raw_cpu_ms", raw.cpu_ms_per_step + raw.server_cpu_ms_per_step},
+                           {"ratio", s.per_second / raw.steps_per_second}});
   }
 }
 
@@ -269,7 +270,8 @@ void http_tool_row(const std::filesystem::path& folder, bool quick) {
                   return std::move(*tool);
                 });
     const Cost f = measure(bench, quick ? 30 : 300, 32);
-    say("http-tool", {{"in_flight", 32}, {"steps_per_second", f.per_second}, {"cpu_ms", f.cpu_ms}});
+    print_row("http-tool",
+              {{"in_flight", 32}, {"steps_per_second", f.per_second}, {"cpu_ms", f.cpu_ms}});
   }
   server_loop.stop();
   thread.join();
@@ -291,7 +293,7 @@ void map_row(const std::filesystem::path& folder, bool quick) {
   double seconds = 0;
   bench.loop().post([&] {
     const auto start = SteadyTime::now();
-    bench.runtime().read(bench.last_job, [&, start](Result<runtime::Runtime::Read> read) {
+    bench.runtime().read(bench.last_job, [&, start](Result<runtime::Runtime::JobSnapshot> read) {
       seconds = std::chrono::duration<double>(SteadyTime::now() - start).count();
       if (read) events = read->events.size();
       bench.halt();
@@ -299,12 +301,12 @@ void map_row(const std::filesystem::path& folder, bool quick) {
   });
   bench.spin();
   if (!events) std::exit(1);
-  say("map", {{"items", items},
-              {"first_tenth_ms", first},
-              {"last_tenth_ms", last},
-              {"ratio", last / first},
-              {"replayed_events", static_cast<double>(*events)},
-              {"replayed_per_second", static_cast<double>(*events) / seconds}});
+  print_row("map", {{"items", items},
+                    {"first_tenth_ms", first},
+                    {"last_tenth_ms", last},
+                    {"ratio", last / first},
+                    {"replayed_events", static_cast<double>(*events)},
+                    {"replayed_per_second", static_cast<double>(*events) / seconds}});
 }
 
 }  // namespace

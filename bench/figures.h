@@ -11,7 +11,7 @@ namespace ae::bench {
 
 using Figures = std::vector<std::pair<std::string_view, double>>;
 
-inline void say(std::string_view row, const Figures& figures) {
+inline void print_row(std::string_view row, const Figures& figures) {
   std::printf("{\"row\":\"%.*s\"", static_cast<int>(row.size()), row.data());
   for (const auto& [name, value] : figures) {
     std::printf(",\"%.*s\":%.7g", static_cast<int>(name.size()), name.data(), value);

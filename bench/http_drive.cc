@@ -25,7 +25,7 @@ using SteadyTime = std::chrono::steady_clock;
 
 struct Connection {
   int socket = -1;
-  SteadyTime::time_point asked;
+  SteadyTime::time_point started_at;
   std::string answer;
 };
 
@@ -95,13 +95,13 @@ class Drive {
       for (int i = 0; i < count; ++i) hear(*static_cast<Connection*>(events[i].data.ptr));
     }
     const std::chrono::duration<double> took = SteadyTime::now() - start_;
-    say("drive", {{"requests", static_cast<double>(ms_.size())},
-                  {"seconds", took.count()},
-                  {"per_second", static_cast<double>(ms_.size()) / took.count()},
-                  {"p50_ms", percentile(ms_, 0.5)},
-                  {"p99_ms", percentile(ms_, 0.99)},
-                  {"worst_ms", percentile(ms_, 1)},
-                  {"refused", static_cast<double>(refused_)}});
+    print_row("drive", {{"requests", static_cast<double>(ms_.size())},
+                        {"seconds", took.count()},
+                        {"per_second", static_cast<double>(ms_.size()) / took.count()},
+                        {"p50_ms", percentile(ms_, 0.5)},
+                        {"p99_ms", percentile(ms_, 0.99)},
+                        {"worst_ms", percentile(ms_, 1)},
+                        {"refused", static_cast<double>(refused_)}});
     return refused_ > 0 || broken_ ? 1 : 0;
   }
 
@@ -123,7 +123,7 @@ class Drive {
           "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
           "\r\n\r\n" + body;
       ++asked_;
-      connection.asked = due;
+      connection.started_at = due;
       connection.answer.clear();
       const auto sent = ::send(connection.socket, request.data(), request.size(), MSG_NOSIGNAL);
       if (sent != static_cast<ssize_t>(request.size())) broken("send");
@@ -137,15 +137,16 @@ class Drive {
     const std::size_t size = size_of(connection.answer);
     if (size == 0 || connection.answer.size() < size) return;
     ms_.push_back(
-        std::chrono::duration<double, std::milli>(SteadyTime::now() - connection.asked).count());
+        std::chrono::duration<double, std::milli>(SteadyTime::now() - connection.started_at)
+            .count());
     if (connection.answer.size() < 10 || connection.answer[9] != '2') {
       if (refused_++ == 0) std::fprintf(stderr, "%s\n", connection.answer.c_str());
     }
     idle_.push_back(&connection);
   }
-  void broken(const char* what) {
+  void broken(const char* kind) {
     broken_ = true;
-    std::perror(what);
+    std::perror(kind);
   }
 
   std::string_view address_, path_, body_;

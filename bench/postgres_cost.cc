@@ -26,7 +26,7 @@ namespace {
 using store::postgres::Column;
 using store::postgres::Connection;
 using store::postgres::Rows;
-using What = Said::What;
+using Kind = WorkerEvent::Kind;
 
 [[noreturn]] void give_up(const std::string& why) {
   std::fprintf(stderr, "%s\n", why.c_str());
@@ -36,11 +36,11 @@ using What = Said::What;
 // Statements, each a transaction; the answer of the last.
 Rows sql(const testing::PostgresServer& server, const std::vector<std::string>& statements) {
   auto connection =
-      Connection::open({.url = server.url(), .answer_within = std::chrono::minutes(10)});
+      Connection::open({.url = server.url(), .response_timeout = std::chrono::minutes(10)});
   if (!connection) give_up(connection.error().text());
   std::vector<Rows> answers;
   for (const std::string& statement : statements) {
-    connection->add_once(statement);
+    connection->add_unprepared(statement);
     auto ran = connection->run();
     if (!ran) give_up(statement + ": " + ran.error().text());
     answers = *std::move(ran);
@@ -179,8 +179,8 @@ namespace {
 
 void worker_row(int workers, int jobs) {
   const testing::PostgresServer server = bench_server();
-  int said[2], go[2];
-  if (::pipe(said) != 0 || ::pipe(go) != 0) std::exit(1);
+  int event[2], go[2];
+  if (::pipe(event) != 0 || ::pipe(go) != 0) std::exit(1);
   std::vector<pid_t> children;
   for (int i = 0; i < workers; ++i) {
     const pid_t child = ::fork();
@@ -189,15 +189,16 @@ void worker_row(int workers, int jobs) {
       children.push_back(child);
       continue;
     }
-    WorkerProcess process({.url = server.url(), .says = said[1], .poll = std::chrono::seconds(1)});
-    say_on(said[1], What::ready);
+    WorkerProcess process(
+        {.url = server.url(), .event_pipe = event[1], .poll = std::chrono::seconds(1)});
+    write_event(event[1], Kind::ready);
     char byte = 0;
     if (::read(go[0], &byte, 1) != 1) ::_exit(1);
     process.start();
-    process.work();
+    process.run();
     ::_exit(0);
   }
-  for (int i = 0; i < workers; ++i) await_said(said[0], What::ready);
+  for (int i = 0; i < workers; ++i) await_event(event[0], Kind::ready);
   {
     WorkerProcess({.url = server.url()}).make(chain_plan(10), jobs);
   }
@@ -206,7 +207,7 @@ void worker_row(int workers, int jobs) {
   const double server_cpu = server_cpu_ms(server.process());
   const std::int64_t start = now_us();
   if (::write(go[1], "gogo", static_cast<std::size_t>(workers)) != workers) std::exit(1);
-  for (int i = 0; i < jobs; ++i) await_said(said[0], What::over);
+  for (int i = 0; i < jobs; ++i) await_event(event[0], Kind::over);
   const double steps = jobs * 10.0, seconds = static_cast<double>(now_us() - start) / 1e6;
   const double server_ms = server_cpu_ms(server.process()) - server_cpu;
   double worker_ms = 0;
@@ -215,10 +216,10 @@ void worker_row(int workers, int jobs) {
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
   }
-  say("workers", {{"processes", workers},
-                  {"steps_per_second", steps / seconds},
-                  {"worker_cpu_ms", worker_ms / steps},
-                  {"server_cpu_ms", server_ms / steps}});
+  print_row("workers", {{"processes", workers},
+                        {"steps_per_second", steps / seconds},
+                        {"worker_cpu_ms", worker_ms / steps},
+                        {"server_cpu_ms", server_ms / steps}});
 }
 
 // Finished jobs, made by the database itself.
@@ -237,16 +238,16 @@ void add_history(const testing::PostgresServer& server, int jobs) {
        "VACUUM ANALYZE", "CHECKPOINT"});
 }
 
-struct Claiming {
-  double claim_ms = 0, making_ms = 0;  // medians; making a job is a commit, too
+struct ClaimCost {
+  double claim_ms = 0, create_ms = 0;  // medians; making a job is a commit, too
 };
 
-Claiming claiming(WorkerProcess& process, int times) {
+ClaimCost measure_claims(WorkerProcess& process, int times) {
   std::vector<double> ms, making;
   for (int i = 0; i < times; ++i) {
-    const std::int64_t asked = now_us();
+    const std::int64_t started_at = now_us();
     process.make(chain_plan(1));
-    making.push_back(static_cast<double>(now_us() - asked) / 1000);
+    making.push_back(static_cast<double>(now_us() - started_at) / 1000);
     store::ClaimRequest request;
     request.worker = "bench";
     request.lease = std::chrono::hours(1);
@@ -283,15 +284,15 @@ void history_rows(bool quick) {
     add_history(server, finished - there);
     there = finished;
     WorkerProcess process({.url = server.url()});  // its statements are planned for these tables
-    claiming(process, 20);
-    const Claiming cost = claiming(process, times);
-    shares.push_back(cost.claim_ms / cost.making_ms);
+    measure_claims(process, 20);
+    const ClaimCost cost = measure_claims(process, times);
+    shares.push_back(cost.claim_ms / cost.create_ms);
     Figures figures{{"finished", finished},
                     {"claim_p50_ms", cost.claim_ms},
-                    {"making_p50_ms", cost.making_ms},
+                    {"making_p50_ms", cost.create_ms},
                     {"claim_to_making", shares.back()}};
     if (finished == many) figures.emplace_back("ratio", shares.back() / shares.front());
-    say("history", figures);
+    print_row("history", figures);
   }
 }
 

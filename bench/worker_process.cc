@@ -12,7 +12,7 @@
 namespace ae::bench {
 namespace {
 
-constexpr int kMakingAtOnce = 256;
+constexpr int kCreatesInFlight = 256;
 
 [[noreturn]] void give_up(const Error& error) {
   std::fprintf(stderr, "%s\n", error.message.c_str());
@@ -27,40 +27,40 @@ std::int64_t now_us() {
       .count();
 }
 
-void say_on(int pipe, Said::What what) {
-  const Said said{what, now_us()};
-  if (::write(pipe, &said, sizeof said) != sizeof said) std::exit(1);
+void write_event(int pipe, WorkerEvent::Kind kind) {
+  const WorkerEvent event{kind, now_us()};
+  if (::write(pipe, &event, sizeof event) != sizeof event) std::exit(1);
 }
 
-Said heard_on(int pipe) {
-  Said said;
-  if (::read(pipe, &said, sizeof said) != sizeof said) std::exit(1);
-  return said;
+WorkerEvent read_event(int pipe) {
+  WorkerEvent event;
+  if (::read(pipe, &event, sizeof event) != sizeof event) std::exit(1);
+  return event;
 }
 
-std::int64_t await_said(int pipe, Said::What what) {
+std::int64_t await_event(int pipe, WorkerEvent::Kind kind) {
   for (;;) {
-    const Said said = heard_on(pipe);
-    if (said.what == what) return said.at_us;
+    const WorkerEvent event = read_event(pipe);
+    if (event.kind == kind) return event.at_us;
   }
 }
 
-WorkerProcess::WorkerProcess(const Options& wish) : says_(wish.says) {
-  auto opened = store::PostgresStore::open({.url = wish.url, .loop = loop_});
+WorkerProcess::WorkerProcess(const Options& settings) : event_pipe_(settings.event_pipe) {
+  auto opened = store::PostgresStore::open({.url = settings.url, .loop = loop_});
   if (!opened) give_up(opened.error());
   store_ = *std::move(opened);
-  performers_.add("work", {std::make_unique<tools::NativeTool>(
-                               loop_, steady_, tools::native_functions().at("fill").function),
-                           "0123456789abcdef"});
+  tool_registry_.add("work", {std::make_unique<tools::NativeTool>(
+                                  loop_, steady_, tools::built_in_functions().at("fill").function),
+                              "0123456789abcdef"});
   runtime::RuntimeOptions options;
   options.worker = "bench:" + std::to_string(::getpid());
-  options.claims = says_ >= 0;
-  options.poll = wish.poll;
-  runtime_.emplace(runtime::World{loop_, steady_, chance_, *store_, performers_}, options, this);
+  options.may_claim = event_pipe_ >= 0;
+  options.poll = settings.poll;
+  runtime_.emplace(runtime::World{loop_, steady_, random_, *store_, tool_registry_}, options, this);
 }
 
-void WorkerProcess::await(const std::function<void(std::function<void()> done)>& ask) {
-  ask([this] { loop_.stop(); });
+void WorkerProcess::await(const std::function<void(std::function<void()> done)>& start) {
+  start([this] { loop_.stop(); });
   loop_.run();
 }
 
@@ -68,7 +68,7 @@ JobId WorkerProcess::make(const std::shared_ptr<const engine::Plan>& plan, int j
   JobId last;
   int to_start = jobs, to_end = jobs;
   await([&](const std::function<void()>& done) {
-    for (int i = 0; i < kMakingAtOnce; ++i) make_one(plan, to_start, to_end, last, done);
+    for (int i = 0; i < kCreatesInFlight; ++i) make_one(plan, to_start, to_end, last, done);
   });
   return last;
 }
@@ -81,9 +81,9 @@ void WorkerProcess::make_one(const std::shared_ptr<const engine::Plan>& plan, in
   request.agent = "bench";
   request.plan = plan;
   request.input = Value::object({});
-  request.hold = false;
+  request.start_here = false;
   runtime_->create(std::move(request), [this, plan, &to_start, &to_end, &last,
-                                        done](const Result<runtime::Created>& made) {
+                                        done](const Result<runtime::CreateResult>& made) {
     if (!made) give_up(made.error());
     last = made->job;
     if (--to_end == 0) return done();
@@ -93,12 +93,12 @@ void WorkerProcess::make_one(const std::shared_ptr<const engine::Plan>& plan, in
 
 void WorkerProcess::signal(const JobId& job, const std::string& key) {
   await([&](const std::function<void()>& done) {
-    engine::Act act;
-    act.kind = engine::Act::Kind::signal;
+    engine::ControlRequest act;
+    act.kind = engine::ControlRequest::Kind::signal;
     act.id = "signal";
     act.correlation_key = key;
     act.wait_type = "signal";
-    runtime_->act(job, std::move(act), [done](const Result<Value>& answer) {
+    runtime_->submit_request(job, std::move(act), [done](const Result<Value>& answer) {
       if (!answer) give_up(answer.error());
       done();
     });
@@ -106,11 +106,11 @@ void WorkerProcess::signal(const JobId& job, const std::string& key) {
 }
 
 void WorkerProcess::on_events(const JobId&, const std::vector<Event>& events) {
-  if (says_ < 0) return;
+  if (event_pipe_ < 0) return;
   for (const Event& event : events) {
-    if (event.type == EventType::job_running) say_on(says_, Said::What::running);
-    if (event.type == EventType::job_waiting) say_on(says_, Said::What::waiting);
-    if (event.type == EventType::job_completed) say_on(says_, Said::What::over);
+    if (event.type == EventType::job_running) write_event(event_pipe_, WorkerEvent::Kind::running);
+    if (event.type == EventType::job_waiting) write_event(event_pipe_, WorkerEvent::Kind::waiting);
+    if (event.type == EventType::job_completed) write_event(event_pipe_, WorkerEvent::Kind::over);
   }
 }
 

@@ -18,46 +18,46 @@ namespace ae::bench {
 std::int64_t now_us();  // of one steady clock for all processes of a machine
 
 // What a worker says on a pipe, when it is durable.
-struct Said {
-  enum class What : std::int64_t { ready, running, waiting, over };
-  What what = What::ready;
+struct WorkerEvent {
+  enum class Kind : std::int64_t { ready, running, waiting, over };
+  Kind kind = Kind::ready;
   std::int64_t at_us = 0;
 };
-void say_on(int pipe, Said::What what);
-Said heard_on(int pipe);
-// When `what` was said next; what else is said before is passed over.
-std::int64_t await_said(int pipe, Said::What what);
+void write_event(int pipe, WorkerEvent::Kind kind);
+WorkerEvent read_event(int pipe);
+// When `kind` was said next; what else is said before is passed over.
+std::int64_t await_event(int pipe, WorkerEvent::Kind kind);
 
 class WorkerProcess final : public runtime::RuntimeObserver {
  public:
   struct Options {
     std::string url;
-    int says = -1;  // the pipe on which it says what became of jobs; -1: it claims none
+    int event_pipe = -1;  // the pipe on which it says what became of jobs; -1: it claims none
     Duration poll = std::chrono::seconds(5);  // what comes sooner came by a hint
   };
   explicit WorkerProcess(const Options& options);
 
   void start() { runtime_->start(); }
-  void work() { loop_.run(); }
+  void run() { loop_.run(); }
   // So many jobs that nobody holds; gives the id of the last.
   JobId make(const std::shared_ptr<const engine::Plan>& plan, int jobs = 1);
   void signal(const JobId& job, const std::string& key);
   store::PostgresStore& store() { return *store_; }
-  // Runs the loop until what `ask` was given has been called.
-  void await(const std::function<void(std::function<void()> done)>& ask);
+  // Runs the loop until what `start` was given has been called.
+  void await(const std::function<void(std::function<void()> done)>& start);
 
  private:
   void make_one(const std::shared_ptr<const engine::Plan>& plan, int& to_start, int& to_end,
                 JobId& last, const std::function<void()>& done);
   void on_events(const JobId&, const std::vector<Event>& events) override;
 
-  const int says_;
+  const int event_pipe_;
   net::AsioLoop loop_;
   net::SystemClock clock_;
   net::BootClock steady_;
-  net::SystemChance chance_;
+  net::SystemRandom random_;
   std::unique_ptr<store::PostgresStore> store_;
-  runtime::Performers performers_;
+  runtime::ToolRegistry tool_registry_;
   std::optional<runtime::Runtime> runtime_;
 };
 

@@ -3,7 +3,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 #include "agents/loop_check.h"
 #include "agents/node_check.h"
 #include "agents/settings_check.h"
@@ -13,23 +13,24 @@ namespace ae::agents {
 namespace {
 
 constexpr std::uint32_t kMaxParallelMax = 1'024;
-constexpr std::size_t kRulesMax = 256;              // that are about one tool of a plan
-constexpr std::size_t kCycleShown = 12;             // nodes of a circle in a message
-constexpr std::size_t kCircleWorkMax = 10'000'000;  // needs that are followed beside a circle
+constexpr std::size_t kRulesMax = 256;             // that are about one tool of a plan
+constexpr std::size_t kCycleShown = 12;            // nodes of a circle in a message
+constexpr std::size_t kCycleWorkMax = 10'000'000;  // needs that are followed beside a circle
 
 // Is something said of a tool's calls that depends on their arguments?
 bool has_condition(const Value& policy) {
-  const auto asks = [](const Value& rule) { return rule.find("when") != nullptr; };
+  const auto has_when = [](const Value& rule) { return rule.find("when") != nullptr; };
   const Value& rules = policy["rules"];
   return has_expression(policy.text("approval")) ||
-         (rules.is_array() && std::ranges::any_of(rules.items(), asks));
+         (rules.is_array() && std::ranges::any_of(rules.items(), has_when));
 }
 
 class AgentCheck {
  public:
-  AgentCheck(Check& check, std::string_view name, const Spot& spot, const Callable& callable)
+  AgentCheck(CheckContext& check, std::string_view name, const SourceNode& source_node,
+             const CallableTools& callable)
       : check_(check),
-        spot_(spot),
+        source_node_(source_node),
         tools_(callable.tools),
         models_(callable.models),
         policies_(callable.policies),
@@ -39,7 +40,7 @@ class AgentCheck {
 
   Agent run() {
     const std::size_t before = check_.count();
-    if (!check_.mapping(spot_,
+    if (!check_.mapping(source_node_,
                         {"plan", "loop", "planner", "input_schema", "output", "deadline",
                          "max_attempts", "labels", "description", "versions",
                          "required_capabilities", "confirm", "queue", "budget", "grants"},
@@ -48,54 +49,55 @@ class AgentCheck {
                          {"schedule", "schedules are not available yet"}})) {
       return std::move(agent_);
     }
-    cost_ = check_settings(check_, spot_, agent_, graph_);
+    cost_ = check_settings(check_, source_node_, agent_, graph_);
     grants();
-    if (const auto loop = spot_.find("loop")) {
-      if (spot_->find("plan") != nullptr) {
-        check_.fault(*loop, "an agent has either a `plan` or a `loop`; a plan can contain loops");
+    if (const auto loop = source_node_.find("loop")) {
+      if (source_node_->find("plan") != nullptr) {
+        check_.report(*loop, "an agent has either a `plan` or a `loop`; a plan can contain loops");
       }
-      if (spot_->find("planner") != nullptr) {
-        check_.fault(*loop, "an agent has either a `loop` or a `planner`");
+      if (source_node_->find("planner") != nullptr) {
+        check_.report(*loop, "an agent has either a `loop` or a `planner`");
       }
-      alone(*loop);
-    } else if (const auto planner = spot_.find("planner")) {
-      if (spot_->find("plan") != nullptr) {
-        check_.fault(*planner, "an agent has either a `plan` or a `planner`");
+      build_loop_agent(*loop);
+    } else if (const auto planner = source_node_.find("planner")) {
+      if (source_node_->find("plan") != nullptr) {
+        check_.report(*planner, "an agent has either a `plan` or a `planner`");
       }
-      plans(*planner);
+      build_planner_agent(*planner);
     } else if (const auto plan = find_plan()) {
       nodes(*plan);
     }
-    const auto output = spot_.find("output");
-    if (output && spot_->find("planner") != nullptr) {
-      check_.fault(*output, "the plan that the planner writes defines the output", {},
-                   Code::unsupported);
+    const auto output = source_node_.find("output");
+    if (output && source_node_->find("planner") != nullptr) {
+      check_.report(*output, "the plan that the planner writes defines the output", {},
+                    Code::unsupported);
     } else if (output) {
       this->output(*output);
     }
-    if (check_.count() == before) priced();
-    if (check_.count() == before && !clouded_) finish();
+    if (check_.count() == before) check_prices();
+    if (check_.count() == before && !has_unknown_tool_) finish();
     return std::move(agent_);
   }
 
  private:
-  struct NodeSpot {
-    Spot spot;
+  struct PlanNode {
+    SourceNode source_node;
     std::string id;
-    bool clouded = false;  // something is wrong with its needs, so what it sees is not known
+    bool has_unknown_needs =
+        false;  // something is wrong with its needs, so what it sees is not known
   };
   // A node reads `.steps.<step>`, there.
   struct Read {
     std::uint32_t node = 0, step = 0;
-    Spot where;
+    SourceNode where;
   };
 
   // What a plan that a model makes may use.
   void grants() {
-    const auto list = spot_.find("grants");
+    const auto list = source_node_.find("grants");
     if (!list || !(*list)->is_list()) return;
     for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
-      const Spot item = list->item(i);
+      const SourceNode item = list->item(i);
       if (!item->is_string() || !is_capability(item->scalar.as_string())) continue;  // said already
       granted_.insert(item->scalar.as_string());
       check_capability_known(check_, item, item->scalar.as_string(), tools_);
@@ -103,83 +105,83 @@ class AgentCheck {
   }
 
   // A cost is only known of models that have a price.
-  void priced() {
+  void check_prices() {
     if (!cost_) return;
     for (const auto& [name, tool] : used_) {
       if (!tool->good) continue;  // its price is not known
       if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
-      check_.fault(*cost_, "the model " +
-                               shown(std::string_view(name).substr(kModelToolPrefix.size())) +
-                               " has no `price`; a cost limit needs one");
+      check_.report(*cost_, "the model " +
+                                quote(std::string_view(name).substr(kModelToolPrefix.size())) +
+                                " has no `price`; a cost limit needs one");
     }
   }
 
-  std::optional<Spot> find_plan() {
-    auto plan = spot_.find("plan");
+  std::optional<SourceNode> find_plan() {
+    auto plan = source_node_.find("plan");
     if (!plan) {
-      if (spot_->find("code") != nullptr) return std::nullopt;  // said already: not yet
-      check_.required(spot_, "plan",
+      if (source_node_->find("code") != nullptr) return std::nullopt;  // said already: not yet
+      check_.required(source_node_, "plan",
                       "the list of nodes that this agent runs (or use `loop` or `planner`)");
       return std::nullopt;
     }
     if (!check_.list(*plan)) return std::nullopt;
     if ((*plan)->items.empty()) {
-      check_.fault(*plan, "a plan needs at least one node");
+      check_.report(*plan, "a plan needs at least one node");
       return std::nullopt;
     }
     const std::size_t most = engine::PlanLimits{}.nodes_max;
     if ((*plan)->items.size() > most) {
-      check_.fault(*plan, "a plan has at most " + std::to_string(most) + " nodes, this one has " +
-                              std::to_string((*plan)->items.size()));
+      check_.report(*plan, "a plan has at most " + std::to_string(most) + " nodes, this one has " +
+                               std::to_string((*plan)->items.size()));
       return std::nullopt;
     }
     return plan;
   }
 
   // An agent that is one loop: a plan of one node, whose result is the agent's.
-  void alone(const Spot& loop) {
-    nodes_.push_back({.spot = spot_, .id = "loop"});
+  void build_loop_agent(const SourceNode& loop) {
+    nodes_.push_back({.source_node = source_node_, .id = "loop"});
     by_id_.emplace("loop", 0);
     needs_.resize(1);
     std::vector<Member> node = {{"id", "loop"}};
     this->loop(loop, node);
     graph_.emplace_back("nodes", Value::array({Value::object(std::move(node))}));
-    if (spot_->find("output") == nullptr) graph_.emplace_back("output", "${ .steps.loop }");
+    if (source_node_->find("output") == nullptr) graph_.emplace_back("output", "${ .steps.loop }");
   }
 
   // An agent whose model makes the plan: until it has, that is its one node.
-  void plans(const Spot& planner) {
-    nodes_.push_back({.spot = spot_, .id = "planner"});
+  void build_planner_agent(const SourceNode& planner) {
+    nodes_.push_back({.source_node = source_node_, .id = "planner"});
     by_id_.emplace("planner", 0);
     needs_.resize(1);
-    const Value made = check_planner(check_, planner, place_of());
+    const Value made = check_planner(check_, planner, loop_context());
     const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", made}});
     graph_.emplace_back("nodes", Value::array({node}));
   }
 
-  void loop(const Spot& spot, std::vector<Member>& members) {
+  void loop(const SourceNode& source_node, std::vector<Member>& members) {
     members.emplace_back("kind", "loop");
-    members.emplace_back("loop", check_loop(check_, spot, place_of()));
+    members.emplace_back("loop", check_loop(check_, source_node, loop_context()));
   }
 
-  LoopPlace place_of() {
+  LoopContext loop_context() {
     return {.callable = callable_,
             .grants = granted_,
-            .templated = templated_,
-            .find_model = [this](const Spot& name) { return find_model(name); },
+            .check_expressions = check_expressions_,
+            .find_model = [this](const SourceNode& name) { return find_model(name); },
             .use =
                 [this](const CheckedTool& tool, bool granted) {
                   used_.emplace(tool.tool.name, &tool);
-                  if (granted) offered_.insert(tool.tool.name);
+                  if (granted) model_tools_.insert(tool.tool.name);
                 }};
   }
 
   // ---- nodes
 
-  void nodes(const Spot& plan) {
+  void nodes(const SourceNode& plan) {
     nodes_.reserve(plan->items.size());
     for (std::size_t i = 0; i < plan->items.size(); ++i) {
-      nodes_.push_back({.spot = plan.item(i), .id = {}});
+      nodes_.push_back({.source_node = plan.item(i), .id = {}});
       node_id(static_cast<std::uint32_t>(i));
     }
     needs_.resize(nodes_.size());
@@ -188,28 +190,28 @@ class AgentCheck {
     for (std::uint32_t i = 0; i < nodes_.size() && !check_.full(); ++i) {
       nodes.push_back(node(i));
     }
-    whole();
+    check_graph();
     graph_.emplace_back("nodes", Value::array(std::move(nodes)));
   }
 
   void node_id(std::uint32_t index) {
-    const Spot& spot = nodes_[index].spot;
-    if (!spot->is_mapping()) return;
-    const auto id = check_.required(spot, "id", "the node id, used as .steps.ID");
+    const SourceNode& source_node = nodes_[index].source_node;
+    if (!source_node->is_mapping()) return;
+    const auto id = check_.required(source_node, "id", "the node id, used as .steps.ID");
     if (!id) return;
     const auto text = check_.text(*id);
     if (!text || !check_.name("a node", *text, id->at(), id->path)) return;
     nodes_[index].id = *text;
     const auto [twin, fresh] = by_id_.emplace(*text, index);
     if (!fresh) {
-      check_.fault(*id, "duplicate node id " + shown(*text) + ", also used by plan[" +
-                            std::to_string(twin->second) + "]");
+      check_.report(*id, "duplicate node id " + quote(*text) + ", also used by plan[" +
+                             std::to_string(twin->second) + "]");
     }
   }
 
   Value node(std::uint32_t index) {
-    const Spot& spot = nodes_[index].spot;
-    if (!check_.mapping(spot,
+    const SourceNode& source_node = nodes_[index].source_node;
+    if (!check_.mapping(source_node,
                         {"id", "tool", "args", "needs", "when", "on_error", "wait", "map", "as",
                          "max_parallel", "do", "on_item_error", "llm", "loop"},
                         {{"approval", "set approval on the tool, not on the node"},
@@ -222,79 +224,79 @@ class AgentCheck {
     item_name_.clear();
     in_item_ = false;
     std::vector<Member> members = {{"id", nodes_[index].id}};
-    needs(spot, members);
-    if (const auto when = spot.find("when")) this->when(*when, members);
-    if (const auto on_error = spot.find("on_error")) {
+    needs(source_node, members);
+    if (const auto when = source_node.find("when")) this->when(*when, members);
+    if (const auto on_error = source_node.find("on_error")) {
       if (check_.word(*on_error, {"fail", "continue"}) == 1) {
         members.emplace_back("on_error", "continue");
       }
     }
-    kind(spot, members);
+    kind(source_node, members);
     return Value::object(std::move(members));
   }
 
-  void kind(const Spot& spot, std::vector<Member>& members) {
+  void kind(const SourceNode& source_node, std::vector<Member>& members) {
     std::vector<std::string_view> kinds;
     for (const std::string_view kind : {"tool", "llm", "wait", "map", "loop", "agent"}) {
-      if (spot->find(kind) != nullptr) kinds.push_back(kind);
+      if (source_node->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
-      check_.fault(spot, "a node needs one of tool, llm, wait, map or loop");
+      check_.report(source_node, "a node needs one of tool, llm, wait, map or loop");
       return;
     }
     if (kinds.size() > 1) {
-      check_.fault(spot,
-                   "a node can have only one of tool, llm, wait, map and loop; this one has " +
-                       std::string(kinds[0]) + " and " + std::string(kinds[1]));
+      check_.report(source_node,
+                    "a node can have only one of tool, llm, wait, map and loop; this one has " +
+                        std::string(kinds[0]) + " and " + std::string(kinds[1]));
       return;
     }
     if (kinds[0] == "tool") {
-      check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
       members.emplace_back("kind", "tool");
-      call(spot, members);
+      call(source_node, members);
     } else if (kinds[0] == "llm") {
-      check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(spot, "a tool", {"args"});
+      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      check_.misplaced(source_node, "a tool", {"args"});
       members.emplace_back("kind", "llm");
-      llm(*spot.find("llm"), members);
+      llm(*source_node.find("llm"), members);
     } else if (kinds[0] == "wait") {
-      check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(spot, "a tool", {"args"});
+      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      check_.misplaced(source_node, "a tool", {"args"});
       members.emplace_back("kind", "wait");
-      if (auto wait = check_wait(check_, *spot.find("wait"), templated_)) {
+      if (auto wait = check_wait(check_, *source_node.find("wait"), check_expressions_)) {
         members.emplace_back("wait", *std::move(wait));
       }
     } else if (kinds[0] == "map") {
-      check_.misplaced(spot, "the `do` of a map", {"args"});
+      check_.misplaced(source_node, "the `do` of a map", {"args"});
       members.emplace_back("kind", "map");
-      map(spot, members);
+      map(source_node, members);
     } else if (kinds[0] == "loop") {
-      check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(spot, "a tool", {"args"});
-      loop(*spot.find("loop"), members);
+      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      check_.misplaced(source_node, "a tool", {"args"});
+      loop(*source_node.find("loop"), members);
     }
   }
 
-  void needs(const Spot& spot, std::vector<Member>& members) {
-    const auto list = spot.find("needs");
+  void needs(const SourceNode& source_node, std::vector<Member>& members) {
+    const auto list = source_node.find("needs");
     if (!list) return;
     if (!check_.list(*list)) {
-      nodes_[node_].clouded = true;
+      nodes_[node_].has_unknown_needs = true;
       return;
     }
     std::vector<Value> ids;
     std::vector<std::uint32_t>& indices = needs_[node_];
     for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
-      const Spot item = list->item(i);
+      const SourceNode item = list->item(i);
       const auto id = check_.text(item);
       const auto found = id ? by_id_.find(*id) : by_id_.end();
       if (found == by_id_.end()) {
-        nodes_[node_].clouded = true;
-        if (id) check_.fault(item, "unknown node " + shown(*id), nearest_node(*id));
+        nodes_[node_].has_unknown_needs = true;
+        if (id) check_.report(item, "unknown node " + quote(*id), nearest_node(*id));
         continue;
       }
       if (found->second == node_) {
-        check_.fault(item, "a node cannot depend on itself");
+        check_.report(item, "a node cannot depend on itself");
         continue;
       }
       indices.push_back(found->second);
@@ -302,7 +304,7 @@ class AgentCheck {
     }
     std::ranges::sort(indices);
     if (const auto twin = std::ranges::adjacent_find(indices); twin != indices.end()) {
-      check_.fault(*list, "duplicate entry " + shown(nodes_[*twin].id));
+      check_.report(*list, "duplicate entry " + quote(nodes_[*twin].id));
       const auto rest = std::ranges::unique(indices);
       indices.erase(rest.begin(), rest.end());
     }
@@ -311,39 +313,39 @@ class AgentCheck {
 
   std::string nearest_node(std::string_view id) const {
     return check_.nearest(id, nodes_,
-                          [](const NodeSpot& node) { return std::string_view(node.id); });
+                          [](const PlanNode& node) { return std::string_view(node.id); });
   }
 
-  void when(const Spot& spot, std::vector<Member>& members) {
-    if (spot->scalar.is_bool()) {
-      if (!spot->scalar.as_bool()) members.emplace_back("when", false);
+  void when(const SourceNode& source_node, std::vector<Member>& members) {
+    if (source_node->scalar.is_bool()) {
+      if (!source_node->scalar.as_bool()) members.emplace_back("when", false);
       return;
     }
-    if (!expression(spot, "`when` must be true, false or a single ${ … }")) return;
-    members.emplace_back("when", spot->scalar);
+    if (!expression(source_node, "`when` must be true, false or a single ${ … }")) return;
+    members.emplace_back("when", source_node->scalar);
   }
 
   // One ${ … } and nothing around it.
-  bool expression(const Spot& spot, std::string_view wanted) {
-    if (!templated(spot)) return false;
-    if (is_one_expression(*spot.value)) return true;
-    check_.fault(spot, std::string(wanted));
+  bool expression(const SourceNode& source_node, std::string_view wanted) {
+    if (!check_expressions(source_node)) return false;
+    if (is_one_expression(*source_node.value)) return true;
+    check_.report(source_node, std::string(wanted));
     return false;
   }
 
-  void call(const Spot& spot, std::vector<Member>& members) {
-    const auto named = check_.required(spot, "tool", "the name of a tool of this file");
+  void call(const SourceNode& source_node, std::vector<Member>& members) {
+    const auto named = check_.required(source_node, "tool", "the name of a tool of this file");
     const CheckedTool* tool = nullptr;
     if (named) {
       if (const auto name = check_.text(*named)) {
         const auto found = tools_.find(*name);
-        if (found == tools_.end() && !check_.clouded(*name)) {
-          check_.fault(*named, check_.no_tool(*name),
-                       check_.nearest(*name, tools_, [](const auto& tool_of_file) {
-                         return std::string_view(tool_of_file.first);
-                       }));
+        if (found == tools_.end() && !check_.may_be_unknown(*name)) {
+          check_.report(*named, check_.describe_missing_tool(*name),
+                        check_.nearest(*name, tools_, [](const auto& tool_of_file) {
+                          return std::string_view(tool_of_file.first);
+                        }));
         } else if (found == tools_.end()) {
-          clouded_ = true;
+          has_unknown_tool_ = true;
         } else {
           tool = &found->second;
           used_.emplace(found->first, tool);
@@ -351,25 +353,25 @@ class AgentCheck {
         members.emplace_back("tool", *name);
       }
     }
-    const auto args = spot.find("args");
+    const auto args = source_node.find("args");
     bool good = true;
     if (args && !(*args)->is_mapping()) {
       good = expression(*args,
                         "`args` must be a mapping, or a single ${ … } that evaluates to an object");
     } else if (args) {
-      good = templated(*args);
+      good = check_expressions(*args);
     }
     if (args && !((*args)->is_mapping() && (*args)->items.empty())) {
       members.emplace_back("args", (*args)->value());
     }
     if (good && tool != nullptr) {
-      check_arguments(check_, args ? *args : spot, args.has_value(), *tool);
+      check_arguments(check_, args ? *args : source_node, args.has_value(), *tool);
     }
   }
 
   // What a model is asked, as the call that it becomes.
-  void llm(const Spot& spot, std::vector<Member>& members) {
-    if (!check_.mapping(spot,
+  void llm(const SourceNode& source_node, std::vector<Member>& members) {
+    if (!check_.mapping(source_node,
                         {"model", "prompt", "messages", "system", "temperature", "max_tokens",
                          "schema", "repair"},
                         {{"tools", "tools need a `loop`"}})) {
@@ -377,7 +379,8 @@ class AgentCheck {
     }
     std::vector<Member> request;
     const CheckedModel* model = nullptr;
-    if (const auto named = check_.required(spot, "model", "the name of a model of this file")) {
+    if (const auto named =
+            check_.required(source_node, "model", "the name of a model of this file")) {
       model = find_model(*named);
     }
     if (model != nullptr) {
@@ -385,91 +388,93 @@ class AgentCheck {
       members.emplace_back("tool", model->tool.name);
       request.emplace_back("model", model->model);
     }
-    if (auto messages = check_messages(check_, spot, templated_)) {
+    if (auto messages = check_messages(check_, source_node, check_expressions_)) {
       request.emplace_back("messages", *std::move(messages));
     }
     auto temperature = model != nullptr ? model->temperature : std::nullopt;
     auto max_tokens = model != nullptr ? model->max_tokens : std::nullopt;
     const std::string_view provider = model != nullptr ? model->tool.kind : std::string_view();
-    if (const auto own = spot.find("temperature")) {
+    if (const auto own = source_node.find("temperature")) {
       temperature = check_temperature(check_, *own, temperature_max(provider));
     }
-    if (const auto own = spot.find("max_tokens")) max_tokens = check_max_tokens(check_, *own);
+    if (const auto own = source_node.find("max_tokens"))
+      max_tokens = check_max_tokens(check_, *own);
     if (temperature) request.emplace_back("temperature", *temperature);
     if (max_tokens) request.emplace_back("max_tokens", *max_tokens);
-    if (const auto own = spot.find("schema")) {
+    if (const auto own = source_node.find("schema")) {
       if (auto schema = check_answer_schema(check_, *own, provider)) {
         request.emplace_back("schema", *std::move(schema));
       }
     }
     if (in_item_) {
-      if (const auto repair = spot.find("repair")) {
-        check_.fault(*repair, "`repair` is not supported in a map; remove it", {},
-                     Code::unsupported);
+      if (const auto repair = source_node.find("repair")) {
+        check_.report(*repair, "`repair` is not supported in a map; remove it", {},
+                      Code::unsupported);
       }
-    } else if (mends_answers(check_, spot)) {
+    } else if (repairs_answers(check_, source_node)) {
       members.emplace_back("repair", 1);
     }
     members.emplace_back("args", Value::object(std::move(request)));
   }
 
-  const CheckedModel* find_model(const Spot& named) {
+  const CheckedModel* find_model(const SourceNode& named) {
     const auto name = check_.text(named);
     if (!name) return nullptr;
     const auto found = models_.find(*name);
     if (found != models_.end()) return &found->second;
-    check_.fault(named, "unknown model " + shown(*name),
-                 check_.nearest(*name, models_,
-                                [](const auto& model) { return std::string_view(model.first); }));
+    check_.report(named, "unknown model " + quote(*name),
+                  check_.nearest(*name, models_,
+                                 [](const auto& model) { return std::string_view(model.first); }));
     return nullptr;
   }
 
   // ---- maps
 
-  void map(const Spot& spot, std::vector<Member>& members) {
-    const Spot over = *spot.find("map");
+  void map(const SourceNode& source_node, std::vector<Member>& members) {
+    const SourceNode over = *source_node.find("map");
     if (over->is_list()) {
       if (over->items.size() > engine::PlanLimits{}.map_items_max) {
-        check_.fault(over, "a map can have at most 100,000 items");
-      } else if (templated(over)) {
+        check_.report(over, "a map can have at most 100,000 items");
+      } else if (check_expressions(over)) {
         members.emplace_back("over", over->value());
       }
     } else if (expression(over,
                           "`map` must be a list, or a single ${ … } that evaluates to a list")) {
       members.emplace_back("over", over->scalar);
     }
-    if (const auto as = spot.find("as")) {
+    if (const auto as = source_node.find("as")) {
       const auto name = check_.text(*as);
       if (name && !engine::is_item_name(*name)) {
-        check_.fault(*as, shown(*name) +
-                              " is not a valid item name: use letters, digits and _, and none of "
-                              "input, steps, job, index, args, call, result, env");
+        check_.report(*as, quote(*name) +
+                               " is not a valid item name: use letters, digits and _, and none of "
+                               "input, steps, job, index, args, call, result, env");
       } else if (name) {
         item_name_ = *name;
         if (*name != "item") members.emplace_back("as", *name);
       }
     }
     std::optional<std::uint32_t> parallel = 8;
-    if (const auto most = spot.find("max_parallel")) {
+    if (const auto most = source_node.find("max_parallel")) {
       parallel = check_.count(*most, kMaxParallelMax);
     }
     members.emplace_back("max_parallel", static_cast<double>(parallel.value_or(8)));
-    if (const auto on_item = spot.find("on_item_error")) {
+    if (const auto on_item = source_node.find("on_item_error")) {
       if (check_.word(*on_item, {"fail", "collect"}) == 1) {
         members.emplace_back("on_item_error", "collect");
       }
     }
-    const auto each = check_.required(spot, "do", "the tool call or llm step to run for each item");
+    const auto each =
+        check_.required(source_node, "do", "the tool call or llm step to run for each item");
     if (!each || !check_.mapping(*each, {"tool", "args", "llm"},
                                  {{"map", "nested maps are not available yet"},
                                   {"wait", "waits in maps are not available yet"},
                                   {"when", "set `when` on the node, or filter the list"}})) {
       return;
     }
-    const auto asked = each->find("llm");
-    if (asked) {
+    const auto llm_node = each->find("llm");
+    if (llm_node) {
       if ((*each)->find("tool") != nullptr) {
-        check_.fault(*each, "`do` needs either `tool` or `llm`");
+        check_.report(*each, "`do` needs either `tool` or `llm`");
       }
       check_.misplaced(*each, "a tool", {"args"});
     } else if ((*each)->find("tool") == nullptr &&
@@ -478,8 +483,8 @@ class AgentCheck {
     }
     in_item_ = true;
     std::vector<Member> inner;
-    if (asked) {
-      llm(*asked, inner);
+    if (llm_node) {
+      llm(*llm_node, inner);
     } else {
       call(*each, inner);
     }
@@ -489,63 +494,65 @@ class AgentCheck {
 
   // ---- expressions
 
-  // Compiles what stands at `spot` and looks at what it reads.
-  bool templated(const Spot& spot) {
+  // Compiles what stands at `source_node` and looks at what it reads.
+  bool check_expressions(const SourceNode& source_node) {
     const std::size_t before = check_.count();
-    refuse_env_and_secrets(check_, spot);
+    reject_env_and_secrets(check_, source_node);
     if (check_.count() != before) return false;
-    check_.templates(spot, [this](const Spot& string, const Template& compiled) {
+    check_.templates(source_node, [this](const SourceNode& string, const Template& compiled) {
       roots(string, compiled.roots());
     });
     return check_.count() == before;
   }
 
-  void roots(const Spot& string, const ExprRoots& read) {
+  void roots(const SourceNode& string, const ExprRoots& read) {
     for (const std::string& root : read.roots) {
       if (root == "input" || root == "job" || root == "steps") continue;
       if (in_item_ && (root == "item" || root == "index" || root == item_name_)) continue;
       unknown_root(string, root);
     }
     if (read.all_steps && !in_output_) {
-      check_.root_fault(string, ".steps",
-                        "a node can read .steps.ID of nodes in its `needs`; only `output` can read "
-                        "all of .steps");
+      check_.report_root(
+          string, ".steps",
+          "a node can read .steps.ID of nodes in its `needs`; only `output` can read "
+          "all of .steps");
     }
     for (const std::string& step : read.steps) {
       const auto found = by_id_.find(step);
       if (found == by_id_.end()) {
-        check_.root_fault(string, ".steps", "unknown node " + shown(step), steps_hint(step));
+        check_.report_root(string, ".steps", "unknown node " + quote(step), steps_hint(step));
       } else if (!in_output_) {
         reads_.push_back({.node = node_, .step = found->second, .where = string});
       }
     }
   }
 
-  void unknown_root(const Spot& string, const std::string& root) {
+  void unknown_root(const SourceNode& string, const std::string& root) {
     if (root == "args" || root == "call" || root == "result") {
-      check_.root_fault(string, "." + root,
-                        "." + root + " is available in tools only, not in plans");
+      check_.report_root(string, "." + root,
+                         "." + root + " is available in tools only, not in plans");
       return;
     }
     if (root == "item" || root == "index") {
-      check_.root_fault(string, "." + root, "." + root + " is available in the `do` of a map only");
+      check_.report_root(string, "." + root,
+                         "." + root + " is available in the `do` of a map only");
       return;
     }
-    Nearest nearest(root);
-    for (const std::string_view known : {"input", "steps", "job"}) nearest.look_at(known);
+    ClosestName nearest(root);
+    for (const std::string_view known : {"input", "steps", "job"}) nearest.consider(known);
     if (in_item_) {
-      for (const std::string_view known : {"item", "index"}) nearest.look_at(known);
-      if (!item_name_.empty()) nearest.look_at(item_name_);
+      for (const std::string_view known : {"item", "index"}) nearest.consider(known);
+      if (!item_name_.empty()) nearest.consider(item_name_);
     }
     std::string meant = nearest.take();
     if (meant.empty() && by_id_.contains(root)) meant = "steps." + root;
-    check_.root_fault(string, "." + root, "." + root + " is not available here",
-                      meant.empty() ? meant : "." + meant);
+    check_.report_root(string, "." + root, "." + root + " is not available here",
+                       meant.empty() ? meant : "." + meant);
   }
 
   // `.steps.send-mail` is a subtraction; it is written .steps["send-mail"].
   std::string steps_hint(const std::string& step) const {
-    for (const NodeSpot& node : nodes_) {
+    for (const PlanNode& node : nodes_) {
       if (node.id.starts_with(step + "-")) return ".steps[\"" + node.id + "\"]";
     }
     return nearest_node(step);
@@ -553,36 +560,38 @@ class AgentCheck {
 
   // ---- the plan as a whole
 
-  void whole() {
-    const engine::Order order = engine::order_of(needs_);
-    for (const std::vector<std::uint32_t>& cycle : order.cycles) circle(cycle);
+  void check_graph() {
+    const engine::TopologicalOrder order = engine::topological_order(needs_);
+    for (const std::vector<std::uint32_t>& cycle : order.cycles) report_cycle(cycle);
     if (reads_.empty()) return;
-    if (!order.cycles.empty()) return reads_of_circles();
+    if (!order.cycles.empty()) return check_reads_with_cycles();
     for (const std::uint32_t node : order.order) {
       for (const std::uint32_t need : needs_[node]) {
-        nodes_[node].clouded = nodes_[node].clouded || nodes_[need].clouded;
+        nodes_[node].has_unknown_needs =
+            nodes_[node].has_unknown_needs || nodes_[need].has_unknown_needs;
       }
     }
-    std::optional<engine::Reach> reach;
+    std::optional<engine::Reachability> reach;
     for (const Read& read : reads_) {
-      if (nodes_[read.node].clouded || std::ranges::binary_search(needs_[read.node], read.step)) {
+      if (nodes_[read.node].has_unknown_needs ||
+          std::ranges::binary_search(needs_[read.node], read.step)) {
         continue;
       }
       if (!reach) reach.emplace(needs_, order.order);
-      if (!reach->sees(read.node, read.step)) unseen(read);
+      if (!reach->reaches(read.node, read.step)) report_unreachable_read(read);
     }
   }
 
-  void unseen(const Read& read) {
+  void report_unreachable_read(const Read& read) {
     const std::string& step = nodes_[read.step].id;
-    check_.root_fault(read.where, ".steps",
-                      read.node == read.step ? "a node cannot read its own result"
-                                             : ".steps." + step + " is read here, so add " +
-                                                   shown(step) + " to `needs`");
+    check_.report_root(read.where, ".steps",
+                       read.node == read.step ? "a node cannot read its own result"
+                                              : ".steps." + step + " is read here, so add " +
+                                                    quote(step) + " to `needs`");
   }
 
   // A node sees less when a circle is broken. So a read of what it does not reach now is a fault in any case.
-  void reads_of_circles() {
+  void check_reads_with_cycles() {
     std::size_t work = 0;
     std::optional<std::uint32_t> from;  // where `reached` begins
     bool unknown = false;               // a need of one of these is none
@@ -590,16 +599,16 @@ class AgentCheck {
     std::vector<std::uint32_t> next;
     for (const Read& read : reads_) {
       if (from != read.node) {
-        if (work > kCircleWorkMax) return;  // the rest is told when there is no circle any more
+        if (work > kCycleWorkMax) return;  // the rest is told when there is no circle any more
         from = read.node;
         reached.assign(nodes_.size(), false);
-        unknown = nodes_[read.node].clouded;
+        unknown = nodes_[read.node].has_unknown_needs;
         work += nodes_.size() / 64;
         next = {read.node};
         while (!next.empty()) {
           const std::uint32_t node = next.back();
           next.pop_back();
-          unknown = unknown || nodes_[node].clouded;
+          unknown = unknown || nodes_[node].has_unknown_needs;
           work += needs_[node].size();
           for (const std::uint32_t need : needs_[node]) {
             if (!reached[need]) next.push_back(need);
@@ -608,11 +617,11 @@ class AgentCheck {
         }
       }
       if (unknown || (reached[read.step] && read.step != read.node)) continue;
-      unseen(read);
+      report_unreachable_read(read);
     }
   }
 
-  void circle(std::vector<std::uint32_t> cycle) {
+  void report_cycle(std::vector<std::uint32_t> cycle) {
     std::ranges::rotate(cycle, std::ranges::min_element(cycle));
     std::string path;
     for (std::size_t i = 0; i < cycle.size(); ++i) {
@@ -623,25 +632,25 @@ class AgentCheck {
       path += nodes_[cycle[i]].id + " → ";
     }
     path += nodes_[cycle[0]].id;
-    const Spot& spot = nodes_[cycle[0]].spot;
-    const Spot list = *spot.find("needs");
+    const SourceNode& source_node = nodes_[cycle[0]].source_node;
+    const SourceNode list = *source_node.find("needs");
     const std::string& next = nodes_[cycle[1 % cycle.size()]].id;
     for (std::size_t i = 0; i < list->items.size(); ++i) {
       if (!list->items[i].is_string() || list->items[i].scalar.as_string() != next) continue;
-      check_.fault(list.item(i), "dependency cycle: " + path);
+      check_.report(list.item(i), "dependency cycle: " + path);
       return;
     }
   }
 
-  void output(const Spot& spot) {
+  void output(const SourceNode& source_node) {
     in_output_ = true;
-    templated(spot);
+    check_expressions(source_node);
     in_output_ = false;
-    graph_.emplace_back("output", spot->value());
+    graph_.emplace_back("output", source_node->value());
   }
 
   // The tools that ask about the calls of others, or undo them, belong to the plan too.
-  void with_side_calls() {
+  void add_side_call_tools() {
     std::vector<const CheckedTool*> todo;
     todo.reserve(used_.size());
     for (const auto& [name, tool] : used_) todo.push_back(tool);
@@ -660,13 +669,13 @@ class AgentCheck {
   Value policy_of(const CheckedTool& tool) {
     const std::string& name = tool.tool.name;
     Value policy = tool.policy;
-    if (offered_.contains(name) && !tool.description.empty()) {
+    if (model_tools_.contains(name) && !tool.description.empty()) {
       policy = policy.with("description", tool.description);
     }
     if (policy.find("provider") != nullptr) return policy;  // a model
     auto rules = rules_for(policies_, agent_.name, name, policy["capabilities"]);
     if (rules.size() > kRulesMax) {
-      check_.fault(spot_, "more than 256 policies apply to the tool " + shown(name));
+      check_.report(source_node_, "more than 256 policies apply to the tool " + quote(name));
     } else if (!rules.empty()) {
       policy = policy.with("rules", Value::array(std::move(rules)));
     }
@@ -676,7 +685,7 @@ class AgentCheck {
   void finish() {
     graph_.emplace_back("schema", 1);
     std::vector<Member> used;
-    with_side_calls();
+    add_side_call_tools();
     for (const auto& [name, tool] : used_) {
       if (!tool->good) return;  // the file has faults elsewhere
       used.emplace_back(name, policy_of(*tool));
@@ -688,39 +697,42 @@ class AgentCheck {
     agent_.task_graph = Value::object(std::move(graph_));
     // The last door agrees, or one of the two is wrong.
     if (const auto plan = engine::Plan::compile(agent_.task_graph); !plan) {
-      check_.fault(spot_, plan.error().message);
+      check_.report(source_node_, plan.error().message);
     }
   }
 
-  Check& check_;
-  const Spot& spot_;
-  const Templated templated_ = [this](const Spot& text) { return templated(text); };
+  CheckContext& check_;
+  const SourceNode& source_node_;
+  const ExpressionCheck check_expressions_ = [this](const SourceNode& text) {
+    return check_expressions(text);
+  };
   const CheckedTools& tools_;
   const CheckedModels& models_;
   const std::vector<Policy>& policies_;
-  const Callable& callable_;
+  const CallableTools& callable_;
   Agent agent_;
   std::vector<Member> graph_;
-  std::vector<NodeSpot> nodes_;
+  std::vector<PlanNode> nodes_;
   std::unordered_map<std::string, std::uint32_t> by_id_;
   engine::Needs needs_;  // sorted
   std::vector<Read> reads_;
   std::map<std::string, const CheckedTool*, std::less<>> used_;
-  std::optional<Spot> cost_;                    // of the budget
-  std::set<std::string, std::less<>> granted_;  // capabilities
-  std::set<std::string, std::less<>> offered_;  // to models: they are told what a tool is for
+  std::optional<SourceNode> cost_;                  // of the budget
+  std::set<std::string, std::less<>> granted_;      // capabilities
+  std::set<std::string, std::less<>> model_tools_;  // to models: they are told what a tool is for
   // Where the walk is:
   std::uint32_t node_ = 0;
   std::string item_name_;
   bool in_item_ = false;
   bool in_output_ = false;
-  bool clouded_ = false;  // it names a tool that is not known for a fault elsewhere
+  bool has_unknown_tool_ = false;  // it names a tool that is not known for a fault elsewhere
 };
 
 }  // namespace
 
-Agent check_agent(Check& check, std::string_view name, const Spot& spot, const Callable& callable) {
-  return AgentCheck(check, name, spot, callable).run();
+Agent check_agent(CheckContext& check, std::string_view name, const SourceNode& source_node,
+                  const CallableTools& callable) {
+  return AgentCheck(check, name, source_node, callable).run();
 }
 
 }  // namespace ae::agents

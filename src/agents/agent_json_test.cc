@@ -2,7 +2,7 @@
 #include <string>
 
 #include "agents/agents_file.h"
-#include "agents/faults.h"
+#include "agents/diagnostics.h"
 #include "agents/test_load.h"
 #include "json/json.h"
 #include "testing/test.h"
@@ -33,7 +33,7 @@ Source source(std::string_view text = kFile) {
 
 std::string faults_of(std::string_view name, std::string_view json, std::string_view file = kFile) {
   Agent agent{.name = "untouched"};
-  const std::string text = faults_text(load_agent(source(file), name, json, agent));
+  const std::string text = diagnostics_text(load_agent(source(file), name, json, agent));
   EXPECT_EQ(text.empty(), agent.name != "untouched") << text;
   return text;
 }
@@ -44,8 +44,8 @@ AE_TEST("agents/an agent given as JSON is what it would be in its file") {
   const Agent& ours = file.agents.at("one");
   EXPECT_EQ(ours.definition["labels"].text("team"), "money");
   Agent theirs;
-  const auto faults = load_agent(source(), "one", canonical(ours.definition), theirs);
-  ASSERT_TRUE(faults.empty()) << faults_text(faults);
+  const auto diagnostics = load_agent(source(), "one", canonical(ours.definition), theirs);
+  ASSERT_TRUE(diagnostics.empty()) << diagnostics_text(diagnostics);
   EXPECT_EQ(canonical(theirs.task_graph), canonical(ours.task_graph))
       << "with the rules of its tools";
   EXPECT_EQ(theirs.task_graph["tools"]["pay"].text("approval"), "required");

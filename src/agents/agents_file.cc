@@ -5,9 +5,9 @@
 #include <deque>
 #include <utility>
 
-#include "agents/check.h"
-#include "agents/faults.h"
-#include "agents/located.h"
+#include "agents/check_context.h"
+#include "agents/diagnostics.h"
+#include "agents/source_tree.h"
 #include "agents/tool_text.h"
 #include "base/utf8.h"
 #include "json/json.h"
@@ -46,28 +46,28 @@ std::size_t take_byte(std::string& message) {
   return byte;
 }
 
-bool read(const Source& source, std::string_view text, Faults& faults, Located& out) {
+bool read(const Source& source, std::string_view text, Diagnostics& diagnostics, SourceTree& out) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   const bool named_json = source.name.ends_with(".json");
   if (named_json || (first != text.npos && (text[first] == '{' || text[first] == '['))) {
     auto json = parse_json(text);
-    if (json) return read_json(text, faults, out);
+    if (json) return read_json(text, diagnostics, out);
     if (named_json) {
       std::string message = std::move(json).error().message;
       const std::size_t byte = std::min(take_byte(message), text.size());
-      faults.add({.character = characters(text.substr(0, byte))},
-                 {.path = {}, .message = std::move(message)});
+      diagnostics.add({.character = characters(text.substr(0, byte))},
+                      {.path = {}, .message = std::move(message)});
       return false;
     }
   }
-  return read_yaml(text, faults, out);
+  return read_yaml(text, diagnostics, out);
 }
 
 // In which line a place is; places are asked for mostly in the order of the file.
 class LineCount {
  public:
   explicit LineCount(std::string_view text) : text_(text) {}
-  std::size_t of(Place place) {
+  std::size_t line_of(SourceLocation place) {
     if (place.character < character_) at_ = character_ = 0, line_ = 1;
     for (; character_ < place.character && at_ < text_.size(); ++character_) {
       line_ += text_[at_] == '\n' ? 1 : 0;
@@ -83,11 +83,11 @@ class LineCount {
 };
 
 // What agents may use.
-struct Offered {
+struct FileDefinitions {
   CheckedTools tools;
   CheckedModels models;
   std::vector<Note> notes;
-  std::deque<Located> made;  // tools name places in it
+  std::deque<SourceTree> generated;  // tools name places in it
   std::vector<Policy> policies;
 };
 
@@ -114,104 +114,111 @@ bool is_outbound_host(std::string_view text) {
 }
 
 // Hosts that an answer or a recorded change may lead to, though they are in a network of ours.
-void check_outbound(Check& check, const Spot& top) {
+void check_outbound(CheckContext& check, const SourceNode& top) {
   const auto outbound = top.find("outbound");
   if (!outbound || !check.mapping(*outbound, {"allow"})) return;
   const auto list = check.required(*outbound, "allow", "a list of HOST or HOST:PORT");
   if (!list || !check.list(*list)) return;
-  if ((*list)->items.size() > kOutboundMax) return check.fault(*list, "at most 1,000 hosts");
+  if ((*list)->items.size() > kOutboundMax) return check.report(*list, "at most 1,000 hosts");
   ToolText text(check);
   for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
-    const Spot item = list->item(i);
+    const SourceNode item = list->item(i);
     auto host = text.literal(item);
     if (!host) continue;
     if (!is_outbound_host(*host)) {
-      check.fault(item, "must be HOST or HOST:PORT, such as things.internal or 127.0.0.1:8080");
+      check.report(item, "must be HOST or HOST:PORT, such as things.internal or 127.0.0.1:8080");
     }
     check.outbound().emplace_back(*std::move(host));
   }
 }
 
-Offered check_offered(Check& check, const Spot& top, std::string_view text) {
+FileDefinitions check_definitions(CheckContext& check, const SourceNode& top,
+                                  std::string_view text) {
   LineCount lines(text);
-  Offered offered;
+  FileDefinitions definitions;
   check_outbound(check, top);
-  if (const auto spot = top.find("tools"); spot && check.any_mapping(*spot)) {
-    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
-      const Located::Key& key = (*spot)->keys[i];
-      const Spot tool{&(*spot)->items[i], spot->path_of(key.text)};
+  if (const auto source_node = top.find("tools"); source_node && check.any_mapping(*source_node)) {
+    for (std::size_t i = 0; i < (*source_node)->items.size() && !check.full(); ++i) {
+      const SourceTree::Key& key = (*source_node)->keys[i];
+      const SourceNode tool{&(*source_node)->items[i], source_node->path_of(key.text)};
       const bool named = check.name("a tool", key.text, key.at, tool.path);
       if (tool->is_mapping() && tool->find("mcp") != nullptr) {
         if (!named) {
-          check.cloud(key.text);
+          check.mark_tools_unknown(key.text);
           continue;
         }
-        check_server(check, key.text, tool,
-                     {offered.tools, offered.made, offered.notes, lines.of(key.at)});
+        check_server(
+            check, key.text, tool,
+            {definitions.tools, definitions.generated, definitions.notes, lines.line_of(key.at)});
         continue;
       }
       CheckedTool checked = check_tool(check, key.text, tool);
-      checked.tool.line = lines.of(key.at);
-      offered.tools.insert_or_assign(key.text, std::move(checked));
+      checked.tool.line = lines.line_of(key.at);
+      definitions.tools.insert_or_assign(key.text, std::move(checked));
     }
-    check_side_calls(check, offered.tools);
+    check_side_calls(check, definitions.tools);
   }
-  if (const auto spot = top.find("models"); spot && check.any_mapping(*spot)) {
-    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
-      const Located::Key& key = (*spot)->keys[i];
-      const Spot model{&(*spot)->items[i], spot->path_of(key.text)};
+  if (const auto source_node = top.find("models"); source_node && check.any_mapping(*source_node)) {
+    for (std::size_t i = 0; i < (*source_node)->items.size() && !check.full(); ++i) {
+      const SourceTree::Key& key = (*source_node)->keys[i];
+      const SourceNode model{&(*source_node)->items[i], source_node->path_of(key.text)};
       check.name("a model", key.text, key.at, model.path);
       CheckedModel checked = check_model(check, key.text, model);
-      checked.tool.line = lines.of(key.at);
-      offered.models.insert_or_assign(key.text, std::move(checked));
+      checked.tool.line = lines.line_of(key.at);
+      definitions.models.insert_or_assign(key.text, std::move(checked));
     }
   }
-  for (Note& note : check.take_notes()) offered.notes.push_back(std::move(note));
-  if (check.source().policies) offered.policies = *check.source().policies;
-  if (const auto spot = top.find("policies")) {
-    for (Policy& policy : check_policies(check, *spot, &offered.tools, &offered.notes)) {
-      offered.policies.push_back(std::move(policy));
+  for (Note& note : check.take_notes()) definitions.notes.push_back(std::move(note));
+  if (check.source().policies) definitions.policies = *check.source().policies;
+  if (const auto source_node = top.find("policies")) {
+    for (Policy& policy :
+         check_policies(check, *source_node, &definitions.tools, &definitions.notes)) {
+      definitions.policies.push_back(std::move(policy));
     }
   }
-  return offered;
+  return definitions;
 }
 
-void check_version(Check& check, const Spot& top) {
+void check_version(CheckContext& check, const SourceNode& top) {
   const auto version = check.required(top, "aetheris", "start the file with `aetheris: 1`");
   if (!version) return;
   if (!(*version)->scalar.is_integer()) {
-    check.fault(*version, "must be the number 1");
+    check.report(*version, "must be the number 1");
   } else if ((*version)->scalar.as_int() != 1) {
-    check.fault(*version, "unsupported version; this build reads version 1", {}, Code::unsupported);
+    check.report(*version, "unsupported version; this build reads version 1", {},
+                 Code::unsupported);
   }
 }
 
-void check_file(Check& check, const Located& root, std::string_view text, AgentsFile& out) {
+void check_file(CheckContext& check, const SourceTree& root, std::string_view text,
+                AgentsFile& out) {
   LineCount lines(text);
-  const Spot top{&root, {}};
+  const SourceNode top{&root, {}};
   if (!check.mapping(top, {"aetheris", "tools", "models", "agents", "policies", "outbound"},
                      {{"cron", "schedules are not available yet"},
                       {"schedules", "schedules are not available yet"}})) {
     return;
   }
   check_version(check, top);
-  auto [tools, models, notes, made, policies] = check_offered(check, top, text);
-  const auto spot = check.required(top, "agents", "the agents of this file, by name");
-  if (spot && check.any_mapping(*spot)) {
-    if ((*spot)->items.empty()) check.fault(*spot, "a file needs at least one agent");
-    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
-      const Located::Key& key = (*spot)->keys[i];
-      const Spot agent{&(*spot)->items[i], spot->path_of(key.text)};
+  auto [tools, models, notes, generated, policies] = check_definitions(check, top, text);
+  const auto source_node = check.required(top, "agents", "the agents of this file, by name");
+  if (source_node && check.any_mapping(*source_node)) {
+    if ((*source_node)->items.empty())
+      check.report(*source_node, "a file needs at least one agent");
+    for (std::size_t i = 0; i < (*source_node)->items.size() && !check.full(); ++i) {
+      const SourceTree::Key& key = (*source_node)->keys[i];
+      const SourceNode agent{&(*source_node)->items[i], source_node->path_of(key.text)};
       check.name("an agent", key.text, key.at, agent.path);
       Agent checked = check_agent(check, key.text, agent, {tools, models, policies, &notes});
       checked.definition = agent->value();
-      checked.line = lines.of(key.at);
+      checked.line = lines.line_of(key.at);
       out.agents.insert_or_assign(key.text, std::move(checked));
     }
   }
-  if (const auto of_file = top.find("policies"); of_file && spot && spot->value->is_mapping()) {
+  if (const auto of_file = top.find("policies");
+      of_file && source_node && source_node->value->is_mapping()) {
     std::vector<std::string_view> known;
-    for (const Located::Key& key : (*spot)->keys) known.push_back(key.text);
+    for (const SourceTree::Key& key : (*source_node)->keys) known.push_back(key.text);
     check_policy_agents(check, *of_file, known);
   }
   out.notes = std::move(notes);
@@ -219,87 +226,90 @@ void check_file(Check& check, const Located& root, std::string_view text, Agents
   for (auto& [name, model] : models) out.models.emplace(model.tool.name, std::move(model.tool));
 }
 
-// Reads the text, if it is one, and hands it to `look`.
-template <class Look>
-std::vector<Fault> read_whole(const Source& source, const Look& look) {
-  Faults faults;
+// Reads the text, if it is one, and hands it to `visit`.
+template <class Visit>
+std::vector<Diagnostic> read_whole(const Source& source, const Visit& visit) {
+  Diagnostics diagnostics;
   std::string_view text = source.text;
   if (text.size() > kFileMax) {
-    faults.add({}, {.path = {}, .message = "an agents file can have at most 8 MiB"});
-    return faults.finish(source.name, {});
+    diagnostics.add({}, {.path = {}, .message = "an agents file can have at most 8 MiB"});
+    return diagnostics.finish(source.name, {});
   }
   if (const std::size_t bad = first_bad_byte(text); bad != text.npos) {
     text = text.substr(0, bad);
-    faults.add({.character = characters(text)},
-               {.path = {}, .message = "not UTF-8 at byte " + std::to_string(bad)});
-    return faults.finish(source.name, text);
+    diagnostics.add({.character = characters(text)},
+                    {.path = {}, .message = "not UTF-8 at byte " + std::to_string(bad)});
+    return diagnostics.finish(source.name, text);
   }
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-  Located root;
-  if (read(source, text, faults, root)) {
-    Check check(source, faults);
-    look(check, root, text);
+  SourceTree root;
+  if (read(source, text, diagnostics, root)) {
+    CheckContext check(source, diagnostics);
+    visit(check, root, text);
   }
-  return faults.finish(source.name, text);
+  return diagnostics.finish(source.name, text);
 }
 
 }  // namespace
 
-std::vector<Fault> load(const Source& source, AgentsFile& out) {
+std::vector<Diagnostic> load(const Source& source, AgentsFile& out) {
   AgentsFile file;
-  auto faults = read_whole(source, [&](Check& check, const Located& root, std::string_view text) {
-    check_file(check, root, text, file);
-  });
-  if (faults.empty()) out = std::move(file);
-  return faults;
+  auto diagnostics =
+      read_whole(source, [&](CheckContext& check, const SourceTree& root, std::string_view text) {
+        check_file(check, root, text, file);
+      });
+  if (diagnostics.empty()) out = std::move(file);
+  return diagnostics;
 }
 
-std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out) {
+std::vector<Diagnostic> load_policies(const Source& source, std::vector<Policy>& out) {
   std::vector<Policy> policies;
-  auto faults = read_whole(source, [&](Check& check, const Located& root, std::string_view) {
-    const Spot top{&root, {}};
-    if (!check.mapping(top, {"aetheris", "policies"})) return;
-    check_version(check, top);
-    if (const auto list = check.required(top, "policies", "the list of policies, in order")) {
-      policies = check_policies(check, *list, nullptr, nullptr);
-    }
-  });
-  if (faults.empty()) out = std::move(policies);
-  return faults;
+  auto diagnostics =
+      read_whole(source, [&](CheckContext& check, const SourceTree& root, std::string_view) {
+        const SourceNode top{&root, {}};
+        if (!check.mapping(top, {"aetheris", "policies"})) return;
+        check_version(check, top);
+        if (const auto list = check.required(top, "policies", "the list of policies, in order")) {
+          policies = check_policies(check, *list, nullptr, nullptr);
+        }
+      });
+  if (diagnostics.empty()) out = std::move(policies);
+  return diagnostics;
 }
 
-std::vector<Fault> load_agent(const Source& file, std::string_view name, std::string_view json,
-                              Agent& out) {
-  Faults ours;
-  Located agent;
+std::vector<Diagnostic> load_agent(const Source& file, std::string_view name, std::string_view json,
+                                   Agent& out) {
+  Diagnostics own_diagnostics;
+  SourceTree agent;
   const auto parsed = parse_json(json, {.bytes_max = kFileMax});
   if (!parsed) {
     std::string message = parsed.error().message;
     const std::size_t byte = std::min(take_byte(message), json.size());
-    ours.add({.character = characters(json.substr(0, byte))},
-             {.path = {}, .message = std::move(message)});
-    return ours.finish({}, json);
+    own_diagnostics.add({.character = characters(json.substr(0, byte))},
+                        {.path = {}, .message = std::move(message)});
+    return own_diagnostics.finish({}, json);
   }
-  if (!read_json(json, ours, agent)) return ours.finish({}, json);
-  Faults theirs;
-  Located root;
+  if (!read_json(json, own_diagnostics, agent)) return own_diagnostics.finish({}, json);
+  Diagnostics file_diagnostics;
+  SourceTree root;
   std::string_view text = file.text;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-  Offered offered;
-  if (read(file, text, theirs, root)) {
-    Check offering(file, theirs);
-    offered = check_offered(offering, Spot{&root, {}}, text);
+  FileDefinitions definitions;
+  if (read(file, text, file_diagnostics, root)) {
+    CheckContext file_context(file, file_diagnostics);
+    definitions = check_definitions(file_context, SourceNode{&root, {}}, text);
   }
-  if (!theirs.empty()) return theirs.finish(file.name, text);
-  Check check(file, ours);
-  const Spot spot{&agent, std::string(name)};
+  if (!file_diagnostics.empty()) return file_diagnostics.finish(file.name, text);
+  CheckContext check(file, own_diagnostics);
+  const SourceNode source_node{&agent, std::string(name)};
   Agent checked;
-  if (check.name("an agent", name, spot.at(), spot.path)) {
-    checked = check_agent(check, name, spot, {offered.tools, offered.models, offered.policies});
+  if (check.name("an agent", name, source_node.at(), source_node.path)) {
+    checked = check_agent(check, name, source_node,
+                          {definitions.tools, definitions.models, definitions.policies});
   }
   checked.definition = *parsed;
-  if (ours.empty()) out = std::move(checked);
-  return ours.finish({}, json);
+  if (own_diagnostics.empty()) out = std::move(checked);
+  return own_diagnostics.finish({}, json);
 }
 
 bool is_capability(std::string_view text) {

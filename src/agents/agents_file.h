@@ -19,7 +19,7 @@
 
 namespace ae::agents {
 
-struct Fault {
+struct Diagnostic {
   Code code = Code::plan_invalid;  // plan_invalid or unsupported
   std::string message;             // what is wrong and what to do
   std::string file;
@@ -104,31 +104,31 @@ struct Source {
 bool is_capability(std::string_view text);
 
 // Empty faults = `out` is complete.
-std::vector<Fault> load(const Source& source, AgentsFile& out);
+std::vector<Diagnostic> load(const Source& source, AgentsFile& out);
 
 // A policies file, {aetheris: 1, policies: […]}: rules for tools and agents of other files. Empty faults = `out` is complete.
-std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out);
+std::vector<Diagnostic> load_policies(const Source& source, std::vector<Policy>& out);
 
 // Those of a policies file that no tool or no agent of these files is under, or whose condition can hold for none of these
 // tools, and the names of the others that nothing of these files has: meant for other files, or misspelt.
-std::vector<Note> idle_policies(const std::vector<Policy>& policies,
-                                const std::vector<const AgentsFile*>& files);
+std::vector<Note> unused_policies(const std::vector<Policy>& policies,
+                                  const std::vector<const AgentsFile*>& files);
 
 // Do people or rules decide about calls of these files' agents?
 bool has_approvals(const std::vector<const AgentsFile*>& files);
 // The programs of a file that could write the store or the file, and so get around what people and rules decide:
 // command tools and MCP servers without `sandbox: { read, write }`. Not those whose every call is approved.
-std::optional<Note> open_programs(const AgentsFile& file);
+std::optional<Note> unsandboxed_programs(const AgentsFile& file);
 
 // One agent, given as JSON, that uses the tools and models of a file. Paths begin at the agent; line and column are those
 // of the JSON. A file that has faults gives these. Empty faults = `out` is complete.
-std::vector<Fault> load_agent(const Source& file, std::string_view name, std::string_view json,
-                              Agent& out);
+std::vector<Diagnostic> load_agent(const Source& file, std::string_view name, std::string_view json,
+                                   Agent& out);
 
 // {ok, faults: [{code, message, file, line, column, path, suggestion}]}
-Value faults_json(const std::vector<Fault>& faults);
+Value diagnostics_json(const std::vector<Diagnostic>& diagnostics);
 // "file:line:column: path: message (did you mean X?)", one a line.
-std::string faults_text(const std::vector<Fault>& faults);
+std::string diagnostics_text(const std::vector<Diagnostic>& diagnostics);
 
 // The JSON Schema of the file, as `aetheris` ships it (docs/agents.schema.json).
 std::string_view agents_schema_json();

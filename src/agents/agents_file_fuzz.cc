@@ -14,7 +14,7 @@ namespace {
 
 struct Read {
   ae::agents::AgentsFile file;
-  std::vector<ae::agents::Fault> faults;
+  std::vector<ae::agents::Diagnostic> diagnostics;
 };
 
 Read read(std::string_view name, std::string_view text) {
@@ -24,7 +24,7 @@ Read read(std::string_view name, std::string_view text) {
   };
   const auto native = [](std::string_view function) { return function != "nothing"; };
   Read read;
-  read.faults = ae::agents::load(
+  read.diagnostics = ae::agents::load(
       {.name = name, .text = text, .env = env, .native = native, .usable = {}, .server_tools = {}},
       read.file);
   return read;
@@ -47,12 +47,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const std::string_view name : {"agents.yaml", "agents.json"}) {
     const Read once = read(name, text);
     const Read again = read(name, text);
-    const ae::Value faults = ae::agents::faults_json(once.faults);
-    AE_CHECK(faults == ae::agents::faults_json(again.faults));
-    AE_CHECK(ae::parse_json(ae::canonical(faults)) == faults);
-    AE_CHECK(once.faults.empty() == !once.file.agents.empty());
-    for (const ae::agents::Fault& fault : once.faults) {
-      AE_CHECK(fault.line > 0 && fault.column > 0 && !fault.message.empty(), fault.message);
+    const ae::Value diagnostics = ae::agents::diagnostics_json(once.diagnostics);
+    AE_CHECK(diagnostics == ae::agents::diagnostics_json(again.diagnostics));
+    AE_CHECK(ae::parse_json(ae::canonical(diagnostics)) == diagnostics);
+    AE_CHECK(once.diagnostics.empty() == !once.file.agents.empty());
+    for (const ae::agents::Diagnostic& diagnostic : once.diagnostics) {
+      AE_CHECK(diagnostic.line > 0 && diagnostic.column > 0 && !diagnostic.message.empty(),
+               diagnostic.message);
     }
     for (const auto& [name_of, agent] : once.file.agents) {
       AE_CHECK(agent.task_graph == again.file.agents.at(name_of).task_graph);

@@ -6,8 +6,8 @@
 #include <string>
 #include <tuple>
 
-#include "agents/check.h"
-#include "agents/located.h"
+#include "agents/check_context.h"
+#include "agents/source_tree.h"
 #include "agents/test_load.h"
 #include "json/json.h"
 #include "schema/schema.h"
@@ -16,7 +16,7 @@
 namespace ae::agents {
 namespace {
 
-using testing::faults_as_text;
+using testing::diagnostics_as_text;
 using testing::files_of_the_documentation;
 using testing::load_text;
 using testing::read_file;
@@ -54,7 +54,7 @@ agents:
 
 AE_TEST("agents/a good file becomes the normal form of its plans") {
   const auto loaded = load_text(kShop);
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Agent& agent = loaded.file.agents.at("refund");
   Value graph = agent.task_graph;
   // The versions are digests; that they are there is enough for this picture.
@@ -79,7 +79,7 @@ AE_TEST("agents/a good file becomes the normal form of its plans") {
 
 AE_TEST("agents/what a transport needs is resolved and keeps its secrets as references") {
   const auto loaded = load_text(kShop);
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const auto& tools = loaded.file.tools;
   EXPECT_EQ(canonical(tools.at("charge").definition),
             R"({"headers":{"Authorization":"Bearer secret:PAY"},"method":"POST",)"
@@ -108,7 +108,7 @@ tools:
   other: { native: echo }
 agents: { a: { plan: [ { id: x, tool: book } ] } }
 )");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& tools = loaded.file.agents.at("a").task_graph["tools"];
   ASSERT_EQ(tools.size(), 3u);
   EXPECT_EQ(
@@ -127,7 +127,7 @@ tools:
   idempotent: { native: echo, effect: idempotent, dedupe_window: unlimited, on_in_doubt: fail }
 agents: { a: { plan: [ { id: x, tool: read } ] } }
 )");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const auto& nothing_said = loaded.file.tools.at("nothing_said").policy;
   EXPECT_EQ(nothing_said.effect, engine::EffectClass::at_most_once);
   EXPECT_EQ(nothing_said.on_in_doubt, engine::OnInDoubt::park);
@@ -175,7 +175,7 @@ agents:
       - { id: n, llm: { model: off, prompt: Hi } }
   p: { planner: { model: main, system: Plan., tools: [look, once] } }
 )");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& tools = loaded.file.agents.at("a").task_graph["tools"];
   for (const char* name : {"look", "model:main", "model:claude"}) {
     EXPECT_EQ(canonical(tools[name]["retry"]), kDefaultRetry) << name;
@@ -210,7 +210,7 @@ models:
   off: { provider: openai, base_url: 'http://h:1/v1', model: m, retry: { max_attempts: 1 } }
 agents: { a: { plan: [ { id: x, tool: plain }, { id: m, llm: { model: plain, prompt: Hi } } ] } }
 )");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const auto& tools = loaded.file.tools;
   const auto& models = loaded.file.models;
   // What builds without the default computed.
@@ -227,7 +227,7 @@ AE_TEST("agents/a tool's version changes with its target and its policy, not wit
   const auto load_version = [](std::string_view tool) {
     const auto loaded = load_text("aetheris: 1\ntools: { t: " + std::string(tool) +
                                   " }\nagents: { a: { plan: [ { id: x, tool: t } ] } }\n");
-    EXPECT_EQ(faults_as_text(loaded.faults), "") << tool;
+    EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "") << tool;
     return loaded.file.tools.contains("t") ? loaded.file.tools.at("t").policy.version : "";
   };
   const std::string version =
@@ -249,7 +249,7 @@ AE_TEST("agents/the plan carries the schemas of its tools, and holds calls and r
       "'null'] } }\n"
       "  u: { native: echo, result_schema: false }\n"
       "agents: { a: { plan: [ { id: x, tool: t, args: { a: 1 } }, { id: y, tool: u } ] } }\n");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& graph = loaded.file.agents.at("a").task_graph;
   EXPECT_EQ(canonical(graph["tools"]["t"]["result_schema"]), R"({"type":["object","null"]})");
   const auto plan = engine::Plan::compile(graph);
@@ -290,26 +290,26 @@ agents:
       "\"list\":[true,null,\"\\u00e4\\ud83d\\ude00/\",\"it's\"]},\"when\":\"${ .input.x "
       "}\"}]}}}\r\n";
   const auto yaml = load_text(kYaml);
-  EXPECT_EQ(faults_as_text(yaml.faults), "");
+  EXPECT_EQ(diagnostics_as_text(yaml.diagnostics), "");
   for (const std::string_view name : {"a.json", "a.yaml"}) {
     const auto json = load_text(kJson, name);
-    ASSERT_EQ(faults_as_text(json.faults), "");
+    ASSERT_EQ(diagnostics_as_text(json.diagnostics), "");
     EXPECT_EQ(canonical(json.file.agents.at("a").task_graph),
               canonical(yaml.file.agents.at("a").task_graph));
   }
 }
 
 AE_TEST("agents/a JSON file has faults with places too") {
-  EXPECT_EQ(
-      faults_as_text(load_text("{\"aetheris\": 1,\n  \"agents\": {\"ä\": {\"plan\": \"\\\"${ 1 + "
-                               "}\"}, \"b\":\n{}}}",
-                               "a.json")
-                         .faults),
-      "2:14 plan_invalid agents[\"ä\"]: `ä` is not a valid name for an agent: use up to 64 "
-      "letters, digits, _ and -, starting with a letter or _\n"
-      "2:28 plan_invalid agents[\"ä\"].plan: must be a list, not a string\n"
-      "3:1 plan_invalid agents.b.plan: `plan` is missing: the list of nodes that this agent "
-      "runs (or use `loop` or `planner`)\n");
+  EXPECT_EQ(diagnostics_as_text(
+                load_text("{\"aetheris\": 1,\n  \"agents\": {\"ä\": {\"plan\": \"\\\"${ 1 + "
+                          "}\"}, \"b\":\n{}}}",
+                          "a.json")
+                    .diagnostics),
+            "2:14 plan_invalid agents[\"ä\"]: `ä` is not a valid name for an agent: use up to 64 "
+            "letters, digits, _ and -, starting with a letter or _\n"
+            "2:28 plan_invalid agents[\"ä\"].plan: must be a list, not a string\n"
+            "3:1 plan_invalid agents.b.plan: `plan` is missing: the list of nodes that this agent "
+            "runs (or use `loop` or `planner`)\n");
 }
 
 AE_TEST("agents/a .json file is held to the rules of JSON") {
@@ -317,24 +317,24 @@ AE_TEST("agents/a .json file is held to the rules of JSON") {
        {"{\"aetheris\": 1,}", "{aetheris: 1}", "aetheris: 1\n", "{\"a\": 1, \"a\": 2}", "{} {}",
         "{\"a\": 01}", "{\"a\": 9007199254740993}", "", "{\"a\": \"\\ud800\"}", "[", "// x\n{}"}) {
     const auto loaded = load_text(text, "a.json");
-    EXPECT_EQ(loaded.faults.size(), 1u) << text;
-    EXPECT_TRUE(faults_as_text(loaded.faults).find("invalid JSON: ") != std::string::npos)
-        << faults_as_text(loaded.faults);
+    EXPECT_EQ(loaded.diagnostics.size(), 1u) << text;
+    EXPECT_TRUE(diagnostics_as_text(loaded.diagnostics).find("invalid JSON: ") != std::string::npos)
+        << diagnostics_as_text(loaded.diagnostics);
   }
-  EXPECT_EQ(
-      faults_as_text(load_text("{\n \"aetheris\": 1,\n \"ä\": x}", "a.json").faults).substr(0, 18),
-      "3:7 plan_invalid :");
+  EXPECT_EQ(diagnostics_as_text(load_text("{\n \"aetheris\": 1,\n \"ä\": x}", "a.json").diagnostics)
+                .substr(0, 18),
+            "3:7 plan_invalid :");
 }
 
 AE_TEST("agents/a byte order mark and lines of Windows are taken") {
-  EXPECT_EQ(faults_as_text(load_text("\xEF\xBB\xBF"
-                                     "aetheris: 1\r\nagents:\r\n  a:\r\n    plan:\r\n"
-                                     "      - { id: x, wait: { type: signal } }\r\n")
-                               .faults),
+  EXPECT_EQ(diagnostics_as_text(load_text("\xEF\xBB\xBF"
+                                          "aetheris: 1\r\nagents:\r\n  a:\r\n    plan:\r\n"
+                                          "      - { id: x, wait: { type: signal } }\r\n")
+                                    .diagnostics),
             "");
-  EXPECT_EQ(faults_as_text(load_text("\xEF\xBB\xBF"
-                                     "aetheris: 1\r\nagents:\r\n  a: x\r\n")
-                               .faults),
+  EXPECT_EQ(diagnostics_as_text(load_text("\xEF\xBB\xBF"
+                                          "aetheris: 1\r\nagents:\r\n  a: x\r\n")
+                                    .diagnostics),
             "3:6 plan_invalid agents.a: must be a mapping, not a string\n");
 }
 
@@ -344,7 +344,7 @@ tools:
   t: { command: [ls, "x${ env.BRACE }{y}$${ z", "${env.BRACE}"], env: { E: "a ${ env.BRACE }" } }
 agents: { a: { plan: [ { id: x, tool: t } ] } }
 )");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& definition = loaded.file.tools.at("t").definition;
   const auto words = Template::compile(definition["command"]);
   ASSERT_TRUE(words);
@@ -356,25 +356,25 @@ agents: { a: { plan: [ { id: x, tool: t } ] } }
 
 AE_TEST("agents/faults are told as text and as JSON") {
   const auto loaded = load_text("aetheris: 1\nagents: { a: { plans: [] } }\n");
-  EXPECT_EQ(faults_text(loaded.faults),
+  EXPECT_EQ(diagnostics_text(loaded.diagnostics),
             "agents.yaml:2:14: agents.a.plan: `plan` is missing: the list of nodes that this agent "
             "runs (or use `loop` or `planner`)\n"
             "agents.yaml:2:16: agents.a.plans: unknown key `plans` (did you mean plan?)\n");
-  EXPECT_EQ(canonical(faults_json({loaded.faults.at(1)})),
+  EXPECT_EQ(canonical(diagnostics_json({loaded.diagnostics.at(1)})),
             R"({"faults":[{"code":"plan_invalid","column":16,"file":"agents.yaml","line":2,)"
             R"("message":"unknown key `plans`","path":"agents.a.plans","suggestion":"plan"}],)"
             R"("ok":false})");
-  EXPECT_EQ(canonical(faults_json({})), R"({"faults":[],"ok":true})");
+  EXPECT_EQ(canonical(diagnostics_json({})), R"({"faults":[],"ok":true})");
 }
 
 // ---- the documentation and the schema that ships
 
 // The plain value of a file, as its door reads it.
 Value value_of(std::string_view yaml) {
-  Faults faults;
-  Located root;
-  EXPECT_TRUE(read_yaml(yaml, faults, root)) << yaml;
-  EXPECT_TRUE(faults.empty()) << yaml;
+  Diagnostics diagnostics;
+  SourceTree root;
+  EXPECT_TRUE(read_yaml(yaml, diagnostics, root)) << yaml;
+  EXPECT_TRUE(diagnostics.empty()) << yaml;
   return root.value();
 }
 
@@ -382,7 +382,7 @@ AE_TEST("agents/every file of docs/agents-file.md is a good file") {
   const auto files = files_of_the_documentation();
   ASSERT_GT(files.size(), 8u);
   for (const std::string& file : files) {
-    EXPECT_EQ(faults_as_text(load_text(file).faults), "") << file;
+    EXPECT_EQ(diagnostics_as_text(load_text(file).diagnostics), "") << file;
   }
 }
 
@@ -407,7 +407,7 @@ agents:
 
 AE_TEST("agents/a node that asks a model becomes a call of it, with the request as its arguments") {
   const auto loaded = load_text(kModels);
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& graph = loaded.file.agents.at("a").task_graph;
   std::string nodes;
   for (const Value& node : graph["nodes"].items()) nodes += canonical(node) + "\n";
@@ -458,7 +458,7 @@ agents:
 
 AE_TEST("agents/a loop becomes a node with its model, its words and the tools that it may call") {
   const auto loaded = load_text(kLoops);
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& all = loaded.file.agents.at("all").task_graph;
   EXPECT_EQ(
       canonical(all["nodes"]),
@@ -486,7 +486,7 @@ agents:
       - { id: each, map: [ 1 ], do: { llm: { model: main, prompt: Hi, schema: { type: object } } } }
       - { id: loop, loop: { model: main, prompt: Hi, schema: { type: object }, repair: false } }
 )");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& nodes = loaded.file.agents.at("a").task_graph["nodes"];
   EXPECT_EQ(nodes.items()[0]["repair"], Value(1));
   for (std::size_t i = 1; i < nodes.size(); ++i) {
@@ -506,7 +506,7 @@ agents:
   a: { planner: { model: main, system: Be quick., tools: [find], max_nodes: 9 }, grants: [pay] }
   b: { planner: { model: main, repair: false } }
 )");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& graph = loaded.file.agents.at("a").task_graph;
   const Value& node = graph["nodes"].items()[0];
   EXPECT_EQ(node["kind"], Value("planner"));
@@ -528,10 +528,10 @@ AE_TEST("agents/what is wrong in a loop is said where it stands") {
   const std::string head =
       "aetheris: 1\ntools: { t: { native: echo } }\n"
       "models: { m: { provider: openai, base_url: 'http://h:1/v1', model: x } }\nagents:\n  a: ";
-  const auto faults = [&](const std::string& agent) {
-    return faults_as_text(load_text(head + agent + "\n").faults);
+  const auto diagnostics = [&](const std::string& agent) {
+    return diagnostics_as_text(load_text(head + agent + "\n").diagnostics);
   };
-  EXPECT_EQ(faults("{ loop: { model: m, tools: [t] } }"), "");
+  EXPECT_EQ(diagnostics("{ loop: { model: m, tools: [t] } }"), "");
   for (const auto& [agent, words] : std::vector<std::pair<std::string, std::string>>{
            {"{ loop: {} }", "`model` is missing"},
            {"{ loop: { model: n } }", "unknown model `n`"},
@@ -549,7 +549,8 @@ AE_TEST("agents/what is wrong in a loop is said where it stands") {
            {"{ loop: { model: m }, plan: [ { id: x, tool: t } ] }", "either a `plan` or a `loop`"},
            {"{ plan: [ { id: x, loop: { model: m }, args: {} } ] }", "args"},
        }) {
-    EXPECT_NE(faults(agent).find(words), std::string::npos) << agent << "\n" << faults(agent);
+    EXPECT_NE(diagnostics(agent).find(words), std::string::npos) << agent << "\n"
+                                                                 << diagnostics(agent);
   }
 }
 
@@ -573,7 +574,7 @@ agents:
 
 AE_TEST("agents/another provider's model has its limit, its price and its parts in the plan") {
   const auto loaded = load_text(kProviders);
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& graph = loaded.file.agents.at("a").task_graph;
   const Value& nodes = graph["nodes"];
   EXPECT_EQ(
@@ -602,14 +603,14 @@ AE_TEST(
   const auto good =
       load("{ tokens: 200000, cost: '2.50', model_calls: 40, tool_calls: 0, wall: 1h, soft: 80 }",
            "claude");
-  ASSERT_EQ(faults_as_text(good.faults), "");
+  ASSERT_EQ(diagnostics_as_text(good.diagnostics), "");
   EXPECT_EQ(canonical(good.file.agents.at("a").task_graph["budget"]),
             R"({"cost_micros":2500000,"model_calls":40,"soft":80,"tokens":200000,)"
             R"("tool_calls":0,"wall":"1h"})");
   const auto plan = engine::Plan::compile(good.file.agents.at("a").task_graph);
   ASSERT_TRUE(plan);
   EXPECT_EQ((*plan)->budget.cost_micros, 2'500'000u);
-  EXPECT_EQ(faults_as_text(load("{ tokens: 1 }", "plain").faults), "");
+  EXPECT_EQ(diagnostics_as_text(load("{ tokens: 1 }", "plain").diagnostics), "");
   for (const auto& [budget, model, words] :
        std::vector<std::tuple<std::string, std::string, std::string>>{
            {"{ cost: 1 }", "plain", "the model `plain` has no `price`"},
@@ -623,8 +624,8 @@ AE_TEST(
            {"{ money: 1 }", "claude", "unknown key `money`"},
            {"5", "claude", "agents.a.budget"},
        }) {
-    const std::string faults = faults_as_text(load(budget, model).faults);
-    EXPECT_NE(faults.find(words), std::string::npos) << budget << "\n" << faults;
+    const std::string diagnostics = diagnostics_as_text(load(budget, model).diagnostics);
+    EXPECT_NE(diagnostics.find(words), std::string::npos) << budget << "\n" << diagnostics;
   }
 }
 
@@ -638,7 +639,7 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
   good.emplace_back(kModels);
   good.emplace_back(kProviders);
   for (const std::string& file : good) {
-    for (const SchemaFault& fault : schema->validate(value_of(file))) {
+    for (const SchemaViolation& fault : schema->validate(value_of(file))) {
       ADD_FAILURE() << fault.instance_path << ": " << fault.message << "\n" << file;
     }
   }
@@ -698,7 +699,7 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
                "aetheris: 1\nagents: { a: { plan: [ { id: x, tool: t } ], deadline: x } }\n"),
        }) {
     EXPECT_FALSE(schema->validate(value_of(bad)).empty()) << bad;
-    EXPECT_FALSE(load_text(bad).faults.empty()) << bad;
+    EXPECT_FALSE(load_text(bad).diagnostics.empty()) << bad;
   }
 }
 

@@ -13,17 +13,17 @@ constexpr std::size_t kParamsMax = 64;
 
 class ChangeCheck {
  public:
-  ChangeCheck(Check& check, const Spot& tool)
+  ChangeCheck(CheckContext& check, const SourceNode& tool)
       : check_(check), text_(check, "change"), tool_(tool) {}
 
   CheckedChanges run(bool reads) {
     if (const auto changes = tool_.find("changes")) {
-      if (reads) check_.fault(*changes, "`changes` is not allowed with `effect: read`");
+      if (reads) check_.report(*changes, "`changes` is not allowed with `effect: read`");
       this->changes(*changes);
     }
     if (const auto verify = tool_.find("verify")) {
       if (!tool_.find("changes")) {
-        check_.fault(*verify, "`verify` needs `changes`");
+        check_.report(*verify, "`verify` needs `changes`");
       }
       this->verify(*verify);
     }
@@ -35,46 +35,47 @@ class ChangeCheck {
 
   // ---- changes
 
-  void changes(const Spot& spot) {
-    if (!check_.list(spot)) return;
-    if (spot->items.empty() || spot->items.size() > kChangesMax) {
-      return check_.fault(spot, "must be a list of 1 to 64 changes");
+  void changes(const SourceNode& source_node) {
+    if (!check_.list(source_node)) return;
+    if (source_node->items.empty() || source_node->items.size() > kChangesMax) {
+      return check_.report(source_node, "must be a list of 1 to 64 changes");
     }
     std::vector<Value> entries;
-    entries.reserve(spot->items.size());
-    for (std::size_t i = 0; i < spot->items.size(); ++i) entries.push_back(change(spot.item(i)));
+    entries.reserve(source_node->items.size());
+    for (std::size_t i = 0; i < source_node->items.size(); ++i)
+      entries.push_back(change(source_node.item(i)));
     out_.policy.emplace_back("changes", Value::array(std::move(entries)));
   }
 
-  Value change(const Spot& spot) {
-    if (!check_.mapping(spot, {"type", "id", "op", "version", "etag", "ref"})) return {};
-    check_.required(spot, "type", "the resource type, such as charge");
-    check_.required(spot, "id", "the resource id, such as ${ .result.id }");
-    check_.required(spot, "op", "create, update or delete");
-    for (std::size_t i = 0; i < spot->items.size(); ++i) {
-      const Spot part{&spot->items[i], spot.path_of(spot->keys[i].text)};
+  Value change(const SourceNode& source_node) {
+    if (!check_.mapping(source_node, {"type", "id", "op", "version", "etag", "ref"})) return {};
+    check_.required(source_node, "type", "the resource type, such as charge");
+    check_.required(source_node, "id", "the resource id, such as ${ .result.id }");
+    check_.required(source_node, "op", "create, update or delete");
+    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
+      const SourceNode part{&source_node->items[i], source_node.path_of(source_node->keys[i].text)};
       if (!check_.text(part)) continue;
       reads_only(check_, part, {"args", "call", "result"});
     }
-    return spot->value();
+    return source_node->value();
   }
 
   // ---- verify
 
-  void verify(const Spot& spot) {
-    if (!check_.mapping(spot, {"http_etag", "http_last_modified", "http_json", "file", "git_ref",
-                               "github", "sql", "mode", "headers", "timeout"})) {
+  void verify(const SourceNode& source_node) {
+    if (!check_.mapping(source_node, {"http_etag", "http_last_modified", "http_json", "file",
+                                      "git_ref", "github", "sql", "mode", "headers", "timeout"})) {
       return;
     }
     constexpr std::string_view kKinds[] = {
         "http_etag", "http_last_modified", "http_json", "file", "git_ref", "github", "sql"};
     std::string_view kind;
     for (const std::string_view one : kKinds) {
-      const auto found = spot.find(one);
+      const auto found = source_node.find(one);
       if (!found) continue;
       if (!kind.empty()) {
-        check_.fault(*found,
-                     "`verify` can have only one method; `" + std::string(kind) + "` is also set");
+        check_.report(*found,
+                      "`verify` can have only one method; `" + std::string(kind) + "` is also set");
         continue;
       }
       kind = one;
@@ -82,12 +83,13 @@ class ChangeCheck {
       this->kind(*found, kind);
     }
     if (kind.empty()) {
-      check_.fault(spot,
-                   "`verify` needs one of http_etag, http_last_modified, http_json, file, git_ref, "
-                   "github or sql");
+      check_.report(
+          source_node,
+          "`verify` needs one of http_etag, http_last_modified, http_json, file, git_ref, "
+          "github or sql");
     }
     std::vector<Member> policy{{"by", kind}};
-    if (const auto mode = spot.find("mode")) {
+    if (const auto mode = source_node.find("mode")) {
       constexpr std::string_view kModes[] = {"strict", "warn", "human"};
       if (const auto word = check_.word(*mode, {"strict", "warn", "human"})) {
         policy.emplace_back("mode", kModes[*word]);
@@ -95,107 +97,109 @@ class ChangeCheck {
     }
     const bool asks = kind != "file" && kind != "sql";
     for (const std::string_view key : {"headers", "timeout"}) {
-      const auto found = spot.find(key);
+      const auto found = source_node.find(key);
       if (found && !asks) {
-        check_.fault(*found, "`" + std::string(key) + "` is for HTTP checks only");
+        check_.report(*found, "`" + std::string(key) + "` is for HTTP checks only");
       }
     }
-    if (const auto timeout = spot.find("timeout"); timeout && asks) {
-      if (const auto span = check_.duration(*timeout, kDurationLeast)) {
+    if (const auto timeout = source_node.find("timeout"); timeout && asks) {
+      if (const auto span = check_.duration(*timeout, kDurationMin)) {
         put("timeout", to_text(*span));
       }
     }
-    if (const auto list = spot.find("headers"); list && asks) headers(*list);
+    if (const auto list = source_node.find("headers"); list && asks) headers(*list);
     out_.policy.emplace_back("verify", Value::object(std::move(policy)));
     out_.verify = Value::object(std::move(definition_));
   }
 
-  void kind(const Spot& spot, std::string_view kind) {
-    if (kind == "http_etag" || kind == "http_last_modified") return url(spot);
-    if (kind == "http_json") return http_json(spot);
-    if (kind == "file") return file(spot);
-    if (kind == "git_ref") return git_ref(spot);
-    if (kind == "github") return github(spot);
-    sql(spot);
+  void kind(const SourceNode& source_node, std::string_view kind) {
+    if (kind == "http_etag" || kind == "http_last_modified") return url(source_node);
+    if (kind == "http_json") return http_json(source_node);
+    if (kind == "file") return file(source_node);
+    if (kind == "git_ref") return git_ref(source_node);
+    if (kind == "github") return github(source_node);
+    sql(source_node);
   }
 
   // Written out up to its path, or one ${ } that gives a whole url.
-  void url(const Spot& spot) {
-    auto text = text_.resolved(spot, Secrets::refused);
+  void url(const SourceNode& source_node) {
+    auto text = text_.resolved(source_node, Secrets::refused);
     if (!text) return;
     const auto parts = Template::parts(*text);
     whole_url_ = parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
-    if (!whole_url_) text_.url(spot, *text);
+    if (!whole_url_) text_.url(source_node, *text);
     if (whole_url_) {
       if (!check_.outbound().empty()) put("allow", Value::array(check_.outbound()));
-      check_.note(spot.path,
-                  "the tool's result chooses this host; only public addresses and the hosts of "
-                  "`outbound.allow` are allowed");
+      check_.add_note(source_node.path,
+                      "the tool's result chooses this host; only public addresses and the hosts of "
+                      "`outbound.allow` are allowed");
     }
     put("url", *std::move(text));
   }
 
-  void filled(const Spot& spot, std::string_view key) {
-    if (auto text = text_.resolved(spot, Secrets::refused)) {
-      if (text->empty()) check_.fault(spot, "must not be empty");
+  void filled(const SourceNode& source_node, std::string_view key) {
+    if (auto text = text_.resolved(source_node, Secrets::refused)) {
+      if (text->empty()) check_.report(source_node, "must not be empty");
       put(key, *std::move(text));
     }
   }
 
-  void http_json(const Spot& spot) {
-    if (!check_.mapping(spot, {"url", "field"})) return;
-    if (const auto target = check_.required(spot, "url", "http://… or https://…")) url(*target);
+  void http_json(const SourceNode& source_node) {
+    if (!check_.mapping(source_node, {"url", "field"})) return;
+    if (const auto target = check_.required(source_node, "url", "http://… or https://…"))
+      url(*target);
     if (const auto field =
-            check_.required(spot, "field", "a single ${ … } over .result, the response")) {
+            check_.required(source_node, "field", "a single ${ … } over .result, the response")) {
       if (reads_only(check_, *field, {"result"}) && !is_one_expression(*field->value)) {
-        check_.fault(*field, "`field` must be a single ${ … } over .result, the response");
+        check_.report(*field, "`field` must be a single ${ … } over .result, the response");
       }
       put("field", (*field)->value());
     }
   }
 
-  void file(const Spot& spot) {
-    if (spot->is_string()) return file_path(spot, false);
-    if (!check_.mapping(spot, {"path", "by", "below"})) return;
-    const auto below = spot.find("below");
-    if (const auto path = check_.required(spot, "path", "the path of the file")) {
+  void file(const SourceNode& source_node) {
+    if (source_node->is_string()) return file_path(source_node, false);
+    if (!check_.mapping(source_node, {"path", "by", "below"})) return;
+    const auto below = source_node.find("below");
+    if (const auto path = check_.required(source_node, "path", "the path of the file")) {
       file_path(*path, below.has_value());
     }
     if (below) folders(*below);
-    if (const auto by = spot.find("by")) {
+    if (const auto by = source_node.find("by")) {
       constexpr std::string_view kBy[] = {"sha256", "size", "mtime"};
       if (const auto word = check_.word(*by, {"sha256", "size", "mtime"})) put("by", kBy[*word]);
     }
   }
 
-  void file_path(const Spot& spot, bool below) {
-    filled(spot, "path");
-    if (below || !spot->is_string() || !has_expression(spot->scalar.as_string())) return;
-    check_.note(
-        spot.path,
+  void file_path(const SourceNode& source_node, bool below) {
+    filled(source_node, "path");
+    if (below || !source_node->is_string() || !has_expression(source_node->scalar.as_string()))
+      return;
+    check_.add_note(
+        source_node.path,
         "the tool's result chooses this path; only files below the agents file's folder are "
         "read; list other folders in `below`");
   }
 
-  void folders(const Spot& spot) {
-    if (!check_.list(spot)) return;
-    if (spot->items.empty() || spot->items.size() > kParamsMax) {
-      return check_.fault(spot, "must be a list of 1 to 64 folders");
+  void folders(const SourceNode& source_node) {
+    if (!check_.list(source_node)) return;
+    if (source_node->items.empty() || source_node->items.size() > kParamsMax) {
+      return check_.report(source_node, "must be a list of 1 to 64 folders");
     }
     std::vector<Value> folders;
-    for (std::size_t i = 0; i < spot->items.size(); ++i) {
-      const Spot item = spot.item(i);
+    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
+      const SourceNode item = source_node.item(i);
       auto text = text_.literal(item);
       if (!text) continue;
       if (text->empty() || text->find('\0') != text->npos)
-        check_.fault(item, "must be a folder path");
+        check_.report(item, "must be a folder path");
       folders.emplace_back(*std::move(text));
     }
     put("below", Value::array(std::move(folders)));
   }
 
-  void api(const Spot& spot) {
-    const auto api = spot.find("api");
+  void api(const SourceNode& source_node) {
+    const auto api = source_node.find("api");
     if (!api) return;
     if (auto text = text_.literal(*api)) {
       text_.url(*api, *text);
@@ -203,23 +207,24 @@ class ChangeCheck {
     }
   }
 
-  void git_ref(const Spot& spot) {
-    if (!check_.mapping(spot, {"api", "repo", "ref"})) return;
-    api(spot);
-    if (const auto repo = check_.required(spot, "repo", "owner/name")) filled(*repo, "repo");
-    if (const auto ref = check_.required(spot, "ref", "such as heads/main")) filled(*ref, "ref");
+  void git_ref(const SourceNode& source_node) {
+    if (!check_.mapping(source_node, {"api", "repo", "ref"})) return;
+    api(source_node);
+    if (const auto repo = check_.required(source_node, "repo", "owner/name")) filled(*repo, "repo");
+    if (const auto ref = check_.required(source_node, "ref", "such as heads/main"))
+      filled(*ref, "ref");
   }
 
-  void github(const Spot& spot) {
-    if (!check_.mapping(spot, {"api", "repo", "issue", "pull", "release", "by"})) return;
-    api(spot);
-    if (const auto repo = check_.required(spot, "repo", "owner/name")) filled(*repo, "repo");
+  void github(const SourceNode& source_node) {
+    if (!check_.mapping(source_node, {"api", "repo", "issue", "pull", "release", "by"})) return;
+    api(source_node);
+    if (const auto repo = check_.required(source_node, "repo", "owner/name")) filled(*repo, "repo");
     std::string_view what;
     for (const std::string_view one : {"issue", "pull", "release"}) {
-      const auto found = spot.find(one);
+      const auto found = source_node.find(one);
       if (!found) continue;
       if (!what.empty()) {
-        check_.fault(
+        check_.report(
             *found, "only one of issue, pull and release; `" + std::string(what) + "` is also set");
         continue;
       }
@@ -230,58 +235,60 @@ class ChangeCheck {
         filled(*found, one);
       }
     }
-    if (what.empty()) check_.fault(spot, "needs one of issue, pull or release");
-    if (const auto by = spot.find("by")) {
+    if (what.empty()) check_.report(source_node, "needs one of issue, pull or release");
+    if (const auto by = source_node.find("by")) {
       constexpr std::string_view kBy[] = {"updated_at", "state"};
       if (const auto word = check_.word(*by, {"updated_at", "state"})) put("by", kBy[*word]);
     }
   }
 
-  void sql(const Spot& spot) {
-    if (!check_.mapping(spot, {"store", "query", "params"})) return;
+  void sql(const SourceNode& source_node) {
+    if (!check_.mapping(source_node, {"store", "query", "params"})) return;
     constexpr std::string_view kStore = "the path of a SQLite database, or postgres://…";
-    if (const auto store = check_.required(spot, "store", std::string(kStore))) {
+    if (const auto store = check_.required(source_node, "store", std::string(kStore))) {
       if (auto where = text_.literal(*store, Secrets::replaced)) {
         if (where->empty() || where->find('\0') != where->npos) {
-          check_.fault(*store, "must be " + std::string(kStore));
+          check_.report(*store, "must be " + std::string(kStore));
         }
         put("store", *std::move(where));
       }
     }
-    if (const auto query = check_.required(spot, "query", "SELECT version FROM … WHERE id = ?")) {
+    if (const auto query =
+            check_.required(source_node, "query", "SELECT version FROM … WHERE id = ?")) {
       if (auto text = text_.literal(*query)) {
-        if (text->empty()) check_.fault(*query, "must not be empty");
+        if (text->empty()) check_.report(*query, "must not be empty");
         put("query", *std::move(text));
       }
     }
-    if (const auto params = spot.find("params"); params && check_.list(*params)) {
-      if ((*params)->items.size() > kParamsMax) check_.fault(*params, "at most 64 parameters");
+    if (const auto params = source_node.find("params"); params && check_.list(*params)) {
+      if ((*params)->items.size() > kParamsMax) check_.report(*params, "at most 64 parameters");
       if (auto values = text_.resolved_value(*params)) put("params", *std::move(values));
     }
   }
 
   // A secret must not go where an answer says.
-  void headers(const Spot& spot) {
+  void headers(const SourceNode& source_node) {
     if (whole_url_) {
-      check_.fault(spot,
-                   "headers need a literal host: start the url with http://… or "
-                   "https://…");
+      check_.report(source_node,
+                    "headers need a literal host: start the url with http://… or "
+                    "https://…");
       return;
     }
-    if (!check_.any_mapping(spot)) return;
-    if (spot->items.size() > kHeadersMax) return check_.fault(spot, "at most 64 headers");
+    if (!check_.any_mapping(source_node)) return;
+    if (source_node->items.size() > kHeadersMax)
+      return check_.report(source_node, "at most 64 headers");
     std::vector<Member> headers;
-    for (std::size_t i = 0; i < spot->items.size(); ++i) {
-      const Located::Key& key = spot->keys[i];
-      const Spot value{&spot->items[i], spot.path_of(key.text)};
+    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
+      const SourceTree::Key& key = source_node->keys[i];
+      const SourceNode value{&source_node->items[i], source_node.path_of(key.text)};
       if (!is_header_name(key.text)) {
-        check_.fault_at(key.at, value.path, shown(key.text) + " is not a valid header name");
+        check_.inject_at(key.at, value.path, quote(key.text) + " is not a valid header name");
         continue;
       }
       auto text = text_.literal(value, Secrets::replaced);
       if (!text) continue;
       if (text->find_first_of(std::string_view("\r\n\0", 3)) != text->npos) {
-        check_.fault(value, "a header value cannot contain a line break or NUL");
+        check_.report(value, "a header value cannot contain a line break or NUL");
       }
       const auto same = [&](const Member& other) { return other.first == key.text; };
       if (std::ranges::none_of(headers, same)) headers.emplace_back(key.text, *std::move(text));
@@ -289,9 +296,9 @@ class ChangeCheck {
     put("headers", Value::object(std::move(headers)));
   }
 
-  Check& check_;
+  CheckContext& check_;
   ToolText text_;
-  const Spot& tool_;
+  const SourceNode& tool_;
   CheckedChanges out_;
   std::vector<Member> definition_;
   bool whole_url_ = false;
@@ -299,7 +306,7 @@ class ChangeCheck {
 
 }  // namespace
 
-CheckedChanges check_changes(Check& check, const Spot& tool, bool reads) {
+CheckedChanges check_changes(CheckContext& check, const SourceNode& tool, bool reads) {
   return ChangeCheck(check, tool).run(reads);
 }
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 
 namespace ae::agents {
 
@@ -13,6 +13,6 @@ struct CheckedChanges {
   std::vector<Member> policy;  // members of the tool's policy: changes, verify
   Value verify;  // the verifier's definition (tools/verify/verify.h); null: there is none
 };
-CheckedChanges check_changes(Check& check, const Spot& tool, bool reads);
+CheckedChanges check_changes(CheckContext& check, const SourceNode& tool, bool reads);
 
 }  // namespace ae::agents

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "agents/faults.h"
+#include "agents/diagnostics.h"
 
 namespace ae::agents {
 namespace {
@@ -26,7 +26,7 @@ struct Missing {
   std::size_t at = 0;             // which name
 };
 
-Missing missing_in(const Judged& tool, const Names& names) {
+Missing missing_in(const ConditionTool& tool, const Names& names) {
   const Value* schema = tool.args_schema;
   for (std::size_t i = 0; schema != nullptr && i < names.size(); ++i) {
     const Value& listed = (*schema)["properties"];
@@ -55,49 +55,49 @@ std::string some_of(const Names& names) {
   constexpr std::size_t kShown = 5;
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < kShown; ++i) {
-    text += (i == 0 ? "" : ", ") + shown(names[i]);
+    text += (i == 0 ? "" : ", ") + quote(names[i]);
   }
   return text + (names.size() > kShown ? ", …" : "");
 }
 
 }  // namespace
 
-ConditionWords judge_condition(const ExprRoots& read, const std::vector<Judged>& tools) {
-  ConditionWords words;
-  if (tools.empty()) return words;
+ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<ConditionTool>& tools) {
+  ConditionFinding finding;
+  if (tools.empty()) return finding;
   for (const auto& [names, needed] : read.args) {
     Names without;
     std::size_t at = 0;
-    Nearest nearest(names.front());
-    for (const Judged& tool : tools) {
+    ClosestName nearest(names.front());
+    for (const ConditionTool& tool : tools) {
       const Missing missing = missing_in(tool, names);
       if (missing.object == nullptr) continue;
       if (without.empty() || missing.at > at) {
         at = missing.at;
-        nearest = Nearest(names[at]);
+        nearest = ClosestName(names[at]);
       }
       without.emplace_back(tool.name);
       const Value& listed = (*missing.object)["properties"];
       if (missing.at != at || !listed.is_object()) continue;
-      for (const auto& [name, schema] : listed.members()) nearest.look_at(name);
+      for (const auto& [name, schema] : listed.members()) nearest.consider(name);
     }
     if (without.empty()) continue;
     const std::string what = dotted(names, at + 1);
     if (without.size() == tools.size()) {
-      words.fault = what + " does not exist: " +
-                    (tools.size() == 1 ? "the tool " + some_of(without) + " has no such argument"
-                                       : "none of " + some_of(without) + " has such an argument");
-      words.suggestion = nearest.take();
-      words.mention = "." + names[at];
-      return words;
+      finding.error = what + " does not exist: " +
+                      (tools.size() == 1 ? "the tool " + some_of(without) + " has no such argument"
+                                         : "none of " + some_of(without) + " has such an argument");
+      finding.suggestion = nearest.take();
+      finding.mention = "." + names[at];
+      return finding;
     }
-    if (!needed || !words.note.empty()) continue;
-    words.note = "every call of " + some_of(without) + " will fail: ";
-    words.note += without.size() == 1 ? "it has no argument " : "they have no argument ";
-    words.note.append(what).append(". List the `tools` of the rule, or give a default: `");
-    words.note.append(what).append(" // other`");
+    if (!needed || !finding.note.empty()) continue;
+    finding.note = "every call of " + some_of(without) + " will fail: ";
+    finding.note += without.size() == 1 ? "it has no argument " : "they have no argument ";
+    finding.note.append(what).append(". List the `tools` of the rule, or give a default: `");
+    finding.note.append(what).append(" // other`");
   }
-  return words;
+  return finding;
 }
 
 std::optional<ExprRoots> roots_of(const Value& text) {
@@ -107,15 +107,16 @@ std::optional<ExprRoots> roots_of(const Value& text) {
   return compiled.roots();
 }
 
-void check_condition(Check& check, const Spot& condition, const std::vector<Judged>& tools,
-                     std::vector<Note>* notes) {
+void check_condition(CheckContext& check, const SourceNode& condition,
+                     const std::vector<ConditionTool>& tools, std::vector<Note>* notes) {
   const auto read = roots_of(condition->scalar);
   if (!read) return;
-  ConditionWords words = judge_condition(*read, tools);
-  if (!words.fault.empty()) {
-    check.root_fault(condition, words.mention, std::move(words.fault), std::move(words.suggestion));
-  } else if (!words.note.empty() && notes != nullptr) {
-    notes->push_back({condition.path, std::move(words.note)});
+  ConditionFinding finding = analyze_condition(*read, tools);
+  if (!finding.error.empty()) {
+    check.report_root(condition, finding.mention, std::move(finding.error),
+                      std::move(finding.suggestion));
+  } else if (!finding.note.empty() && notes != nullptr) {
+    notes->push_back({condition.path, std::move(finding.note)});
   }
 }
 

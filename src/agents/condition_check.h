@@ -9,31 +9,31 @@
 #include <string_view>
 #include <vector>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 
 namespace ae::agents {
 
 // A tool that a condition is about. A schema of an MCP server's tool is closed by what it lists, unless it says otherwise: its
 // arguments are pinned.
-struct Judged {
+struct ConditionTool {
   std::string_view name;
   const Value* args_schema = nullptr;  // nullptr: it takes anything
   bool of_server = false;
 };
 
-struct ConditionWords {
-  std::string fault;       // "" = none
+struct ConditionFinding {
+  std::string error;       // "" = none
   std::string suggestion;  // a name that was meant
   std::string mention;     // where it stands in the text
   std::string note;        // of some of the tools only; "" = none
 };
 
 // What is to be said of this condition. Empty `tools`: nothing is known, and nothing is said.
-ConditionWords judge_condition(const ExprRoots& read, const std::vector<Judged>& tools);
+ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<ConditionTool>& tools);
 
 // The same at its place in the file. What is no fault goes to `notes`, if it is not nullptr.
-void check_condition(Check& check, const Spot& condition, const std::vector<Judged>& tools,
-                     std::vector<Note>* notes);
+void check_condition(CheckContext& check, const SourceNode& condition,
+                     const std::vector<ConditionTool>& tools, std::vector<Note>* notes);
 
 // Has its text an expression that compiles? Its roots, then.
 std::optional<ExprRoots> roots_of(const Value& text);

@@ -11,7 +11,7 @@
 namespace ae::agents {
 namespace {
 
-using testing::faults_as_text;
+using testing::diagnostics_as_text;
 using testing::load_text;
 
 std::string repeated(std::string_view text, std::size_t times) {
@@ -24,9 +24,9 @@ std::string repeated(std::string_view text, std::size_t times) {
 // The faults, and a failure when they take a minute (a sanitizer on a busy machine is slow; a square is slower).
 std::string quick(const std::string& text, std::string_view name = "a.yaml") {
   const auto begin = std::chrono::steady_clock::now();
-  std::string faults = faults_as_text(load_text(text, name).faults);
+  std::string diagnostics = diagnostics_as_text(load_text(text, name).diagnostics);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
-  return faults;
+  return diagnostics;
 }
 
 const std::string kHead = "aetheris: 1\ntools: { t: { native: echo } }\nagents:\n  a:\n    plan:\n";
@@ -62,13 +62,13 @@ AE_TEST("agents/a billion laughs are refused at the first") {
     text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before + ", " + before +
             "]\n";
   }
-  const std::string faults = quick(text);
-  EXPECT_TRUE(faults.starts_with("1:1 plan_invalid : `aetheris` is missing") ||
-              faults.starts_with("1:1 plan_invalid a"))
-      << faults.substr(0, 200);
-  EXPECT_TRUE(faults.find("1:5 plan_invalid : anchors (&name) are not supported") !=
+  const std::string diagnostics = quick(text);
+  EXPECT_TRUE(diagnostics.starts_with("1:1 plan_invalid : `aetheris` is missing") ||
+              diagnostics.starts_with("1:1 plan_invalid a"))
+      << diagnostics.substr(0, 200);
+  EXPECT_TRUE(diagnostics.find("1:5 plan_invalid : anchors (&name) are not supported") !=
               std::string::npos);
-  EXPECT_TRUE(faults.find("2:10 plan_invalid : aliases (*name) are not supported") !=
+  EXPECT_TRUE(diagnostics.find("2:10 plan_invalid : aliases (*name) are not supported") !=
               std::string::npos);
 }
 
@@ -78,19 +78,20 @@ AE_TEST_SLOW("agents/a list of 100,001 items for a map is refused where it stand
                  "1], do: { tool: t } }\n");
   };
   EXPECT_EQ(faults_of(100'000), "");
-  const std::string faults = faults_of(100'001);
-  EXPECT_TRUE(faults.starts_with("6:23 plan_invalid")) << faults.substr(0, 300);
-  EXPECT_TRUE(faults.find("at most 100,000 items") != std::string::npos) << faults.substr(0, 300);
+  const std::string diagnostics = faults_of(100'001);
+  EXPECT_TRUE(diagnostics.starts_with("6:23 plan_invalid")) << diagnostics.substr(0, 300);
+  EXPECT_TRUE(diagnostics.find("at most 100,000 items") != std::string::npos)
+      << diagnostics.substr(0, 300);
 }
 
 AE_TEST("agents/nesting beyond 64 is refused, however deep it goes") {
   for (const std::string_view open : {"[", "{a: ", "{\"a\":", "- ", "? "}) {
     for (const std::size_t deep : {65u, 1'000u, 100'000u}) {
-      const std::string faults = quick(repeated(open, deep));
-      EXPECT_TRUE(faults.find("can nest at most 64 levels deep") != std::string::npos ||
-                  faults.find("invalid YAML") != std::string::npos ||
-                  faults.find("a key must be") != std::string::npos)
-          << open << deep << ": " << faults.substr(0, 200);
+      const std::string diagnostics = quick(repeated(open, deep));
+      EXPECT_TRUE(diagnostics.find("can nest at most 64 levels deep") != std::string::npos ||
+                  diagnostics.find("invalid YAML") != std::string::npos ||
+                  diagnostics.find("a key must be") != std::string::npos)
+          << open << deep << ": " << diagnostics.substr(0, 200);
     }
   }
   const auto nested = [](std::size_t deep) {
@@ -156,10 +157,13 @@ void load_mutations(std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::string text = mutated(files[i % files.size()], chance);
     const auto once = load_text(text);
-    EXPECT_EQ(faults_as_text(once.faults), faults_as_text(load_text(text).faults)) << text;
-    for (const Fault& fault : once.faults) EXPECT_GT(fault.line * fault.column, 0u) << text;
-    EXPECT_EQ(once.faults.empty(), !once.file.agents.empty()) << text;
-    if (once.faults.empty()) ++good;
+    EXPECT_EQ(diagnostics_as_text(once.diagnostics),
+              diagnostics_as_text(load_text(text).diagnostics))
+        << text;
+    for (const Diagnostic& diagnostic : once.diagnostics)
+      EXPECT_GT(diagnostic.line * diagnostic.column, 0u) << text;
+    EXPECT_EQ(once.diagnostics.empty(), !once.file.agents.empty()) << text;
+    if (once.diagnostics.empty()) ++good;
   }
   EXPECT_GT(good, 0u);
   EXPECT_LT(good, count);
@@ -204,8 +208,9 @@ AE_TEST_SLOW("agents/8 MiB of anything are read or refused quickly") {
   const auto fill = [](std::string_view text, std::size_t bytes = (8u << 20) - 64) {
     return repeated(text, bytes / text.size());
   };
-  const auto said = [](const std::string& faults, std::string_view words) {
-    EXPECT_TRUE(faults.find(words) != std::string::npos) << words << "\n" << faults.substr(0, 400);
+  const auto said = [](const std::string& diagnostics, std::string_view words) {
+    EXPECT_TRUE(diagnostics.find(words) != std::string::npos) << words << "\n"
+                                                              << diagnostics.substr(0, 400);
   };
   said(quick("aetheris: 1\nagents: \"" + fill("x") + "\"\n"),
        "2:9 plan_invalid agents: must be a mapping");
@@ -231,7 +236,7 @@ AE_TEST("agents/very many faults are counted to a thousand") {
   std::string keys = "aetheris: 1\nagents:\n  a:\n";
   for (int i = 0; i < 1'200; ++i) keys += "    input_schemb" + std::to_string(i) + ": 1\n";
   const auto loaded = load_text(keys);
-  EXPECT_EQ(loaded.faults.size(), 1'000u);
+  EXPECT_EQ(loaded.diagnostics.size(), 1'000u);
   EXPECT_TRUE(quick(keys).find("the first 1,000 are shown") != std::string::npos);
 }
 

@@ -8,26 +8,26 @@
 #include <string>
 #include <vector>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 
 namespace ae::agents {
 
 // What a loop that says nothing else is asked: the input's message, or the whole input.
-inline constexpr std::string_view kUsualPrompt = "${ .input.message? // .input }";
+inline constexpr std::string_view kDefaultPrompt = "${ .input.message? // .input }";
 
 // What the walk over the agent does for it.
-struct LoopPlace {
-  const Callable& callable;
+struct LoopContext {
+  const CallableTools& callable;
   const std::set<std::string, std::less<>>& grants;  // capabilities that a plan of a model may use
-  std::function<bool(const Spot&)> templated;        // its expressions read what they may
-  std::function<const CheckedModel*(const Spot&)> find_model;  // faults when there is none
-  std::function<void(const CheckedTool&, bool granted)> use;   // the plan has this tool
+  std::function<bool(const SourceNode&)> check_expressions;  // its expressions read what they may
+  std::function<const CheckedModel*(const SourceNode&)> find_model;  // faults when there is none
+  std::function<void(const CheckedTool&, bool granted)> use;         // the plan has this tool
 };
 
 // The `planner` member of the task graph's node; meaningless when there were faults.
-Value check_planner(Check& check, const Spot& spot, const LoopPlace& place);
+Value check_planner(CheckContext& check, const SourceNode& source_node, const LoopContext& context);
 
 // The `loop` member of the task graph's node (plan/plan.h); meaningless when there were faults.
-Value check_loop(Check& check, const Spot& spot, const LoopPlace& place);
+Value check_loop(CheckContext& check, const SourceNode& source_node, const LoopContext& context);
 
 }  // namespace ae::agents

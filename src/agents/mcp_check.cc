@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 #include "agents/condition_check.h"
 #include "json/json.h"
 
@@ -17,18 +17,18 @@ constexpr std::size_t kSchemaDepth = 40;  // of a schema that is not ours to cor
 constexpr std::size_t kNamesShown = 12;
 
 // A value of ours, as if it stood at `at`.
-Located located(const Value& value, Place at) {
-  Located out;
+SourceTree to_source_tree(const Value& value, SourceLocation at) {
+  SourceTree out;
   out.at = at;
   if (value.is_object()) {
-    out.kind = Located::Kind::mapping;
+    out.kind = SourceTree::Kind::mapping;
     for (const auto& [key, member] : value.members()) {
       out.keys.push_back({key, at});
-      out.items.push_back(located(member, at));
+      out.items.push_back(to_source_tree(member, at));
     }
   } else if (value.is_array()) {
-    out.kind = Located::Kind::list;
-    for (const Value& item : value.items()) out.items.push_back(located(item, at));
+    out.kind = SourceTree::Kind::list;
+    for (const Value& item : value.items()) out.items.push_back(to_source_tree(item, at));
   } else {
     out.scalar = value;
   }
@@ -45,7 +45,7 @@ std::size_t depth(const Value& value) {
   return below + 1;
 }
 
-void put(Located& mapping, std::string_view key, Located value) {
+void put(SourceTree& mapping, std::string_view key, SourceTree value) {
   for (std::size_t i = 0; i < mapping.keys.size(); ++i) {
     if (mapping.keys[i].text == key) {
       mapping.items[i] = std::move(value);
@@ -56,8 +56,9 @@ void put(Located& mapping, std::string_view key, Located value) {
   mapping.items.push_back(std::move(value));
 }
 
-void put_absent(Located& mapping, std::string_view key, const Value& value, Place at) {
-  if (mapping.find(key) == nullptr) put(mapping, key, located(value, at));
+void put_if_absent(SourceTree& mapping, std::string_view key, const Value& value,
+                   SourceLocation at) {
+  if (mapping.find(key) == nullptr) put(mapping, key, to_source_tree(value, at));
 }
 
 // What older dialects say in the same words.
@@ -83,53 +84,55 @@ bool is_task_only(const Value& pinned) {
 
 class ServerTools {
  public:
-  ServerTools(Check& check, std::string_view name, const Spot& spot, ServerCheck into)
-      : check_(check), name_(name), spot_(spot), into_(into) {}
+  ServerTools(CheckContext& check, std::string_view name, const SourceNode& source_node,
+              ServerCheck into)
+      : check_(check), name_(name), source_node_(source_node), into_(into) {}
 
   void run() {
     const std::size_t before = check_.count();
-    check_.mapping(
-        spot_, {"description", "mcp", "tools", "trust_annotations", "effect", "timeout", "retry",
-                "on_in_doubt", "dedupe_window", "grace", "approval", "approval_expires", "probe",
-                "compensate", "changes", "verify", "output_max", "capabilities", "ask_expires"});
-    if (const auto description = spot_.find("description")) check_.text(*description);
-    if (const auto trust = spot_.find("trust_annotations")) {
-      trusts_ = check_.boolean(*trust).value_or(false);
+    check_.mapping(source_node_, {"description", "mcp", "tools", "trust_annotations", "effect",
+                                  "timeout", "retry", "on_in_doubt", "dedupe_window", "grace",
+                                  "approval", "approval_expires", "probe", "compensate", "changes",
+                                  "verify", "output_max", "capabilities", "ask_expires"});
+    if (const auto description = source_node_.find("description")) check_.text(*description);
+    if (const auto trust = source_node_.find("trust_annotations")) {
+      is_trusted_ = check_.boolean(*trust).value_or(false);
     }
-    const Spot mcp = *spot_.find("mcp");
+    const SourceNode mcp = *source_node_.find("mcp");
     connection_ = check_connection(check_, mcp);
     overrides();
-    entry_alone();
-    if (check_.count() != before) return check_.cloud(name_);
+    check_single_entry();
+    if (check_.count() != before) return check_.mark_tools_unknown(name_);
     const auto& ask = check_.source().server_tools;
     if (!ask) {
-      check_.fault(mcp, "the tools of an MCP server cannot be listed here", {}, Code::unsupported);
-      return check_.cloud(name_);
+      check_.report(mcp, "the tools of an MCP server cannot be listed here", {}, Code::unsupported);
+      return check_.mark_tools_unknown(name_);
     }
     const auto pinned = ask(name_, connection_);
     if (!pinned) {
-      check_.fault(mcp, pinned.error().message, {}, pinned.error().code);
-      return check_.cloud(name_);
+      check_.report(mcp, pinned.error().message, {}, pinned.error().code);
+      return check_.mark_tools_unknown(name_);
     }
-    known_overrides(*pinned);
+    check_override_names(*pinned);
     for (const Value& tool : pinned->items()) add(tool);
     approved_arguments(*pinned);
-    suggest(reads_, "readOnlyHint", "with `effect: read` a call is retried after a crash");
-    suggest(repeats_, "idempotentHint",
-            "use `effect: idempotent` for tools that deduplicate by key");
+    note_suggestion(read_only_tools_, "readOnlyHint",
+                    "with `effect: read` a call is retried after a crash");
+    note_suggestion(idempotent_tools_, "idempotentHint",
+                    "use `effect: idempotent` for tools that deduplicate by key");
   }
 
  private:
   // The entry's policy, checked once: what is wrong with it is said once.
-  void entry_alone() {
-    into_.made.push_back(policy());
+  void check_single_entry() {
+    into_.generated.push_back(policy());
     const Value nothing = Value::object({{"name", "any"}, {"digest", "0"}});
     const ServerTool any{name_, connection_, nothing};
-    check_tool(check_, name_, {&into_.made.back(), spot_.path}, &any);
+    check_tool(check_, name_, {&into_.generated.back(), source_node_.path}, &any);
   }
 
-  Located policy() const {
-    Located mapping = *spot_.value;
+  SourceTree policy() const {
+    SourceTree mapping = *source_node_.value;
     for (const std::string_view key : {"tools", "trust_annotations", "description"}) {
       for (std::size_t i = 0; i < mapping.keys.size(); ++i) {
         if (mapping.keys[i].text != key) continue;
@@ -142,7 +145,7 @@ class ServerTools {
   }
 
   void overrides() {
-    const auto tools = spot_.find("tools");
+    const auto tools = source_node_.find("tools");
     if (!tools || !check_.any_mapping(*tools)) return;
     for (std::size_t i = 0; i < (*tools)->items.size(); ++i) {
       check_.mapping(
@@ -153,17 +156,17 @@ class ServerTools {
     }
   }
 
-  void known_overrides(const Value& pinned) {
-    const auto tools = spot_.find("tools");
+  void check_override_names(const Value& pinned) {
+    const auto tools = source_node_.find("tools");
     if (!tools || !(*tools)->is_mapping()) return;
-    for (const Located::Key& key : (*tools)->keys) {
+    for (const SourceTree::Key& key : (*tools)->keys) {
       const auto is_it = [&](const Value& tool) { return tool.text("name") == key.text; };
       if (std::ranges::any_of(pinned.items(), is_it)) continue;
-      check_.fault_at(key.at, tools->path_of(key.text),
-                      "the lock file has no tool " + shown(key.text) +
-                          "; to accept a new tool: aetheris check FILE --accept",
-                      check_.nearest(key.text, pinned.items(),
-                                     [](const Value& tool) { return tool.text("name"); }));
+      check_.inject_at(key.at, tools->path_of(key.text),
+                       "the lock file has no tool " + quote(key.text) +
+                           "; to accept a new tool: aetheris check FILE --accept",
+                       check_.nearest(key.text, pinned.items(),
+                                      [](const Value& tool) { return tool.text("name"); }));
     }
   }
 
@@ -172,13 +175,13 @@ class ServerTools {
     const std::string tool(pinned.text("name"));
     if (is_task_only(pinned)) {
       const std::string why(kTasksOnly);
-      into_.notes.push_back({spot_.path, "`" + tool + "` " + why + "; it is not offered"});
-      return check_.unusable(std::string(name_) + "." + tool, why);
+      into_.notes.push_back({source_node_.path, "`" + tool + "` " + why + "; it is not offered"});
+      return check_.mark_unusable(std::string(name_) + "." + tool, why);
     }
-    const Place at = spot_.find("mcp")->at();
-    Located merged = policy();
-    std::string path = spot_.path;
-    if (const auto tools = spot_.find("tools")) {
+    const SourceLocation at = source_node_.find("mcp")->at();
+    SourceTree merged = policy();
+    std::string path = source_node_.path;
+    if (const auto tools = source_node_.find("tools")) {
       if (const auto own = tools->find(tool)) {
         for (std::size_t i = 0; i < (*own)->items.size(); ++i) {
           put(merged, (*own)->keys[i].text, (*own)->items[i]);
@@ -189,96 +192,98 @@ class ServerTools {
     const Value& hints = pinned["annotations"];
     if (merged.find("effect") == nullptr) {
       if (hints["readOnlyHint"] == Value(true)) {
-        if (trusts_)
-          put(merged, "effect", located("read", at));
+        if (is_trusted_)
+          put(merged, "effect", to_source_tree("read", at));
         else
-          reads_.push_back(tool);
+          read_only_tools_.push_back(tool);
       } else if (hints["idempotentHint"] == Value(true)) {
-        repeats_.push_back(tool);
+        idempotent_tools_.push_back(tool);
       }
     }
     if (const Value* text = pinned.find("description")) {
-      put_absent(merged, "description", *text, at);
+      put_if_absent(merged, "description", *text, at);
     }
     schema(merged, "args_schema", tool, pinned["inputSchema"], at);
     if (const Value* output = pinned.find("outputSchema")) {
       schema(merged, "result_schema", tool, *output, at);
     }
-    into_.made.push_back(std::move(merged));
+    into_.generated.push_back(std::move(merged));
     const ServerTool of{name_, connection_, pinned};
     const std::string full = std::string(name_) + "." + tool;
-    CheckedTool checked = check_tool(check_, full, {&into_.made.back(), path}, &of);
+    CheckedTool checked = check_tool(check_, full, {&into_.generated.back(), path}, &of);
     checked.tool.line = into_.line;
     into_.tools.insert_or_assign(full, std::move(checked));
   }
 
   // Do the tools take what the conditions of `approval` look up: that of the entry is about all that say nothing of their own.
   void approved_arguments(const Value& pinned) {
-    const auto of_entry = spot_.find("approval");
-    std::vector<Judged> under_entry;
+    const auto of_entry = source_node_.find("approval");
+    std::vector<ConditionTool> under_entry;
     for (const Value& one : pinned.items()) {
       if (is_task_only(one)) continue;
       const auto found = into_.tools.find(std::string(name_) + "." + std::string(one.text("name")));
       if (found == into_.tools.end() || !found->second.good) return;
-      const Judged judged{.name = found->first,
-                          .args_schema = found->second.policy.find("args_schema"),
-                          .of_server = true};
-      const auto tools = spot_.find("tools");
+      const ConditionTool condition_tools{.name = found->first,
+                                          .args_schema = found->second.policy.find("args_schema"),
+                                          .of_server = true};
+      const auto tools = source_node_.find("tools");
       const auto own = tools ? tools->find(one.text("name")) : std::nullopt;
       const auto condition = own ? own->find("approval") : std::nullopt;
       if (condition) {
-        check_condition(check_, *condition, {judged}, nullptr);
+        check_condition(check_, *condition, {condition_tools}, nullptr);
       } else {
-        under_entry.push_back(judged);
+        under_entry.push_back(condition_tools);
       }
     }
     if (of_entry) check_condition(check_, *of_entry, under_entry, &into_.notes);
   }
 
   // What the server says of its arguments and results, where we can hold a call to it.
-  void schema(Located& merged, std::string_view key, const std::string& tool, const Value& theirs,
-              Place at) {
+  void schema(SourceTree& merged, std::string_view key, const std::string& tool,
+              const Value& theirs, SourceLocation at) {
     if (merged.find(key) != nullptr) return;
     const Value usable = without_dialect(theirs);
     std::string why = depth(usable) > kSchemaDepth ? "nested too deep" : "";
     if (why.empty()) {
       if (auto compiled = Schema::compile(usable); !compiled) why = compiled.error().message;
     }
-    if (why.empty()) return put(merged, key, located(usable, at));
-    if (key == "args_schema") put(merged, key, located(Value::object({{"type", "object"}}), at));
+    if (why.empty()) return put(merged, key, to_source_tree(usable, at));
+    if (key == "args_schema")
+      put(merged, key, to_source_tree(Value::object({{"type", "object"}}), at));
     into_.notes.push_back(
-        {spot_.path, std::string(key == "args_schema" ? "arguments" : "results") + " of " +
-                         shown(tool) +
-                         " are not validated; the server's schema is not usable: " + why});
+        {source_node_.path, std::string(key == "args_schema" ? "arguments" : "results") + " of " +
+                                quote(tool) +
+                                " are not validated; the server's schema is not usable: " + why});
   }
 
-  void suggest(const std::vector<std::string>& tools, const char* hint, const char* what) {
+  void note_suggestion(const std::vector<std::string>& tools, const char* hint, const char* what) {
     if (tools.empty()) return;
     std::string names;
     for (std::size_t i = 0; i < tools.size() && i < kNamesShown; ++i) {
       names += (i == 0 ? "" : ", ") + tools[i];
     }
     if (tools.size() > kNamesShown) names += ", …";
-    into_.notes.push_back({spot_.path, std::string("the server declares ") + hint + " for " +
-                                           names +
-                                           "; they stay at_most_once unless this file sets "
-                                           "`effect`: " +
-                                           what});
+    into_.notes.push_back({source_node_.path, std::string("the server declares ") + hint + " for " +
+                                                  names +
+                                                  "; they stay at_most_once unless this file sets "
+                                                  "`effect`: " +
+                                                  what});
   }
 
-  Check& check_;
+  CheckContext& check_;
   std::string_view name_;
-  const Spot& spot_;
+  const SourceNode& source_node_;
   ServerCheck into_;
-  bool trusts_ = false;
+  bool is_trusted_ = false;
   Value connection_;
-  std::vector<std::string> reads_, repeats_;
+  std::vector<std::string> read_only_tools_, idempotent_tools_;
 };
 
 }  // namespace
 
-void check_server(Check& check, std::string_view name, const Spot& spot, ServerCheck into) {
-  ServerTools(check, name, spot, into).run();
+void check_server(CheckContext& check, std::string_view name, const SourceNode& source_node,
+                  ServerCheck into) {
+  ServerTools(check, name, source_node, into).run();
 }
 
 }  // namespace ae::agents

@@ -1,5 +1,5 @@
 // An entry of an MCP server becomes its tools. test_load.h has the server: find (reads), odd, put (idempotent).
-#include "agents/located.h"
+#include "agents/source_tree.h"
 #include "agents/test_load.h"
 #include "json/json.h"
 #include "testing/test.h"
@@ -8,14 +8,14 @@ namespace ae::agents {
 namespace {
 
 using engine::EffectClass;
-using testing::faults_as_text;
+using testing::diagnostics_as_text;
 using testing::load_text;
 
 constexpr std::string_view kAgent =
     "agents: { a: { plan: [ { id: x, tool: s.find, args: { q: y } }, { id: y, tool: s.put } ] } "
     "}\n";
 
-testing::Loaded server(const std::string& more) {
+testing::LoadedJob server(const std::string& more) {
   return load_text("aetheris: 1\ntools: { s: { mcp: { command: [npx, -y] }" + more + " } }\n" +
                    std::string(kAgent));
 }
@@ -24,7 +24,7 @@ AE_TEST(
     "agents/every tool of an MCP server is a tool of the file, at_most_once unless the file says "
     "otherwise") {
   const auto loaded = server("");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   ASSERT_EQ(loaded.file.tools.size(), 3u);
   for (const auto& [name, tool] : loaded.file.tools) {
     EXPECT_EQ(tool.kind, "mcp");
@@ -43,7 +43,7 @@ AE_TEST(
 AE_TEST("agents/policies come from the entry, and from its tool on top") {
   const auto loaded = server(
       ", effect: idempotent, timeout: 5s, tools: { put: { effect: read }, odd: { timeout: 7s } }");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const auto& tools = loaded.file.tools;
   EXPECT_TRUE(tools.at("s.find").policy.effect == EffectClass::idempotent);
   EXPECT_TRUE(tools.at("s.put").policy.effect == EffectClass::read);
@@ -60,7 +60,7 @@ AE_TEST(
   EXPECT_NE(shown.file.notes[1].message.find("readOnlyHint for find"), std::string::npos);
   EXPECT_NE(shown.file.notes[2].message.find("idempotentHint for put"), std::string::npos);
   const auto trusted = server(", trust_annotations: true");
-  ASSERT_EQ(faults_as_text(trusted.faults), "");
+  ASSERT_EQ(diagnostics_as_text(trusted.diagnostics), "");
   EXPECT_TRUE(trusted.file.tools.at("s.find").policy.effect == EffectClass::read);
   EXPECT_TRUE(trusted.file.tools.at("s.put").policy.effect == EffectClass::at_most_once);
   EXPECT_EQ(trusted.file.tools.at("s.find").policy.retry.max_attempts, 4u);
@@ -72,19 +72,20 @@ AE_TEST(
 AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does") {
   const auto schema = Schema::compile(*parse_json(agents_schema_json()));
   ASSERT_TRUE(schema);
-  const auto faults = [&](const std::string& tool) {
-    Faults unread;
-    Located root;
+  const auto diagnostics = [&](const std::string& tool) {
+    Diagnostics unread;
+    SourceTree root;
     const std::string file = "aetheris: 1\ntools: { s: " + tool + " }\n" + std::string(kAgent);
     EXPECT_TRUE(read_yaml(file, unread, root));
-    const bool ours = !load_text(file).faults.empty();
+    const bool ours = !load_text(file).diagnostics.empty();
     EXPECT_EQ(!schema->validate(root.value()).empty(), ours) << tool;
     return ours;
   };
-  EXPECT_FALSE(faults(
+  EXPECT_FALSE(diagnostics(
       "{ mcp: { command: [npx], env: { A: 'secret:B' }, cwd: x }, effect: read, output_max: 2MiB, "
       "trust_annotations: true, tools: { put: { approval: required } } }"));
-  EXPECT_FALSE(faults("{ mcp: { url: 'http://h/mcp', headers: { Authorization: 'secret:T' } } }"));
+  EXPECT_FALSE(
+      diagnostics("{ mcp: { url: 'http://h/mcp', headers: { Authorization: 'secret:T' } } }"));
   for (const char* bad :
        {"{ mcp: {} }", "{ mcp: { command: [a], url: 'http://h/' } }",
         "{ mcp: { command: [a] }, env: {} }", "{ mcp: { command: [a] }, native: echo }",
@@ -92,7 +93,7 @@ AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does
         "{ mcp: { command: [a] }, args_schema: {} }",
         "{ mcp: { command: [a] }, tools: { put: { mcp: {} } } }",
         "{ mcp: { command: [a] }, trust_annotations: yes }", "{ native: echo, tools: {} }"}) {
-    EXPECT_TRUE(faults(bad)) << bad;
+    EXPECT_TRUE(diagnostics(bad)) << bad;
   }
 }
 
@@ -112,15 +113,16 @@ AE_TEST("mcp/of a server that cannot be asked, what names its tools is no fault 
       "  b: { loop: { model: m, tools: [\"files.*\", files.write] } }\n"
       "  c: { loop: { model: m, tools: [\"*\", filse.write] } }\n";
   AgentsFile file;
-  const auto faults = load({.name = "agents.yaml",
-                            .text = kText,
-                            .env = {},
-                            .native = [](std::string_view) { return true; },
-                            .server_tools = [](std::string_view, const Value&) -> Result<Value> {
-                              return fail(Code::unavailable, "it did not answer");
-                            }},
-                           file);
-  EXPECT_EQ(testing::faults_as_text(faults),
+  const auto diagnostics =
+      load({.name = "agents.yaml",
+            .text = kText,
+            .env = {},
+            .native = [](std::string_view) { return true; },
+            .server_tools = [](std::string_view, const Value&) -> Result<Value> {
+              return fail(Code::unavailable, "it did not answer");
+            }},
+           file);
+  EXPECT_EQ(testing::diagnostics_as_text(diagnostics),
             "3:17 unavailable tools.files.mcp: it did not answer\n"
             "12:39 plan_invalid agents.c.loop.tools[1]: unknown tool `filse.write`\n");
 }
@@ -149,17 +151,17 @@ AE_TEST(
                  }},
                 file);
   };
-  ASSERT_EQ(testing::faults_as_text(loaded("[\"s.*\"]")), "");
+  ASSERT_EQ(testing::diagnostics_as_text(loaded("[\"s.*\"]")), "");
   EXPECT_TRUE(file.tools.contains("s.find"));
   EXPECT_FALSE(file.tools.contains("s.book"));
   ASSERT_FALSE(file.notes.empty());
   EXPECT_EQ(file.notes[0].message,
             "`book` supports MCP task calls only (`taskSupport: required`), which are not "
             "supported; it is not offered");
-  const std::string faults = testing::faults_as_text(loaded("[s.find, s.book]"));
-  EXPECT_NE(faults.find("agents.a.loop.tools[1]: `s.book` supports MCP task calls only"),
+  const std::string diagnostics = testing::diagnostics_as_text(loaded("[s.find, s.book]"));
+  EXPECT_NE(diagnostics.find("agents.a.loop.tools[1]: `s.book` supports MCP task calls only"),
             std::string::npos)
-      << faults;
+      << diagnostics;
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 #include "agents/tool_text.h"
 #include "base/hash.h"
 #include "json/json.h"
@@ -22,8 +22,8 @@ constexpr std::string_view kOpenAi = "openai", kAnthropic = "anthropic";
 
 class ModelCheck {
  public:
-  ModelCheck(Check& check, std::string_view name, const Spot& spot)
-      : check_(check), text_(check), spot_(spot) {
+  ModelCheck(CheckContext& check, std::string_view name, const SourceNode& source_node)
+      : check_(check), text_(check), source_node_(source_node) {
     checked_.tool.name = model_tool_name(name);
     checked_.tool.policy.name = checked_.tool.name;
   }
@@ -31,17 +31,18 @@ class ModelCheck {
   CheckedModel run() {
     const std::size_t before = check_.count();
     if (check_.mapping(
-            spot_,
+            source_node_,
             {"provider", "model", "base_url", "api_key", "temperature", "max_tokens",
              "max_tokens_name", "price", "timeout", "grace", "retry", "description", "stream"},
             {{"fallback", "model fallback is not available yet"}})) {
-      if (const auto description = spot_.find("description")) check_.text(*description);
+      if (const auto description = source_node_.find("description")) check_.text(*description);
       provider();
       name();
       transport();
       settings();
-      if (const auto price = spot_.find("price")) this->price(*price);
-      if (const auto stream = spot_.find("stream")) streams_ = check_.boolean(*stream) != false;
+      if (const auto price = source_node_.find("price")) this->price(*price);
+      if (const auto stream = source_node_.find("stream"))
+        streams_ = check_.boolean(*stream) != false;
       policy();
     }
     checked_.good = check_.count() == before;
@@ -53,86 +54,92 @@ class ModelCheck {
   void put(std::string_view key, Value value) { definition_.emplace_back(key, std::move(value)); }
 
   void provider() {
-    const auto spot = check_.required(spot_, "provider", "openai or anthropic");
-    const auto text = spot ? check_.text(*spot) : std::nullopt;
+    const auto source_node = check_.required(source_node_, "provider", "openai or anthropic");
+    const auto text = source_node ? check_.text(*source_node) : std::nullopt;
     if (!text) return;
-    Nearest nearest(*text);
+    ClosestName nearest(*text);
     for (const std::string_view known : {kOpenAi, kAnthropic}) {
       if (*text == known) checked_.tool.kind = known;
-      nearest.look_at(known);
+      nearest.consider(known);
     }
     if (!checked_.tool.kind.empty()) return;
-    check_.fault(*spot,
-                 "unsupported provider; use `openai` (Chat Completions, and compatible servers) or "
-                 "`anthropic` (Messages)",
-                 nearest.take(), Code::unsupported);
+    check_.report(
+        *source_node,
+        "unsupported provider; use `openai` (Chat Completions, and compatible servers) or "
+        "`anthropic` (Messages)",
+        nearest.take(), Code::unsupported);
   }
 
   void name() {
-    const auto spot = check_.required(spot_, "model", "the provider's name for the model");
-    if (!spot) return;
-    auto text = text_.literal(*spot);
+    const auto source_node =
+        check_.required(source_node_, "model", "the provider's name for the model");
+    if (!source_node) return;
+    auto text = text_.literal(*source_node);
     if (!text) return;
     if (text->empty() || text->size() > kModelNameMax || has_expression(*text)) {
-      return check_.fault(*spot, "a model name must have 1 to 256 bytes and no ${");
+      return check_.report(*source_node, "a model name must have 1 to 256 bytes and no ${");
     }
     checked_.model = *std::move(text);
   }
 
   void transport() {
-    if (const auto spot = check_.required(spot_, "base_url", "such as https://api.openai.com/v1")) {
-      base_url(*spot);
+    if (const auto source_node =
+            check_.required(source_node_, "base_url", "such as https://api.openai.com/v1")) {
+      base_url(*source_node);
     }
-    const auto key = spot_.find("api_key");
+    const auto key = source_node_.find("api_key");
     const auto text = key ? check_.text(*key) : std::nullopt;
     if (!text) return;
     if (!names_secret_only(*text)) {
-      return check_.fault(*key, "use secret:NAME; literal keys are not allowed");
+      return check_.report(*key, "use secret:NAME; literal keys are not allowed");
     }
     put("api_key", *text);
   }
 
-  void base_url(const Spot& spot) {
-    auto text = text_.resolved(spot, Secrets::refused);
+  void base_url(const SourceNode& source_node) {
+    auto text = text_.resolved(source_node, Secrets::refused);
     if (!text) return;
     const std::size_t before = check_.count();
-    text_.url(spot, *text);
+    text_.url(source_node, *text);
     if (check_.count() != before) return;
     const auto parts = Template::parts(*text);
     if (!parts || parts->size() > 1) {
-      check_.fault(spot, "only ${ env.NAME } is allowed here", {}, Code::unsupported);
+      check_.report(source_node, "only ${ env.NAME } is allowed here", {}, Code::unsupported);
     } else if (text->find('?') != text->npos) {
-      check_.fault(spot, "a query is not allowed: " +
-                             std::string(speaks_messages() ? "/messages" : "/chat/completions") +
-                             " is appended");
+      check_.report(source_node,
+                    "a query is not allowed: " +
+                        std::string(speaks_messages() ? "/messages" : "/chat/completions") +
+                        " is appended");
     }
     put("base_url", *std::move(text));
   }
 
   void settings() {
-    if (const auto spot = spot_.find("temperature")) {
+    if (const auto source_node = source_node_.find("temperature")) {
       const double most = temperature_max(checked_.tool.kind);
-      if (auto number = check_temperature(check_, *spot, most)) checked_.temperature = number;
+      if (auto number = check_temperature(check_, *source_node, most))
+        checked_.temperature = number;
     }
-    if (const auto spot = spot_.find("max_tokens")) {
-      if (auto number = check_max_tokens(check_, *spot)) checked_.max_tokens = number;
+    if (const auto source_node = source_node_.find("max_tokens")) {
+      if (auto number = check_max_tokens(check_, *source_node)) checked_.max_tokens = number;
     } else if (speaks_messages()) {
       checked_.max_tokens = kMaxTokens;  // the provider wants one, and what is asked is recorded
     }
-    if (const auto spot = spot_.find("max_tokens_name")) {
-      if (speaks_messages()) check_.fault(*spot, "not supported by this provider; remove it");
-      const auto word = check_.word(*spot, {"max_completion_tokens", "max_tokens"});
+    if (const auto source_node = source_node_.find("max_tokens_name")) {
+      if (speaks_messages())
+        check_.report(*source_node, "not supported by this provider; remove it");
+      const auto word = check_.word(*source_node, {"max_completion_tokens", "max_tokens"});
       if (word == 1) put("max_tokens_name", "max_tokens");
     }
   }
 
-  void price(const Spot& spot) {
-    if (!check_.mapping(spot, {"input", "output", "cached"})) return;
+  void price(const SourceNode& source_node) {
+    if (!check_.mapping(source_node, {"input", "output", "cached"})) return;
     engine::Price price;
     const auto put_amount = [&](std::string_view key, auto& amount) {
       const bool must = key != "cached";
-      const auto at =
-          must ? check_.required(spot, key, "the price of a million tokens") : spot.find(key);
+      const auto at = must ? check_.required(source_node, key, "the price of a million tokens")
+                           : source_node.find(key);
       if (!at) return;
       const Value& said = (*at)->scalar;
       const std::string text = said.is_string()   ? said.as_string()
@@ -141,13 +148,13 @@ class ModelCheck {
       if (auto micros = engine::price_from_text(text)) {
         amount = *micros;
       } else {
-        check_.fault(*at, micros.error().message);
+        check_.report(*at, micros.error().message);
       }
     };
     put_amount("input", price.input);
     put_amount("output", price.output);
     put_amount("cached", price.cached);
-    price_ = engine::stored(price);
+    price_ = engine::to_json(price);
   }
 
   bool speaks_messages() const { return checked_.tool.kind == kAnthropic; }
@@ -158,13 +165,13 @@ class ModelCheck {
         engine::EffectClass::read;  // a call that is lost and sent again changes the bill
     policy.on_in_doubt = engine::OnInDoubt::resend;
     policy.timeout = kTimeout;
-    if (const auto timeout = spot_.find("timeout")) {
-      policy.timeout = check_.duration(*timeout, kDurationLeast).value_or(policy.timeout);
+    if (const auto timeout = source_node_.find("timeout")) {
+      policy.timeout = check_.duration(*timeout, kDurationMin).value_or(policy.timeout);
     }
-    if (const auto grace = spot_.find("grace")) {
+    if (const auto grace = source_node_.find("grace")) {
       policy.grace = check_.duration(*grace, Duration(0)).value_or(policy.grace);
     }
-    if (const auto retry = spot_.find("retry")) {
+    if (const auto retry = source_node_.find("retry")) {
       check_retry(check_, *retry, version_retry_, [](std::string_view) { return true; });
       policy.retry = read_retry(*retry, version_retry_);
     } else {
@@ -196,9 +203,9 @@ class ModelCheck {
     if (!price_.is_null()) checked_.policy = checked_.policy.with("price", price_);
   }
 
-  Check& check_;
+  CheckContext& check_;
   ToolText text_;
-  const Spot& spot_;
+  const SourceNode& source_node_;
   CheckedModel checked_;
   std::vector<Member> definition_;
   engine::RetryPolicy version_retry_;  // as the version covers it
@@ -210,19 +217,20 @@ class ModelCheck {
 
 double temperature_max(std::string_view provider) { return provider == kAnthropic ? 1 : 2; }
 
-std::optional<Value> check_temperature(Check& check, const Spot& spot, double most) {
-  const Value& number = spot->scalar;
+std::optional<Value> check_temperature(CheckContext& check, const SourceNode& source_node,
+                                       double most) {
+  const Value& number = source_node->scalar;
   if (number.is_number() && number.as_number() >= 0 && number.as_number() <= most) return number;
-  check.fault(spot, "must be a number from 0 to " + canonical(Value(most)));
+  check.report(source_node, "must be a number from 0 to " + canonical(Value(most)));
   return std::nullopt;
 }
 
-void check_parts(Check& check, const Spot& content) {
+void check_parts(CheckContext& check, const SourceNode& content) {
   if (content->items.empty() || content->items.size() > kPartsMax) {
-    return check.fault(content, "has 1 to 256 parts");
+    return check.report(content, "has 1 to 256 parts");
   }
   for (std::size_t i = 0; i < content->items.size(); ++i) {
-    const Spot part = content.item(i);
+    const SourceNode part = content.item(i);
     if (!check.any_mapping(part)) continue;
     const auto type = check.required(part, "type", "text or image");
     const auto word = type ? check.word(*type, {"text", "image"}) : std::nullopt;
@@ -233,46 +241,47 @@ void check_parts(Check& check, const Spot& content) {
     const auto text = said ? check.text(*said) : std::nullopt;
     if (!text) continue;
     if (text->empty()) {
-      check.fault(*said, "must not be empty");
-    } else if (*word == 1 && !engine::names_its_host(*text)) {
-      check.fault(*said,
-                  "must start with a literal https://HOST/ or data:image/…;base64, so that data "
-                  "cannot choose the host");
+      check.report(*said, "must not be empty");
+    } else if (*word == 1 && !engine::has_literal_host(*text)) {
+      check.report(*said,
+                   "must start with a literal https://HOST/ or data:image/…;base64, so that data "
+                   "cannot choose the host");
     }
   }
 }
 
-std::optional<Value> check_answer_schema(Check& check, const Spot& spot,
+std::optional<Value> check_answer_schema(CheckContext& check, const SourceNode& source_node,
                                          std::string_view provider) {
-  if (!check.schema(spot)) return std::nullopt;
-  Value schema = spot->value();
+  if (!check.schema(source_node)) return std::nullopt;
+  Value schema = source_node->value();
   if (has_expression(canonical(schema))) {
-    check.fault(spot, "expressions are not allowed here");
+    check.report(source_node, "expressions are not allowed here");
     return std::nullopt;
   }
   if (provider == kAnthropic && !is_closed(schema)) {
-    check.fault(spot, "this provider needs additionalProperties: false on every object");
+    check.report(source_node, "this provider needs additionalProperties: false on every object");
     return std::nullopt;
   }
   return schema;
 }
 
-bool mends_answers(Check& check, const Spot& spot) {
-  const bool holds = spot.find("schema").has_value();
-  const auto repair = spot.find("repair");
+bool repairs_answers(CheckContext& check, const SourceNode& source_node) {
+  const bool holds = source_node.find("schema").has_value();
+  const auto repair = source_node.find("repair");
   if (!repair) return holds;
-  const auto wish = check.boolean(*repair);
-  if (!holds) check.fault(*repair, "`repair` needs a `schema`");
-  return holds && wish != false;
+  const auto value = check.boolean(*repair);
+  if (!holds) check.report(*repair, "`repair` needs a `schema`");
+  return holds && value != false;
 }
 
-std::optional<Value> check_max_tokens(Check& check, const Spot& spot) {
-  const auto count = check.count(spot, kMaxTokensMax);
+std::optional<Value> check_max_tokens(CheckContext& check, const SourceNode& source_node) {
+  const auto count = check.count(source_node, kMaxTokensMax);
   return count ? std::optional<Value>(static_cast<double>(*count)) : std::nullopt;
 }
 
-CheckedModel check_model(Check& check, std::string_view name, const Spot& spot) {
-  return ModelCheck(check, name, spot).run();
+CheckedModel check_model(CheckContext& check, std::string_view name,
+                         const SourceNode& source_node) {
+  return ModelCheck(check, name, source_node).run();
 }
 
 }  // namespace ae::agents

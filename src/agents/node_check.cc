@@ -12,184 +12,191 @@ constexpr std::size_t kMessagesMax = 10'000;
 
 class WaitCheck {
  public:
-  WaitCheck(Check& check, const Templated& templated) : check_(check), templated_(templated) {}
+  WaitCheck(CheckContext& check, const ExpressionCheck& check_expressions)
+      : check_(check), check_expressions_(check_expressions) {}
 
-  std::optional<Value> run(const Spot& spot) {
-    if (!check_.mapping(spot, {"type", "for", "until", "key", "expires", "on_expire", "on_reject",
-                               "answer", "channel"})) {
+  std::optional<Value> run(const SourceNode& source_node) {
+    if (!check_.mapping(source_node, {"type", "for", "until", "key", "expires", "on_expire",
+                                      "on_reject", "answer", "channel"})) {
       return std::nullopt;
     }
-    const auto type = check_.required(spot, "type", "timer, signal, webhook, human or message");
+    const auto type =
+        check_.required(source_node, "type", "timer, signal, webhook, human or message");
     if (!type) return std::nullopt;
     const auto word = check_.word(*type, {"timer", "signal", "webhook", "human", "message"});
     if (!word) return std::nullopt;
     std::vector<Member> wait = {{"type", (*type)->scalar}};
     enum { timer_wait = 0, human_wait = 3, message_wait = 4 };
-    if (*word != timer_wait) check_.misplaced(spot, "timer waits", {"for", "until"});
-    if (*word != human_wait) check_.misplaced(spot, "human waits", {"on_reject", "answer"});
-    if (*word != message_wait) check_.misplaced(spot, "message waits", {"channel"});
+    if (*word != timer_wait) check_.misplaced(source_node, "timer waits", {"for", "until"});
+    if (*word != human_wait) check_.misplaced(source_node, "human waits", {"on_reject", "answer"});
+    if (*word != message_wait) check_.misplaced(source_node, "message waits", {"channel"});
     if (*word == timer_wait) {
-      check_.misplaced(spot, "waits that are answered", {"key", "expires", "on_expire"});
-      timer(spot, wait);
+      check_.misplaced(source_node, "waits that are answered", {"key", "expires", "on_expire"});
+      timer(source_node, wait);
     } else if (*word == message_wait) {
-      check_.misplaced(spot, "signal, webhook and human waits", {"key"});
-      if (const auto channel = check_.required(spot, "channel", "the channel of the message")) {
+      check_.misplaced(source_node, "signal, webhook and human waits", {"key"});
+      if (const auto channel =
+              check_.required(source_node, "channel", "the channel of the message")) {
         named(*channel, "channel", wait);
       }
-      expiry(spot, wait);
+      expiry(source_node, wait);
     } else {
-      if (const auto key = spot.find("key")) named(*key, "key", wait);
-      expiry(spot, wait);
-      if (*word == human_wait) human(spot, wait);
+      if (const auto key = source_node.find("key")) named(*key, "key", wait);
+      expiry(source_node, wait);
+      if (*word == human_wait) human(source_node, wait);
     }
     return Value::object(std::move(wait));
   }
 
  private:
-  void timer(const Spot& spot, std::vector<Member>& wait) {
-    const auto span = spot.find("for");
-    const auto until = spot.find("until");
+  void timer(const SourceNode& source_node, std::vector<Member>& wait) {
+    const auto span = source_node.find("for");
+    const auto until = source_node.find("until");
     if (span.has_value() == until.has_value()) {
-      check_.fault(spot, span ? "a timer has either `for` or `until`, not both"
-                              : "a timer needs `for: 30s` or `until: 2030-01-31T08:00:00Z`");
+      check_.report(source_node, span
+                                     ? "a timer has either `for` or `until`, not both"
+                                     : "a timer needs `for: 30s` or `until: 2030-01-31T08:00:00Z`");
       return;
     }
     if (span) {
       if ((*span)->is_string() && has_expression((*span)->scalar.as_string())) {
-        if (templated_(*span)) wait.emplace_back("for", (*span)->scalar);
+        if (check_expressions_(*span)) wait.emplace_back("for", (*span)->scalar);
       } else if (const auto duration = check_.duration(*span, Duration(0))) {
         wait.emplace_back("for", to_text(*duration));
       }
       return;
     }
     const auto text = check_.text(*until);
-    if (!text || !templated_(*until)) return;
+    if (!text || !check_expressions_(*until)) return;
     if (has_expression(*text)) {
       wait.emplace_back("until", *text);
     } else if (const auto instant = instant_from_text(*text)) {
       wait.emplace_back("until", to_text(*instant));
     } else {
-      check_.fault(*until, "must be a time in UTC, such as 2030-01-31T08:00:00Z");
+      check_.report(*until, "must be a time in UTC, such as 2030-01-31T08:00:00Z");
     }
   }
 
-  void named(const Spot& spot, std::string_view key, std::vector<Member>& wait) {
-    const auto text = check_.text(spot);
-    if (text && text->empty()) check_.fault(spot, "must not be empty");
-    if (text && templated_(spot)) wait.emplace_back(key, *text);
+  void named(const SourceNode& source_node, std::string_view key, std::vector<Member>& wait) {
+    const auto text = check_.text(source_node);
+    if (text && text->empty()) check_.report(source_node, "must not be empty");
+    if (text && check_expressions_(source_node)) wait.emplace_back(key, *text);
   }
 
-  void human(const Spot& spot, std::vector<Member>& wait) {
-    if (const auto on_reject = spot.find("on_reject")) {
+  void human(const SourceNode& source_node, std::vector<Member>& wait) {
+    if (const auto on_reject = source_node.find("on_reject")) {
       if (check_.word(*on_reject, {"fail", "continue"}) == 1) {
         wait.emplace_back("on_reject", "continue");
       }
     }
-    if (const auto answer = spot.find("answer")) {
+    if (const auto answer = source_node.find("answer")) {
       if (check_.word(*answer, {"decision", "data"}) == 1) wait.emplace_back("answer", "data");
     }
   }
 
-  void expiry(const Spot& spot, std::vector<Member>& wait) {
-    const auto expires = spot.find("expires");
+  void expiry(const SourceNode& source_node, std::vector<Member>& wait) {
+    const auto expires = source_node.find("expires");
     if (expires) {
-      if (const auto duration = check_.duration(*expires, kDurationLeast)) {
+      if (const auto duration = check_.duration(*expires, kDurationMin)) {
         wait.emplace_back("expires", to_text(*duration));
       }
     }
-    if (const auto on_expire = spot.find("on_expire")) {
+    if (const auto on_expire = source_node.find("on_expire")) {
       if (check_.word(*on_expire, {"fail", "continue"}) == 1) {
         wait.emplace_back("on_expire", "continue");
       }
-      if (!expires) check_.fault(*on_expire, "`on_expire` needs `expires`");
+      if (!expires) check_.report(*on_expire, "`on_expire` needs `expires`");
     }
   }
 
-  Check& check_;
-  const Templated& templated_;
+  CheckContext& check_;
+  const ExpressionCheck& check_expressions_;
 };
 
 }  // namespace
 
-std::optional<Value> check_wait(Check& check, const Spot& spot, const Templated& templated) {
-  return WaitCheck(check, templated).run(spot);
+std::optional<Value> check_wait(CheckContext& check, const SourceNode& source_node,
+                                const ExpressionCheck& check_expressions) {
+  return WaitCheck(check, check_expressions).run(source_node);
 }
 
-std::optional<Value> check_messages(Check& check, const Spot& spot, const Templated& templated) {
-  const auto prompt = spot.find("prompt");
-  const auto list = spot.find("messages");
-  const auto system = spot.find("system");
+std::optional<Value> check_messages(CheckContext& check, const SourceNode& source_node,
+                                    const ExpressionCheck& check_expressions) {
+  const auto prompt = source_node.find("prompt");
+  const auto list = source_node.find("messages");
+  const auto system = source_node.find("system");
   if (prompt.has_value() == list.has_value()) {
-    check.fault(spot, prompt ? "use either `prompt` or `messages`, not both"
-                             : "needs `prompt` or `messages`");
+    check.report(source_node, prompt ? "use either `prompt` or `messages`, not both"
+                                     : "needs `prompt` or `messages`");
     return std::nullopt;
   }
   if (list && !(*list)->is_list()) {
-    const bool good = templated(*list);
+    const bool good = check_expressions(*list);
     if (good && !is_one_expression(*list->value)) {
-      check.fault(*list, "`messages` must be a list of { role, content }, or a single ${ … }");
+      check.report(*list, "`messages` must be a list of { role, content }, or a single ${ … }");
     }
     if (system)
-      check.fault(*system, "put the system message into `messages` when that is a single ${ … }");
+      check.report(*system, "put the system message into `messages` when that is a single ${ … }");
     return good ? std::optional((*list)->scalar) : std::nullopt;
   }
-  std::vector<Value> said;
-  const auto say = [&](const Value& role, const Spot& content) {
+  std::vector<Value> messages;
+  const auto add_message = [&](const Value& role, const SourceNode& content) {
     if (content->is_list() && role != Value("assistant")) {
       check_parts(check, content);
-      if (templated(content)) {
-        said.push_back(Value::object({{"role", role}, {"content", content->value()}}));
+      if (check_expressions(content)) {
+        messages.push_back(Value::object({{"role", role}, {"content", content->value()}}));
       }
       return;
     }
     const auto text = check.text(content);
-    if (text && text->empty()) check.fault(content, "must not be empty");
-    if (text && templated(content)) {
-      said.push_back(Value::object({{"role", role}, {"content", *text}}));
+    if (text && text->empty()) check.report(content, "must not be empty");
+    if (text && check_expressions(content)) {
+      messages.push_back(Value::object({{"role", role}, {"content", *text}}));
     }
   };
-  if (system) say("system", *system);
-  if (prompt) say("user", *prompt);
+  if (system) add_message("system", *system);
+  if (prompt) add_message("user", *prompt);
   const std::size_t count = list ? (*list)->items.size() : 0;
-  if (list && count == 0) check.fault(*list, "needs at least one message");
+  if (list && count == 0) check.report(*list, "needs at least one message");
   if (count > kMessagesMax) {
-    check.fault(*list, "at most 10,000 messages");
+    check.report(*list, "at most 10,000 messages");
     return std::nullopt;
   }
-  said.reserve(said.size() + count);
+  messages.reserve(messages.size() + count);
   for (std::size_t i = 0; i < count; ++i) {
-    const Spot item = list->item(i);
+    const SourceNode item = list->item(i);
     if (!check.mapping(item, {"role", "content"})) continue;
     const auto role = check.required(item, "role", "system, user or assistant");
     const auto content = check.required(item, "content", "the text of the message");
     if (role && content && check.word(*role, {"system", "user", "assistant", "developer"})) {
-      say((*role)->scalar, *content);
+      add_message((*role)->scalar, *content);
     }
   }
-  return Value::array(std::move(said));
+  return Value::array(std::move(messages));
 }
 
-void check_arguments(Check& check, const Spot& spot, bool given, const CheckedTool& tool) {
+void check_arguments(CheckContext& check, const SourceNode& source_node, bool given,
+                     const CheckedTool& tool) {
   const auto& schema = tool.tool.policy.args_schema;
-  if (!schema || (given && !spot->is_mapping())) return;
-  const Value args = given ? spot->value() : Value::object({});
+  if (!schema || (given && !source_node->is_mapping())) return;
+  const Value args = given ? source_node->value() : Value::object({});
   auto compiled = Template::compile(args);
   if (!compiled) return;
   if (compiled->is_constant()) {
     const auto constant = compiled->eval(NoScope());
     if (!constant) return;
-    const auto faults = schema->validate(*constant);
-    if (const auto taken = engine::takes(tool.tool.policy.records, *constant);
-        faults.empty() && !taken) {
-      check.fault(spot, taken.error().message);
+    const auto diagnostics = schema->validate(*constant);
+    if (const auto taken = engine::check_recorded_args(tool.tool.policy.records, *constant);
+        diagnostics.empty() && !taken) {
+      check.report(source_node, taken.error().message);
     }
-    for (const SchemaFault& fault : faults) {
-      Spot where = spot;
-      std::string_view pointer = fault.instance_path;
-      if (given) where = follow(spot, pointer);
-      check.fault(where,
-                  "the arguments of " + shown(tool.tool.name) + " do not match its args_schema" +
-                      (pointer.empty() ? "" : " at " + shown(pointer)) + ": " + fault.message);
+    for (const SchemaViolation& violation : diagnostics) {
+      SourceNode where = source_node;
+      std::string_view pointer = violation.instance_path;
+      if (given) where = follow(source_node, pointer);
+      check.report(where,
+                   "the arguments of " + quote(tool.tool.name) + " do not match its args_schema" +
+                       (pointer.empty() ? "" : " at " + quote(pointer)) + ": " + violation.message);
     }
     return;
   }
@@ -198,8 +205,8 @@ void check_arguments(Check& check, const Spot& spot, bool given, const CheckedTo
   if (!required.is_array()) return;
   for (const Value& key : required.items()) {
     if (key.is_string() && args.find(key.as_string()) == nullptr) {
-      check.fault(spot, "the argument " + shown(key.as_string()) + " of " + shown(tool.tool.name) +
-                            " is missing");
+      check.report(source_node, "the argument " + quote(key.as_string()) + " of " +
+                                    quote(tool.tool.name) + " is missing");
     }
   }
 }

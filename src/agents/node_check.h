@@ -6,18 +6,21 @@
 #include <functional>
 #include <optional>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 
 namespace ae::agents {
 
 // Do the expressions at a spot read what they may? Says what is wrong with them.
-using Templated = std::function<bool(const Spot&)>;
+using ExpressionCheck = std::function<bool(const SourceNode&)>;
 
 // The `wait` member of the task graph's node (plan/plan.h). nullopt: too little is known.
-std::optional<Value> check_wait(Check& check, const Spot& spot, const Templated& templated);
+std::optional<Value> check_wait(CheckContext& check, const SourceNode& source_node,
+                                const ExpressionCheck& check_expressions);
 // The `messages` of what a model is asked: from `messages`, or from `prompt` and `system`.
-std::optional<Value> check_messages(Check& check, const Spot& spot, const Templated& templated);
-// What can be said about the arguments of a call before the job runs. `given`: they stand at `spot`.
-void check_arguments(Check& check, const Spot& spot, bool given, const CheckedTool& tool);
+std::optional<Value> check_messages(CheckContext& check, const SourceNode& source_node,
+                                    const ExpressionCheck& check_expressions);
+// What can be said about the arguments of a call before the job runs. `given`: they stand at `source_node`.
+void check_arguments(CheckContext& check, const SourceNode& source_node, bool given,
+                     const CheckedTool& tool);
 
 }  // namespace ae::agents

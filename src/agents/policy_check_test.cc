@@ -7,7 +7,7 @@
 namespace ae::agents {
 namespace {
 
-using testing::faults_as_text;
+using testing::diagnostics_as_text;
 using testing::load_text;
 
 constexpr std::string_view kRest =
@@ -19,11 +19,11 @@ constexpr std::string_view kRest =
     "  one: { plan: [ { id: a, tool: pay }, { id: b, tool: look }, { id: c, tool: s.put } ] }\n"
     "  two: { grants: [net, payments, net], plan: [ { id: a, tool: pay } ] }\n";
 
-testing::Loaded with(const std::string& policies) {
+testing::LoadedJob with(const std::string& policies) {
   return load_text("aetheris: 1\n" + policies + std::string(kRest));
 }
 
-std::string rules(const testing::Loaded& loaded, const char* agent, const char* tool) {
+std::string rules(const testing::LoadedJob& loaded, const char* agent, const char* tool) {
   return canonical(loaded.file.agents.at(agent).task_graph["tools"][tool]["rules"]);
 }
 
@@ -34,7 +34,7 @@ AE_TEST("policies/a plan holds the rules for each of its tools, in the order of 
       "  - { tools: [\"s.*\"], label: \"tier:free\", action: require_approval, expires: 2h }\n"
       "  - { agents: [two], action: allow }\n"
       "  - { capability: net, action: require_approval }\n");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   EXPECT_EQ(rules(loaded, "one", "pay"),
             R"([{"action":"deny","reason":"no","when":"${ .args.n > 1 }"},)"
             R"({"action":"require_approval"}])");
@@ -48,7 +48,7 @@ AE_TEST("policies/a plan holds the rules for each of its tools, in the order of 
 
 AE_TEST("policies/what a tool can do, and what a plan of a model may use, stand in the plan") {
   const auto loaded = with("");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Value& one = loaded.file.agents.at("one").task_graph;
   EXPECT_EQ(canonical(one["tools"]["pay"]["capabilities"]), R"(["net","payments"])");
   EXPECT_EQ(canonical(one["tools"]["s.put"]["capabilities"]), R"(["files"])");
@@ -67,7 +67,7 @@ AE_TEST("policies/a rule says nothing of a tool's definition, so that no approva
 AE_TEST(
     "policies/those of a file of their own come first, and may name what a file does not have") {
   std::vector<Policy> policies;
-  const auto faults = load_policies(
+  const auto diagnostics = load_policies(
       {.name = "policies.yaml",
        .text = "aetheris: 1\npolicies:\n"
                "  - { tools: [pay, wire, \"bank.*\"], agents: [other, one], action: deny }\n"
@@ -76,7 +76,7 @@ AE_TEST(
        .native = {},
        .usable = {}},
       policies);
-  ASSERT_EQ(faults_as_text(faults), "");
+  ASSERT_EQ(diagnostics_as_text(diagnostics), "");
   AgentsFile file;
   const std::string text = "aetheris: 1\npolicies: [ { action: allow } ]\n" + std::string(kRest);
   Source source{.name = "agents.yaml",
@@ -88,7 +88,7 @@ AE_TEST(
                   return parse_json(R"([{"name":"put","digest":"d","inputSchema":{}}])");
                 }};
   source.policies = &policies;
-  ASSERT_EQ(faults_as_text(load(source, file)), "");
+  ASSERT_EQ(diagnostics_as_text(load(source, file)), "");
   EXPECT_EQ(canonical(file.agents.at("one").task_graph["tools"]["pay"]["rules"]),
             R"([{"action":"deny"},{"action":"allow"}])");
   EXPECT_EQ(canonical(file.agents.at("two").task_graph["tools"]["pay"]["rules"]),
@@ -96,14 +96,15 @@ AE_TEST(
   // An agent that is registered later is under them, too.
   Agent late;
   ASSERT_EQ(
-      faults_as_text(load_agent(source, "one", R"({"plan":[{"id":"a","tool":"pay"}]})", late)), "");
+      diagnostics_as_text(load_agent(source, "one", R"({"plan":[{"id":"a","tool":"pay"}]})", late)),
+      "");
   EXPECT_EQ(canonical(late.task_graph["tools"]["pay"]["rules"]),
             R"([{"action":"deny"},{"action":"allow"}])");
 }
 
 AE_TEST("policies/rules that nothing of the files is under are told, by what they name") {
   std::vector<Policy> policies;
-  ASSERT_EQ(faults_as_text(load_policies(
+  ASSERT_EQ(diagnostics_as_text(load_policies(
                 {.name = "policies.yaml",
                  .text = "aetheris: 1\npolicies:\n"
                          "  - { tools: [paay], action: deny }\n"
@@ -122,12 +123,12 @@ AE_TEST("policies/rules that nothing of the files is under are told, by what the
             "");
   const auto idle = [&](const std::vector<const AgentsFile*>& files) {
     std::string text;
-    for (const Note& note : idle_policies(policies, files))
+    for (const Note& note : unused_policies(policies, files))
       text += note.path + " " + note.message + "\n";
     return text;
   };
   const auto one = with("");
-  ASSERT_EQ(faults_as_text(one.faults), "");
+  ASSERT_EQ(diagnostics_as_text(one.diagnostics), "");
   const std::string kNothing = "this policy applies to nothing: no file has a";
   const std::string kOther = "policies[7] " + kNothing + " tool named `other`\n";
   const std::string found = "policies[0] " + kNothing + " tool named `paay`\n" +
@@ -142,7 +143,7 @@ AE_TEST("policies/rules that nothing of the files is under are told, by what the
   const auto other = load_text(
       "aetheris: 1\ntools: { other: { native: echo } }\n"
       "agents: { other: { plan: [ { id: a, tool: other } ] } }\n");
-  ASSERT_EQ(faults_as_text(other.faults), "");
+  ASSERT_EQ(diagnostics_as_text(other.diagnostics), "");
   EXPECT_EQ(idle({&one.file, &other.file}), found) << "one list is for many files";
 }
 
@@ -163,35 +164,37 @@ constexpr std::string_view kClosed =
 AE_TEST(
     "policies/a member of the job that no job has is a fault wherever it is read, with the near "
     "name") {
-  const auto faults = [](const std::string& text) {
-    return faults_as_text(load_text("aetheris: 1\n" + text).faults);
+  const auto diagnostics = [](const std::string& text) {
+    return diagnostics_as_text(load_text("aetheris: 1\n" + text).diagnostics);
   };
   const std::string kOf = "; available: .agent, .created_at, .id, .labels";
   const std::string rest = "tools: { pay: { native: echo } }\nagents: { one: { plan: [ ";
   const std::string plain = "{ id: a, tool: pay } ] } }\n";
-  EXPECT_EQ(faults("policies: [ { when: \"${ .job.label.tier == 1 }\", action: deny } ]\n" + rest +
-                   plain),
+  EXPECT_EQ(diagnostics("policies: [ { when: \"${ .job.label.tier == 1 }\", action: deny } ]\n" +
+                        rest + plain),
             "2:25 plan_invalid policies[0].when: .job has no member `label`" + kOf +
                 " (did you mean .job.labels?)\n");
-  EXPECT_EQ(faults("policies: [ { when: \"${ .job.labels.label == .job.id }\", action: deny } ]\n" +
-                   rest + plain),
-            "");
-  EXPECT_EQ(faults(rest + "{ id: a, tool: pay, when: \"${ .job[\\\"lables\\\"].x }\" } ] } }\n"),
-            "3:56 plan_invalid agents.one.plan[0].when: .job has no member `lables`" + kOf +
-                " (did you mean .job.labels?)\n");
   EXPECT_EQ(
-      faults(rest + "{ id: a, tool: pay, args: { x: [\"of ${ .job.name }\"] } } ] } }\n"),
+      diagnostics("policies: [ { when: \"${ .job.labels.label == .job.id }\", action: deny } ]\n" +
+                  rest + plain),
+      "");
+  EXPECT_EQ(
+      diagnostics(rest + "{ id: a, tool: pay, when: \"${ .job[\\\"lables\\\"].x }\" } ] } }\n"),
+      "3:56 plan_invalid agents.one.plan[0].when: .job has no member `lables`" + kOf +
+          " (did you mean .job.labels?)\n");
+  EXPECT_EQ(
+      diagnostics(rest + "{ id: a, tool: pay, args: { x: [\"of ${ .job.name }\"] } } ] } }\n"),
       "3:65 plan_invalid agents.one.plan[0].args.x[0]: .job has no member `name`" + kOf + "\n");
-  EXPECT_EQ(faults("tools: { pay: { command: [echo, \"${ .call.invocation }\"] } }\n"
-                   "agents: { one: { plan: [ " +
-                   plain),
+  EXPECT_EQ(diagnostics("tools: { pay: { command: [echo, \"${ .call.invocation }\"] } }\n"
+                        "agents: { one: { plan: [ " +
+                        plain),
             "2:37 plan_invalid tools.pay.command[1]: .call has no member `invocation`; available: "
             ".external_key, .invocation_id, .key, .try (did you mean .call.invocation_id?)\n");
-  EXPECT_EQ(faults(rest + "{ id: a, tool: pay, when: \"${ .job.id == .job.name }\" } ] } }\n"),
+  EXPECT_EQ(diagnostics(rest + "{ id: a, tool: pay, when: \"${ .job.id == .job.name }\" } ] } }\n"),
             "3:67 plan_invalid agents.one.plan[0].when: .job has no member `name`" + kOf + "\n");
   std::vector<Policy> policies;
   EXPECT_EQ(
-      faults_as_text(load_policies(
+      diagnostics_as_text(load_policies(
           {.name = "p.yaml",
            .text = "aetheris: 1\npolicies:\n  - { action: deny, when: \"${ .job.agnet == 1 }\" }\n",
            .env = {},
@@ -205,35 +208,36 @@ AE_TEST(
 AE_TEST(
     "policies/a condition over an argument that no tool of the rule takes is a fault, with the "
     "near name") {
-  const auto faults = [](const std::string& rule) {
+  const auto diagnostics = [](const std::string& rule) {
     const auto loaded =
         load_text("aetheris: 1\npolicies:\n  - " + rule + "\n" + std::string(kClosed));
-    std::string text = faults_as_text(loaded.faults);
+    std::string text = diagnostics_as_text(loaded.diagnostics);
     for (const Note& note : loaded.file.notes) {
       if (note.path.starts_with("policies")) text += note.path + ": " + note.message + "\n";
     }
     return text;
   };
-  EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ .args.amuont > 500 }\" }"),
+  EXPECT_EQ(diagnostics("{ tools: [pay], action: deny, when: \"${ .args.amuont > 500 }\" }"),
             "3:50 plan_invalid policies[0].when: .args.amuont does not exist: the tool `pay` has "
             "no such argument (did you mean amount?)\n");
-  EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ (.args.amuont // 0) > 500 }\" }"),
+  EXPECT_EQ(diagnostics("{ tools: [pay], action: deny, when: \"${ (.args.amuont // 0) > 500 }\" }"),
             "3:51 plan_invalid policies[0].when: .args.amuont does not exist: the tool `pay` has "
             "no such argument (did you mean amount?)\n");
-  EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ .args.to.iabn == 1 }\" }"),
+  EXPECT_EQ(diagnostics("{ tools: [pay], action: deny, when: \"${ .args.to.iabn == 1 }\" }"),
             "3:53 plan_invalid policies[0].when: .args.to.iabn does not exist: the tool `pay` has "
             "no such argument (did you mean iban?)\n");
-  EXPECT_EQ(faults("{ capability: payments, action: deny, when: \"${ .args.sum > 500 }\" }"),
+  EXPECT_EQ(diagnostics("{ capability: payments, action: deny, when: \"${ .args.sum > 500 }\" }"),
             "3:58 plan_invalid policies[0].when: .args.sum does not exist: none of `back`, `pay` "
             "has such an argument\n");
   // The tools of a server are pinned: what they take is known.
-  EXPECT_EQ(faults("{ tools: [s.find], action: deny, when: \"${ .args.qq == 1 }\" }"),
+  EXPECT_EQ(diagnostics("{ tools: [s.find], action: deny, when: \"${ .args.qq == 1 }\" }"),
             "3:53 plan_invalid policies[0].when: .args.qq does not exist: the tool `s.find` has no "
             "such argument\n");
   // Some take it: calls of the others would fail, if it must be there.
-  EXPECT_EQ(faults("{ capability: payments, action: deny, when: \"${ .args.amount > 500 }\" }"),
-            "policies[0].when: every call of `back` will fail: it has no argument .args.amount. "
-            "List the `tools` of the rule, or give a default: `.args.amount // other`\n");
+  EXPECT_EQ(
+      diagnostics("{ capability: payments, action: deny, when: \"${ .args.amount > 500 }\" }"),
+      "policies[0].when: every call of `back` will fail: it has no argument .args.amount. "
+      "List the `tools` of the rule, or give a default: `.args.amount // other`\n");
   for (const char* good :
        {"{ capability: payments, action: deny, when: \"${ (.args.amount // 0) > 500 }\" }",
         "{ tools: [pay], action: deny, when: \"${ .args.amount > 500 }\" }",
@@ -241,31 +245,32 @@ AE_TEST(
         "{ tools: [open], action: deny, when: \"${ .args.amuont > 500 }\" }",
         "{ tools: [s.find], action: deny, when: \"${ .args.q == 1 }\" }",
         "{ tools: [s.put], action: deny, when: \"${ .args.any == 1 }\" }"}) {
-    EXPECT_EQ(faults(good), "") << good;
+    EXPECT_EQ(diagnostics(good), "") << good;
   }
 }
 
 AE_TEST(
     "policies/an approval over an argument that its tool does not take is a fault, with the near "
     "name") {
-  const auto faults = [](const std::string& tool) {
-    return faults_as_text(
+  const auto diagnostics = [](const std::string& tool) {
+    return diagnostics_as_text(
         load_text("aetheris: 1\ntools:\n  pay: " + tool +
                   "\nagents: { one: { plan: [ { id: a, wait: { type: timer, for: 1s } } ] } }\n")
-            .faults);
+            .diagnostics);
   };
   const std::string schema =
       "args_schema: { type: object, additionalProperties: false, properties: { n: {} } }";
-  EXPECT_EQ(faults("{ native: echo, approval: \"${ .args.m > 5 }\", " + schema + " }"),
+  EXPECT_EQ(diagnostics("{ native: echo, approval: \"${ .args.m > 5 }\", " + schema + " }"),
             "3:43 plan_invalid tools.pay.approval: .args.m does not exist: the tool `pay` has no "
             "such argument\n");
-  EXPECT_EQ(faults("{ native: echo, approval: \"${ .args.n > 5 }\", " + schema + " }"), "");
-  EXPECT_EQ(faults("{ native: echo, approval: \"${ .args.m > 5 }\" }"), "");
+  EXPECT_EQ(diagnostics("{ native: echo, approval: \"${ .args.n > 5 }\", " + schema + " }"), "");
+  EXPECT_EQ(diagnostics("{ native: echo, approval: \"${ .args.m > 5 }\" }"), "");
   // Of a server: the entry speaks of all tools, `tools` of one.
-  EXPECT_EQ(faults("{ mcp: { command: [npx] }, approval: \"${ .args.qq == 1 }\" }"), "")
+  EXPECT_EQ(diagnostics("{ mcp: { command: [npx] }, approval: \"${ .args.qq == 1 }\" }"), "")
       << "`odd` and `put` may take anything";
   EXPECT_EQ(
-      faults("{ mcp: { command: [npx] }, tools: { find: { approval: \"${ .args.qq == 1 }\" } } }"),
+      diagnostics(
+          "{ mcp: { command: [npx] }, tools: { find: { approval: \"${ .args.qq == 1 }\" } } }"),
       "3:71 plan_invalid tools.pay.tools.find.approval: .args.qq does not exist: the tool "
       "`pay.find` has no such argument\n");
 }
@@ -279,7 +284,7 @@ constexpr std::string_view kPlanner =
     "agents:\n"
     "  a: { grants: [GRANTS], planner: { model: m, tools: [TOOLS] } }\n";
 
-testing::Loaded plans(std::string_view grants, std::string_view tools) {
+testing::LoadedJob plans(std::string_view grants, std::string_view tools) {
   std::string text = "aetheris: 1\n" + std::string(kPlanner);
   text.replace(text.find("GRANTS"), 6, grants);
   text.replace(text.find("TOOLS"), 5, tools);
@@ -288,21 +293,22 @@ testing::Loaded plans(std::string_view grants, std::string_view tools) {
 
 AE_TEST("grants/a capability that no tool of the file has is a fault, with the near name") {
   EXPECT_EQ(
-      faults_as_text(plans("paymnts, net", "free").faults),
+      diagnostics_as_text(plans("paymnts, net", "free").diagnostics),
       "8:17 plan_invalid agents.a.grants[0]: no tool of this file has this capability (did you "
       "mean payments?)\n");
-  EXPECT_EQ(faults_as_text(plans("", "free").faults), "");
+  EXPECT_EQ(diagnostics_as_text(plans("", "free").diagnostics), "");
   EXPECT_EQ(
-      faults_as_text(load_text("aetheris: 1\npolicies: [ { capability: nett, action: deny } ]\n" +
-                               std::string(kRest))
-                         .faults),
+      diagnostics_as_text(
+          load_text("aetheris: 1\npolicies: [ { capability: nett, action: deny } ]\n" +
+                    std::string(kRest))
+              .diagnostics),
       "2:27 plan_invalid policies[0].capability: no tool of this file has this capability (did "
       "you mean net?)\n");
 }
 
 AE_TEST("grants/a planner's model is not offered what its plan could not call, and check says so") {
   const auto loaded = plans("net", "look, pay, free");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   ASSERT_EQ(loaded.file.notes.size(), 1u);
   EXPECT_EQ(
       loaded.file.notes[0].path + ": " + loaded.file.notes[0].message,
@@ -314,7 +320,7 @@ AE_TEST("grants/a planner's model is not offered what its plan could not call, a
   EXPECT_EQ(planner.text("told").find("\"pay\""), std::string_view::npos);
   EXPECT_EQ(graph["tools"].find("pay"), nullptr);
   const auto all = plans("net, payments", "\"*\"");
-  ASSERT_EQ(faults_as_text(all.faults), "");
+  ASSERT_EQ(diagnostics_as_text(all.diagnostics), "");
   EXPECT_TRUE(all.file.notes.empty());
   EXPECT_EQ(canonical(all.file.agents.at("a").task_graph["nodes"].items()[0]["planner"]["tools"]),
             R"(["free","look","pay"])");
@@ -322,12 +328,12 @@ AE_TEST("grants/a planner's model is not offered what its plan could not call, a
 
 AE_TEST("grants/a plan of a model that calls a tool which is not granted is no plan") {
   const auto loaded = plans("net", "pay, look");
-  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const auto plan = engine::Plan::compile(loaded.file.agents.at("a").task_graph);
   ASSERT_TRUE(plan) << plan.error().message;
   const auto made = [&](const char* tool) {
     const std::string text = std::string(R"({"nodes":[{"id":"n","tool":")") + tool + R"("}]})";
-    const auto next = engine::planned(**plan, Value::object({{"text", text}}));
+    const auto next = engine::plan_from_answer(**plan, Value::object({{"text", text}}));
     return next ? std::string("a plan") : next.error().message;
   };
   EXPECT_EQ(made("look"), "a plan");
@@ -337,7 +343,7 @@ AE_TEST("grants/a plan of a model that calls a tool which is not granted is no p
 AE_TEST("policies/a plan whose calls are judged by their arguments says so, and no other") {
   const auto conditions = [](const std::string& policies) {
     const auto loaded = load_text("aetheris: 1\n" + policies + std::string(kClosed));
-    EXPECT_EQ(faults_as_text(loaded.faults), "");
+    EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "");
     return canonical(loaded.file.agents.at("one").task_graph["conditions"]);
   };
   EXPECT_EQ(conditions("policies: [ { action: deny, when: \"${ .job.id == 1 }\" } ]\n"),
@@ -350,7 +356,7 @@ AE_TEST(
     "policies/a condition of a file of its own over an argument that none of these tools takes is "
     "told") {
   std::vector<Policy> policies;
-  ASSERT_EQ(faults_as_text(load_policies(
+  ASSERT_EQ(diagnostics_as_text(load_policies(
                 {.name = "p.yaml",
                  .text = "aetheris: 1\npolicies:\n"
                          "  - { tools: [pay], action: deny, when: \"${ .args.amuont > 500 }\" }\n"
@@ -361,7 +367,7 @@ AE_TEST(
                 policies)),
             "");
   const auto loaded = load_text("aetheris: 1\n" + std::string(kClosed));
-  const auto idle = idle_policies(policies, {&loaded.file});
+  const auto idle = unused_policies(policies, {&loaded.file});
   ASSERT_EQ(idle.size(), 1u);
   EXPECT_EQ(
       idle[0].path + ": " + idle[0].message,
@@ -385,9 +391,9 @@ AE_TEST("policies/programs that could write the store are named, unless a sandbo
                                   "  t:     { mcp: { command: [npx], sandbox: { read: [in] } } }\n"
                                   "  u:     { mcp: { url: \"http://h/\" } }\n"
                                   "agents: { a: { plan: [ { id: p, tool: pay } ] } }\n");
-    EXPECT_EQ(faults_as_text(loaded.faults), "");
+    EXPECT_EQ(diagnostics_as_text(loaded.diagnostics), "");
     if (!has_approvals({&loaded.file})) return std::string("nothing is decided");
-    const auto note = open_programs(loaded.file);
+    const auto note = unsandboxed_programs(loaded.file);
     return note ? note->path + ": " + note->message.substr(0, note->message.find(" can write"))
                 : std::string();
   };
@@ -401,18 +407,18 @@ AE_TEST("policies/programs that could write the store are named, unless a sandbo
 
 AE_TEST("policies/faults of a file of its own are told with their places") {
   std::vector<Policy> policies;
-  const auto faults = [&](std::string_view text) {
-    return faults_as_text(load_policies(
+  const auto diagnostics = [&](std::string_view text) {
+    return diagnostics_as_text(load_policies(
         {.name = "p.yaml", .text = text, .env = {}, .native = {}, .usable = {}}, policies));
   };
-  EXPECT_EQ(faults("aetheris: 1\npolicies:\n  - { action: dney }\nagents: {}\n"),
+  EXPECT_EQ(diagnostics("aetheris: 1\npolicies:\n  - { action: dney }\nagents: {}\n"),
             "3:15 plan_invalid policies[0].action: must be one of allow, require_approval, deny "
             "(did you mean deny?)\n"
             "4:1 plan_invalid agents: unknown key `agents`; allowed keys: aetheris, policies\n");
-  EXPECT_NE(faults("aetheris: 1\n"), "");
-  EXPECT_NE(faults("policies: []\n"), "");
-  EXPECT_NE(faults("aetheris: 2\npolicies: []\n"), "");
-  EXPECT_NE(faults("\xff"), "");
+  EXPECT_NE(diagnostics("aetheris: 1\n"), "");
+  EXPECT_NE(diagnostics("policies: []\n"), "");
+  EXPECT_NE(diagnostics("aetheris: 2\npolicies: []\n"), "");
+  EXPECT_NE(diagnostics("\xff"), "");
   EXPECT_TRUE(policies.empty());
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 #include "base/ascii.h"
 
 namespace ae::agents {
@@ -18,17 +18,17 @@ constexpr Duration kReadInitialBackoff = std::chrono::seconds(1);
 constexpr Duration kReadMaxBackoff = std::chrono::minutes(1);  // the longest Retry-After too
 
 // An entry as it is written; "" when it is none.
-std::string entry_at(const Spot& spot) {
-  if (spot->is_string()) return spot->scalar.as_string();
-  if (spot->scalar.is_integer() && spot->scalar.as_int() >= 0) {
-    return std::to_string(spot->scalar.as_int());  // 429 without quotes
+std::string entry_at(const SourceNode& source_node) {
+  if (source_node->is_string()) return source_node->scalar.as_string();
+  if (source_node->scalar.is_integer() && source_node->scalar.as_int() >= 0) {
+    return std::to_string(source_node->scalar.as_int());  // 429 without quotes
   }
   return {};
 }
 
-void check_entry(Check& check, const Spot& spot, std::vector<std::string>& entries,
-                 const MayRetry& may) {
-  std::string entry = entry_at(spot);
+void check_entry(CheckContext& check, const SourceNode& source_node,
+                 std::vector<std::string>& entries, const MayRetry& may) {
+  std::string entry = entry_at(source_node);
   const auto code_char = [](char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_'; };
   const bool is_status = entry.size() == 3 && is_digit(entry[0]) && entry[0] >= '1' &&
                          entry[0] <= '5' &&
@@ -36,28 +36,29 @@ void check_entry(Check& check, const Spot& spot, std::vector<std::string>& entri
   const bool is_code = !entry.empty() && entry.size() <= 64 && entry[0] >= 'a' && entry[0] <= 'z' &&
                        std::ranges::all_of(entry, code_char);
   if (!is_status && !is_code) {
-    check.fault(spot,
-                "must be timeout, connect, an HTTP status such as 429 or 5xx, or an error "
-                "code such as exit_75");
+    check.report(source_node,
+                 "must be timeout, connect, an HTTP status such as 429 or 5xx, or an error "
+                 "code such as exit_75");
     return;
   }
-  Nearest nearest(entry);
+  ClosestName nearest(entry);
   for (const std::string_view word : {"timeout", "connect", "reset", "tls"}) {
-    if (entry == word) nearest = Nearest("");
-    nearest.look_at(word);
+    if (entry == word) nearest = ClosestName("");
+    nearest.consider(word);
   }
   if (std::string meant = nearest.take(); !is_status && !meant.empty() && entry != meant) {
-    check.fault(spot, "unknown error " + shown(entry), std::move(meant));
+    check.report(source_node, "unknown error " + quote(entry), std::move(meant));
     return;
   }
   if (!may(entry)) {
-    check.fault(spot, shown(entry) +
-                          " can mean that the call took effect; an at_most_once tool is retried "
-                          "only after definite failures");
+    check.report(source_node,
+                 quote(entry) +
+                     " can mean that the call took effect; an at_most_once tool is retried "
+                     "only after definite failures");
     return;
   }
   if (std::ranges::find(entries, entry) != entries.end()) {
-    check.fault(spot, "duplicate entry " + shown(entry));
+    check.report(source_node, "duplicate entry " + quote(entry));
     return;
   }
   entries.push_back(std::move(entry));
@@ -65,31 +66,32 @@ void check_entry(Check& check, const Spot& spot, std::vector<std::string>& entri
 
 }  // namespace
 
-void check_retry(Check& check, const Spot& spot, engine::RetryPolicy& retry, const MayRetry& may) {
-  if (!check.mapping(
-          spot, {"max_attempts", "initial_backoff", "max_backoff", "multiplier", "retry_on"})) {
+void check_retry(CheckContext& check, const SourceNode& source_node, engine::RetryPolicy& retry,
+                 const MayRetry& may) {
+  if (!check.mapping(source_node, {"max_attempts", "initial_backoff", "max_backoff", "multiplier",
+                                   "retry_on"})) {
     return;
   }
-  if (const auto tries = check.required(spot, "max_attempts", "the total number of tries")) {
+  if (const auto tries = check.required(source_node, "max_attempts", "the total number of tries")) {
     retry.max_attempts = check.count(*tries, kTriesMax).value_or(1);
   }
-  if (const auto backoff = spot.find("initial_backoff")) {
+  if (const auto backoff = source_node.find("initial_backoff")) {
     retry.initial_backoff = check.duration(*backoff, Duration(0)).value_or(retry.initial_backoff);
   }
-  if (const auto backoff = spot.find("max_backoff")) {
+  if (const auto backoff = source_node.find("max_backoff")) {
     retry.max_backoff = check.duration(*backoff, Duration(0)).value_or(retry.max_backoff);
   }
-  if (const auto multiplier = spot.find("multiplier")) {
+  if (const auto multiplier = source_node.find("multiplier")) {
     const Value& number = (*multiplier)->scalar;
     if (number.is_number() && number.as_number() >= 1 && number.as_number() <= 1'000) {
       retry.multiplier = number.as_number();
     } else {
-      check.fault(*multiplier, "must be a number from 1 to 1000");
+      check.report(*multiplier, "must be a number from 1 to 1000");
     }
   }
-  const auto on = spot.find("retry_on");
+  const auto on = source_node.find("retry_on");
   if (!on || !check.list(*on)) return;
-  if ((*on)->items.size() > kEntriesMax) return check.fault(*on, "at most 1,000 entries");
+  if ((*on)->items.size() > kEntriesMax) return check.report(*on, "at most 1,000 entries");
   retry.retry_on.clear();
   for (std::size_t i = 0; i < (*on)->items.size(); ++i) {
     check_entry(check, on->item(i), retry.retry_on, may);
@@ -105,7 +107,7 @@ engine::RetryPolicy default_read_retry() {
   return retry;
 }
 
-engine::RetryPolicy read_retry(const Spot& written, const engine::RetryPolicy& policy) {
+engine::RetryPolicy read_retry(const SourceNode& written, const engine::RetryPolicy& policy) {
   engine::RetryPolicy retry = default_read_retry();
   retry.max_attempts = policy.max_attempts;
   if (written.find("initial_backoff")) retry.initial_backoff = policy.initial_backoff;

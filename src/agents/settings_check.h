@@ -6,12 +6,12 @@
 #include <optional>
 #include <vector>
 
-#include "agents/check.h"
+#include "agents/check_context.h"
 
 namespace ae::agents {
 
 // Goes into `agent`, or into its task graph. Where its budget limits the cost; nullopt: it does not.
-std::optional<Spot> check_settings(Check& check, const Spot& spot, Agent& agent,
-                                   std::vector<Member>& graph);
+std::optional<SourceNode> check_settings(CheckContext& check, const SourceNode& source_node,
+                                         Agent& agent, std::vector<Member>& graph);
 
 }  // namespace ae::agents

@@ -14,13 +14,13 @@
 
 namespace ae::agents::testing {
 
-struct Loaded {
+struct LoadedJob {
   AgentsFile file;
-  std::vector<Fault> faults;
+  std::vector<Diagnostic> diagnostics;
 };
 
 // Knows the environment SHOP=http://shop:9000, EMPTY= and BRACE=a${b}$, and the native functions echo and fail.
-inline Loaded load_text(std::string_view text, std::string_view name = "agents.yaml") {
+inline LoadedJob load_text(std::string_view text, std::string_view name = "agents.yaml") {
   const auto env = [](std::string_view variable) -> std::optional<std::string> {
     if (variable == "SHOP" || variable == "SHOP_URL") return "http://shop:9000";
     if (variable == "EMPTY") return "";
@@ -30,7 +30,7 @@ inline Loaded load_text(std::string_view text, std::string_view name = "agents.y
   const auto native = [](std::string_view function) {
     return function == "echo" || function == "fail";
   };
-  Loaded loaded;
+  LoadedJob loaded;
   // The one MCP server that there is: every server is it.
   const auto server = [](std::string_view, const Value&) -> Result<Value> {
     return parse_json(R"([
@@ -41,19 +41,20 @@ inline Loaded load_text(std::string_view text, std::string_view name = "agents.y
       {"name":"odd","digest":"d2","inputSchema":{"type":"object","if":{"$dynamicRef":"#x"}}},
       {"name":"put","digest":"d3","annotations":{"idempotentHint":true},"inputSchema":{"type":"object"}}])");
   };
-  loaded.faults =
+  loaded.diagnostics =
       load({.name = name, .text = text, .env = env, .native = native, .server_tools = server},
            loaded.file);
   return loaded;
 }
 
 // One a line: "3:5 plan_invalid tools.x.timeout: message (did you mean y?)"
-inline std::string faults_as_text(const std::vector<Fault>& faults) {
+inline std::string diagnostics_as_text(const std::vector<Diagnostic>& diagnostics) {
   std::string out;
-  for (const Fault& fault : faults) {
-    out += std::to_string(fault.line) + ":" + std::to_string(fault.column) + " " +
-           std::string(code_name(fault.code)) + " " + fault.path + ": " + fault.message;
-    if (!fault.suggestion.empty()) out += " (did you mean " + fault.suggestion + "?)";
+  for (const Diagnostic& diagnostic : diagnostics) {
+    out += std::to_string(diagnostic.line) + ":" + std::to_string(diagnostic.column) + " " +
+           std::string(code_name(diagnostic.code)) + " " + diagnostic.path + ": " +
+           diagnostic.message;
+    if (!diagnostic.suggestion.empty()) out += " (did you mean " + diagnostic.suggestion + "?)";
     out += "\n";
   }
   return out;

@@ -93,14 +93,14 @@ bool is_env_name(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return is_letter(c) || is_digit(c) || c == '_'; });
 }
 
-std::optional<std::string> ToolText::resolved(const Spot& spot, Secrets secrets) {
-  auto text = check_.text(spot);
+std::optional<std::string> ToolText::resolved(const SourceNode& source_node, Secrets secrets) {
+  auto text = check_.text(source_node);
   if (!text) return std::nullopt;
   if (secrets == Secrets::refused && names_secret(*text)) {
-    check_.fault(spot, "secret:NAME is allowed in headers and env values only");
+    check_.report(source_node, "secret:NAME is allowed in headers and env values only");
   }
   if (!has_expression(*text)) return text;
-  if (check_.full() || !check_.text_fits(spot)) return std::nullopt;
+  if (check_.full() || !check_.text_fits(source_node)) return std::nullopt;
   std::string out;
   bool good = true;
   bool replaced = false;
@@ -120,7 +120,7 @@ std::optional<std::string> ToolText::resolved(const Spot& spot, Secrets secrets)
     const std::string_view inner = rest.substr(2, end - at - 2);
     if (const std::string_view name = env_name(inner); !name.empty()) {
       const char next = end + 1 < text->size() ? (*text)[end + 1] : '\0';
-      good = env(spot, at, name, next, out) && good;
+      good = env(source_node, at, name, next, out) && good;
       replaced = true;
     } else {
       out += rest.substr(0, end + 1 - at);
@@ -128,102 +128,104 @@ std::optional<std::string> ToolText::resolved(const Spot& spot, Secrets secrets)
     at = end + 1;
   }
   if (!good) return std::nullopt;
-  return checked(spot, std::move(out), replaced);
+  return checked(source_node, std::move(out), replaced);
 }
 
-bool ToolText::env(const Spot& spot, std::size_t at, std::string_view name, char next,
+bool ToolText::env(const SourceNode& source_node, std::size_t at, std::string_view name, char next,
                    std::string& out) {
   const auto& lookup = check_.source().env;
   const auto value = lookup ? lookup(name) : std::nullopt;
   if (!value || !is_utf8(*value)) {
-    Place place = spot.at();
+    SourceLocation place = source_node.at();
     place.inside = static_cast<std::uint32_t>(at);
-    check_.fault_at(place, spot.path,
-                    "the environment variable " + std::string(name) +
-                        (value ? " is not UTF-8" : " is not set"));
+    check_.inject_at(place, source_node.path,
+                     "the environment variable " + std::string(name) +
+                         (value ? " is not UTF-8" : " is not set"));
     return false;
   }
   out += as_literal(*value, next);
   return true;
 }
 
-std::optional<std::string> ToolText::checked(const Spot& spot, std::string text, bool replaced) {
+std::optional<std::string> ToolText::checked(const SourceNode& source_node, std::string text,
+                                             bool replaced) {
   Template compiled;
   auto found = Template::compile(Value(text), compiled);
   if (replaced) {
-    for (auto& fault : found) fault.offset = 0;  // this text does not stand in the file
+    for (auto& error : found) error.offset = 0;  // this text does not stand in the file
   }
-  check_.template_faults(spot, found);
+  check_.report_template_errors(source_node, found);
   if (!found.empty()) return std::nullopt;
   for (const std::string& root : compiled.roots().roots) {
     if (root_.empty() ? root == "args" || root == "call" : root == root_) continue;
     if (!root_.empty()) {
-      check_.root_fault(spot, "." + root,
-                        "." + root + " is not available here; available: ." + std::string(root_));
+      check_.report_root(source_node, "." + root,
+                         "." + root + " is not available here; available: ." + std::string(root_));
       continue;
     }
-    Nearest nearest(root);
-    nearest.look_at("args");
-    nearest.look_at("call");
+    ClosestName nearest(root);
+    nearest.consider("args");
+    nearest.consider("call");
     const bool elsewhere = root == "input" || root == "steps" || root == "job";
-    check_.root_fault(spot, "." + root,
-                      "a tool can read .args and .call, not ." + root +
-                          (elsewhere ? "; pass the value in `args`" : ""),
-                      elsewhere ? "" : nearest.take(),
-                      elsewhere ? Code::unsupported : Code::plan_invalid);
+    check_.report_root(source_node, "." + root,
+                       "a tool can read .args and .call, not ." + root +
+                           (elsewhere ? "; pass the value in `args`" : ""),
+                       elsewhere ? "" : nearest.take(),
+                       elsewhere ? Code::unsupported : Code::plan_invalid);
   }
-  check_members(check_, spot, compiled.roots());
+  check_members(check_, source_node, compiled.roots());
   return text;
 }
 
-std::optional<Value> ToolText::below(const Spot& spot, std::size_t depth) {
-  if (spot->is_string()) {
-    auto text = resolved(spot, Secrets::refused);
+std::optional<Value> ToolText::below(const SourceNode& source_node, std::size_t depth) {
+  if (source_node->is_string()) {
+    auto text = resolved(source_node, Secrets::refused);
     return text ? std::optional<Value>(*std::move(text)) : std::nullopt;
   }
-  if (spot->kind == Located::Kind::scalar) return spot->scalar;
+  if (source_node->kind == SourceTree::Kind::scalar) return source_node->scalar;
   if (depth == kBodyDepthMax) {
-    check_.fault(spot, "a body can nest at most 32 levels deep");
+    check_.report(source_node, "a body can nest at most 32 levels deep");
     return std::nullopt;
   }
   std::vector<Value> items;
   std::vector<Member> members;
-  for (std::size_t i = 0; i < spot->items.size(); ++i) {
-    Spot inner = spot.item(i);
-    if (spot->is_mapping()) {
-      const Located::Key& key = spot->keys[i];
-      inner.path = spot.path_of(key.text);
+  for (std::size_t i = 0; i < source_node->items.size(); ++i) {
+    SourceNode inner = source_node.item(i);
+    if (source_node->is_mapping()) {
+      const SourceTree::Key& key = source_node->keys[i];
+      inner.path = source_node.path_of(key.text);
       if (has_expression(key.text)) {
-        check_.fault_at(key.at, inner.path, "a key cannot contain ${ }");
+        check_.inject_at(key.at, inner.path, "a key cannot contain ${ }");
       }
     }
     auto value = below(inner, depth + 1);
     if (!value) continue;
-    if (spot->is_list()) {
+    if (source_node->is_list()) {
       items.push_back(*std::move(value));
     } else {
-      members.emplace_back(spot->keys[i].text, *std::move(value));
+      members.emplace_back(source_node->keys[i].text, *std::move(value));
     }
   }
-  return spot->is_list() ? Value::array(std::move(items)) : Value::object(std::move(members));
+  return source_node->is_list() ? Value::array(std::move(items))
+                                : Value::object(std::move(members));
 }
 
-std::optional<std::string> ToolText::literal(const Spot& spot, Secrets secrets) {
-  auto text = resolved(spot, secrets);
+std::optional<std::string> ToolText::literal(const SourceNode& source_node, Secrets secrets) {
+  auto text = resolved(source_node, secrets);
   if (!text || !has_expression(*text)) return text;
   const auto compiled = Template::compile(Value(*text));
   if (compiled && compiled->roots().roots.empty()) {
     const auto value = compiled->eval(NoScope());
     if (value && value->is_string()) return value->as_string();
   }
-  check_.fault(spot,
-               root_.empty() ? "only ${ env.NAME } is allowed here; pass other values in `args`"
-                             : "only ${ env.NAME } is allowed here",
-               {}, Code::unsupported);
+  check_.report(source_node,
+                root_.empty() ? "only ${ env.NAME } is allowed here; pass other values in `args`"
+                              : "only ${ env.NAME } is allowed here",
+                {}, Code::unsupported);
   return std::nullopt;
 }
 
-void ToolText::url(const Spot& spot, const std::string& text) {
+void ToolText::url(const SourceNode& source_node, const std::string& text) {
   const auto parts = Template::parts(text);
   if (!parts) return;  // said already
   const auto* first = parts->empty() ? nullptr : std::get_if<std::string>(&parts->front());
@@ -233,27 +235,28 @@ void ToolText::url(const Spot& spot, const std::string& text) {
                              : literal.starts_with("https://") ? 8
                                                                : 0;
   if (scheme == 0) {
-    check_.fault(spot, "a url must start with a literal http:// or https://");
+    check_.report(source_node, "a url must start with a literal http:// or https://");
     return;
   }
   const std::size_t end = literal.find_first_of("/?#", scheme);
   if (end == literal.npos && !whole) {
-    check_.fault(spot, "scheme, host and port must be literal: no ${ } before the path");
+    check_.report(source_node, "scheme, host and port must be literal: no ${ } before the path");
     return;
   }
   const std::string host = literal.substr(scheme, end == literal.npos ? end : end - scheme);
   if (!is_authority(host)) {
-    check_.fault(spot, host.find('@') != host.npos
-                           ? "a url cannot contain a user name; use a header with secret:NAME"
-                           : shown(host) + " is not a valid HOST or HOST:PORT");
+    check_.report(source_node,
+                  host.find('@') != host.npos
+                      ? "a url cannot contain a user name; use a header with secret:NAME"
+                      : quote(host) + " is not a valid HOST or HOST:PORT");
   }
   for (const Template::Part& part : *parts) {
     const auto* words = std::get_if<std::string>(&part);
     if (words == nullptr) continue;
     if (words->find('#') != words->npos) {
-      check_.fault(spot, "a fragment (#) is never sent; remove it");
+      check_.report(source_node, "a fragment (#) is never sent; remove it");
     } else if (!std::ranges::all_of(*words, may_stand_in_url)) {
-      check_.fault(spot, "percent-encode this character (a space is %20)");
+      check_.report(source_node, "percent-encode this character (a space is %20)");
     }
   }
 }

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/asked.h"
 #include "api/mcp.h"
+#include "api/request_context.h"
 #include "json/json.h"
 
 namespace ae::api {
@@ -13,9 +13,9 @@ namespace {
 
 // The floor under every hint; when nobody tells of commits, the store is asked this often.
 constexpr Duration kPoll = std::chrono::seconds(1);
-constexpr Duration kPollUnheard = std::chrono::milliseconds(200);
+constexpr Duration kPollWithoutNotify = std::chrono::milliseconds(200);
 
-bool tells_of_process(const Path& path) {
+bool is_process_route(const Path& path) {
   return path == Path{"metrics"} || path == Path{"api", "health"} || path == Path{"api", "ready"};
 }
 
@@ -26,7 +26,7 @@ Error no_route(const Path& path) {
 
 }  // namespace
 
-Error role_missing(Role role, const std::vector<Role>& needed) {
+Error missing_role_error(Role role, const std::vector<Role>& needed) {
   return {Code::forbidden, "this request needs a key with the role " + roles_text(needed) +
                                "; this key has the role " + std::string(to_text(role))};
 }
@@ -36,12 +36,13 @@ struct Api::Route {
   std::string_view method;
   std::vector<std::string> path;
   Access access;
-  void (Api::*handle)(Ask);
+  void (Api::*handle)(ContextPtr);
 
-  bool fits(const Path& asked) const {
-    return std::ranges::equal(path, asked, [](const std::string& ours, const std::string& theirs) {
-      return ours == "{id}" || ours == theirs;
-    });
+  bool matches(const Path& requested) const {
+    return std::ranges::equal(path, requested,
+                              [](const std::string& ours, const std::string& theirs) {
+                                return ours == "{id}" || ours == theirs;
+                              });
   }
 };
 
@@ -49,22 +50,22 @@ const Api::Route Api::kRoutes[] = {
     {"GET", {}, Access::open, &Api::index},
     {"GET", {"api", "health"}, Access::open, &Api::health},
     {"GET", {"api", "ready"}, Access::open, &Api::ready},
-    {"GET", {"metrics"}, Access::look, &Api::metrics},
-    {"GET", {"openapi.json"}, Access::look, &Api::openapi},
+    {"GET", {"metrics"}, Access::view, &Api::metrics},
+    {"GET", {"openapi.json"}, Access::view, &Api::openapi},
     {"GET", {"api", "workers"}, Access::offer, &Api::workers},
     {"GET", {"api", "tools"}, Access::offer, &Api::tools},
     {"GET", {"api", "agents"}, Access::offer, &Api::agents},
     {"GET", {"api", "agents", "{id}"}, Access::offer, &Api::agent},
     {"PUT", {"api", "agents", "{id}"}, Access::manage, &Api::put_agent},
     {"POST", {"api", "agents", "{id}", "message"}, Access::operate, &Api::message_agent},
-    {"GET", {"api", "jobs"}, Access::look, &Api::jobs},
+    {"GET", {"api", "jobs"}, Access::view, &Api::jobs},
     {"POST", {"api", "jobs"}, Access::operate, &Api::create},
-    {"GET", {"api", "jobs", "{id}"}, Access::look, &Api::job},
-    {"GET", {"api", "jobs", "{id}", "events"}, Access::look, &Api::events},
-    {"GET", {"api", "jobs", "{id}", "trace"}, Access::look, &Api::trace},
-    {"GET", {"api", "jobs", "{id}", "transcript"}, Access::look, &Api::transcript},
-    {"GET", {"api", "jobs", "{id}", "replay"}, Access::look, &Api::replay},
-    {"GET", {"api", "jobs", "{id}", "verify"}, Access::look, &Api::verify},
+    {"GET", {"api", "jobs", "{id}"}, Access::view, &Api::job},
+    {"GET", {"api", "jobs", "{id}", "events"}, Access::view, &Api::events},
+    {"GET", {"api", "jobs", "{id}", "trace"}, Access::view, &Api::trace},
+    {"GET", {"api", "jobs", "{id}", "transcript"}, Access::view, &Api::transcript},
+    {"GET", {"api", "jobs", "{id}", "replay"}, Access::view, &Api::replay},
+    {"GET", {"api", "jobs", "{id}", "verify"}, Access::view, &Api::verify},
     {"POST", {"api", "jobs", "{id}", "signal"}, Access::answer, &Api::signal},
     {"POST", {"api", "jobs", "{id}", "cancel"}, Access::operate, &Api::cancel},
     {"POST", {"api", "jobs", "{id}", "resolve"}, Access::answer, &Api::resolve},
@@ -82,7 +83,7 @@ const Api::Route Api::kRoutes[] = {
     {"GET", {"api", "keys"}, Access::manage, &Api::keys},
     {"POST", {"api", "keys"}, Access::manage, &Api::create_key},
     {"DELETE", {"api", "keys", "{id}"}, Access::manage, &Api::revoke_key},
-    {"GET", {"api", "approvals"}, Access::look, &Api::approvals},
+    {"GET", {"api", "approvals"}, Access::view, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, Access::decide, &Api::answer_approval},
     // Each of its methods asks a route above, as whoever sent it.
     {"POST", {"mcp"}, Access::offer, &Api::mcp},
@@ -99,9 +100,9 @@ std::vector<Api::RouteShape> Api::routes() {
   return all;
 }
 
-bool Api::is_open(std::string_view method, const Path& path) {
+bool Api::is_public_route(std::string_view method, const Path& path) {
   return std::ranges::any_of(kRoutes, [&](const Route& route) {
-    return route.access == Access::open && route.method == method && route.fits(path);
+    return route.access == Access::open && route.method == method && route.matches(path);
   });
 }
 
@@ -112,7 +113,7 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       store_(store),
       runtime_(runtime),
       options_(std::move(options)),
-      turns_(loop, kReadsMax),
+      read_limiter_(loop, kReadsMax),
       registry_(steady, store, options_.warn),
       mcp_(std::make_unique<Mcp>(
           loop, steady,
@@ -120,39 +121,39 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
             handle(std::move(request), std::move(done));
           },
           options_.version)) {
-  note_agents();
+  update_offered_agents();
 }
 
 Api::~Api() {
-  if (look_timer_) loop_.forget(*look_timer_);
-  for (const auto& waiting : waiting_) {
-    if (waiting->timer) loop_.forget(*waiting->timer);
+  if (registry_timer_) loop_.cancel(*registry_timer_);
+  for (const auto& long_poll : long_polls_) {
+    if (long_poll->timer) loop_.cancel(*long_poll->timer);
   }
 }
 
 void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
-  auto ask = std::make_shared<Asked>();
-  ask->request = std::move(request);
-  ask->done = std::move(done);
+  auto ctx = std::make_shared<RequestContext>();
+  ctx->request = std::move(request);
+  ctx->done = std::move(done);
   if (options_.refused) {
-    ask->done = [this, alive = std::weak_ptr(alive_),
-                 asked = ApiRequest{.method = ask->request.method, .path = ask->request.path},
-                 done = std::move(ask->done)](ApiResponse answer) mutable {
+    ctx->done = [this, alive = std::weak_ptr(alive_),
+                 requested = ApiRequest{.method = ctx->request.method, .path = ctx->request.path},
+                 done = std::move(ctx->done)](ApiResponse answer) mutable {
       if (answer.status >= 400 && alive.lock())
-        options_.refused(asked, answer.status, answer.body.text("code"));
+        options_.refused(requested, answer.status, answer.body.text("code"));
       done(std::move(answer));
     };
   }
-  ask->query = Query(ask->request.query);
-  const auto route = route_of(ask->request.method, ask->request.path, ask->request.role);
+  ctx->query = Query(ctx->request.query);
+  const auto route = route_of(ctx->request.method, ctx->request.path, ctx->request.role);
   if (!route) {
-    return loop_.post([ask, refused = route.error()] { ask->done(refused); });
+    return loop_.post([ctx, refused = route.error()] { ctx->done(refused); });
   }
-  for (std::size_t i = 0; i < ask->request.path.size(); ++i) {
-    if ((*route)->path[i] == "{id}") ask->id = ask->request.path[i];
+  for (std::size_t i = 0; i < ctx->request.path.size(); ++i) {
+    if ((*route)->path[i] == "{id}") ctx->id = ctx->request.path[i];
   }
-  loop_.post([this, alive = std::weak_ptr(alive_), ask, act = (*route)->handle] {
-    if (alive.lock()) (this->*act)(ask);
+  loop_.post([this, alive = std::weak_ptr(alive_), ctx, act = (*route)->handle] {
+    if (alive.lock()) (this->*act)(ctx);
   });
 }
 
@@ -167,28 +168,28 @@ std::expected<const Api::Route*, ApiResponse> Api::route_of(std::string_view met
   };
   std::string allow;
   for (const Route& route : kRoutes) {
-    if (!route.fits(path)) continue;
+    if (!route.matches(path)) continue;
     if (route.method != method) {
       allow += (allow.empty() ? "" : ", ") + std::string(route.method);
       if (route.method == "GET") allow += ", HEAD";
       continue;
     }
-    if (options_.looks_only && !tells_of_process(path)) {
+    if (options_.health_only && !is_process_route(path)) {
       return refuse({Code::not_found,
                      "this process is a worker and serves /api/health, /api/ready and /metrics "
                      "only; use a server of the same store"},
                     404);
     }
-    if (may(role, route.access)) return &route;
-    const Error missing = role_missing(role, roles_with(route.access));
+    if (has_access(role, route.access)) return &route;
+    const Error missing = missing_role_error(role, roles_with(route.access));
     return refuse(missing, http_status(missing.code));
   }
   if (allow.empty()) return refuse(no_route(path), 404);
   return refuse({Code::method_not_allowed, "method not allowed; allowed: " + allow}, 405, allow);
 }
 
-std::optional<ApiResponse> Api::refuse_unread(std::string_view method, const Path& path,
-                                              Role role) const {
+std::optional<ApiResponse> Api::refuse_before_body(std::string_view method, const Path& path,
+                                                   Role role) const {
   auto route = route_of(method, path, role);
   if (route) return std::nullopt;
   if (options_.refused) {
@@ -200,110 +201,114 @@ std::optional<ApiResponse> Api::refuse_unread(std::string_view method, const Pat
 
 // ---------------------------------------------------------------- reading
 
-void Api::read_in_turn(const Ask& ask, const JobId& job,
-                       async::Done<Result<runtime::Runtime::Read>> done) {
-  turns_.take(ask->request.by, [this, ask, job,
-                                done = std::move(done)](ReadTurns::Turn turn) mutable {
-    if (auto may = ask->may_grow_large(); !may) return done(std::unexpected(may.error()));
-    ask->turn = turn;
-    runtime_.read(job, [turn = std::move(turn), done = std::move(done)](
-                           Result<runtime::Runtime::Read> read) mutable { done(std::move(read)); });
-  });
+void Api::read_with_slot(const ContextPtr& ctx, const JobId& job,
+                         async::Done<Result<runtime::Runtime::JobSnapshot>> done) {
+  read_limiter_.acquire(
+      ctx->request.by, [this, ctx, job, done = std::move(done)](ReadLimiter::Slot slot) mutable {
+        if (auto may = ctx->check_response_room(); !may) return done(std::unexpected(may.error()));
+        ctx->slot = slot;
+        runtime_.read(job, [slot = std::move(slot), done = std::move(done)](
+                               Result<runtime::Runtime::JobSnapshot> read) mutable {
+          done(std::move(read));
+        });
+      });
 }
 
-void Api::read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then) {
-  const auto job = job_id_from_text(ask->id);
+void Api::read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::JobSnapshot&)> then) {
+  const auto job = job_id_from_text(ctx->id);
   if (!job) {
-    return ask->refuse({Code::not_found, "there is no job with the id \"" + ask->id.substr(0, 64) +
+    return ctx->refuse({Code::not_found, "there is no job with the id \"" + ctx->id.substr(0, 64) +
                                              "\": " + job.error().message});
   }
-  read_in_turn(ask, *job,
-               [ask, then = std::move(then)](Result<runtime::Runtime::Read> read) mutable {
-                 if (!read) {
-                   if (read.error().code == Code::not_found) {
-                     return ask->refuse(no_job(ask->id));
+  read_with_slot(ctx, *job,
+                 [ctx, then = std::move(then)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+                   if (!read) {
+                     if (read.error().code == Code::not_found) {
+                       return ctx->refuse(no_job(ctx->id));
+                     }
+                     return ctx->refuse(read.error());
                    }
-                   return ask->refuse(read.error());
-                 }
-                 then(*read);
-               });
+                   then(*read);
+                 });
 }
 
 // ---------------------------------------------------------------- waiting
 
-void Api::wait(const Ask& ask, const JobId& job, Duration most, Look look_once) {
+void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt look_once) {
   // It was read; whoever waits keeps nothing of it.
-  ask->request.body = std::string();
-  ask->request.body_room.reset();
-  auto waiting = std::make_shared<Waiting>();
-  waiting->job = job;
-  waiting->gone = ask->request.gone;
-  waiting->until = steady_.since_start() + std::min(most, kWaitMax);
-  waiting->look = std::move(look_once);
-  waiting->not_yet = [this, alive = std::weak_ptr(alive_), weak = std::weak_ptr(waiting)] {
+  ctx->request.body = std::string();
+  ctx->request.body_quota.reset();
+  auto long_poll = std::make_shared<LongPoll>();
+  long_poll->job = job;
+  long_poll->disconnected = ctx->request.disconnected;
+  long_poll->until = steady_.since_start() + std::min(most, kWaitMax);
+  long_poll->attempt = std::move(look_once);
+  long_poll->keep_waiting = [this, alive = std::weak_ptr(alive_), weak = std::weak_ptr(long_poll)] {
     const auto self = weak.lock();
     if (!self || !alive.lock()) return;
-    self->looking = false;
-    const Duration rest = self->rests_until - steady_.since_start();
-    const bool grew = std::exchange(self->grew, false);
-    if (self->last || (grew && rest.count() <= 0)) {
+    self->is_reading = false;
+    const Duration rest = self->not_before - steady_.since_start();
+    const bool has_new_events = std::exchange(self->has_new_events, false);
+    if (self->last || (has_new_events && rest.count() <= 0)) {
       return loop_.post([this, alive, self] {
-        if (alive.lock()) look(self);
+        if (alive.lock()) check_long_poll(self);
       });
     }
     const Duration left = self->until - steady_.since_start();
-    const Duration poll = grew ? rest : std::max(rest, options_.hears ? kPoll : kPollUnheard);
+    const Duration poll =
+        has_new_events ? rest
+                       : std::max(rest, options_.receives_commits ? kPoll : kPollWithoutNotify);
     self->last = left <= poll;
     self->timer = loop_.after(std::max(Duration(0), std::min(left, poll)), [this, alive, self] {
       self->timer.reset();
-      if (alive.lock()) look(self);
+      if (alive.lock()) check_long_poll(self);
     });
   };
-  waiting_.push_back(waiting);
-  look(waiting);
+  long_polls_.push_back(long_poll);
+  check_long_poll(long_poll);
 }
 
-void Api::look(const std::shared_ptr<Waiting>& waiting) {
-  if (waiting->looking || waiting->over) return;
-  if (const Duration rest = waiting->rests_until - steady_.since_start();
-      rest.count() > 0 && !waiting->last) {
-    if (waiting->timer) loop_.forget(*waiting->timer);
-    waiting->timer = loop_.after(rest, [this, alive = std::weak_ptr(alive_), waiting] {
-      waiting->timer.reset();
-      if (alive.lock()) look(waiting);
+void Api::check_long_poll(const std::shared_ptr<LongPoll>& long_poll) {
+  if (long_poll->is_reading || long_poll->is_done) return;
+  if (const Duration rest = long_poll->not_before - steady_.since_start();
+      rest.count() > 0 && !long_poll->last) {
+    if (long_poll->timer) loop_.cancel(*long_poll->timer);
+    long_poll->timer = loop_.after(rest, [this, alive = std::weak_ptr(alive_), long_poll] {
+      long_poll->timer.reset();
+      if (alive.lock()) check_long_poll(long_poll);
     });
     return;
   }
-  if (waiting->timer) loop_.forget(*std::exchange(waiting->timer, std::nullopt));
-  waiting->looking = true;
-  if (waiting->gone && *waiting->gone) waiting->last = true;
-  std::erase_if(waiting_, [](const auto& other) { return other->over; });
-  waiting->look(waiting);
+  if (long_poll->timer) loop_.cancel(*std::exchange(long_poll->timer, std::nullopt));
+  long_poll->is_reading = true;
+  if (long_poll->disconnected && *long_poll->disconnected) long_poll->last = true;
+  std::erase_if(long_polls_, [](const auto& other) { return other->is_done; });
+  long_poll->attempt(long_poll);
 }
 
 void Api::on_events(const JobId& job, const std::vector<Event>& events) {
   metrics_.on_events(job, events);
-  on_rested(job);
+  on_idle(job);
 }
 
-void Api::on_rested(const JobId& job) {
-  const auto copy = waiting_;
-  for (const auto& waiting : copy) {
-    if (waiting->over || waiting->job != job) continue;
-    waiting->grew = true;
-    if (!waiting->looking) look(waiting);
+void Api::on_idle(const JobId& job) {
+  const auto copy = long_polls_;
+  for (const auto& long_poll : copy) {
+    if (long_poll->is_done || long_poll->job != job) continue;
+    long_poll->has_new_events = true;
+    if (!long_poll->is_reading) check_long_poll(long_poll);
   }
 }
 
-void Api::mcp(Ask ask) { mcp_->answer(std::move(ask->request), std::move(ask->done)); }
+void Api::mcp(ContextPtr ctx) { mcp_->answer(std::move(ctx->request), std::move(ctx->done)); }
 
 void Api::stop_waiting() {
   mcp_->stop_waiting();
-  const auto copy = waiting_;
-  for (const auto& waiting : copy) {
-    if (waiting->over) continue;
-    waiting->last = true;
-    if (!waiting->looking) look(waiting);
+  const auto copy = long_polls_;
+  for (const auto& long_poll : copy) {
+    if (long_poll->is_done) continue;
+    long_poll->last = true;
+    if (!long_poll->is_reading) check_long_poll(long_poll);
   }
 }
 

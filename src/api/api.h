@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "agents/agents_file.h"
-#include "api/live_registry.h"
 #include "api/metrics.h"
-#include "api/read_turns.h"
+#include "api/read_limiter.h"
+#include "api/registry_cache.h"
 #include "api/roles.h"
 #include "api/stuck.h"
 #include "api/target.h"
@@ -47,7 +47,7 @@ struct ApiRequest {
   Path path;  // {"api", "jobs", id}
   QueryPairs query;
   std::string body;  // JSON; "" = none
-  std::shared_ptr<void> body_room =
+  std::shared_ptr<void> body_quota =
       {};  // what the body takes of the room for all, while this is kept
   std::optional<std::string> idempotency_key;  // header Idempotency-Key
   std::string traceparent, tracestate;         // these headers, as they came
@@ -55,14 +55,14 @@ struct ApiRequest {
   Role role = Role::admin;                     // what they may; our own user may everything
   bool local = true;                           // our own user, on this machine
   // True once whoever asks has gone, so that nothing waits for them any more; nullptr = nobody tells.
-  std::shared_ptr<const bool> gone = {};
+  std::shared_ptr<const bool> disconnected = {};
   // May a large answer be made now? Of a request that only reads; empty = always.
-  std::function<bool()> has_room = {};
+  std::function<bool()> has_capacity = {};
   // Of POST /mcp (mcp.h). What its headers say of the message; nullopt = it came by stdio.
   std::optional<mcp::Headers> mcp_headers = {};
   std::optional<mcp::Revision> mcp_revision = {};  // stdio: what was agreed on
   // Hears what comes before the answer; null = nothing new, the work goes on. Empty = nobody listens.
-  std::function<void(const Value&)> note = {};
+  std::function<void(const Value&)> on_notification = {};
 };
 
 struct ApiResponse {
@@ -81,15 +81,15 @@ std::string_view openapi_json();
 struct ApiOptions {
   const agents::AgentsFile* agents = nullptr;  // whose jobs can be created here; nullptr = none
   bool runs = false;                           // jobs that are created are begun here at once
-  bool hears = true;                           // on_events is called for every commit to this store
+  bool receives_commits = true;                // on_events is called for every commit to this store
   // Reads an agent, given as JSON, that uses the tools of `agents`; empty = agents are not registered here.
-  std::function<std::vector<agents::Fault>(std::string_view name, std::string_view json,
-                                           agents::Agent& out)>
+  std::function<std::vector<agents::Diagnostic>(std::string_view name, std::string_view json,
+                                                agents::Agent& out)>
       read_agent{};
   const store::MeasuredStore* measured = nullptr;  // whose times are shown; nullptr = nobody's
   // A folder of this machine that jobs are archived in before they are deleted; empty = nobody archives here.
   std::function<Result<std::shared_ptr<runtime::Archive>>(const std::string& folder)> archive{};
-  bool looks_only = false;  // health, ready and metrics, and nothing else
+  bool health_only = false;  // health, ready and metrics, and nothing else
   // A request was refused: its method and path, the status, the code. May be empty.
   std::function<void(const ApiRequest&, int, std::string_view)> refused = {};
   std::string version;
@@ -99,7 +99,7 @@ struct ApiOptions {
                               const Value& arguments, std::string_view blind,
                               std::string_view version)>
       preview = {};
-  async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
+  async::RandomSource* chance = nullptr;           // draws keys; nullptr = none are made here
   std::function<void(const std::string&)> warn{};  // about what stands in the store; may be empty
 };
 
@@ -120,19 +120,19 @@ class Api {
   // This was committed to the job's log: counts it, and wakes those who wait for the job.
   void on_events(const JobId& job, const std::vector<Event>& events);
   // Another process has committed to it: wakes those who wait for it.
-  void on_rested(const JobId& job);
+  void on_idle(const JobId& job);
   // Those who wait are answered with what there is, so that the process can end.
   void stop_waiting();
   // From now on agents are those of the registry, where those of our file are registered first; the newest version of each
   // is what jobs are made of. Fails with unavailable, unknown_outcome.
-  void keep_registry(async::Done<Status> done);
+  void register_agents(async::Done<Status> done);
   // The file was edited: agents of it that differ from those of the file before are registered. When all are, `begin` is
   // called, and from then on jobs are made of the new versions; whatever fails before that leaves the versions in use that
-  // were. Gives what was registered, by name. REQUIRES: keep_registry; one reload at a time. Fails with plan_invalid,
+  // were. Gives what was registered, by name. REQUIRES: register_agents; one reload at a time. Fails with plan_invalid,
   // unavailable, unknown_outcome.
-  using ReadAgent = std::function<std::vector<agents::Fault>(
+  using ReadAgent = std::function<std::vector<agents::Diagnostic>(
       std::string_view name, std::string_view json, agents::Agent&)>;
-  struct Edited {
+  struct AgentsReload {
     std::shared_ptr<const agents::AgentsFile> file;
     ReadAgent read_agent;
     async::Task begin;  // the tools of the file are there after it
@@ -141,16 +141,18 @@ class Api {
     std::string name;
     std::uint64_t from = 0, to = 0;  // versions; from 0: it is new
   };
-  void reload(Edited edited, async::Done<Result<std::vector<AgentChange>>> done);
+  void reload(AgentsReload edited, async::Done<Result<std::vector<AgentChange>>> done);
   // The same without registering anything: of a process that only runs what others have registered.
   void follow_registry(async::Done<Status> done);
   // Somebody was sent away for asking too much: counted.
   void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
   // We only look at a store that one process alone can run, and are not that one: is there one? Then a job that nobody runs
   // is said to be that.
-  void stand_beside(std::function<bool()> owner_lives) { owner_lives_ = std::move(owner_lives); }
+  void set_owner_probe(std::function<bool()> is_owner_alive) {
+    is_owner_alive_ = std::move(is_owner_alive);
+  }
   // The process is about to end: it is not ready from now on.
-  void leave() { leaving_ = true; }
+  void begin_shutdown() { shutting_down_ = true; }
 
   // Every route: its method, its path as OpenAPI writes it, and what it asks of a key.
   struct RouteShape {
@@ -160,103 +162,103 @@ class Api {
   static std::vector<RouteShape> routes();
   // What an answer can tell before the body of a request is read: 404, 405, or 403 for a role that may not do this.
   // nullopt: the route takes it.
-  std::optional<ApiResponse> refuse_unread(std::string_view method, const Path& path,
-                                           Role role) const;
+  std::optional<ApiResponse> refuse_before_body(std::string_view method, const Path& path,
+                                                Role role) const;
   // Does this route ask nobody for a key?
-  static bool is_open(std::string_view method, const Path& path);
+  static bool is_public_route(std::string_view method, const Path& path);
 
   // Keys and agents, as this process knows them.
-  LiveRegistry& registry() { return registry_; }
+  RegistryCache& registry() { return registry_; }
 
  private:
-  struct Asked;
-  struct Waiting;
+  struct RequestContext;
+  struct LongPoll;
   struct Route;
   struct Search;
-  using Ask = std::shared_ptr<Asked>;
-  using Look = std::function<void(const std::shared_ptr<Waiting>&)>;
+  using ContextPtr = std::shared_ptr<RequestContext>;
+  using ReadAttempt = std::function<void(const std::shared_ptr<LongPoll>&)>;
   static const Route kRoutes[];
   // The route, or why there is none.
   std::expected<const Route*, ApiResponse> route_of(std::string_view method, const Path& path,
                                                     Role role) const;
 
-  void index(Ask ask);
-  void health(Ask ask);
-  void ready(Ask ask);
-  void metrics(Ask ask);
-  void openapi(Ask ask);
-  void workers(Ask ask);
-  void tools(Ask ask);
-  void agents(Ask ask);
-  void agent(Ask ask);
-  void put_agent(Ask ask);
-  void message_agent(Ask ask);
-  void make_of_message(Ask ask);
-  void jobs(Ask ask);
-  void search_jobs(Ask ask, std::shared_ptr<Search> search);
-  struct Walk;
-  void stuck_jobs(Ask ask);
-  void doubtful_jobs(Ask ask);
-  void begin_walk(Ask ask, std::shared_ptr<Walk> walk);
-  void next_page(Ask ask, std::shared_ptr<Walk> walk);
-  void next_row(Ask ask, std::shared_ptr<Walk> walk);
-  struct Standing;
-  void standing(std::move_only_function<void(const Standing*)> then);
-  void count_stuck(std::shared_ptr<Standing> fresh, std::size_t status, std::string after,
-                   std::move_only_function<void(const Standing*)> then);
-  void answer_metrics(const Ask& ask, const Standing* standing);
-  std::vector<WorkerOffer> worker_offers(const store::Census& census) const;
-  void create(Ask ask);
-  void make_job(Ask ask);
-  void job(Ask ask);
-  void show_job(Ask ask);
-  void events(Ask ask);
-  void trace(Ask ask);
-  void transcript(Ask ask);
-  struct TranscriptWish;
-  void load_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
-                       std::shared_ptr<Waiting> waiting, ReadTurns::Turn turn);
-  void make_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
-                       std::shared_ptr<Waiting> waiting, store::Loaded& loaded,
-                       ReadTurns::Turn turn);
-  void replay(Ask ask);
-  void verify(Ask ask);
-  void signal(Ask ask);
-  void cancel(Ask ask);
-  void resolve(Ask ask);
-  void message(Ask ask);
-  void pause(Ask ask);
-  void resume(Ask ask);
-  void raise_budget(Ask ask);
-  void fork(Ask ask);
-  void retry(Ask ask);
-  void plan(Ask ask);
-  void redact(Ask ask);
-  void prune(Ask ask);
-  void audit(Ask ask);
-  void verify_audit(Ask ask);
-  void keys(Ask ask);
-  void create_key(Ask ask);
-  void revoke_key(Ask ask);
-  void approvals(Ask ask);
-  void answer_approval(Ask ask);
-  struct Inbox;
-  void next_jobs(Ask ask, std::shared_ptr<Inbox> inbox);
-  void next_job(Ask ask, std::shared_ptr<Inbox> inbox);
-  static void answer_inbox(const Ask& ask, Inbox& inbox);
-  std::vector<Value> asked_of(const engine::State& state) const;
-  void approvals_of_job(Ask ask);
-  void mcp(Ask ask);
+  void index(ContextPtr ctx);
+  void health(ContextPtr ctx);
+  void ready(ContextPtr ctx);
+  void metrics(ContextPtr ctx);
+  void openapi(ContextPtr ctx);
+  void workers(ContextPtr ctx);
+  void tools(ContextPtr ctx);
+  void agents(ContextPtr ctx);
+  void agent(ContextPtr ctx);
+  void put_agent(ContextPtr ctx);
+  void message_agent(ContextPtr ctx);
+  void create_job_from_message(ContextPtr ctx);
+  void jobs(ContextPtr ctx);
+  void search_jobs(ContextPtr ctx, std::shared_ptr<Search> search);
+  struct JobWalk;
+  void stuck_jobs(ContextPtr ctx);
+  void in_doubt_jobs(ContextPtr ctx);
+  void begin_walk(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
+  void next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
+  void next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
+  struct JobGauges;
+  void gauges(std::move_only_function<void(const JobGauges*)> then);
+  void count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,
+                   std::move_only_function<void(const JobGauges*)> then);
+  void answer_metrics(const ContextPtr& ctx, const JobGauges* gauges);
+  std::vector<WorkerOffer> worker_offers(const store::JobStats& job_stats) const;
+  void create(ContextPtr ctx);
+  void make_job(ContextPtr ctx);
+  void job(ContextPtr ctx);
+  void show_job(ContextPtr ctx);
+  void events(ContextPtr ctx);
+  void trace(ContextPtr ctx);
+  void transcript(ContextPtr ctx);
+  struct TranscriptParams;
+  void load_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
+                       std::shared_ptr<LongPoll> long_poll, ReadLimiter::Slot slot);
+  void make_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
+                       std::shared_ptr<LongPoll> long_poll, store::LoadedJob& loaded,
+                       ReadLimiter::Slot slot);
+  void replay(ContextPtr ctx);
+  void verify(ContextPtr ctx);
+  void signal(ContextPtr ctx);
+  void cancel(ContextPtr ctx);
+  void resolve(ContextPtr ctx);
+  void message(ContextPtr ctx);
+  void pause(ContextPtr ctx);
+  void resume(ContextPtr ctx);
+  void raise_budget(ContextPtr ctx);
+  void fork(ContextPtr ctx);
+  void retry(ContextPtr ctx);
+  void plan(ContextPtr ctx);
+  void redact(ContextPtr ctx);
+  void prune(ContextPtr ctx);
+  void audit(ContextPtr ctx);
+  void verify_audit(ContextPtr ctx);
+  void keys(ContextPtr ctx);
+  void create_key(ContextPtr ctx);
+  void revoke_key(ContextPtr ctx);
+  void approvals(ContextPtr ctx);
+  void answer_approval(ContextPtr ctx);
+  struct ApprovalWalk;
+  void read_next_page(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk);
+  void read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk);
+  static void answer_approvals(const ContextPtr& ctx, ApprovalWalk& walk);
+  std::vector<Value> open_approvals(const engine::State& state) const;
+  void approvals_of_job(ContextPtr ctx);
+  void mcp(ContextPtr ctx);
 
   // An agent that jobs can be made of here: of our file, or of the registry.
-  struct Offer {
+  struct OfferedAgent {
     std::shared_ptr<const agents::Agent>
         agent;  // nullptr: `refused` says why it cannot be run here
     std::string refused;
     std::uint64_t version = 0;                 // 0 = it is not registered
     std::shared_ptr<const engine::Plan> plan;  // once somebody asked
   };
-  using Offers = std::map<std::string, Offer, std::less<>>;  // by name
+  using OfferedAgents = std::map<std::string, OfferedAgent, std::less<>>;  // by name
   // Agents of a file, and how those are read that are registered.
   struct Source {
     const agents::AgentsFile* agents;
@@ -265,80 +267,83 @@ class Api {
   };
   Source source() const { return {options_.agents, file_, options_.read_agent}; }
   // Fails with not_found, needs_version (it cannot be run here), plan_invalid.
-  Result<Offer*> offer_of(std::string_view name);
+  Result<OfferedAgent*> find_offered_agent(std::string_view name);
   // nullptr: there is none here.
   const agents::Agent* find_agent(std::string_view name) const;
   Error no_agent(std::string_view name) const;
-  static Status compile(Offer& offer);
-  Value agent_json(const std::string& name, const Offer& offer);
+  static Status compile(OfferedAgent& offer);
+  Value agent_json(const std::string& name, const OfferedAgent& offer);
   // Goes on when the registry is as it was a moment ago, or cannot be read.
-  void with_agents(async::Task then);
-  void note_agents();
-  Offers offers_of(const Source& source, bool registered, const Offers& before) const;
-  void offer(Offers offers);
+  void with_fresh_agents(async::Task then);
+  void update_offered_agents();
+  OfferedAgents build_offered_agents(const Source& source, bool registered,
+                                     const OfferedAgents& before) const;
+  void set_offered_agents(OfferedAgents offered_agents);
   // What is to be registered: first the agents of the file that are `ours`, then what is registered otherwise, under the
   // rules that these tools have. Fails with plan_invalid.
-  Result<std::vector<store::AgentVersion>> unregistered(
+  Result<std::vector<store::AgentVersion>> agents_to_register(
       const Source& source, const std::function<bool(const std::string&)>& ours) const;
   std::set<std::string> changed_agents(const agents::AgentsFile& file) const;
-  std::vector<AgentChange> take(Edited edited);
+  std::vector<AgentChange> apply_reload(AgentsReload edited);
   void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
                      async::Done<Status> done);
-  void look_for_agents();
-  Value job_json(const runtime::Runtime::Read& read);
-  bool nobody_is_there() const { return owner_lives_ && !owner_lives_(); }
-  Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
+  void poll_registry();
+  Value job_json(const runtime::Runtime::JobSnapshot& read);
+  bool has_no_owner() const { return is_owner_alive_ && !is_owner_alive_(); }
+  Result<runtime::NewJobRequest> new_job(const RequestContext& ctx, const Value& body);
   // `more`: members of the body beside the job's.
-  void created(Ask ask, const JobId& job, int status, std::vector<Member> more = {});
-  void exists(Ask ask, runtime::NewJobRequest wish);
-  void fork_known(Ask ask, runtime::ForkRequest wish);
-  Status may_plan(const std::string& agent, const Value& task_graph);
-  Status may_fork(const runtime::ForkRequest& wish, const std::string& agent_name);
-  void fork_new(Ask ask, runtime::ForkRequest wish);
-  void make_fork(Ask ask, runtime::ForkRequest wish);
-  void act(Ask ask, engine::Act act, int status);
-  void acted(const Ask& ask, const engine::Act& act, int status, Result<Value> answer);
-  void answered(const Ask& ask, const engine::Act& act, Result<Value> answer);
-  void lacks(const Ask& ask, Result<Value> answer);
-  void signal_as_operator(Ask ask, engine::Act act);
+  void answer_created(ContextPtr ctx, const JobId& job, int status, std::vector<Member> more = {});
+  void answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params);
+  void find_or_fork(ContextPtr ctx, runtime::ForkRequest params);
+  Status check_plan_runs_here(const std::string& agent, const Value& task_graph);
+  Status check_fork(const runtime::ForkRequest& params, const std::string& agent_name);
+  void fork_new(ContextPtr ctx, runtime::ForkRequest params);
+  void make_fork(ContextPtr ctx, runtime::ForkRequest params);
+  void submit_request(ContextPtr ctx, engine::ControlRequest control, int status);
+  void on_request_done(const ContextPtr& ctx, const engine::ControlRequest& control, int status,
+                       Result<Value> answer);
+  void answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
+                        Result<Value> answer);
+  void answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer);
+  void signal_as_operator(ContextPtr ctx, engine::ControlRequest control);
   // The job's whole log, when it is this caller's turn. Fails with unavailable also when there is no room for the answer.
-  void read_in_turn(const Ask& ask, const JobId& job,
-                    async::Done<Result<runtime::Runtime::Read>> done);
-  void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
+  void read_with_slot(const ContextPtr& ctx, const JobId& job,
+                      async::Done<Result<runtime::Runtime::JobSnapshot>> done);
+  void read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::JobSnapshot&)> then);
   struct Log {
     store::JobRow row;
     std::vector<Event> events;  // after the seq that was asked for, perhaps more
   };
   void read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done);
-  // How many wait at once is bounded where they come in (Gate, connections).
-  void wait(const Ask& ask, const JobId& job, Duration most, Look look);
-  void look(const std::shared_ptr<Waiting>& waiting);
+  // How many wait at once is bounded where they come in (Authenticator, connections).
+  void wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt check_long_poll);
+  void check_long_poll(const std::shared_ptr<LongPoll>& long_poll);
 
   async::Loop& loop_;
   async::SteadyClock& steady_;
   store::Store& store_;
   runtime::Runtime& runtime_;
   ApiOptions options_;  // its agents and their reader change with a reload
-  Offers offers_;
+  OfferedAgents offered_agents_;
   std::shared_ptr<const agents::AgentsFile> file_;  // ours, once it was reloaded; else borrowed
   // Agents of a reload that has not finished, with their versions before it.
-  std::map<std::string, std::uint64_t, std::less<>> renewing_;
-  bool registers_ = false;
-  std::optional<async::TimerId> look_timer_;
-  std::list<std::shared_ptr<Waiting>> waiting_;
-  ReadTurns turns_;
+  std::map<std::string, std::uint64_t, std::less<>> reloading_;
+  bool registers_agents_ = false;
+  std::optional<async::TimerId> registry_timer_;
+  std::list<std::shared_ptr<LongPoll>> long_polls_;
+  ReadLimiter read_limiter_;
   Metrics metrics_;
-  LiveRegistry registry_;
+  RegistryCache registry_;
   std::unique_ptr<Mcp> mcp_;
-  std::shared_ptr<const Standing> standing_;  // as of a few seconds ago
-  bool leaving_ = false;
-  std::function<bool()> owner_lives_;  // empty: we own the store, or many processes share it
+  std::shared_ptr<const JobGauges> gauges_;  // as of a few seconds ago
+  bool shutting_down_ = false;
+  std::function<bool()> is_owner_alive_;  // empty: we own the store, or many processes share it
   // Where a log was read to, so that who follows it does not read it again from the beginning.
-  struct Mark {
+  struct ReadPosition {
     std::uint64_t seq = 0;  // the last of a commit
     Hash head;
   };
-  std::map<JobId, Mark> marks_;
+  std::map<JobId, ReadPosition> read_positions_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

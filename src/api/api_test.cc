@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "api/gate.h"
-#include "async/portions.h"
+#include "api/authenticator.h"
+#include "async/time_slices.h"
 #include "json/json.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
@@ -61,29 +61,29 @@ agents:
 )";
 
 // A store in memory, two tools, and the Api in front of them.
-class Here final : runtime::RuntimeObserver {
+class ApiFixture final : runtime::RuntimeObserver {
  public:
-  explicit Here(bool runs = true, store::FaultScript faults_of = nobody)
+  explicit ApiFixture(bool runs = true, store::FaultScript faults_of = no_faults)
       : script(std::move(faults_of)) {
     const auto faults = agents::load({.name = "agents.yaml",
                                       .text = kAgents,
                                       .env = [](std::string_view) { return std::nullopt; },
                                       .native = [](std::string_view) { return true; }},
                                      file);
-    AE_CHECK(faults.empty(), agents::faults_text(faults));
+    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
-      performers.add(name, {std::make_unique<tools::NativeTool>(
-                                loop, steady, tools::native_functions().at(function).function),
-                            tool.policy.version});
+      tool_registry.add(name, {std::make_unique<tools::NativeTool>(
+                                   loop, steady, tools::built_in_functions().at(function).function),
+                               tool.policy.version});
     }
     runtime::RuntimeOptions options;
-    options.claims = runs;
+    options.may_claim = runs;
     runtime.emplace(runtime::World{.loop = loop,
                                    .steady = steady,
-                                   .chance = chance,
+                                   .random = chance,
                                    .store = store,
-                                   .performers = performers},
+                                   .tool_registry = tool_registry},
                     options, static_cast<runtime::RuntimeObserver*>(this));
     api.emplace(
         loop, steady, store, *runtime,
@@ -105,7 +105,8 @@ class Here final : runtime::RuntimeObserver {
                                 name, json, out);
     };
     api.emplace(loop, steady, store, *runtime, std::move(options));
-    const Status kept = loop.await<Status>([&](auto done) { api->keep_registry(std::move(done)); });
+    const Status kept =
+        loop.await<Status>([&](auto done) { api->register_agents(std::move(done)); });
     AE_CHECK(kept.has_value(), "the registry is kept");
   }
   // As `serve --watch` does when the file is `edited`. Its tools count from `begins` on.
@@ -119,13 +120,14 @@ class Here final : runtime::RuntimeObserver {
                             .usable = {}};
     };
     const auto faults = agents::load(source(), *loaded);
-    AE_CHECK(faults.empty(), agents::faults_text(faults));
-    Api::Edited now{.file = loaded,
-                    .read_agent =
-                        [source](std::string_view name, std::string_view json, agents::Agent& out) {
-                          return agents::load_agent(source(), name, json, out);
-                        },
-                    .begin = [this] { ++begins; }};
+    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
+    Api::AgentsReload now{
+        .file = loaded,
+        .read_agent =
+            [source](std::string_view name, std::string_view json, agents::Agent& out) {
+              return agents::load_agent(source(), name, json, out);
+            },
+        .begin = [this] { ++begins; }};
     return loop.await<Result<std::vector<Api::AgentChange>>>(
         [&](auto done) { api->reload(std::move(now), std::move(done)); });
   }
@@ -169,17 +171,17 @@ class Here final : runtime::RuntimeObserver {
     return std::string(get({"api", "jobs", id}).body.text("status"));
   }
 
-  static store::Fault nobody(const store::Call&) { return store::Fault::none; }
+  static store::Fault no_faults(const store::Call&) { return store::Fault::none; }
 
   int begins = 0;
   std::string text{kAgents};  // of the agents file, as `serve` reads it again
   testing::TestLoop loop;
-  testing::TestSteady steady{loop};
-  testing::TestChance chance;
+  testing::TestSteadyClock steady{loop};
+  testing::TestRandom chance;
   store::MemoryStore memory{loop, loop};
   store::FaultScript script;
   store::FaultyStore store{loop, memory, store::FaultyStore::Options{.script = script}};
-  runtime::Performers performers;
+  runtime::ToolRegistry tool_registry;
   agents::AgentsFile file;
   std::optional<runtime::Runtime> runtime;
   std::optional<Api> api;
@@ -199,131 +201,132 @@ void expect_problem(const ApiResponse& answer, int status, std::string_view code
 }
 
 AE_TEST("service/it says what it offers, and whether it can work") {
-  Here here;
-  EXPECT_EQ(here.get({"api", "ready"}).body.text("status"), "ready");
-  const ApiResponse agents = here.get({"api", "agents"});
-  ASSERT_EQ(agents.body["agents"].size(), here.file.agents.size());
+  ApiFixture fixture;
+  EXPECT_EQ(fixture.get({"api", "ready"}).body.text("status"), "ready");
+  const ApiResponse agents = fixture.get({"api", "agents"});
+  ASSERT_EQ(agents.body["agents"].size(), fixture.file.agents.size());
   EXPECT_EQ(agents.body["agents"].items()[0].text("plan_hash").size(), 64u);
-  EXPECT_EQ(here.get({"api", "agents", "echo"}).body["input_schema"].text("type"), "object");
-  expect_problem(here.get({"api", "agents", "nobody"}), 404, "not_found");
-  EXPECT_EQ(here.get({"api", "tools"}).body["tools"].size(), here.file.tools.size());
-  const ApiResponse workers = here.get({"api", "workers"});
+  EXPECT_EQ(fixture.get({"api", "agents", "echo"}).body["input_schema"].text("type"), "object");
+  expect_problem(fixture.get({"api", "agents", "nobody"}), 404, "not_found");
+  EXPECT_EQ(fixture.get({"api", "tools"}).body["tools"].size(), fixture.file.tools.size());
+  const ApiResponse workers = fixture.get({"api", "workers"});
   ASSERT_EQ(workers.body["workers"].size(), 1u);
   EXPECT_EQ(workers.body["workers"].items()[0].text("worker"), "worker");
-  here.api->leave();
-  expect_problem(here.get({"api", "ready"}), 503, "unavailable");
-  EXPECT_EQ(here.get({"api", "health"}).status, 200) << "it is still there";
+  fixture.api->begin_shutdown();
+  expect_problem(fixture.get({"api", "ready"}), 503, "unavailable");
+  EXPECT_EQ(fixture.get({"api", "health"}).status, 200) << "it is still there";
 }
 
 AE_TEST("registry/a server registers its agents once, and a changed one as a new version") {
-  Here here;
-  here.serve();
-  const std::size_t agents = here.file.agents.size();
-  ASSERT_EQ(here.get({"api", "audit"}).body["entries"].size(), agents);
-  const ApiResponse echo = here.get({"api", "agents", "echo"});
+  ApiFixture fixture;
+  fixture.serve();
+  const std::size_t agents = fixture.file.agents.size();
+  ASSERT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), agents);
+  const ApiResponse echo = fixture.get({"api", "agents", "echo"});
   EXPECT_EQ(echo.body["version"], Value(1));
   EXPECT_EQ(echo.body.text("by"), "serve");
   EXPECT_EQ(echo.body["source"].text("output"), "${ .steps.say.said }");
-  here.serve();
-  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), agents) << "nothing has changed";
+  fixture.serve();
+  EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), agents) << "nothing has changed";
 }
 
 AE_TEST("registry/an agent is registered as a new version, or is the newest already") {
-  Here here;
-  here.serve();
+  ApiFixture fixture;
+  fixture.serve();
   const std::string source = R"({"plan": [{"id": "e", "tool": "echo", "args": {"v": 1}}],
                                  "output": "${ .steps.e.v }"})";
-  const ApiResponse made = here.put("new", source);
+  const ApiResponse made = fixture.put("new", source);
   ASSERT_EQ(made.status, 201) << canonical(made.body);
   EXPECT_EQ(made.body["version"], Value(1));
   EXPECT_EQ(made.body.text("plan_hash").size(), 64u);
   EXPECT_EQ(made.body.text("by"), "key:1 ada");
   EXPECT_EQ(made.location, "/api/agents/new");
-  const ApiResponse again = here.put("new", R"({"output": "${ .steps.e.v }",
+  const ApiResponse again = fixture.put("new", R"({"output": "${ .steps.e.v }",
       "plan": [{"args": {"v": 1}, "id": "e", "tool": "echo"}]})");
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.body["version"], Value(1));
   // A job is made of the newest version, and keeps it.
-  const std::string first = here.make(R"({"agent": "new"})");
-  EXPECT_EQ(here.get({"api", "jobs", first}).body["result"], Value(1));
+  const std::string first = fixture.make(R"({"agent": "new"})");
+  EXPECT_EQ(fixture.get({"api", "jobs", first}).body["result"], Value(1));
   const ApiResponse second =
-      here.put("new", R"({"plan": [{"id": "e", "tool": "echo", "args": {"v": 2}}],
+      fixture.put("new", R"({"plan": [{"id": "e", "tool": "echo", "args": {"v": 2}}],
                           "output": "${ .steps.e.v }"})");
   EXPECT_EQ(second.status, 201);
   EXPECT_EQ(second.body["version"], Value(2));
-  const std::string later = here.make(R"({"agent": "new"})");
-  const ApiResponse old_job = here.get({"api", "jobs", first});
-  const ApiResponse new_job = here.get({"api", "jobs", later});
+  const std::string later = fixture.make(R"({"agent": "new"})");
+  const ApiResponse old_job = fixture.get({"api", "jobs", first});
+  const ApiResponse new_job = fixture.get({"api", "jobs", later});
   EXPECT_EQ(new_job.body["result"], Value(2));
   EXPECT_EQ(old_job.body["agent_version"], Value(1));
   EXPECT_EQ(new_job.body["agent_version"], Value(2));
   EXPECT_EQ(old_job.body.text("plan_hash"), made.body.text("plan_hash"));
   EXPECT_EQ(new_job.body.text("plan_hash"), second.body.text("plan_hash"));
-  const ApiResponse begun = here.post({"api", "agents", "new", "message"}, R"({"message": 1})");
+  const ApiResponse begun = fixture.post({"api", "agents", "new", "message"}, R"({"message": 1})");
   EXPECT_EQ(begun.status, 202);
   // Older versions are still told of.
-  const ApiResponse told = here.get({"api", "agents", "new"}, {{"version", "1"}});
+  const ApiResponse told = fixture.get({"api", "agents", "new"}, {{"version", "1"}});
   EXPECT_EQ(told.body.text("plan_hash"), made.body.text("plan_hash"));
   EXPECT_EQ(canonical(told.body["source"]), canonical(*parse_json(source)));
-  expect_problem(here.get({"api", "agents", "new"}, {{"version", "3"}}), 404, "not_found");
-  expect_problem(here.get({"api", "agents", "new"}, {{"version", "0"}}), 404, "not_found");
-  expect_problem(here.get({"api", "agents", "new"}, {{"version", "x"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "3"}}), 404, "not_found");
+  expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "0"}}), 404, "not_found");
+  expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "x"}}), 400, "input_invalid");
 }
 
 AE_TEST("registry/faults of an agent are told at once, and nothing is registered") {
-  Here here;
-  here.serve();
-  const std::size_t before = here.get({"api", "audit"}).body["entries"].size();
+  ApiFixture fixture;
+  fixture.serve();
+  const std::size_t before = fixture.get({"api", "audit"}).body["entries"].size();
   const ApiResponse bad =
-      here.put("new", R"({"plan": [{"id": "e", "tool": "ech"}], "outputs": 1})");
+      fixture.put("new", R"({"plan": [{"id": "e", "tool": "ech"}], "outputs": 1})");
   expect_problem(bad, 400, "plan_invalid");
   ASSERT_EQ(bad.body["faults"].size(), 2u) << canonical(bad.body);
   EXPECT_EQ(bad.body["faults"].items()[0].text("suggestion"), "echo");
   EXPECT_EQ(bad.body["faults"].items()[0].text("path"), "new.plan[0].tool");
-  expect_problem(here.put("a b", R"({"plan": [{"id": "e", "tool": "echo"}]})"), 400,
+  expect_problem(fixture.put("a b", R"({"plan": [{"id": "e", "tool": "echo"}]})"), 400,
                  "plan_invalid");
-  expect_problem(here.put("new", ""), 400, "plan_invalid");
-  expect_problem(here.get({"api", "agents", "new"}), 404, "not_found");
-  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), before);
-  Here no_server;
+  expect_problem(fixture.put("new", ""), 400, "plan_invalid");
+  expect_problem(fixture.get({"api", "agents", "new"}), 404, "not_found");
+  EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), before);
+  ApiFixture no_server;
   expect_problem(no_server.put("new", R"({"plan": [{"id": "e", "tool": "echo"}]})"), 400,
                  "unsupported");
 }
 
 AE_TEST("registry/an agent whose tools are not here is told of, and makes no job") {
-  Here here;
-  here.serve();
-  ASSERT_EQ(here.put("new", R"({"plan": [{"id": "d", "tool": "doubt"}]})").status, 201);
-  const std::string job = here.make(R"({"agent": "new"})");
+  ApiFixture fixture;
+  fixture.serve();
+  ASSERT_EQ(fixture.put("new", R"({"plan": [{"id": "d", "tool": "doubt"}]})").status, 201);
+  const std::string job = fixture.make(R"({"agent": "new"})");
   // The next server's file has lost the tool.
-  const std::size_t at = here.text.find("  doubt:");
-  here.text.erase(at, here.text.find('\n', at) + 1 - at);
-  here.serve();
-  const ApiResponse told = here.get({"api", "agents", "new"});
+  const std::size_t at = fixture.text.find("  doubt:");
+  fixture.text.erase(at, fixture.text.find('\n', at) + 1 - at);
+  fixture.serve();
+  const ApiResponse told = fixture.get({"api", "agents", "new"});
   EXPECT_EQ(told.status, 200);
   EXPECT_EQ(told.body["runs_here"], Value(false));
   EXPECT_NE(told.body.text("refused").find("doubt"), std::string_view::npos);
-  expect_problem(here.post({"api", "jobs"}, R"({"agent": "new"})"), 409, "needs_version");
-  EXPECT_EQ(here.get({"api", "jobs", job}).body["agent_version"], Value(1));
+  expect_problem(fixture.post({"api", "jobs"}, R"({"agent": "new"})"), 409, "needs_version");
+  EXPECT_EQ(fixture.get({"api", "jobs", job}).body["agent_version"], Value(1));
 }
 
 AE_TEST("registry/what another process registers is claimed here") {
-  Here here;
-  here.serve();
+  ApiFixture fixture;
+  fixture.serve();
   const store::AgentVersion other{
       .name = "theirs",
       .version = 0,
       .plan_hash = std::string(64, 'a'),
       .definition = *parse_json(R"({"plan": [{"id": "e", "tool": "echo"}]})"),
-      .registered_at = here.loop.now(),
+      .registered_at = fixture.loop.now(),
       .by = "serve"};
-  ASSERT_TRUE(here.loop.await<Result<void>>(
-      [&](auto done) { here.store.record(store::agent_registered(other), std::move(done)); }));
-  here.loop.advance(std::chrono::seconds(2));
-  EXPECT_EQ(here.get({"api", "agents", "theirs"}).body["runs_here"], Value(true));
-  EXPECT_EQ(std::ranges::count(here.runtime->options().agents, "theirs"), 1);
-  const std::string job = here.make(R"({"agent": "theirs"})");
-  EXPECT_EQ(here.status(job), "completed");
+  ASSERT_TRUE(fixture.loop.await<Result<void>>([&](auto done) {
+    fixture.store.append_audit_entry(store::agent_registered(other), std::move(done));
+  }));
+  fixture.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(fixture.get({"api", "agents", "theirs"}).body["runs_here"], Value(true));
+  EXPECT_EQ(std::ranges::count(fixture.runtime->options().agents, "theirs"), 1);
+  const std::string job = fixture.make(R"({"agent": "theirs"})");
+  EXPECT_EQ(fixture.status(job), "completed");
 }
 
 std::string with(std::string text, std::string_view before, std::string_view after) {
@@ -349,135 +352,138 @@ std::string edited_agents() {
 }
 
 AE_TEST("reload/agents that were edited are registered, and jobs are made of them") {
-  Here here;
-  here.serve();
-  ASSERT_EQ(here.put("theirs", R"({"plan": [{"id": "e", "tool": "echo"}]})").status, 201);
-  const std::string before = here.make(R"({"agent": "asks"})");
-  EXPECT_EQ(words(here.reload(std::string(kAgents))), "") << "nothing was edited";
-  EXPECT_EQ(words(here.reload(edited_agents())), "asks 1-2 echo 1-2 later 0-1 ");
-  EXPECT_EQ(here.begins, 2);
-  const std::string job = here.make(R"({"agent": "echo", "input": {"n": 7}})");
-  EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["result"]), R"({"said":{"n":7}})");
-  EXPECT_EQ(here.get({"api", "jobs", job}).body["agent_version"], Value(2));
-  EXPECT_EQ(here.status(here.make(R"({"agent": "later"})")), "completed");
-  EXPECT_EQ(here.status(here.make(R"({"agent": "theirs"})")), "completed");
+  ApiFixture fixture;
+  fixture.serve();
+  ASSERT_EQ(fixture.put("theirs", R"({"plan": [{"id": "e", "tool": "echo"}]})").status, 201);
+  const std::string before = fixture.make(R"({"agent": "asks"})");
+  EXPECT_EQ(words(fixture.reload(std::string(kAgents))), "") << "nothing was edited";
+  EXPECT_EQ(words(fixture.reload(edited_agents())), "asks 1-2 echo 1-2 later 0-1 ");
+  EXPECT_EQ(fixture.begins, 2);
+  const std::string job = fixture.make(R"({"agent": "echo", "input": {"n": 7}})");
+  EXPECT_EQ(canonical(fixture.get({"api", "jobs", job}).body["result"]), R"({"said":{"n":7}})");
+  EXPECT_EQ(fixture.get({"api", "jobs", job}).body["agent_version"], Value(2));
+  EXPECT_EQ(fixture.status(fixture.make(R"({"agent": "later"})")), "completed");
+  EXPECT_EQ(fixture.status(fixture.make(R"({"agent": "theirs"})")), "completed");
   // A job that runs keeps its plan.
   EXPECT_EQ(
-      here.post({"api", "jobs", before, "signal"}, R"({"correlation_key": "go", "payload": 1})")
+      fixture.post({"api", "jobs", before, "signal"}, R"({"correlation_key": "go", "payload": 1})")
           .status,
       200);
-  here.loop.run_ready();
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(before), "completed");
-  EXPECT_EQ(here.get({"api", "jobs", before}).body["agent_version"], Value(1));
+  fixture.loop.run_ready();
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(before), "completed");
+  EXPECT_EQ(fixture.get({"api", "jobs", before}).body["agent_version"], Value(1));
 }
 
 AE_TEST(
     "reload/a tool that is gone refuses the agents that need it, and one that is back has them") {
-  Here here;
-  here.serve();
-  ASSERT_EQ(here.put("theirs", R"({"plan": [{"id": "d", "tool": "doubt"}]})").status, 201);
+  ApiFixture fixture;
+  fixture.serve();
+  ASSERT_EQ(fixture.put("theirs", R"({"plan": [{"id": "d", "tool": "doubt"}]})").status, 201);
   std::string without(kAgents);
   const std::size_t at = without.find("  doubt:");
   without.erase(at, without.find('\n', at) + 1 - at);
   without = with(without, "doubts: { plan: [ { id: d, tool: doubt } ]",
                  "doubts: { plan: [ { id: d, tool: strict } ]");
-  EXPECT_EQ(words(here.reload(without)), "doubts 1-2 ");
-  expect_problem(here.post({"api", "jobs"}, R"({"agent": "theirs"})"), 409, "needs_version");
-  EXPECT_EQ(words(here.reload(std::string(kAgents))), "doubts 2-3 ");
-  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent": "theirs"})").status, 201);
+  EXPECT_EQ(words(fixture.reload(without)), "doubts 1-2 ");
+  expect_problem(fixture.post({"api", "jobs"}, R"({"agent": "theirs"})"), 409, "needs_version");
+  EXPECT_EQ(words(fixture.reload(std::string(kAgents))), "doubts 2-3 ");
+  EXPECT_EQ(fixture.post({"api", "jobs"}, R"({"agent": "theirs"})").status, 201);
 }
 
 AE_TEST(
     "reload/whatever the store fails with, the versions before stay in use, and the next one ends "
     "it") {
   for (const store::Fault fault : {store::Fault::fail_before, store::Fault::fail_after}) {
-    for (const store::Method method : {store::Method::record, store::Method::audit_log}) {
+    for (const store::Method method :
+         {store::Method::append_audit_entry, store::Method::read_audit_log}) {
       int failed = 0;
       for (int nth = 1; nth == 1 || failed == nth - 1; ++nth) {
         int left = 0;  // calls of the method until it fails; 0 = it does not
-        Here here(true, [&](const store::Call& call) {
+        ApiFixture fixture(true, [&](const store::Call& call) {
           return call.method == method && left > 0 && --left == 0 ? fault : store::Fault::none;
         });
-        here.serve();
+        fixture.serve();
         SCOPED_TRACE(std::string(to_text(method)) + " " + std::string(to_text(fault)) + " " +
                      std::to_string(nth));
         left = nth;
-        const auto first = here.reload(edited_agents());
+        const auto first = fixture.reload(edited_agents());
         if (left > 0) break;  // it has no more calls
         ++failed;
         left = 0;
         ASSERT_FALSE(first.has_value());
         EXPECT_TRUE(first.error().code == Code::unavailable ||
                     first.error().code == Code::unknown_outcome);
-        EXPECT_EQ(here.begins, 0);
+        EXPECT_EQ(fixture.begins, 0);
         // Another agent is registered meanwhile, and reads the registry again.
-        ASSERT_EQ(here.put("theirs", R"({"plan": [{"id": "e", "tool": "echo"}]})").status, 201);
-        EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent": "later"})").status, 404);
-        const std::string job = here.make(R"({"agent": "echo", "input": {"n": 7}})");
-        EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["result"]), R"({"n":7})");
-        EXPECT_EQ(here.get({"api", "jobs", job}).body["agent_version"], Value(1));
-        EXPECT_EQ(words(here.reload(edited_agents())), "asks 1-2 echo 1-2 later 0-1 ");
-        EXPECT_EQ(here.begins, 1);
-        const std::string after = here.make(R"({"agent": "echo", "input": {"n": 7}})");
-        EXPECT_EQ(here.get({"api", "jobs", after}).body["agent_version"], Value(2));
-        EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), here.file.agents.size() + 4);
+        ASSERT_EQ(fixture.put("theirs", R"({"plan": [{"id": "e", "tool": "echo"}]})").status, 201);
+        EXPECT_EQ(fixture.post({"api", "jobs"}, R"({"agent": "later"})").status, 404);
+        const std::string job = fixture.make(R"({"agent": "echo", "input": {"n": 7}})");
+        EXPECT_EQ(canonical(fixture.get({"api", "jobs", job}).body["result"]), R"({"n":7})");
+        EXPECT_EQ(fixture.get({"api", "jobs", job}).body["agent_version"], Value(1));
+        EXPECT_EQ(words(fixture.reload(edited_agents())), "asks 1-2 echo 1-2 later 0-1 ");
+        EXPECT_EQ(fixture.begins, 1);
+        const std::string after = fixture.make(R"({"agent": "echo", "input": {"n": 7}})");
+        EXPECT_EQ(fixture.get({"api", "jobs", after}).body["agent_version"], Value(2));
+        EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(),
+                  fixture.file.agents.size() + 4);
       }
-      EXPECT_GE(failed, method == store::Method::record ? 3 : 1);
+      EXPECT_GE(failed, method == store::Method::append_audit_entry ? 3 : 1);
     }
   }
 }
 
 AE_TEST("reload/an agent that half a reload registered is offered once a client registers it") {
   int records = -1;
-  Here here(true, [&](const store::Call& call) {
-    const bool last = records >= 0 && call.method == store::Method::record && ++records == 3;
+  ApiFixture fixture(true, [&](const store::Call& call) {
+    const bool last =
+        records >= 0 && call.method == store::Method::append_audit_entry && ++records == 3;
     return last ? store::Fault::fail_after : store::Fault::none;
   });
-  here.serve();
+  fixture.serve();
   records = 0;
-  EXPECT_FALSE(here.reload(edited_agents()).has_value());
-  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent": "later"})").status, 404);
+  EXPECT_FALSE(fixture.reload(edited_agents()).has_value());
+  EXPECT_EQ(fixture.post({"api", "jobs"}, R"({"agent": "later"})").status, 404);
   EXPECT_EQ(
-      here.put("later", R"({"plan": [{"id": "d", "tool": "echo", "args": {"x": 1}}]})").status,
+      fixture.put("later", R"({"plan": [{"id": "d", "tool": "echo", "args": {"x": 1}}]})").status,
       200);
-  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent": "later"})").status, 201);
+  EXPECT_EQ(fixture.post({"api", "jobs"}, R"({"agent": "later"})").status, 201);
 }
 
 AE_TEST(
     "reload/an edit that is taken back after half of it was registered is taken back there, too") {
   bool fails = false;
   int records = 0;
-  Here here(true, [&](const store::Call& call) {
-    const bool now = fails && call.method == store::Method::record && ++records == 2;
+  ApiFixture fixture(true, [&](const store::Call& call) {
+    const bool now = fails && call.method == store::Method::append_audit_entry && ++records == 2;
     return now ? store::Fault::fail_before : store::Fault::none;
   });
-  here.serve();
+  fixture.serve();
   fails = true;
-  EXPECT_EQ(words(here.reload(edited_agents())), "unavailable");
-  EXPECT_EQ(words(here.reload(std::string(kAgents))), "asks 1-3 ");
-  EXPECT_EQ(here.get({"api", "agents", "asks"}).body["source"].text("output"), "${ .steps.w }");
-  EXPECT_EQ(here.get({"api", "agents", "later"}).status, 404);
+  EXPECT_EQ(words(fixture.reload(edited_agents())), "unavailable");
+  EXPECT_EQ(words(fixture.reload(std::string(kAgents))), "asks 1-3 ");
+  EXPECT_EQ(fixture.get({"api", "agents", "asks"}).body["source"].text("output"), "${ .steps.w }");
+  EXPECT_EQ(fixture.get({"api", "agents", "later"}).status, 404);
 }
 
 AE_TEST("service/a message begins a job of the agent") {
-  Here here;
-  expect_problem(here.post({"api", "agents", "asks", "message"}, "{}"), 400, "input_invalid");
-  expect_problem(here.post({"api", "agents", "nobody", "message"}, R"({"message": 1})"), 404,
+  ApiFixture fixture;
+  expect_problem(fixture.post({"api", "agents", "asks", "message"}, "{}"), 400, "input_invalid");
+  expect_problem(fixture.post({"api", "agents", "nobody", "message"}, R"({"message": 1})"), 404,
                  "not_found");
   const ApiResponse begun =
-      here.post({"api", "agents", "asks", "message"}, R"({"message": "hello"})");
+      fixture.post({"api", "agents", "asks", "message"}, R"({"message": "hello"})");
   ASSERT_EQ(begun.status, 202) << canonical(begun.body);
   const std::string job(begun.body.text("job_id"));
   EXPECT_EQ(begun.location, "/api/jobs/" + job);
-  EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["input"]), R"({"message":"hello"})");
+  EXPECT_EQ(canonical(fixture.get({"api", "jobs", job}).body["input"]), R"({"message":"hello"})");
 }
 
 AE_TEST("service/it counts what it wrote") {
-  Here here;
-  const std::string job = here.make(R"({"agent": "echo", "input": {"n": 1}})");
-  ASSERT_EQ(here.status(job), "completed");
-  const ApiResponse metrics = here.get({"metrics"});
+  ApiFixture fixture;
+  const std::string job = fixture.make(R"({"agent": "echo", "input": {"n": 1}})");
+  ASSERT_EQ(fixture.status(job), "completed");
+  const ApiResponse metrics = fixture.get({"metrics"});
   for (const char* line :
        {"aetheris_job_created_total 1\n", "aetheris_job_total{status=\"completed\"} 1\n",
         "aetheris_tool_invocations_total{tool=\"echo\"} 1\n",
@@ -493,16 +499,16 @@ AE_TEST("service/it counts what it wrote") {
 }
 
 AE_TEST("service/it counts failures and how long jobs were parked") {
-  Here here;
-  const std::string job = here.make(R"({"agent": "doubts"})");
-  here.loop.advance(std::chrono::minutes(10));
-  const Value body = here.get({"api", "jobs", job}).body;
+  ApiFixture fixture;
+  const std::string job = fixture.make(R"({"agent": "doubts"})");
+  fixture.loop.advance(std::chrono::minutes(10));
+  const Value body = fixture.get({"api", "jobs", job}).body;
   const std::string key(body["in_doubt"].items()[0].text("idempotency_key"));
-  here.post({"api", "jobs", job, "resolve"},
-            R"({"idempotency_key":")" + key + R"(","resolution":"fail"})");
-  here.loop.run_ready();
-  ASSERT_EQ(here.status(job), "failed");
-  const std::string text = here.get({"metrics"}).text;
+  fixture.post({"api", "jobs", job, "resolve"},
+               R"({"idempotency_key":")" + key + R"(","resolution":"fail"})");
+  fixture.loop.run_ready();
+  ASSERT_EQ(fixture.status(job), "failed");
+  const std::string text = fixture.get({"metrics"}).text;
   for (const char* line : {"aetheris_job_fail_total 1\n", "aetheris_in_doubt_total 1\n",
                            "aetheris_tool_errors_total{tool=\"doubt\"} 1\n",
                            "aetheris_job_parked_duration_seconds_bucket{le=\"300\"} 0\n",
@@ -513,21 +519,21 @@ AE_TEST("service/it counts failures and how long jobs were parked") {
 }
 
 AE_TEST("service/jobs that do not go on by themselves are listed with what would help") {
-  Here here;
+  ApiFixture fixture;
   const auto listed = [&](QueryPairs query) {
-    const ApiResponse answer = here.get({"api", "jobs"}, std::move(query));
+    const ApiResponse answer = fixture.get({"api", "jobs"}, std::move(query));
     EXPECT_EQ(answer.status, 200) << canonical(answer.body);
     return answer.body["jobs"];
   };
-  const std::string paused = here.make(R"({"agent": "asks"})");
-  const std::string waits = here.make(R"({"agent": "asks"})");
+  const std::string paused = fixture.make(R"({"agent": "asks"})");
+  const std::string waits = fixture.make(R"({"agent": "asks"})");
   const std::string needs =
-      here.make(R"({"agent": "echo", "input": {"n": 1}, "required_capabilities": ["gpu"]})");
-  ASSERT_EQ(here.post({"api", "jobs", paused, "pause"}, R"({"reason": "lunch"})").status, 202);
-  here.loop.run_ready();
-  ASSERT_EQ(here.status(paused), "parked");
-  ASSERT_EQ(here.status(waits), "waiting");
-  ASSERT_EQ(here.status(needs), "queued");
+      fixture.make(R"({"agent": "echo", "input": {"n": 1}, "required_capabilities": ["gpu"]})");
+  ASSERT_EQ(fixture.post({"api", "jobs", paused, "pause"}, R"({"reason": "lunch"})").status, 202);
+  fixture.loop.run_ready();
+  ASSERT_EQ(fixture.status(paused), "parked");
+  ASSERT_EQ(fixture.status(waits), "waiting");
+  ASSERT_EQ(fixture.status(needs), "queued");
   const Value first = listed({{"stuck", "true"}});
   ASSERT_EQ(first.size(), 1u) << canonical(first);
   EXPECT_EQ(first.items()[0].text("id"), paused);
@@ -542,10 +548,10 @@ AE_TEST("service/jobs that do not go on by themselves are listed with what would
   EXPECT_EQ(canonical(later.items()[1]["stuck"]["missing"]), R"(["gpu"])");
   EXPECT_EQ(canonical(later.items()[1]["stuck"]["commands"]),
             R"(["aetheris serve FILE --capability gpu"])");
-  here.loop.advance(std::chrono::minutes(6));
+  fixture.loop.advance(std::chrono::minutes(6));
   EXPECT_EQ(listed({{"stuck", "true"}}).size(), 2u);
   // One a page.
-  const ApiResponse page = here.get({"api", "jobs"}, {{"stuck", "true"}, {"limit", "1"}});
+  const ApiResponse page = fixture.get({"api", "jobs"}, {{"stuck", "true"}, {"limit", "1"}});
   ASSERT_EQ(page.body["jobs"].size(), 1u);
   const Value rest =
       listed({{"stuck", "true"}, {"limit", "9"}, {"cursor", page.body["next_cursor"].as_string()}});
@@ -557,9 +563,9 @@ AE_TEST("service/jobs that do not go on by themselves are listed with what would
                                 {{"stuck", "true"}, {"older_than", "soon"}},
                                 {{"stuck", "true"}, {"status", "parked"}},
                                 {{"in_doubt", "1"}}}) {
-    expect_problem(here.get({"api", "jobs"}, bad), 400, "input_invalid");
+    expect_problem(fixture.get({"api", "jobs"}, bad), 400, "input_invalid");
   }
-  const std::string text = here.get({"metrics"}).text;
+  const std::string text = fixture.get({"metrics"}).text;
   for (const char* line :
        {"aetheris_stuck_job_count 2\n", "aetheris_job_state{state=\"parked\"} 1\n",
         "aetheris_job_state{state=\"waiting\"} 1\n",
@@ -607,10 +613,10 @@ AE_TEST("openapi/it says of each route which roles may use it") {
 }
 
 AE_TEST("openapi/what it says of bodies is what is taken") {
-  Here here;
+  ApiFixture fixture;
   const auto document = parse_json(openapi_json(), {.depth_max = 100});
   ASSERT_TRUE(document);
-  const std::string job = here.make(R"({"agent": "asks"})");
+  const std::string job = fixture.make(R"({"agent": "asks"})");
   for (const auto& [path, item] : (*document)["paths"].members()) {
     const Value& schema = item["post"]["requestBody"]["content"]["application/json"]["schema"];
     if (!schema.is_object() || path == "/mcp") continue;  // JSON-RPC: mcp_server_test.cc
@@ -623,11 +629,11 @@ AE_TEST("openapi/what it says of bodies is what is taken") {
     }
     const Value& known =
         schema["$ref"].is_string() ? (*document)["components"]["schemas"]["NewJob"] : schema;
-    const ApiResponse other = here.post(to, R"({"no such field": 1})");
+    const ApiResponse other = fixture.post(to, R"({"no such field": 1})");
     EXPECT_EQ(other.body.text("code"), "input_invalid") << path << canonical(other.body);
     for (const auto& [field, type] : known["properties"].members()) {
       const ApiResponse answer =
-          here.post(to, canonical(Value::object({{field, Value::object({})}})));
+          fixture.post(to, canonical(Value::object({{field, Value::object({})}})));
       EXPECT_EQ(answer.body.text("detail").find("is not known here"), std::string_view::npos)
           << path << " takes no " << field << ": " << canonical(answer.body);
     }
@@ -635,7 +641,7 @@ AE_TEST("openapi/what it says of bodies is what is taken") {
 }
 
 AE_TEST("roles/each route is for the roles that its table says, and for no other") {
-  Here here;
+  ApiFixture fixture;
   for (const Api::RouteShape& route : Api::routes()) {
     ApiRequest request;
     request.method = route.method;
@@ -645,12 +651,12 @@ AE_TEST("roles/each route is for the roles that its table says, and for no other
       from = end + 1;
     }
     std::vector<Role> roles = all_roles();
-    roles.push_back(Role::nobody);
+    roles.push_back(Role::none);
     for (const Role role : roles) {
       request.role = role;
-      const ApiResponse answer = here.ask(request);
+      const ApiResponse answer = fixture.ask(request);
       const bool refused = answer.body.text("code") == "forbidden";
-      EXPECT_EQ(refused, !may(role, route.access))
+      EXPECT_EQ(refused, !has_access(role, route.access))
           << to_text(role) << " " << route.method << " " << route.path << canonical(answer.body);
       if (refused) {
         EXPECT_EQ(answer.status, 403);
@@ -663,16 +669,16 @@ AE_TEST("roles/least privilege: what each role may, in one table") {
   const auto has = [](Role role) {
     std::string all;
     for (const auto& [access, name] : {std::pair{Access::offer, "offer "},
-                                       {Access::look, "look "},
+                                       {Access::view, "look "},
                                        {Access::operate, "operate "},
                                        {Access::answer, "answer "},
                                        {Access::decide, "decide "},
                                        {Access::manage, "manage "}}) {
-      if (may(role, access)) all += name;
+      if (has_access(role, access)) all += name;
     }
     return all;
   };
-  EXPECT_EQ(has(Role::nobody), "");
+  EXPECT_EQ(has(Role::none), "");
   EXPECT_EQ(has(Role::worker), "offer ");
   EXPECT_EQ(has(Role::viewer), "offer look ");
   EXPECT_EQ(has(Role::operator_), "offer look operate answer ");
@@ -684,16 +690,16 @@ AE_TEST("roles/least privilege: what each role may, in one table") {
 }
 
 AE_TEST("keys/one is made, shown once, listed without its secret, and revoked once") {
-  Here here;
+  ApiFixture fixture;
   const ApiResponse made =
-      here.post({"api", "keys"}, R"({"role": "viewer", "name": "dash", "expires": "2h"})");
+      fixture.post({"api", "keys"}, R"({"role": "viewer", "name": "dash", "expires": "2h"})");
   ASSERT_EQ(made.status, 201) << canonical(made.body);
   const std::string id(made.body.text("id"));
   const auto key = key_from_text(made.body.text("key"));
   ASSERT_TRUE(key);
   EXPECT_EQ(key->id, id);
   EXPECT_EQ(made.location, "/api/keys/" + id);
-  const ApiResponse listed = here.get({"api", "keys"});
+  const ApiResponse listed = fixture.get({"api", "keys"});
   ASSERT_EQ(listed.body["keys"].size(), 1u);
   const Value& one = listed.body["keys"].items()[0];
   EXPECT_EQ(one.text("created_by"), "ada");
@@ -702,42 +708,42 @@ AE_TEST("keys/one is made, shown once, listed without its secret, and revoked on
   const std::string hash = to_hex(hash_of_secret(key->secret));
   EXPECT_EQ(canonical(listed.body).find(key->secret), std::string::npos);
   EXPECT_EQ(canonical(listed.body).find(hash), std::string::npos);
-  EXPECT_EQ(canonical(here.get({"api", "audit"}).body).find(key->secret), std::string::npos);
+  EXPECT_EQ(canonical(fixture.get({"api", "audit"}).body).find(key->secret), std::string::npos);
   ApiRequest revoke;
   revoke.method = "DELETE";
   revoke.path = {"api", "keys", id};
   revoke.by = "bob";
-  const ApiResponse revoked = here.ask(revoke);
+  const ApiResponse revoked = fixture.ask(revoke);
   EXPECT_EQ(revoked.status, 200);
   EXPECT_EQ(revoked.body["live"], Value(false));
   EXPECT_EQ(revoked.body.text("revoked_by"), "bob");
   revoke.by = "eve";
-  EXPECT_EQ(canonical(here.ask(revoke).body), canonical(revoked.body));
-  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), 2u) << "said once";
+  EXPECT_EQ(canonical(fixture.ask(revoke).body), canonical(revoked.body));
+  EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), 2u) << "said once";
   revoke.path.back() = "nobody";
-  expect_problem(here.ask(revoke), 404, "not_found");
-  const ApiResponse again = here.post({"api", "keys"}, R"({"role": "viewer"})");
+  expect_problem(fixture.ask(revoke), 404, "not_found");
+  const ApiResponse again = fixture.post({"api", "keys"}, R"({"role": "viewer"})");
   EXPECT_NE(again.body.text("key"), made.body.text("key"));
 }
 
 AE_TEST("keys/what is no key's wish makes none") {
-  Here here;
+  ApiFixture fixture;
   for (const char* bad :
        {"{}", R"({"role": "nobody"})", R"({"role": "root"})", R"({"role": 7})",
         R"({"role": "viewer", "expires": "soon"})", R"({"role": "viewer", "expires": "0s"})",
         R"({"role": "viewer", "expires": 7})", R"({"role": "viewer", "name": "a\nb"})",
         R"({"role": "viewer", "name": 7})", R"({"role": "viewer", "secret": "mine"})"}) {
-    expect_problem(here.post({"api", "keys"}, bad), 400, "input_invalid");
+    expect_problem(fixture.post({"api", "keys"}, bad), 400, "input_invalid");
   }
-  expect_problem(
-      here.post({"api", "keys"}, R"({"role": "viewer", "name": ")" + std::string(65, 'n') + "\"}"),
-      400, "input_invalid");
-  EXPECT_EQ(here.get({"api", "keys"}).body["keys"].size(), 0u);
-  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), 0u);
+  expect_problem(fixture.post({"api", "keys"},
+                              R"({"role": "viewer", "name": ")" + std::string(65, 'n') + "\"}"),
+                 400, "input_invalid");
+  EXPECT_EQ(fixture.get({"api", "keys"}).body["keys"].size(), 0u);
+  EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), 0u);
 }
 
 AE_TEST("roles/who starts work does not answer for the people it asks, and the other way round") {
-  Here here;
+  ApiFixture fixture;
   const auto signal = [&](Role role, const std::string& job, std::string_view body) {
     ApiRequest request;
     request.method = "POST";
@@ -745,15 +751,15 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
     request.body = body;
     request.role = role;
     request.by = "key:1";
-    const ApiResponse answer = here.ask(std::move(request));
-    here.loop.run_ready();
+    const ApiResponse answer = fixture.ask(std::move(request));
+    fixture.loop.run_ready();
     return answer;
   };
   // A call that a person is to approve, answered by its wait's key.
-  const std::string buys = here.make(R"({"agent": "buys", "input": {"n": 101}})");
-  ASSERT_EQ(here.status(buys), "waiting");
+  const std::string buys = fixture.make(R"({"agent": "buys", "input": {"n": 101}})");
+  ASSERT_EQ(fixture.status(buys), "waiting");
   const std::string key(
-      here.get({"api", "jobs", buys}).body["waits"].items()[0].text("correlation_key"));
+      fixture.get({"api", "jobs", buys}).body["waits"].items()[0].text("correlation_key"));
   ASSERT_TRUE(key.starts_with("approval/"));
   const std::string yes = R"("payload": {"decision": "approve"}})";
   const std::string own = R"({"correlation_key": ")" + key + "\", ";
@@ -762,96 +768,99 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
                  "forbidden");
   expect_problem(signal(Role::operator_, buys, own + R"("wait_type": "signal", )" + yes), 400,
                  "wait_mismatch");
-  EXPECT_EQ(here.status(buys), "waiting");
+  EXPECT_EQ(fixture.status(buys), "waiting");
   EXPECT_EQ(signal(Role::approver, buys, own + yes).status, 200);
-  EXPECT_EQ(here.status(buys), "completed");
+  EXPECT_EQ(fixture.status(buys), "completed");
   // A signal of a program.
-  const std::string asks = here.make(R"({"agent": "asks"})");
+  const std::string asks = fixture.make(R"({"agent": "asks"})");
   const std::string go = R"({"correlation_key": "go", "payload": 1})";
   expect_problem(signal(Role::approver, asks, go), 400, "wait_mismatch");
   expect_problem(
       signal(Role::approver, asks, R"({"correlation_key": "go", "wait_type": "signal"})"), 403,
       "forbidden");
   EXPECT_EQ(signal(Role::operator_, asks, go).status, 200);
-  EXPECT_EQ(here.status(asks), "completed");
+  EXPECT_EQ(fixture.status(asks), "completed");
   // An answer that comes early must not become a person's when the wait opens.
-  const std::string hears = here.make(R"({"agent": "hears"})");
+  const std::string receives_commits = fixture.make(R"({"agent": "hears"})");
   const std::string early =
       R"({"correlation_key": "ok", "buffer": true, "payload": {"decision": "approve"}})";
-  EXPECT_EQ(signal(Role::operator_, hears, early).status, 202);
-  here.post({"api", "jobs", hears, "message"}, R"({"channel": "news", "payload": 1})");
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(hears), "waiting") << "the person is still asked";
-  EXPECT_EQ(signal(Role::approver, hears, R"({"correlation_key": "ok", )" + yes).status, 200);
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(hears), "completed");
+  EXPECT_EQ(signal(Role::operator_, receives_commits, early).status, 202);
+  fixture.post({"api", "jobs", receives_commits, "message"},
+               R"({"channel": "news", "payload": 1})");
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(receives_commits), "waiting") << "the person is still asked";
+  EXPECT_EQ(signal(Role::approver, receives_commits, R"({"correlation_key": "ok", )" + yes).status,
+            200);
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(receives_commits), "completed");
 }
 
 AE_TEST("roles/a plan of one's own, which says what people are asked about, is for admin alone") {
-  Here here;
-  const std::string job = here.make(R"({"agent": "asks"})");
+  ApiFixture fixture;
+  const std::string job = fixture.make(R"({"agent": "asks"})");
   ApiRequest request;
   request.method = "POST";
   request.path = {"api", "jobs", job, "plan"};
   request.role = Role::operator_;
   request.body =
-      canonical(Value::object({{"task_graph", here.file.agents.at("hears").task_graph}}));
-  expect_problem(here.ask(request), 403, "forbidden");
+      canonical(Value::object({{"task_graph", fixture.file.agents.at("hears").task_graph}}));
+  expect_problem(fixture.ask(request), 403, "forbidden");
   request.role = Role::admin;
-  EXPECT_EQ(here.ask(request).status, 202);
+  EXPECT_EQ(fixture.ask(request).status, 202);
   request.path = {"api", "jobs", job, "retry"};
-  expect_problem(here.ask(request), 400, "input_invalid");  // it has not failed
+  expect_problem(fixture.ask(request), 400, "input_invalid");  // it has not failed
   request.role = Role::operator_;
-  expect_problem(here.ask(request), 403, "forbidden");
+  expect_problem(fixture.ask(request), 403, "forbidden");
 }
 
 AE_TEST("api/a retry or a plan with a tool that this process has otherwise is refused, unwritten") {
-  Here here;
-  const std::string failed = here.make(R"({"agent": "maps", "input": {"list": 1}})");
-  const std::string waits = here.make(R"({"agent": "asks"})");
-  ASSERT_EQ(here.status(failed), "failed");
-  ASSERT_EQ(here.status(waits), "waiting");
+  ApiFixture fixture;
+  const std::string failed = fixture.make(R"({"agent": "maps", "input": {"list": 1}})");
+  const std::string waits = fixture.make(R"({"agent": "asks"})");
+  ASSERT_EQ(fixture.status(failed), "failed");
+  ASSERT_EQ(fixture.status(waits), "waiting");
   const std::string body =
-      canonical(Value::object({{"task_graph", here.file.agents.at("maps").task_graph}}));
-  const std::string ours = here.performers.find("echo")->version;
-  here.performers.find("echo")->version = "ffffffffffffffff";
+      canonical(Value::object({{"task_graph", fixture.file.agents.at("maps").task_graph}}));
+  const std::string ours = fixture.tool_registry.find("echo")->version;
+  fixture.tool_registry.find("echo")->version = "ffffffffffffffff";
   for (const auto& [job, act] : {std::pair(failed, "retry"), std::pair(waits, "plan")}) {
-    const auto refused = here.post({"api", "jobs", job, act}, body);
+    const auto refused = fixture.post({"api", "jobs", job, act}, body);
     expect_problem(refused, 409, "needs_version");
     EXPECT_NE(refused.body.text("detail").find("another version of tool \"echo\""),
               std::string_view::npos);
   }
-  EXPECT_EQ(here.get({"api", "jobs"}).body["jobs"].size(), 2u);
-  EXPECT_EQ(here.get({"api", "jobs", waits}).body["plan"], Value(0));
+  EXPECT_EQ(fixture.get({"api", "jobs"}).body["jobs"].size(), 2u);
+  EXPECT_EQ(fixture.get({"api", "jobs", waits}).body["plan"], Value(0));
   // A retry under the origin's own plan uses the tool as it is now.
-  EXPECT_EQ(here.post({"api", "jobs", failed, "retry"}, "{}").status, 201);
-  here.performers.find("echo")->version = ours;
-  EXPECT_EQ(here.post({"api", "jobs", failed, "retry"}, body).status, 201);
-  EXPECT_EQ(here.post({"api", "jobs", waits, "plan"}, body).status, 202);
+  EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, "{}").status, 201);
+  fixture.tool_registry.find("echo")->version = ours;
+  EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, body).status, 201);
+  EXPECT_EQ(fixture.post({"api", "jobs", waits, "plan"}, body).status, 202);
 }
 
 AE_TEST("api/a process that runs no jobs takes a retry with any tools") {
-  Here here;
-  const std::string failed = here.make(R"({"agent": "maps", "input": {"list": 1}})");
-  here.performers.find("echo")->version = "ffffffffffffffff";
-  ApiOptions options{.agents = &here.file,
+  ApiFixture fixture;
+  const std::string failed = fixture.make(R"({"agent": "maps", "input": {"list": 1}})");
+  fixture.tool_registry.find("echo")->version = "ffffffffffffffff";
+  ApiOptions options{.agents = &fixture.file,
                      .runs = false,
                      .version = "0",
                      .store = "memory:",
-                     .chance = &here.chance};
-  here.api.emplace(here.loop, here.steady, here.store, *here.runtime, std::move(options));
+                     .chance = &fixture.chance};
+  fixture.api.emplace(fixture.loop, fixture.steady, fixture.store, *fixture.runtime,
+                      std::move(options));
   const std::string body =
-      canonical(Value::object({{"task_graph", here.file.agents.at("maps").task_graph}}));
-  EXPECT_EQ(here.post({"api", "jobs", failed, "retry"}, body).status, 201);
+      canonical(Value::object({{"task_graph", fixture.file.agents.at("maps").task_graph}}));
+  EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, body).status, 201);
 }
 
 AE_TEST("api/a job is created, runs, and is shown") {
-  Here here;
-  const auto made = here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":7},"id":"j1"})");
+  ApiFixture fixture;
+  const auto made = fixture.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":7},"id":"j1"})");
   EXPECT_EQ(made.status, 201);
   EXPECT_EQ(made.location, "/api/jobs/j1");
-  here.loop.run_ready();
-  const auto job = here.get({"api", "jobs", "j1"});
+  fixture.loop.run_ready();
+  const auto job = fixture.get({"api", "jobs", "j1"});
   EXPECT_EQ(job.status, 200);
   EXPECT_EQ(job.body.text("status"), "completed");
   EXPECT_EQ(canonical(job.body["result"]), R"({"n":7})");
@@ -859,48 +868,48 @@ AE_TEST("api/a job is created, runs, and is shown") {
 }
 
 AE_TEST("api/a creation can wait for its end") {
-  Here here;
-  const auto made = here.post({"api", "jobs"}, R"({"agent":"echo"})", {{"wait", "30s"}});
+  ApiFixture fixture;
+  const auto made = fixture.post({"api", "jobs"}, R"({"agent":"echo"})", {{"wait", "30s"}});
   EXPECT_EQ(made.status, 201);
   EXPECT_EQ(made.body.text("status"), "completed");
-  const auto blocked = here.post({"api", "jobs"}, R"({"agent":"asks"})", {{"wait", "30s"}});
+  const auto blocked = fixture.post({"api", "jobs"}, R"({"agent":"asks"})", {{"wait", "30s"}});
   EXPECT_EQ(blocked.body.text("status"), "waiting");
 }
 
 AE_TEST("api/a job that nobody runs here stays queued") {
-  Here here(false);
-  const auto id = here.make(R"({"agent":"echo"})");
-  EXPECT_EQ(here.status(id), "queued");
+  ApiFixture fixture(false);
+  const auto id = fixture.make(R"({"agent":"echo"})");
+  EXPECT_EQ(fixture.status(id), "queued");
 }
 
 AE_TEST("api/the same idempotency key is the same job, with another input a conflict") {
-  Here here;
-  const auto id = here.make(R"({"agent":"echo","input":{"n":1},"idempotency_key":"k"})");
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"echo","input":{"n":1},"idempotency_key":"k"})");
   const auto again =
-      here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":1},"idempotency_key":"k"})");
+      fixture.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":1},"idempotency_key":"k"})");
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.body.text("id"), id);
   expect_problem(
-      here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":2},"idempotency_key":"k"})"), 409,
-      "idempotency_conflict");
+      fixture.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":2},"idempotency_key":"k"})"),
+      409, "idempotency_conflict");
   ApiRequest two;
   two.method = "POST";
   two.path = {"api", "jobs"};
   two.body = R"({"agent":"echo","idempotency_key":"k"})";
   two.idempotency_key = "l";
-  expect_problem(here.ask(two), 400, "input_invalid");
+  expect_problem(fixture.ask(two), 400, "input_invalid");
 }
 
 AE_TEST("api/the same key stands for the whole request, in whatever words it is asked") {
-  Here here;
+  ApiFixture fixture;
   const Path jobs{"api", "jobs"};
-  const auto plain = here.post(jobs, R"({"agent":"asks","idempotency_key":"plain"})");
+  const auto plain = fixture.post(jobs, R"({"agent":"asks","idempotency_key":"plain"})");
   ASSERT_EQ(plain.status, 201);
   for (const char* same : {R"("priority":0)", R"("queue":"default")", R"("queue":null)",
                            R"("required_capabilities":[])"}) {
     const std::string body =
         R"({"agent":"asks","idempotency_key":"plain",)" + std::string(same) + "}";
-    const auto again = here.post(jobs, body);
+    const auto again = fixture.post(jobs, body);
     EXPECT_EQ(again.status, 200) << same;
     EXPECT_EQ(again.body["id"], plain.body["id"]);
   }
@@ -908,26 +917,27 @@ AE_TEST("api/the same key stands for the whole request, in whatever words it is 
        {R"("priority":3)", R"("queue":"q")", R"("required_capabilities":["a"])"}) {
     const std::string body =
         R"({"agent":"asks","idempotency_key":"plain",)" + std::string(other) + "}";
-    EXPECT_EQ(here.post(jobs, body).body.text("code"), "idempotency_conflict") << other;
+    EXPECT_EQ(fixture.post(jobs, body).body.text("code"), "idempotency_conflict") << other;
   }
-  const auto more = here.post(jobs, R"({"agent":"asks","idempotency_key":"k","priority":3,
+  const auto more = fixture.post(jobs, R"({"agent":"asks","idempotency_key":"k","priority":3,
       "queue":"q","required_capabilities":["b","a","a"]})");
   ASSERT_EQ(more.status, 201);
-  EXPECT_EQ(here.post(jobs, R"({"agent":"asks","idempotency_key":"k","priority":3,"queue":"q",
+  EXPECT_EQ(fixture
+                .post(jobs, R"({"agent":"asks","idempotency_key":"k","priority":3,"queue":"q",
       "required_capabilities":["a","b"]})")
                 .body["id"],
             more.body["id"]);
-  EXPECT_EQ(here.post(jobs, R"({"agent":"asks","idempotency_key":"k"})").status, 409);
+  EXPECT_EQ(fixture.post(jobs, R"({"agent":"asks","idempotency_key":"k"})").status, 409);
 }
 
 AE_TEST(
     "api/a job ends at the deadline that its request gave, or at its agent's if that is earlier") {
-  Here here;
-  const Instant now = here.loop.now();
+  ApiFixture fixture;
+  const Instant now = fixture.loop.now();
   const auto deadline = [&](std::string_view agent, std::string_view asked) {
     const auto made =
-        here.post({"api", "jobs"}, "{\"agent\":\"" + std::string(agent) + "\",\"deadline\":\"" +
-                                       std::string(asked) + "\"}");
+        fixture.post({"api", "jobs"}, "{\"agent\":\"" + std::string(agent) + "\",\"deadline\":\"" +
+                                          std::string(asked) + "\"}");
     EXPECT_EQ(made.status, 201) << canonical(made.body);
     return std::string(made.body.text("deadline"));
   };
@@ -936,65 +946,67 @@ AE_TEST(
   EXPECT_EQ(deadline("asks", in(std::chrono::hours(2))), in(std::chrono::hours(2)));
   EXPECT_EQ(deadline("hurries", "30m"), in(std::chrono::minutes(30)));
   EXPECT_EQ(deadline("hurries", "2h"), in(std::chrono::hours(1)));
-  const std::string id = here.make(R"({"agent":"asks","deadline":"10s"})");
-  here.loop.advance(std::chrono::seconds(9));
-  EXPECT_EQ(here.status(id), "waiting");
-  here.loop.advance(std::chrono::seconds(3));
-  EXPECT_EQ(here.status(id), "failed");
-  EXPECT_EQ(here.get({"api", "jobs", id}).body["error"].text("code"), "deadline_exceeded");
+  const std::string id = fixture.make(R"({"agent":"asks","deadline":"10s"})");
+  fixture.loop.advance(std::chrono::seconds(9));
+  EXPECT_EQ(fixture.status(id), "waiting");
+  fixture.loop.advance(std::chrono::seconds(3));
+  EXPECT_EQ(fixture.status(id), "failed");
+  EXPECT_EQ(fixture.get({"api", "jobs", id}).body["error"].text("code"), "deadline_exceeded");
 }
 
 AE_TEST(
     "api/a named job whose deadline had passed ends before it does anything, and is found again") {
-  Here here;
+  ApiFixture fixture;
   const std::string body =
       R"({"agent":"echo","deadline":"2001-01-31T09:30:00Z","idempotency_key":"k"})";
-  const auto made = here.post({"api", "jobs"}, body, {{"wait", "30s"}});
+  const auto made = fixture.post({"api", "jobs"}, body, {{"wait", "30s"}});
   ASSERT_EQ(made.status, 201) << canonical(made.body);
   EXPECT_EQ(made.body.text("status"), "failed");
   EXPECT_EQ(made.body["error"].text("code"), "deadline_exceeded");
   const std::string id(made.body.text("id"));
-  const Value events = here.get({"api", "jobs", id, "events"}).body["events"];
+  const Value events = fixture.get({"api", "jobs", id, "events"}).body["events"];
   for (const Value& event : events.items()) EXPECT_NE(event.text("type"), "node_started");
-  const auto again = here.post({"api", "jobs"}, body);
+  const auto again = fixture.post({"api", "jobs"}, body);
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.body["id"], made.body["id"]);
 }
 
 AE_TEST("api/a duration asked for again later is the same request, another deadline is not") {
-  Here here;
+  ApiFixture fixture;
   const std::string body = R"({"agent":"asks","deadline":"60s","idempotency_key":"k"})";
-  const auto made = here.post({"api", "jobs"}, body);
-  here.loop.advance(std::chrono::seconds(2));
+  const auto made = fixture.post({"api", "jobs"}, body);
+  fixture.loop.advance(std::chrono::seconds(2));
   const auto again =
-      here.post({"api", "jobs"}, R"({"agent":"asks","deadline":"1m","idempotency_key":"k"})");
+      fixture.post({"api", "jobs"}, R"({"agent":"asks","deadline":"1m","idempotency_key":"k"})");
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.body["deadline"], made.body["deadline"]);
-  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent":"asks","deadline":"2m","idempotency_key":"k"})")
-                .status,
-            409);
-  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent":"asks","idempotency_key":"k"})").status, 409);
+  EXPECT_EQ(
+      fixture.post({"api", "jobs"}, R"({"agent":"asks","deadline":"2m","idempotency_key":"k"})")
+          .status,
+      409);
+  EXPECT_EQ(fixture.post({"api", "jobs"}, R"({"agent":"asks","idempotency_key":"k"})").status, 409);
   const auto fork =
-      here.post({"api", "jobs", std::string(made.body.text("id")), "fork"}, R"({"at_seq":2})");
+      fixture.post({"api", "jobs", std::string(made.body.text("id")), "fork"}, R"({"at_seq":2})");
   ASSERT_EQ(fork.status, 201) << canonical(fork.body);
   EXPECT_TRUE(
-      here.get({"api", "jobs", std::string(fork.body.text("id"))}).body["deadline"].is_null());
+      fixture.get({"api", "jobs", std::string(fork.body.text("id"))}).body["deadline"].is_null());
 }
 
 AE_TEST("api/the same id and input is the same job, another input a conflict") {
-  Here here;
-  here.make(R"({"agent":"echo","input":{"n":1},"id":"j"})");
-  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":1},"id":"j"})").status, 200);
-  expect_problem(here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":2},"id":"j"})"), 409,
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"echo","input":{"n":1},"id":"j"})");
+  EXPECT_EQ(fixture.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":1},"id":"j"})").status,
+            200);
+  expect_problem(fixture.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":2},"id":"j"})"), 409,
                  "already_exists");
-  expect_problem(here.post({"api", "jobs"}, R"({"agent":"asks","input":{"n":1},"id":"j"})"), 409,
+  expect_problem(fixture.post({"api", "jobs"}, R"({"agent":"asks","input":{"n":1},"id":"j"})"), 409,
                  "already_exists");
 }
 
 AE_TEST("api/what cannot be created is refused before anything is written") {
-  Here here;
+  ApiFixture fixture;
   const auto refused = [&](std::string_view body, int status, std::string_view code) {
-    expect_problem(here.post({"api", "jobs"}, body), status, code);
+    expect_problem(fixture.post({"api", "jobs"}, body), status, code);
   };
   refused("", 400, "input_invalid");
   refused("[]", 400, "input_invalid");
@@ -1026,95 +1038,95 @@ AE_TEST("api/what cannot be created is refused before anything is written") {
     request.path = {"api", "jobs"};
     request.body = R"({"agent":"echo"})";
     request.idempotency_key = key;
-    expect_problem(here.ask(request), 400, "input_invalid");
+    expect_problem(fixture.ask(request), 400, "input_invalid");
   }
   refused(R"({"agent":"echo","labels":{"a":"x\u0000"}})", 400, "input_invalid");
   refused(R"({"agent":"echo","labels":{"a\u0000":"x"}})", 400, "input_invalid");
   refused(std::string(kBodyMax + 1, ' '), 413, "payload_too_large");
-  EXPECT_EQ(here.get({"api", "jobs"}).body["jobs"].size(), 0u);
+  EXPECT_EQ(fixture.get({"api", "jobs"}).body["jobs"].size(), 0u);
 }
 
 AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
-  Here here;
-  expect_problem(here.get({"api", "nowhere"}), 404, "not_found");
-  const ApiResponse index = here.get({});
+  ApiFixture fixture;
+  expect_problem(fixture.get({"api", "nowhere"}), 404, "not_found");
+  const ApiResponse index = fixture.get({});
   EXPECT_EQ(index.status, 200);
   EXPECT_EQ(index.body.text("openapi"), "/openapi.json");
   for (const char* what : {"", "events", "trace", "transcript", "replay", "verify"}) {
     Path path{"api", "jobs", "nobody"};
     if (*what) path.emplace_back(what);
-    expect_problem(here.get(path), 404, "not_found");
+    expect_problem(fixture.get(path), 404, "not_found");
     path[2] = "a/b";
-    expect_problem(here.get(path), 404, "not_found");
+    expect_problem(fixture.get(path), 404, "not_found");
   }
-  expect_problem(here.get({"api", "jobs"}, {{"state", "running"}}), 400, "input_invalid");
-  expect_problem(here.get({"api", "jobs"}, {{"status", "asleep"}}), 400, "input_invalid");
-  expect_problem(here.get({"api", "jobs"}, {{"cursor", "nobody"}}), 400, "input_invalid");
-  expect_problem(here.get({"api", "jobs"}, {{"cursor", "j@x"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "jobs"}, {{"state", "running"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "jobs"}, {{"status", "asleep"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "jobs"}, {{"cursor", "nobody"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "jobs"}, {{"cursor", "j@x"}}), 400, "input_invalid");
   for (const char* limit : {"-1", "0", "1001", "1e9"}) {
-    expect_problem(here.get({"api", "jobs"}, {{"limit", limit}}), 400, "input_invalid");
-    expect_problem(here.get({"api", "jobs"}, {{"limit", limit}, {"stuck", "true"}}), 400,
+    expect_problem(fixture.get({"api", "jobs"}, {{"limit", limit}}), 400, "input_invalid");
+    expect_problem(fixture.get({"api", "jobs"}, {{"limit", limit}, {"stuck", "true"}}), 400,
                    "input_invalid");
-    expect_problem(here.get({"api", "approvals"}, {{"limit", limit}}), 400, "input_invalid");
-    expect_problem(here.get({"api", "audit"}, {{"limit", limit}}), 400, "input_invalid");
+    expect_problem(fixture.get({"api", "approvals"}, {{"limit", limit}}), 400, "input_invalid");
+    expect_problem(fixture.get({"api", "audit"}, {{"limit", limit}}), 400, "input_invalid");
   }
   ApiRequest put;
   put.method = "PUT";
   put.path = {"api", "agents", "echo"};
-  expect_problem(here.ask(put), 400, "unsupported");
+  expect_problem(fixture.ask(put), 400, "unsupported");
   put.path = {"api", "jobs"};
-  const ApiResponse refused = here.ask(put);
+  const ApiResponse refused = fixture.ask(put);
   expect_problem(refused, 405, "method_not_allowed");
   EXPECT_EQ(refused.allow, "GET, HEAD, POST");
-  EXPECT_EQ(here.get({"api", "health"}).body.text("status"), "ok");
+  EXPECT_EQ(fixture.get({"api", "health"}).body.text("status"), "ok");
 }
 
 AE_TEST("api/a job that was made and cannot be read is never said to be unavailable") {
   for (const char* wait : {"0s", "30s"}) {
-    Here here(true, store::fault_at(store::Method::load, 1, store::Fault::fail_before));
+    ApiFixture fixture(true, store::inject_at(store::Method::load, 1, store::Fault::fail_before));
     const ApiResponse answer =
-        here.post({"api", "jobs"}, R"({"agent":"asks","id":"j"})", {{"wait", wait}});
+        fixture.post({"api", "jobs"}, R"({"agent":"asks","id":"j"})", {{"wait", wait}});
     expect_problem(answer, 504, "unknown_outcome");
-    EXPECT_EQ(here.get({"api", "jobs", "j"}).body.text("status"), "waiting");
-    const std::string metrics = here.get({"metrics"}).text;
+    EXPECT_EQ(fixture.get({"api", "jobs", "j"}).body.text("status"), "waiting");
+    const std::string metrics = fixture.get({"metrics"}).text;
     EXPECT_NE(metrics.find("aetheris_requests_waiting 0\n"), metrics.npos) << "nobody waits on";
   }
 }
 
 AE_TEST("api/jobs come newest first, in pages") {
-  Here here;
+  ApiFixture fixture;
   for (int i = 0; i < 5; ++i) {
-    here.make(R"({"agent":"echo","labels":{"i":")" + std::to_string(i % 2) + R"("},"id":"j)" +
-              std::to_string(i) + "\"}");
-    here.loop.advance(std::chrono::milliseconds(5));
+    fixture.make(R"({"agent":"echo","labels":{"i":")" + std::to_string(i % 2) + R"("},"id":"j)" +
+                 std::to_string(i) + "\"}");
+    fixture.loop.advance(std::chrono::milliseconds(5));
   }
   const auto ids = [](const ApiResponse& page) {
     std::string text;
     for (const Value& job : page.body["jobs"].items()) text += std::string(job.text("id")) + " ";
     return text + (page.body["next_cursor"].is_null() ? "." : page.body["next_cursor"].as_string());
   };
-  EXPECT_EQ(ids(here.get({"api", "jobs"})), "j4 j3 j2 j1 j0 .");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "2"}})), "j4 j3 j3@4");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "3"}, {"cursor", "j3@4"}})), "j2 j1 j0 .");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"cursor", "gone@2"}})), "j0 .") << "it was deleted";
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "3"}, {"cursor", "j3"}})), "j2 j1 j0 .");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"label", "i:1"}})), "j3 j1 .");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"status", "running"}})), ".");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "j3"}})), "j3 .");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "by-hand"}, {"limit", "2"}})), "j4 j3 j3@4");
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"})), "j4 j3 j2 j1 j0 .");
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"}, {{"limit", "2"}})), "j4 j3 j3@4");
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"}, {{"limit", "3"}, {"cursor", "j3@4"}})), "j2 j1 j0 .");
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"}, {{"cursor", "gone@2"}})), "j0 .") << "it was deleted";
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"}, {{"limit", "3"}, {"cursor", "j3"}})), "j2 j1 j0 .");
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"}, {{"label", "i:1"}})), "j3 j1 .");
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"}, {{"status", "running"}})), ".");
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"}, {{"q", "j3"}})), "j3 .");
+  EXPECT_EQ(ids(fixture.get({"api", "jobs"}, {{"q", "by-hand"}, {"limit", "2"}})), "j4 j3 j3@4");
 }
 
 AE_TEST_SLOW(
     "api/a page of a text search examines at most 10,000 jobs, and the next page goes on") {
-  Here here(false);
+  ApiFixture fixture(false);
   for (std::size_t i = 0; i < kSearchMax + 10; ++i) {
     const std::string id = i == 5 ? "wanted" : "j" + std::to_string(i);
-    here.post({"api", "jobs"}, R"({"agent":"asks","id":")" + id + R"("})");
+    fixture.post({"api", "jobs"}, R"({"agent":"asks","id":")" + id + R"("})");
   }
-  const ApiResponse first = here.get({"api", "jobs"}, {{"q", "wanted"}});
+  const ApiResponse first = fixture.get({"api", "jobs"}, {{"q", "wanted"}});
   EXPECT_EQ(first.body["jobs"].size(), 0u);
   ASSERT_TRUE(first.body["next_cursor"].is_string());
-  const ApiResponse second = here.get(
+  const ApiResponse second = fixture.get(
       {"api", "jobs"}, {{"q", "wanted"}, {"cursor", first.body["next_cursor"].as_string()}});
   ASSERT_EQ(second.body["jobs"].size(), 1u);
   EXPECT_EQ(second.body["jobs"].items()[0].text("id"), "wanted");
@@ -1122,146 +1134,148 @@ AE_TEST_SLOW(
 }
 
 AE_TEST("api/events are envelopes, in pages, by class and by type") {
-  Here here;
-  here.make(R"({"agent":"echo","id":"j"})");
-  const auto all = here.get({"api", "jobs", "j", "events"}).body;
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"echo","id":"j"})");
+  const auto all = fixture.get({"api", "jobs", "j", "events"}).body;
   EXPECT_TRUE(all["next"].is_null());
   const std::size_t count = all["events"].size();
   ASSERT_GT(count, 5u);
-  const auto page = here.get({"api", "jobs", "j", "events"}, {{"limit", "2"}, {"after", "1"}}).body;
+  const auto page =
+      fixture.get({"api", "jobs", "j", "events"}, {{"limit", "2"}, {"after", "1"}}).body;
   EXPECT_EQ(page["events"].size(), 2u);
   EXPECT_EQ(page["next"], Value(3));
   EXPECT_EQ(canonical(page["events"].items()[0]), canonical(all["events"].items()[1]));
   const auto last =
-      here.get({"api", "jobs", "j", "events"}, {{"after", std::to_string(count - 1)}});
+      fixture.get({"api", "jobs", "j", "events"}, {{"after", std::to_string(count - 1)}});
   EXPECT_EQ(canonical(last.body["events"].items()[0]), canonical(all["events"].items()[count - 1]));
-  const auto typed = here.get({"api", "jobs", "j", "events"}, {{"type", "node_finished"}}).body;
+  const auto typed = fixture.get({"api", "jobs", "j", "events"}, {{"type", "node_finished"}}).body;
   EXPECT_EQ(typed["events"].size(), 1u);
-  const auto classed = here.get({"api", "jobs", "j", "events"}, {{"class", "coordination"}}).body;
+  const auto classed =
+      fixture.get({"api", "jobs", "j", "events"}, {{"class", "coordination"}}).body;
   for (const Value& event : classed["events"].items()) EXPECT_EQ(event.text("type"), "job_running");
-  expect_problem(here.get({"api", "jobs", "j", "events"}, {{"class", "some"}}), 400,
+  expect_problem(fixture.get({"api", "jobs", "j", "events"}, {{"class", "some"}}), 400,
                  "input_invalid");
 }
 
 AE_TEST("api/effects are the events that record one, each with its kind, on any page") {
-  Here here;
-  const auto id = here.make(R"({"agent":"buys","input":{"n":250}})");
-  const Value asked = here.get({"api", "approvals"}).body["approvals"];
-  here.post({"api", "approvals", std::string(asked.items()[0].text("id"))},
-            R"({"decision":"approve"})");
-  here.loop.run_ready();
-  ASSERT_EQ(here.status(id), "completed");
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"buys","input":{"n":250}})");
+  const Value asked = fixture.get({"api", "approvals"}).body["approvals"];
+  fixture.post({"api", "approvals", std::string(asked.items()[0].text("id"))},
+               R"({"decision":"approve"})");
+  fixture.loop.run_ready();
+  ASSERT_EQ(fixture.status(id), "completed");
   const Path path{"api", "jobs", id, "events"};
-  const Value all = here.get(path, {{"class", "effect"}}).body["events"];
+  const Value all = fixture.get(path, {{"class", "effect"}}).body["events"];
   ASSERT_EQ(all.size(), 2u) << canonical(all);
   EXPECT_EQ(all.items()[0]["kind"], "human");
   EXPECT_EQ(all.items()[0]["type"], "decision_recorded");
   EXPECT_EQ(all.items()[1]["kind"], "tool");
   EXPECT_EQ(all.items()[1]["type"], "tool_invocation_finished");
   EXPECT_TRUE(all.items()[1].find("hash") != nullptr) << "the whole envelope";
-  const Value page = here.get(path, {{"class", "effect"}, {"limit", "1"}}).body;
+  const Value page = fixture.get(path, {{"class", "effect"}, {"limit", "1"}}).body;
   EXPECT_EQ(page["events"].items()[0], all.items()[0]);
   const Value rest =
-      here.get(path, {{"class", "effect"}, {"after", canonical(page["next"])}}).body["events"];
+      fixture.get(path, {{"class", "effect"}, {"after", canonical(page["next"])}}).body["events"];
   ASSERT_EQ(rest.size(), 1u);
   EXPECT_EQ(rest.items()[0], all.items()[1]);
-  EXPECT_EQ(here.get(path, {{"class", "recorded_effect"}}).body["events"].size(), 0u);
-  EXPECT_EQ(here.get(path).body["events"].items()[0].find("kind"), nullptr);
-  EXPECT_EQ(here.get({"api", "jobs", id, "trace"}).body["effects"].size(), 2u);
-  EXPECT_EQ(here.get({"api", "jobs", id, "trace"}).body["drift"], Value::array({}));
+  EXPECT_EQ(fixture.get(path, {{"class", "recorded_effect"}}).body["events"].size(), 0u);
+  EXPECT_EQ(fixture.get(path).body["events"].items()[0].find("kind"), nullptr);
+  EXPECT_EQ(fixture.get({"api", "jobs", id, "trace"}).body["effects"].size(), 2u);
+  EXPECT_EQ(fixture.get({"api", "jobs", id, "trace"}).body["drift"], Value::array({}));
 }
 
 AE_TEST("api/who follows a job hears of each commit at once") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks","id":"j"})");
-  const auto seen = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
+  const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   std::optional<ApiResponse> heard;
   ApiRequest request;
   request.path = {"api", "jobs", id, "events"};
   request.query = {{"after", std::to_string(seen)}, {"wait", "60s"}};
-  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
-  here.loop.run_ready();
+  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.loop.run_ready();
   EXPECT_FALSE(heard);
-  here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
-  ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
+  fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
   EXPECT_EQ(heard->body["events"].items()[0].text("type"), "wait_completed");
 }
 
 AE_TEST("api/a transcript comes in pages, and its totals are those of the whole job") {
-  Here here;
-  here.make(R"({"agent":"echo","id":"j"})");
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"echo","id":"j"})");
   const Path path{"api", "jobs", "j", "transcript"};
-  const Value all = here.get(path).body;
+  const Value all = fixture.get(path).body;
   ASSERT_EQ(all["entries"].size(), 4u) << canonical(all);
   EXPECT_EQ(all["entries"].items()[1].text("kind"), "tool_call");
   EXPECT_TRUE(all["next"].is_null());
   EXPECT_EQ(all["ended"], Value(true));
-  const Value page = here.get(path, {{"limit", "2"}}).body;
+  const Value page = fixture.get(path, {{"limit", "2"}}).body;
   EXPECT_EQ(page["entries"].size(), 2u);
   EXPECT_EQ(page["totals"], all["totals"]);
-  const Value rest = here.get(path, {{"after", canonical(page["next"])}}).body;
+  const Value rest = fixture.get(path, {{"after", canonical(page["next"])}}).body;
   EXPECT_EQ(canonical(rest["entries"].items()[0]), canonical(all["entries"].items()[2]));
-  expect_problem(here.get(path, {{"limit", "0"}}), 400, "input_invalid");
-  expect_problem(here.get(path, {{"after", "x"}}), 400, "input_invalid");
-  expect_problem(here.get(path, {{"type", "x"}}), 400, "input_invalid");
+  expect_problem(fixture.get(path, {{"limit", "0"}}), 400, "input_invalid");
+  expect_problem(fixture.get(path, {{"after", "x"}}), 400, "input_invalid");
+  expect_problem(fixture.get(path, {{"type", "x"}}), 400, "input_invalid");
 }
 
 AE_TEST("api/a transcript with ?wait is answered when there is an entry") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks","id":"j"})");
-  const Value before = here.get({"api", "jobs", id, "transcript"}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
+  const Value before = fixture.get({"api", "jobs", id, "transcript"}).body;
   const auto seen = std::to_string(before["entries"].items().back()["seq"].as_int());
   std::optional<ApiResponse> heard;
   ApiRequest request;
   request.path = {"api", "jobs", id, "transcript"};
   request.query = {{"after", seen}, {"wait", "60s"}};
-  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
-  here.loop.advance(std::chrono::seconds(10));
+  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.loop.advance(std::chrono::seconds(10));
   EXPECT_FALSE(heard);
-  here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
-  ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
+  fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
   EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
   request.query = {{"after", "100000"}, {"wait", "60s"}};
   heard.reset();
-  ASSERT_TRUE(here.loop.run_until(
-      [&] { return here.get({"api", "jobs", id}).body.text("status") == "completed"; }));
-  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
-  ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
+  ASSERT_TRUE(fixture.loop.run_until(
+      [&] { return fixture.get({"api", "jobs", id}).body.text("status") == "completed"; }));
+  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
   EXPECT_EQ(heard->body["entries"].size(), 0u);
   EXPECT_EQ(heard->body["ended"], Value(true));
 }
 
 AE_TEST("api/a waiting transcript reads the log at most twice a second, and in turn") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks","id":"j"})");
-  const Value before = here.get({"api", "jobs", id, "transcript"}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
+  const Value before = fixture.get({"api", "jobs", id, "transcript"}).body;
   std::optional<ApiResponse> heard;
   ApiRequest request;
   request.path = {"api", "jobs", id, "transcript"};
   request.query = {{"after", std::to_string(before["seq"].as_int())}, {"wait", "60s"}};
-  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
-  here.loop.run_ready();
-  here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
-  here.loop.advance(std::chrono::milliseconds(400));
+  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.loop.run_ready();
+  fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  fixture.loop.advance(std::chrono::milliseconds(400));
   EXPECT_FALSE(heard) << "it has just read the log";
-  here.loop.advance(std::chrono::milliseconds(200));
+  fixture.loop.advance(std::chrono::milliseconds(200));
   ASSERT_TRUE(heard);
   EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
 }
 
 AE_TEST(
     "api/a transcript page ends before its entries exceed 8 MiB, and the pages have all entries") {
-  Here here;
+  ApiFixture fixture;
   std::vector<Value> list(9, Value(std::string(400'000, 'x')));
-  here.make(canonical(
+  fixture.make(canonical(
       Value::object({{"agent", "maps"},
                      {"id", "j"},
                      {"input", Value::object({{"list", Value::array(std::move(list))}})}})));
-  ASSERT_EQ(here.status("j"), "completed");
+  ASSERT_EQ(fixture.status("j"), "completed");
   std::size_t pages = 0, calls = 0, results = 0, entries = 0;
   for (Value after(0); !after.is_null(); ++pages) {
     const ApiResponse page =
-        here.get({"api", "jobs", "j", "transcript"}, {{"after", canonical(after)}});
+        fixture.get({"api", "jobs", "j", "transcript"}, {{"after", canonical(after)}});
     ASSERT_EQ(page.status, 200);
     EXPECT_LE(canonical(page.body["entries"]).size(), (8u << 20) + 100);
     for (const Value& entry : page.body["entries"].items()) {
@@ -1278,50 +1292,50 @@ AE_TEST(
 }
 
 AE_TEST("api/however many wait, each waits until its time is up") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks","id":"j"})");
-  const auto seen = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
+  const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   std::size_t answered = 0;
   constexpr std::size_t kMany = 1'200;
   for (std::size_t i = 0; i < kMany; ++i) {
     ApiRequest request;
     request.path = {"api", "jobs", id, "events"};
     request.query = {{"after", std::to_string(seen)}, {"wait", "3s"}};
-    here.api->handle(request, [&](const ApiResponse&) { ++answered; });
+    fixture.api->handle(request, [&](const ApiResponse&) { ++answered; });
   }
-  here.loop.advance(std::chrono::milliseconds(500));
+  fixture.loop.advance(std::chrono::milliseconds(500));
   EXPECT_EQ(answered, 0u) << "who is answered at once with nothing asks again at once";
-  here.loop.advance(std::chrono::seconds(4));
+  fixture.loop.advance(std::chrono::seconds(4));
   EXPECT_EQ(answered, kMany);
 }
 
 AE_TEST("api/nothing waits any more for whoever has gone") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks","id":"j"})");
-  const auto seen = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
+  const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   const auto gone = std::make_shared<bool>(false);
   bool answered = false;
   ApiRequest request;
   request.path = {"api", "jobs", id, "events"};
   request.query = {{"after", std::to_string(seen)}, {"wait", "5m"}};
-  request.gone = gone;
-  here.api->handle(request, [&](const ApiResponse&) { answered = true; });
-  here.loop.advance(std::chrono::seconds(10));
+  request.disconnected = gone;
+  fixture.api->handle(request, [&](const ApiResponse&) { answered = true; });
+  fixture.loop.advance(std::chrono::seconds(10));
   EXPECT_FALSE(answered);
   *gone = true;
-  here.loop.advance(std::chrono::seconds(1));
+  fixture.loop.advance(std::chrono::seconds(1));
   EXPECT_TRUE(answered);
 }
 
 AE_TEST("api/who asks for events is told whether the job has ended, whatever is left out") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const auto ask = [&](QueryPairs query) {
-    return here.get({"api", "jobs", id, "events"}, std::move(query)).body;
+    return fixture.get({"api", "jobs", id, "events"}, std::move(query)).body;
   };
   EXPECT_EQ(ask({})["ended"], Value(false));
-  here.post({"api", "jobs", id, "cancel"}, "{}");
-  ASSERT_TRUE(here.loop.run_until([&] { return here.status(id) == "cancelled"; }));
+  fixture.post({"api", "jobs", id, "cancel"}, "{}");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return fixture.status(id) == "cancelled"; }));
   EXPECT_EQ(ask({})["ended"], Value(true));
   const Value hidden = ask({{"type", "progress"}, {"wait", "60s"}});
   EXPECT_EQ(hidden["ended"], Value(true));
@@ -1329,71 +1343,72 @@ AE_TEST("api/who asks for events is told whether the job has ended, whatever is 
 }
 
 AE_TEST("api/who follows a silent job is answered with nothing when the time is up") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks","id":"j"})");
-  const auto seen = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
+  const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   std::optional<ApiResponse> heard;
   ApiRequest request;
   request.path = {"api", "jobs", id, "events"};
   request.query = {{"after", std::to_string(seen)}, {"wait", "3s"}};
-  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
-  here.loop.advance(std::chrono::seconds(2));
+  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.loop.advance(std::chrono::seconds(2));
   EXPECT_FALSE(heard);
-  here.loop.advance(std::chrono::seconds(2));
+  fixture.loop.advance(std::chrono::seconds(2));
   ASSERT_TRUE(heard);
   EXPECT_EQ(heard->status, 200);
   EXPECT_EQ(heard->body["events"].size(), 0u);
 }
 
 AE_TEST("api/a signal is delivered once, and says so again") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks"})");
-  EXPECT_EQ(here.status(id), "waiting");
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks"})");
+  EXPECT_EQ(fixture.status(id), "waiting");
   const Path path{"api", "jobs", id, "signal"};
-  expect_problem(here.post(path, R"({"correlation_key":"other","payload":1})"), 400,
+  expect_problem(fixture.post(path, R"({"correlation_key":"other","payload":1})"), 400,
                  "wait_mismatch");
-  expect_problem(here.post(path, R"({"payload":1})"), 400, "wait_mismatch");
-  expect_problem(here.post(path, R"({"correlation_key":"go","wait_type":"timer"})"), 400,
+  expect_problem(fixture.post(path, R"({"payload":1})"), 400, "wait_mismatch");
+  expect_problem(fixture.post(path, R"({"correlation_key":"go","wait_type":"timer"})"), 400,
                  "wait_mismatch");
-  expect_problem(here.post(path, R"({"correlation_key":"go","buffer":1})"), 400, "input_invalid");
-  const auto delivered = here.post(path, R"({"correlation_key":"go","payload":{"yes":1}})");
+  expect_problem(fixture.post(path, R"({"correlation_key":"go","buffer":1})"), 400,
+                 "input_invalid");
+  const auto delivered = fixture.post(path, R"({"correlation_key":"go","payload":{"yes":1}})");
   EXPECT_EQ(delivered.status, 200);
   EXPECT_EQ(delivered.body["delivered"], Value(true));
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(id), "completed");
-  const auto again = here.post(path, R"({"correlation_key":"go","payload":{"yes":1}})");
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(id), "completed");
+  const auto again = fixture.post(path, R"({"correlation_key":"go","payload":{"yes":1}})");
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.body["duplicate"], Value(true));
   EXPECT_EQ(again.body["applied"], Value(true));
-  const auto other = here.post(path, R"({"correlation_key":"go","payload":2})");
+  const auto other = fixture.post(path, R"({"correlation_key":"go","payload":2})");
   EXPECT_EQ(other.body["applied"], Value(false));
-  const auto events = here.get({"api", "jobs", id, "events"}, {{"type", "wait_completed"}}).body;
+  const auto events = fixture.get({"api", "jobs", id, "events"}, {{"type", "wait_completed"}}).body;
   EXPECT_EQ(events["events"].items()[0]["payload"].text("by"), "ada");
 }
 
 AE_TEST("api/a cancelled job is ended, and cannot be cancelled again") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks"})");
-  EXPECT_EQ(here.post({"api", "jobs", id, "cancel"}, R"({"reason":"no"})").status, 202);
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(id), "cancelled");
-  expect_problem(here.post({"api", "jobs", id, "cancel"}, ""), 409, "job_terminal");
-  expect_problem(here.post({"api", "jobs", id, "cancel"}, R"({"compensate":false})"), 409,
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks"})");
+  EXPECT_EQ(fixture.post({"api", "jobs", id, "cancel"}, R"({"reason":"no"})").status, 202);
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(id), "cancelled");
+  expect_problem(fixture.post({"api", "jobs", id, "cancel"}, ""), 409, "job_terminal");
+  expect_problem(fixture.post({"api", "jobs", id, "cancel"}, R"({"compensate":false})"), 409,
                  "job_terminal");
-  expect_problem(here.post({"api", "jobs", id, "cancel"}, R"({"compensate":"no"})"), 400,
+  expect_problem(fixture.post({"api", "jobs", id, "cancel"}, R"({"compensate":"no"})"), 400,
                  "input_invalid");
 }
 
 AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settled") {
-  Here here;
-  const auto id = here.make(R"({"agent":"doubts"})");
-  EXPECT_EQ(here.status(id), "parked");
-  const Value job = here.get({"api", "jobs", id}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"doubts"})");
+  EXPECT_EQ(fixture.status(id), "parked");
+  const Value job = fixture.get({"api", "jobs", id}).body;
   ASSERT_EQ(job["in_doubt"].size(), 1u) << canonical(job);
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const Path path{"api", "jobs", id, "resolve"};
   const auto say = [&](const std::string& of, const std::string& rest) {
-    return here.post(path, R"({"idempotency_key":")" + of + "\"," + rest + "}");
+    return fixture.post(path, R"({"idempotency_key":")" + of + "\"," + rest + "}");
   };
   expect_problem(say(std::string(64, '0'), R"("resolution":"happened")"), 409, "not_in_doubt");
   expect_problem(say(key, R"("resolution":"perhaps")"), 400, "input_invalid");
@@ -1403,21 +1418,21 @@ AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settl
   expect_problem(say(key, R"("resolution":"happened","try":0)"), 400, "input_invalid");
   const auto done = say(key, R"("resolution":"happened","result":9,"note":"looked","try":1)");
   EXPECT_EQ(done.status, 200) << canonical(done.body);
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(id), "completed");
-  EXPECT_EQ(here.get({"api", "jobs", id}).body["result"], Value(9));
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(id), "completed");
+  EXPECT_EQ(fixture.get({"api", "jobs", id}).body["result"], Value(9));
 }
 
 AE_TEST("api/who answers again is told who did before, and when: the same is no error") {
-  Here here;
-  const auto id = here.make(R"({"agent":"doubts"})");
-  const Value job = here.get({"api", "jobs", id}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"doubts"})");
+  const Value job = fixture.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const auto resolve = [&](const std::string& rest) {
-    return here.post({"api", "jobs", id, "resolve"},
-                     R"({"idempotency_key":")" + key + "\"," + rest + "}");
+    return fixture.post({"api", "jobs", id, "resolve"},
+                        R"({"idempotency_key":")" + key + "\"," + rest + "}");
   };
-  const Value who = Value::object({{"at", to_text(here.loop.now())}, {"by", "ada"}});
+  const Value who = Value::object({{"at", to_text(fixture.loop.now())}, {"by", "ada"}});
   ASSERT_EQ(resolve(R"("resolution":"happened","result":9)").status, 200);
   for (const char* same : {R"("resolution":"happened","result":9)",
                            R"("resolution":"happened","result":9,"try":1,"note":"again")"}) {
@@ -1427,31 +1442,31 @@ AE_TEST("api/who answers again is told who did before, and when: the same is no 
     EXPECT_EQ(again.body["applied"], Value(true));
     EXPECT_EQ(again.body["answered"], who);
     EXPECT_EQ(again.body["result"], Value(9));
-    here.loop.run_ready();  // the second time the job has ended
+    fixture.loop.run_ready();  // the second time the job has ended
   }
-  ASSERT_EQ(here.status(id), "completed");
+  ASSERT_EQ(fixture.status(id), "completed");
   for (const char* other : {R"("resolution":"happened","result":8)", R"("resolution":"happened")",
                             R"("resolution":"fail")", R"("resolution":"not_happened")"}) {
     const auto refused = resolve(other);
     expect_problem(refused, 409, "not_in_doubt");
     const std::string said(refused.body.text("detail"));
-    EXPECT_NE(said.find("happened by ada at " + to_text(here.loop.now())), said.npos) << said;
+    EXPECT_NE(said.find("happened by ada at " + to_text(fixture.loop.now())), said.npos) << said;
   }
   expect_problem(resolve(R"("resolution":"happened","result":9,"try":2)"), 409, "job_terminal");
 
-  const auto asks = here.make(R"({"agent":"asks"})");
+  const auto asks = fixture.make(R"({"agent":"asks"})");
   const Path signal{"api", "jobs", asks, "signal"};
-  EXPECT_EQ(here.post(signal, R"({"correlation_key":"go","payload":1})").status, 200);
-  EXPECT_EQ(here.post(signal, R"({"correlation_key":"go","payload":1})").body["answered"], who);
-  EXPECT_EQ(here.post(signal, R"({"correlation_key":"go","payload":2})").body["answered"], who);
+  EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":1})").status, 200);
+  EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":1})").body["answered"], who);
+  EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":2})").body["answered"], who);
 
-  const auto thrifty = here.make(R"({"agent":"thrifty"})");
-  here.loop.run_ready();
+  const auto thrifty = fixture.make(R"({"agent":"thrifty"})");
+  fixture.loop.run_ready();
   const Path budget{"api", "jobs", thrifty, "budget"};
-  EXPECT_EQ(here.post(budget, R"({"tool_calls":2})").body["raised"], Value(true));
-  here.loop.run_ready();
-  ASSERT_EQ(here.status(thrifty), "completed");
-  const auto raised = here.post(budget, R"({"tool_calls":2})");
+  EXPECT_EQ(fixture.post(budget, R"({"tool_calls":2})").body["raised"], Value(true));
+  fixture.loop.run_ready();
+  ASSERT_EQ(fixture.status(thrifty), "completed");
+  const auto raised = fixture.post(budget, R"({"tool_calls":2})");
   EXPECT_EQ(raised.status, 200) << canonical(raised.body);
   EXPECT_EQ(raised.body["raised"], Value(false));
   EXPECT_EQ(raised.body["duplicate"], Value(true));
@@ -1459,19 +1474,19 @@ AE_TEST("api/who answers again is told who did before, and when: the same is no 
 }
 
 AE_TEST("api/what became of a call is noted after the end, once, and the job stays as it ended") {
-  Here here;
-  const auto id = here.make(R"({"agent":"doubts"})");
-  const Value doubt = here.get({"api", "jobs", id}).body["in_doubt"].items()[0];
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"doubts"})");
+  const Value doubt = fixture.get({"api", "jobs", id}).body["in_doubt"].items()[0];
   const std::string key(doubt.text("idempotency_key"));
   const Path path{"api", "jobs", id, "resolve"};
   const auto say = [&](const std::string& rest) {
-    return here.post(path, R"({"idempotency_key":")" + key + "\"," + rest + "}");
+    return fixture.post(path, R"({"idempotency_key":")" + key + "\"," + rest + "}");
   };
   EXPECT_EQ(say(R"("resolution":"fail")").status, 200);
-  here.loop.run_ready();
-  ASSERT_EQ(here.status(id), "failed");
-  here.loop.advance(std::chrono::hours(1));
-  const Value before = here.get({"api", "jobs", id}).body;
+  fixture.loop.run_ready();
+  ASSERT_EQ(fixture.status(id), "failed");
+  fixture.loop.advance(std::chrono::hours(1));
+  const Value before = fixture.get({"api", "jobs", id}).body;
   ASSERT_EQ(before["in_doubt"].size(), 1u) << canonical(before);
   EXPECT_TRUE(before["in_doubt"].items()[0]["noted"].is_null());
 
@@ -1491,76 +1506,77 @@ AE_TEST("api/what became of a call is noted after the end, once, and the job sta
   EXPECT_NE(other.body.text("detail").find("happened by ada at "), std::string::npos)
       << other.body.text("detail");
 
-  const Value after = here.get({"api", "jobs", id}).body;
+  const Value after = fixture.get({"api", "jobs", id}).body;
   EXPECT_EQ(after["status"], "failed");
   EXPECT_EQ(after["error"], before["error"]);
   EXPECT_EQ(after["in_doubt"].items()[0]["noted"].text("resolution"), "happened");
-  const auto events = here.get({"api", "jobs", id, "events"}, {{"type", "outcome_noted"}}).body;
+  const auto events = fixture.get({"api", "jobs", id, "events"}, {{"type", "outcome_noted"}}).body;
   ASSERT_EQ(events["events"].size(), 1u);
   EXPECT_EQ(canonical(events["events"].items()[0]["payload"]["result"]), R"({"id":7})");
 }
 
 AE_TEST("api/what a call is said to have given must be what its tool gives") {
-  Here here;
-  const auto id = here.make(R"({"agent":"strict"})");
-  ASSERT_EQ(here.status(id), "parked");
-  const Value job = here.get({"api", "jobs", id}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"strict"})");
+  ASSERT_EQ(fixture.status(id), "parked");
+  const Value job = fixture.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const auto say = [&](const std::string& rest) {
-    return here.post({"api", "jobs", id, "resolve"},
-                     R"({"idempotency_key":")" + key + R"(","resolution":"happened")" + rest + "}");
+    return fixture.post(
+        {"api", "jobs", id, "resolve"},
+        R"({"idempotency_key":")" + key + R"(","resolution":"happened")" + rest + "}");
   };
-  const std::size_t before = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  const std::size_t before = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   expect_problem(say(R"(,"result":{"no":1})"), 400, "input_invalid");
   expect_problem(say(R"(,"result":7)"), 400, "input_invalid");
   expect_problem(say(""), 400, "input_invalid");
-  EXPECT_EQ(here.get({"api", "jobs", id, "events"}).body["events"].size(), before);
+  EXPECT_EQ(fixture.get({"api", "jobs", id, "events"}).body["events"].size(), before);
   EXPECT_EQ(say(R"(,"result":{"id":1})").status, 200);
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(id), "completed");
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(id), "completed");
 }
 
 AE_TEST("api/a call that is said to have happened and gave nothing is read again") {
-  Here here;
-  const auto id = here.make(R"({"agent":"doubts"})");
-  const Value job = here.get({"api", "jobs", id}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"doubts"})");
+  const Value job = fixture.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const ApiResponse said =
-      here.post({"api", "jobs", id, "resolve"},
-                R"({"idempotency_key":")" + key + R"(","resolution":"happened"})");
+      fixture.post({"api", "jobs", id, "resolve"},
+                   R"({"idempotency_key":")" + key + R"(","resolution":"happened"})");
   EXPECT_EQ(said.status, 200);
   ASSERT_NE(said.body.find("result"), nullptr) << canonical(said.body);
   EXPECT_TRUE(said.body["result"].is_null()) << "what is recorded for it is said";
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(id), "completed");
-  EXPECT_EQ(here.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(id), "completed");
+  EXPECT_EQ(fixture.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
 }
 
 // Each reading of it is later than the last one by more than a portion.
 class HastySteady final : public async::SteadyClock {
  public:
-  Duration since_start() override { return now_ += 2 * async::kPortionMax; }
+  Duration since_start() override { return now_ += 2 * async::kTimeSlice; }
 
  private:
   Duration now_{};
 };
 
 AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks run in between") {
-  Here here;
-  const auto id = here.make(R"({"agent":"maps","input":{"list":[1,2,3,4,5,6,7,8,9,10]}})");
-  ASSERT_EQ(here.status(id), "completed");
-  const std::size_t events = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"maps","input":{"list":[1,2,3,4,5,6,7,8,9,10]}})");
+  ASSERT_EQ(fixture.status(id), "completed");
+  const std::size_t events = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   ASSERT_GT(events, 50u);
   HastySteady hasty;
   runtime::RuntimeOptions options;
-  options.claims = false;
-  runtime::Runtime looks(runtime::World{.loop = here.loop,
+  options.may_claim = false;
+  runtime::Runtime looks(runtime::World{.loop = fixture.loop,
                                         .steady = hasty,
-                                        .chance = here.chance,
-                                        .store = here.store,
-                                        .performers = here.performers},
+                                        .random = fixture.chance,
+                                        .store = fixture.store,
+                                        .tool_registry = fixture.tool_registry},
                          options, nullptr);
-  Api api(here.loop, hasty, here.store, looks, ApiOptions{.agents = &here.file});
+  Api api(fixture.loop, hasty, fixture.store, looks, ApiOptions{.agents = &fixture.file});
   for (const char* what : {"", "trace", "transcript", "replay", "verify"}) {
     ApiRequest request;
     request.path = {"api", "jobs", id};
@@ -1570,47 +1586,47 @@ AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks
     std::size_t turns = 0;
     std::function<void()> other = [&] {
       ++turns;
-      if (!answer) here.loop.post([&] { other(); });
+      if (!answer) fixture.loop.post([&] { other(); });
     };
-    here.loop.post([&] { other(); });
-    ASSERT_TRUE(here.loop.run_until([&] { return answer.has_value(); }));
+    fixture.loop.post([&] { other(); });
+    ASSERT_TRUE(fixture.loop.run_until([&] { return answer.has_value(); }));
     EXPECT_EQ(answer->status, 200) << what;
     EXPECT_GE(turns, events) << what;
-    here.loop.run_ready();
+    fixture.loop.run_ready();
     const ApiResponse whole =
-        *what != 0 ? here.get({"api", "jobs", id, what}) : here.get({"api", "jobs", id});
+        *what != 0 ? fixture.get({"api", "jobs", id, what}) : fixture.get({"api", "jobs", id});
     EXPECT_EQ(canonical(answer->body), canonical(whole.body)) << what;
   }
 }
 
 AE_TEST("api/who says that a call in doubt did not happen may say when they looked") {
-  Here here;
-  const auto id = here.make(R"({"agent":"doubts"})");
-  const Value job = here.get({"api", "jobs", id}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"doubts"})");
+  const Value job = fixture.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
-  const Instant before = here.loop.now();
-  here.loop.advance(std::chrono::minutes(10));
+  const Instant before = fixture.loop.now();
+  fixture.loop.advance(std::chrono::minutes(10));
   const auto say = [&](std::string_view looked_at) {
-    return here.post({"api", "jobs", id, "resolve"},
-                     R"({"resolution":"not_happened","idempotency_key":")" + key +
-                         R"(","looked_at":)" + std::string(looked_at) + "}");
+    return fixture.post({"api", "jobs", id, "resolve"},
+                        R"({"resolution":"not_happened","idempotency_key":")" + key +
+                            R"(","looked_at":)" + std::string(looked_at) + "}");
   };
   expect_problem(say("7"), 400, "input_invalid");
   expect_problem(say(R"("yesterday")"), 400, "input_invalid");
   expect_problem(say("\"" + to_text(before) + "\""), 409, "not_settled");
-  EXPECT_EQ(here.status(id), "parked");
-  const auto ahead = here.loop.now() + std::chrono::minutes(3);
+  EXPECT_EQ(fixture.status(id), "parked");
+  const auto ahead = fixture.loop.now() + std::chrono::minutes(3);
   EXPECT_EQ(say("\"" + to_text(ahead) + "\"").status, 200) << "a clock ahead means now";
 }
 
 AE_TEST("api/what people are asked is listed over all jobs, in pages, and answered by id") {
-  Here here;
-  here.make(R"({"agent":"asks","id":"j0"})");
-  const auto call = here.make(R"({"agent":"buys","id":"j1","input":{"n":250}})");
-  here.make(R"({"agent":"buys","id":"j2","input":{"n":1}})");
-  const auto no = here.make(R"({"agent":"buys","id":"j3","input":{"n":500}})");
-  EXPECT_EQ(here.status("j2"), "completed") << "a small one needs nobody";
-  const Value all = here.get({"api", "approvals"}).body;
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"asks","id":"j0"})");
+  const auto call = fixture.make(R"({"agent":"buys","id":"j1","input":{"n":250}})");
+  fixture.make(R"({"agent":"buys","id":"j2","input":{"n":1}})");
+  const auto no = fixture.make(R"({"agent":"buys","id":"j3","input":{"n":500}})");
+  EXPECT_EQ(fixture.status("j2"), "completed") << "a small one needs nobody";
+  const Value all = fixture.get({"api", "approvals"}).body;
   ASSERT_EQ(all["approvals"].size(), 2u) << canonical(all);
   EXPECT_TRUE(all["next_cursor"].is_null());
   for (const Value& asked : all["approvals"].items()) {
@@ -1621,68 +1637,70 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
   std::vector<std::string> ids;
   QueryPairs query{{"limit", "1"}};
   for (int page = 0; page < 10; ++page) {
-    const Value one = here.get({"api", "approvals"}, query).body;
+    const Value one = fixture.get({"api", "approvals"}, query).body;
     for (const Value& asked : one["approvals"].items()) ids.emplace_back(asked.text("id"));
     if (one["next_cursor"].is_null()) break;
     query = {{"limit", "1"}, {"cursor", std::string(one.text("next_cursor"))}};
   }
   ASSERT_EQ(ids.size(), 2u);
   EXPECT_TRUE(ids[0].starts_with("j3.") && ids[1].starts_with("j1.")) << ids[0];
-  expect_problem(here.get({"api", "approvals"}, {{"cursor", "x"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "approvals"}, {{"cursor", "x"}}), 400, "input_invalid");
 
   const auto said =
-      here.post({"api", "approvals", ids[1]}, R"({"decision":"approve","note":"ok"})");
+      fixture.post({"api", "approvals", ids[1]}, R"({"decision":"approve","note":"ok"})");
   EXPECT_EQ(said.status, 200) << canonical(said.body);
   EXPECT_EQ(said.body["delivered"], Value(true));
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(call), "completed");
-  const auto again = here.post({"api", "approvals", ids[1]}, R"({"decision":"reject"})");
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(call), "completed");
+  const auto again = fixture.post({"api", "approvals", ids[1]}, R"({"decision":"reject"})");
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.body["outcome"], "approved");
   EXPECT_EQ(again.body["applied"], Value(false));
-  here.post({"api", "approvals", ids[0]}, R"({"decision":"reject"})");
-  here.loop.run_ready();
-  EXPECT_EQ(here.get({"api", "jobs", no}).body["error"]["code"], "rejected");
-  EXPECT_EQ(here.get({"api", "approvals"}).body["approvals"].size(), 0u);
+  fixture.post({"api", "approvals", ids[0]}, R"({"decision":"reject"})");
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.get({"api", "jobs", no}).body["error"]["code"], "rejected");
+  EXPECT_EQ(fixture.get({"api", "approvals"}).body["approvals"].size(), 0u);
 
   // What is missing is said: the job, or the request in a job that is there.
   const auto detail = [&](const std::string& id) {
     return std::string(
-        here.post({"api", "approvals", id}, R"({"decision":"approve"})").body.text("detail"));
+        fixture.post({"api", "approvals", id}, R"({"decision":"approve"})").body.text("detail"));
   };
   EXPECT_EQ(detail("nobody.ffffffffffffffff").find("there is no job nobody"), 0u);
   EXPECT_EQ(detail(call + ".ffffffffffffffff").find("there is no job"), std::string::npos);
   EXPECT_EQ(detail(no + ".ffffffffffffffff").find("there is no job"), std::string::npos);
   for (const char* id : {"nobody", "j1.0123456789abcdef", "j1.", "nobody.0123456789abcdef"}) {
-    expect_problem(here.post({"api", "approvals", id}, R"({"decision":"approve"})"), 404,
+    expect_problem(fixture.post({"api", "approvals", id}, R"({"decision":"approve"})"), 404,
                    "not_found");
   }
-  expect_problem(here.post({"api", "approvals", ids[0]}, R"({"decision":"perhaps"})"), 400,
+  expect_problem(fixture.post({"api", "approvals", ids[0]}, R"({"decision":"perhaps"})"), 400,
                  "input_invalid");
 }
 
 AE_TEST("api/a call is approved with other arguments, and who saw the earlier ones is told so") {
-  Here here;
-  const auto job = here.make(R"({"agent":"buys","id":"j1","input":{"n":250}})");
-  const Value asked = here.get({"api", "approvals"}).body["approvals"].items()[0];
+  ApiFixture fixture;
+  const auto job = fixture.make(R"({"agent":"buys","id":"j1","input":{"n":250}})");
+  const Value asked = fixture.get({"api", "approvals"}).body["approvals"].items()[0];
   EXPECT_EQ(asked["editable"], Value(true));
   EXPECT_NE(asked.find("sends"), nullptr);
   EXPECT_NE(asked.find("reason"), nullptr);
   EXPECT_NE(asked.find("labels"), nullptr);
   const std::string id(asked.text("id"));
-  const auto answer = [&](const char* body) { return here.post({"api", "approvals", id}, body); };
+  const auto answer = [&](const char* body) {
+    return fixture.post({"api", "approvals", id}, body);
+  };
   expect_problem(answer(R"({"decision":"approve","arguments":[1]})"), 400, "input_invalid");
   expect_problem(answer(R"({"decision":"reject","arguments":{"n":1}})"), 400, "input_invalid");
   const std::string signal = R"({"correlation_key":")" +
                              std::string(asked.text("correlation_key")) +
                              R"(","payload":{"decision":"approve","arguments":{"n":1}}})";
-  expect_problem(here.post({"api", "jobs", job, "signal"}, signal), 400, "input_invalid");
+  expect_problem(fixture.post({"api", "jobs", job, "signal"}, signal), 400, "input_invalid");
   const auto said = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
   EXPECT_EQ(said.status, 200) << canonical(said.body);
   EXPECT_EQ(said.body["outcome"], "edited");
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(job), "completed");
-  EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["result"]), R"({"n":120})");
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(job), "completed");
+  EXPECT_EQ(canonical(fixture.get({"api", "jobs", job}).body["result"]), R"({"n":120})");
   expect_problem(answer(R"({"decision":"approve"})"), 409, "approval_edited");
   const auto late = answer(R"({"decision":"reject"})");
   expect_problem(late, 409, "approval_edited");
@@ -1694,47 +1712,49 @@ AE_TEST("api/a call is approved with other arguments, and who saw the earlier on
 }
 
 AE_TEST("api/an approval of a call whose tool has changed since says that it is not used") {
-  Here here;
-  const auto job = here.make(R"({"agent":"buys","input":{"n":250}})");
-  const std::string first(here.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
-  here.performers.find("buy")->version = "ffffffffffffffff";
-  const auto said = here.post({"api", "approvals", first}, R"({"decision":"approve"})");
+  ApiFixture fixture;
+  const auto job = fixture.make(R"({"agent":"buys","input":{"n":250}})");
+  const std::string first(
+      fixture.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
+  fixture.tool_registry.find("buy")->version = "ffffffffffffffff";
+  const auto said = fixture.post({"api", "approvals", first}, R"({"decision":"approve"})");
   EXPECT_EQ(said.status, 200);
   EXPECT_EQ(said.body["delivered"], Value(true));
   EXPECT_EQ(said.body["applied"], Value(false)) << canonical(said.body);
   EXPECT_NE(said.body.text("reason").find("\"buy\" has changed"), std::string_view::npos)
       << canonical(said.body);
-  here.loop.run_ready();
-  ASSERT_EQ(here.status(job), "waiting");
-  const Value list = here.get({"api", "approvals"}).body["approvals"];
+  fixture.loop.run_ready();
+  ASSERT_EQ(fixture.status(job), "waiting");
+  const Value list = fixture.get({"api", "approvals"}).body["approvals"];
   ASSERT_EQ(list.size(), 1u);
   const std::string second(list.items()[0].text("id"));
   EXPECT_NE(second, first);
-  const auto good = here.post({"api", "approvals", second}, R"({"decision":"approve"})");
+  const auto good = fixture.post({"api", "approvals", second}, R"({"decision":"approve"})");
   EXPECT_EQ(good.body.find("applied"), nullptr) << canonical(good.body);
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(job), "completed");
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(job), "completed");
   // A rejection is a rejection, whatever the tool is now.
-  here.make(R"({"agent":"buys","input":{"n":300}})");
-  const std::string third(here.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
-  here.performers.find("buy")->version = "0123456789abcdef";
-  const auto no = here.post({"api", "approvals", third}, R"({"decision":"reject"})");
+  fixture.make(R"({"agent":"buys","input":{"n":300}})");
+  const std::string third(
+      fixture.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
+  fixture.tool_registry.find("buy")->version = "0123456789abcdef";
+  const auto no = fixture.post({"api", "approvals", third}, R"({"decision":"reject"})");
   EXPECT_EQ(no.body["outcome"], "rejected");
   EXPECT_EQ(no.body.find("applied"), nullptr);
 }
 
 AE_TEST_SLOW(
     "api/what only logs tell is listed a bounded number of logs at a time, and nothing is missed") {
-  Here here;
-  here.make(R"({"agent":"buys","id":"asked","input":{"n":250}})");
-  here.make(R"({"agent":"doubts","id":"doubted"})");
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"buys","id":"asked","input":{"n":250}})");
+  fixture.make(R"({"agent":"doubts","id":"doubted"})");
   for (std::size_t i = 0; i < kLogsMax; ++i) {
-    here.make("{\"agent\":\"asks\",\"id\":\"j" + std::to_string(i) + "\"}");
+    fixture.make("{\"agent\":\"asks\",\"id\":\"j" + std::to_string(i) + "\"}");
   }
   const auto pages = [&](const Path& path, QueryPairs query, std::string_view list) {
     std::vector<std::size_t> sizes;
     for (;;) {
-      const Value page = here.get(path, query).body;
+      const Value page = fixture.get(path, query).body;
       sizes.push_back(page[list].size());
       if (page["next_cursor"].is_null()) return sizes;
       std::erase_if(query, [](const auto& pair) { return pair.first == "cursor"; });
@@ -1749,208 +1769,213 @@ AE_TEST_SLOW(
 }
 
 AE_TEST("api/a resolution is never among the approvals") {
-  Here here;
-  here.make(R"({"agent":"doubts"})");
-  EXPECT_EQ(here.get({"api", "approvals"}).body["approvals"].size(), 0u);
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"doubts"})");
+  EXPECT_EQ(fixture.get({"api", "approvals"}).body["approvals"].size(), 0u);
 }
 
 AE_TEST("api/messages and early answers are kept, and said to be") {
-  Here here;
-  const auto id = here.make(R"({"agent":"hears"})");
-  const auto early = here.post({"api", "jobs", id, "signal"},
-                               R"({"correlation_key":"ok","payload":{"decision":"approve"},)"
-                               R"("buffer":true,"message_id":"s1"})");
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"hears"})");
+  const auto early = fixture.post({"api", "jobs", id, "signal"},
+                                  R"({"correlation_key":"ok","payload":{"decision":"approve"},)"
+                                  R"("buffer":true,"message_id":"s1"})");
   EXPECT_EQ(early.status, 202);
   EXPECT_EQ(early.body["buffered"], Value(true));
   const Path path{"api", "jobs", id, "message"};
-  expect_problem(here.post(path, R"({"payload":1})"), 400, "input_invalid");
-  const auto sent = here.post(path, R"({"channel":"news","payload":{"rain":true}})");
+  expect_problem(fixture.post(path, R"({"payload":1})"), 400, "input_invalid");
+  const auto sent = fixture.post(path, R"({"channel":"news","payload":{"rain":true}})");
   EXPECT_EQ(sent.status, 202);
   EXPECT_EQ(sent.body["accepted"], Value(true));
-  here.loop.run_ready();
-  here.loop.run_ready();
-  const Value job = here.get({"api", "jobs", id}).body;
+  fixture.loop.run_ready();
+  fixture.loop.run_ready();
+  const Value job = fixture.get({"api", "jobs", id}).body;
   EXPECT_EQ(job["status"], "completed") << canonical(job);
   EXPECT_EQ(canonical(job["result"]), R"({"h":{"decision":"approve"},"m":{"rain":true}})");
-  expect_problem(here.post(path, R"({"channel":"news","payload":1})"), 409, "job_terminal");
+  expect_problem(fixture.post(path, R"({"channel":"news","payload":1})"), 409, "job_terminal");
 }
 
 AE_TEST("api/a message that was sent before is told so, and whether this one counts") {
-  Here here;
-  const auto id = here.make(R"({"agent":"hears"})");
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"hears"})");
   const Path path{"api", "jobs", id, "message"};
   const std::string_view rain = R"({"channel":"news","message_id":"m1","payload":{"rain":true}})";
-  const auto first = here.post(path, rain);
+  const auto first = fixture.post(path, rain);
   EXPECT_EQ(first.status, 202);
   EXPECT_EQ(first.body.find("duplicate"), nullptr);
   for (const bool taken_in : {false, true}) {
-    if (taken_in) here.loop.run_ready();
-    const auto again = here.post(path, rain);
+    if (taken_in) fixture.loop.run_ready();
+    const auto again = fixture.post(path, rain);
     EXPECT_EQ(again.status, 200) << canonical(again.body);
     EXPECT_EQ(again.body["duplicate"], Value(true));
     EXPECT_EQ(again.body["applied"], Value(true));
-    const auto other = here.post(path, R"({"channel":"news","message_id":"m1","payload":"sun"})");
+    const auto other =
+        fixture.post(path, R"({"channel":"news","message_id":"m1","payload":"sun"})");
     EXPECT_EQ(other.status, 200);
     EXPECT_EQ(other.body["duplicate"], Value(true));
     EXPECT_EQ(other.body["applied"], Value(false));
     EXPECT_EQ(canonical(other.body["payload"]), R"({"rain":true})");
   }
-  const auto events = here.get({"api", "jobs", id, "events"}, {{"type", "agent_message"}}).body;
+  const auto events = fixture.get({"api", "jobs", id, "events"}, {{"type", "agent_message"}}).body;
   EXPECT_EQ(events["events"].size(), 1u);
 }
 
 AE_TEST("api/an early answer that is none is refused where the plan says what the wait is") {
-  Here here;
-  const auto id = here.make(R"({"agent":"hears"})");
-  const std::size_t before = here.get({"api", "jobs", id, "events"}).body["events"].size();
-  expect_problem(here.post({"api", "jobs", id, "signal"},
-                           R"({"correlation_key":"ok","payload":{"note":"hm"},"buffer":true})"),
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"hears"})");
+  const std::size_t before = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
+  expect_problem(fixture.post({"api", "jobs", id, "signal"},
+                              R"({"correlation_key":"ok","payload":{"note":"hm"},"buffer":true})"),
                  400, "input_invalid");
-  EXPECT_EQ(here.get({"api", "jobs", id, "events"}).body["events"].size(), before);
+  EXPECT_EQ(fixture.get({"api", "jobs", id, "events"}).body["events"].size(), before);
 }
 
 AE_TEST("api/a job is paused and resumed; resume ends no other rest") {
-  Here here;
-  const auto id = here.make(R"({"agent":"asks"})");
-  expect_problem(here.post({"api", "jobs", id, "resume"}, ""), 409, "not_paused");
-  EXPECT_EQ(here.post({"api", "jobs", id, "pause"}, R"({"reason":"look"})").status, 202);
-  const Value job = here.get({"api", "jobs", id}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"asks"})");
+  expect_problem(fixture.post({"api", "jobs", id, "resume"}, ""), 409, "not_paused");
+  EXPECT_EQ(fixture.post({"api", "jobs", id, "pause"}, R"({"reason":"look"})").status, 202);
+  const Value job = fixture.get({"api", "jobs", id}).body;
   EXPECT_EQ(job["status"], "parked");
   EXPECT_EQ(job["parked"]["reason"], "look");
   EXPECT_EQ(job["parked"]["until"], "resume");
-  EXPECT_EQ(here.post({"api", "jobs", id, "resume"}, "").status, 202);
-  here.loop.run_ready();
-  EXPECT_EQ(here.status(id), "waiting");
-  const auto doubt = here.make(R"({"agent":"doubts"})");
-  const auto refused = here.post({"api", "jobs", doubt, "resume"}, "");
+  EXPECT_EQ(fixture.post({"api", "jobs", id, "resume"}, "").status, 202);
+  fixture.loop.run_ready();
+  EXPECT_EQ(fixture.status(id), "waiting");
+  const auto doubt = fixture.make(R"({"agent":"doubts"})");
+  const auto refused = fixture.post({"api", "jobs", doubt, "resume"}, "");
   expect_problem(refused, 409, "not_paused");
   EXPECT_NE(canonical(refused.body).find("resolve"), std::string::npos);
 }
 
 AE_TEST("api/a job that has used up its budget is parked, and goes on when it is raised") {
-  Here here;
-  const auto id = here.make(R"({"agent":"thrifty"})");
-  here.loop.run_ready();
-  Value job = here.get({"api", "jobs", id}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"thrifty"})");
+  fixture.loop.run_ready();
+  Value job = fixture.get({"api", "jobs", id}).body;
   EXPECT_EQ(job["status"], "parked") << canonical(job);
   EXPECT_EQ(job["parked"]["reason"], "budget_exceeded");
   EXPECT_EQ(job["parked"]["command"], Value("aetheris budget " + id + " --tool-calls 2"));
   EXPECT_EQ(job["budget"]["limits"]["tool_calls"], Value(1));
   EXPECT_EQ(job["budget"]["spent"]["tool_calls"], Value(1));
-  expect_problem(here.post({"api", "jobs", id, "resume"}, ""), 409, "not_paused");
+  expect_problem(fixture.post({"api", "jobs", id, "resume"}, ""), 409, "not_paused");
   const Path raise{"api", "jobs", id, "budget"};
   for (const char* wrong : {R"({})", R"({"tool_calls":0})", R"({"tokens":5})", R"({"soft":5})",
                             R"({"tool_calls":"2"})", R"({"cost":"x"})"}) {
-    expect_problem(here.post(raise, wrong), 400, "input_invalid");
+    expect_problem(fixture.post(raise, wrong), 400, "input_invalid");
   }
-  EXPECT_EQ(here.post(raise, R"({"tool_calls":1})").body["raised"], Value(false));
-  EXPECT_EQ(here.post(raise, R"({"tool_calls":2,"note":"go on"})").status, 200);
-  here.loop.run_ready();
-  job = here.get({"api", "jobs", id}).body;
+  EXPECT_EQ(fixture.post(raise, R"({"tool_calls":1})").body["raised"], Value(false));
+  EXPECT_EQ(fixture.post(raise, R"({"tool_calls":2,"note":"go on"})").status, 200);
+  fixture.loop.run_ready();
+  job = fixture.get({"api", "jobs", id}).body;
   EXPECT_EQ(job["status"], "completed") << canonical(job);
-  expect_problem(here.post(raise, R"({"tool_calls":9})"), 409, "job_terminal");
-  const Value trace = here.get({"api", "jobs", id, "trace"}).body;
+  expect_problem(fixture.post(raise, R"({"tool_calls":9})"), 409, "job_terminal");
+  const Value trace = fixture.get({"api", "jobs", id, "trace"}).body;
   ASSERT_EQ(trace["budget"].size(), 2u);
   EXPECT_EQ(trace["budget"].items()[1].text("state"), "raised");
   EXPECT_EQ(trace["budget"].items()[1].text("reason"), "go on");
 }
 
 AE_TEST("api/a request lowers its agent's budget and never raises it; a key stands for it, too") {
-  Here here;
-  const auto id = here.make(R"({"agent":"thrifty","budget":{"tool_calls":0,"wall":"30m"}})");
-  here.loop.run_ready();
-  const Value job = here.get({"api", "jobs", id}).body;
+  ApiFixture fixture;
+  const auto id = fixture.make(R"({"agent":"thrifty","budget":{"tool_calls":0,"wall":"30m"}})");
+  fixture.loop.run_ready();
+  const Value job = fixture.get({"api", "jobs", id}).body;
   EXPECT_EQ(job["status"], "parked");
   EXPECT_EQ(job["budget"]["limits"]["tool_calls"], Value(0));
   EXPECT_EQ(job["budget"]["limits"]["wall"], Value("30m"));
   for (const char* wrong :
        {R"({"tool_calls":2})", R"({"wall":"2h"})", R"({})", R"([])", R"({"soft":50})"}) {
     expect_problem(
-        here.post({"api", "jobs"}, R"({"agent":"thrifty","budget":)" + std::string(wrong) + "}"),
+        fixture.post({"api", "jobs"}, R"({"agent":"thrifty","budget":)" + std::string(wrong) + "}"),
         400, "input_invalid");
   }
-  const auto made =
-      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})");
+  const auto made = fixture.post({"api", "jobs"},
+                                 R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})");
   EXPECT_EQ(made.status, 201);
   EXPECT_EQ(
-      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})")
+      fixture
+          .post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})")
           .status,
       200);
-  expect_problem(
-      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":6},"idempotency_key":"k"})"),
-      409, "idempotency_conflict");
+  expect_problem(fixture.post({"api", "jobs"},
+                              R"({"agent":"asks","budget":{"tokens":6},"idempotency_key":"k"})"),
+                 409, "idempotency_conflict");
 }
 
 AE_TEST("api/a fork is a new job; what it would do again is listed until somebody agrees") {
-  Here here;
-  here.make(R"({"agent":"buys","id":"j","input":{"n":1}})");
-  ASSERT_EQ(here.status("j"), "completed");
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"buys","id":"j","input":{"n":1}})");
+  ASSERT_EQ(fixture.status("j"), "completed");
   const Path path{"api", "jobs", "j", "fork"};
-  const auto asked = here.post(path, R"({"at_seq":2})");
+  const auto asked = fixture.post(path, R"({"at_seq":2})");
   expect_problem(asked, 409, "effects_repeated");
   ASSERT_EQ(asked.body["effects"].size(), 1u);
   const Value& effect = asked.body["effects"].items()[0];
   EXPECT_EQ(effect["node_id"], Value("buy"));
   EXPECT_EQ(effect["state"], Value("committed"));
   const std::string key(effect.text("idempotency_key"));
-  const auto made = here.post(
+  const auto made = fixture.post(
       path, R"({"at_seq":2,"id":"f","input":{"n":2},"repeat_effects":[")" + key + R"("]})");
   EXPECT_EQ(made.status, 201) << canonical(made.body);
   EXPECT_EQ(made.location, "/api/jobs/f");
   EXPECT_EQ(made.body["forked_from"]["job_id"], Value("j"));
-  EXPECT_EQ(here.post(path, R"({"at_seq":2,"id":"f","input":{"n":2}})").status, 200);
-  expect_problem(here.post(path, R"({"at_seq":3,"id":"f"})"), 409, "already_exists");
-  here.loop.advance(std::chrono::seconds(2));
-  EXPECT_EQ(here.get({"api", "jobs", "f"}).body["result"], Value::object({{"n", 2}}));
-  EXPECT_EQ(here.get({"api", "jobs", "f", "verify"}).body["ok"], Value(true));
+  EXPECT_EQ(fixture.post(path, R"({"at_seq":2,"id":"f","input":{"n":2}})").status, 200);
+  expect_problem(fixture.post(path, R"({"at_seq":3,"id":"f"})"), 409, "already_exists");
+  fixture.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(fixture.get({"api", "jobs", "f"}).body["result"], Value::object({{"n", 2}}));
+  EXPECT_EQ(fixture.get({"api", "jobs", "f", "verify"}).body["ok"], Value(true));
 }
 
 AE_TEST("api/a fork that cannot be made changes nothing") {
-  Here here;
-  here.make(R"({"agent":"buys","id":"j","input":{"n":1}})");
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"buys","id":"j","input":{"n":1}})");
   const Path path{"api", "jobs", "j", "fork"};
-  expect_problem(here.post(path, "{}"), 400, "input_invalid");
-  expect_problem(here.post(path, R"({"at_seq":0})"), 400, "input_invalid");
-  expect_problem(here.post(path, R"({"at_seq":999})"), 400, "input_invalid");
-  expect_problem(here.post(path, R"({"at_seq":2,"overrides":{}})"), 400, "unsupported");
-  expect_problem(here.post(path, R"({"at_seq":2,"repeat_effects":"all"})"), 400, "input_invalid");
-  expect_problem(here.post({"api", "jobs", "nobody", "fork"}, R"({"at_seq":2})"), 404, "not_found");
-  expect_problem(here.post({"api", "jobs", "j", "retry"}, "{}"), 400, "input_invalid");
-  here.make(R"({"agent":"echo","id":"e","input":{"n":1}})");
+  expect_problem(fixture.post(path, "{}"), 400, "input_invalid");
+  expect_problem(fixture.post(path, R"({"at_seq":0})"), 400, "input_invalid");
+  expect_problem(fixture.post(path, R"({"at_seq":999})"), 400, "input_invalid");
+  expect_problem(fixture.post(path, R"({"at_seq":2,"overrides":{}})"), 400, "unsupported");
+  expect_problem(fixture.post(path, R"({"at_seq":2,"repeat_effects":"all"})"), 400,
+                 "input_invalid");
+  expect_problem(fixture.post({"api", "jobs", "nobody", "fork"}, R"({"at_seq":2})"), 404,
+                 "not_found");
+  expect_problem(fixture.post({"api", "jobs", "j", "retry"}, "{}"), 400, "input_invalid");
+  fixture.make(R"({"agent":"echo","id":"e","input":{"n":1}})");
   expect_problem(
-      here.post({"api", "jobs", "e", "fork"}, R"({"at_seq":2,"input":{"n":"no number"}})"), 400,
+      fixture.post({"api", "jobs", "e", "fork"}, R"({"at_seq":2,"input":{"n":"no number"}})"), 400,
       "input_invalid");
-  EXPECT_EQ(here.get({"api", "jobs"}).body["jobs"].size(), 2u);
+  EXPECT_EQ(fixture.get({"api", "jobs"}).body["jobs"].size(), 2u);
 }
 
 AE_TEST("api/another plan is taken by a job that waits, and the one it has changes nothing") {
-  Here here;
-  here.make(R"({"agent":"asks","id":"j"})");
-  ASSERT_EQ(here.status("j"), "waiting");
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"asks","id":"j"})");
+  ASSERT_EQ(fixture.status("j"), "waiting");
   const Path path{"api", "jobs", "j", "plan"};
-  const auto same = here.post(path, "{}");
+  const auto same = fixture.post(path, "{}");
   EXPECT_EQ(same.status, 202) << canonical(same.body);
   EXPECT_EQ(same.body["unchanged"], Value(true));
-  const Value graph = here.file.agents.find("asks")->second.task_graph.with("output", "fixed");
-  const auto said = here.post(path, canonical(Value::object({{"task_graph", graph}})));
+  const Value graph = fixture.file.agents.find("asks")->second.task_graph.with("output", "fixed");
+  const auto said = fixture.post(path, canonical(Value::object({{"task_graph", graph}})));
   EXPECT_EQ(said.status, 202) << canonical(said.body);
   EXPECT_EQ(said.body["plan"], Value(1));
   EXPECT_EQ(said.body["carried"].size(), 1u);
-  here.loop.advance(std::chrono::seconds(2));
-  EXPECT_EQ(here.status("j"), "waiting");
-  here.post({"api", "jobs", "j", "signal"}, R"({"correlation_key":"go","payload":1})");
-  here.loop.advance(std::chrono::seconds(2));
-  EXPECT_EQ(here.get({"api", "jobs", "j"}).body["result"], Value("fixed"));
-  expect_problem(here.post(path, "{}"), 409, "job_terminal");
-  expect_problem(here.post(path, R"({"task_graph":{"nodes":1}})"), 400, "plan_invalid");
-  expect_problem(here.post({"api", "jobs", "nobody", "plan"}, "{}"), 404, "not_found");
+  fixture.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(fixture.status("j"), "waiting");
+  fixture.post({"api", "jobs", "j", "signal"}, R"({"correlation_key":"go","payload":1})");
+  fixture.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(fixture.get({"api", "jobs", "j"}).body["result"], Value("fixed"));
+  expect_problem(fixture.post(path, "{}"), 409, "job_terminal");
+  expect_problem(fixture.post(path, R"({"task_graph":{"nodes":1}})"), 400, "plan_invalid");
+  expect_problem(fixture.post({"api", "jobs", "nobody", "plan"}, "{}"), 404, "not_found");
 }
 
 AE_TEST("api/values of an ended job are dropped, by name, and told of in the audit log") {
-  Here here;
-  const std::string id = here.make(R"({"agent":"echo","input":{"n":4711,"who":"Ada Lovelace"}})");
+  ApiFixture fixture;
+  const std::string id =
+      fixture.make(R"({"agent":"echo","input":{"n":4711,"who":"Ada Lovelace"}})");
   const auto refused = [&](std::string_view body, int status, std::string_view code) {
-    expect_problem(here.post({"api", "jobs", id, "redact"}, body), status, code);
+    expect_problem(fixture.post({"api", "jobs", id, "redact"}, body), status, code);
   };
   refused(R"({"seq":1,"field":"input"})", 400, "input_invalid");  // no reason
   refused(R"({"reason":"x"})", 400, "input_invalid");
@@ -1963,57 +1988,59 @@ AE_TEST("api/values of an ended job are dropped, by name, and told of in the aud
   refused(R"({"reason":"x","values":[1]})", 400, "input_invalid");
   refused(R"({"reason":"x","values":[{"seq":1},{"seq":99}]})", 400, "input_invalid");
   refused(R"({"reason":"x","all":true,"seq":1})", 400, "input_invalid");
-  expect_problem(here.post({"api", "jobs", "nobody", "redact"}, R"({"reason":"x","seq":1})"), 404,
-                 "not_found");
-  EXPECT_EQ(here.get({"api", "jobs", id}).body["input"]["n"], Value(4711)) << "nothing was dropped";
-  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), 0u);
+  expect_problem(fixture.post({"api", "jobs", "nobody", "redact"}, R"({"reason":"x","seq":1})"),
+                 404, "not_found");
+  EXPECT_EQ(fixture.get({"api", "jobs", id}).body["input"]["n"], Value(4711))
+      << "nothing was dropped";
+  EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), 0u);
 
   const ApiResponse done =
-      here.post({"api", "jobs", id, "redact"}, R"({"reason":"x","seq":1,"field":"input"})");
+      fixture.post({"api", "jobs", id, "redact"}, R"({"reason":"x","seq":1,"field":"input"})");
   EXPECT_EQ(done.status, 200);
   // The job's blind goes with the first value.
   EXPECT_EQ(canonical(done.body["redacted"]),
             R"([{"field":"blind","seq":1},{"field":"input","seq":1}])");
   EXPECT_EQ(canonical(done.body["gone"]), "[]");
   EXPECT_GT(done.body["kept"].size(), 0u);
-  EXPECT_NE(here.get({"api", "jobs", id}).body["input"].find("$redacted"), nullptr);
-  const Value proof = here.get({"api", "jobs", id, "verify"}).body;
+  EXPECT_NE(fixture.get({"api", "jobs", id}).body["input"].find("$redacted"), nullptr);
+  const Value proof = fixture.get({"api", "jobs", id, "verify"}).body;
   EXPECT_EQ(proof["ok"], Value(true));
   EXPECT_EQ(proof["redacted"], done.body["redacted"]);
-  const ApiResponse all = here.post({"api", "jobs", id, "redact"}, R"({"reason":"y","all":true})");
+  const ApiResponse all =
+      fixture.post({"api", "jobs", id, "redact"}, R"({"reason":"y","all":true})");
   EXPECT_EQ(all.status, 200) << canonical(all.body);
   EXPECT_GT(all.body["redacted"].size(), 1u);
-  EXPECT_EQ(here.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
-  EXPECT_EQ(canonical(here.get({"api", "jobs", id, "events"}).body).find("Lovelace"),
+  EXPECT_EQ(fixture.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
+  EXPECT_EQ(canonical(fixture.get({"api", "jobs", id, "events"}).body).find("Lovelace"),
             std::string::npos);
 
-  const Value log = here.get({"api", "audit"}).body;
+  const Value log = fixture.get({"api", "audit"}).body;
   ASSERT_EQ(log["entries"].size(), 2u);
   EXPECT_EQ(log["entries"].items()[0].text("by"), "ada");
   EXPECT_EQ(log["entries"].items()[0]["detail"].text("reason"), "x");
   EXPECT_EQ(log["entries"].items()[1].text("prev_hash"), log["entries"].items()[0].text("hash"));
-  EXPECT_EQ(here.get({"api", "audit"}, {{"limit", "1"}}).body["next"], Value(1));
-  EXPECT_EQ(here.get({"api", "audit", "verify"}).body["ok"], Value(true));
-  expect_problem(here.get({"api", "audit"}, {{"from", "1"}}), 400, "input_invalid");
+  EXPECT_EQ(fixture.get({"api", "audit"}, {{"limit", "1"}}).body["next"], Value(1));
+  EXPECT_EQ(fixture.get({"api", "audit", "verify"}).body["ok"], Value(true));
+  expect_problem(fixture.get({"api", "audit"}, {{"from", "1"}}), 400, "input_invalid");
 }
 
 AE_TEST("api/a value that a job goes on with stays, and of the list of a map its length") {
-  Here here;
-  const std::string waits = here.make(R"({"agent":"asks"})");
-  expect_problem(here.post({"api", "jobs", waits, "redact"}, R"({"reason":"x","all":true})"), 409,
-                 "not_settled");
-  const std::string ends = here.make(R"({"agent":"maps","input":{"list":[1,2]}})");
+  ApiFixture fixture;
+  const std::string waits = fixture.make(R"({"agent":"asks"})");
+  expect_problem(fixture.post({"api", "jobs", waits, "redact"}, R"({"reason":"x","all":true})"),
+                 409, "not_settled");
+  const std::string ends = fixture.make(R"({"agent":"maps","input":{"list":[1,2]}})");
   std::string list;
-  const Value log = here.get({"api", "jobs", ends, "events"}).body;
+  const Value log = fixture.get({"api", "jobs", ends, "events"}).body;
   for (const Value& event : log["events"].items()) {
     if (event["payload"].text("kind") == "branch") list = std::to_string(event["seq"].as_int());
   }
   ASSERT_FALSE(list.empty());
   const ApiResponse gone =
-      here.post({"api", "jobs", ends, "redact"}, R"({"reason":"x","seq":)" + list + "}");
+      fixture.post({"api", "jobs", ends, "redact"}, R"({"reason":"x","seq":)" + list + "}");
   EXPECT_EQ(gone.status, 200) << canonical(gone.body);
-  EXPECT_EQ(here.get({"api", "jobs", ends, "verify"}).body["ok"], Value(true));
-  const ApiResponse page = here.get({"api", "jobs", ends, "events"});
+  EXPECT_EQ(fixture.get({"api", "jobs", ends, "verify"}).body["ok"], Value(true));
+  const ApiResponse page = fixture.get({"api", "jobs", ends, "events"});
   for (const Value& event : page.body["events"].items()) {
     if (event["payload"].text("kind") != "branch") continue;
     EXPECT_EQ(canonical(event["payload"]["payload"]["left"]), R"({"items":2})");
@@ -2021,14 +2048,14 @@ AE_TEST("api/a value that a job goes on with stays, and of the list of a map its
 }
 
 AE_TEST("api/the past can be asked for") {
-  Here here;
-  here.make(R"({"agent":"echo","id":"j"})");
-  const auto early = here.get({"api", "jobs", "j", "replay"}, {{"at", "2"}}).body;
-  const auto late = here.get({"api", "jobs", "j", "replay"}).body;
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"echo","id":"j"})");
+  const auto early = fixture.get({"api", "jobs", "j", "replay"}, {{"at", "2"}}).body;
+  const auto late = fixture.get({"api", "jobs", "j", "replay"}).body;
   EXPECT_EQ(early.text("status"), "queued");
   EXPECT_EQ(late.text("status"), "completed");
-  expect_problem(here.get({"api", "jobs", "j", "replay"}, {{"at", "0"}}), 400, "input_invalid");
-  expect_problem(here.get({"api", "jobs", "j", "replay"}, {{"at", "99"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "jobs", "j", "replay"}, {{"at", "0"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "jobs", "j", "replay"}, {{"at", "99"}}), 400, "input_invalid");
 }
 
 }  // namespace

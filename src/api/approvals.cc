@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "api/asked.h"
+#include "api/request_context.h"
 #include "inspect/view.h"
 #include "json/json.h"
 
@@ -21,7 +21,7 @@ constexpr std::string_view kOpenStatuses[] = {"waiting", "running", "queued", "p
 }  // namespace
 
 // A walk over the jobs that may ask somebody.
-struct Api::Inbox {
+struct Api::ApprovalWalk {
   std::size_t status = 0;  // index into kOpenStatuses
   std::string after;       // the last job that was looked at
   std::size_t wanted = kApprovalsDefault;
@@ -32,7 +32,7 @@ struct Api::Inbox {
 };
 
 // What a job asks, each call with what it would send. What has expired is asked no more, though nobody has noted it yet.
-std::vector<Value> Api::asked_of(const engine::State& state) const {
+std::vector<Value> Api::open_approvals(const engine::State& state) const {
   std::vector<Value> asked = engine::approvals_view(state);
   const Instant now = store_.now();
   std::erase_if(asked, [&](const Value& one) {
@@ -60,117 +60,118 @@ std::vector<Value> Api::asked_of(const engine::State& state) const {
 }
 
 // What one job asks: its log is all that is read.
-void Api::approvals_of_job(Ask ask) {
-  if (auto known = ask->query.only({"job"}); !known) return ask->refuse(known.error());
-  ask->id = *ask->query.find("job");
-  read(ask, [this, ask](runtime::Runtime::Read& read) {
-    ask->answer(200, Value::object({{"approvals", Value::array(asked_of(read.state))},
+void Api::approvals_of_job(ContextPtr ctx) {
+  if (auto known = ctx->query.only({"job"}); !known) return ctx->refuse(known.error());
+  ctx->id = *ctx->query.find("job");
+  read(ctx, [this, ctx](runtime::Runtime::JobSnapshot& read) {
+    ctx->answer(200, Value::object({{"approvals", Value::array(open_approvals(read.state))},
                                     {"next_cursor", Value()}}));
   });
 }
 
-void Api::approvals(Ask ask) {
-  if (ask->query.find("job")) return approvals_of_job(std::move(ask));
-  auto inbox = std::make_shared<Inbox>();
-  const auto wish = [&]() -> Status {
-    AE_TRY(ask->query.only({"cursor", "limit"}));
-    AE_ASSIGN(inbox->wanted, ask->query.limit(kApprovalsDefault, kJobsMax));
-    const std::string* cursor = ask->query.find("cursor");
+void Api::approvals(ContextPtr ctx) {
+  if (ctx->query.find("job")) return approvals_of_job(std::move(ctx));
+  auto walk = std::make_shared<ApprovalWalk>();
+  const auto params = [&]() -> Status {
+    AE_TRY(ctx->query.only({"cursor", "limit"}));
+    AE_ASSIGN(walk->wanted, ctx->query.limit(kApprovalsDefault, kJobsMax));
+    const std::string* cursor = ctx->query.find("cursor");
     if (!cursor) return {};
     const std::size_t colon = cursor->find(':');
     const auto status = std::ranges::find(kOpenStatuses, cursor->substr(0, colon));
     if (colon == cursor->npos || status == std::end(kOpenStatuses)) {
       return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
     }
-    inbox->status = static_cast<std::size_t>(status - std::begin(kOpenStatuses));
-    inbox->after = cursor->substr(colon + 1);
+    walk->status = static_cast<std::size_t>(status - std::begin(kOpenStatuses));
+    walk->after = cursor->substr(colon + 1);
     return {};
   }();
-  if (!wish) return ask->refuse(wish.error());
-  next_jobs(std::move(ask), std::move(inbox));
+  if (!params) return ctx->refuse(params.error());
+  read_next_page(std::move(ctx), std::move(walk));
 }
 
-void Api::next_jobs(Ask ask, std::shared_ptr<Inbox> inbox) {
+void Api::read_next_page(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
   store::Filter filter;
-  filter.status = kOpenStatuses[inbox->status];
-  go_on_after(inbox->after, filter);
+  filter.status = kOpenStatuses[walk->status];
+  apply_cursor(walk->after, filter);
   filter.limit = kRowsAtOnce;
-  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
-                                   inbox](Result<std::vector<store::JobRow>> rows) {
+  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ctx,
+                                   walk](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
-      return ask->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
+      return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
     }
-    if (!rows) return ask->refuse(rows.error());
-    inbox->last_page = rows->size() < kRowsAtOnce;
-    for (store::JobRow& row : *rows) inbox->rows.push_back(std::move(row));
-    if (alive.lock()) next_job(ask, inbox);
+    if (!rows) return ctx->refuse(rows.error());
+    walk->last_page = rows->size() < kRowsAtOnce;
+    for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
+    if (alive.lock()) read_next_log(ctx, walk);
   });
 }
 
-void Api::next_job(Ask ask, std::shared_ptr<Inbox> inbox) {
-  if (inbox->found.size() >= inbox->wanted || inbox->logs >= kLogsMax) {
-    return answer_inbox(ask, *inbox);
+void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
+  if (walk->found.size() >= walk->wanted || walk->logs >= kLogsMax) {
+    return answer_approvals(ctx, *walk);
   }
-  if (inbox->rows.empty() && inbox->last_page) {
-    inbox->status++;
-    inbox->after.clear();
-    if (inbox->status == std::size(kOpenStatuses)) return answer_inbox(ask, *inbox);
+  if (walk->rows.empty() && walk->last_page) {
+    walk->status++;
+    walk->after.clear();
+    if (walk->status == std::size(kOpenStatuses)) return answer_approvals(ctx, *walk);
   }
-  if (inbox->rows.empty()) return next_jobs(std::move(ask), std::move(inbox));
-  const JobId job = inbox->rows.front().id;
-  inbox->after = cursor_of(inbox->rows.front());
-  inbox->rows.pop_front();
-  ++inbox->logs;
-  read_in_turn(
-      ask, job,
-      [this, alive = std::weak_ptr(alive_), ask, inbox](Result<runtime::Runtime::Read> read) {
+  if (walk->rows.empty()) return read_next_page(std::move(ctx), std::move(walk));
+  const JobId job = walk->rows.front().id;
+  walk->after = cursor_of(walk->rows.front());
+  walk->rows.pop_front();
+  ++walk->logs;
+  read_with_slot(
+      ctx, job,
+      [this, alive = std::weak_ptr(alive_), ctx, walk](Result<runtime::Runtime::JobSnapshot> read) {
         if (!alive.lock()) return;
-        if (!read && read.error().code == Code::unavailable) return ask->refuse(read.error());
+        if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
         if (read) {  // a log that cannot be read hides nothing of the others
-          for (Value& asked : asked_of(read->state)) {
-            inbox->found.push_back(std::move(asked));
+          for (Value& asked : open_approvals(read->state)) {
+            walk->found.push_back(std::move(asked));
           }
         }
-        next_job(ask, inbox);
+        read_next_log(ctx, walk);
       });
 }
 
-void Api::answer_inbox(const Ask& ask, Inbox& inbox) {
+void Api::answer_approvals(const ContextPtr& ctx, ApprovalWalk& walk) {
   Value next;
-  if (inbox.status < std::size(kOpenStatuses)) {
-    next = std::string(kOpenStatuses[inbox.status]) + ":" + inbox.after;
+  if (walk.status < std::size(kOpenStatuses)) {
+    next = std::string(kOpenStatuses[walk.status]) + ":" + walk.after;
   }
-  ask->answer(200, Value::object({{"approvals", Value::array(std::move(inbox.found))},
+  ctx->answer(200, Value::object({{"approvals", Value::array(std::move(walk.found))},
                                   {"next_cursor", next}}));
 }
 
 // The id is `<job id>.<16 hex digits>` (inspect/view.h).
-void Api::answer_approval(Ask ask) {
-  auto act = [&]() -> Result<engine::Act> {
-    AE_TRY(ask->query.only({}));
+void Api::answer_approval(ContextPtr ctx) {
+  auto control = [&]() -> Result<engine::ControlRequest> {
+    AE_TRY(ctx->query.only({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body, {"arguments", "decision", "note"}));
+              Fields::parse(ctx->request.body, {"arguments", "decision", "note"}));
     AE_ASSIGN(const std::string decision, fields.text("decision"));
     AE_ASSIGN(const std::string note, fields.text("note"));
     if (decision != "approve" && decision != "reject") {
       return fail(Code::input_invalid, "\"decision\" must be approve or reject");
     }
-    const std::size_t dot = ask->id.rfind('.');
-    if (dot == ask->id.npos) {
-      return fail(Code::not_found, "there is no approval with the id \"" + ask->id.substr(0, 96) +
+    const std::size_t dot = ctx->id.rfind('.');
+    if (dot == ctx->id.npos) {
+      return fail(Code::not_found, "there is no approval with the id \"" + ctx->id.substr(0, 96) +
                                        "\"; GET /api/approvals lists them");
     }
-    engine::Act wish{.kind = engine::Act::Kind::signal, .wait_type = "human"};
-    wish.approval = ask->id.substr(dot + 1);
-    wish.payload = Value::object({{"decision", decision}});
-    if (!note.empty()) wish.payload = wish.payload.with("note", note);
-    if (const Value* arguments = fields.find("arguments")) wish.arguments = *arguments;
-    ask->id.resize(dot);
-    if (wish.approval.empty()) return fail(Code::not_found, "approval not found");
-    return wish;
+    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::signal,
+                                  .wait_type = "human"};
+    params.approval = ctx->id.substr(dot + 1);
+    params.payload = Value::object({{"decision", decision}});
+    if (!note.empty()) params.payload = params.payload.with("note", note);
+    if (const Value* arguments = fields.find("arguments")) params.arguments = *arguments;
+    ctx->id.resize(dot);
+    if (params.approval.empty()) return fail(Code::not_found, "approval not found");
+    return params;
   }();
-  if (!act) return ask->refuse(act.error());
-  this->act(ask, std::move(*act), 200);
+  if (!control) return ctx->refuse(control.error());
+  this->submit_request(ctx, std::move(*control), 200);
 }
 
 }  // namespace ae::api

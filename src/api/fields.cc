@@ -1,7 +1,7 @@
 // The object that a request carries.
 #include <algorithm>
 
-#include "api/asked.h"
+#include "api/request_context.h"
 #include "json/json.h"
 
 namespace ae::api {
@@ -10,7 +10,7 @@ constexpr std::size_t kTextMax = 256;  // of names, keys and ids (store.h)
 }
 
 Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std::string_view> known,
-                             std::initializer_list<Later> later) {
+                             std::initializer_list<UnsupportedField> later) {
   if (body.size() > kBodyMax) {
     return fail(Code::payload_too_large, "a request body can have at most 4 MiB");
   }
@@ -18,7 +18,7 @@ Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std:
   fields.object_ = Value::object({});
   if (!body.empty()) {
     auto value = parse_json(body, {.bytes_max = kBodyMax});
-    if (!value) return std::unexpected(std::move(value).error().in("the request"));
+    if (!value) return std::unexpected(std::move(value).error().with_context("the request"));
     fields.object_ = std::move(*value);
   }
   if (!fields.object_.is_object()) {
@@ -26,7 +26,7 @@ Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std:
   }
   for (const auto& [name, value] : fields.object_.members()) {
     if (std::ranges::find(known, std::string_view(name)) != known.end()) continue;
-    for (const Later& word : later) {
+    for (const UnsupportedField& word : later) {
       if (word.name == name) {
         return fail(Code::unsupported, "\"" + name + "\": " + std::string(word.why));
       }

@@ -1,7 +1,7 @@
 // Forks: a new job that begins where another one stood. And re-plans: a job that goes on under another plan.
 #include <utility>
 
-#include "api/asked.h"
+#include "api/request_context.h"
 #include "base/trace_context.h"
 #include "schema/schema.h"
 
@@ -26,33 +26,33 @@ Result<std::vector<std::string>> drop_of(const Fields& fields) {
   return nodes;
 }
 
-Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fields) {
-  runtime::ForkRequest wish;
+Result<runtime::ForkRequest> parse_fork_params(const ApiRequest& request, const Fields& fields) {
+  runtime::ForkRequest params;
   if (const auto context = trace_context(request.traceparent, request.tracestate)) {
-    wish.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
-    wish.tracestate = context->state;
+    params.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+    params.tracestate = context->state;
   }
   AE_ASSIGN(const std::string id, fields.text("id"));
   if (!fields["id"].is_null()) {
     auto job = job_id_from_text(id);
-    if (!job) return std::unexpected(std::move(job).error().in("\"id\""));
-    wish.job = *std::move(job);
+    if (!job) return std::unexpected(std::move(job).error().with_context("\"id\""));
+    params.job = *std::move(job);
   }
   AE_TRY(fields.text("idempotency_key"));
-  AE_ASSIGN(wish.idempotency_key, idempotency_key(request, fields.object()));
-  wish.task_graph = fields["task_graph"];
-  if (!wish.task_graph.is_null() && request.role != Role::admin) {
+  AE_ASSIGN(params.idempotency_key, idempotency_key(request, fields.object()));
+  params.task_graph = fields["task_graph"];
+  if (!params.task_graph.is_null() && request.role != Role::admin) {
     // A plan brings the rules of its tools along.
-    return std::unexpected(role_missing(request.role, {Role::admin}));
+    return std::unexpected(missing_role_error(request.role, {Role::admin}));
   }
-  AE_ASSIGN(wish.drop, drop_of(fields));
+  AE_ASSIGN(params.drop, drop_of(fields));
   const Value& repeat = fields["repeat_effects"];
   bool fits = repeat.is_null() || repeat.is_bool() || repeat.is_array();
-  if (repeat.is_bool()) wish.repeat_all = repeat.as_bool();
+  if (repeat.is_bool()) params.repeat_all = repeat.as_bool();
   if (repeat.is_array()) {
     for (const Value& name : repeat.items()) {
       fits = fits && name.is_string();
-      if (fits) wish.repeat.push_back(name.as_string());
+      if (fits) params.repeat.push_back(name.as_string());
     }
   }
   if (!fits) {
@@ -60,7 +60,7 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
         Code::input_invalid,
         "\"repeat_effects\" must be true, or a list of idempotency keys, step ids or node ids");
   }
-  return wish;
+  return params;
 }
 
 std::string outcome_words(std::string_view state) {
@@ -70,8 +70,8 @@ std::string outcome_words(std::string_view state) {
 }
 
 // `instead`: what helps other than repeating them.
-Error repeats(const std::string& origin, const std::vector<Value>& effects,
-              std::string_view instead) {
+Error effects_repeated_error(const std::string& origin, const std::vector<Value>& effects,
+                             std::string_view instead) {
   std::string names;
   for (std::size_t i = 0; i < effects.size() && i < kNamedMax; ++i) {
     const Value& item = effects[i]["item"];
@@ -88,14 +88,14 @@ Error repeats(const std::string& origin, const std::vector<Value>& effects,
 
 }  // namespace
 
-void Api::fork(Ask ask) {
-  auto wish = [&]() -> Result<runtime::ForkRequest> {
-    AE_TRY(ask->query.only({"wait"}));
+void Api::fork(ContextPtr ctx) {
+  auto params = [&]() -> Result<runtime::ForkRequest> {
+    AE_TRY(ctx->query.only({"wait"}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body,
+              Fields::parse(ctx->request.body,
                             {"at_seq", "id", "idempotency_key", "input", "repeat_effects"},
                             {{"overrides", "a fork can override the input only"}}));
-    AE_ASSIGN(runtime::ForkRequest made, wish_of(ask->request, fields));
+    AE_ASSIGN(runtime::ForkRequest made, parse_fork_params(ctx->request, fields));
     const Value& at = fields["at_seq"];
     if (!at.is_integer() || at.as_int() < 1) {
       const std::string what = at.is_null() ? "is missing: set the" : "must be at least 1: the";
@@ -105,143 +105,145 @@ void Api::fork(Ask ask) {
     if (const Value* input = fields.find("input")) made.input = *input;
     return made;
   }();
-  if (!wish) return ask->refuse(wish.error());
-  fork_known(ask, std::move(*wish));
+  if (!params) return ctx->refuse(params.error());
+  find_or_fork(ctx, std::move(*params));
 }
 
-void Api::retry(Ask ask) {
-  auto wish = [&]() -> Result<runtime::ForkRequest> {
-    AE_TRY(ask->query.only({"wait"}));
+void Api::retry(ContextPtr ctx) {
+  auto params = [&]() -> Result<runtime::ForkRequest> {
+    AE_TRY(ctx->query.only({"wait"}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body,
+              Fields::parse(ctx->request.body,
                             {"drop", "id", "idempotency_key", "repeat_effects", "task_graph"}));
-    return wish_of(ask->request, fields);
+    return parse_fork_params(ctx->request, fields);
   }();
-  if (!wish) return ask->refuse(wish.error());
-  fork_known(ask, std::move(*wish));
+  if (!params) return ctx->refuse(params.error());
+  find_or_fork(ctx, std::move(*params));
 }
 
 // Forking with a chosen id twice is forking once, also when the origin has moved on meanwhile.
-void Api::fork_known(Ask ask, runtime::ForkRequest wish) {
-  const auto origin = job_id_from_text(ask->id);
-  if (!origin) return ask->refuse({Code::not_found, origin.error().message});
-  wish.origin = *origin;
-  wish.by = ask->request.by;
-  if (wish.job.empty()) return fork_new(ask, std::move(wish));
-  const JobId job = wish.job;
-  read_in_turn(ask, job,
-               [this, alive = std::weak_ptr(alive_), ask,
-                wish = std::move(wish)](Result<runtime::Runtime::Read> read) mutable {
-                 if (!alive.lock()) return;
-                 if (!read && read.error().code == Code::not_found)
-                   return fork_new(ask, std::move(wish));
-                 if (!read) return ask->refuse(read.error());
-                 const Value& from = read->state.forked_from;
-                 const bool same = from.text("job_id") == wish.origin.text &&
-                                   (wish.at == 0 || from["seq"] == Value(wish.at)) &&
-                                   (!wish.input || *wish.input == read->state.input);
-                 if (same && !wish.task_graph.is_null() && read->state.plan) {
-                   const auto plan = engine::Plan::compile(wish.task_graph);
-                   if (!plan) return ask->refuse(plan.error());
-                   if ((*plan)->hash != read->state.plan->hash) {
-                     return ask->refuse(
-                         {Code::already_exists, "the job " + wish.job.text +
-                                                    " exists with another plan; use another id"});
+void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
+  const auto origin = job_id_from_text(ctx->id);
+  if (!origin) return ctx->refuse({Code::not_found, origin.error().message});
+  params.origin = *origin;
+  params.by = ctx->request.by;
+  if (params.job.empty()) return fork_new(ctx, std::move(params));
+  const JobId job = params.job;
+  read_with_slot(ctx, job,
+                 [this, alive = std::weak_ptr(alive_), ctx,
+                  params = std::move(params)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+                   if (!alive.lock()) return;
+                   if (!read && read.error().code == Code::not_found)
+                     return fork_new(ctx, std::move(params));
+                   if (!read) return ctx->refuse(read.error());
+                   const Value& from = read->state.forked_from;
+                   const bool same = from.text("job_id") == params.origin.text &&
+                                     (params.at == 0 || from["seq"] == Value(params.at)) &&
+                                     (!params.input || *params.input == read->state.input);
+                   if (same && !params.task_graph.is_null() && read->state.plan) {
+                     const auto plan = engine::Plan::compile(params.task_graph);
+                     if (!plan) return ctx->refuse(plan.error());
+                     if ((*plan)->hash != read->state.plan->hash) {
+                       return ctx->refuse(
+                           {Code::already_exists, "the job " + params.job.text +
+                                                      " exists with another plan; use another id"});
+                     }
                    }
-                 }
-                 if (!same) {
-                   return ask->refuse(
-                       {Code::already_exists, "the job " + wish.job.text +
-                                                  " exists and is not this fork; use another id"});
-                 }
-                 created(ask, wish.job, 200);
-               });
+                   if (!same) {
+                     return ctx->refuse({Code::already_exists,
+                                         "the job " + params.job.text +
+                                             " exists and is not this fork; use another id"});
+                   }
+                   answer_created(ctx, params.job, 200);
+                 });
 }
 
 // Fails with needs_version: this process runs the jobs of the agent, but not with the tools of this plan.
-Status Api::may_plan(const std::string& agent, const Value& task_graph) {
+Status Api::check_plan_runs_here(const std::string& agent, const Value& task_graph) {
   if (!options_.runs || task_graph.is_null()) return {};
   AE_ASSIGN(const auto plan, engine::Plan::compile(task_graph));
-  return runtime_.offers(agent, *plan);
+  return runtime_.check_can_run(agent, *plan);
 }
 
-Status Api::may_fork(const runtime::ForkRequest& wish, const std::string& agent_name) {
+Status Api::check_fork(const runtime::ForkRequest& params, const std::string& agent_name) {
   const agents::Agent* const agent = find_agent(agent_name);
-  if (wish.input && agent != nullptr && agent->input_schema) {
+  if (params.input && agent != nullptr && agent->input_schema) {
     AE_ASSIGN(const auto schema, Schema::compile(*agent->input_schema));
-    AE_TRY(schema.check(*wish.input));
+    AE_TRY(schema.check(*params.input));
   }
-  return may_plan(agent_name, wish.task_graph);
+  return check_plan_runs_here(agent_name, params.task_graph);
 }
 
-void Api::fork_new(Ask ask, runtime::ForkRequest wish) {
-  if (!options_.agents || (!wish.input && wish.task_graph.is_null())) {
-    return make_fork(ask, std::move(wish));
+void Api::fork_new(ContextPtr ctx, runtime::ForkRequest params) {
+  if (!options_.agents || (!params.input && params.task_graph.is_null())) {
+    return make_fork(ctx, std::move(params));
   }
-  read(ask, [this, ask, wish = std::move(wish)](runtime::Runtime::Read& read) mutable {
-    if (auto may = may_fork(wish, read.state.agent); !may) return ask->refuse(may.error());
-    make_fork(ask, std::move(wish));
+  read(ctx, [this, ctx, params = std::move(params)](runtime::Runtime::JobSnapshot& read) mutable {
+    if (auto may = check_fork(params, read.state.agent); !may) return ctx->refuse(may.error());
+    make_fork(ctx, std::move(params));
   });
 }
 
-void Api::make_fork(Ask ask, runtime::ForkRequest wish) {
-  const bool named = !wish.job.empty();
-  runtime::ForkRequest again = wish;
-  runtime_.fork(std::move(wish), [this, alive = std::weak_ptr(alive_), ask, named,
-                                  again = std::move(again)](Result<runtime::Forked> made) mutable {
-    if (!alive.lock()) return;
-    if (!made && made.error().code == Code::not_found) {
-      return ask->refuse(no_job(ask->id));
-    }
-    if (!made && made.error().code == Code::already_exists && named) {
-      return fork_known(ask, std::move(again));  // somebody was faster
-    }
-    if (!made) return ask->refuse(made.error());
-    if (!made->repeated.empty()) {
-      const Error error =
-          repeats(ask->id, made->repeated, again.at == 0 ? "" : ", or fork at a later event");
-      return ask->answer(http_status(error.code),
-                         problem(error).with("effects", Value::array(made->repeated)));
-    }
-    std::vector<Member> more;
-    if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
-    created(ask, made->created.job, made->created.existing ? 200 : 201, std::move(more));
-  });
+void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
+  const bool named = !params.job.empty();
+  runtime::ForkRequest again = params;
+  runtime_.fork(
+      std::move(params), [this, alive = std::weak_ptr(alive_), ctx, named,
+                          again = std::move(again)](Result<runtime::ForkResult> made) mutable {
+        if (!alive.lock()) return;
+        if (!made && made.error().code == Code::not_found) {
+          return ctx->refuse(no_job(ctx->id));
+        }
+        if (!made && made.error().code == Code::already_exists && named) {
+          return find_or_fork(ctx, std::move(again));  // somebody was faster
+        }
+        if (!made) return ctx->refuse(made.error());
+        if (!made->repeated.empty()) {
+          const Error error = effects_repeated_error(
+              ctx->id, made->repeated, again.at == 0 ? "" : ", or fork at a later event");
+          return ctx->answer(http_status(error.code),
+                             problem(error).with("effects", Value::array(made->repeated)));
+        }
+        std::vector<Member> more;
+        if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
+        answer_created(ctx, made->created.job, made->created.existing ? 200 : 201, std::move(more));
+      });
 }
 
 // The plan is in the request, or is that of the job's agent in this process' own agents file.
-void Api::plan(Ask ask) {
-  auto act = [&]() -> Result<engine::Act> {
-    AE_TRY(ask->query.only({}));
+void Api::plan(ContextPtr ctx) {
+  auto control = [&]() -> Result<engine::ControlRequest> {
+    AE_TRY(ctx->query.only({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body, {"drop", "reason", "task_graph"}));
-    engine::Act wish{.kind = engine::Act::Kind::plan};
-    AE_ASSIGN(wish.reason, fields.text("reason"));
+              Fields::parse(ctx->request.body, {"drop", "reason", "task_graph"}));
+    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::plan};
+    AE_ASSIGN(params.reason, fields.text("reason"));
     const Value& drop = fields["drop"];
-    wish.payload = Value::object({{"task_graph", fields["task_graph"]}});
-    if (!drop.is_null()) wish.payload = wish.payload.with("drop", drop);
-    return wish;
+    params.payload = Value::object({{"task_graph", fields["task_graph"]}});
+    if (!drop.is_null()) params.payload = params.payload.with("drop", drop);
+    return params;
   }();
-  if (!act) return ask->refuse(act.error());
+  if (!control) return ctx->refuse(control.error());
   // A plan brings the rules of its tools along: which calls people are asked about, too.
-  if (!act->payload["task_graph"].is_null() && ask->request.role != Role::admin) {
-    return ask->refuse(role_missing(ask->request.role, {Role::admin}));
+  if (!control->payload["task_graph"].is_null() && ctx->request.role != Role::admin) {
+    return ctx->refuse(missing_role_error(ctx->request.role, {Role::admin}));
   }
-  read(ask, [this, ask, act = std::move(*act)](runtime::Runtime::Read& read) mutable {
-    if (const Value& given = act.payload["task_graph"]; !given.is_null()) {
+  read(ctx, [this, ctx,
+             control = std::move(*control)](runtime::Runtime::JobSnapshot& read) mutable {
+    if (const Value& given = control.payload["task_graph"]; !given.is_null()) {
       const bool ended = engine::is_terminal(read.state.status);  // then it is refused for that
-      const Status may = ended ? Status{} : may_plan(read.state.agent, given);
-      if (!may) return ask->refuse(may.error());
-      return this->act(ask, std::move(act), 202);
+      const Status may = ended ? Status{} : check_plan_runs_here(read.state.agent, given);
+      if (!may) return ctx->refuse(may.error());
+      return this->submit_request(ctx, std::move(control), 202);
     }
     const agents::Agent* const agent = find_agent(read.state.agent);
     if (agent == nullptr) {
-      return ask->refuse({Code::plan_invalid,
+      return ctx->refuse({Code::plan_invalid,
                           "the agent \"" + read.state.agent +
                               "\" is in no agents file of this process; replace the plan instead"});
     }
-    act.payload = act.payload.with("task_graph", agent->task_graph);
-    this->act(ask, std::move(act), 202);
+    control.payload = control.payload.with("task_graph", agent->task_graph);
+    this->submit_request(ctx, std::move(control), 202);
   });
 }
 

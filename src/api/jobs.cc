@@ -4,13 +4,13 @@
 #include <cstdlib>
 #include <utility>
 
-#include "agents/faults.h"
-#include "api/asked.h"
+#include "agents/diagnostics.h"
+#include "api/request_context.h"
 #include "api/views.h"
-#include "async/portions.h"
+#include "async/time_slices.h"
 #include "base/trace_context.h"
 #include "inspect/effects.h"
-#include "inspect/failure_place.h"
+#include "inspect/failure_location.h"
 #include "json/json.h"
 #include "log/seal.h"
 #include "store/rules.h"
@@ -18,7 +18,7 @@
 namespace ae::api {
 namespace {
 
-constexpr std::size_t kMarksMax = 256;
+constexpr std::size_t kReadPositionsMax = 256;
 constexpr std::int64_t kPriorityMax = 1000;
 constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "parked",
                                           "completed", "failed",  "cancelled"};
@@ -90,8 +90,8 @@ Result<std::optional<EventClass>> class_of(const std::string* name) {
 
 Status is_event_type(const std::string& name) {
   if (event_kind(name) != nullptr) return {};
-  agents::Nearest nearest(name);
-  for (const EventKind& kind : event_kinds()) nearest.look_at(kind.name);
+  agents::ClosestName nearest(name);
+  for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
   const std::string meant = nearest.take();
   return fail(Code::input_invalid, "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
                                        (meant.empty() ? "" : " (did you mean " + meant + "?)"));
@@ -125,16 +125,17 @@ Result<Deadline> deadline_of(std::string_view text, Instant now) {
 }
 
 // What a request names and what would not be so without it: the same asked in other words is the same.
-Value asked_of(const Value& body, const runtime::NewJobRequest& wish, const agents::Agent& agent,
-               const std::string& deadline, const engine::Limits& budget) {
+Value normalized_request(const Value& body, const runtime::NewJobRequest& params,
+                         const agents::Agent& agent, const std::string& deadline,
+                         const engine::Limits& budget) {
   std::vector<Member> asked;
-  if (budget.any()) asked.emplace_back("budget", stored(budget));
+  if (budget.any()) asked.emplace_back("budget", to_json(budget));
   if (!deadline.empty()) asked.emplace_back("deadline", deadline);
-  if (wish.priority != 0) asked.emplace_back("priority", wish.priority);
-  if (!body["queue"].is_null() && !(wish.queue.empty() && agent.queue.empty())) {
+  if (params.priority != 0) asked.emplace_back("priority", params.priority);
+  if (!body["queue"].is_null() && !(params.queue.empty() && agent.queue.empty())) {
     asked.emplace_back("queue", body["queue"]);
   }
-  if (auto needed = wish.required_capabilities; !needed.empty()) {
+  if (auto needed = params.required_capabilities; !needed.empty()) {
     sort_each_once(needed);
     asked.emplace_back("required_capabilities",
                        Value::array(std::vector<Value>(needed.begin(), needed.end())));
@@ -144,53 +145,53 @@ Value asked_of(const Value& body, const runtime::NewJobRequest& wish, const agen
 
 // What a request lets the job use. Fails with input_invalid.
 Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
-  auto budget = engine::limits_asked(body);
-  if (!budget) return std::unexpected(std::move(budget).error().in("\"budget\""));
-  if (budget->cost_micros && !plan.prices_all()) {
+  auto budget = engine::parse_limits(body);
+  if (!budget) return std::unexpected(std::move(budget).error().with_context("\"budget\""));
+  if (budget->cost_micros && !plan.all_models_priced()) {
     return fail(Code::input_invalid, "a cost limit needs a `price` for every model of the agent");
   }
   return budget;
 }
 
 // What a request says of when and where the job runs. REQUIRES: its key and id are known.
-Status take_wishes(const Value& body, const agents::Agent& agent, Instant now,
-                   runtime::NewJobRequest& wish) {
+Status parse_job_options(const Value& body, const agents::Agent& agent, Instant now,
+                         runtime::NewJobRequest& params) {
   if (const Value& priority = body["priority"]; !priority.is_null()) {
     const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
     if (!fits) {
       return fail(Code::input_invalid, "\"priority\" must be an integer from -1000 to 1000");
     }
-    wish.priority = priority.as_int();
+    params.priority = priority.as_int();
   }
-  wish.queue = body["queue"].is_null() ? agent.queue : std::string(body.text("queue"));
-  if (!wish.queue.empty() || !body["queue"].is_null()) {
-    if (!agents::is_capability(wish.queue)) {
+  params.queue = body["queue"].is_null() ? agent.queue : std::string(body.text("queue"));
+  if (!params.queue.empty() || !body["queue"].is_null()) {
+    if (!agents::is_capability(params.queue)) {
       return fail(Code::input_invalid,
                   "\"queue\" must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
     }
   }
-  if (wish.queue == store::kDefaultQueue) wish.queue.clear();
-  AE_ASSIGN(wish.required_capabilities, capabilities_of(body["required_capabilities"]));
+  if (params.queue == store::kDefaultQueue) params.queue.clear();
+  AE_ASSIGN(params.required_capabilities, capabilities_of(body["required_capabilities"]));
   std::string deadline;
   if (!body["deadline"].is_null()) {
     AE_ASSIGN(Deadline asked, deadline_of(body.text("deadline"), now));
     // Under a key, or an id, it may be the repetition of a request that was in time: then its job must be found.
-    const bool may_repeat = !wish.idempotency_key.empty() || !wish.job.empty();
+    const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
     if (asked.at <= now && !may_repeat) {
       return fail(Code::input_invalid, "the \"deadline\" " + asked.text + " has passed");
     }
-    wish.deadline = asked.at;
+    params.deadline = asked.at;
     deadline = std::move(asked.text);
   }
   engine::Limits budget;
   if (!body["budget"].is_null()) {
-    AE_ASSIGN(budget, budget_of(body["budget"], *wish.plan));
-    AE_ASSIGN(wish.budget, lowered(wish.plan->budget, budget));
+    AE_ASSIGN(budget, budget_of(body["budget"], *params.plan));
+    AE_ASSIGN(params.budget, lower_limits(params.plan->budget, budget));
   }
-  wish.asked = asked_of(body, wish, agent, deadline, budget);
+  params.asked = normalized_request(body, params, agent, deadline, budget);
   const auto& also = agent.required_capabilities;
-  wish.required_capabilities.insert(wish.required_capabilities.end(), also.begin(), also.end());
-  sort_each_once(wish.required_capabilities);
+  params.required_capabilities.insert(params.required_capabilities.end(), also.begin(), also.end());
+  sort_each_once(params.required_capabilities);
   return {};
 }
 
@@ -207,11 +208,11 @@ bool holds_text(const store::JobRow& row, const std::string& text) {
 
 }  // namespace
 
-Result<Duration> wait_of(const Query& query) {
+Result<Duration> wait_parameter(const Query& query) {
   const std::string* text = query.find("wait");
   if (!text) return Duration(0);
   auto wait = duration_from_text(*text);
-  if (!wait) return std::unexpected(std::move(wait).error().in("\"wait\""));
+  if (!wait) return std::unexpected(std::move(wait).error().with_context("\"wait\""));
   if (*wait > kWaitMax) return fail(Code::input_invalid, "\"wait\" can be at most 5m");
   return *wait;
 }
@@ -231,7 +232,7 @@ std::string cursor_of(const std::string& job, std::uint64_t number) {
 }
 std::string cursor_of(const store::JobRow& row) { return cursor_of(row.id.text, row.number); }
 
-void go_on_after(std::string_view cursor, store::Filter& filter) {
+void apply_cursor(std::string_view cursor, store::Filter& filter) {
   const std::size_t at = cursor.find('@');
   filter.after = std::string(cursor.substr(0, at));
   if (at == cursor.npos) return;
@@ -254,13 +255,13 @@ struct Api::Search {
   std::vector<store::JobRow> found;
 };
 
-void Api::jobs(Ask ask) {
-  if (ask->query.find("stuck")) return stuck_jobs(std::move(ask));
-  if (ask->query.find("in_doubt")) return doubtful_jobs(std::move(ask));
+void Api::jobs(ContextPtr ctx) {
+  if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
+  if (ctx->query.find("in_doubt")) return in_doubt_jobs(std::move(ctx));
   const auto filter = [&]() -> Result<store::Filter> {
-    AE_TRY(ask->query.only({"status", "agent", "label", "q", "cursor", "limit"}));
+    AE_TRY(ctx->query.only({"status", "agent", "label", "q", "cursor", "limit"}));
     store::Filter wanted;
-    if (const auto* status = ask->query.find("status")) {
+    if (const auto* status = ctx->query.find("status")) {
       if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
         return fail(Code::input_invalid,
                     "\"status\" must be queued, running, waiting, parked, completed, failed or "
@@ -268,34 +269,34 @@ void Api::jobs(Ask ask) {
       }
       wanted.status = *status;
     }
-    if (const auto* agent = ask->query.find("agent")) wanted.agent = *agent;
-    for (const std::string& text : ask->query.all("label")) {
+    if (const auto* agent = ctx->query.find("agent")) wanted.agent = *agent;
+    for (const std::string& text : ctx->query.all("label")) {
       AE_ASSIGN(auto pair, label(text));
       wanted.labels.push_back(std::move(pair));
     }
-    if (const auto* cursor = ask->query.find("cursor")) go_on_after(*cursor, wanted);
-    AE_ASSIGN(wanted.limit, ask->query.limit(100, kJobsMax));
+    if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, wanted);
+    AE_ASSIGN(wanted.limit, ctx->query.limit(100, kJobsMax));
     return wanted;
   }();
-  if (!filter) return ask->refuse(filter.error());
-  const std::string* q = ask->query.find("q");
+  if (!filter) return ctx->refuse(filter.error());
+  const std::string* q = ctx->query.find("q");
   auto search = std::make_shared<Search>();
   search->filter = *filter;
   search->wanted = filter->limit;
   if (q) search->text = *q;
   // One more says whether there is a next page. A text is looked for here, page by page.
   search->filter.limit = search->text.empty() ? search->wanted + 1 : kJobsMax;
-  search_jobs(std::move(ask), std::move(search));
+  search_jobs(std::move(ctx), std::move(search));
 }
 
-void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
+void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
   store::Filter filter = search->filter;
-  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
+  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ctx,
                                    search](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
-      return ask->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
+      return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
     }
-    if (!rows) return ask->refuse(rows.error());
+    if (!rows) return ctx->refuse(rows.error());
     const bool last = rows->size() < search->filter.limit;
     search->examined += rows->size();
     for (store::JobRow& row : *rows) {
@@ -305,7 +306,7 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
     }
     const bool more = search->found.size() > search->wanted;
     const bool enough = more || search->examined >= kSearchMax;
-    if (!last && !enough && alive.lock()) return search_jobs(ask, search);
+    if (!last && !enough && alive.lock()) return search_jobs(ctx, search);
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
@@ -316,226 +317,231 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
     } else if (!last) {
       next = cursor_of(search->filter.after, *search->filter.after_number);
     }
-    ask->answer(200,
+    ctx->answer(200,
                 Value::object({{"jobs", Value::array(std::move(items))}, {"next_cursor", next}}));
   });
 }
 
 // ---------------------------------------------------------------- creating
 
-Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body) {
-  runtime::NewJobRequest wish;
+Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Value& body) {
+  runtime::NewJobRequest params;
   if (!options_.agents) {
     return fail(Code::unsupported,
                 "this process has no agents file: send the request to a server that has one");
   }
-  AE_ASSIGN(const Offer* const offer, offer_of(body.text("agent")));
+  AE_ASSIGN(const OfferedAgent* const offer, find_offered_agent(body.text("agent")));
   const agents::Agent* const agent = offer->agent.get();
   const auto plan = offer->plan;
-  wish.agent = agent->name;
-  wish.plan = plan;
+  params.agent = agent->name;
+  params.plan = plan;
   if (const Value* hash = body.find("plan_hash"); hash && !hash->is_null()) {
     if (*hash != Value(to_hex(plan->hash))) {
       return fail(Code::needs_version,
                   "the process that owns this store runs another version of "
                   "agent \"" +
-                      wish.agent +
+                      params.agent +
                       "\"; restart it with this file, or start it with `serve --watch`");
     }
   }
   const Value* input = body.find("input");
-  wish.input = input ? *input : Value::object({});
+  params.input = input ? *input : Value::object({});
   if (agent->input_schema) {
     AE_ASSIGN(const Schema schema, Schema::compile(*agent->input_schema));
-    if (auto valid = schema.check(wish.input); !valid) {
-      return std::unexpected(std::move(valid).error().in("the input of " + wish.agent));
+    if (auto valid = schema.check(params.input); !valid) {
+      return std::unexpected(std::move(valid).error().with_context("the input of " + params.agent));
     }
   }
-  AE_ASSIGN(wish.labels, labels_of(body["labels"]));
+  AE_ASSIGN(params.labels, labels_of(body["labels"]));
   for (const auto& [key, value] : agent->labels) {
     const auto same = [&](const auto& own) { return own.first == key; };
-    if (std::ranges::find_if(wish.labels, same) == wish.labels.end()) {
-      wish.labels.emplace_back(key, value);
+    if (std::ranges::find_if(params.labels, same) == params.labels.end()) {
+      params.labels.emplace_back(key, value);
     }
   }
-  std::ranges::sort(wish.labels);
-  AE_ASSIGN(wish.idempotency_key, idempotency_key(ask.request, body));
+  std::ranges::sort(params.labels);
+  AE_ASSIGN(params.idempotency_key, idempotency_key(ctx.request, body));
   // An empty one comes from a variable that was never set: each request would make another job.
   if (!body["id"].is_null()) {
     auto id = job_id_from_text(body.text("id"));
-    if (!id) return std::unexpected(std::move(id).error().in("\"id\""));
-    wish.job = *std::move(id);
+    if (!id) return std::unexpected(std::move(id).error().with_context("\"id\""));
+    params.job = *std::move(id);
   }
-  AE_TRY(take_wishes(body, *agent, store_.now(), wish));
-  if (const auto context = trace_context(ask.request.traceparent, ask.request.tracestate)) {
-    wish.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
-    wish.tracestate = context->state;
+  AE_TRY(parse_job_options(body, *agent, store_.now(), params));
+  if (const auto context = trace_context(ctx.request.traceparent, ctx.request.tracestate)) {
+    params.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+    params.tracestate = context->state;
   }
-  wish.hold = options_.runs;
-  return wish;
+  params.start_here = options_.runs;
+  return params;
 }
 
-void Api::create(Ask ask) {
-  with_agents([this, ask] { make_job(ask); });
+void Api::create(ContextPtr ctx) {
+  with_fresh_agents([this, ctx] { make_job(ctx); });
 }
 
-void Api::make_job(Ask ask) {
-  auto wish = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(ask->query.only({"wait"}));
-    AE_TRY(wait_of(ask->query));
+void Api::make_job(ContextPtr ctx) {
+  auto params = [&]() -> Result<runtime::NewJobRequest> {
+    AE_TRY(ctx->query.only({"wait"}));
+    AE_TRY(wait_parameter(ctx->query));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body,
+              Fields::parse(ctx->request.body,
                             {"agent", "input", "idempotency_key", "labels", "id", "plan_hash",
                              "priority", "required_capabilities", "queue", "deadline", "budget"}));
     for (const char* name : {"agent", "idempotency_key", "id", "plan_hash", "queue", "deadline"}) {
       AE_TRY(fields.text(name));
     }
     if (fields["agent"].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
-    return new_job(*ask, fields.object());
+    return new_job(*ctx, fields.object());
   }();
-  if (!wish) return ask->refuse(wish.error());
-  runtime_.create(*wish, [this, ask, wish = *wish](Result<runtime::Created> made) mutable {
-    if (made) {
-      std::vector<Member> more;
-      if (made->input_erased) more.emplace_back("input_compared", false);
-      return created(ask, made->job, made->existing ? 200 : 201, std::move(more));
-    }
-    if (made.error().code == Code::already_exists) return exists(ask, std::move(wish));
-    ask->refuse(made.error());
-  });
+  if (!params) return ctx->refuse(params.error());
+  runtime_.create(
+      *params, [this, ctx, params = *params](Result<runtime::CreateResult> made) mutable {
+        if (made) {
+          std::vector<Member> more;
+          if (made->input_erased) more.emplace_back("input_compared", false);
+          return answer_created(ctx, made->job, made->existing ? 200 : 201, std::move(more));
+        }
+        if (made.error().code == Code::already_exists)
+          return answer_existing_job(ctx, std::move(params));
+        ctx->refuse(made.error());
+      });
 }
 
 // Creating a job with a chosen id twice is creating it once.
-void Api::exists(Ask ask, runtime::NewJobRequest wish) {
-  ask->id = wish.job.text;
-  read(ask, [this, ask, wish = std::move(wish)](runtime::Runtime::Read& read) {
-    if (read.state.agent != wish.agent || read.state.input != wish.input) {
-      return ask->refuse({Code::already_exists,
-                          "the job " + wish.job.text + " was created with another " +
-                              (read.state.agent != wish.agent ? "agent (" + read.state.agent + ")"
-                                                              : std::string("input")) +
+void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
+  ctx->id = params.job.text;
+  read(ctx, [this, ctx, params = std::move(params)](runtime::Runtime::JobSnapshot& read) {
+    if (read.state.agent != params.agent || read.state.input != params.input) {
+      return ctx->refuse({Code::already_exists,
+                          "the job " + params.job.text + " was created with another " +
+                              (read.state.agent != params.agent ? "agent (" + read.state.agent + ")"
+                                                                : std::string("input")) +
                               "; use another id for a new job"});
     }
-    created(ask, wish.job, 200);
+    answer_created(ctx, params.job, 200);
   });
 }
 
 // `input_erased`: the job had been made before, and its input is erased, so that it was not compared.
-void Api::created(Ask ask, const JobId& job, int status, std::vector<Member> more) {
-  ask->id = job.text;
-  const Duration most = wait_of(ask->query).value_or(Duration(0));
-  wait(ask, job, most,
-       [this, ask, status, more = std::move(more), most,
-        job](const std::shared_ptr<Waiting>& waiting) {
-         read_in_turn(
-             ask, job,
-             [this, ask, status, more, most, waiting](Result<runtime::Runtime::Read> read) {
-               if (!read) {
-                 // The job is there, so nothing may be said that promises that nothing was changed.
-                 waiting->over = true;
-                 return ask->refuse({Code::unknown_outcome, "the job " + ask->id +
-                                                                " exists but cannot be read now: " +
-                                                                read.error().message});
-               }
-               const engine::JobStatus stands = read->state.status;
-               const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
-               if (most.count() > 0 && !rests && !waiting->last) return waiting->not_yet();
-               waiting->over = true;
-               Value shown = job_json(*read);
-               for (const auto& [name, value] : more) shown = shown.with(name, value);
-               if (shown["forked_from"].is_object()) {
-                 shown = shown.with("kept", engine::imported_nodes(read->state));
-               }
-               ask->answer(status, std::move(shown), target({"api", "jobs", ask->id}, {}));
-             });
-       });
+void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vector<Member> more) {
+  ctx->id = job.text;
+  const Duration most = wait_parameter(ctx->query).value_or(Duration(0));
+  wait(
+      ctx, job, most,
+      [this, ctx, status, more = std::move(more), most,
+       job](const std::shared_ptr<LongPoll>& long_poll) {
+        read_with_slot(
+            ctx, job,
+            [this, ctx, status, more, most, long_poll](Result<runtime::Runtime::JobSnapshot> read) {
+              if (!read) {
+                // The job is there, so nothing may be said that promises that nothing was changed.
+                long_poll->is_done = true;
+                return ctx->refuse({Code::unknown_outcome,
+                                    "the job " + ctx->id +
+                                        " exists but cannot be read now: " + read.error().message});
+              }
+              const engine::JobStatus stands = read->state.status;
+              const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
+              if (most.count() > 0 && !rests && !long_poll->last) return long_poll->keep_waiting();
+              long_poll->is_done = true;
+              Value shown = job_json(*read);
+              for (const auto& [name, value] : more) shown = shown.with(name, value);
+              if (shown["forked_from"].is_object()) {
+                shown = shown.with("kept", engine::imported_nodes(read->state));
+              }
+              ctx->answer(status, std::move(shown), target({"api", "jobs", ctx->id}, {}));
+            });
+      });
 }
 
 // ---------------------------------------------------------------- one job
 
-void Api::job(Ask ask) {
-  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
-  with_agents([this, ask] { show_job(ask); });
+void Api::job(ContextPtr ctx) {
+  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  with_fresh_agents([this, ctx] { show_job(ctx); });
 }
 
-void Api::show_job(Ask ask) {
-  read(ask, [this, ask](runtime::Runtime::Read& read) {
+void Api::show_job(ContextPtr ctx) {
+  read(ctx, [this, ctx](runtime::Runtime::JobSnapshot& read) {
     Value body = job_json(read);
-    const Error* why = runtime_.refuses(read.row.id);
+    const Error* why = runtime_.refusal_of(read.row.id);
     const bool versions = why != nullptr && (why->code == Code::needs_version ||
                                              why->code == Code::execution_version_mismatch);
     if (versions && store::may_run(read.row.status)) {
       body = body.with("needs_version", why->message);
-    } else if (const auto missing = runtime_.missing(read.row);
-               options_.runs && !missing.empty() && store::may_run(read.row.status)) {
-      body = body.with("needs_version", "this process does not have " + missing.front());
+    } else if (const auto missing_capabilities = runtime_.missing_capabilities(read.row);
+               options_.runs && !missing_capabilities.empty() && store::may_run(read.row.status)) {
+      body =
+          body.with("needs_version", "this process does not have " + missing_capabilities.front());
     }
-    ask->answer(200, std::move(body));
+    ctx->answer(200, std::move(body));
   });
 }
 
-void Api::trace(Ask ask) {
-  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
-  read(ask, [ask](runtime::Runtime::Read& read) { ask->answer(200, trace_body(read)); });
+void Api::trace(ContextPtr ctx) {
+  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  read(ctx, [ctx](runtime::Runtime::JobSnapshot& read) { ctx->answer(200, trace_body(read)); });
 }
 
-void Api::verify(Ask ask) {
-  if (auto known = ask->query.only({"key"}); !known) return ask->refuse(known.error());
-  const auto job = job_id_from_text(ask->id);
-  if (!job) return ask->refuse({Code::not_found, job.error().message});
+void Api::verify(ContextPtr ctx) {
+  if (auto known = ctx->query.only({"key"}); !known) return ctx->refuse(known.error());
+  const auto job = job_id_from_text(ctx->id);
+  if (!job) return ctx->refuse({Code::not_found, job.error().message});
   std::vector<PublicKey> keys;
-  for (const std::string& text : ask->query.all("key")) {
+  for (const std::string& text : ctx->query.all("key")) {
     auto key = public_key_from_text(text);
-    if (!key) return ask->refuse(key.error());
+    if (!key) return ctx->refuse(key.error());
     keys.push_back(*key);
   }
-  turns_.take(ask->request.by, [this, ask, id = *job,
-                                keys = std::move(keys)](ReadTurns::Turn turn) mutable {
-    if (auto may = ask->may_grow_large(); !may) return ask->refuse(may.error());
+  read_limiter_.acquire(ctx->request.by, [this, ctx, id = *job,
+                                          keys = std::move(keys)](ReadLimiter::Slot slot) mutable {
+    if (auto may = ctx->check_response_room(); !may) return ctx->refuse(may.error());
     store_.load(id, 1,
-                [this, alive = std::weak_ptr(alive_), ask, id, turn = std::move(turn),
-                 keys = std::move(keys)](Result<store::Loaded> loaded) mutable {
+                [this, alive = std::weak_ptr(alive_), ctx, id, slot = std::move(slot),
+                 keys = std::move(keys)](Result<store::LoadedJob> loaded) mutable {
                   if (!loaded && loaded.error().code == Code::not_found) {
-                    return ask->refuse(no_job(id.text));
+                    return ctx->refuse(no_job(id.text));
                   }
-                  if (!loaded) return ask->refuse(loaded.error());
+                  if (!loaded) return ctx->refuse(loaded.error());
                   if (!alive.lock()) return;
                   const auto body =
                       std::make_shared<VerifyBody>(id, std::move(*loaded), std::move(keys));
-                  async::in_portions(
+                  async::run_in_slices(
                       loop_, steady_, [body] { return body->next(); },
-                      [ask, body, turn = std::move(turn)] { ask->answer(200, body->take()); });
+                      [ctx, body, slot = std::move(slot)] { ctx->answer(200, body->take()); });
                 });
   });
 }
 
-void Api::replay(Ask ask) {
-  if (auto known = ask->query.only({"at"}); !known) return ask->refuse(known.error());
-  const auto at = ask->query.number("at");
-  if (!at) return ask->refuse(at.error());
-  read(ask, [this, alive = std::weak_ptr(alive_), ask, at = *at](runtime::Runtime::Read& read) {
+void Api::replay(ContextPtr ctx) {
+  if (auto known = ctx->query.only({"at"}); !known) return ctx->refuse(known.error());
+  const auto at = ctx->query.number("at");
+  if (!at) return ctx->refuse(at.error());
+  read(ctx, [this, alive = std::weak_ptr(alive_), ctx,
+             at = *at](runtime::Runtime::JobSnapshot& read) {
     if (!alive.lock()) return;
     const std::uint64_t last = read.events.empty() ? 0 : read.events.back().seq;
     const std::uint64_t seq = at.value_or(last);
     if (seq < 1 || seq > last) {
-      return ask->refuse({Code::input_invalid, "\"at\" must be from 1 to " + std::to_string(last) +
+      return ctx->refuse({Code::input_invalid, "\"at\" must be from 1 to " + std::to_string(last) +
                                                    ", the last event of this job"});
     }
     const auto body = std::make_shared<ReplayBody>(std::move(read), seq);
-    async::in_portions(
+    async::run_in_slices(
         loop_, steady_, [body] { return body->next(); },
-        [ask, body, turn = ask->turn.lock()] {
+        [ctx, body, slot = ctx->slot.lock()] {
           auto state = body->take();
-          if (!state) return ask->refuse(state.error());
-          ask->answer(200, std::move(*state));
+          if (!state) return ctx->refuse(state.error());
+          ctx->answer(200, std::move(*state));
         });
   });
 }
 
 // ---------------------------------------------------------------- events
 
-void Api::events(Ask ask) {
-  struct Wish {
+void Api::events(ContextPtr ctx) {
+  struct EventsParams {
     std::uint64_t after = 0;
     std::size_t limit = kEventsDefault;
     std::optional<EventClass> of_class;
@@ -543,77 +549,80 @@ void Api::events(Ask ask) {
     std::string type;
     Duration wait{};
   };
-  auto wish = [&]() -> Result<Wish> {
-    Wish w;
-    AE_TRY(ask->query.only({"after", "limit", "class", "type", "wait"}));
-    AE_ASSIGN(const auto after, ask->query.number("after"));
+  auto params = [&]() -> Result<EventsParams> {
+    EventsParams w;
+    AE_TRY(ctx->query.only({"after", "limit", "class", "type", "wait"}));
+    AE_ASSIGN(const auto after, ctx->query.number("after"));
     w.after = after.value_or(0);
-    AE_ASSIGN(w.limit, ask->query.limit(kEventsDefault, kEventsMax));
-    const auto* of_class = ask->query.find("class");
+    AE_ASSIGN(w.limit, ctx->query.limit(kEventsDefault, kEventsMax));
+    const auto* of_class = ctx->query.find("class");
     w.effects = of_class && *of_class == "effect";
     if (!w.effects) {
       AE_ASSIGN(w.of_class, class_of(of_class));
     }
-    if (const auto* type = ask->query.find("type"); type && !type->empty()) {
+    if (const auto* type = ctx->query.find("type"); type && !type->empty()) {
       AE_TRY(is_event_type(*type));
       w.type = *type;
     }
-    AE_ASSIGN(w.wait, wait_of(ask->query));
+    AE_ASSIGN(w.wait, wait_parameter(ctx->query));
     return w;
   }();
-  if (!wish) return ask->refuse(wish.error());
-  const auto job = job_id_from_text(ask->id);
-  if (!job) return ask->refuse({Code::not_found, job.error().message});
-  wait(ask, *job, wish->wait,
-       [this, ask, job = *job, wish = *wish](const std::shared_ptr<Waiting>& waiting) {
+  if (!params) return ctx->refuse(params.error());
+  const auto job = job_id_from_text(ctx->id);
+  if (!job) return ctx->refuse({Code::not_found, job.error().message});
+  wait(ctx, *job, params->wait,
+       [this, ctx, job = *job, params = *params](const std::shared_ptr<LongPoll>& long_poll) {
          // The kind of an effect follows from what stands before it.
-         const std::uint64_t from = wish.effects ? 0 : wish.after;
-         turns_.take(ask->request.by, [this, ask, job, wish, from, waiting](ReadTurns::Turn turn) {
-           if (auto may = ask->may_grow_large(); !may) {
-             waiting->over = true;
-             return ask->refuse(may.error());
+         const std::uint64_t from = params.effects ? 0 : params.after;
+         read_limiter_.acquire(ctx->request.by, [this, ctx, job, params, from,
+                                                 long_poll](ReadLimiter::Slot slot) {
+           if (auto may = ctx->check_response_room(); !may) {
+             long_poll->is_done = true;
+             return ctx->refuse(may.error());
            }
-           read_log(job, from, [ask, job, wish, waiting, turn = std::move(turn)](Result<Log> log) {
-             if (!log) {
-               waiting->over = true;
-               return ask->refuse(log.error());
-             }
-             std::vector<Value> found;
-             Value next;
-             engine::EffectKinds kinds;
-             for (const Event& event : log->events) {
-               const std::string_view kind = wish.effects ? kinds.kind_of(event) : "";
-               if (event.seq <= wish.after || (wish.effects && kind.empty())) continue;
-               if (wish.of_class && class_of(event) != *wish.of_class) continue;
-               if (!wish.type.empty() && event_name(event) != wish.type) continue;
-               if (found.size() == wish.limit) {
-                 next = found.back()["seq"];
-                 break;
-               }
-               found.push_back(envelope(job, event));
-               if (wish.effects) found.back() = found.back().with("kind", kind);
-             }
-             const bool ended = is_terminal(log->row.status);
-             const bool answers =
-                 !found.empty() || wish.wait.count() == 0 || waiting->last || ended;
-             if (!answers) return waiting->not_yet();
-             waiting->over = true;
-             ask->answer(200, Value::object({{"ended", ended},
-                                             {"events", Value::array(std::move(found))},
-                                             {"next", next}}));
-           });
+           read_log(job, from,
+                    [ctx, job, params, long_poll, slot = std::move(slot)](Result<Log> log) {
+                      if (!log) {
+                        long_poll->is_done = true;
+                        return ctx->refuse(log.error());
+                      }
+                      std::vector<Value> found;
+                      Value next;
+                      engine::EffectKinds kinds;
+                      for (const Event& event : log->events) {
+                        const std::string_view kind = params.effects ? kinds.kind_of(event) : "";
+                        if (event.seq <= params.after || (params.effects && kind.empty())) continue;
+                        if (params.of_class && class_of(event) != *params.of_class) continue;
+                        if (!params.type.empty() && event_name(event) != params.type) continue;
+                        if (found.size() == params.limit) {
+                          next = found.back()["seq"];
+                          break;
+                        }
+                        found.push_back(envelope(job, event));
+                        if (params.effects) found.back() = found.back().with("kind", kind);
+                      }
+                      const bool ended = is_terminal(log->row.status);
+                      const bool answers =
+                          !found.empty() || params.wait.count() == 0 || long_poll->last || ended;
+                      if (!answers) return long_poll->keep_waiting();
+                      long_poll->is_done = true;
+                      ctx->answer(200, Value::object({{"ended", ended},
+                                                      {"events", Value::array(std::move(found))},
+                                                      {"next", next}}));
+                    });
          });
        });
 }
 
 void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done) {
-  Mark from;
-  if (const auto mark = marks_.find(job); mark != marks_.end() && mark->second.seq <= after) {
-    from = mark->second;
+  ReadPosition from;
+  if (const auto position = read_positions_.find(job);
+      position != read_positions_.end() && position->second.seq <= after) {
+    from = position->second;
   }
   store_.load(job, from.seq + 1,
               [this, alive = std::weak_ptr(alive_), job, from, after,
-               done = std::move(done)](Result<store::Loaded> loaded) mutable {
+               done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
                 if (!loaded && loaded.error().code == Code::not_found) {
                   return done(std::unexpected(no_job(job.text)));
                 }
@@ -625,32 +634,33 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
                   return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
                 };
                 Log log{std::move(loaded->row), {}};
-                Mark mark = from;
+                ReadPosition position = from;
                 const auto read = [&]() -> Status {
                   for (const std::string& bytes : loaded->commits) {
-                    AE_ASSIGN(Opened opened, open(job, bytes, mark.head, blobs));
-                    if (opened.first_seq != mark.seq + 1) {
+                    AE_ASSIGN(OpenedBatch opened, open(job, bytes, position.head, blobs));
+                    if (opened.first_seq != position.seq + 1) {
                       return fail(Code::log_corrupt,
-                                  "event " + std::to_string(mark.seq + 1) + " is missing");
+                                  "event " + std::to_string(position.seq + 1) + " is missing");
                     }
-                    mark = {opened.last_seq, opened.head};
+                    position = {opened.last_seq, opened.head};
                     for (Event& event : opened.events) log.events.push_back(std::move(event));
                   }
-                  const bool is_end = mark.seq == log.row.last_seq && mark.head == log.row.head;
-                  if (is_end || (from.seq == 0 && mark.seq >= log.row.last_seq)) return {};
+                  const bool is_end =
+                      position.seq == log.row.last_seq && position.head == log.row.head;
+                  if (is_end || (from.seq == 0 && position.seq >= log.row.last_seq)) return {};
                   return fail(Code::log_corrupt,
-                              "the log ends at event " + std::to_string(mark.seq) +
+                              "the log ends at event " + std::to_string(position.seq) +
                                   ", the job's row has " + std::to_string(log.row.last_seq));
                 }();
                 // It may be another log than the one that was read to there: that job was deleted, and this one has its id.
                 if (!read && from.seq > 0 && alive.lock()) {
-                  marks_.erase(job);
+                  read_positions_.erase(job);
                   return read_log(job, after, std::move(done));
                 }
                 if (!read) return done(std::unexpected(read.error()));
                 if (alive.lock()) {
-                  if (marks_.size() >= kMarksMax) marks_.clear();
-                  marks_[job] = mark;
+                  if (read_positions_.size() >= kReadPositionsMax) read_positions_.clear();
+                  read_positions_[job] = position;
                 }
                 done(std::move(log));
               });

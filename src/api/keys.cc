@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/asked.h"
-#include "api/gate.h"
+#include "api/authenticator.h"
+#include "api/request_context.h"
 #include "json/json.h"
 
 namespace ae::api {
@@ -39,16 +39,16 @@ Result<std::string> name_of(const Fields& fields) {
   return name;
 }
 
-struct KeyWish {
+struct KeyParams {
   Role role;
   std::string name;
   std::optional<Duration> expires;
 };
 
-Result<KeyWish> wish_of(const std::string& body) {
+Result<KeyParams> parse_key_params(const std::string& body) {
   AE_ASSIGN(const Fields fields, Fields::parse(body, {"role", "name", "expires"}));
-  KeyWish wish{};
-  AE_ASSIGN(wish.name, name_of(fields));
+  KeyParams params{};
+  AE_ASSIGN(params.name, name_of(fields));
   AE_ASSIGN(const std::string role, fields.text("role"));
   const auto known = role_from_text(role);
   if (!known) {
@@ -56,19 +56,19 @@ Result<KeyWish> wish_of(const std::string& body) {
                 "\"role\" is " + roles_text(all_roles()) +
                     (role.empty() ? "" : ", not \"" + role.substr(0, 64) + "\""));
   }
-  wish.role = *known;
+  params.role = *known;
   AE_ASSIGN(const std::string expires, fields.text("expires"));
   if (!expires.empty()) {
     auto duration = duration_from_text(expires);
-    if (!duration) return std::unexpected(std::move(duration).error().in("\"expires\""));
+    if (!duration) return std::unexpected(std::move(duration).error().with_context("\"expires\""));
     if (*duration < kExpiresLeast)
       return fail(Code::input_invalid, "\"expires\" must be at least 1s");
-    wish.expires = *duration;
+    params.expires = *duration;
   }
-  return wish;
+  return params;
 }
 
-std::string drawn(async::Chance& chance, std::size_t digits) {
+std::string random_hex(async::RandomSource& chance, std::size_t digits) {
   std::string hex;
   while (hex.size() < digits) {
     std::string bytes;
@@ -83,10 +83,10 @@ std::string drawn(async::Chance& chance, std::size_t digits) {
 
 }  // namespace
 
-void Api::keys(Ask ask) {
-  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
-  registry_.within(Duration(0), [this, ask](Status read) {
-    if (!read) return ask->refuse(read.error());
+void Api::keys(ContextPtr ctx) {
+  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  registry_.refresh_if_older(Duration(0), [this, ctx](Status read) {
+    if (!read) return ctx->refuse(read.error());
     std::vector<const store::ApiKey*> keys;
     for (const auto& [id, key] : registry_.registry().keys()) keys.push_back(&key);
     std::ranges::sort(keys, {}, [](const store::ApiKey* key) {
@@ -95,76 +95,77 @@ void Api::keys(Ask ask) {
     std::vector<Value> list;
     list.reserve(keys.size());
     for (const store::ApiKey* key : keys) list.push_back(key_json(*key, store_.now()));
-    ask->answer(200, Value::object({{"keys", Value::array(std::move(list))}}));
+    ctx->answer(200, Value::object({{"keys", Value::array(std::move(list))}}));
   });
 }
 
-void Api::create_key(Ask ask) {
-  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
-  const auto wish = wish_of(ask->request.body);
-  if (!wish) return ask->refuse(wish.error());
+void Api::create_key(ContextPtr ctx) {
+  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  const auto params = parse_key_params(ctx->request.body);
+  if (!params) return ctx->refuse(params.error());
   AE_CHECK(options_.chance != nullptr, "nothing to draw a key from");
-  registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_), ask,
-                                 wish = *wish](Status read) {
-    if (!read) return ask->refuse(read.error());
+  registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_), ctx,
+                                           params = *params](Status read) {
+    if (!read) return ctx->refuse(read.error());
     if (registry_.registry().keys().size() >= kKeysMax) {
-      return ask->refuse({Code::input_invalid, "a store has at most " + std::to_string(kKeysMax) +
+      return ctx->refuse({Code::input_invalid, "a store has at most " + std::to_string(kKeysMax) +
                                                    " keys, revoked ones too"});
     }
     KeyText text;
     do {
-      text.id = drawn(*options_.chance, 12);
+      text.id = random_hex(*options_.chance, 12);
     } while (registry_.registry().key(text.id) != nullptr);
-    text.secret = drawn(*options_.chance, 64);
+    text.secret = random_hex(*options_.chance, 64);
     store::ApiKey key{.id = text.id,
                       .secret_hash = hash_of_secret(text.secret),
-                      .role = std::string(to_text(wish.role)),
-                      .name = wish.name,
-                      .created_by = ask->request.by,
+                      .role = std::string(to_text(params.role)),
+                      .name = params.name,
+                      .created_by = ctx->request.by,
                       .revoked_by = {},
                       .created_at = store_.now()};
-    if (wish.expires) key.expires_at = std::min(key.created_at + *wish.expires, kInstantMax);
-    store_.record(store::key_created(key), [this, alive, ask, key, text](Result<void> written) {
-      if (!written && written.error().code == Code::unknown_outcome) {
-        return ask->refuse(
-            {Code::unknown_outcome, "the outcome is unknown: key " + text.id +
-                                        " may exist; revoke it if GET /api/keys lists it"});
-      }
-      if (!written) return ask->refuse(written.error());
-      if (!alive.lock()) return;
-      const Value body = key_json(key, store_.now()).with("key", to_text(text));
-      // This process asks for keys from now on.
-      registry_.within(Duration(0), [ask, body](Status) {
-        ask->answer(201, body, target({"api", "keys", std::string(body.text("id"))}, {}));
-      });
-    });
+    if (params.expires) key.expires_at = std::min(key.created_at + *params.expires, kInstantMax);
+    store_.append_audit_entry(
+        store::key_created(key), [this, alive, ctx, key, text](Result<void> written) {
+          if (!written && written.error().code == Code::unknown_outcome) {
+            return ctx->refuse(
+                {Code::unknown_outcome, "the outcome is unknown: key " + text.id +
+                                            " may exist; revoke it if GET /api/keys lists it"});
+          }
+          if (!written) return ctx->refuse(written.error());
+          if (!alive.lock()) return;
+          const Value body = key_json(key, store_.now()).with("key", to_text(text));
+          // This process asks for keys from now on.
+          registry_.refresh_if_older(Duration(0), [ctx, body](Status) {
+            ctx->answer(201, body, target({"api", "keys", std::string(body.text("id"))}, {}));
+          });
+        });
   });
 }
 
 // Revoking twice is revoking once.
-void Api::revoke_key(Ask ask) {
-  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
-  registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_), ask](Status read) {
-    if (!read) return ask->refuse(read.error());
-    const store::ApiKey* const key = registry_.registry().key(ask->id);
+void Api::revoke_key(ContextPtr ctx) {
+  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_), ctx](Status read) {
+    if (!read) return ctx->refuse(read.error());
+    const store::ApiKey* const key = registry_.registry().key(ctx->id);
     if (key == nullptr) {
-      return ask->refuse({Code::not_found, "there is no key with the id \"" +
-                                               ask->id.substr(0, 64) +
+      return ctx->refuse({Code::not_found, "there is no key with the id \"" +
+                                               ctx->id.substr(0, 64) +
                                                "\"; GET /api/keys lists them"});
     }
-    const auto answer = [this, ask] {
-      ask->answer(200, key_json(*registry_.registry().key(ask->id), store_.now()));
+    const auto answer = [this, ctx] {
+      ctx->answer(200, key_json(*registry_.registry().key(ctx->id), store_.now()));
     };
     if (key->revoked_at) return answer();
-    store_.record(store::key_revoked(key->id, store_.now(), ask->request.by),
-                  [this, alive, ask, answer](Result<void> written) {
-                    if (!written) return ask->refuse(written.error());
-                    if (!alive.lock()) return;
-                    registry_.within(Duration(0), [ask, answer](Status seen) {
-                      if (!seen) return ask->refuse(seen.error());
-                      answer();
-                    });
-                  });
+    store_.append_audit_entry(store::key_revoked(key->id, store_.now(), ctx->request.by),
+                              [this, alive, ctx, answer](Result<void> written) {
+                                if (!written) return ctx->refuse(written.error());
+                                if (!alive.lock()) return;
+                                registry_.refresh_if_older(Duration(0), [ctx, answer](Status seen) {
+                                  if (!seen) return ctx->refuse(seen.error());
+                                  answer();
+                                });
+                              });
   });
 }
 

@@ -23,7 +23,7 @@ constexpr std::string_view kInstructions =
     "Jobs are resources: aetheris://jobs/{id}, …/trace, …/events.";
 
 // What a list or a file may be kept for, in milliseconds.
-constexpr int kKeepServer = 3'600'000;
+constexpr int kServerTtl = 3'600'000;
 // Bytes of what a call that waits keeps of its message: its id and its progress token.
 constexpr std::size_t kIdMax = 1024;
 
@@ -56,7 +56,7 @@ int status_of(const mcp::RpcError& error, bool modern) {
 struct Mcp::Method {
   std::string_view name;
   bool legacy, modern;
-  void (Mcp::*handle)(Ask);
+  void (Mcp::*handle)(CallPtr);
 };
 
 const Mcp::Method Mcp::kMethods[] = {
@@ -77,15 +77,15 @@ const Mcp::Method Mcp::kMethods[] = {
 
 void Mcp::Call::read_client() {
   const Value& elicitation = client()["elicitation"];
-  knows_tasks = modern() && client()["extensions"][mcp::kTasks].is_object();
-  asks_people = modern() && elicitation.is_object() &&
-                (elicitation.size() == 0 || elicitation["form"].is_object());
-  wants_task = revision == mcp::Revision::r2025_11_25 && params()["task"].is_object();
+  supports_tasks = modern() && client()["extensions"][mcp::kTasks].is_object();
+  supports_elicitation = modern() && elicitation.is_object() &&
+                         (elicitation.size() == 0 || elicitation["form"].is_object());
+  requests_task = revision == mcp::Revision::r2025_11_25 && params()["task"].is_object();
 }
 
 void Mcp::Call::drop_params() {
   message.params = Value();
-  who.body_room.reset();
+  caller.body_quota.reset();
 }
 
 void Mcp::Call::refuse(mcp::RpcError error, int status) {
@@ -104,8 +104,8 @@ void Mcp::Call::refuse(const ApiResponse& refused) {
   refuse(std::move(answer), error.code == Code::forbidden ? 403 : 0);
 }
 
-Mcp::Mcp(async::Loop& loop, async::SteadyClock& steady, Asker asker, std::string version)
-    : loop_(loop), steady_(steady), asker_(std::move(asker)), version_(std::move(version)) {}
+Mcp::Mcp(async::Loop& loop, async::SteadyClock& steady, RequestHandler asker, std::string version)
+    : loop_(loop), steady_(steady), handler_(std::move(asker)), version_(std::move(version)) {}
 
 Mcp::~Mcp() = default;
 
@@ -115,16 +115,16 @@ void Mcp::answer(ApiRequest request, async::Done<ApiResponse> done) {
   const auto value = mcp::parse_message(request.body);
   if (!value) return done(rpc(400, mcp::error_response(value.error())));
   request.body.clear();
-  if (value->is_array()) return batch(request, *value, std::move(done));
-  one(std::move(request), *value, std::move(done));
+  if (value->is_array()) return handle_batch(request, *value, std::move(done));
+  handle_message(std::move(request), *value, std::move(done));
 }
 
 // One revision has arrays of messages; the one before it has them by JSON-RPC, the later ones have not.
-void Mcp::batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done) {
+void Mcp::handle_batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done) {
   std::optional<mcp::Revision> revision = request.mcp_revision;
   if (request.mcp_headers) {
     const auto& said = request.mcp_headers->version;
-    revision = said ? mcp::revision_from_text(*said) : mcp::kUnsaid;
+    revision = said ? mcp::revision_from_text(*said) : mcp::kAssumedRevision;
   }
   const bool known = revision && *revision <= mcp::Revision::r2025_03_26;
   if (!known || all.size() == 0 || all.size() > mcp::kBatchMax) {
@@ -133,37 +133,37 @@ void Mcp::batch(const ApiRequest& request, const Value& all, async::Done<ApiResp
                               .message = known ? "a batch must have 1 to 100 messages"
                                                : "this MCP revision does not support batches"})));
   }
-  struct Gathered {
+  struct BatchAnswers {
     std::vector<Value> answers;
-    std::size_t missing;
+    std::size_t pending;
     async::Done<ApiResponse> done;
   };
-  auto gathered = std::make_shared<Gathered>(
-      Gathered{.answers = {}, .missing = all.size(), .done = std::move(done)});
+  auto batch = std::make_shared<BatchAnswers>(
+      BatchAnswers{.answers = {}, .pending = all.size(), .done = std::move(done)});
   for (const Value& message : all.items()) {
     ApiRequest each = request;
-    each.note = nullptr;
+    each.on_notification = nullptr;
     each.mcp_headers.reset();
     each.mcp_revision = revision;
-    one(std::move(each), message, [gathered](ApiResponse answer) {
-      if (!answer.body.is_null()) gathered->answers.push_back(std::move(answer.body));
-      if (--gathered->missing > 0) return;
-      const bool silent = gathered->answers.empty();
-      gathered->done(
-          rpc(silent ? 202 : 200, silent ? Value() : Value::array(std::move(gathered->answers))));
+    handle_message(std::move(each), message, [batch](ApiResponse answer) {
+      if (!answer.body.is_null()) batch->answers.push_back(std::move(answer.body));
+      if (--batch->pending > 0) return;
+      const bool silent = batch->answers.empty();
+      batch->done(
+          rpc(silent ? 202 : 200, silent ? Value() : Value::array(std::move(batch->answers))));
     });
   }
 }
 
-void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> done) {
+void Mcp::handle_message(ApiRequest request, const Value& value, async::Done<ApiResponse> done) {
   auto message = mcp::read_message(value);
   if (!message) return done(rpc(400, mcp::error_response(message.error())));
   auto call = std::make_shared<Call>();
-  call->who = std::move(request);
-  call->over_http = call->who.mcp_headers.has_value();
+  call->caller = std::move(request);
+  call->over_http = call->caller.mcp_headers.has_value();
   call->message = *std::move(message);
   call->done = std::move(done);
-  if (auto understood = understand(*call); !understood) {
+  if (auto understood = resolve_revision(*call); !understood) {
     return call->refuse(understood.error(), 400);
   }
   // We never ask a client anything by a request, so a response answers nothing; what else is only told changes nothing here.
@@ -173,7 +173,7 @@ void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> d
       found != std::end(kMethods) && (call->modern() ? found->modern : found->legacy);
   if (!known) {
     return call->refuse({.code = mcp::kMethodNotFound,
-                         .message = "unknown method \"" + mcp::clipped(call->message.method) +
+                         .message = "unknown method \"" + mcp::clip_text(call->message.method) +
                                     "\" in revision " + std::string(mcp::to_text(call->revision)) +
                                     " here"});
   }
@@ -188,8 +188,8 @@ void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> d
   }
   call->read_client();
   call->progress_token = token;
-  for (const auto& [name, header] : {std::pair{"traceparent", &call->who.traceparent},
-                                     std::pair{"tracestate", &call->who.tracestate}}) {
+  for (const auto& [name, header] : {std::pair{"traceparent", &call->caller.traceparent},
+                                     std::pair{"tracestate", &call->caller.tracestate}}) {
     if (header->empty()) *header = call->meta().text(name);
   }
   call->until = steady_.since_start() + kMcpCallWait;
@@ -197,16 +197,16 @@ void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> d
 }
 
 // In which revision a message is to be read, and whether it says all that this one wants said.
-std::expected<void, mcp::RpcError> Mcp::understand(Call& call) const {
+std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
   const auto refused = [&](int code, std::string what, Value data = {}) {
     return std::unexpected(mcp::RpcError{code, std::move(what), std::move(data), call.message.id});
   };
   const auto unknown = [&](const std::string& asked) {
     return refused(
         mcp::kUnsupportedVersion, "Unsupported protocol version",
-        Value::object({{"requested", mcp::clipped(asked)}, {"supported", mcp::all_revisions()}}));
+        Value::object({{"requested", mcp::clip_text(asked)}, {"supported", mcp::all_revisions()}}));
   };
-  const auto& headers = call.who.mcp_headers;
+  const auto& headers = call.caller.mcp_headers;
   const Value* const said = call.meta().find(mcp::kProtocolVersion);
   const bool is_request = call.message.kind == mcp::Message::Kind::request;
   if (headers && headers->version) {
@@ -215,8 +215,8 @@ std::expected<void, mcp::RpcError> Mcp::understand(Call& call) const {
     const bool agrees = call.message.method == "initialize" && said == nullptr;
     if (!revision && !agrees) return unknown(*headers->version);
     if (revision) call.revision = *revision;
-  } else if (call.who.mcp_revision) {
-    call.revision = *call.who.mcp_revision;
+  } else if (call.caller.mcp_revision) {
+    call.revision = *call.caller.mcp_revision;
   }
   if (said == nullptr && call.modern() && is_request && call.message.method != "initialize") {
     return refused(mcp::kInvalidParams, "\"_meta\" must contain \"" +
@@ -247,7 +247,7 @@ std::expected<void, mcp::RpcError> Mcp::understand(Call& call) const {
 
 // ---------------------------------------------------------------- what goes
 
-void Mcp::finish(const Ask& call, Value result) const {
+void Mcp::finish(const CallPtr& call, Value result) const {
   if (call->modern()) {
     if (result["resultType"].is_null()) result = result.with("resultType", "complete");
     const Value us = Value::object({{"name", "aetheris"}, {"version", version_}});
@@ -258,31 +258,31 @@ void Mcp::finish(const Ask& call, Value result) const {
 }
 
 void Mcp::send(ApiRequest request, Then then) {
-  asker_(std::move(request), [alive = std::weak_ptr(alive_),
-                              then = std::move(then)](const ApiResponse& answer) mutable {
+  handler_(std::move(request), [alive = std::weak_ptr(alive_),
+                                then = std::move(then)](const ApiResponse& answer) mutable {
     if (alive.lock()) then(answer);
   });
 }
 
-void Mcp::ask(const Ask& call, std::string_view method, Path path, QueryPairs query,
-              const Value& body, Then then) {
+void Mcp::call_route(const CallPtr& call, std::string_view method, Path path, QueryPairs query,
+                     const Value& body, Then then) {
   ApiRequest request;
   request.method = method;
   request.path = std::move(path);
   request.query = std::move(query);
   if (!body.is_null()) request.body = canonical(body);
-  request.traceparent = call->who.traceparent;
-  request.tracestate = call->who.tracestate;
-  request.by = call->who.by;
-  request.role = call->who.role;
-  request.local = call->who.local;
-  request.gone = call->who.gone;
+  request.traceparent = call->caller.traceparent;
+  request.tracestate = call->caller.tracestate;
+  request.by = call->caller.by;
+  request.role = call->caller.role;
+  request.local = call->caller.local;
+  request.disconnected = call->caller.disconnected;
   send(std::move(request), std::move(then));
 }
 
 // ---------------------------------------------------------------- who we are
 
-void Mcp::initialize(Ask call) {
+void Mcp::initialize(CallPtr call) {
   const Value& asked = call->params()["protocolVersion"];
   if (!asked.is_string()) return call->refuse_params("\"protocolVersion\" must be a string");
   const auto known = mcp::revision_from_text(asked.as_string());
@@ -303,7 +303,7 @@ void Mcp::initialize(Ask call) {
                     {"serverInfo", Value::object({{"name", "aetheris"}, {"version", version_}})}}));
 }
 
-void Mcp::discover(Ask call) {
+void Mcp::discover(CallPtr call) {
   const Value offers =
       Value::object({{"extensions", Value::object({{std::string(mcp::kTasks), empty()}})},
                      {"resources", empty()},
@@ -312,9 +312,9 @@ void Mcp::discover(Ask call) {
                               {"capabilities", offers},
                               {"instructions", kInstructions},
                               {"supportedVersions", mcp::all_revisions()},
-                              {"ttlMs", kKeepServer}}));
+                              {"ttlMs", kServerTtl}}));
 }
 
-void Mcp::ping(Ask call) { finish(call, empty()); }
+void Mcp::ping(CallPtr call) { finish(call, empty()); }
 
 }  // namespace ae::api

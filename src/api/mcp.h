@@ -28,15 +28,15 @@ constexpr Duration kMcpTaskAfter = std::chrono::milliseconds(500);
 constexpr std::size_t kMcpPage = 100;  // entries of one list
 constexpr std::size_t kMcpInputResponsesMax = 100;
 // Tools of our own, beside the agents. An agent whose name begins so is not offered.
-constexpr std::string_view kMcpOwnTools = "aetheris_";
+constexpr std::string_view kMcpBuiltinTools = "aetheris_";
 
 class Mcp {
  public:
   // Asks a route, here or elsewhere.
-  using Asker = std::function<void(ApiRequest, async::Done<ApiResponse>)>;
+  using RequestHandler = std::function<void(ApiRequest, async::Done<ApiResponse>)>;
 
   // Borrows the loop and the clock.
-  Mcp(async::Loop& loop, async::SteadyClock& steady, Asker asker, std::string version);
+  Mcp(async::Loop& loop, async::SteadyClock& steady, RequestHandler asker, std::string version);
   ~Mcp();
   Mcp(const Mcp&) = delete;
   Mcp& operator=(const Mcp&) = delete;
@@ -45,72 +45,72 @@ class Mcp {
   // notification is answered with no body.
   void answer(ApiRequest request, async::Done<ApiResponse> done);
   // Calls that wait are answered with what there is, from now on.
-  void stop_waiting() { leaving_ = true; }
+  void stop_waiting() { shutting_down_ = true; }
 
  private:
   struct Call;  // mcp_call.h
-  using Ask = std::shared_ptr<Call>;
+  using CallPtr = std::shared_ptr<Call>;
   using Then = std::move_only_function<void(const ApiResponse&)>;
   using WithJob = std::move_only_function<void(const Value& job)>;
-  using Said = std::move_only_function<void(const std::vector<Value>& approvals)>;
+  using QuestionsCallback = std::move_only_function<void(const std::vector<Value>& approvals)>;
   struct Method;
   static const Method kMethods[];
-  struct OwnTool;
-  static const OwnTool kTools[];
+  struct BuiltinTool;
+  static const BuiltinTool kTools[];
 
-  void one(ApiRequest request, const Value& value, async::Done<ApiResponse> done);
-  void batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done);
-  std::expected<void, mcp::RpcError> understand(Call& call) const;
-  void finish(const Ask& call, Value result) const;
-  void initialize(Ask call);
-  void discover(Ask call);
-  void ping(Ask call);
+  void handle_message(ApiRequest request, const Value& value, async::Done<ApiResponse> done);
+  void handle_batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done);
+  std::expected<void, mcp::RpcError> resolve_revision(Call& call) const;
+  void finish(const CallPtr& call, Value result) const;
+  void initialize(CallPtr call);
+  void discover(CallPtr call);
+  void ping(CallPtr call);
 
-  void list_tools(Ask call);
-  void call_tool(Ask call);
-  void call_agent(Ask call);
-  void start_job(const Ask& call, const Value& agent);
-  void started(const Ask& call, const ApiResponse& made);
-  void go_on(const Ask& call, const std::string& job);
-  void end_call(const Ask& call, const Value& job);
-  void look_at_job(Ask call);
-  void answer_wait(Ask call);
-  void answer_question(const Ask& call, const Value& asked);
-  void answer_again(const Ask& call);
-  void signal_job(Ask call);
-  void cancel_job(Ask call);
-  void act(const Ask& call, Path path, const Value& body);
+  void list_tools(CallPtr call);
+  void call_tool(CallPtr call);
+  void call_agent(CallPtr call);
+  void start_job(const CallPtr& call, const Value& agent);
+  void started(const CallPtr& call, const ApiResponse& made);
+  void continue_call(const CallPtr& call, const std::string& job);
+  void end_call(const CallPtr& call, const Value& job);
+  void read_job(CallPtr call);
+  void answer_wait(CallPtr call);
+  void answer_question(const CallPtr& call, const Value& asked);
+  void answer_closed_question(const CallPtr& call);
+  void signal_job(CallPtr call);
+  void cancel_job(CallPtr call);
+  void post_request(const CallPtr& call, Path path, const Value& body);
 
-  void get_task(Ask call);
-  void update_task(Ask call);
-  void cancel_task(Ask call);
-  void list_tasks(Ask call);
-  void task_result(Ask call);
-  void with_task(const Ask& call, WithJob then);
-  void tell_task(const Ask& call, const Value& job, bool made);
-  void take_answers(const Ask& call, const std::string& job, async::Task then);
-  void next_answer(const Ask& call, std::shared_ptr<std::vector<ApiRequest>> acts,
-                   async::Task then);
+  void get_task(CallPtr call);
+  void update_task(CallPtr call);
+  void cancel_task(CallPtr call);
+  void list_tasks(CallPtr call);
+  void task_result(CallPtr call);
+  void with_task(const CallPtr& call, WithJob then);
+  void answer_with_task(const CallPtr& call, const Value& job, bool made);
+  void apply_answers(const CallPtr& call, const std::string& job, async::Task then);
+  void apply_next_answer(const CallPtr& call, std::shared_ptr<std::vector<ApiRequest>> requests,
+                         async::Task then);
 
-  void list_resources(Ask call);
-  void list_templates(Ask call);
-  void read_resource(Ask call);
+  void list_resources(CallPtr call);
+  void list_templates(CallPtr call);
+  void read_resource(CallPtr call);
 
   // One route, as whoever sent the message.
-  void ask(const Ask& call, std::string_view method, Path path, QueryPairs query, const Value& body,
-           Then then);
+  void call_route(const CallPtr& call, std::string_view method, Path path, QueryPairs query,
+                  const Value& body, Then then);
   void send(ApiRequest request, Then then);
   // What the job asks people; of a client that cannot ask them, nothing.
-  void with_questions(const Ask& call, const Value& job, Said then);
+  void with_questions(const CallPtr& call, const Value& job, QuestionsCallback then);
   // Calls back when the job needs somebody, has ended, or the time is over.
-  void follow(const Ask& call, const Value& job, WithJob then);
-  void look_again(const Ask& call, const std::string& job, WithJob then);
+  void follow(const CallPtr& call, const Value& job, WithJob then);
+  void reread_job(const CallPtr& call, const std::string& job, WithJob then);
 
   async::Loop& loop_;
   async::SteadyClock& steady_;
-  const Asker asker_;
+  const RequestHandler handler_;
   const std::string version_;
-  bool leaving_ = false;
+  bool shutting_down_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -15,18 +15,18 @@
 namespace ae::api {
 
 struct Mcp::Call {
-  ApiRequest who;  // as which the routes are asked: without its body and headers
+  ApiRequest caller;  // as which the routes are asked: without its body and headers
   mcp::Message message;
-  mcp::Revision revision = mcp::kUnsaid;
+  mcp::Revision revision = mcp::kAssumedRevision;
   bool over_http = false;
-  Value progress_token;  // null = no progress is to be told
-  double told = -1;      // the progress that was told last
-  Duration until{};      // of the steady clock: then the call is answered, whatever there is
-  Duration looked_at{};  // … when the job was looked at last
+  Value progress_token;           // null = no progress is to be told
+  double reported_progress = -1;  // the progress that was told last
+  Duration until{};         // of the steady clock: then the call is answered, whatever there is
+  Duration last_read_at{};  // … when the job was looked at last
   // What the message says of its client, by read_client().
-  bool knows_tasks = false;
-  bool asks_people = false;  // its user can be asked, in a form
-  bool wants_task = false;   // 2025-11-25: this very call is to be a task
+  bool supports_tasks = false;
+  bool supports_elicitation = false;  // its user can be asked, in a form
+  bool requests_task = false;         // 2025-11-25: this very call is to be a task
   async::Done<ApiResponse> done;
 
   bool modern() const { return mcp::is_modern(revision); }
@@ -36,7 +36,7 @@ struct Mcp::Call {
   void read_client();
   // Before it waits: it keeps neither the params of its message nor their share of the room for bodies.
   void drop_params();
-  bool is_gone() const { return who.gone && *who.gone; }
+  bool is_disconnected() const { return caller.disconnected && *caller.disconnected; }
 
   void refuse(mcp::RpcError error, int status = 0);
   void refuse_params(std::string what) {
@@ -60,7 +60,7 @@ std::string in_milliseconds(Duration time);
 std::span<const Value> items_of(const Value& list);
 bool has_ended(const Value& job);
 // It has ended, or does not go on without somebody.
-bool is_settled(const Value& job);
+bool is_idle(const Value& job);
 // What it waits for, one a line, each with what answers it.
 std::string waits_text(const Value& job);
 // What must be an id of a job in `value`; nullopt: it can be none.

@@ -5,16 +5,16 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "api/problem.h"
+#include "base/escape_hidden.h"
 #include "base/ids.h"
 #include "base/utf8.h"
-#include "base/visible.h"
 #include "json/json.h"
 
 namespace ae::api {
 namespace {
 
 // One question for what is new waits so long; between two looks at a job that hurries on there is a pause.
-constexpr Duration kHoldOn = std::chrono::seconds(15);
+constexpr Duration kPollWait = std::chrono::seconds(15);
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kPauseSilent = std::chrono::seconds(1);
 constexpr std::string_view kJobMeta = "aetheris/job";
@@ -33,7 +33,7 @@ std::string progress_text(const Value& job) {
 }
 
 // The limits that its next call does not fit, of a job that is parked for its budget.
-std::span<const Value> lacking_of(const Value& job) {
+std::span<const Value> shortfall_of(const Value& job) {
   const Value& budget = job["budget"];
   return budget.is_object() ? items_of(budget["lacking"]) : std::span<const Value>();
 }
@@ -42,7 +42,7 @@ std::span<const Value> lacking_of(const Value& job) {
 bool is_form(const Value& wait) { return wait["question"].text("mode") == "form"; }
 
 // What a caller needs of a job that has no result, as a value.
-Value standing(const Value& job) {
+Value job_summary(const Value& job) {
   std::vector<Member> members{{"job_id", job["id"]}, {"status", job["status"]}};
   for (const char* name : {"error", "parked", "progress", "waits", "in_doubt", "needs_version"}) {
     const Value& value = job[name];
@@ -57,34 +57,34 @@ Value standing(const Value& job) {
     }
     std::ranges::find(members, "waits", &Member::first)->second = Value::array(std::move(waits));
   }
-  if (lacking_of(job).size() > 0) members.emplace_back("budget", job["budget"]);
+  if (shortfall_of(job).size() > 0) members.emplace_back("budget", job["budget"]);
   return Value::object(std::move(members));
 }
 
-std::string clipped(std::string text) {
+std::string clip_text(std::string text) {
   if (text.size() <= kShownMax) return text;
-  return std::string(beginning_of(text, kShownMax)).append("… (cut)");
+  return std::string(truncate_utf8(text, kShownMax)).append("… (cut)");
 }
 
 // What a person is asked, so that whoever passes it on can say it: the call with its arguments, or the question.
-std::string person_text(const std::string& job, const Value& wait) {
+std::string question_text(const std::string& job, const Value& wait) {
   std::string text = "- a decision (" + std::string(wait.text("node_id")) + ")";
   const std::string tool(wait.text("tool"));
   const Value& question = wait["question"];
   if (question.is_object()) {
     // In quotes: what a server asks cannot pass for a line of ours.
     text.append(", requested by the call of tool \"").append(tool).append("\": ");
-    text += clipped(visible_json(canonical(question["message"])));
+    text += clip_text(escape_hidden_json(canonical(question["message"])));
     if (question["url"].is_string())
-      text.append(", at ").append(visible_json(canonical(question["url"])));
+      text.append(", at ").append(escape_hidden_json(canonical(question["url"])));
   } else if (!tool.empty()) {
     text += " on the call of tool \"" + tool + "\" with " +
-            clipped(visible_json(canonical(wait["arguments"])));
+            clip_text(escape_hidden_json(canonical(wait["arguments"])));
   } else {
-    text += ", key " + visible_json(canonical(wait["correlation_key"]));
+    text += ", key " + escape_hidden_json(canonical(wait["correlation_key"]));
   }
   if (wait["reason"].is_string() && !question.is_object()) {
-    text.append(", reason: ").append(visible(wait.text("reason")));
+    text.append(", reason: ").append(escape_hidden(wait.text("reason")));
   }
   if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
   text += ": with the decision, call aetheris_answer {\"job_id\": \"" + job + "\", ";
@@ -93,7 +93,7 @@ std::string person_text(const std::string& job, const Value& wait) {
   }
   if (is_form(wait)) {
     return text + "\"payload\": …}, with a payload that matches this schema: " +
-           clipped(visible_json(canonical(question["schema"]))) +
+           clip_text(escape_hidden_json(canonical(question["schema"]))) +
            "; or \"decision\": \"reject\" instead";
   }
   const bool data = wait.text("answer") == "data";
@@ -108,7 +108,7 @@ std::string wait_text(const Value& job, const Value& wait) {
     return "- nothing: its wait (" + std::string(wait.text("node_id")) + ") expired at " +
            std::string(wait.text("expires_at")) + ", and it resumes when a process runs it";
   }
-  if (type == "human") return person_text(id, wait);
+  if (type == "human") return question_text(id, wait);
   if (type == "timer") return "- the time " + std::string(wait.text("due_at"));
   if (type == "message") {
     return "- a message on channel " + canonical(wait["channel"]) + ": " +
@@ -119,7 +119,7 @@ std::string wait_text(const Value& job, const Value& wait) {
 }
 
 // Is a person asked about this call in doubt? One that was given up keeps nothing from going on.
-bool is_asked(const Value& doubt) { return doubt["commands"].size() > 0; }
+bool needs_decision(const Value& doubt) { return doubt["commands"].size() > 0; }
 
 }  // namespace
 
@@ -144,20 +144,20 @@ bool has_ended(const Value& job) {
   return status == "completed" || status == "failed" || status == "cancelled";
 }
 
-bool is_settled(const Value& job) {
+bool is_idle(const Value& job) {
   if (has_ended(job) || job.text("status") == "parked") return true;
   if (job.text("status") != "waiting") return false;
   // What only time answers goes on by itself.
   return std::ranges::any_of(items_of(job["waits"]),
                              [](const Value& wait) { return wait.text("wait_type") != "timer"; }) ||
-         std::ranges::any_of(items_of(job["in_doubt"]), is_asked);
+         std::ranges::any_of(items_of(job["in_doubt"]), needs_decision);
 }
 
 std::string waits_text(const Value& job) {
   std::string text;
   for (const Value& wait : items_of(job["waits"])) text += "\n" + wait_text(job, wait);
   for (const Value& doubt : items_of(job["in_doubt"])) {
-    if (!is_asked(doubt)) continue;
+    if (!needs_decision(doubt)) continue;
     text += "\n- a decision whether the call of tool \"" + std::string(doubt.text("tool")) +
             "\" happened:";
     for (const Value& command : items_of(doubt["commands"])) text += "\n  " + command.as_string();
@@ -166,18 +166,18 @@ std::string waits_text(const Value& job) {
   if (parked.is_object()) {
     text += "\n- parked: " + std::string(parked.text("reason"));
     std::string limits;
-    for (const Value& one : lacking_of(job)) {
+    for (const Value& one : shortfall_of(job)) {
       limits.append(limits.empty() ? ", the next call exceeds " : ", ");
       limits.append(one.text("limit"));
     }
     text += limits;
     if (parked["command"].is_string() &&
-        std::ranges::none_of(items_of(job["in_doubt"]), is_asked)) {
+        std::ranges::none_of(items_of(job["in_doubt"]), needs_decision)) {
       text += "; " + parked["command"].as_string();
     }
   }
   for (const Value& doubt : items_of(job["in_doubt"])) {
-    if (is_asked(doubt)) continue;
+    if (needs_decision(doubt)) continue;
     text += "\nIt does not wait for the call of tool \"" + std::string(doubt.text("tool")) +
             "\": the call was given up, and its outcome is unknown.";
   }
@@ -221,10 +221,10 @@ Value job_result(mcp::Revision revision, const Value& job) {
     return tool_result(
         revision,
         "The job " + id + " " + (status == "failed" ? "failed. " : "was cancelled. ") + what,
-        standing(job), true, id);
+        job_summary(job), true, id);
   }
   std::string text = "The job " + id + " ";
-  if (is_settled(job)) {
+  if (is_idle(job)) {
     text += "is blocked. It waits for:" + waits_text(job);
   } else {
     const std::string far = progress_text(job);
@@ -232,55 +232,59 @@ Value job_result(mcp::Revision revision, const Value& job) {
             ". It continues in the background; aetheris_job {\"job_id\": \"" + id +
             "\", \"wait_seconds\": 45} waits for it.";
   }
-  return tool_result(revision, std::move(text), standing(job), false, id);
+  return tool_result(revision, std::move(text), job_summary(job), false, id);
 }
 
 // ---------------------------------------------------------------- following
 
-void Mcp::follow(const Ask& call, const Value& job, WithJob then) {
+void Mcp::follow(const CallPtr& call, const Value& job, WithJob then) {
   const Duration now = steady_.since_start();
   const Value& done = job["progress"]["done"];
-  if (!call->progress_token.is_null() && call->who.note && done.is_number() &&
-      done.as_number() > call->told) {
-    call->told = done.as_number();
+  if (!call->progress_token.is_null() && call->caller.on_notification && done.is_number() &&
+      done.as_number() > call->reported_progress) {
+    call->reported_progress = done.as_number();
     std::vector<Member> members{{"progress", done},
                                 {"progressToken", call->progress_token},
                                 {"total", job["progress"]["nodes"]}};
     if (call->revision >= mcp::Revision::r2025_03_26) {
       members.emplace_back("message", std::string(job.text("status")) + ", " + progress_text(job));
     }
-    call->who.note(mcp::notification("notifications/progress", Value::object(std::move(members))));
+    call->caller.on_notification(
+        mcp::notification("notifications/progress", Value::object(std::move(members))));
   }
-  if (is_settled(job) || now >= call->until || leaving_ || call->is_gone()) return then(job);
+  if (is_idle(job) || now >= call->until || shutting_down_ || call->is_disconnected())
+    return then(job);
   call->drop_params();
-  call->looked_at = now;
+  call->last_read_at = now;
   const std::string id(job.text("id"));
-  const Duration wait = std::min(kHoldOn, call->until - now);
-  ask(call, "GET", {"api", "jobs", id, "events"},
+  const Duration wait = std::min(kPollWait, call->until - now);
+  call_route(
+      call, "GET", {"api", "jobs", id, "events"},
       {{"after", std::to_string(job["seq"].as_int())},
        {"limit", "1"},
        {"wait", in_milliseconds(wait)}},
       {}, [this, call, id, then = std::move(then)](const ApiResponse& seen) mutable {
         if (seen.status != 200) return call->refuse(seen);
         const bool silent = seen.body["events"].size() == 0;
-        if (silent && call->who.note && !call->progress_token.is_null()) call->who.note({});
+        if (silent && call->caller.on_notification && !call->progress_token.is_null())
+          call->caller.on_notification({});
         const Duration pause = silent ? kPauseSilent : kPause;
-        const Duration early = call->looked_at + pause - steady_.since_start();
-        if (early <= Duration(0) || leaving_) return look_again(call, id, std::move(then));
+        const Duration early = call->last_read_at + pause - steady_.since_start();
+        if (early <= Duration(0) || shutting_down_) return reread_job(call, id, std::move(then));
         loop_.after(
             std::min(early, std::max(Duration(0), call->until - steady_.since_start())),
             [this, alive = std::weak_ptr(alive_), call, id, then = std::move(then)]() mutable {
-              if (alive.lock()) look_again(call, id, std::move(then));
+              if (alive.lock()) reread_job(call, id, std::move(then));
             });
       });
 }
 
-void Mcp::look_again(const Ask& call, const std::string& job, WithJob then) {
-  ask(call, "GET", {"api", "jobs", job}, {}, {},
-      [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
-        if (seen.status != 200) return call->refuse(seen);
-        follow(call, seen.body, std::move(then));
-      });
+void Mcp::reread_job(const CallPtr& call, const std::string& job, WithJob then) {
+  call_route(call, "GET", {"api", "jobs", job}, {}, {},
+             [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
+               if (seen.status != 200) return call->refuse(seen);
+               follow(call, seen.body, std::move(then));
+             });
 }
 
 }  // namespace ae::api

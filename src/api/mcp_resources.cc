@@ -58,35 +58,36 @@ Value with_age(const Value& result, bool modern) {
 
 }  // namespace
 
-void Mcp::list_resources(Ask call) {
+void Mcp::list_resources(CallPtr call) {
   QueryPairs query{{"limit", std::to_string(kMcpPage)}};
   const Value& cursor = call->params()["cursor"];
   if (!cursor.is_null() && !cursor.is_string()) {
     return call->refuse_params("\"cursor\" must be one that a response returned");
   }
   if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
-  ask(call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
-    if (seen.status != 200) return call->refuse(seen);
-    std::vector<Value> all;
-    for (const Value& row : items_of(seen.body["jobs"])) {
-      const std::string id(row.text("id"));
-      all.push_back(
-          Value::object({{"description", "A job of " + std::string(row.text("agent")) + ", " +
-                                             std::string(row.text("status")) + ", made " +
-                                             std::string(row.text("created_at"))},
-                         {"mimeType", kJson},
-                         {"name", id},
-                         {"uri", std::string(kJobs) + id}}));
-    }
-    Value result = Value::object({{"resources", Value::array(std::move(all))}});
-    if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
-      result = result.with("nextCursor", next);
-    }
-    finish(call, with_age(result, call->modern()));
-  });
+  call_route(
+      call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
+        if (seen.status != 200) return call->refuse(seen);
+        std::vector<Value> all;
+        for (const Value& row : items_of(seen.body["jobs"])) {
+          const std::string id(row.text("id"));
+          all.push_back(
+              Value::object({{"description", "A job of " + std::string(row.text("agent")) + ", " +
+                                                 std::string(row.text("status")) + ", made " +
+                                                 std::string(row.text("created_at"))},
+                             {"mimeType", kJson},
+                             {"name", id},
+                             {"uri", std::string(kJobs) + id}}));
+        }
+        Value result = Value::object({{"resources", Value::array(std::move(all))}});
+        if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
+          result = result.with("nextCursor", next);
+        }
+        finish(call, with_age(result, call->modern()));
+      });
 }
 
-void Mcp::list_templates(Ask call) {
+void Mcp::list_templates(CallPtr call) {
   std::vector<Value> all;
   for (const Part& part : kParts) {
     const bool whole = part.name.empty();
@@ -101,7 +102,7 @@ void Mcp::list_templates(Ask call) {
                         call->modern()));
 }
 
-void Mcp::read_resource(Ask call) {
+void Mcp::read_resource(CallPtr call) {
   const Value& uri = call->params()["uri"];
   if (!uri.is_string()) return call->refuse_params("\"uri\" must be a string");
   const auto missing = [call] {
@@ -114,7 +115,8 @@ void Mcp::read_resource(Ask call) {
   if (!found) return missing();
   Path path{"api", "jobs", found->job};
   if (!found->part.empty()) path.push_back(found->part);
-  ask(call, "GET", std::move(path), std::move(found->query), {},
+  call_route(
+      call, "GET", std::move(path), std::move(found->query), {},
       [this, call, missing](const ApiResponse& seen) {
         if (seen.status == 404) return missing();
         if (seen.status != 200) return call->refuse(seen);

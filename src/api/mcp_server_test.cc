@@ -65,26 +65,26 @@ constexpr std::string_view kModernMeta =
     R"("io.modelcontextprotocol/protocolVersion":"2026-07-28",)"
     R"("io.modelcontextprotocol/clientCapabilities":)";
 
-class Here final : runtime::RuntimeObserver {
+class McpServerFixture final : runtime::RuntimeObserver {
  public:
-  Here() {
+  McpServerFixture() {
     const auto faults = agents::load({.name = "agents.yaml",
                                       .text = kAgents,
                                       .env = [](std::string_view) { return std::nullopt; },
                                       .native = [](std::string_view) { return true; }},
                                      file);
-    AE_CHECK(faults.empty(), agents::faults_text(faults));
+    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
-      performers.add(name, {std::make_unique<tools::NativeTool>(
-                                loop, steady, tools::native_functions().at(function).function),
-                            tool.policy.version});
+      tool_registry.add(name, {std::make_unique<tools::NativeTool>(
+                                   loop, steady, tools::built_in_functions().at(function).function),
+                               tool.policy.version});
     }
     runtime.emplace(runtime::World{.loop = loop,
                                    .steady = steady,
-                                   .chance = chance,
+                                   .random = chance,
                                    .store = memory,
-                                   .performers = performers},
+                                   .tool_registry = tool_registry},
                     runtime::RuntimeOptions(), static_cast<runtime::RuntimeObserver*>(this));
     api.emplace(
         loop, steady, memory, *runtime,
@@ -93,35 +93,35 @@ class Here final : runtime::RuntimeObserver {
     runtime->start();
   }
 
-  struct Asked {
+  struct SentRequest {
     std::vector<Value> notes;
     std::optional<ApiResponse> answer;
     std::shared_ptr<bool> gone = std::make_shared<bool>(false);
   };
   // Sends, and lets all run that needs no time.
-  std::shared_ptr<Asked> send(ApiRequest request) {
-    auto asked = std::make_shared<Asked>();
+  std::shared_ptr<SentRequest> send(ApiRequest request) {
+    auto asked = std::make_shared<SentRequest>();
     request.method = "POST";
     request.path = {"mcp"};
-    request.gone = asked->gone;
-    request.note = [asked](const Value& message) { asked->notes.push_back(message); };
+    request.disconnected = asked->gone;
+    request.on_notification = [asked](const Value& message) { asked->notes.push_back(message); };
     api->handle(std::move(request), [asked](ApiResponse answer) { asked->answer = answer; });
     for (int i = 0; i < 20; ++i) loop.run_ready();
     return asked;
   }
-  std::shared_ptr<Asked> send(std::string body, Revision revision, Role role = Role::admin) {
+  std::shared_ptr<SentRequest> send(std::string body, Revision revision, Role role = Role::admin) {
     ApiRequest request;
     request.body = std::move(body);
     request.mcp_revision = revision;
     request.by = "ada";
     request.role = role;
-    request.body_room = std::exchange(room, nullptr);
+    request.body_quota = std::exchange(room, nullptr);
     return send(std::move(request));
   }
   // One method, whose params end with more members.
-  std::shared_ptr<Asked> start(Revision revision, std::string_view method, std::string params,
-                               std::string_view client = "{}", Role role = Role::admin,
-                               std::string_view meta = "") {
+  std::shared_ptr<SentRequest> start(Revision revision, std::string_view method, std::string params,
+                                     std::string_view client = "{}", Role role = Role::admin,
+                                     std::string_view meta = "") {
     std::string all = "\"_meta\":{" + std::string(meta);
     if (mcp::is_modern(revision)) {
       all += (meta.empty() ? "" : ",") + std::string(kModernMeta) + std::string(client);
@@ -171,10 +171,10 @@ class Here final : runtime::RuntimeObserver {
   }
 
   testing::TestLoop loop;
-  testing::TestSteady steady{loop};
-  testing::TestChance chance;
+  testing::TestSteadyClock steady{loop};
+  testing::TestRandom chance;
   store::MemoryStore memory{loop, loop};
-  runtime::Performers performers;
+  runtime::ToolRegistry tool_registry;
   agents::AgentsFile file;
   std::optional<runtime::Runtime> runtime;
   std::optional<Api> api;
@@ -204,58 +204,59 @@ std::string job_in(const Value& result) {
 // ---------------------------------------------------------------- who we are
 
 AE_TEST("mcp/a handshake agrees on the revision asked for, or on the newest that has one") {
-  Here here;
+  McpServerFixture fixture;
   for (const auto& [asked, agreed] :
        {std::pair{"2024-11-05", "2024-11-05"}, std::pair{"2025-03-26", "2025-03-26"},
         std::pair{"2025-06-18", "2025-06-18"}, std::pair{"2025-11-25", "2025-11-25"},
         std::pair{"2026-07-28", "2025-11-25"}, std::pair{"2099-01-01", "2025-11-25"}}) {
     const Value said =
-        here.result(mcp::kUnsaid, "initialize",
-                    R"("protocolVersion":")" + std::string(asked) +
-                        R"(","capabilities":{},"clientInfo":{"name":"t","version":"1"})");
+        fixture.result(mcp::kAssumedRevision, "initialize",
+                       R"("protocolVersion":")" + std::string(asked) +
+                           R"(","capabilities":{},"clientInfo":{"name":"t","version":"1"})");
     EXPECT_EQ(said.text("protocolVersion"), agreed) << asked;
     EXPECT_EQ(said["serverInfo"].text("version"), "7");
     EXPECT_TRUE(said["capabilities"]["tools"].is_object());
     EXPECT_TRUE(said["capabilities"]["resources"].is_object());
     EXPECT_EQ(said["capabilities"]["tasks"].is_object(), agreed == std::string("2025-11-25"));
   }
-  EXPECT_EQ(here.error(mcp::kUnsaid, "initialize", R"("protocolVersion":1)"), mcp::kInvalidParams);
-  EXPECT_EQ(here.error(mcp::kUnsaid, "initialize"), mcp::kInvalidParams);
+  EXPECT_EQ(fixture.error(mcp::kAssumedRevision, "initialize", R"("protocolVersion":1)"),
+            mcp::kInvalidParams);
+  EXPECT_EQ(fixture.error(mcp::kAssumedRevision, "initialize"), mcp::kInvalidParams);
 }
 
 AE_TEST("mcp/a modern client discovers us without a handshake, and each result says who we are") {
-  Here here;
-  const Value said = here.result(kModern, "server/discover");
+  McpServerFixture fixture;
+  const Value said = fixture.result(kModern, "server/discover");
   EXPECT_EQ(said["supportedVersions"], mcp::all_revisions());
   EXPECT_TRUE(said["capabilities"]["extensions"][mcp::kTasks].is_object());
   EXPECT_EQ(said.text("cacheScope"), "private");
   EXPECT_TRUE(said["ttlMs"].is_integer());
   EXPECT_EQ(said["_meta"][mcp::kServerInfo].text("name"), "aetheris");
-  EXPECT_EQ(here.error(kLegacy, "server/discover"), mcp::kMethodNotFound);
+  EXPECT_EQ(fixture.error(kLegacy, "server/discover"), mcp::kMethodNotFound);
 }
 
 AE_TEST("mcp/each era has its methods, and no others") {
-  Here here;
-  EXPECT_EQ(here.result(kLegacy, "ping"), Value::object({}));
+  McpServerFixture fixture;
+  EXPECT_EQ(fixture.result(kLegacy, "ping"), Value::object({}));
   for (const char* method : {"ping", "initialize", "tasks/list", "tasks/result", "logging/setLevel",
                              "prompts/list", "resources/subscribe", "tools/Call", "x"}) {
-    EXPECT_EQ(here.error(kModern, method), mcp::kMethodNotFound) << method;
+    EXPECT_EQ(fixture.error(kModern, method), mcp::kMethodNotFound) << method;
   }
   for (const char* method : {"server/discover", "tasks/update", "prompts/list",
                              "completion/complete", "logging/setLevel", "subscriptions/listen"}) {
-    EXPECT_EQ(here.error(kLegacy, method), mcp::kMethodNotFound) << method;
+    EXPECT_EQ(fixture.error(kLegacy, method), mcp::kMethodNotFound) << method;
   }
-  EXPECT_EQ(here.error(Revision::r2025_06_18, "tasks/get", R"("taskId":"a")"),
+  EXPECT_EQ(fixture.error(Revision::r2025_06_18, "tasks/get", R"("taskId":"a")"),
             mcp::kMethodNotFound);
 }
 
 AE_TEST("mcp/over HTTP a missing method is 404 in the modern era, and what is no message 400") {
-  Here here;
+  McpServerFixture fixture;
   const auto status = [&](std::string body, mcp::Headers headers) {
     ApiRequest request;
     request.body = std::move(body);
     request.mcp_headers = std::move(headers);
-    const auto asked = here.send(std::move(request));
+    const auto asked = fixture.send(std::move(request));
     EXPECT_TRUE(asked->answer->rpc);
     return std::pair(asked->answer->status,
                      asked->answer->body["error"]["code"].is_integer()
@@ -272,38 +273,42 @@ AE_TEST("mcp/over HTTP a missing method is 404 in the modern era, and what is no
            R"(","params":{"_meta":{)" + meta + "}" + (params.empty() ? "" : "," + params) + "}}";
   };
   const mcp::Headers list{.version = "2026-07-28", .method = "tools/list"};
-  using Told = std::pair<int, int>;
-  EXPECT_EQ(status(message("tools/list", "2026-07-28", ""), list), Told(200, 0));
+  using StatusAndCode = std::pair<int, int>;
+  EXPECT_EQ(status(message("tools/list", "2026-07-28", ""), list), StatusAndCode(200, 0));
   mcp::Headers other = list;
   other.method = "no/such";
-  EXPECT_EQ(status(message("no/such", "2026-07-28", ""), other), Told(404, mcp::kMethodNotFound));
-  EXPECT_EQ(status(message("no/such", "", ""), {}), Told(200, mcp::kMethodNotFound));
-  EXPECT_EQ(status(message("tools/list", "", ""), {}), Told(200, 0)) << "no header is 2025-03-26";
-  EXPECT_EQ(status(message("tools/list", "", ""), {.version = "2025-06-18"}), Told(200, 0));
+  EXPECT_EQ(status(message("no/such", "2026-07-28", ""), other),
+            StatusAndCode(404, mcp::kMethodNotFound));
+  EXPECT_EQ(status(message("no/such", "", ""), {}), StatusAndCode(200, mcp::kMethodNotFound));
+  EXPECT_EQ(status(message("tools/list", "", ""), {}), StatusAndCode(200, 0))
+      << "no header is 2025-03-26";
+  EXPECT_EQ(status(message("tools/list", "", ""), {.version = "2025-06-18"}),
+            StatusAndCode(200, 0));
   // The headers say what the body says, or nothing is done.
-  EXPECT_EQ(status(message("tools/list", "2026-07-28", ""), {}), Told(400, mcp::kHeaderMismatch));
+  EXPECT_EQ(status(message("tools/list", "2026-07-28", ""), {}),
+            StatusAndCode(400, mcp::kHeaderMismatch));
   EXPECT_EQ(status(message("tools/list", "2026-07-28", ""), other),
-            Told(400, mcp::kHeaderMismatch));
+            StatusAndCode(400, mcp::kHeaderMismatch));
   EXPECT_EQ(status(message("tools/list", "2026-07-28", ""),
                    {.version = "2025-11-25", .method = "tools/list"}),
-            Told(400, mcp::kHeaderMismatch));
+            StatusAndCode(400, mcp::kHeaderMismatch));
   EXPECT_EQ(status(message("tools/list", "2099-01-01", ""),
                    {.version = "2099-01-01", .method = "tools/list"}),
-            Told(400, mcp::kUnsupportedVersion));
+            StatusAndCode(400, mcp::kUnsupportedVersion));
   EXPECT_EQ(status(message("tools/list", "", ""), {.version = "2099-01-01"}),
-            Told(400, mcp::kUnsupportedVersion));
-  EXPECT_EQ(status(message("tools/list", "", ""), list), Told(400, mcp::kInvalidParams));
+            StatusAndCode(400, mcp::kUnsupportedVersion));
+  EXPECT_EQ(status(message("tools/list", "", ""), list), StatusAndCode(400, mcp::kInvalidParams));
   const std::string echo = message("tools/call", "2026-07-28", R"("name":"echo","arguments":{})");
   EXPECT_EQ(status(echo, {.version = "2026-07-28", .method = "tools/call"}),
-            Told(400, mcp::kHeaderMismatch));
+            StatusAndCode(400, mcp::kHeaderMismatch));
   EXPECT_EQ(status(echo, {.version = "2026-07-28", .method = "tools/call", .name = "fails"}),
-            Told(400, mcp::kHeaderMismatch));
-  EXPECT_EQ(here.jobs(), 0u) << "nothing was made of what was refused";
+            StatusAndCode(400, mcp::kHeaderMismatch));
+  EXPECT_EQ(fixture.jobs(), 0u) << "nothing was made of what was refused";
   EXPECT_EQ(status(echo, {.version = "2026-07-28", .method = "tools/call", .name = "echo"}),
-            Told(200, 0));
+            StatusAndCode(200, 0));
   EXPECT_EQ(status(message("tasks/get", "2026-07-28", R"("taskId":"a")"),
                    {.version = "2026-07-28", .method = "tasks/get", .name = "a"}),
-            Told(400, mcp::kMissingCapability));
+            StatusAndCode(400, mcp::kMissingCapability));
   for (const char* text :
        {"", "{", "[]", "1", "{}", R"({"jsonrpc":"2.0","id":null,"method":"ping"})"}) {
     EXPECT_EQ(status(text, {}).first, 400) << text;
@@ -311,12 +316,12 @@ AE_TEST("mcp/over HTTP a missing method is 404 in the modern era, and what is no
 }
 
 AE_TEST("mcp/notifications and responses are taken, and answered with nothing") {
-  Here here;
+  McpServerFixture fixture;
   for (const char* text :
        {R"({"jsonrpc":"2.0","method":"notifications/initialized"})",
         R"({"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}})",
         R"({"jsonrpc":"2.0","id":3,"result":{}})"}) {
-    const auto asked = here.send(text, kLegacy);
+    const auto asked = fixture.send(text, kLegacy);
     EXPECT_EQ(asked->answer->status, 202) << text;
     EXPECT_TRUE(asked->answer->body.is_null());
     EXPECT_TRUE(asked->answer->rpc);
@@ -324,32 +329,33 @@ AE_TEST("mcp/notifications and responses are taken, and answered with nothing") 
 }
 
 AE_TEST("mcp/arrays of messages are taken by the revisions that have them, and refused by others") {
-  Here here;
+  McpServerFixture fixture;
   const std::string two =
       R"([{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},)"
       R"({"jsonrpc":"2.0","id":2,"method":"no"},5])";
-  const auto asked = here.send(two, Revision::r2025_03_26);
+  const auto asked = fixture.send(two, Revision::r2025_03_26);
   ASSERT_EQ(asked->answer->status, 200);
   ASSERT_EQ(asked->answer->body.size(), 3u) << "a notification has no answer";
-  EXPECT_EQ(here.send(R"([{"jsonrpc":"2.0","method":"n"}])", Revision::r2025_03_26)->answer->status,
-            202);
+  EXPECT_EQ(
+      fixture.send(R"([{"jsonrpc":"2.0","method":"n"}])", Revision::r2025_03_26)->answer->status,
+      202);
   for (const Revision revision : {Revision::r2025_06_18, kLegacy, kModern}) {
-    const auto refused = here.send(two, revision);
+    const auto refused = fixture.send(two, revision);
     EXPECT_EQ(refused->answer->status, 400);
     EXPECT_EQ(refused->answer->body["error"]["code"], Value(mcp::kInvalidRequest));
   }
-  EXPECT_EQ(here.send("[]", Revision::r2025_03_26)->answer->status, 400);
+  EXPECT_EQ(fixture.send("[]", Revision::r2025_03_26)->answer->status, 400);
   std::string many = "[0";
   for (std::size_t i = 0; i < mcp::kBatchMax; ++i) many += ",0";
-  EXPECT_EQ(here.send(many + "]", Revision::r2025_03_26)->answer->status, 400);
+  EXPECT_EQ(fixture.send(many + "]", Revision::r2025_03_26)->answer->status, 400);
 }
 
 // ---------------------------------------------------------------- tools
 
 AE_TEST("mcp/each agent is a tool, beside those of our own, in an order that stays") {
-  Here here;
+  McpServerFixture fixture;
   for (const Revision revision : kAll) {
-    const Value listed = here.result(revision, "tools/list");
+    const Value listed = fixture.result(revision, "tools/list");
     std::string names;
     for (const Value& tool : listed["tools"].items()) {
       names += std::string(tool.text("name")) + " ";
@@ -363,94 +369,94 @@ AE_TEST("mcp/each agent is a tool, beside those of our own, in an order that sta
         << "an agent that is called as a tool of ours is not offered";
     EXPECT_EQ(listed["ttlMs"].is_integer(), mcp::is_modern(revision));
   }
-  const Value tools = here.result(kLegacy, "tools/list")["tools"];
+  const Value tools = fixture.result(kLegacy, "tools/list")["tools"];
   EXPECT_EQ(tools.items()[6].text("description"), "Says it again");
   EXPECT_EQ(tools.items()[6]["annotations"]["readOnlyHint"], Value(false));
   EXPECT_EQ(tools.items()[6]["execution"].text("taskSupport"), "optional");
   EXPECT_EQ(tools.items()[9]["inputSchema"]["properties"]["input"].text("type"), "integer");
-  EXPECT_EQ(here.result(kLegacy, "tools/list", R"("cursor":"after:fails")")["tools"].size(), 5u);
+  EXPECT_EQ(fixture.result(kLegacy, "tools/list", R"("cursor":"after:fails")")["tools"].size(), 5u);
   for (const char* cursor : {"\"x\"", "1", "[]"}) {
-    EXPECT_EQ(here.error(kLegacy, "tools/list", R"("cursor":)" + std::string(cursor)),
+    EXPECT_EQ(fixture.error(kLegacy, "tools/list", R"("cursor":)" + std::string(cursor)),
               mcp::kInvalidParams);
   }
 }
 
 AE_TEST("mcp/a call makes a job, and answers with its result") {
-  Here here;
+  McpServerFixture fixture;
   for (const Revision revision : kAll) {
-    const Value result = here.call(revision, "echo", R"({"n": 3})");
+    const Value result = fixture.call(revision, "echo", R"({"n": 3})");
     EXPECT_EQ(result["isError"], Value(false));
     EXPECT_EQ(text_of(result), "{\n  \"n\": 3\n}");
     const bool structured = revision >= Revision::r2025_06_18;
     EXPECT_EQ(result["structuredContent"]["n"], structured ? Value(3) : Value());
     EXPECT_FALSE(job_in(result).empty());
   }
-  EXPECT_EQ(here.jobs(), std::size(kAll));
-  EXPECT_EQ(here.call(kModern, "number", R"({"input": 4})")["structuredContent"], Value(5));
-  EXPECT_EQ(here.call(kLegacy, "number", R"({"input": 4})")["structuredContent"],
+  EXPECT_EQ(fixture.jobs(), std::size(kAll));
+  EXPECT_EQ(fixture.call(kModern, "number", R"({"input": 4})")["structuredContent"], Value(5));
+  EXPECT_EQ(fixture.call(kLegacy, "number", R"({"input": 4})")["structuredContent"],
             Value::object({{"result", 5}}))
       << "an object, until values of any kind were taken";
 }
 
 AE_TEST("mcp/the same key is the same job, and another input under it is told to the model") {
-  Here here;
+  McpServerFixture fixture;
   const std::string_view key = R"("aetheris/idempotency-key":"k")";
-  const Value first = here.call(kModern, "echo", R"({"n": 1})", "{}", Role::admin, key);
-  const Value again = here.call(kModern, "echo", R"({"n": 1})", "{}", Role::admin, key);
+  const Value first = fixture.call(kModern, "echo", R"({"n": 1})", "{}", Role::admin, key);
+  const Value again = fixture.call(kModern, "echo", R"({"n": 1})", "{}", Role::admin, key);
   EXPECT_EQ(job_in(first), job_in(again));
-  EXPECT_EQ(here.jobs(), 1u);
-  const Value other = here.call(kLegacy, "echo", R"({"n": 2})", "{}", Role::admin, key);
+  EXPECT_EQ(fixture.jobs(), 1u);
+  const Value other = fixture.call(kLegacy, "echo", R"({"n": 2})", "{}", Role::admin, key);
   EXPECT_EQ(other["isError"], Value(true));
   EXPECT_EQ(other["structuredContent"].text("code"), "idempotency_conflict");
-  const Value blank = here.call(kLegacy, "echo", R"({"n": 2})", "{}", Role::admin,
-                                R"("aetheris/idempotency-key":" ")");
+  const Value blank = fixture.call(kLegacy, "echo", R"({"n": 2})", "{}", Role::admin,
+                                   R"("aetheris/idempotency-key":" ")");
   EXPECT_EQ(blank["structuredContent"].text("code"), "input_invalid");
-  EXPECT_EQ(here.jobs(), 1u);
+  EXPECT_EQ(fixture.jobs(), 1u);
 }
 
 AE_TEST(
     "mcp/what is wrong with a call is told: to the client what it asks, to the model what it "
     "says") {
-  Here here;
+  McpServerFixture fixture;
   for (const Revision revision : {kLegacy, kModern}) {
     for (const char* params :
          {R"("name":"nobody")", R"("name":"aetheris_nothing")", R"("name":"aetheris_jobs")",
           R"("name":1)", R"("arguments":{})", R"("name":"echo","arguments":[1])", R"("name":"")",
           R"("name":"echo","requestState":1)"}) {
-      EXPECT_EQ(here.error(revision, "tools/call", params), mcp::kInvalidParams) << params;
+      EXPECT_EQ(fixture.error(revision, "tools/call", params), mcp::kInvalidParams) << params;
     }
-    EXPECT_EQ(here.call(revision, "echo", R"({"n": "x"})")["structuredContent"].text("code"),
+    EXPECT_EQ(fixture.call(revision, "echo", R"({"n": "x"})")["structuredContent"].text("code"),
               "input_invalid");
-    EXPECT_EQ(here.call(revision, "number", R"({"n": 1})")["isError"], Value(true));
-    EXPECT_EQ(here.result(revision, "tools/call", R"("name":"aetheris_job")")["isError"],
+    EXPECT_EQ(fixture.call(revision, "number", R"({"n": 1})")["isError"], Value(true));
+    EXPECT_EQ(fixture.result(revision, "tools/call", R"("name":"aetheris_job")")["isError"],
               Value(true));
     const Value strange =
-        here.ask(revision, "tools/call", "\"name\":\"" + std::string(79, 'x') + "\xC3\xA9\"");
+        fixture.ask(revision, "tools/call", "\"name\":\"" + std::string(79, 'x') + "\xC3\xA9\"");
     EXPECT_TRUE(is_utf8(strange["error"].text("message")));
     for (const char* arguments :
          {"{}", R"({"job_id": 1})", R"({"job_id": "../x"})", R"({"job_id": "a", "more": 1})",
           R"({"job_id": "nobody"})", R"({"job_id": "nobody", "wait_seconds": 46})"}) {
-      EXPECT_EQ(here.call(revision, "aetheris_job", arguments)["isError"], Value(true))
+      EXPECT_EQ(fixture.call(revision, "aetheris_job", arguments)["isError"], Value(true))
           << arguments;
     }
   }
-  EXPECT_EQ(here.jobs(), 0u);
+  EXPECT_EQ(fixture.jobs(), 0u);
 }
 
 AE_TEST("mcp/a job that fails is an error of the tool, with its code") {
-  Here here;
-  const Value result = here.call(kModern, "fails", "{}");
+  McpServerFixture fixture;
+  const Value result = fixture.call(kModern, "fails", "{}");
   EXPECT_EQ(result["isError"], Value(true));
   EXPECT_EQ(result["structuredContent"].text("status"), "failed");
   EXPECT_NE(text_of(result).find("no_money"), std::string::npos);
   const Value looked =
-      here.call(kModern, "aetheris_job", R"({"job_id":")" + job_in(result) + "\"}");
+      fixture.call(kModern, "aetheris_job", R"({"job_id":")" + job_in(result) + "\"}");
   EXPECT_EQ(looked["isError"], Value(false)) << "to look is no failure";
 }
 
 AE_TEST("mcp/a job that waits answers at once, with what it waits for and what answers it") {
-  Here here;
-  const Value waits = here.call(kLegacy, "asks", "{}");
+  McpServerFixture fixture;
+  const Value waits = fixture.call(kLegacy, "asks", "{}");
   const std::string job = job_in(waits);
   EXPECT_EQ(waits["isError"], Value(false));
   EXPECT_EQ(waits["structuredContent"].text("status"), "waiting");
@@ -458,16 +464,16 @@ AE_TEST("mcp/a job that waits answers at once, with what it waits for and what a
             std::string::npos)
       << text_of(waits);
   const std::string signal = R"({"job_id":")" + job + R"(","key":"go","payload":{"a":1}})";
-  EXPECT_EQ(here.call(kLegacy, "aetheris_signal", signal)["isError"], Value(false));
-  const Value done = here.call(kLegacy, "aetheris_job", R"({"job_id":")" + job + "\"}");
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_signal", signal)["isError"], Value(false));
+  const Value done = fixture.call(kLegacy, "aetheris_job", R"({"job_id":")" + job + "\"}");
   EXPECT_EQ(done["structuredContent"], Value::object({{"a", 1}}));
-  const Value late = here.call(kLegacy, "aetheris_cancel", R"({"job_id":")" + job + "\"}");
+  const Value late = fixture.call(kLegacy, "aetheris_cancel", R"({"job_id":")" + job + "\"}");
   EXPECT_EQ(late["structuredContent"].text("code"), "job_terminal");
 }
 
 AE_TEST("mcp/a job that waits names a call that was given up, beside what it waits for") {
-  Here here;
-  const std::string text(text_of(here.call(kLegacy, "without", "{}")));
+  McpServerFixture fixture;
+  const std::string text(text_of(fixture.call(kLegacy, "without", "{}")));
   const std::size_t signal = text.find("\n- "),
                     call = text.find("\nIt does not wait for the call of tool \"lost\"");
   ASSERT_NE(call, std::string::npos) << text;
@@ -476,51 +482,52 @@ AE_TEST("mcp/a job that waits names a call that was given up, beside what it wai
 }
 
 AE_TEST("mcp/what a person is asked is answered by a tool, for the question that is open") {
-  Here here;
-  const std::string job = job_in(here.call(kLegacy, "buys", R"({"n": 5})"));
+  McpServerFixture fixture;
+  const std::string job = job_in(fixture.call(kLegacy, "buys", R"({"n": 5})"));
   const std::string of = R"({"job_id":")" + job + "\"";
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer", of + "}")["isError"], Value(true));
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer", of + R"(,"payload":1})")["isError"], Value(true));
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer", of + R"(,"decision":"maybe"})")["isError"],
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", of + "}")["isError"], Value(true));
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", of + R"(,"payload":1})")["isError"],
             Value(true));
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer",
-                      of + R"(,"decision":"approve","approval_id":"x.y"})")["isError"],
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", of + R"(,"decision":"maybe"})")["isError"],
             Value(true));
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer", of + R"(,"decision":"approve"})")["isError"],
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer",
+                         of + R"(,"decision":"approve","approval_id":"x.y"})")["isError"],
+            Value(true));
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", of + R"(,"decision":"approve"})")["isError"],
             Value(false));
-  EXPECT_EQ(here.call(kLegacy, "aetheris_job", of + "}")["structuredContent"]["n"], Value(5));
-  const Value again = here.call(kLegacy, "aetheris_answer", of + R"(,"decision":"approve"})");
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_job", of + "}")["structuredContent"]["n"], Value(5));
+  const Value again = fixture.call(kLegacy, "aetheris_answer", of + R"(,"decision":"approve"})");
   EXPECT_EQ(again["isError"], Value(false)) << "the same once more";
   EXPECT_EQ(again["structuredContent"]["duplicate"], Value(true)) << canonical(again);
   EXPECT_TRUE(again["structuredContent"]["answered"].is_object());
-  const Value other = here.call(kLegacy, "aetheris_answer", of + R"(,"decision":"reject"})");
+  const Value other = fixture.call(kLegacy, "aetheris_answer", of + R"(,"decision":"reject"})");
   EXPECT_EQ(other["isError"], Value(true)) << "another answer is not the one that counts";
   EXPECT_EQ(other["structuredContent"]["outcome"], Value("approved"));
-  const std::string wants = job_in(here.call(kLegacy, "wants", "{}"));
+  const std::string wants = job_in(fixture.call(kLegacy, "wants", "{}"));
   const std::string data = R"({"job_id":")" + wants + R"(","payload":{"size":"XL"}})";
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer", data)["isError"], Value(false));
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", data)["isError"], Value(false));
   EXPECT_EQ(
-      here.call(kLegacy, "aetheris_job", R"({"job_id":")" + wants + "\"}")["structuredContent"],
+      fixture.call(kLegacy, "aetheris_job", R"({"job_id":")" + wants + "\"}")["structuredContent"],
       Value::object({{"size", "XL"}}));
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer", data)["isError"], Value(false));
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer",
-                      R"({"job_id":")" + wants + R"(","payload":{"size":"S"}})")["isError"],
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer", data)["isError"], Value(false));
+  EXPECT_EQ(fixture.call(kLegacy, "aetheris_answer",
+                         R"({"job_id":")" + wants + R"(","payload":{"size":"S"}})")["isError"],
             Value(true));
 }
 
 AE_TEST(
     "mcp/a question that is answered by its id again is told of its answer, whatever is asked "
     "now") {
-  Here here;
-  const std::string job = job_in(here.call(kLegacy, "buys", R"({"n": 5})"));
-  const std::string other = job_in(here.call(kLegacy, "buys", R"({"n": 6})"));
-  const Value seen = here.call(kLegacy, "aetheris_job", R"({"job_id":")" + job + "\"}");
+  McpServerFixture fixture;
+  const std::string job = job_in(fixture.call(kLegacy, "buys", R"({"n": 5})"));
+  const std::string other = job_in(fixture.call(kLegacy, "buys", R"({"n": 6})"));
+  const Value seen = fixture.call(kLegacy, "aetheris_job", R"({"job_id":")" + job + "\"}");
   const std::string id(seen["structuredContent"]["waits"].items()[0].text("approval_id"));
   ASSERT_FALSE(id.empty()) << canonical(seen);
   const auto say = [&](const std::string& of, const std::string& decision) {
-    return here.call(kLegacy, "aetheris_answer",
-                     R"({"job_id":")" + of + R"(","approval_id":")" + id + R"(","decision":")" +
-                         decision + "\"}");
+    return fixture.call(kLegacy, "aetheris_answer",
+                        R"({"job_id":")" + of + R"(","approval_id":")" + id + R"(","decision":")" +
+                            decision + "\"}");
   };
   EXPECT_EQ(say(other, "approve")["isError"], Value(true)) << "of another job";
   EXPECT_EQ(say(job, "reject")["isError"], Value(false));
@@ -532,44 +539,45 @@ AE_TEST(
 
 AE_TEST(
     "mcp/roles are those of the routes: who looks calls nothing, who starts answers for nobody") {
-  Here here;
+  McpServerFixture fixture;
   const std::string echo = R"("name":"echo","arguments":{})";
-  EXPECT_EQ(here.result(kModern, "tools/list", "", "{}", Role::viewer)["tools"].size(), 13u);
-  const auto refused = here.start(kModern, "tools/call", echo, "{}", Role::viewer);
+  EXPECT_EQ(fixture.result(kModern, "tools/list", "", "{}", Role::viewer)["tools"].size(), 13u);
+  const auto refused = fixture.start(kModern, "tools/call", echo, "{}", Role::viewer);
   EXPECT_EQ(refused->answer->body["error"]["code"], Value(403));
   EXPECT_EQ(refused->answer->body["error"]["data"].text("code"), "forbidden");
   EXPECT_EQ(refused->answer->status, 403);
-  EXPECT_EQ(here.error(kLegacy, "tools/call", echo, "{}", Role::approver), 403);
-  EXPECT_EQ(here.error(kLegacy, "resources/list", "", "{}", Role::worker), 403);
-  EXPECT_EQ(here.jobs(), 0u);
+  EXPECT_EQ(fixture.error(kLegacy, "tools/call", echo, "{}", Role::approver), 403);
+  EXPECT_EQ(fixture.error(kLegacy, "resources/list", "", "{}", Role::worker), 403);
+  EXPECT_EQ(fixture.jobs(), 0u);
   const std::string job =
-      job_in(here.call(kModern, "buys", R"({"n": 1})", kWithPeople, Role::operator_));
+      job_in(fixture.call(kModern, "buys", R"({"n": 1})", kWithPeople, Role::operator_));
   ASSERT_FALSE(job.empty()) << "who may not decide is not asked to";
   const std::string yes =
       R"("name":"aetheris_answer","arguments":{"decision":"approve","job_id":")" + job + "\"}";
-  EXPECT_EQ(here.error(kModern, "tools/call", yes, "{}", Role::operator_), 403);
-  EXPECT_EQ(here.error(kModern, "tools/call", yes, "{}", Role::viewer), 403);
-  EXPECT_EQ(here.result(kModern, "tools/call", yes, "{}", Role::approver)["isError"], Value(false));
+  EXPECT_EQ(fixture.error(kModern, "tools/call", yes, "{}", Role::operator_), 403);
+  EXPECT_EQ(fixture.error(kModern, "tools/call", yes, "{}", Role::viewer), 403);
+  EXPECT_EQ(fixture.result(kModern, "tools/call", yes, "{}", Role::approver)["isError"],
+            Value(false));
 }
 
 AE_TEST("mcp/a call waits for time to pass, and after a while answers that the job goes on") {
-  Here here;
-  const auto short_wait = here.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})");
+  McpServerFixture fixture;
+  const auto short_wait = fixture.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})");
   EXPECT_FALSE(short_wait->answer) << "a timer answers itself";
-  here.loop.advance(std::chrono::seconds(12));
+  fixture.loop.advance(std::chrono::seconds(12));
   ASSERT_TRUE(short_wait->answer);
   EXPECT_EQ(text_of(short_wait->answer->body["result"]), "done");
-  const auto left = here.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})");
+  const auto left = fixture.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})");
   *left->gone = true;
-  here.loop.advance(std::chrono::seconds(3));
+  fixture.loop.advance(std::chrono::seconds(3));
   ASSERT_TRUE(left->answer) << "who has gone is not waited for";
   const std::string job = job_in(left->answer->body["result"]);
   EXPECT_NE(text_of(left->answer->body["result"]).find("continues in the background"),
             std::string::npos);
-  const auto look = here.start(
+  const auto look = fixture.start(
       kLegacy, "tools/call",
       R"("name":"aetheris_job","arguments":{"wait_seconds":45,"job_id":")" + job + "\"}");
-  here.loop.advance(std::chrono::seconds(12));
+  fixture.loop.advance(std::chrono::seconds(12));
   ASSERT_TRUE(look->answer);
   EXPECT_EQ(text_of(look->answer->body["result"]), "done") << "the job went on";
 }
@@ -579,7 +587,7 @@ AE_TEST("mcp/a call that waits gives back the room of its body, and is answered 
     Revision revision;
     std::string_view method, params, client, meta;
   };
-  Here here;
+  McpServerFixture fixture;
   const Case cases[] = {
       {kLegacy, "tools/call", R"("name":"sleeps","arguments":{})", "{}", ""},
       {kModern, "tools/call", R"("name":"sleeps","arguments":{})", kWithTasks, ""},
@@ -588,34 +596,34 @@ AE_TEST("mcp/a call that waits gives back the room of its body, and is answered 
        R"("name":"aetheris_job","arguments":{"wait_seconds":5,"job_id":"JOB"})", "{}", ""},
       {kLegacy, "tasks/result", R"("taskId":"JOB")", "{}", ""}};
   for (const Case& one : cases) {
-    const Value made = here.result(kLegacy, "tools/call", R"("name":"sleeps","task":{})");
+    const Value made = fixture.result(kLegacy, "tools/call", R"("name":"sleeps","task":{})");
     std::string params(one.params);
     if (const auto at = params.find("JOB"); at != params.npos) {
       params.replace(at, 3, made["task"].text("taskId"));
     }
     auto room = std::make_shared<int>();
     const std::weak_ptr<int> weak = room;
-    here.room = std::move(room);
+    fixture.room = std::move(room);
     const auto asked =
-        here.start(one.revision, one.method, params, one.client, Role::admin, one.meta);
+        fixture.start(one.revision, one.method, params, one.client, Role::admin, one.meta);
     EXPECT_FALSE(asked->answer) << one.method << params << one.meta;
     EXPECT_TRUE(weak.expired()) << one.method << params << one.meta;
-    here.loop.advance(std::chrono::seconds(12));
+    fixture.loop.advance(std::chrono::seconds(12));
     ASSERT_TRUE(asked->answer);
     EXPECT_NE(asked->answer->body.find("result"), nullptr) << canonical(asked->answer->body);
   }
   const auto over_long =
-      here.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})", "{}", Role::admin,
-                 R"("progressToken":")" + std::string(1025, 'p') + "\"");
+      fixture.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})", "{}", Role::admin,
+                    R"("progressToken":")" + std::string(1025, 'p') + "\"");
   ASSERT_TRUE(over_long->answer);
   EXPECT_EQ(over_long->answer->body["error"]["code"], Value(mcp::kInvalidParams));
 }
 
 AE_TEST("mcp/progress is told to who asks for it, and never goes back") {
-  Here here;
-  const auto asked = here.start(kModern, "tools/call", R"("name":"sleeps","arguments":{})", "{}",
-                                Role::admin, R"("progressToken":"p")");
-  here.loop.advance(std::chrono::seconds(40));
+  McpServerFixture fixture;
+  const auto asked = fixture.start(kModern, "tools/call", R"("name":"sleeps","arguments":{})", "{}",
+                                   Role::admin, R"("progressToken":"p")");
+  fixture.loop.advance(std::chrono::seconds(40));
   ASSERT_TRUE(asked->answer);
   double last = -1;
   std::size_t told = 0;
@@ -629,15 +637,16 @@ AE_TEST("mcp/progress is told to who asks for it, and never goes back") {
     EXPECT_EQ(note["params"]["total"], Value(2));
   }
   EXPECT_GE(told, 2u);
-  EXPECT_TRUE(here.start(kModern, "tools/call", R"("name":"echo","arguments":{})")->notes.empty());
+  EXPECT_TRUE(
+      fixture.start(kModern, "tools/call", R"("name":"echo","arguments":{})")->notes.empty());
 }
 
 // ---------------------------------------------------------------- people, tasks
 
 AE_TEST(
     "mcp/a client whose user can be asked is given the question, and calls again with the answer") {
-  Here here;
-  const Value asks = here.call(kModern, "buys", R"({"n": 7})", kWithPeople);
+  McpServerFixture fixture;
+  const Value asks = fixture.call(kModern, "buys", R"({"n": 7})", kWithPeople);
   ASSERT_EQ(asks.text("resultType"), "input_required") << canonical(asks);
   ASSERT_EQ(asks["inputRequests"].size(), 1u);
   const auto& [key, question] = asks["inputRequests"].members()[0];
@@ -647,21 +656,21 @@ AE_TEST(
     return R"("name":"buys","arguments":{"n":7},"requestState":)" +
            canonical(asks["requestState"]) + R"(,"inputResponses":{")" + key + "\":" + answer + "}";
   };
-  EXPECT_EQ(here.error(kModern, "tools/call", again(R"({"action":"yes"})"), kWithPeople),
+  EXPECT_EQ(fixture.error(kModern, "tools/call", again(R"({"action":"yes"})"), kWithPeople),
             mcp::kInvalidParams);
-  EXPECT_EQ(here.error(kModern, "tools/call",
-                       again(R"({"action":"accept","content":{"decision":"x"}})"), kWithPeople),
+  EXPECT_EQ(fixture.error(kModern, "tools/call",
+                          again(R"({"action":"accept","content":{"decision":"x"}})"), kWithPeople),
             mcp::kInvalidParams);
-  EXPECT_EQ(here.result(kModern, "tools/call", again(R"({"action":"cancel"})"), kWithPeople)
+  EXPECT_EQ(fixture.result(kModern, "tools/call", again(R"({"action":"cancel"})"), kWithPeople)
                 .text("resultType"),
             "input_required")
       << "nobody has decided";
   const Value done =
-      here.result(kModern, "tools/call",
-                  again(R"({"action":"accept","content":{"decision":"approve"}})"), kWithPeople);
+      fixture.result(kModern, "tools/call",
+                     again(R"({"action":"accept","content":{"decision":"approve"}})"), kWithPeople);
   EXPECT_EQ(done["structuredContent"]["n"], Value(7)) << canonical(done);
-  EXPECT_EQ(here.jobs(), 1u) << "it is the same job";
-  EXPECT_EQ(here.error(
+  EXPECT_EQ(fixture.jobs(), 1u) << "it is the same job";
+  EXPECT_EQ(fixture.error(
                 kModern, "tools/call",
                 R"("name":"echo","arguments":{},"requestState":)" + canonical(asks["requestState"]),
                 kWithPeople),
@@ -670,15 +679,15 @@ AE_TEST(
 }
 
 AE_TEST("mcp/a question has the key of its wait, and each round of a call a state of its own") {
-  Here here;
+  McpServerFixture fixture;
   const auto again = [&](const Value& asks, const std::string& answers) {
     return R"("name":"interview","arguments":{},"requestState":)" +
            canonical(asks["requestState"]) + R"(,"inputResponses":{)" + answers + "}";
   };
   const auto wrong = [&](const Value& asks, const std::string& answers) {
-    return here.error(kModern, "tools/call", again(asks, answers), kWithPeople);
+    return fixture.error(kModern, "tools/call", again(asks, answers), kWithPeople);
   };
-  const Value first = here.call(kModern, "interview", "{}", kWithPeople);
+  const Value first = fixture.call(kModern, "interview", "{}", kWithPeople);
   ASSERT_NE(first["inputRequests"].find("user_name"), nullptr) << canonical(first);
   for (const char* content : {R"({})", R"({"payload":1})", R"(5)", R"(null)"}) {
     EXPECT_EQ(
@@ -688,148 +697,153 @@ AE_TEST("mcp/a question has the key of its wait, and each round of a call a stat
   }
   // What answers no question is passed over. Without a form the data is said as it is.
   const Value second =
-      here.result(kModern, "tools/call",
-                  again(first, R"("color":{"action":"accept","content":{"payload":"red"}},)"
-                               R"("user_name":{"action":"accept","content":{"name":"Ada"}})"),
-                  kWithPeople);
+      fixture.result(kModern, "tools/call",
+                     again(first, R"("color":{"action":"accept","content":{"payload":"red"}},)"
+                                  R"("user_name":{"action":"accept","content":{"name":"Ada"}})"),
+                     kWithPeople);
   ASSERT_NE(second["inputRequests"].find("color"), nullptr) << canonical(second);
   EXPECT_EQ(second["inputRequests"].size(), 1u);
   EXPECT_NE(second["requestState"], first["requestState"]);
-  const Value done = here.result(
+  const Value done = fixture.result(
       kModern, "tools/call",
       again(second, R"("color":{"action":"accept","content":{"payload":"blue"}})"), kWithPeople);
   EXPECT_EQ(done["structuredContent"], Value("Ada likes blue")) << canonical(done);
-  EXPECT_EQ(here.jobs(), 1u);
+  EXPECT_EQ(fixture.jobs(), 1u);
   const std::string state(first.text("requestState"));
   for (const std::string& other :
        {state + "-TAMPERED", state + ".", state.substr(0, 36), "." + state, std::string("nobody.1"),
         std::string(".1"), std::string()}) {
-    EXPECT_EQ(
-        here.error(kModern, "tools/call",
-                   R"("name":"interview","requestState":)" + canonical(Value(other)), kWithPeople),
-        mcp::kInvalidParams)
+    EXPECT_EQ(fixture.error(kModern, "tools/call",
+                            R"("name":"interview","requestState":)" + canonical(Value(other)),
+                            kWithPeople),
+              mcp::kInvalidParams)
         << other;
   }
 }
 
 AE_TEST(
     "mcp/a client that knows tasks gets the result of what is quick, and a task of what is not") {
-  Here here;
-  const Value quick = here.call(kModern, "echo", R"({"n":1})", kWithTasks);
+  McpServerFixture fixture;
+  const Value quick = fixture.call(kModern, "echo", R"({"n":1})", kWithTasks);
   EXPECT_EQ(quick.text("resultType"), "complete") << canonical(quick);
   EXPECT_EQ(quick.find("taskId"), nullptr);
-  EXPECT_EQ(here.call(kModern, "fails", "{}", kWithTasks)["isError"], Value(true));
+  EXPECT_EQ(fixture.call(kModern, "fails", "{}", kWithTasks)["isError"], Value(true));
   const auto slow =
-      here.start(kModern, "tools/call", R"("name":"sleeps","arguments":{})", kWithTasks);
+      fixture.start(kModern, "tools/call", R"("name":"sleeps","arguments":{})", kWithTasks);
   EXPECT_FALSE(slow->answer) << "it may be quick";
-  here.loop.advance(kMcpTaskAfter);
+  fixture.loop.advance(kMcpTaskAfter);
   ASSERT_TRUE(slow->answer);
   const Value task = slow->answer->body["result"];
   EXPECT_EQ(task.text("resultType"), "task") << canonical(task);
   const std::string of = R"("taskId":")" + std::string(task.text("taskId")) + "\"";
-  here.loop.advance(std::chrono::seconds(11));
-  EXPECT_EQ(here.result(kModern, "tasks/get", of, kWithTasks)["result"]["structuredContent"],
+  fixture.loop.advance(std::chrono::seconds(11));
+  EXPECT_EQ(fixture.result(kModern, "tasks/get", of, kWithTasks)["result"]["structuredContent"],
             Value("done"));
 }
 
 AE_TEST("mcp/a client that knows tasks gets one of a job that waits, and asks for it later") {
-  Here here;
-  const Value task = here.call(kModern, "asks", "{}", kWithTasks);
+  McpServerFixture fixture;
+  const Value task = fixture.call(kModern, "asks", "{}", kWithTasks);
   EXPECT_EQ(task.text("resultType"), "task");
   EXPECT_EQ(task.text("status"), "working");
   EXPECT_TRUE(task["ttlMs"].is_null());
   EXPECT_TRUE(task["pollIntervalMs"].is_integer());
   const std::string id(task.text("taskId"));
   const std::string of = R"("taskId":")" + id + "\"";
-  EXPECT_EQ(here.result(kModern, "tasks/get", of, kWithTasks).text("status"), "working");
-  here.call(kModern, "aetheris_signal", R"({"job_id":")" + id + R"(","key":"go","payload":5})");
-  const Value done = here.result(kModern, "tasks/get", of, kWithTasks);
+  EXPECT_EQ(fixture.result(kModern, "tasks/get", of, kWithTasks).text("status"), "working");
+  fixture.call(kModern, "aetheris_signal", R"({"job_id":")" + id + R"(","key":"go","payload":5})");
+  const Value done = fixture.result(kModern, "tasks/get", of, kWithTasks);
   EXPECT_EQ(done.text("status"), "completed");
   EXPECT_EQ(done["result"]["structuredContent"], Value(5));
   EXPECT_EQ(done.text("resultType"), "complete");
-  const std::string failed = job_in(here.call(kModern, "fails", "{}"));
-  const Value seen = here.result(kModern, "tasks/get", R"("taskId":")" + failed + "\"", kWithTasks);
+  const std::string failed = job_in(fixture.call(kModern, "fails", "{}"));
+  const Value seen =
+      fixture.result(kModern, "tasks/get", R"("taskId":")" + failed + "\"", kWithTasks);
   EXPECT_EQ(seen.text("status"), "completed") << "an error of a tool is a result";
   EXPECT_EQ(seen["result"]["isError"], Value(true));
   // Who does not know tasks is told what is missing; what is no task is refused.
   for (const char* method : {"tasks/get", "tasks/update", "tasks/cancel"}) {
-    const Value body = here.ask(kModern, method, of + R"(,"inputResponses":{})");
+    const Value body = fixture.ask(kModern, method, of + R"(,"inputResponses":{})");
     EXPECT_EQ(body["error"]["code"], Value(mcp::kMissingCapability));
     EXPECT_TRUE(
         body["error"]["data"]["requiredCapabilities"]["extensions"][mcp::kTasks].is_object());
     for (const char* other : {R"("taskId":"nobody")", R"("taskId":1)", R"("taskId":"../a")", ""}) {
-      EXPECT_EQ(here.error(kModern, method, other, kWithTasks), mcp::kInvalidParams) << other;
+      EXPECT_EQ(fixture.error(kModern, method, other, kWithTasks), mcp::kInvalidParams) << other;
     }
   }
 }
 
 AE_TEST("mcp/a task asks for people's answers, takes them once, and is cancelled") {
-  Here here;
-  const std::string id(here.call(kModern, "buys", R"({"n": 2})", kWithBoth).text("taskId"));
+  McpServerFixture fixture;
+  const std::string id(fixture.call(kModern, "buys", R"({"n": 2})", kWithBoth).text("taskId"));
   const std::string of = R"("taskId":")" + id + "\"";
-  const Value asks = here.result(kModern, "tasks/get", of, kWithBoth);
+  const Value asks = fixture.result(kModern, "tasks/get", of, kWithBoth);
   ASSERT_EQ(asks.text("status"), "input_required") << canonical(asks);
-  EXPECT_EQ(here.result(kModern, "tasks/get", of, kWithTasks).text("status"), "working")
+  EXPECT_EQ(fixture.result(kModern, "tasks/get", of, kWithTasks).text("status"), "working")
       << "a client that cannot ask is not asked";
   const std::string key = asks["inputRequests"].members()[0].first;
   const std::string answer = of + R"(,"inputResponses":{"other":{"action":"accept"},")" + key +
                              R"(":{"action":"decline"}})";
-  EXPECT_EQ(here.result(kModern, "tasks/update", answer, kWithBoth).text("resultType"), "complete");
-  const Value rejected = here.result(kModern, "tasks/get", of, kWithBoth);
+  EXPECT_EQ(fixture.result(kModern, "tasks/update", answer, kWithBoth).text("resultType"),
+            "complete");
+  const Value rejected = fixture.result(kModern, "tasks/get", of, kWithBoth);
   EXPECT_EQ(rejected["result"]["isError"], Value(true)) << canonical(rejected);
-  EXPECT_EQ(here.result(kModern, "tasks/update", answer, kWithBoth).text("resultType"), "complete")
+  EXPECT_EQ(fixture.result(kModern, "tasks/update", answer, kWithBoth).text("resultType"),
+            "complete")
       << "it was answered before";
-  EXPECT_EQ(here.error(kModern, "tasks/update", of, kWithBoth), mcp::kInvalidParams);
-  const std::string wants(here.call(kModern, "wants", "{}", kWithBoth).text("taskId"));
+  EXPECT_EQ(fixture.error(kModern, "tasks/update", of, kWithBoth), mcp::kInvalidParams);
+  const std::string wants(fixture.call(kModern, "wants", "{}", kWithBoth).text("taskId"));
   const std::string of_wants = R"("taskId":")" + wants + "\"";
   const std::string size =
-      here.result(kModern, "tasks/get", of_wants, kWithBoth)["inputRequests"].members()[0].first;
-  here.result(kModern, "tasks/update",
-              of_wants + R"(,"inputResponses":{")" + size +
-                  R"(":{"action":"accept","content":{"payload":"{\"a\":1}"}}})",
-              kWithBoth);
-  EXPECT_EQ(here.result(kModern, "tasks/get", of_wants, kWithBoth)["result"]["structuredContent"],
-            Value::object({{"a", 1}}));
-  const std::string more(here.call(kModern, "asks", "{}", kWithTasks).text("taskId"));
+      fixture.result(kModern, "tasks/get", of_wants, kWithBoth)["inputRequests"].members()[0].first;
+  fixture.result(kModern, "tasks/update",
+                 of_wants + R"(,"inputResponses":{")" + size +
+                     R"(":{"action":"accept","content":{"payload":"{\"a\":1}"}}})",
+                 kWithBoth);
+  EXPECT_EQ(
+      fixture.result(kModern, "tasks/get", of_wants, kWithBoth)["result"]["structuredContent"],
+      Value::object({{"a", 1}}));
+  const std::string more(fixture.call(kModern, "asks", "{}", kWithTasks).text("taskId"));
   const std::string of_more = R"("taskId":")" + more + "\"";
-  here.result(kModern, "tasks/cancel", of_more, kWithTasks);
-  EXPECT_EQ(here.result(kModern, "tasks/get", of_more, kWithTasks).text("status"), "cancelled");
-  here.result(kModern, "tasks/cancel", of_more, kWithTasks);
+  fixture.result(kModern, "tasks/cancel", of_more, kWithTasks);
+  EXPECT_EQ(fixture.result(kModern, "tasks/get", of_more, kWithTasks).text("status"), "cancelled");
+  fixture.result(kModern, "tasks/cancel", of_more, kWithTasks);
 }
 
 AE_TEST("mcp/the tasks of 2025-11-25: only where the call asks for one") {
-  Here here;
+  McpServerFixture fixture;
   const Value made =
-      here.result(kLegacy, "tools/call", R"("name":"asks","arguments":{},"task":{"ttl":60000})");
+      fixture.result(kLegacy, "tools/call", R"("name":"asks","arguments":{},"task":{"ttl":60000})");
   ASSERT_TRUE(made["task"].is_object()) << canonical(made);
   EXPECT_TRUE(made["task"].find("ttl")->is_null());
   const std::string id(made["task"].text("taskId"));
   const std::string of = R"("taskId":")" + id + "\"";
-  EXPECT_EQ(here.result(kLegacy, "tasks/get", of).text("status"), "working");
-  EXPECT_EQ(here.result(kLegacy, "tasks/list")["tasks"].size(), 1u) << "one that waits";
-  EXPECT_EQ(here.error(kLegacy, "tasks/result", of), 409) << "it waits for somebody";
-  EXPECT_EQ(here.result(kLegacy, "tasks/cancel", of).text("status"), "cancelled");
-  EXPECT_EQ(here.error(kLegacy, "tasks/cancel", of), mcp::kInvalidParams);
-  const Value result = here.result(kLegacy, "tasks/result", of);
+  EXPECT_EQ(fixture.result(kLegacy, "tasks/get", of).text("status"), "working");
+  EXPECT_EQ(fixture.result(kLegacy, "tasks/list")["tasks"].size(), 1u) << "one that waits";
+  EXPECT_EQ(fixture.error(kLegacy, "tasks/result", of), 409) << "it waits for somebody";
+  EXPECT_EQ(fixture.result(kLegacy, "tasks/cancel", of).text("status"), "cancelled");
+  EXPECT_EQ(fixture.error(kLegacy, "tasks/cancel", of), mcp::kInvalidParams);
+  const Value result = fixture.result(kLegacy, "tasks/result", of);
   EXPECT_EQ(result["_meta"][mcp::kRelatedTask].text("taskId"), id);
-  EXPECT_EQ(here.error(kLegacy, "tools/call",
-                       R"("name":"aetheris_job","arguments":{"job_id":"a"},"task":{})"),
+  EXPECT_EQ(fixture.error(kLegacy, "tools/call",
+                          R"("name":"aetheris_job","arguments":{"job_id":"a"},"task":{})"),
             mcp::kMethodNotFound);
 }
 
 // ---------------------------------------------------------------- resources
 
 AE_TEST("mcp/jobs are resources: listed, with their parts, and read") {
-  Here here;
-  const std::string job = job_in(here.call(kLegacy, "echo", R"({"n": 1})"));
+  McpServerFixture fixture;
+  const std::string job = job_in(fixture.call(kLegacy, "echo", R"({"n": 1})"));
   for (const Revision revision : kAll) {
-    const Value listed = here.result(revision, "resources/list");
+    const Value listed = fixture.result(revision, "resources/list");
     ASSERT_EQ(listed["resources"].size(), 1u);
     const std::string uri(listed["resources"].items()[0].text("uri"));
     EXPECT_EQ(uri, "aetheris://jobs/" + job);
-    EXPECT_EQ(here.result(revision, "resources/templates/list")["resourceTemplates"].size(), 3u);
+    EXPECT_EQ(fixture.result(revision, "resources/templates/list")["resourceTemplates"].size(), 3u);
     for (const char* part : {"", "/trace", "/events", "/events?after=1"}) {
-      const Value read = here.result(revision, "resources/read", R"("uri":")" + uri + part + "\"");
+      const Value read =
+          fixture.result(revision, "resources/read", R"("uri":")" + uri + part + "\"");
       ASSERT_EQ(read["contents"].size(), 1u);
       EXPECT_EQ(read["contents"].items()[0].text("uri"), uri + part);
       const auto body = parse_json(read["contents"].items()[0].text("text"), {.depth_max = 100});
@@ -843,12 +857,12 @@ AE_TEST("mcp/jobs are resources: listed, with their parts, and read") {
         "aetheris://jobs/" + job + "/events?x=1", std::string("aetheris://jobs/../keys"),
         std::string("aetheris://keys"), std::string("file:///etc/passwd"), std::string("")}) {
     const std::string params = R"("uri":")" + uri + "\"";
-    EXPECT_EQ(here.error(kModern, "resources/read", params), mcp::kInvalidParams) << uri;
-    EXPECT_EQ(here.error(kLegacy, "resources/read", params), mcp::kResourceNotFound) << uri;
+    EXPECT_EQ(fixture.error(kModern, "resources/read", params), mcp::kInvalidParams) << uri;
+    EXPECT_EQ(fixture.error(kLegacy, "resources/read", params), mcp::kResourceNotFound) << uri;
   }
-  EXPECT_EQ(here.error(kLegacy, "resources/read", R"("uri":5)"), mcp::kInvalidParams);
-  EXPECT_EQ(here.error(kLegacy, "resources/list", R"("cursor":"nobody")"), mcp::kInvalidParams);
-  EXPECT_EQ(here.error(kLegacy, "resources/list", R"("cursor":7)"), mcp::kInvalidParams);
+  EXPECT_EQ(fixture.error(kLegacy, "resources/read", R"("uri":5)"), mcp::kInvalidParams);
+  EXPECT_EQ(fixture.error(kLegacy, "resources/list", R"("cursor":"nobody")"), mcp::kInvalidParams);
+  EXPECT_EQ(fixture.error(kLegacy, "resources/list", R"("cursor":7)"), mcp::kInvalidParams);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ Value task_of(const Value& job, bool modern, bool asks) {
   if (job["error"].is_object()) {
     message += ": " + std::string(job["error"].text("code")) + ": " +
                std::string(job["error"].text("message"));
-  } else if (is_settled(job) && !has_ended(job)) {
+  } else if (is_idle(job) && !has_ended(job)) {
     message += " for:" + waits_text(job);
   }
   members.emplace_back("statusMessage", std::move(message));
@@ -104,11 +104,11 @@ std::optional<Value> data_of(const Value& content) {
 }
 
 // The request that gives this answer to that question; nullopt: the question stays open. Fails when it answers it not.
-Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& answer) {
+Result<std::optional<ApiRequest>> to_request(const Value& approval, const Value& answer) {
   const std::string_view action = answer.text("action");
   const Value& content = answer["content"];
-  ApiRequest act;
-  act.method = "POST";
+  ApiRequest request;
+  request.method = "POST";
   if (action != "accept" && action != "decline" && action != "cancel") {
     return fail(Code::input_invalid, "\"action\" must be accept, decline or cancel");
   }
@@ -120,37 +120,39 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
       return fail(Code::input_invalid,
                   "\"content\" must be {\"payload\": string}, or the data object itself");
     }
-    act.path = {"api", "jobs", std::string(approval.text("job_id")), "signal"};
-    act.body = canonical(Value::object({{"correlation_key", approval["correlation_key"]},
-                                        {"payload", *data},
-                                        {"wait_type", "human"}}));
-    return act;
+    request.path = {"api", "jobs", std::string(approval.text("job_id")), "signal"};
+    request.body = canonical(Value::object({{"correlation_key", approval["correlation_key"]},
+                                            {"payload", *data},
+                                            {"wait_type", "human"}}));
+    return request;
   }
   if (is_form_approval(approval) && action == "accept") {
-    act.path = {"api", "approvals", std::string(approval.text("id"))};
-    act.body = canonical(Value::object({{"arguments", content}, {"decision", "approve"}}));
-    return act;
+    request.path = {"api", "approvals", std::string(approval.text("id"))};
+    request.body = canonical(Value::object({{"arguments", content}, {"decision", "approve"}}));
+    return request;
   }
   const Value decision = action == "decline" ? Value("reject") : content["decision"];
   if (decision != Value("approve") && decision != Value("reject")) {
     return fail(Code::input_invalid, "\"decision\" must be approve or reject");
   }
-  act.path = {"api", "approvals", std::string(approval.text("id"))};
-  act.body = canonical(Value::object({{"decision", decision}, {"note", content["note"]}}));
-  return act;
+  request.path = {"api", "approvals", std::string(approval.text("id"))};
+  request.body = canonical(Value::object({{"decision", decision}, {"note", content["note"]}}));
+  return request;
 }
 
 }  // namespace
 
 // ---------------------------------------------------------------- questions to people
 
-void Mcp::with_questions(const Ask& call, const Value& job, Said then) {
+void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallback then) {
   const bool waits = std::ranges::any_of(
       items_of(job["waits"]), [](const Value& wait) { return wait.text("wait_type") == "human"; });
-  if (!waits || has_ended(job) || !call->asks_people || !may(call->who.role, Access::decide)) {
+  if (!waits || has_ended(job) || !call->supports_elicitation ||
+      !has_access(call->caller.role, Access::decide)) {
     return then({});
   }
-  ask(call, "GET", {"api", "approvals"}, {{"job", std::string(job.text("id"))}}, {},
+  call_route(
+      call, "GET", {"api", "approvals"}, {{"job", std::string(job.text("id"))}}, {},
       [call, then = std::move(then)](const ApiResponse& seen) mutable {
         if (seen.status != 200) return call->refuse(seen);
         std::vector<Value> questions;
@@ -164,47 +166,48 @@ void Mcp::with_questions(const Ask& call, const Value& job, Said then) {
 }
 
 // What answers no question that is open now is passed over: it was answered before, perhaps by somebody else.
-void Mcp::take_answers(const Ask& call, const std::string& job, async::Task then) {
+void Mcp::apply_answers(const CallPtr& call, const std::string& job, async::Task then) {
   const Value& answers = call->params()["inputResponses"];
   if (answers.is_null()) return then();
   if (!answers.is_object() || answers.size() > kMcpInputResponsesMax) {
     return call->refuse_params("\"inputResponses\" must be an object of at most 100 answers");
   }
-  ask(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
-      [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
-        if (seen.status != 200) return call->refuse(seen);
-        auto acts = std::make_shared<std::vector<ApiRequest>>();
-        for (const Value& one : items_of(seen.body["approvals"])) {
-          const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
-          if (answer == nullptr || one.text("kind") == "confirmation") continue;
-          auto act = act_of(one, *answer);
-          if (!act) return call->refuse_params(act.error().message);
-          if (*act) acts->push_back(*std::move(*act));
-        }
-        std::ranges::reverse(*acts);
-        next_answer(call, std::move(acts), std::move(then));
-      });
+  call_route(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
+             [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
+               if (seen.status != 200) return call->refuse(seen);
+               auto requests = std::make_shared<std::vector<ApiRequest>>();
+               for (const Value& one : items_of(seen.body["approvals"])) {
+                 const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
+                 if (answer == nullptr || one.text("kind") == "confirmation") continue;
+                 auto request = to_request(one, *answer);
+                 if (!request) return call->refuse_params(request.error().message);
+                 if (*request) requests->push_back(*std::move(*request));
+               }
+               std::ranges::reverse(*requests);
+               apply_next_answer(call, std::move(requests), std::move(then));
+             });
 }
 
-void Mcp::next_answer(const Ask& call, std::shared_ptr<std::vector<ApiRequest>> acts,
-                      async::Task then) {
-  if (acts->empty()) return then();
-  ApiRequest act = std::move(acts->back());
-  acts->pop_back();
-  act.by = call->who.by;
-  act.role = call->who.role;
-  act.local = call->who.local;
-  send(std::move(act), [this, call, acts, then = std::move(then)](const ApiResponse& done) mutable {
-    const bool late = done.status == 404 || done.status == 409;
-    if (done.status >= 400 && !late) return call->refuse(done);
-    next_answer(call, acts, std::move(then));
-  });
+void Mcp::apply_next_answer(const CallPtr& call, std::shared_ptr<std::vector<ApiRequest>> requests,
+                            async::Task then) {
+  if (requests->empty()) return then();
+  ApiRequest request = std::move(requests->back());
+  requests->pop_back();
+  request.by = call->caller.by;
+  request.role = call->caller.role;
+  request.local = call->caller.local;
+  send(std::move(request),
+       [this, call, requests, then = std::move(then)](const ApiResponse& done) mutable {
+         const bool late = done.status == 404 || done.status == 409;
+         if (done.status >= 400 && !late) return call->refuse(done);
+         apply_next_answer(call, requests, std::move(then));
+       });
 }
 
 // ---------------------------------------------------------------- tasks
 
-void Mcp::with_task(const Ask& call, WithJob then) {
-  if (call->modern() && !call->knows_tasks) {
+void Mcp::with_task(const CallPtr& call, WithJob then) {
+  if (call->modern() && !call->supports_tasks) {
     const Value needed = Value::object({{std::string(mcp::kTasks), Value::object({})}});
     return call->refuse({.code = mcp::kMissingCapability,
                          .message = "Missing required client capability",
@@ -218,16 +221,16 @@ void Mcp::with_task(const Ask& call, WithJob then) {
   }
   const auto job = job_of(call->params()["taskId"]);
   if (!job) return call->refuse_params("\"taskId\" must be a task id");
-  ask(call, "GET", {"api", "jobs", *job}, {}, {},
-      [call, then = std::move(then)](const ApiResponse& seen) mutable {
-        if (seen.status == 404) return call->refuse_params("Task not found");
-        if (seen.status != 200) return call->refuse(seen);
-        then(seen.body);
-      });
+  call_route(call, "GET", {"api", "jobs", *job}, {}, {},
+             [call, then = std::move(then)](const ApiResponse& seen) mutable {
+               if (seen.status == 404) return call->refuse_params("Task not found");
+               if (seen.status != 200) return call->refuse(seen);
+               then(seen.body);
+             });
 }
 
 // `made`: it answers the call that made it.
-void Mcp::tell_task(const Ask& call, const Value& job, bool made) {
+void Mcp::answer_with_task(const CallPtr& call, const Value& job, bool made) {
   if (!call->modern()) {
     const Value task = task_of(job, false, false);
     return finish(call, made ? Value::object({{"task", task}}) : task);
@@ -248,38 +251,40 @@ void Mcp::tell_task(const Ask& call, const Value& job, bool made) {
   });
 }
 
-void Mcp::get_task(Ask call) {
-  with_task(call, [this, call](const Value& job) { tell_task(call, job, false); });
+void Mcp::get_task(CallPtr call) {
+  with_task(call, [this, call](const Value& job) { answer_with_task(call, job, false); });
 }
 
-void Mcp::update_task(Ask call) {
+void Mcp::update_task(CallPtr call) {
   with_task(call, [this, call](const Value& job) {
     if (!call->params()["inputResponses"].is_object()) {
       return call->refuse_params("\"inputResponses\" must be an object");
     }
-    take_answers(call, std::string(job.text("id")),
-                 [this, call] { finish(call, Value::object({})); });
+    apply_answers(call, std::string(job.text("id")),
+                  [this, call] { finish(call, Value::object({})); });
   });
 }
 
-void Mcp::cancel_task(Ask call) {
+void Mcp::cancel_task(CallPtr call) {
   with_task(call, [this, call](const Value& job) {
     const std::string id(job.text("id"));
-    ask(call, "POST", {"api", "jobs", id, "cancel"}, {},
-        Value::object({{"reason", "tasks/cancel"}}), [this, call, id](const ApiResponse& done) {
-          const bool over = done.body.text("code") == code_name(Code::job_terminal);
-          if (over && !call->modern()) return call->refuse_params("the task has ended");
-          if (done.status >= 400 && !over) return call->refuse(done);
-          if (call->modern()) return finish(call, Value::object({}));
-          ask(call, "GET", {"api", "jobs", id}, {}, {}, [this, call](const ApiResponse& seen) {
-            if (seen.status != 200) return call->refuse(seen);
-            tell_task(call, seen.body, false);
-          });
-        });
+    call_route(call, "POST", {"api", "jobs", id, "cancel"}, {},
+               Value::object({{"reason", "tasks/cancel"}}),
+               [this, call, id](const ApiResponse& done) {
+                 const bool over = done.body.text("code") == code_name(Code::job_terminal);
+                 if (over && !call->modern()) return call->refuse_params("the task has ended");
+                 if (done.status >= 400 && !over) return call->refuse(done);
+                 if (call->modern()) return finish(call, Value::object({}));
+                 call_route(call, "GET", {"api", "jobs", id}, {}, {},
+                            [this, call](const ApiResponse& seen) {
+                              if (seen.status != 200) return call->refuse(seen);
+                              answer_with_task(call, seen.body, false);
+                            });
+               });
   });
 }
 
-void Mcp::list_tasks(Ask call) {
+void Mcp::list_tasks(CallPtr call) {
   if (call->revision != mcp::Revision::r2025_11_25) {
     return call->refuse({.code = mcp::kMethodNotFound,
                          .message = "tasks are not supported in revision " +
@@ -291,20 +296,21 @@ void Mcp::list_tasks(Ask call) {
     return call->refuse_params("\"cursor\" must be one that a response returned");
   }
   if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
-  ask(call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
-    if (seen.status != 200) return call->refuse(seen);
-    std::vector<Value> tasks;
-    for (const Value& row : items_of(seen.body["jobs"]))
-      tasks.push_back(task_of(row, false, false));
-    Value result = Value::object({{"tasks", Value::array(std::move(tasks))}});
-    if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
-      result = result.with("nextCursor", next);
-    }
-    finish(call, result);
-  });
+  call_route(call, "GET", {"api", "jobs"}, std::move(query), {},
+             [this, call](const ApiResponse& seen) {
+               if (seen.status != 200) return call->refuse(seen);
+               std::vector<Value> tasks;
+               for (const Value& row : items_of(seen.body["jobs"]))
+                 tasks.push_back(task_of(row, false, false));
+               Value result = Value::object({{"tasks", Value::array(std::move(tasks))}});
+               if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
+                 result = result.with("nextCursor", next);
+               }
+               finish(call, result);
+             });
 }
 
-void Mcp::task_result(Ask call) {
+void Mcp::task_result(CallPtr call) {
   with_task(call, [this, call](const Value& first) {
     follow(call, first, [this, call](const Value& job) {
       if (!has_ended(job)) {

@@ -11,10 +11,10 @@ namespace ae::api {
 namespace {
 
 constexpr std::string_view kCursor = "after:";
-constexpr std::string_view kOnce = "aetheris/idempotency-key";
-constexpr std::string_view kWrapped = "input";
+constexpr std::string_view kIdempotencyKeyMeta = "aetheris/idempotency-key";
+constexpr std::string_view kWrappedInput = "input";
 constexpr std::size_t kWaitSecondsMax = 45;
-constexpr int kKeepTools = 10'000;  // milliseconds; agents are registered at any time
+constexpr int kToolsTtl = 10'000;  // milliseconds; agents are registered at any time
 
 Value text_type(std::string_view what) {
   return Value::object({{"description", what}, {"type", "string"}});
@@ -43,7 +43,8 @@ bool takes_object(const Value& schema) {
 Value input_schema(const Value& agent) {
   const Value& schema = agent["input_schema"];
   if (!takes_object(schema)) {
-    return object_schema(Value::object({{std::string(kWrapped), schema}}), {Value(kWrapped)});
+    return object_schema(Value::object({{std::string(kWrappedInput), schema}}),
+                         {Value(kWrappedInput)});
   }
   return schema.is_object() ? schema.with("type", "object") : Value::object({{"type", "object"}});
 }
@@ -82,7 +83,7 @@ std::optional<std::string> job_of_state(const Value& state) {
 }
 
 // It was answered before, and not as it is answered here: a decision is the same whatever its note.
-bool is_overtaken(const Value& given, const Value& answer) {
+bool is_answered_differently(const Value& given, const Value& answer) {
   if (answer.find("duplicate") == nullptr) return false;
   const std::string_view outcome = answer.text("outcome");
   if (given.text("decision") == "approve" && !outcome.empty()) return outcome != "approved";
@@ -99,28 +100,28 @@ Value form_of(const Value& payload) {
 }
 
 bool is_offered(const Value& agent) {
-  return agent["refused"].is_null() && !agent.text("name").starts_with(kMcpOwnTools);
+  return agent["refused"].is_null() && !agent.text("name").starts_with(kMcpBuiltinTools);
 }
 
 }  // namespace
 
-struct Mcp::OwnTool {
+struct Mcp::BuiltinTool {
   std::string_view name, what;
-  bool reads, destroys;
+  bool is_read_only, is_destructive;
   Value (*schema)();
-  void (Mcp::*handle)(Ask);
+  void (Mcp::*handle)(CallPtr);
 
   Value shown(mcp::Revision revision) const {
     Value tool = Value::object({{"description", what}, {"inputSchema", schema()}, {"name", name}});
     if (revision < mcp::Revision::r2025_03_26) return tool;
-    return tool.with("annotations", Value::object({{"destructiveHint", destroys},
+    return tool.with("annotations", Value::object({{"destructiveHint", is_destructive},
                                                    {"idempotentHint", true},
                                                    {"openWorldHint", false},
-                                                   {"readOnlyHint", reads}}));
+                                                   {"readOnlyHint", is_read_only}}));
   }
 };
 
-const Mcp::OwnTool Mcp::kTools[] = {
+const Mcp::BuiltinTool Mcp::kTools[] = {
     {"aetheris_answer",
      "Answers a question that a job waits for (approve, reject, or the requested data). Use it "
      "only with the user's own decision.",
@@ -151,7 +152,7 @@ const Mcp::OwnTool Mcp::kTools[] = {
                   {"minimum", 0},
                   {"type", "integer"}})}});
      },
-     &Mcp::look_at_job},
+     &Mcp::read_job},
     {"aetheris_signal", "Sends a signal to a job, by correlation key.", false, true,
      [] {
        return job_schema(
@@ -165,15 +166,15 @@ const Mcp::OwnTool Mcp::kTools[] = {
 
 // ---------------------------------------------------------------- which there are
 
-void Mcp::list_tools(Ask call) {
+void Mcp::list_tools(CallPtr call) {
   const Value& cursor = call->params()["cursor"];
   if (!cursor.is_null() && !(cursor.is_string() && cursor.as_string().starts_with(kCursor))) {
     return call->refuse_params("\"cursor\" must be one that a response returned");
   }
-  ask(call, "GET", {"api", "agents"}, {}, {}, [this, call](const ApiResponse& seen) {
+  call_route(call, "GET", {"api", "agents"}, {}, {}, [this, call](const ApiResponse& seen) {
     if (seen.status != 200) return call->refuse(seen);
     std::vector<Value> all;
-    for (const OwnTool& own : kTools) all.push_back(own.shown(call->revision));
+    for (const BuiltinTool& own : kTools) all.push_back(own.shown(call->revision));
     for (const Value& agent : items_of(seen.body["agents"])) {
       if (is_offered(agent)) all.push_back(agent_tool(agent, call->revision));
     }
@@ -191,26 +192,26 @@ void Mcp::list_tools(Ask call) {
     }
     result = result.with("tools", Value::array(std::move(all)));
     if (call->modern()) {
-      result = result.with("cacheScope", "private").with("ttlMs", kKeepTools);
+      result = result.with("cacheScope", "private").with("ttlMs", kToolsTtl);
     }
     finish(call, result);
   });
 }
 
-void Mcp::call_tool(Ask call) {
+void Mcp::call_tool(CallPtr call) {
   const Value& name = call->params()["name"];
   const Value& arguments = call->params()["arguments"];
   if (!name.is_string()) return call->refuse_params("\"name\" must be a string: the tool to call");
   if (!arguments.is_null() && !arguments.is_object()) {
     return call->refuse_params("\"arguments\" must be an object");
   }
-  if (!name.as_string().starts_with(kMcpOwnTools)) return call_agent(std::move(call));
-  const OwnTool* own =
-      std::ranges::find(kTools, std::string_view(name.as_string()), &OwnTool::name);
+  if (!name.as_string().starts_with(kMcpBuiltinTools)) return call_agent(std::move(call));
+  const BuiltinTool* own =
+      std::ranges::find(kTools, std::string_view(name.as_string()), &BuiltinTool::name);
   if (own == std::end(kTools)) {
-    return call->refuse_params("Unknown tool: " + mcp::clipped(name.as_string()));
+    return call->refuse_params("Unknown tool: " + mcp::clip_text(name.as_string()));
   }
-  if (call->wants_task) {
+  if (call->requests_task) {
     return call->refuse({.code = mcp::kMethodNotFound,
                          .message = name.as_string() + " does not support task execution"});
   }
@@ -218,10 +219,10 @@ void Mcp::call_tool(Ask call) {
   const Value given = arguments.is_null() ? Value::object({}) : arguments;
   for (const auto& [argument, value] : given.members()) {
     if (known.find(argument) == nullptr) {
-      return finish(
-          call, tool_error(call->revision, problem({Code::input_invalid,
-                                                    "unknown argument \"" + mcp::clipped(argument) +
-                                                        "\" of " + name.as_string()})));
+      return finish(call, tool_error(call->revision,
+                                     problem({Code::input_invalid,
+                                              "unknown argument \"" + mcp::clip_text(argument) +
+                                                  "\" of " + name.as_string()})));
     }
   }
   if (!job_of(arguments["job_id"])) {
@@ -233,21 +234,22 @@ void Mcp::call_tool(Ask call) {
 
 // ---------------------------------------------------------------- agents
 
-void Mcp::call_agent(Ask call) {
+void Mcp::call_agent(CallPtr call) {
   const std::string name = call->params()["name"].as_string();
-  const auto unknown = [name] { return "Unknown tool: " + mcp::clipped(name); };
+  const auto unknown = [name] { return "Unknown tool: " + mcp::clip_text(name); };
   if (name.empty() || name.size() > 256) return call->refuse_params(unknown());
-  ask(call, "GET", {"api", "agents"}, {}, {}, [this, call, name, unknown](const ApiResponse& seen) {
-    if (seen.status != 200) return call->refuse(seen);
-    for (const Value& agent : items_of(seen.body["agents"])) {
-      if (agent.text("name") == name && is_offered(agent)) return start_job(call, agent);
-    }
-    call->refuse_params(unknown());
-  });
+  call_route(call, "GET", {"api", "agents"}, {}, {},
+             [this, call, name, unknown](const ApiResponse& seen) {
+               if (seen.status != 200) return call->refuse(seen);
+               for (const Value& agent : items_of(seen.body["agents"])) {
+                 if (agent.text("name") == name && is_offered(agent)) return start_job(call, agent);
+               }
+               call->refuse_params(unknown());
+             });
 }
 
-void Mcp::start_job(const Ask& call, const Value& agent) {
-  if (call->knows_tasks) {
+void Mcp::start_job(const CallPtr& call, const Value& agent) {
+  if (call->supports_tasks) {
     call->until = std::min(call->until, steady_.since_start() + kMcpTaskAfter);
   }
   // A call that was answered with what its job asks comes again, with the answers.
@@ -257,37 +259,37 @@ void Mcp::start_job(const Ask& call, const Value& agent) {
     if (!call->modern() || !job) {
       return call->refuse_params("\"requestState\" must be one that a response returned");
     }
-    return ask(
+    return call_route(
         call, "GET", {"api", "jobs", *job}, {}, {},
         [this, call, id = *job, name = std::string(agent.text("name"))](const ApiResponse& seen) {
           if (seen.status != 200 || seen.body.text("agent") != name) {
             return call->refuse_params("\"requestState\" does not match a job of this agent");
           }
-          take_answers(call, id, [this, call, id] { go_on(call, id); });
+          apply_answers(call, id, [this, call, id] { continue_call(call, id); });
         });
   }
   const Value& arguments = call->params()["arguments"];
   Value input = arguments.is_null() ? Value::object({}) : arguments;
   if (!takes_object(agent["input_schema"])) {
-    const bool sound = input.size() == 1 && input.find(kWrapped) != nullptr;
+    const bool sound = input.size() == 1 && input.find(kWrappedInput) != nullptr;
     if (!sound) {
       return finish(
           call, tool_error(call->revision, problem({Code::input_invalid,
                                                     "this agent takes one argument, \"input\""})));
     }
-    input = input[kWrapped];
+    input = input[kWrappedInput];
   }
-  ApiRequest request = call->who;
+  ApiRequest request = call->caller;
   request.mcp_headers.reset();
-  request.note = nullptr;
+  request.on_notification = nullptr;
   request.method = "POST";
   request.path = {"api", "jobs"};
   request.query.clear();
   std::vector<Member> body{{"agent", agent["name"]}, {"input", std::move(input)}};
-  const Value& key = call->meta()[kOnce];
+  const Value& key = call->meta()[kIdempotencyKeyMeta];
   if (!key.is_null()) body.emplace_back("idempotency_key", key);
   request.body = canonical(Value::object(std::move(body)));
-  if (call->progress_token.is_null() && !call->wants_task) {
+  if (call->progress_token.is_null() && !call->requests_task) {
     const Duration wait = std::max(Duration(0), call->until - steady_.since_start());
     request.query.emplace_back("wait", in_milliseconds(wait));
   }
@@ -295,7 +297,7 @@ void Mcp::start_job(const Ask& call, const Value& agent) {
   send(std::move(request), [this, call](const ApiResponse& made) { started(call, made); });
 }
 
-void Mcp::started(const Ask& call, const ApiResponse& made) {
+void Mcp::started(const CallPtr& call, const ApiResponse& made) {
   if (made.status >= 400) {
     const Error error = error_of_problem(made.body, made.status);
     // What the caller can put right is told to the model, what it cannot to the client.
@@ -305,19 +307,19 @@ void Mcp::started(const Ask& call, const ApiResponse& made) {
     }
     return call->refuse(made);
   }
-  if (call->wants_task) return tell_task(call, made.body, true);
+  if (call->requests_task) return answer_with_task(call, made.body, true);
   follow(call, made.body, [this, call](const Value& job) { end_call(call, job); });
 }
 
-void Mcp::go_on(const Ask& call, const std::string& job) {
-  ask(call, "GET", {"api", "jobs", job}, {}, {}, [this, call](const ApiResponse& seen) {
+void Mcp::continue_call(const CallPtr& call, const std::string& job) {
+  call_route(call, "GET", {"api", "jobs", job}, {}, {}, [this, call](const ApiResponse& seen) {
     if (seen.status != 200) return call->refuse(seen);
     follow(call, seen.body, [this, call](const Value& one) { end_call(call, one); });
   });
 }
 
-void Mcp::end_call(const Ask& call, const Value& job) {
-  if (call->knows_tasks && !has_ended(job)) return tell_task(call, job, true);
+void Mcp::end_call(const CallPtr& call, const Value& job) {
+  if (call->supports_tasks && !has_ended(job)) return answer_with_task(call, job, true);
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     if (questions.empty()) return finish(call, job_result(call->revision, job));
     std::vector<Member> asked;
@@ -333,7 +335,7 @@ void Mcp::end_call(const Ask& call, const Value& job) {
 
 // ---------------------------------------------------------------- our own
 
-void Mcp::look_at_job(Ask call) {
+void Mcp::read_job(CallPtr call) {
   const Value& arguments = call->params()["arguments"];
   const Value& wait = arguments["wait_seconds"];
   const bool sound = wait.is_null() || (wait.is_integer() && wait.as_int() >= 0 &&
@@ -345,47 +347,49 @@ void Mcp::look_at_job(Ask call) {
   }
   const std::int64_t seconds = wait.is_null() ? 0 : wait.as_int();
   call->until = steady_.since_start() + std::chrono::seconds(seconds);
-  ask(call, "GET", {"api", "jobs", *job_of(arguments["job_id"])}, {}, {},
-      [this, call](const ApiResponse& seen) {
-        if (seen.status == 403) return call->refuse(seen);
-        if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
-        follow(call, seen.body, [this, call](const Value& job) {
-          // Here a job that failed is what was asked for.
-          const Value shown = job_result(call->revision, job);
-          finish(call, shown.find("isError") == nullptr ? shown : shown.with("isError", false));
-        });
-      });
+  call_route(call, "GET", {"api", "jobs", *job_of(arguments["job_id"])}, {}, {},
+             [this, call](const ApiResponse& seen) {
+               if (seen.status == 403) return call->refuse(seen);
+               if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
+               follow(call, seen.body, [this, call](const Value& job) {
+                 // Here a job that failed is what was asked for.
+                 const Value shown = job_result(call->revision, job);
+                 finish(call,
+                        shown.find("isError") == nullptr ? shown : shown.with("isError", false));
+               });
+             });
 }
 
-void Mcp::act(const Ask& call, Path path, const Value& body) {
-  ask(call, "POST", std::move(path), {}, body, [this, call](const ApiResponse& done) {
+void Mcp::post_request(const CallPtr& call, Path path, const Value& body) {
+  call_route(call, "POST", std::move(path), {}, body, [this, call](const ApiResponse& done) {
     if (done.status == 403) return call->refuse(done);
     if (done.status >= 400) return finish(call, tool_error(call->revision, done.body));
     // Another answer was there first: whoever gave this one must not take it for the one that counts.
-    const bool differs = is_overtaken(call->params()["arguments"], done.body);
+    const bool differs = is_answered_differently(call->params()["arguments"], done.body);
     finish(call, tool_result(call->revision, canonical(done.body), done.body, differs,
                              *job_of(call->params()["arguments"]["job_id"])));
   });
 }
 
-void Mcp::cancel_job(Ask call) {
+void Mcp::cancel_job(CallPtr call) {
   const Value& arguments = call->params()["arguments"];
-  act(call, {"api", "jobs", arguments.find("job_id")->as_string(), "cancel"},
-      Value::object({{"reason", arguments["reason"]}}));
+  post_request(call, {"api", "jobs", arguments.find("job_id")->as_string(), "cancel"},
+               Value::object({{"reason", arguments["reason"]}}));
 }
 
-void Mcp::signal_job(Ask call) {
+void Mcp::signal_job(CallPtr call) {
   const Value& arguments = call->params()["arguments"];
-  act(call, {"api", "jobs", arguments.find("job_id")->as_string(), "signal"},
-      Value::object({{"correlation_key", arguments["key"]},
-                     {"message_id", arguments["message_id"]},
-                     {"payload", arguments["payload"]}}));
+  post_request(call, {"api", "jobs", arguments.find("job_id")->as_string(), "signal"},
+               Value::object({{"correlation_key", arguments["key"]},
+                              {"message_id", arguments["message_id"]},
+                              {"payload", arguments["payload"]}}));
 }
 
 // The question may be left out where the job asks one alone, or asked one alone until now.
-void Mcp::answer_wait(Ask call) {
+void Mcp::answer_wait(CallPtr call) {
   const std::string job = call->params()["arguments"]["job_id"].as_string();
-  ask(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
+  call_route(
+      call, "GET", {"api", "approvals"}, {{"job", job}}, {},
       [this, call, job](const ApiResponse& seen) {
         const Value& given = call->params()["arguments"];
         const auto refuse = [&](std::string what) {
@@ -408,22 +412,24 @@ void Mcp::answer_wait(Ask call) {
         }
         if (asked != nullptr) return answer_question(call, *asked);
         const bool of_job = given.text("approval_id").starts_with(job + ".");
-        if (given["approval_id"].is_null() ? ids.empty() : of_job) return answer_again(call);
+        if (given["approval_id"].is_null() ? ids.empty() : of_job)
+          return answer_closed_question(call);
         refuse(ids.empty() ? "\"approval_id\" does not match a question of this job"
                            : "\"approval_id\" must be one of " + ids);
       });
 }
 
-void Mcp::answer_question(const Ask& call, const Value& asked) {
+void Mcp::answer_question(const CallPtr& call, const Value& asked) {
   const Value& given = call->params()["arguments"];
   const Path approval{"api", "approvals", std::string(asked.text("id"))};
   if (!given["decision"].is_null()) {
-    return act(call, approval,
-               Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
+    return post_request(call, approval,
+                        Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
   }
   if (asked.text("kind") == "question") {
-    return act(call, approval,
-               Value::object({{"arguments", form_of(given["payload"])}, {"decision", "approve"}}));
+    return post_request(
+        call, approval,
+        Value::object({{"arguments", form_of(given["payload"])}, {"decision", "approve"}}));
   }
   if (asked.text("answer") != "data") {
     return finish(
@@ -431,14 +437,14 @@ void Mcp::answer_question(const Ask& call, const Value& asked) {
                                                   "this question takes a \"decision\": approve or "
                                                   "reject"})));
   }
-  act(call, {"api", "jobs", given["job_id"].as_string(), "signal"},
-      Value::object({{"correlation_key", asked["correlation_key"]},
-                     {"payload", given["payload"]},
-                     {"wait_type", "human"}}));
+  post_request(call, {"api", "jobs", given["job_id"].as_string(), "signal"},
+               Value::object({{"correlation_key", asked["correlation_key"]},
+                              {"payload", given["payload"]},
+                              {"wait_type", "human"}}));
 }
 
 // What is not asked any more: whoever answers it is told who did before.
-void Mcp::answer_again(const Ask& call) {
+void Mcp::answer_closed_question(const CallPtr& call) {
   const Value& given = call->params()["arguments"];
   if (!given["approval_id"].is_null()) {
     Value body = Value::object({{"decision", "approve"}, {"note", given["note"]}});
@@ -446,14 +452,15 @@ void Mcp::answer_again(const Ask& call) {
     if (const Value* payload = given.find("payload")) {
       body = body.with("arguments", form_of(*payload));
     }
-    return act(call, {"api", "approvals", given["approval_id"].as_string()}, body);
+    return post_request(call, {"api", "approvals", given["approval_id"].as_string()}, body);
   }
   const std::string job = given["job_id"].as_string();
-  ask(call, "GET", {"api", "jobs", job, "events"}, {{"limit", "1000"}, {"type", "wait_completed"}},
+  call_route(
+      call, "GET", {"api", "jobs", job, "events"}, {{"limit", "1000"}, {"type", "wait_completed"}},
       {}, [this, call, job](const ApiResponse& seen) {
         if (seen.status == 403) return call->refuse(seen);
         if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
-        const Value& said = call->params()["arguments"];
+        const Value& arguments = call->params()["arguments"];
         std::vector<Value> keys;
         for (const Value& event : items_of(seen.body["events"])) {
           const Value& p = event["payload"];
@@ -470,16 +477,17 @@ void Mcp::answer_again(const Ask& call) {
                                               : "the job has no open question; set \"approval_id\" "
                                                 "to answer an earlier one again"})));
         }
-        Value payload = said["payload"];
-        if (!said["decision"].is_null()) {
-          payload = Value::object({{"decision", said["decision"]}});
-          if (said["note"].is_string() && !said.text("note").empty()) {
-            payload = payload.with("note", said["note"]);
+        Value payload = arguments["payload"];
+        if (!arguments["decision"].is_null()) {
+          payload = Value::object({{"decision", arguments["decision"]}});
+          if (arguments["note"].is_string() && !arguments.text("note").empty()) {
+            payload = payload.with("note", arguments["note"]);
           }
         } else if (keys[0].as_string().starts_with("input/")) {
           payload = Value::object({{"action", "accept"}, {"content", form_of(payload)}});
         }
-        act(call, {"api", "jobs", job, "signal"},
+        post_request(
+            call, {"api", "jobs", job, "signal"},
             Value::object(
                 {{"correlation_key", keys[0]}, {"payload", payload}, {"wait_type", "human"}}));
       });

@@ -89,7 +89,7 @@ std::string labelled(std::string_view name, std::string_view label, std::string_
   return out += "\"}";
 }
 
-std::string storage_text(const std::map<std::string_view, store::OperationTimes>& times) {
+std::string storage_text(const std::map<std::string_view, store::OperationLatency>& times) {
   constexpr std::string_view kSeconds = "aetheris_storage_operation_duration_seconds";
   constexpr std::string_view kFailures = "aetheris_storage_operation_errors_total";
   std::string out, failures;
@@ -104,9 +104,9 @@ std::string storage_text(const std::map<std::string_view, store::OperationTimes>
     std::uint64_t so_far = 0;
     for (std::size_t i = 0; i < seen.in.size(); ++i) {
       so_far += seen.in.at(i);
-      const bool bounded = i < store::OperationTimes::kBounds.size();
+      const bool bounded = i < store::OperationLatency::kBounds.size();
       out.append(kSeconds).append("_bucket").append(inside).append(",le=\"");
-      out.append(bounded ? number(store::OperationTimes::kBounds.at(i)) : "+Inf").append("\"} ");
+      out.append(bounded ? number(store::OperationLatency::kBounds.at(i)) : "+Inf").append("\"} ");
       out.append(std::to_string(so_far)).append("\n");
     }
     out.append(kSeconds).append("_sum").append(label).append(" ").append(number(seen.sum));
@@ -130,8 +130,9 @@ void Metrics::Histogram::add(const std::array<double, 12>& bounds, double second
 }
 
 // `label`: "" or `{NAME="VALUE"}`.
-void Metrics::Histogram::say(std::string& out, const std::string& name, const std::string& label,
-                             const std::array<double, 12>& bounds) const {
+void Metrics::Histogram::append_to(std::string& out, const std::string& name,
+                                   const std::string& label,
+                                   const std::array<double, 12>& bounds) const {
   const std::string before = label.empty() ? "{" : label.substr(0, label.size() - 1) + ",";
   std::uint64_t so_far = 0;
   for (std::size_t i = 0; i <= bounds.size(); ++i) {
@@ -145,7 +146,7 @@ void Metrics::Histogram::say(std::string& out, const std::string& name, const st
   out.append(std::to_string(so_far)).append("\n");
 }
 
-void Metrics::finished(const JobId& job, const ToolInvocationFinished& event) {
+void Metrics::count_finished(const JobId& job, const ToolInvocationFinished& event) {
   count(labelled("aetheris_tool_invocation_total", "result", event.outcome));
   if (event.outcome == "timeout") count("aetheris_step_timeout_total");
   const auto call = calls_.find({job, event.invocation_id.text});
@@ -178,31 +179,31 @@ void Metrics::decided(const DecisionRecorded& event) {
   }
 }
 
-Metrics::Seen* Metrics::seen(const JobId& job) {
-  if (seen_.size() >= kJobsMax && !seen_.contains(job)) return nullptr;
-  return &seen_[job];
+Metrics::TrackedJob* Metrics::track_job(const JobId& job) {
+  if (tracked_jobs_.size() >= kJobsMax && !tracked_jobs_.contains(job)) return nullptr;
+  return &tracked_jobs_[job];
 }
 
-void Metrics::ended(const JobId& job, const Event& event) {
+void Metrics::count_ended(const JobId& job, const Event& event) {
   count(labelled("aetheris_job_total", "status", event_name(event).substr(4)));
   if (event.type == EventType::job_failed) count("aetheris_job_fail_total");
   std::erase_if(calls_, [&](const auto& call) { return call.first.first == job; });
-  unparked(job, event);
-  const auto known = seen_.find(job);
-  if (known == seen_.end()) return;
+  count_unparked(job, event);
+  const auto known = tracked_jobs_.find(job);
+  if (known == tracked_jobs_.end()) return;
   if (known->second.created_at) {
     jobs_[known->second.agent].add(kJobBounds,
                                    seconds_between(*known->second.created_at, event.created_at));
   }
-  seen_.erase(known);
+  tracked_jobs_.erase(known);
 }
 
-void Metrics::unparked(const JobId& job, const Event& event) {
-  const auto known = seen_.find(job);
-  if (known == seen_.end() || !known->second.parked_at) return;
+void Metrics::count_unparked(const JobId& job, const Event& event) {
+  const auto known = tracked_jobs_.find(job);
+  if (known == tracked_jobs_.end() || !known->second.parked_at) return;
   parks_.add(kJobBounds, seconds_between(*known->second.parked_at, event.created_at));
   known->second.parked_at.reset();
-  if (!known->second.created_at) seen_.erase(known);
+  if (!known->second.created_at) tracked_jobs_.erase(known);
 }
 
 void Metrics::count_rejection(std::string_view type) {
@@ -214,7 +215,7 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
     switch (event.type) {
       case EventType::job_created:
         count("aetheris_job_created_total");
-        if (Seen* const one = seen(job)) {
+        if (TrackedJob* const one = track_job(job)) {
           one->agent = std::get<JobCreated>(event.body).agent;
           one->created_at = event.created_at;
         }
@@ -222,7 +223,7 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
       case EventType::job_completed:
       case EventType::job_failed:
       case EventType::job_cancelled:
-        ended(job, event);
+        count_ended(job, event);
         break;
       case EventType::tool_invocation_started: {
         const auto& started = std::get<ToolInvocationStarted>(event.body);
@@ -231,7 +232,7 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
         break;
       }
       case EventType::tool_invocation_finished:
-        finished(job, std::get<ToolInvocationFinished>(event.body));
+        count_finished(job, std::get<ToolInvocationFinished>(event.body));
         break;
       case EventType::command_committed:
         committed(std::get<CommandCommitted>(event.body));
@@ -242,11 +243,11 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
         break;
       case EventType::job_parked:
         count(labelled("aetheris_run_pause_total", "until", std::get<JobParked>(event.body).until));
-        if (Seen* const one = seen(job)) one->parked_at = event.created_at;
+        if (TrackedJob* const one = track_job(job)) one->parked_at = event.created_at;
         break;
       case EventType::job_resumed:
         count("aetheris_run_resume_total");
-        unparked(job, event);
+        count_unparked(job, event);
         break;
       case EventType::wait_opened:
         if (std::get<WaitOpened>(event.body).correlation_key.starts_with("resolve/")) {
@@ -282,14 +283,14 @@ std::string Metrics::text(const std::vector<std::pair<std::string, std::uint64_t
     if (std::string_view(family.type) == "histogram") {
       if (family.name == "aetheris_tool_duration_seconds") {
         for (const auto& [tool, histogram] : tools_) {
-          histogram.say(out, name, labelled("", "tool", tool), kCallBounds);
+          histogram.append_to(out, name, labelled("", "tool", tool), kCallBounds);
         }
       } else if (family.name == "aetheris_job_duration_seconds") {
         for (const auto& [agent, histogram] : jobs_) {
-          histogram.say(out, name, labelled("", "agent", agent), kJobBounds);
+          histogram.append_to(out, name, labelled("", "agent", agent), kJobBounds);
         }
       } else {
-        parks_.say(out, name, "", kJobBounds);
+        parks_.append_to(out, name, "", kJobBounds);
       }
       continue;
     }

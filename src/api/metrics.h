@@ -22,7 +22,7 @@ namespace ae::api {
 // NAME{LABEL="VALUE"}, escaped as the text format wants it.
 std::string labelled(std::string_view name, std::string_view label, std::string_view value);
 // How long the store took, by operation, and how often it failed.
-std::string storage_text(const std::map<std::string_view, store::OperationTimes>& times);
+std::string storage_text(const std::map<std::string_view, store::OperationLatency>& times);
 
 class Metrics {
  public:
@@ -44,21 +44,21 @@ class Metrics {
     std::array<std::uint64_t, kCallBounds.size() + 1> in{};
     double sum = 0;
     void add(const std::array<double, 12>& bounds, double seconds);
-    void say(std::string& out, const std::string& name, const std::string& label,
-             const std::array<double, 12>& bounds) const;
+    void append_to(std::string& out, const std::string& name, const std::string& label,
+                   const std::array<double, 12>& bounds) const;
   };
   // Of a job that this process wrote to: who it is of and when it began, when that was seen, and since when it is parked.
-  struct Seen {
+  struct TrackedJob {
     std::string agent;
     std::optional<Instant> created_at, parked_at;
   };
   void count(std::string name, std::uint64_t by = 1) { counters_[std::move(name)] += by; }
-  void finished(const JobId& job, const ToolInvocationFinished& event);
+  void count_finished(const JobId& job, const ToolInvocationFinished& event);
   void committed(const CommandCommitted& event);
   void decided(const DecisionRecorded& event);
-  void ended(const JobId& job, const Event& event);
-  void unparked(const JobId& job, const Event& event);
-  Seen* seen(const JobId& job);  // nullptr: there are too many
+  void count_ended(const JobId& job, const Event& event);
+  void count_unparked(const JobId& job, const Event& event);
+  TrackedJob* track_job(const JobId& job);  // nullptr: there are too many
 
   std::map<std::string, std::uint64_t> counters_;  // by name with labels
   std::map<std::string, Histogram> tools_;         // by tool
@@ -66,7 +66,7 @@ class Metrics {
   Histogram parks_;
   std::map<std::pair<JobId, std::string>, std::string>
       calls_;  // under way: the tool, by invocation
-  std::map<JobId, Seen> seen_;
+  std::map<JobId, TrackedJob> tracked_jobs_;
 };
 
 }  // namespace ae::api

@@ -1,7 +1,7 @@
 // What is done to the records themselves: values dropped, jobs deleted, and the audit log that tells of it.
 #include <utility>
 
-#include "api/asked.h"
+#include "api/request_context.h"
 #include "runtime/redact.h"
 #include "store/rules.h"
 
@@ -22,19 +22,19 @@ Result<runtime::ValueName> name_of(const Value& seq, const Value& field) {
                             field.is_null() ? std::string() : field.as_string()};
 }
 
-Result<runtime::RedactRequest> wish_of(const Fields& fields) {
-  runtime::RedactRequest wish;
-  AE_ASSIGN(wish.reason, fields.text("reason"));
-  if (wish.reason.empty()) {
+Result<runtime::RedactRequest> parse_redact_params(const Fields& fields) {
+  runtime::RedactRequest params;
+  AE_ASSIGN(params.reason, fields.text("reason"));
+  if (params.reason.empty()) {
     return fail(Code::input_invalid, "\"reason\" is missing: it is kept in place of the value");
   }
   if (const Value& all = fields["all"]; !all.is_null()) {
     if (!all.is_bool()) return fail(Code::input_invalid, "\"all\" must be true or false");
-    wish.all = all.as_bool();
+    params.all = all.as_bool();
   }
   for (const auto& [name, flag] :
-       {std::pair("keep_blind", &wish.keep_blind), std::pair("tree", &wish.tree),
-        std::pair("keep_forks", &wish.keep_forks)}) {
+       {std::pair("keep_blind", &params.keep_blind), std::pair("tree", &params.tree),
+        std::pair("keep_forks", &params.keep_forks)}) {
     const Value& said = fields[name];
     if (said.is_null()) continue;
     if (!said.is_bool()) {
@@ -42,14 +42,14 @@ Result<runtime::RedactRequest> wish_of(const Fields& fields) {
     }
     *flag = said.as_bool();
   }
-  if (wish.tree && (!wish.all || wish.keep_forks)) {
+  if (params.tree && (!params.all || params.keep_forks)) {
     return fail(Code::input_invalid,
                 "\"tree\" needs \"all\" and cannot be used "
                 "with \"keep_forks\"");
   }
   if (!fields["seq"].is_null() || !fields["field"].is_null()) {
     AE_ASSIGN(runtime::ValueName name, name_of(fields["seq"], fields["field"]));
-    wish.values.push_back(std::move(name));
+    params.values.push_back(std::move(name));
   }
   const Value& values = fields["values"];
   if (!values.is_null() && (!values.is_array() || values.size() > kRedactMax)) {
@@ -61,14 +61,14 @@ Result<runtime::RedactRequest> wish_of(const Fields& fields) {
     if (!one.is_object())
       return fail(Code::input_invalid, "\"values\" must be a list of {seq, field}");
     AE_ASSIGN(runtime::ValueName name, name_of(one["seq"], one["field"]));
-    wish.values.push_back(std::move(name));
+    params.values.push_back(std::move(name));
   }
-  if (wish.all == !wish.values.empty()) {
+  if (params.all == !params.values.empty()) {
     return fail(Code::input_invalid,
                 "set \"seq\" and \"field\", or \"values\", or "
                 "\"all\": true");
   }
-  return wish;
+  return params;
 }
 
 Value names_json(const std::vector<runtime::ValueName>& names) {
@@ -80,12 +80,12 @@ Value names_json(const std::vector<runtime::ValueName>& names) {
   return Value::array(std::move(list));
 }
 
-Value redacted_json(const runtime::Redacted& redacted) {
+Value redacted_json(const runtime::RedactResult& redacted) {
   std::vector<Value> kept, forks;
-  for (const runtime::KeptValue& one : redacted.kept) {
+  for (const runtime::RetainedValue& one : redacted.kept) {
     kept.push_back(Value::object({{"what", one.what}, {"where", one.where}, {"why", one.why}}));
   }
-  for (const runtime::Redacted& fork : redacted.forks) forks.push_back(redacted_json(fork));
+  for (const runtime::RedactResult& fork : redacted.forks) forks.push_back(redacted_json(fork));
   return Value::object({{"forks", Value::array(std::move(forks))},
                         {"gone", names_json(redacted.gone)},
                         {"job_id", redacted.job.text},
@@ -110,18 +110,19 @@ Result<std::vector<std::string>> statuses_of(const Value& status) {
   return all;
 }
 
-Result<runtime::PruneRequest> prune_of(const Fields& fields) {
-  runtime::PruneRequest wish;
+Result<runtime::PruneRequest> parse_prune_params(const Fields& fields) {
+  runtime::PruneRequest params;
   AE_ASSIGN(const std::string age, fields.text("older_than"));
   if (age.empty()) {
     return fail(Code::input_invalid,
                 "\"older_than\" is missing: the minimum time since the end, such as 90d");
   }
   auto older_than = duration_from_text(age);
-  if (!older_than) return std::unexpected(std::move(older_than).error().in("\"older_than\""));
-  wish.older_than = *older_than;
-  AE_ASSIGN(wish.statuses, statuses_of(fields["status"]));
-  AE_ASSIGN(wish.agent, fields.text("agent"));
+  if (!older_than)
+    return std::unexpected(std::move(older_than).error().with_context("\"older_than\""));
+  params.older_than = *older_than;
+  AE_ASSIGN(params.statuses, statuses_of(fields["status"]));
+  AE_ASSIGN(params.agent, fields.text("agent"));
   const Value& labels = fields["labels"];
   if (!labels.is_null() && !labels.is_object()) {
     return fail(Code::input_invalid, "\"labels\" must be an object of strings");
@@ -130,24 +131,24 @@ Result<runtime::PruneRequest> prune_of(const Fields& fields) {
     for (const auto& [key, value] : labels.members()) {
       if (!value.is_string())
         return fail(Code::input_invalid, "\"labels\" must be an object of strings");
-      wish.labels.emplace_back(key, value.as_string());
+      params.labels.emplace_back(key, value.as_string());
     }
   }
   if (const Value& dry = fields["dry_run"]; !dry.is_null()) {
     if (!dry.is_bool()) return fail(Code::input_invalid, "\"dry_run\" must be true or false");
-    wish.dry_run = dry.as_bool();
+    params.dry_run = dry.as_bool();
   }
   if (const Value& after = fields["after"]; !after.is_null()) {
     if (!after.is_integer() || after.as_int() < 0) {
       return fail(Code::input_invalid, "\"after\" must be the \"next\" of a response");
     }
-    wish.after = static_cast<std::uint64_t>(after.as_int());
+    params.after = static_cast<std::uint64_t>(after.as_int());
   }
-  wish.jobs_max = kPruneJobs;
-  return wish;
+  params.jobs_max = kPruneJobs;
+  return params;
 }
 
-Value pruned_json(const runtime::Pruned& pruned) {
+Value pruned_json(const runtime::PruneResult& pruned) {
   std::vector<Value> left;
   left.reserve(pruned.left.size());
   for (const auto& [job, error] : pruned.left) {
@@ -170,19 +171,19 @@ Value pruned_json(const runtime::Pruned& pruned) {
 
 }  // namespace
 
-void Api::prune(Ask ask) {
-  auto wish = [&]() -> Result<runtime::PruneRequest> {
-    AE_TRY(ask->query.only({}));
+void Api::prune(ContextPtr ctx) {
+  auto params = [&]() -> Result<runtime::PruneRequest> {
+    AE_TRY(ctx->query.only({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body, {"older_than", "status", "agent", "labels",
+              Fields::parse(ctx->request.body, {"older_than", "status", "agent", "labels",
                                                 "archive", "dry_run", "after"}));
-    AE_ASSIGN(runtime::PruneRequest read, prune_of(fields));
+    AE_ASSIGN(runtime::PruneRequest read, parse_prune_params(fields));
     const Value& archive = fields["archive"];
     if (archive.is_null()) return read;
     if (!archive.is_string() || archive.as_string().empty()) {
       return fail(Code::input_invalid, "\"archive\" must be a folder path");
     }
-    if (!ask->request.local || !options_.archive) {
+    if (!ctx->request.local || !options_.archive) {
       return fail(Code::unsupported,
                   "an archive folder can be set on the store's machine only, not in a request");
     }
@@ -190,59 +191,61 @@ void Api::prune(Ask ask) {
     AE_ASSIGN(read.archive, options_.archive(archive.as_string()));
     return read;
   }();
-  if (!wish) return ask->refuse(wish.error());
-  wish->by = ask->request.by;
+  if (!params) return ctx->refuse(params.error());
+  params->by = ctx->request.by;
   const auto gone = [this, alive = std::weak_ptr(alive_)](const JobId& job) {
     if (!alive.lock()) return;
-    runtime_.forget(job);
-    marks_.erase(job);
+    runtime_.drop_cached(job);
+    read_positions_.erase(job);
   };
-  runtime::prune(store_, *std::move(wish), gone, [ask](Result<runtime::Pruned> pruned) {
-    if (!pruned) return ask->refuse(pruned.error());
-    ask->answer(200, pruned_json(*pruned));
+  runtime::prune(store_, *std::move(params), gone, [ctx](Result<runtime::PruneResult> pruned) {
+    if (!pruned) return ctx->refuse(pruned.error());
+    ctx->answer(200, pruned_json(*pruned));
   });
 }
 
-void Api::redact(Ask ask) {
-  auto wish = [&]() -> Result<runtime::RedactRequest> {
-    AE_TRY(ask->query.only({}));
+void Api::redact(ContextPtr ctx) {
+  auto params = [&]() -> Result<runtime::RedactRequest> {
+    AE_TRY(ctx->query.only({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body, {"seq", "field", "values", "all", "reason",
+              Fields::parse(ctx->request.body, {"seq", "field", "values", "all", "reason",
                                                 "keep_blind", "tree", "keep_forks"}));
-    return wish_of(fields);
+    return parse_redact_params(fields);
   }();
-  if (!wish) return ask->refuse(wish.error());
-  const auto job = job_id_from_text(ask->id);
-  if (!job) return ask->refuse({Code::not_found, job.error().message});
-  wish->job = *job;
-  wish->by = ask->request.by;
+  if (!params) return ctx->refuse(params.error());
+  const auto job = job_id_from_text(ctx->id);
+  if (!job) return ctx->refuse({Code::not_found, job.error().message});
+  params->job = *job;
+  params->by = ctx->request.by;
   runtime::redact(
-      store_, std::move(*wish),
-      [this, alive = std::weak_ptr(alive_), ask, id = *job](Result<runtime::Redacted> redacted) {
+      store_, std::move(*params),
+      [this, alive = std::weak_ptr(alive_), ctx,
+       id = *job](Result<runtime::RedactResult> redacted) {
         if (alive.lock()) {  // also after a failure: a fork may have been redacted before it
-          runtime_.forget(id);
+          runtime_.drop_cached(id);
           if (redacted) {
-            for (const runtime::Redacted& fork : redacted->forks) runtime_.forget(fork.job);
+            for (const runtime::RedactResult& fork : redacted->forks)
+              runtime_.drop_cached(fork.job);
           }
         }
         if (!redacted && redacted.error().code == Code::not_found) {
-          return ask->refuse(no_job(ask->id));
+          return ctx->refuse(no_job(ctx->id));
         }
-        if (!redacted) return ask->refuse(redacted.error());
-        ask->answer(200, redacted_json(*redacted));
+        if (!redacted) return ctx->refuse(redacted.error());
+        ctx->answer(200, redacted_json(*redacted));
       });
 }
 
-void Api::audit(Ask ask) {
-  if (auto known = ask->query.only({"after", "limit"}); !known) return ask->refuse(known.error());
-  const auto after = ask->query.number("after");
-  const auto limit = ask->query.limit(kEntriesMax, kEntriesMax);
-  if (!after || !limit) return ask->refuse(after ? limit.error() : after.error());
+void Api::audit(ContextPtr ctx) {
+  if (auto known = ctx->query.only({"after", "limit"}); !known) return ctx->refuse(known.error());
+  const auto after = ctx->query.number("after");
+  const auto limit = ctx->query.limit(kEntriesMax, kEntriesMax);
+  if (!after || !limit) return ctx->refuse(after ? limit.error() : after.error());
   const std::size_t most = *limit;
   // The one before the first tells its hash.
   const std::uint64_t from = after->value_or(0);
-  store_.audit_log(from == 0 ? 0 : from - 1, [ask, from, most](Result<store::AuditLog> log) {
-    if (!log) return ask->refuse(log.error());
+  store_.read_audit_log(from == 0 ? 0 : from - 1, [ctx, from, most](Result<store::AuditLog> log) {
+    if (!log) return ctx->refuse(log.error());
     std::vector<Value> entries;
     Value next;
     Hash prev;
@@ -256,17 +259,17 @@ void Api::audit(Ask ask) {
       }
       prev = row.hash;
     }
-    ask->answer(200,
+    ctx->answer(200,
                 Value::object({{"entries", Value::array(std::move(entries))}, {"next", next}}));
   });
 }
 
-void Api::verify_audit(Ask ask) {
-  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
-  store_.audit_log(0, [ask](Result<store::AuditLog> log) {
-    if (!log) return ask->refuse(log.error());
-    const store::AuditProof proof = store::prove(*log);
-    ask->answer(200, Value::object({{"detail", proof.detail},
+void Api::verify_audit(ContextPtr ctx) {
+  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  store_.read_audit_log(0, [ctx](Result<store::AuditLog> log) {
+    if (!log) return ctx->refuse(log.error());
+    const store::AuditVerification proof = store::verify_audit_log(*log);
+    ctx->answer(200, Value::object({{"detail", proof.detail},
                                     {"entries", proof.entries},
                                     {"head", proof.head},
                                     {"ok", proof.ok}}));

@@ -5,19 +5,19 @@
 
 namespace ae::api {
 
-bool may(Role role, Access access) {
+bool has_access(Role role, Access access) {
   if (access == Access::open || role == Role::admin) return true;
   switch (role) {
-    case Role::nobody:
+    case Role::none:
     case Role::admin:
       return false;
     case Role::viewer:
-      return access == Access::offer || access == Access::look;
+      return access == Access::offer || access == Access::view;
     case Role::operator_:
-      return access == Access::offer || access == Access::look || access == Access::operate ||
+      return access == Access::offer || access == Access::view || access == Access::operate ||
              access == Access::answer;
     case Role::approver:
-      return access == Access::offer || access == Access::look || access == Access::answer ||
+      return access == Access::offer || access == Access::view || access == Access::answer ||
              access == Access::decide;
     case Role::worker:
       return access == Access::offer;
@@ -34,14 +34,14 @@ const std::vector<Role>& all_roles() {
 std::vector<Role> roles_with(Access access) {
   std::vector<Role> roles;
   for (const Role role : all_roles()) {
-    if (may(role, access)) roles.push_back(role);
+    if (has_access(role, access)) roles.push_back(role);
   }
   return roles;
 }
 
 std::string_view to_text(Role role) {
   switch (role) {
-    case Role::nobody:
+    case Role::none:
       return "nobody";
     case Role::viewer:
       return "viewer";

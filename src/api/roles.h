@@ -13,19 +13,19 @@
 namespace ae::api {
 
 // Spelled as they are stored, but for `operator`, which C++ keeps for itself.
-enum class Role : std::uint8_t { nobody, viewer, operator_, approver, worker, admin };
+enum class Role : std::uint8_t { none, viewer, operator_, approver, worker, admin };
 
 enum class Access : std::uint8_t {
   open,     // whoever can connect: is the process there?
   offer,    // what is offered here: agents, tools, workers
-  look,     // jobs with all their values, what is counted
+  view,     // jobs with all their values, what is counted
   operate,  // begins, steers and ends jobs
   answer,   // answers what a job waits for; Api says which answers of which role
   decide,   // speaks for the people who are asked
   manage,   // keys, agents, records
 };
 
-bool may(Role role, Access access);
+bool has_access(Role role, Access access);
 // Who may, the least first; never `nobody`.
 std::vector<Role> roles_with(Access access);
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/asked.h"
-#include "api/standing.h"
+#include "api/job_gauges.h"
+#include "api/request_context.h"
 #include "json/json.h"
 
 namespace ae::api {
@@ -20,96 +20,97 @@ Value tool_json(const agents::ToolDefinition& tool) {
 }  // namespace
 
 // What there is to ask for; the same for everybody.
-void Api::index(Ask ask) {
-  ask->answer(200, Value::object({{"docs", "docs/api.md"},
+void Api::index(ContextPtr ctx) {
+  ctx->answer(200, Value::object({{"docs", "docs/api.md"},
                                   {"health", "/api/health"},
                                   {"name", "aetheris"},
                                   {"openapi", "/openapi.json"}}));
 }
 
-void Api::health(Ask ask) {
+void Api::health(ContextPtr ctx) {
   // Whoever shows no key learns that we are there, and nothing else.
-  if (ask->request.role == Role::nobody) {
-    return ask->answer(200, Value::object({{"status", "ok"}}));
+  if (ctx->request.role == Role::none) {
+    return ctx->answer(200, Value::object({{"status", "ok"}}));
   }
-  ask->answer(200, Value::object({{"held", static_cast<std::uint64_t>(runtime_.held())},
+  ctx->answer(200, Value::object({{"held", static_cast<std::uint64_t>(runtime_.leased_jobs())},
                                   {"status", "ok"},
                                   {"store", options_.store},
                                   {"version", options_.version}}));
 }
 
 // Can a job be created and run here now? A balancer sends nobody here while not.
-void Api::ready(Ask ask) {
-  if (leaving_) {
-    return ask->refuse({Code::unavailable, "this process is shutting down; use another one"});
+void Api::ready(ContextPtr ctx) {
+  if (shutting_down_) {
+    return ctx->refuse({Code::unavailable, "this process is shutting down; use another one"});
   }
-  if (options_.measured != nullptr && options_.measured->writes_fail()) {
-    return ask->refuse({Code::unavailable,
+  if (options_.measured != nullptr && options_.measured->is_failing_writes()) {
+    return ctx->refuse({Code::unavailable,
                         "the last write to the store failed (disk full or database read-only?); "
                         "see the log of this process"});
   }
-  store_.next_due([ask](Result<std::optional<Instant>> due) {
+  store_.next_due([ctx](Result<std::optional<Instant>> due) {
     if (!due) {
-      const bool stranger = ask->request.role == Role::nobody;
-      return ask->refuse({Code::unavailable, stranger ? "the store is not available"
+      const bool stranger = ctx->request.role == Role::none;
+      return ctx->refuse({Code::unavailable, stranger ? "the store is not available"
                                                       : "the store: " + due.error().message});
     }
-    ask->answer(200, Value::object({{"status", "ready"}}));
+    ctx->answer(200, Value::object({{"status", "ready"}}));
   });
 }
 
-void Api::metrics(Ask ask) {
-  standing([this, ask](const Standing* standing) { answer_metrics(ask, standing); });
+void Api::metrics(ContextPtr ctx) {
+  gauges([this, ctx](const JobGauges* gauges) { answer_metrics(ctx, gauges); });
 }
 
 // nullptr: the store does not say where its jobs stand.
-void Api::answer_metrics(const Ask& ask, const Standing* standing) {
+void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
   const runtime::RuntimeOptions& us = runtime_.options();
   const runtime::Counters& counted = runtime_.counters();
   std::vector<std::pair<std::string, std::uint64_t>> now{
-      {labelled("aetheris_worker_busy", "worker_id", us.worker), runtime_.held()},
+      {labelled("aetheris_worker_busy", "worker_id", us.worker), runtime_.leased_jobs()},
       {"aetheris_requests_waiting",
-       std::ranges::count_if(waiting_, [](const auto& waiting) { return !waiting->over; })},
+       std::ranges::count_if(long_polls_,
+                             [](const auto& long_poll) { return !long_poll->is_done; })},
       {"aetheris_confirmation_replay_warn_total", counted.aetheris_confirmation_replay_warn_total},
       {"aetheris_lease_acquire_total{ok=\"true\"}", counted.aetheris_lease_acquired},
       {"aetheris_lease_acquire_total{ok=\"false\"}", counted.aetheris_lease_acquire_failed},
       {"aetheris_lease_conflict_total", counted.aetheris_lease_conflict_total},
       {"aetheris_store_hint_total", counted.aetheris_store_hint_total},
-      {"aetheris_store_up", standing != nullptr ? 1 : 0}};
-  if (standing != nullptr) {
-    for (const auto& [status, jobs] : standing->census.statuses) {
+      {"aetheris_store_up", gauges != nullptr ? 1 : 0}};
+  if (gauges != nullptr) {
+    for (const auto& [status, jobs] : gauges->job_stats.statuses) {
       now.emplace_back(labelled("aetheris_job_state", "state", status), jobs);
     }
     // A queue that has run empty is said to be so, where it is ours to limit.
-    std::map<std::string, std::uint64_t> queues = standing->census.ready;
+    std::map<std::string, std::uint64_t> queues = gauges->job_stats.ready;
     queues.try_emplace(std::string(store::kDefaultQueue), 0);
     for (const store::QueueLimit& limit : us.queues) queues.try_emplace(limit.queue, 0);
     for (const auto& [queue, jobs] : queues) {
       now.emplace_back(labelled("aetheris_queue_backlog", "queue", queue), jobs);
     }
-    now.emplace_back("aetheris_stuck_job_count", standing->stuck);
-    now.emplace_back("aetheris_workers", standing->offers.size());
+    now.emplace_back("aetheris_stuck_job_count", gauges->stuck);
+    now.emplace_back("aetheris_workers", gauges->offers.size());
   }
   std::string text = metrics_.text(now);
   if (options_.measured != nullptr) text += storage_text(options_.measured->times());
-  ask->done({.status = 200, .body = {}, .location = {}, .text = std::move(text)});
+  ctx->done({.status = 200, .body = {}, .location = {}, .text = std::move(text)});
 }
 
-void Api::openapi(Ask ask) {
+void Api::openapi(ContextPtr ctx) {
   auto document = parse_json(openapi_json(), {.depth_max = 100});
   AE_CHECK(document.has_value(), "docs/openapi.json is valid JSON");
-  ask->answer(200, document->with("info", (*document)["info"].with("version", options_.version)));
+  ctx->answer(200, document->with("info", (*document)["info"].with("version", options_.version)));
 }
 
 // Whoever holds jobs of this store, or says that it would take some.
-void Api::workers(Ask ask) {
-  store_.census([this, alive = std::weak_ptr(alive_), ask](Result<store::Census> census) {
-    if (!census) return ask->refuse(census.error());
+void Api::workers(ContextPtr ctx) {
+  store_.count_jobs([this, alive = std::weak_ptr(alive_), ctx](Result<store::JobStats> job_stats) {
+    if (!job_stats) return ctx->refuse(job_stats.error());
     if (!alive.lock()) return;
     const runtime::RuntimeOptions& us = runtime_.options();
-    census->workers.try_emplace(us.worker);
+    job_stats->workers.try_emplace(us.worker);
     std::vector<Value> workers;
-    for (const auto& [name, worker] : census->workers) {
+    for (const auto& [name, worker] : job_stats->workers) {
       Value one =
           Value::object({{"expired", worker.expired}, {"held", worker.live}, {"worker", name}});
       const auto says = parse_json(worker.says);
@@ -119,24 +120,24 @@ void Api::workers(Ask ask) {
         }
       }
       if (name == us.worker) {
-        one = one.with("held", std::uint64_t{runtime_.held()})
+        one = one.with("held", std::uint64_t{runtime_.leased_jobs()})
                   .with("this", true)
                   .with("agents", texts(us.agents))
                   .with("capabilities", texts(us.capabilities))
-                  .with("jobs_max", std::uint64_t{us.held_max})
+                  .with("jobs_max", std::uint64_t{us.leased_max})
                   .with("version", options_.version);
       }
       workers.push_back(std::move(one));
     }
-    ask->answer(200, Value::object({{"workers", Value::array(std::move(workers))}}));
+    ctx->answer(200, Value::object({{"workers", Value::array(std::move(workers))}}));
   });
 }
 
-void Api::tools(Ask ask) {
+void Api::tools(ContextPtr ctx) {
   std::vector<Value> tools;
   if (options_.agents) {
     for (const auto& [name, tool] : options_.agents->tools) tools.push_back(tool_json(tool));
   }
-  ask->answer(200, Value::object({{"tools", Value::array(std::move(tools))}}));
+  ctx->answer(200, Value::object({{"tools", Value::array(std::move(tools))}}));
 }
 }  // namespace ae::api

@@ -5,8 +5,8 @@
 #include <deque>
 #include <utility>
 
-#include "api/asked.h"
-#include "api/standing.h"
+#include "api/job_gauges.h"
+#include "api/request_context.h"
 #include "api/views.h"
 #include "json/json.h"
 #include "runtime/row.h"
@@ -36,7 +36,7 @@ std::optional<std::vector<std::string>> least_missing(const store::JobRow& row,
                                                       const std::vector<WorkerOffer>& offers) {
   std::optional<std::vector<std::string>> least;
   for (const WorkerOffer& offer : offers) {
-    if (!takes(offer, row.agent)) continue;
+    if (!may_claim_agent(offer, row.agent)) continue;
     auto missing = missing_of(offer, row.capabilities);
     if (!least || missing.size() < least->size()) least = std::move(missing);
   }
@@ -50,8 +50,9 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 // Why nobody takes it; nullopt: somebody would.
-std::optional<Stuck> nobody(const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
-  Stuck stuck{.reason = "no_worker", .since = {}, .missing = {}, .message = {}};
+std::optional<StuckReason> missing_worker(const store::JobRow& row,
+                                          const std::vector<WorkerOffer>& offers) {
+  StuckReason stuck{.reason = "no_worker", .since = {}, .missing = {}, .message = {}};
   if (offers.empty()) {
     stuck.message = "no worker is running";
     return stuck;
@@ -76,10 +77,11 @@ std::optional<Stuck> nobody(const store::JobRow& row, const std::vector<WorkerOf
 
 }  // namespace
 
-std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older_than,
-                           const std::vector<WorkerOffer>& offers) {
+std::optional<StuckReason> find_stuck_reason(const store::JobRow& row, Instant now,
+                                             Duration older_than,
+                                             const std::vector<WorkerOffer>& offers) {
   if (row.status == "parked") {
-    return Stuck{.reason = "parked", .since = row.updated_at, .missing = {}, .message = {}};
+    return StuckReason{.reason = "parked", .since = row.updated_at, .missing = {}, .message = {}};
   }
   if (!store::may_run(row.status)) return std::nullopt;
   if (row.claim) {
@@ -87,8 +89,8 @@ std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older
     // Who comes to own a store ends every earlier lease, as of no time at all.
     const Instant since = std::max(*row.lease_until, row.updated_at);
     if (since + older_than > now) return std::nullopt;
-    auto why = nobody(row, offers);
-    Stuck stuck{.reason = "lease_expired", .since = since, .missing = {}, .message = {}};
+    auto why = missing_worker(row, offers);
+    StuckReason stuck{.reason = "lease_expired", .since = since, .missing = {}, .message = {}};
     stuck.message = "its worker " + row.claim_worker + " is gone";
     if (why) {
       stuck.message += ", and " + why->message;
@@ -98,13 +100,13 @@ std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older
   }
   const Instant since = std::max(row.updated_at, row.not_before.value_or(row.updated_at));
   if (since + older_than > now) return std::nullopt;
-  auto why = nobody(row, offers);
+  auto why = missing_worker(row, offers);
   if (why) why->since = since;
   return why;
 }
 
-Stuck unattended(const store::JobRow& row) {
-  Stuck stuck{.reason = "no_worker", .since = row.updated_at, .missing = {}, .message = {}};
+StuckReason unattended_reason(const store::JobRow& row) {
+  StuckReason stuck{.reason = "no_worker", .since = row.updated_at, .missing = {}, .message = {}};
   stuck.message = "no process runs jobs of this store";
   if (row.claim) stuck.message += "; " + row.claim_worker + ", its last worker, is gone";
   return stuck;
@@ -115,18 +117,18 @@ std::vector<Value> unattended_commands(const store::JobRow& row) {
 }
 
 Value unattended_json(const store::JobRow& row) {
-  return Value::object(
-      {{"commands", Value::array(unattended_commands(row))}, {"message", unattended(row).message}});
+  return Value::object({{"commands", Value::array(unattended_commands(row))},
+                        {"message", unattended_reason(row).message}});
 }
 
-std::vector<WorkerOffer> Api::worker_offers(const store::Census& census) const {
+std::vector<WorkerOffer> Api::worker_offers(const store::JobStats& job_stats) const {
   std::vector<WorkerOffer> all;
-  for (const auto& [name, worker] : census.workers) {
+  for (const auto& [name, worker] : job_stats.workers) {
     if (worker.says.empty()) continue;
     if (auto offer = worker_offer(worker.says)) all.push_back(*std::move(offer));
   }
   // Of a store that nobody shares nothing is announced.
-  if (store_.owned() && options_.runs && runtime_.options().claims) {
+  if (store_.owned() && options_.runs && runtime_.options().may_claim) {
     all.push_back({runtime_.options().agents, runtime_.offered()});
   }
   return all;
@@ -135,7 +137,7 @@ std::vector<WorkerOffer> Api::worker_offers(const store::Census& census) const {
 // ---------------------------------------------------------------- lists
 
 // A walk over jobs by status, page by page, newest first; each is shown or passed over.
-struct Api::Walk {
+struct Api::JobWalk {
   std::vector<std::string> statuses;
   std::size_t status = 0;
   std::string after;
@@ -178,46 +180,47 @@ std::vector<Value> commands_of(const Value& body) {
 
 }  // namespace
 
-void Api::stuck_jobs(Ask ask) {
-  auto walk = std::make_shared<Walk>();
+void Api::stuck_jobs(ContextPtr ctx) {
+  auto walk = std::make_shared<JobWalk>();
   walk->statuses = {"parked", "running", "queued"};
-  const auto wish = [&]() -> Status {
-    AE_TRY(ask->query.only({"stuck", "older_than", "cursor", "limit"}));
-    AE_TRY(read_flag(ask->query, "stuck"));
-    if (const std::string* text = ask->query.find("older_than")) {
+  const auto params = [&]() -> Status {
+    AE_TRY(ctx->query.only({"stuck", "older_than", "cursor", "limit"}));
+    AE_TRY(read_flag(ctx->query, "stuck"));
+    if (const std::string* text = ctx->query.find("older_than")) {
       auto age = duration_from_text(*text);
-      if (!age) return std::unexpected(std::move(age).error().in("\"older_than\""));
+      if (!age) return std::unexpected(std::move(age).error().with_context("\"older_than\""));
       walk->older_than = *age;
     }
     return {};
   }();
-  if (!wish) return ask->refuse(wish.error());
-  store_.census([this, alive = std::weak_ptr(alive_), ask, walk](Result<store::Census> census) {
-    if (!alive.lock()) return;
-    if (!census) return ask->refuse(census.error());
-    walk->offers = worker_offers(*census);
-    walk->unattended = nobody_is_there();
-    begin_walk(ask, walk);
-  });
+  if (!params) return ctx->refuse(params.error());
+  store_.count_jobs(
+      [this, alive = std::weak_ptr(alive_), ctx, walk](Result<store::JobStats> job_stats) {
+        if (!alive.lock()) return;
+        if (!job_stats) return ctx->refuse(job_stats.error());
+        walk->offers = worker_offers(*job_stats);
+        walk->unattended = has_no_owner();
+        begin_walk(ctx, walk);
+      });
 }
 
-void Api::doubtful_jobs(Ask ask) {
-  auto walk = std::make_shared<Walk>();
+void Api::in_doubt_jobs(ContextPtr ctx) {
+  auto walk = std::make_shared<JobWalk>();
   // Ended jobs last: their logs are read for this, a page at a time.
   walk->statuses = {"parked", "waiting", "running", "queued", "failed", "cancelled", "completed"};
   walk->doubts = true;
-  const auto wish = [&]() -> Status {
-    AE_TRY(ask->query.only({"in_doubt", "cursor", "limit"}));
-    return read_flag(ask->query, "in_doubt");
+  const auto params = [&]() -> Status {
+    AE_TRY(ctx->query.only({"in_doubt", "cursor", "limit"}));
+    return read_flag(ctx->query, "in_doubt");
   }();
-  if (!wish) return ask->refuse(wish.error());
-  begin_walk(std::move(ask), std::move(walk));
+  if (!params) return ctx->refuse(params.error());
+  begin_walk(std::move(ctx), std::move(walk));
 }
 
-void Api::begin_walk(Ask ask, std::shared_ptr<Walk> walk) {
-  const auto wish = [&]() -> Status {
-    AE_ASSIGN(walk->wanted, ask->query.limit(kListDefault, kJobsMax));
-    const std::string* cursor = ask->query.find("cursor");
+void Api::begin_walk(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
+  const auto params = [&]() -> Status {
+    AE_ASSIGN(walk->wanted, ctx->query.limit(kListDefault, kJobsMax));
+    const std::string* cursor = ctx->query.find("cursor");
     if (!cursor) return {};
     const std::size_t colon = cursor->find(':');
     const auto status = std::ranges::find(walk->statuses, cursor->substr(0, colon));
@@ -228,34 +231,34 @@ void Api::begin_walk(Ask ask, std::shared_ptr<Walk> walk) {
     walk->after = cursor->substr(colon + 1);
     return {};
   }();
-  if (!wish) return ask->refuse(wish.error());
-  next_page(std::move(ask), std::move(walk));
+  if (!params) return ctx->refuse(params.error());
+  next_page(std::move(ctx), std::move(walk));
 }
 
-void Api::next_page(Ask ask, std::shared_ptr<Walk> walk) {
+void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   store::Filter filter;
   filter.status = walk->statuses[walk->status];
-  go_on_after(walk->after, filter);
+  apply_cursor(walk->after, filter);
   filter.limit = kStuckRowsAtOnce;
   // A job that has stood still for long was not written to; of a lease that ran out the row says when.
   if (!walk->doubts && !walk->unattended && filter.status == "queued") {
     filter.updated_before = store_.now() - walk->older_than + Duration(1);
   }
-  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
+  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ctx,
                                    walk](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
-      return ask->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
+      return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
     }
-    if (!rows) return ask->refuse(rows.error());
+    if (!rows) return ctx->refuse(rows.error());
     walk->last_page = rows->size() < kStuckRowsAtOnce;
     for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
-    if (alive.lock()) next_row(ask, walk);
+    if (alive.lock()) next_row(ctx, walk);
   });
 }
 
-void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
+void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   while (walk->found.size() < walk->wanted && walk->logs < kLogsMax && !walk->over()) {
-    if (walk->rows.empty() && !walk->last_page) return next_page(std::move(ask), std::move(walk));
+    if (walk->rows.empty() && !walk->last_page) return next_page(std::move(ctx), std::move(walk));
     if (walk->rows.empty()) {
       walk->status++;
       walk->after.clear();
@@ -266,15 +269,16 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
     store::JobRow row = std::move(walk->rows.front());
     walk->rows.pop_front();
     walk->after = cursor_of(row);
-    std::optional<Stuck> why;
+    std::optional<StuckReason> why;
     if (!walk->doubts) {
       const bool left = walk->unattended && store::may_run(row.status);
-      why = left ? unattended(row) : stuck(row, store_.now(), walk->older_than, walk->offers);
+      why = left ? unattended_reason(row)
+                 : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
       if (!why) continue;
     }
     Value shown = row_json(row);
     if (why && why->reason != "parked") {
-      const bool alone = store_.owned() || owner_lives_;  // one process runs this store
+      const bool alone = store_.owned() || is_owner_alive_;  // one process runs this store
       std::string command = alone ? "aetheris serve FILE" : "aetheris worker FILE";
       for (const std::string& one : why->missing) {
         if (!one.starts_with(kVersion)) command += " --capability " + one;
@@ -291,11 +295,11 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
     }
     const JobId job = row.id;
     ++walk->logs;
-    return runtime_.read_state(job, [this, alive = std::weak_ptr(alive_), ask, walk,
+    return runtime_.read_state(job, [this, alive = std::weak_ptr(alive_), ctx, walk,
                                      shown = std::move(shown)](
-                                        Result<runtime::Runtime::Read> read) mutable {
+                                        Result<runtime::Runtime::JobSnapshot> read) mutable {
       if (!alive.lock()) return;
-      if (!read && read.error().code == Code::unavailable) return ask->refuse(read.error());
+      if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
       if (!read) {  // a log that cannot be read hides nothing of the others
         if (!walk->doubts) {
           walk->found.push_back(shown.with(
@@ -307,7 +311,7 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
                                       {"reason", "parked"},
                                       {"since", shown["updated_at"]}})));
         }
-        return next_row(ask, walk);
+        return next_row(ctx, walk);
       }
       const Value body = job_body(*read, store_.now());
       if (walk->doubts) {
@@ -330,45 +334,45 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
                                                {"since", body["parked"]["since"]},
                                                {"until", body["parked"]["until"]}})));
       }
-      next_row(ask, walk);
+      next_row(ctx, walk);
     });
   }
   Value next;
   if (!walk->over()) next = walk->statuses[walk->status] + ":" + walk->after;
-  ask->answer(
+  ctx->answer(
       200, Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
 }
 
 // ---------------------------------------------------------------- numbers
 
-void Api::standing(std::move_only_function<void(const Standing*)> then) {
-  if (standing_ && steady_.since_start() - standing_->taken_at < kStandingAge) {
-    return then(standing_.get());
+void Api::gauges(std::move_only_function<void(const JobGauges*)> then) {
+  if (gauges_ && steady_.since_start() - gauges_->taken_at < kStandingAge) {
+    return then(gauges_.get());
   }
-  store_.census([this, alive = std::weak_ptr(alive_),
-                 then = std::move(then)](Result<store::Census> census) mutable {
+  store_.count_jobs([this, alive = std::weak_ptr(alive_),
+                     then = std::move(then)](Result<store::JobStats> job_stats) mutable {
     if (!alive.lock()) return;
-    if (!census) return then(nullptr);
-    auto fresh = std::make_shared<Standing>();
-    fresh->census = *std::move(census);
-    fresh->offers = worker_offers(fresh->census);
-    fresh->stuck = fresh->census.statuses["parked"];
+    if (!job_stats) return then(nullptr);
+    auto fresh = std::make_shared<JobGauges>();
+    fresh->job_stats = *std::move(job_stats);
+    fresh->offers = worker_offers(fresh->job_stats);
+    fresh->stuck = fresh->job_stats.statuses["parked"];
     count_stuck(std::move(fresh), 0, {}, std::move(then));
   });
 }
 
 // Of those that are not parked: rows are looked through, no log.
-void Api::count_stuck(std::shared_ptr<Standing> fresh, std::size_t status, std::string after,
-                      std::move_only_function<void(const Standing*)> then) {
+void Api::count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,
+                      std::move_only_function<void(const JobGauges*)> then) {
   constexpr std::string_view kCountedStatuses[] = {"running", "queued"};
-  if (status == std::size(kCountedStatuses) || fresh->looked_at >= kCountedMax) {
+  if (status == std::size(kCountedStatuses) || fresh->rows_read >= kCountedMax) {
     fresh->taken_at = steady_.since_start();
-    standing_ = fresh;
+    gauges_ = fresh;
     return then(fresh.get());
   }
   store::Filter filter;
   filter.status = kCountedStatuses[status];
-  go_on_after(after, filter);
+  apply_cursor(after, filter);
   filter.limit = kJobsMax;
   if (status == 1) filter.updated_before = store_.now() - kOlderThan + Duration(1);
   store_.query(std::move(filter),
@@ -378,9 +382,9 @@ void Api::count_stuck(std::shared_ptr<Standing> fresh, std::size_t status, std::
                  if (!rows) return then(nullptr);
                  const Instant now = store_.now();
                  for (const store::JobRow& row : *rows) {
-                   fresh->stuck += stuck(row, now, kOlderThan, fresh->offers) ? 1 : 0;
+                   fresh->stuck += find_stuck_reason(row, now, kOlderThan, fresh->offers) ? 1 : 0;
                  }
-                 fresh->looked_at += rows->size();
+                 fresh->rows_read += rows->size();
                  const bool more = rows->size() == kJobsMax;
                  std::string last = more ? cursor_of(rows->back()) : "";
                  count_stuck(fresh, more ? status : status + 1, std::move(last), std::move(then));

@@ -22,17 +22,18 @@ namespace ae::api {
 using runtime::worker_offer;
 using runtime::WorkerOffer;
 
-struct Stuck {
+struct StuckReason {
   std::string reason;  // parked lease_expired no_worker needs_version
   Instant since;
   std::vector<std::string> missing;  // capabilities that no worker offers
   std::string message;
 };
 // `older_than`: how long a job may stand still before it counts, but for a parked one.
-std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older_than,
-                           const std::vector<WorkerOffer>& offers);
+std::optional<StuckReason> find_stuck_reason(const store::JobRow& row, Instant now,
+                                             Duration older_than,
+                                             const std::vector<WorkerOffer>& offers);
 // A job that could go on, in a store that one process alone can run, and none does: at once.
-Stuck unattended(const store::JobRow& row);
+StuckReason unattended_reason(const store::JobRow& row);
 std::vector<Value> unattended_commands(const store::JobRow& row);
 // The same as the job's page says it: {message, commands}.
 Value unattended_json(const store::JobRow& row);

@@ -24,7 +24,7 @@ store::JobRow row(std::string status, Duration still) {
 }
 
 std::string told(const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
-  const auto why = stuck(row, kNow, kOlder, offers);
+  const auto why = find_stuck_reason(row, kNow, kOlder, offers);
   if (!why) return "-";
   std::string text = why->reason + " " + why->message + ", for " +
                      std::to_string((kNow - why->since) / minutes(1)) + "m, missing";
@@ -95,7 +95,7 @@ AE_TEST("stuck/in a store that nobody owns each job that could go on, at once, w
   store::JobRow job = row("running", minutes(0));
   job.claim = store::Fence{AttemptId("A"), 1};
   job.claim_worker = "host:7";
-  const Stuck left = unattended(job);
+  const StuckReason left = unattended_reason(job);
   EXPECT_EQ(left.message, "no process runs jobs of this store; host:7, its last worker, is gone");
   EXPECT_EQ(left.since, job.updated_at);
   EXPECT_EQ(unattended_json(job)["commands"].items()[0], Value("aetheris run FILE --job-id j"));

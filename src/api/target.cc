@@ -88,9 +88,9 @@ Result<std::optional<std::uint64_t>> Query::number(std::string_view name) const 
   return value;
 }
 
-Result<std::size_t> Query::limit(std::size_t unless_said, std::size_t most) const {
+Result<std::size_t> Query::limit(std::size_t default_limit, std::size_t most) const {
   AE_ASSIGN(const auto said, number("limit"));
-  if (!said) return unless_said;
+  if (!said) return default_limit;
   if (*said == 0 || *said > most) {
     return fail(Code::input_invalid, "\"limit\" is 1 to " + std::to_string(most));
   }

@@ -36,7 +36,7 @@ class Query {
   // A whole number. Fails with input_invalid.
   Result<std::optional<std::uint64_t>> number(std::string_view name) const;
   // Of a list: `limit`, from 1 to `most`. Fails with input_invalid.
-  Result<std::size_t> limit(std::size_t unless_said, std::size_t most) const;
+  Result<std::size_t> limit(std::size_t default_limit, std::size_t most) const;
 
  private:
   QueryPairs pairs_;

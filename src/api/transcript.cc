@@ -2,19 +2,19 @@
 #include <memory>
 #include <utility>
 
-#include "api/asked.h"
+#include "api/request_context.h"
 #include "api/views.h"
-#include "async/portions.h"
+#include "async/time_slices.h"
 
 namespace ae::api {
 namespace {
 
 // From one reading of the whole log to the next one, for a request that waits.
-constexpr Duration kReadAgainAfter = std::chrono::milliseconds(500);
+constexpr Duration kReadInterval = std::chrono::milliseconds(500);
 
 }  // namespace
 
-struct Api::TranscriptWish {
+struct Api::TranscriptParams {
   JobId job;
   engine::TranscriptPage page;
   bool waits = false;
@@ -22,77 +22,78 @@ struct Api::TranscriptWish {
 };
 
 // With ?wait it is held until there is an entry after `after`, or the job has ended.
-void Api::transcript(Ask ask) {
+void Api::transcript(ContextPtr ctx) {
   Duration most{};
-  auto wish = [&]() -> Result<TranscriptWish> {
-    TranscriptWish read;
-    AE_TRY(ask->query.only({"after", "limit", "wait"}));
-    AE_ASSIGN(const auto after, ask->query.number("after"));
+  auto params = [&]() -> Result<TranscriptParams> {
+    TranscriptParams read;
+    AE_TRY(ctx->query.only({"after", "limit", "wait"}));
+    AE_ASSIGN(const auto after, ctx->query.number("after"));
     read.page.after = after.value_or(0);
-    AE_ASSIGN(read.page.limit, ask->query.limit(kEventsDefault, kEventsMax));
-    AE_ASSIGN(most, wait_of(ask->query));
+    AE_ASSIGN(read.page.limit, ctx->query.limit(kEventsDefault, kEventsMax));
+    AE_ASSIGN(most, wait_parameter(ctx->query));
     read.waits = most.count() > 0;
     return read;
   }();
-  if (!wish) return ask->refuse(wish.error());
-  const auto job = job_id_from_text(ask->id);
-  if (!job) return ask->refuse({Code::not_found, job.error().message});
-  wish->job = *job;
-  wait(ask, *job, most,
-       [this, ask, wish = std::make_shared<TranscriptWish>(std::move(*wish))](
-           const std::shared_ptr<Waiting>& waiting) {
-         turns_.take(ask->request.by, [this, ask, wish, waiting](ReadTurns::Turn turn) {
-           load_transcript(ask, wish, waiting, std::move(turn));
-         });
+  if (!params) return ctx->refuse(params.error());
+  const auto job = job_id_from_text(ctx->id);
+  if (!job) return ctx->refuse({Code::not_found, job.error().message});
+  params->job = *job;
+  wait(ctx, *job, most,
+       [this, ctx, params = std::make_shared<TranscriptParams>(std::move(*params))](
+           const std::shared_ptr<LongPoll>& long_poll) {
+         read_limiter_.acquire(ctx->request.by,
+                               [this, ctx, params, long_poll](ReadLimiter::Slot slot) {
+                                 load_transcript(ctx, params, long_poll, std::move(slot));
+                               });
        });
 }
 
 // The whole log is loaded again only when it has grown, or for the last answer.
-void Api::load_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
-                          std::shared_ptr<Waiting> waiting, ReadTurns::Turn turn) {
-  if (auto may = ask->may_grow_large(); !may) {
-    waiting->over = true;
-    return ask->refuse(may.error());
+void Api::load_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
+                          std::shared_ptr<LongPoll> long_poll, ReadLimiter::Slot slot) {
+  if (auto may = ctx->check_response_room(); !may) {
+    long_poll->is_done = true;
+    return ctx->refuse(may.error());
   }
-  const bool whole = wish->seen == 0 || waiting->last;
-  store_.load(wish->job, whole ? 1 : wish->seen + 1,
-              [this, alive = std::weak_ptr(alive_), ask, wish, waiting, whole,
-               turn = std::move(turn)](Result<store::Loaded> loaded) mutable {
+  const bool whole = params->seen == 0 || long_poll->last;
+  store_.load(params->job, whole ? 1 : params->seen + 1,
+              [this, alive = std::weak_ptr(alive_), ctx, params, long_poll, whole,
+               slot = std::move(slot)](Result<store::LoadedJob> loaded) mutable {
                 if (!alive.lock()) return;
                 if (!loaded) {
-                  waiting->over = true;
-                  if (loaded.error().code != Code::not_found) return ask->refuse(loaded.error());
-                  return ask->refuse(no_job(ask->id));
+                  long_poll->is_done = true;
+                  if (loaded.error().code != Code::not_found) return ctx->refuse(loaded.error());
+                  return ctx->refuse(no_job(ctx->id));
                 }
-                if (whole) return make_transcript(ask, wish, waiting, *loaded, std::move(turn));
-                if (loaded->row.last_seq == wish->seen) return waiting->not_yet();
-                wish->seen = 0;
-                load_transcript(ask, wish, waiting, std::move(turn));
+                if (whole) return make_transcript(ctx, params, long_poll, *loaded, std::move(slot));
+                if (loaded->row.last_seq == params->seen) return long_poll->keep_waiting();
+                params->seen = 0;
+                load_transcript(ctx, params, long_poll, std::move(slot));
               });
 }
 
-void Api::make_transcript(const Ask& ask, std::shared_ptr<TranscriptWish> wish,
-                          std::shared_ptr<Waiting> waiting, store::Loaded& loaded,
-                          ReadTurns::Turn turn) {
-  const auto body = std::make_shared<TranscriptBody>(wish->job, std::move(loaded), wish->page);
-  async::in_portions(
+void Api::make_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
+                          std::shared_ptr<LongPoll> long_poll, store::LoadedJob& loaded,
+                          ReadLimiter::Slot slot) {
+  const auto body = std::make_shared<TranscriptBody>(params->job, std::move(loaded), params->page);
+  async::run_in_slices(
       loop_, steady_, [body] { return body->next(); },
-      [this, alive = std::weak_ptr(alive_), ask, wish, waiting, body, turn = std::move(turn)] {
+      [this, alive = std::weak_ptr(alive_), ctx, params, long_poll, body, slot = std::move(slot)] {
         if (!alive.lock()) return;
         const auto page = body->take();
         if (!page) {
-          waiting->over = true;
-          return ask->refuse(page.error());
+          long_poll->is_done = true;
+          return ctx->refuse(page.error());
         }
         const bool answers = (*page)["entries"].size() > 0 || (*page)["ended"] == Value(true) ||
-                             !wish->waits || waiting->last;
+                             !params->waits || long_poll->last;
         if (!answers) {
-          wish->seen = static_cast<std::uint64_t>((*page)["seq"].as_int());
-          waiting->rests_until = steady_.since_start() + kReadAgainAfter;
-          return waiting->not_yet();
+          params->seen = static_cast<std::uint64_t>((*page)["seq"].as_int());
+          long_poll->not_before = steady_.since_start() + kReadInterval;
+          return long_poll->keep_waiting();
         }
-        waiting->over = true;
-        ask->answer(200, *page);
+        long_poll->is_done = true;
+        ctx->answer(200, *page);
       });
 }
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "api/lacking.h"
+#include "api/budget_shortfall.h"
 #include "inspect/trace.h"
 #include "inspect/view.h"
 #include "json/json.h"
@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kArgumentsShown = 64;
 
 // Each wait with what a person is asked there: the call that is to be approved, or what its tool asks. null = nobody is.
-std::vector<Value> with_asked(std::span<const Value> waits, const engine::State& state) {
+std::vector<Value> with_questions(std::span<const Value> waits, const engine::State& state) {
   const std::vector<Value> asked = engine::approvals_view(state);
   std::map<std::string_view, const Value*> by_key;
   for (const Value& one : asked) by_key[one.text("correlation_key")] = &one;
@@ -39,7 +39,7 @@ std::vector<Value> with_asked(std::span<const Value> waits, const engine::State&
   return all;
 }
 
-Value with_expired(const Value& wait, Instant now) {
+Value with_expiry(const Value& wait, Instant now) {
   const auto expires = instant_from_text(wait.text("expires_at"));
   const bool expired = expires && *expires <= now;
   if (!expired) return wait.with("expired", false);
@@ -48,10 +48,10 @@ Value with_expired(const Value& wait, Instant now) {
 
 }  // namespace
 
-Value job_body(const runtime::Runtime::Read& read, Instant now) {
-  Value body = with_lacking(read.state, engine::job_view(read.state));
-  std::vector<Value> waits = with_asked(body["waits"].items(), read.state);
-  for (Value& wait : waits) wait = with_expired(wait, now);
+Value job_body(const runtime::Runtime::JobSnapshot& read, Instant now) {
+  Value body = add_shortfall(read.state, engine::job_view(read.state));
+  std::vector<Value> waits = with_questions(body["waits"].items(), read.state);
+  for (Value& wait : waits) wait = with_expiry(wait, now);
   if (body["waiting"].is_object()) body = body.with("waiting", waits.front());
   body = body.with("waits", Value::array(std::move(waits)));
   if (body["labels"].is_null()) body = body.with("labels", Value::object({}));
@@ -63,25 +63,25 @@ Value job_body(const runtime::Runtime::Read& read, Instant now) {
       .with("required_capabilities", needed.is_array() ? needed : Value::array({}));
 }
 
-Value trace_body(const runtime::Runtime::Read& read) {
+Value trace_body(const runtime::Runtime::JobSnapshot& read) {
   return engine::trace_view(read.state, read.events);
 }
 
-ReplayBody::ReplayBody(runtime::Runtime::Read&& read, std::uint64_t seq)
+ReplayBody::ReplayBody(runtime::Runtime::JobSnapshot&& read, std::uint64_t seq)
     : read_(std::move(read)),
       seq_(seq),
-      folding_(read_.row.id, std::span(read_.events).first(seq), engine::compile_each_time()) {}
+      folding_(read_.row.id, std::span(read_.events).first(seq), engine::uncached_plan_source()) {}
 
 Result<Value> ReplayBody::take() {
   AE_ASSIGN(const engine::State state, std::move(folding_).take());
   return engine::state_view(state).with("at", seq_);
 }
 
-TranscriptBody::TranscriptBody(const JobId& job, store::Loaded&& loaded,
+TranscriptBody::TranscriptBody(const JobId& job, store::LoadedJob&& loaded,
                                const engine::TranscriptPage& page)
     : loaded_(std::move(loaded)),
       opening_(job, loaded_, {}),
-      transcribing_(job, page, engine::compile_each_time()) {}
+      transcribing_(job, page, engine::uncached_plan_source()) {}
 
 bool TranscriptBody::next() {
   if (added_ < events_.size()) {
@@ -100,7 +100,7 @@ Result<Value> TranscriptBody::take() {
   return std::move(transcribing_).take();
 }
 
-VerifyBody::VerifyBody(const JobId& job, store::Loaded&& loaded, std::vector<PublicKey> keys)
+VerifyBody::VerifyBody(const JobId& job, store::LoadedJob&& loaded, std::vector<PublicKey> keys)
     : loaded_(std::move(loaded)), input_{.job = job} {
   input_.keys = std::move(keys);
   for (const Blob& blob : loaded_.blobs) blobs_.emplace(blob.hash, &blob.bytes);
@@ -141,9 +141,9 @@ void VerifyBody::complete() {
                 .labels = loaded_.row.labels,
                 .created_at = loaded_.row.created_at,
                 .request_hash = loaded_.request_hash,
-                .of_the_request = input_.events.empty()
-                                      ? std::nullopt
-                                      : runtime::request_hash_of(input_.events.front()),
+                .computed_request_hash = input_.events.empty()
+                                             ? std::nullopt
+                                             : runtime::request_hash_of(input_.events.front()),
                 .commits = loaded_.commit_count,
                 .commits_read = loaded_.commits.size()};
   for (const store::EffectRow& row : loaded_.effects) {

@@ -17,7 +17,7 @@
 #include "inspect/transcript.h"
 #include "inspect/verify.h"
 #include "json/value.h"
-#include "runtime/log_opening.h"
+#include "runtime/log_opener.h"
 #include "runtime/runtime.h"
 #include "store/store.h"
 
@@ -25,16 +25,16 @@ namespace ae::api {
 
 // `now`, by the store's clock: a person's wait whose time has passed is `expired` then, though nobody has noted it yet, and
 // nothing answers it any more.
-Value job_body(const runtime::Runtime::Read& read, Instant now);
-Value trace_body(const runtime::Runtime::Read& read);
+Value job_body(const runtime::Runtime::JobSnapshot& read, Instant now);
+Value trace_body(const runtime::Runtime::JobSnapshot& read);
 
-// Bodies that evaluate the expressions of a log again are made in portions (async/portions.h): `next` until it returns
+// Bodies that evaluate the expressions of a log again are made in portions (async/time_slices.h): `next` until it returns
 // false, then `take`.
 
 // The state of the job at an event. REQUIRES: 1 <= seq <= the last.
 class ReplayBody {
  public:
-  ReplayBody(runtime::Runtime::Read&& read, std::uint64_t seq);
+  ReplayBody(runtime::Runtime::JobSnapshot&& read, std::uint64_t seq);
   ReplayBody(const ReplayBody&) = delete;
   ReplayBody& operator=(const ReplayBody&) = delete;
 
@@ -42,15 +42,15 @@ class ReplayBody {
   Result<Value> take();  // fails with log_corrupt
 
  private:
-  const runtime::Runtime::Read read_;
+  const runtime::Runtime::JobSnapshot read_;
   const std::uint64_t seq_;
-  engine::Folding folding_;
+  engine::IncrementalFold folding_;
 };
 
 // A page of the transcript of a job. Holds the stored bytes of the log, and of its events those of one commit.
 class TranscriptBody {
  public:
-  TranscriptBody(const JobId& job, store::Loaded&& loaded, const engine::TranscriptPage& page);
+  TranscriptBody(const JobId& job, store::LoadedJob&& loaded, const engine::TranscriptPage& page);
   TranscriptBody(const TranscriptBody&) = delete;
   TranscriptBody& operator=(const TranscriptBody&) = delete;
 
@@ -58,18 +58,18 @@ class TranscriptBody {
   Result<Value> take();  // fails with log_corrupt, needs_version, plan_invalid
 
  private:
-  const store::Loaded loaded_;
-  runtime::LogOpening opening_;
+  const store::LoadedJob loaded_;
+  runtime::LogOpener opening_;
   std::vector<Event> events_;  // of a commit
   std::size_t added_ = 0;      // of them
-  engine::Transcribing transcribing_;
+  engine::TranscriptBuilder transcribing_;
   Status status_;
 };
 
 // The proofs of a job. What is wrong is in the body; making it does not fail. `keys`: whose signatures count.
 class VerifyBody {
  public:
-  VerifyBody(const JobId& job, store::Loaded&& loaded, std::vector<PublicKey> keys);
+  VerifyBody(const JobId& job, store::LoadedJob&& loaded, std::vector<PublicKey> keys);
   VerifyBody(const VerifyBody&) = delete;
   VerifyBody& operator=(const VerifyBody&) = delete;
 
@@ -80,13 +80,13 @@ class VerifyBody {
   void open_commit(const std::string& bytes);
   void complete();
 
-  const store::Loaded loaded_;
-  const engine::PlanSource plans_ = engine::compile_each_time();
+  const store::LoadedJob loaded_;
+  const engine::PlanSource plans_ = engine::uncached_plan_source();
   engine::VerifyInput input_;
   std::map<Hash, const std::string*> blobs_;  // of `loaded_`
   std::size_t opened_ = 0;                    // commits
   Hash head_;
-  std::optional<engine::Verifying> verifying_;
+  std::optional<engine::IncrementalVerifier> verifying_;
 };
 
 }  // namespace ae::api

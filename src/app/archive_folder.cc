@@ -110,7 +110,7 @@ ArchiveFolder::~ArchiveFolder() {
   if (thread_.joinable()) thread_.join();
 }
 
-void ArchiveFolder::keep(std::vector<File> files, async::Done<Status> done) {
+void ArchiveFolder::put_files(std::vector<File> files, async::Done<Status> done) {
   if (thread_.joinable()) thread_.join();
   thread_ = std::thread([this, files = std::move(files), done = std::move(done)]() mutable {
     loop_.post([done = std::move(done), kept = put_all(folder_, files)]() mutable {

@@ -26,7 +26,7 @@ class ArchiveFolder final : public runtime::Archive {
   ~ArchiveFolder() override;  // waits for what is being written
 
   // REQUIRES: one at a time.
-  void keep(std::vector<File> files, async::Done<Status> done) override;
+  void put_files(std::vector<File> files, async::Done<Status> done) override;
 
  private:
   async::Loop& loop_;

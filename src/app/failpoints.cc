@@ -74,7 +74,7 @@ Result<std::unique_ptr<Failpoints>> Failpoints::parse(std::string_view text,
   return points;
 }
 
-async::PointAction Failpoints::hit(std::string_view name) {
+async::FailpointAction Failpoints::hit(std::string_view name) {
   std::uint64_t n = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -87,7 +87,7 @@ async::PointAction Failpoints::hit(std::string_view name) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   }
   const auto rules = rules_.find(name);
-  if (rules == rules_.end()) return async::PointAction::go;
+  if (rules == rules_.end()) return async::FailpointAction::go;
   for (const Rule& rule : rules->second) {
     if (rule.at != 0 && rule.at != n) continue;
     switch (rule.action) {
@@ -97,12 +97,12 @@ async::PointAction Failpoints::hit(std::string_view name) {
         std::this_thread::sleep_for(rule.pause);
         break;
       case Action::error:
-        return async::PointAction::error;
+        return async::FailpointAction::error;
       case Action::error_after:
-        return async::PointAction::error_after;
+        return async::FailpointAction::error_after;
     }
   }
-  return async::PointAction::go;
+  return async::FailpointAction::go;
 }
 
 }  // namespace ae::app

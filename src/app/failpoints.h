@@ -18,17 +18,17 @@
 #include <string_view>
 #include <vector>
 
-#include "async/point.h"
+#include "async/failpoint.h"
 #include "base/error.h"
 
 namespace ae::app {
 
-class Failpoints final : public async::PointHandler {
+class Failpoints final : public async::FailpointHandler {
  public:
   // nullptr: nothing is asked for. Fails with usage. REQUIRES: `text` and `trace` as in the environment, "" = not set.
   static Result<std::unique_ptr<Failpoints>> parse(std::string_view text, std::string_view trace);
 
-  async::PointAction hit(std::string_view name) override;
+  async::FailpointAction hit(std::string_view name) override;
 
  private:
   enum class Action { exit, error, error_after, pause };

@@ -6,18 +6,18 @@
 namespace ae::app {
 namespace {
 
-using async::PointAction;
+using async::FailpointAction;
 
 AE_TEST("app/failpoints count hits from one, per name") {
   auto points = Failpoints::parse("a.b=error@2;c.d=error_after;;e.f=pause:0", "");
   ASSERT_TRUE(points) << points.error().message;
-  EXPECT_EQ((*points)->hit("a.b"), PointAction::go);
-  EXPECT_EQ((*points)->hit("c.d"), PointAction::error_after);
-  EXPECT_EQ((*points)->hit("a.b"), PointAction::error);
-  EXPECT_EQ((*points)->hit("a.b"), PointAction::go);
-  EXPECT_EQ((*points)->hit("c.d"), PointAction::error_after);
-  EXPECT_EQ((*points)->hit("e.f"), PointAction::go);
-  EXPECT_EQ((*points)->hit("unknown"), PointAction::go);
+  EXPECT_EQ((*points)->hit("a.b"), FailpointAction::go);
+  EXPECT_EQ((*points)->hit("c.d"), FailpointAction::error_after);
+  EXPECT_EQ((*points)->hit("a.b"), FailpointAction::error);
+  EXPECT_EQ((*points)->hit("a.b"), FailpointAction::go);
+  EXPECT_EQ((*points)->hit("c.d"), FailpointAction::error_after);
+  EXPECT_EQ((*points)->hit("e.f"), FailpointAction::go);
+  EXPECT_EQ((*points)->hit("unknown"), FailpointAction::go);
 }
 
 AE_TEST("app/failpoints that cannot be read are refused") {

@@ -55,7 +55,8 @@ Result<std::shared_ptr<net::TlsIdentity>> read_tls_identity(const TlsFiles& file
   auto identity = net::TlsIdentity::make(certificate, key);
   if (identity) return identity;
   const bool of_key = identity.error().message.starts_with("the key");
-  return std::unexpected(std::move(identity).error().in(of_key ? files.key : files.certificate));
+  return std::unexpected(
+      std::move(identity).error().with_context(of_key ? files.key : files.certificate));
 }
 
 Result<SigningKey> read_signing_key(const std::string& path) {

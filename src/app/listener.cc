@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "app/http_words.h"
-#include "app/live.h"
+#include "app/http_mapping.h"
+#include "app/live_stream.h"
 #include "app/tool_peer.h"
 #include "json/json.h"
 #include "mcp/message.h"
@@ -15,67 +15,70 @@ namespace ae::app {
 namespace {
 
 // Of an act: saying that it was refused would be a lie.
-api::ApiResponse not_told_any_more() {
-  return refusal({Code::unknown_outcome,
-                  "the API key became invalid while the request waited: it may have taken effect; "
-                  "check the outcome with a valid key"});
+api::ApiResponse outcome_hidden_response() {
+  return problem_response(
+      {Code::unknown_outcome,
+       "the API key became invalid while the request waited: it may have taken effect; "
+       "check the outcome with a valid key"});
 }
 
 // A request that waits, and its one answer: what there is in the end, or that its key is gone. What MCP tells before it
 // makes a stream of the answer.
-class Waits : public std::enable_shared_from_this<Waits> {
+class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
  public:
-  // `right`: kept as long as it waits.
-  Waits(net::Responder responder, bool only_looks, std::shared_ptr<void> right)
-      : responder_(std::move(responder)), only_looks_(only_looks), right_(std::move(right)) {}
+  // `slot`: kept as long as it waits.
+  PendingResponse(net::Responder responder, bool is_read_only, std::shared_ptr<void> slot)
+      : responder_(std::move(responder)), is_read_only_(is_read_only), slot_(std::move(slot)) {}
 
   // Says when nobody waits any more.
-  std::shared_ptr<const bool> begin(api::Gate* gate, const api::Pass& pass) {
-    responder_.on_closed([gone = gone_] { *gone = true; });
-    if (gate != nullptr) {
-      watch_ = gate->watch(pass, [weak = weak_from_this()](const Error& why) {
-        if (const auto self = weak.lock()) self->cut(why);
+  std::shared_ptr<const bool> begin(api::Authenticator* authenticator,
+                                    const api::Principal& principal) {
+    responder_.on_closed([gone = disconnected_] { *gone = true; });
+    if (authenticator != nullptr) {
+      watch_ = authenticator->watch(principal, [weak = weak_from_this()](const Error& why) {
+        if (const auto self = weak.lock()) self->revoke(why);
       });
     }
-    return gone_;
+    return disconnected_;
   }
-  void leave() {
-    right_.reset();
+  void release() {
+    slot_.reset();
     watch_.reset();
   }
   void answer(const api::ApiResponse& answer) {
     if (std::exchange(answered_, true)) return;
-    if (!streams_) return std::move(responder_).answer(response_of(answer));
+    if (!is_streaming_) return std::move(responder_).answer(to_http_response(answer));
     if (answer.rpc) {
       std::string message = message_event(answer.body);
-      if (!stream_.has_room(message.size())) message = message_event(no_room(answer.body["id"]));
+      if (!stream_.has_capacity(message.size()))
+        message = message_event(no_room(answer.body["id"]));
       stream_.write(message);
     }
     stream_.end();
   }
   // Null: a comment, so that nobody on the way takes the silence for the end.
-  void tell(const Value& message) {
+  void send_notification(const Value& message) {
     if (answered_) return;
-    if (!std::exchange(streams_, true)) {
+    if (!std::exchange(is_streaming_, true)) {
       net::HttpResponse head;
       head.content_type = "text/event-stream";
       head.headers.push_back({"Cache-Control", "no-store"});
       head.headers.push_back({"X-Accel-Buffering", "no"});
       stream_ = std::move(responder_).begin(std::move(head));
-      stream_.on_closed([gone = gone_] { *gone = true; });
+      stream_.on_closed([gone = disconnected_] { *gone = true; });
     }
     stream_.write(message.is_null() ? ":\n\n" : message_event(message));
   }
-  void cut(const Error& why) {
-    *gone_ = true;
-    leave();
-    answer(only_looks_ ? refusal(why) : not_told_any_more());
+  void revoke(const Error& why) {
+    *disconnected_ = true;
+    release();
+    answer(is_read_only_ ? problem_response(why) : outcome_hidden_response());
   }
 
  private:
   // In place of a large answer to the message `id`.
   static Value no_room(const Value& id) {
-    const api::ApiResponse full = refusal(
+    const api::ApiResponse full = problem_response(
         {Code::unknown_outcome,
          "too many large responses at once; check the outcome before you retry the request"});
     return mcp::error_response({.code = full.status,
@@ -92,27 +95,27 @@ class Waits : public std::enable_shared_from_this<Waits> {
   }
 
   net::Responder responder_;
-  const bool only_looks_;
-  std::shared_ptr<void> right_, watch_;
-  const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
+  const bool is_read_only_;
+  std::shared_ptr<void> slot_, watch_;
+  const std::shared_ptr<bool> disconnected_ = std::make_shared<bool>(false);
   net::HttpStream stream_;
   bool answered_ = false;
-  bool streams_ = false;
+  bool is_streaming_ = false;
 };
 
-bool takes_events(const net::HttpRequest& request) {
+bool accepts_event_stream(const net::HttpRequest& request) {
   const auto accept = request.header("accept");
   return accept && accept->find("text/event-stream") != accept->npos;
 }
 
 bool wants_stream(const net::HttpRequest& request) {
-  return takes_events(request) && request.method == "GET" && request.path.size() == 4 &&
+  return accepts_event_stream(request) && request.method == "GET" && request.path.size() == 4 &&
          request.path[3] == "events";
 }
 
-// A page of another site may make a browser send requests here. Programs send no Origin and no Sec-Fetch-Site; a browser
+// A page of another site may make a browser send requests here. Programs send no Origin and no sec-fetch-site; a browser
 // sends the second one alone with what a page only shows or embeds.
-bool comes_from_elsewhere(const net::HttpRequest& request) {
+bool is_cross_origin(const net::HttpRequest& request) {
   const auto origin = request.header("origin");
   if (!origin) {
     const bool asks_health =
@@ -163,70 +166,81 @@ Status one_idempotency_key(const net::HttpHeaders& headers) {
 }
 
 // REQUIRES: who asks has been let in.
-void answer(const Place& place, net::HttpRequest request, net::Responder responder,
-            const api::Pass& pass) {
-  api::Gate* const gate = place.gate;
+void answer(const ServerContext& context, net::HttpRequest request, net::Responder responder,
+            const api::Principal& principal) {
+  api::Authenticator* const authenticator = context.authenticator;
   if (auto one = one_idempotency_key(request.headers); !one) {
-    return std::move(responder).answer(response_of(refusal(one.error())));
+    return std::move(responder).answer(to_http_response(problem_response(one.error())));
   }
   if (wants_stream(request)) {
-    std::shared_ptr<void> right;
-    if (gate != nullptr) {
-      auto given = gate->stream(pass);
-      if (!given) return std::move(responder).answer(response_of(given.error()));
-      right = *std::move(given);
+    std::shared_ptr<void> slot;
+    if (authenticator != nullptr) {
+      auto given = authenticator->acquire_stream(principal);
+      if (!given) return std::move(responder).answer(to_http_response(given.error()));
+      slot = *std::move(given);
     }
     const std::string last(request.header("last-event-id").value_or(""));
-    return stream_events(place, request_of(std::move(request), pass, gate == nullptr), last,
-                         std::move(responder), pass, std::move(right));
+    return stream_events(context,
+                         to_api_request(std::move(request), principal, authenticator == nullptr),
+                         last, std::move(responder), principal, std::move(slot));
   }
-  const bool only_looks = method_of(request) == "GET";
-  const bool tells = is_mcp(request) && takes_events(request);
+  const bool is_read_only = method_of(request) == "GET";
+  const bool notifies = is_mcp(request) && accepts_event_stream(request);
   if (!is_mcp(request) && !request.query_value("wait")) {
-    api::ApiRequest asked = request_of(std::move(request), pass, gate == nullptr);
-    if (only_looks) asked.has_room = place.has_room;
+    api::ApiRequest api_request =
+        to_api_request(std::move(request), principal, authenticator == nullptr);
+    if (is_read_only) api_request.has_capacity = context.has_capacity;
     // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
-    return place.api.handle(std::move(asked), [responder = std::move(responder)](
-                                                  const api::ApiResponse& answer) mutable {
-      std::move(responder).answer(response_of(answer));
+    return context.api.handle(std::move(api_request), [responder = std::move(responder)](
+                                                          const api::ApiResponse& answer) mutable {
+      std::move(responder).answer(to_http_response(answer));
     });
   }
-  std::shared_ptr<void> right;
-  if (gate != nullptr) {
-    auto given = gate->wait(pass);
-    if (!given) return std::move(responder).answer(response_of(given.error()));
-    right = *std::move(given);
+  std::shared_ptr<void> slot;
+  if (authenticator != nullptr) {
+    auto given = authenticator->acquire_wait(principal);
+    if (!given) return std::move(responder).answer(to_http_response(given.error()));
+    slot = *std::move(given);
   }
-  api::ApiRequest asked = request_of(std::move(request), pass, gate == nullptr);
-  auto waits = std::make_shared<Waits>(std::move(responder), only_looks, std::move(right));
-  asked.gone = waits->begin(gate, pass);
-  if (tells) asked.note = [waits](const Value& message) { waits->tell(message); };
-  place.api.handle(std::move(asked),
-                   [still = still_of(gate, pass), waits](api::ApiResponse answer) {
-                     waits->leave();
-                     still([waits, answer = std::move(answer)](const Status& may) {
-                       if (may) return waits->answer(answer);
-                       waits->cut(may.error());
-                     });
-                   });
+  api::ApiRequest api_request =
+      to_api_request(std::move(request), principal, authenticator == nullptr);
+  auto pending =
+      std::make_shared<PendingResponse>(std::move(responder), is_read_only, std::move(slot));
+  api_request.disconnected = pending->begin(authenticator, principal);
+  if (notifies)
+    api_request.on_notification = [pending](const Value& message) {
+      pending->send_notification(message);
+    };
+  context.api.handle(
+      std::move(api_request),
+      [revalidate = make_revalidator(authenticator, principal), pending](api::ApiResponse answer) {
+        pending->release();
+        revalidate([pending, answer = std::move(answer)](const Status& may) {
+          if (may) return pending->answer(answer);
+          pending->revoke(may.error());
+        });
+      });
 }
 
 // Who asks may come in: the body is read only of what a route takes from them.
-void let_in(const Place& place, net::HttpRequest request, net::Responder responder,
-            const api::Pass& pass, const api::Path& path) {
-  if (const auto refused = place.api.refuse_unread(method_of(request), path, pass.role)) {
-    return std::move(responder).answer(response_of(*refused));
+void read_body_and_answer(const ServerContext& context, net::HttpRequest request,
+                          net::Responder responder, const api::Principal& principal,
+                          const api::Path& path) {
+  if (const auto refused =
+          context.api.refuse_before_body(method_of(request), path, principal.role)) {
+    return std::move(responder).answer(to_http_response(*refused));
   }
   std::move(responder).read_body(
-      std::move(request), [place, pass](net::HttpRequest whole, net::Responder its_responder) {
-        answer(place, std::move(whole), std::move(its_responder), pass);
+      std::move(request),
+      [context, principal](net::HttpRequest whole, net::Responder its_responder) {
+        answer(context, std::move(whole), std::move(its_responder), principal);
       });
 }
 
 // On a socket of our own user there is room for the commands of one person, or of a script.
 constexpr std::size_t kOwnConnectionsMax = 128;
 
-net::HttpResponse refused_to_tools() {
+net::HttpResponse tool_forbidden_response() {
   return net::problem(
       403, "forbidden",
       "the client may be a program that a tool started; such programs need an API key: "
@@ -239,7 +253,7 @@ net::HttpServer::Options server_options() {
   return options;
 }
 
-net::HttpServer::Options own_options() {
+net::HttpServer::Options unix_socket_options() {
   net::HttpServer::Options options = server_options();
   options.connections_max = kOwnConnectionsMax;
   options.is_tool = [](int fd, bool) { return is_tool_on_socket(fd); };
@@ -249,28 +263,29 @@ net::HttpServer::Options own_options() {
 }  // namespace
 
 Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api,
-                   runtime::Sayings& sayings)
+                   runtime::OutputHub& output_hub)
     : server_(std::make_unique<net::HttpServer>(
           loop,
-          [place =
-               Place{loop, steady, api, sayings, nullptr, [this] { return server_->has_room(); }}](
+          [context = ServerContext{loop, steady, api, output_hub, nullptr,
+                                   [this] { return server_->has_capacity(); }}](
               net::HttpRequest request, net::Responder responder) {
-            if (request.from_tool) return std::move(responder).answer(refused_to_tools());
-            const api::Pass us{.role = api::Role::admin, .key = {}, .by = {}};
-            answer(place, std::move(request), std::move(responder), us);
+            if (request.from_tool) return std::move(responder).answer(tool_forbidden_response());
+            const api::Principal us{.role = api::Role::admin, .key = {}, .by = {}};
+            answer(context, std::move(request), std::move(responder), us);
           },
-          own_options())) {}
+          unix_socket_options())) {}
 
 Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store,
-                   api::Api& api, runtime::Sayings& sayings, ServeOptions options)
+                   api::Api& api, runtime::OutputHub& output_hub, ServeOptions options)
     : options_(std::move(options)) {
   const bool local = is_loopback(options_.address);
-  gate_ = std::make_unique<api::Gate>(
+  authenticator_ = std::make_unique<api::Authenticator>(
       loop, steady, store, api.registry(),
-      api::Gate::Options{.open_without_keys = local,
-                         .rate = options_.rate.value_or(api::kRateDefault),
-                         .limits_us = options_.rate.has_value(),
-                         .rejected = [&api](std::string_view type) { api.count_rejection(type); }});
+      api::Authenticator::Options{
+          .allow_without_keys = local,
+          .rate = options_.rate.value_or(api::kRateDefault),
+          .limit_keyless = options_.rate.has_value(),
+          .rejected = [&api](std::string_view type) { api.count_rejection(type); }});
   net::HttpServer::Options http = server_options();
   // Elsewhere the names by which others call us are not ours to know; there everybody shows a key.
   if (local) {
@@ -280,18 +295,18 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
     }
   }
   // Without keys everybody on this machine is let in, except tools.
-  http.is_tool = [gate = gate_.get(), local](int fd, bool) {
-    return local && !gate->asks_for_keys() && is_tool_on_loopback(fd);
+  http.is_tool = [authenticator = authenticator_.get(), local](int fd, bool) {
+    return local && !authenticator->requires_keys() && is_tool_on_loopback(fd);
   };
   http.tls = options_.tls;
-  http.full = options_.warn;
-  http.admit = [place = Place{loop, steady, api, sayings, gate_.get(), [this] {
-                                return server_->has_room();
-                              }}](net::HttpRequest request, net::Responder responder) {
-    if (request.from_tool && !place.gate->asks_for_keys()) {
-      return std::move(responder).answer(refused_to_tools());
+  http.on_full = options_.warn;
+  http.on_headers = [context = ServerContext{loop, steady, api, output_hub, authenticator_.get(),
+                                             [this] { return server_->has_capacity(); }}](
+                        net::HttpRequest request, net::Responder responder) {
+    if (request.from_tool && !context.authenticator->requires_keys()) {
+      return std::move(responder).answer(tool_forbidden_response());
     }
-    if (comes_from_elsewhere(request)) {
+    if (is_cross_origin(request)) {
       return std::move(responder).answer(
           net::problem(403, "forbidden", "cross-origin request denied"));
     }
@@ -300,19 +315,20 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
           net::problem(415, "unsupported_media_type",
                        "unsupported media type; send JSON with Content-Type: application/json"));
     }
-    api::Knock knock{.authorization = {}, .address = address_of(request.peer)};
-    if (const auto key = request.header("authorization")) knock.authorization = *key;
+    api::Credentials credentials{.authorization = {}, .address = address_of(request.peer)};
+    if (const auto key = request.header("authorization")) credentials.authorization = *key;
     api::Path path = request.path;
     if (!path.empty() && path.back().empty()) path.pop_back();
-    knock.open = api::Api::is_open(method_of(request), path);
-    knock.of_process = path == api::Path{"metrics"};
-    place.gate->knock(std::move(knock),
-                      [place, path = std::move(path), request = std::move(request),
-                       responder = std::move(responder)](
-                          std::expected<api::Pass, api::ApiResponse> pass) mutable {
-                        if (!pass) return std::move(responder).answer(response_of(pass.error()));
-                        let_in(place, std::move(request), std::move(responder), *pass, path);
-                      });
+    credentials.open = api::Api::is_public_route(method_of(request), path);
+    credentials.is_process_route = path == api::Path{"metrics"};
+    context.authenticator->authenticate(
+        std::move(credentials),
+        [context, path = std::move(path), request = std::move(request),
+         responder = std::move(responder)](
+            std::expected<api::Principal, api::ApiResponse> principal) mutable {
+          if (!principal) return std::move(responder).answer(to_http_response(principal.error()));
+          read_body_and_answer(context, std::move(request), std::move(responder), *principal, path);
+        });
   };
   server_ = std::make_unique<net::HttpServer>(loop, nullptr, std::move(http));
 }
@@ -324,7 +340,7 @@ Status Listener::listen(const std::string& path) { return server_->listen_unix(p
 Result<std::uint16_t> Listener::listen_tcp() {
   const std::string& address = options_.address;
   if (!is_loopback(address)) {
-    if (options_.only_here) {
+    if (options_.local_only) {
       return fail(Code::usage,
                   address +
                       " can be reached from other machines, but a worker serves only its own "
@@ -337,7 +353,7 @@ Result<std::uint16_t> Listener::listen_tcp() {
               " can be reached from other machines: give --tls-cert and --tls-key, --insecure-http "
               "if a proxy encrypts, or listen on 127.0.0.1 (keys need TLS)");
     }
-    if (!gate_->has_live_key()) {
+    if (!authenticator_->has_live_key()) {
       return fail(Code::usage,
                   address +
                       " can be reached from other machines, and there is no API key: create one "

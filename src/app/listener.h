@@ -1,6 +1,6 @@
 // Listener: the Api over HTTP, on the owner's socket, or for everybody who may reach an address.
 //
-// Translates requests and answers; over the network it asks the Gate who it is that asks. `GET …/events` with
+// Translates requests and answers; over the network it asks the Authenticator who it is that asks. `GET …/events` with
 // `Accept: text/event-stream` is a live stream: `id:` is the seq, and Last-Event-ID resumes; it ends with the job. Between
 // the events stands what answers say as they come (`said`, without an id).
 // Threads: the loop's.
@@ -13,10 +13,10 @@
 #include <string>
 
 #include "api/api.h"
-#include "api/gate.h"
+#include "api/authenticator.h"
 #include "base/error.h"
 #include "net/asio_loop.h"
-#include "runtime/sayings.h"
+#include "runtime/output_hub.h"
 
 namespace ae::net {
 class HttpServer;
@@ -34,7 +34,7 @@ struct ServeOptions {
       {};  // requests a second of one key, or address; nullopt = of keys alone, kRateDefault
   std::function<void(const std::string&)> warn =
       {};                      // of what the operator should know; may be empty
-  bool only_here = false;      // there is no way to serve other machines: nothing encrypts
+  bool local_only = false;     // there is no way to serve other machines: nothing encrypts
   bool insecure_http = false;  // keys may cross a network in the clear: somebody else encrypts
 };
 
@@ -42,10 +42,10 @@ class Listener {
  public:
   // On a socket of our own user, who may do everything. Borrows all.
   Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api,
-           runtime::Sayings& sayings);
+           runtime::OutputHub& output_hub);
   // On the network. Borrows all.
   Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store, api::Api& api,
-           runtime::Sayings& sayings, ServeOptions options);
+           runtime::OutputHub& output_hub, ServeOptions options);
   ~Listener();
 
   // A Unix socket for the user we are. Fails with held: somebody listens there · unavailable.
@@ -55,15 +55,17 @@ class Listener {
   // come from a page of ours (Origin). Fails with usage (says what is missing), input_invalid, unavailable.
   Result<std::uint16_t> listen_tcp();
   // Does a request need a key?
-  bool needs_keys() const { return gate_->asks_for_keys(); }
+  bool needs_keys() const { return authenticator_->requires_keys(); }
   // Are there keys, and none of them lets anybody in?
-  bool keys_all_ended() const { return gate_->asks_for_keys() && !gate_->has_live_key(); }
+  bool are_all_keys_dead() const {
+    return authenticator_->requires_keys() && !authenticator_->has_live_key();
+  }
   // Takes nothing new, lets answers go out, cuts what is left after `grace`, then calls `done`.
   void stop(Duration grace, std::function<void()> done);
 
  private:
   ServeOptions options_;
-  std::unique_ptr<api::Gate> gate_;  // of the network
+  std::unique_ptr<api::Authenticator> authenticator_;  // of the network
   std::unique_ptr<net::HttpServer> server_;
 };
 

@@ -42,33 +42,33 @@ using namespace std::chrono_literals;
 using Steady = std::chrono::steady_clock;
 
 constexpr std::uint32_t kCalls = 1000, kKills = 8;
-constexpr Duration kTimeout = 800ms, kGrace = 1s, kActsWithin = kTimeout + kGrace / 2;
+constexpr Duration kTimeout = 800ms, kGrace = 1s, kEffectDelayMax = kTimeout + kGrace / 2;
 constexpr const char* kVersion16 = "0123456789abcdef";
 // The child reads its folder and its store from these.
 constexpr const char* kFolder = "AETHERIS_NATIVE_LATE_FOLDER";
 constexpr const char* kStore = "AETHERIS_NATIVE_LATE_STORE";
 
 // What both processes see, of each job by its number.
-struct Shared {
+struct SharedCounters {
   std::atomic<std::uint32_t> wanted, created, refused, accepted;
   std::array<std::atomic<std::uint32_t>, kCalls> requests, effects, completed;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-Shared& shared_in(const std::string& folder) {
+SharedCounters& shared_in(const std::string& folder) {
   const int file = ::open((folder + "/shared").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  AE_CHECK(file >= 0 && ::ftruncate(file, sizeof(Shared)) == 0);
-  void* page = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  AE_CHECK(file >= 0 && ::ftruncate(file, sizeof(SharedCounters)) == 0);
+  void* page = ::mmap(nullptr, sizeof(SharedCounters), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   AE_CHECK(page != MAP_FAILED);
   ::close(file);
-  return *static_cast<Shared*>(page);
+  return *static_cast<SharedCounters*>(page);
 }
 
 std::uint32_t number_in(const Value& args) {
   return static_cast<std::uint32_t>(args["n"].as_int());
 }
 JobId job_of(std::uint32_t number) { return JobId("j" + std::to_string(number)); }
-bool is_asked_by_probe(std::uint32_t number) { return number % 2 == 0; }
+bool uses_probe(std::uint32_t number) { return number % 2 == 0; }
 // Its first request never takes effect: it is made again.
 bool is_lost(std::uint32_t number) { return number / 2 % 4 == 0; }
 
@@ -77,7 +77,7 @@ bool is_lost(std::uint32_t number) { return number / 2 % 4 == 0; }
 // Takes requests, and acts on each at a moment of its own.
 class Downstream {
  public:
-  Downstream(const std::string& folder, Shared& shared)
+  Downstream(const std::string& folder, SharedCounters& shared)
       : shared_(shared), requests_(::open((folder + "/requests").c_str(), O_RDWR | O_CLOEXEC)) {
     AE_CHECK(requests_ >= 0);
     thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
@@ -105,14 +105,14 @@ class Downstream {
       std::uint32_t number = 0;
       AE_CHECK(::read(requests_, &number, sizeof number) == sizeof number);
       if (shared_.requests[number]++ == 0 && is_lost(number)) continue;
-      const auto last = std::chrono::duration_cast<std::chrono::microseconds>(kActsWithin);
+      const auto last = std::chrono::duration_cast<std::chrono::microseconds>(kEffectDelayMax);
       std::uniform_int_distribution<long> any(0, last.count());
       const std::array<long, 3> delays = {0, any(chance), last.count()};
       due.emplace(Steady::now() + std::chrono::microseconds(delays[chance() % 3]), number);
     }
   }
 
-  Shared& shared_;
+  SharedCounters& shared_;
   const int requests_;
   std::jthread thread_;
 };
@@ -123,7 +123,7 @@ std::shared_ptr<const engine::Plan> plan_of(std::uint32_t number) {
   const std::string policy =
       R"("grace":"1s","dedupe_window":"24h","version":"0123456789abcdef","retry":{"max_attempts":5,)"
       R"("initial_backoff":"50ms","max_backoff":"1s","multiplier":2,"retry_on":["connect"]})";
-  const std::string doubt = is_asked_by_probe(number)
+  const std::string doubt = uses_probe(number)
                                 ? R"("on_in_doubt":"probe","probe":{"tool":"find","args":)"
                                   R"({"n":"${ .args.n }"},"happened":"${ .result.found }"},)"
                                 : R"("on_in_doubt":"park",)";
@@ -145,7 +145,7 @@ class Child {
         requests_(::open((folder + "/requests").c_str(), O_WRONLY | O_CLOEXEC)) {
     AE_CHECK(requests_ >= 0);
     open_store(folder, url);
-    add("act", [this](const tools::Call& call, tools::Running& running) -> Answer {
+    add("act", [this](const tools::Call& call, tools::RunContext& running) -> Answer {
       const std::uint32_t number = number_in(call.args);
       AE_CHECK(::write(requests_, &number, sizeof number) == sizeof number);
       while (shared_.effects[number] == 0) {
@@ -156,11 +156,11 @@ class Child {
       }
       return call.args;
     });
-    add("find", [this](const tools::Call& call, tools::Running&) -> Answer {
+    add("find", [this](const tools::Call& call, tools::RunContext&) -> Answer {
       const bool found = shared_.effects[number_in(call.args)] > 0;
       return Value::object({{"found", found ? call.args : Value()}});
     });
-    runtime_.emplace(runtime::World{loop_, steady_, chance_, *store_, performers_},
+    runtime_.emplace(runtime::World{loop_, steady_, chance_, *store_, tool_registry_},
                      runtime::RuntimeOptions{
                          .worker = "w" + std::to_string(::getpid()), .lease = 2s, .poll = 100ms},
                      nullptr);
@@ -189,7 +189,7 @@ class Child {
     }
   }
   void add(const char* name, tools::NativeFunction function) {
-    performers_.add(
+    tool_registry_.add(
         name, {std::make_unique<tools::NativeTool>(loop_, steady_, std::move(function),
                                                    tools::NativeTool::Options{.executor = &pool_}),
                kVersion16});
@@ -197,12 +197,12 @@ class Child {
 
   // One job after the other, then what people answer. One that its predecessor had made is made already.
   void create(std::uint32_t number) {
-    if (number == shared_.wanted) return look(0);
+    if (number == shared_.wanted) return resolve_next(0);
     runtime::NewJobRequest request;
     request.job = job_of(number);
     request.agent = "agent";
     request.plan = plan_of(number);
-    runtime_->create(std::move(request), [this, number](const Result<runtime::Created>& made) {
+    runtime_->create(std::move(request), [this, number](const Result<runtime::CreateResult>& made) {
       AE_CHECK(made.has_value() || made.error().code == Code::already_exists,
                made ? "" : made.error().message);
       shared_.created = number + 1;
@@ -211,13 +211,13 @@ class Child {
   }
 
   // A person looks at the downstream for each call that is in doubt, and never waits until it is settled.
-  void look(std::uint32_t number) {
+  void resolve_next(std::uint32_t number) {
     while (number < shared_.created && shared_.completed[number] > 0) number++;
     if (number >= shared_.created) {
-      loop_.after(20ms, [this] { look(0); });
+      loop_.after(20ms, [this] { resolve_next(0); });
       return;
     }
-    runtime_->read(job_of(number), [this, number](Result<runtime::Runtime::Read> read) {
+    runtime_->read(job_of(number), [this, number](Result<runtime::Runtime::JobSnapshot> read) {
       AE_CHECK(read.has_value(), read ? "" : read.error().message);
       const engine::State& state = read->state;
       if (engine::is_terminal(state.status)) {
@@ -227,32 +227,32 @@ class Child {
                  state.steps[0].phase == engine::StepPhase::in_doubt) {
         return answer(number, state.key_of(state.steps[0]).text);
       }
-      look(number + 1);
+      resolve_next(number + 1);
     });
   }
   void answer(std::uint32_t number, std::string key) {
     const bool happened = shared_.effects[number] > 0;
-    engine::Act act{.kind = engine::Act::Kind::resolve,
-                    .by = "person",
-                    .idempotency_key = std::move(key),
-                    .resolution = happened ? "happened" : "not_happened"};
+    engine::ControlRequest act{.kind = engine::ControlRequest::Kind::resolve,
+                               .by = "person",
+                               .idempotency_key = std::move(key),
+                               .resolution = happened ? "happened" : "not_happened"};
     if (happened) act.result = Value::object({{"n", std::uint64_t{number}}});
-    runtime_->act(job_of(number), std::move(act),
-                  [this, number, happened](const Result<Value>& said) {
-                    if (!happened) (said ? shared_.accepted : shared_.refused)++;
-                    look(number + 1);
-                  });
+    runtime_->submit_request(job_of(number), std::move(act),
+                             [this, number, happened](const Result<Value>& said) {
+                               if (!happened) (said ? shared_.accepted : shared_.refused)++;
+                               resolve_next(number + 1);
+                             });
   }
 
-  Shared& shared_;
+  SharedCounters& shared_;
   const int requests_;
   net::AsioLoop loop_;
   net::BootClock steady_;
   net::SystemClock clock_;
-  net::SystemChance chance_;
+  net::SystemRandom chance_;
   std::unique_ptr<store::Store> store_;
-  tools::NativePool pool_{{.threads = 64}};
-  runtime::Performers performers_;
+  tools::NativeThreadPool pool_{{.threads = 64}};
+  runtime::ToolRegistry tool_registry_;
   std::optional<runtime::Runtime> runtime_;
 };
 
@@ -300,7 +300,7 @@ void at_most_once(const std::string& url) {
   std::string folder = (std::filesystem::temp_directory_path() / "aetheris-native-XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   ASSERT_EQ(::mkfifo((folder + "/requests").c_str(), 0600), 0);
-  Shared& shared = shared_in(folder);
+  SharedCounters& shared = shared_in(folder);
   {
     const Downstream downstream(folder, shared);
     std::mt19937_64 chance(11);
@@ -320,7 +320,7 @@ void at_most_once(const std::string& url) {
         },
         600s);
     EXPECT_TRUE(ended);
-    std::this_thread::sleep_for(kActsWithin + 500ms);  // what is under way at the downstream
+    std::this_thread::sleep_for(kEffectDelayMax + 500ms);  // what is under way at the downstream
     kill(child);
   }
   std::uint32_t requests = 0, effects = 0;

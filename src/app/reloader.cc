@@ -10,7 +10,7 @@
 #include <chrono>
 #include <utility>
 
-#include "app/join.h"
+#include "app/merge_agents.h"
 #include "base/hash.h"
 
 namespace ae::app {
@@ -51,9 +51,9 @@ std::optional<Hash> content_of(const std::string& path) {
 
 }  // namespace
 
-Reloader::Reloader(Site& site, Watched watched, const LoadedAgents& loaded,
+Reloader::Reloader(Instance& instance, Options options, const LoadedAgents& loaded,
                    std::function<void(const Report&)> report)
-    : site_(site), watched_(std::move(watched)), report_(std::move(report)) {
+    : instance_(instance), options_(std::move(options)), report_(std::move(report)) {
   for (const auto& [path, content] : loaded.read) files_[path].content = content;
   for (const LoadedAgents& more : loaded.more) {
     for (const auto& [path, content] : more.read) files_[path].content = content;
@@ -61,25 +61,25 @@ Reloader::Reloader(Site& site, Watched watched, const LoadedAgents& loaded,
 }
 
 Reloader::~Reloader() {
-  if (timer_) site_.loop().forget(*timer_);
+  if (timer_) instance_.loop().cancel(*timer_);
 }
 
-void Reloader::look_later() {
-  timer_ = site_.loop().after(watched_.look_every, [this] {
+void Reloader::schedule_poll() {
+  timer_ = instance_.loop().after(options_.poll_every, [this] {
     timer_.reset();
-    look();
+    poll();
   });
 }
 
-void Reloader::look() {
+void Reloader::poll() {
   // Half an edit is not used: all files are as they were at the last look.
-  bool rests = true;
+  bool is_stable = true;
   for (auto& [path, file] : files_) {
     std::string stamp = stamp_of(path);
-    rests = rests && stamp == file.stamp;
+    is_stable = is_stable && stamp == file.stamp;
     file.stamp = std::move(stamp);
   }
-  if (!rests) return look_later();
+  if (!is_stable) return schedule_poll();
   std::vector<std::string> edited;
   for (auto& [path, file] : files_) {
     if (file.stamp.empty() || file.stamp == file.handled) continue;
@@ -90,13 +90,13 @@ void Reloader::look() {
     file.content = *content;
     edited.push_back(path);
   }
-  if (edited.empty()) return look_later();
+  if (edited.empty()) return schedule_poll();
   reload(std::move(edited));
 }
 
 // Is what was loaded what was compared? Else a file was edited in between. A lock file that was missing counts as edited
 // when it is back: what was loaded did not have it.
-bool Reloader::is_as_compared(const std::map<std::string, Hash>& read) {
+bool Reloader::matches_compared(const std::map<std::string, Hash>& read) {
   return std::ranges::all_of(read, [this](const auto& one) {
     const auto found = files_.find(one.first);
     if (found == files_.end()) return false;
@@ -106,24 +106,24 @@ bool Reloader::is_as_compared(const std::map<std::string, Hash>& read) {
   });
 }
 
-bool Reloader::is_edited_since_look() const {
+bool Reloader::is_edited_since_poll() const {
   return std::ranges::any_of(
       files_, [](const auto& one) { return stamp_of(one.first) != one.second.stamp; });
 }
 
 // These files count as edited until they are loaded.
-void Reloader::look_again(const std::vector<std::string>& edited) {
+void Reloader::mark_edited(const std::vector<std::string>& edited) {
   for (const std::string& path : edited) {
     files_[path].content = Hash();
     files_[path].handled.clear();
   }
-  look_later();
+  schedule_poll();
 }
 
 // Faults of the policies file are those of every file.
-void Reloader::add(std::vector<agents::Fault>& all, std::vector<agents::Fault> more) {
-  for (agents::Fault& fault : more) {
-    const bool known = std::ranges::any_of(all, [&](const agents::Fault& one) {
+void Reloader::add(std::vector<agents::Diagnostic>& all, std::vector<agents::Diagnostic> more) {
+  for (agents::Diagnostic& fault : more) {
+    const bool known = std::ranges::any_of(all, [&](const agents::Diagnostic& one) {
       return one.file == fault.file && one.line == fault.line && one.column == fault.column &&
              one.message == fault.message;
     });
@@ -140,48 +140,49 @@ void Reloader::reload(std::vector<std::string> edited) {
     report.error = Error{Code::usage, "cannot read " + path + ": it must be a readable file"};
     return finish(std::move(report), Then::retry);
   }
-  for (const std::string& path : watched_.files) {
-    auto one = load_agents(path, {.servers = AskServers::never, .policies = watched_.policies});
+  for (const std::string& path : options_.files) {
+    auto one = load_agents(path, {.servers = ServerListing::never, .policies = options_.policies});
     if (!one) {
       // A file with an invalid content is loaded again once it is edited.
       const bool invalid = one.error().code == Code::plan_invalid;
-      if (invalid && is_edited_since_look()) return look_again(report.files);
+      if (invalid && is_edited_since_poll()) return mark_edited(report.files);
       report.error = std::move(one).error();
-      return finish(std::move(report), invalid ? Then::look : Then::retry);
+      return finish(std::move(report), invalid ? Then::poll : Then::retry);
     }
-    if (!is_as_compared(one->read)) return look_again(report.files);
+    if (!matches_compared(one->read)) return mark_edited(report.files);
     add(report.faults, std::move(one->faults));
     files.emplace_back(path, *std::move(one));
   }
-  if (!report.faults.empty()) return finish(std::move(report), Then::look);
-  report.warnings = warnings_of(files, watched_.policies);
-  auto all = join(std::move(files));
+  if (!report.faults.empty()) return finish(std::move(report), Then::poll);
+  report.warnings = agents_warnings(files, options_.policies);
+  auto all = merge_agents(std::move(files));
   if (!all) {
     report.error = std::move(all).error();
-    return finish(std::move(report), Then::look);
+    return finish(std::move(report), Then::poll);
   }
-  site_.reload(std::make_shared<const LoadedAgents>(*std::move(all)),
-               [this, alive = std::weak_ptr(alive_), report = std::move(report)](
-                   Result<std::vector<api::Api::AgentChange>> changes) mutable {
-                 if (!alive.lock()) return;
-                 if (changes) {
-                   report.changes = *std::move(changes);
-                 } else {
-                   report.error = std::move(changes).error();
-                 }
-                 const bool passing = report.error && (report.error->code == Code::unavailable ||
-                                                       report.error->code == Code::unknown_outcome);
-                 finish(std::move(report), passing ? Then::retry : Then::look);
-               });
+  instance_.reload(std::make_shared<const LoadedAgents>(*std::move(all)),
+                   [this, alive = std::weak_ptr(alive_), report = std::move(report)](
+                       Result<std::vector<api::Api::AgentChange>> changes) mutable {
+                     if (!alive.lock()) return;
+                     if (changes) {
+                       report.changes = *std::move(changes);
+                     } else {
+                       report.error = std::move(changes).error();
+                     }
+                     const bool passing =
+                         report.error && (report.error->code == Code::unavailable ||
+                                          report.error->code == Code::unknown_outcome);
+                     finish(std::move(report), passing ? Then::retry : Then::poll);
+                   });
 }
 
 void Reloader::finish(Report report, Then then) {
   // What fails again in the same way is reported once.
   const std::string error = report.error ? report.error->message : "";
-  if (error.empty() || error != failed_) report_(report);
-  failed_ = then == Then::retry ? error : "";
-  if (then == Then::look) return look_later();
-  timer_ = site_.loop().after(watched_.retry_after, [this, files = std::move(report.files)] {
+  if (error.empty() || error != last_error_) report_(report);
+  last_error_ = then == Then::retry ? error : "";
+  if (then == Then::poll) return schedule_poll();
+  timer_ = instance_.loop().after(options_.retry_after, [this, files = std::move(report.files)] {
     timer_.reset();
     reload(files);
   });

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "app/site.h"
+#include "app/instance.h"
 #include "base/error.h"
 #include "base/ids.h"
 
@@ -20,30 +20,30 @@ namespace ae::app {
 
 class Reloader {
  public:
-  static constexpr Duration kLookEvery = std::chrono::milliseconds(250);
+  static constexpr Duration kPollEvery = std::chrono::milliseconds(250);
   // The store did not answer, or a file could not be read: another one may have been edited at the same time.
   static constexpr Duration kRetryAfter = std::chrono::seconds(5);
 
   struct Report {
     std::vector<std::string> files;              // that were edited
-    std::vector<agents::Fault> faults;           // of broken files; then nothing was reloaded
+    std::vector<agents::Diagnostic> faults;      // of broken files; then nothing was reloaded
     std::optional<Error> error;                  // why nothing was reloaded
     std::vector<api::Api::AgentChange> changes;  // what was registered
     std::vector<std::string> warnings;           // about the files that are in use now
   };
-  struct Watched {
+  struct Options {
     std::vector<std::string> files;
     std::string policies = {};  // "" = none
-    Duration look_every = kLookEvery, retry_after = kRetryAfter;
+    Duration poll_every = kPollEvery, retry_after = kRetryAfter;
   };
   // Borrows the site, which outlives this. `loaded`: the files as the site has them.
-  Reloader(Site& site, Watched watched, const LoadedAgents& loaded,
+  Reloader(Instance& instance, Options options, const LoadedAgents& loaded,
            std::function<void(const Report&)> report);
   ~Reloader();
   Reloader(const Reloader&) = delete;
   Reloader& operator=(const Reloader&) = delete;
 
-  void begin() { look_later(); }
+  void begin() { schedule_poll(); }
 
  private:
   struct File {
@@ -51,21 +51,21 @@ class Reloader {
     std::string handled;  // the stamp of the content that was compared last
     Hash content;         // that is in use, or was reported
   };
-  void look_later();
-  void look();
+  void schedule_poll();
+  void poll();
   void reload(std::vector<std::string> edited);
-  enum class Then { look, retry };
-  bool is_as_compared(const std::map<std::string, Hash>& read);
-  bool is_edited_since_look() const;
-  void look_again(const std::vector<std::string>& edited);
+  enum class Then { poll, retry };
+  bool matches_compared(const std::map<std::string, Hash>& read);
+  bool is_edited_since_poll() const;
+  void mark_edited(const std::vector<std::string>& edited);
   void finish(Report report, Then then);
-  static void add(std::vector<agents::Fault>& all, std::vector<agents::Fault> more);
+  static void add(std::vector<agents::Diagnostic>& all, std::vector<agents::Diagnostic> more);
 
-  Site& site_;
-  const Watched watched_;
+  Instance& instance_;
+  const Options options_;
   const std::function<void(const Report&)> report_;
   std::map<std::string, File> files_;  // by path
-  std::string failed_;                 // the error that is retried; "" = none
+  std::string last_error_;             // the error that is retried; "" = none
   std::optional<async::TimerId> timer_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

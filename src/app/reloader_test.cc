@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "app/join.h"
+#include "app/merge_agents.h"
 #include "app/toolbox.h"
 #include "json/json.h"
 #include "net/system.h"
@@ -46,7 +46,7 @@ std::string agent_of_server(const std::string& word) {
   return "  one: { description: \"" + word + "\", plan: [ { id: s, tool: s.t, args: {} } ] }\n";
 }
 std::string lock_file() {
-  const auto tool = tools::mcp::pinned(
+  const auto tool = tools::mcp::pin_tool(
       *parse_json(R"({"name":"t","description":"d","inputSchema":{"type":"object"}})"));
   return canonical(Value::object(
       {{"lock", 1},
@@ -75,84 +75,85 @@ class Folder {
   std::string path_;
 };
 
-// A server that watches a.yaml, or the files of `watched`.
-class Watching {
+// A server that watches a.yaml, or the files of `reloader_options`.
+class ReloadFixture {
  public:
-  explicit Watching(const Folder& folder, std::vector<std::string> names = {"a.yaml"},
-                    const std::string& policies = "") {
-    Reloader::Watched watched{.look_every = kCheckEvery, .retry_after = kCheckEvery};
-    if (!policies.empty()) watched.policies = folder.at(policies);
+  explicit ReloadFixture(const Folder& folder, std::vector<std::string> names = {"a.yaml"},
+                         const std::string& policies = "") {
+    Reloader::Options reloader_options{.poll_every = kCheckEvery, .retry_after = kCheckEvery};
+    if (!policies.empty()) reloader_options.policies = folder.at(policies);
     std::vector<std::pair<std::string, LoadedAgents>> files;
     for (const std::string& name : names) {
-      watched.files.push_back(folder.at(name));
-      auto one = load_agents(folder.at(name),
-                             {.servers = AskServers::never, .policies = watched.policies});
+      reloader_options.files.push_back(folder.at(name));
+      auto one = load_agents(folder.at(name), {.servers = ServerListing::never,
+                                               .policies = reloader_options.policies});
       AE_CHECK(one.has_value() && one->faults.empty(), name);
       files.emplace_back(folder.at(name), *std::move(one));
     }
-    auto joined = join(std::move(files));
+    auto joined = merge_agents(std::move(files));
     AE_CHECK(joined.has_value());
     loaded_ = *std::move(joined);
-    SiteOptions options{.store = *store_url("memory:"), .mode = SiteOptions::Mode::run};
+    InstanceOptions options{.store = *store_url("memory:"), .mode = InstanceOptions::Mode::run};
     options.agents = &loaded_.file;
     options.agents_folder = loaded_.folder;
     options.read_agent = [this](std::string_view name, std::string_view json, agents::Agent& out) {
       return read_agent(loaded_, name, json, out);
     };
-    auto opened = Site::open(std::move(options));
+    auto opened = Instance::open(std::move(options));
     AE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
-    site_ = *std::move(opened);
-    AE_CHECK(site_->keep_agents().has_value());
-    reloader_.emplace(*site_, watched, loaded_, [this](const Report& report) {
+    instance_ = *std::move(opened);
+    AE_CHECK(instance_->register_agents().has_value());
+    reloader_.emplace(*instance_, reloader_options, loaded_, [this](const Report& report) {
       reports.push_back(report);
-      site_->loop().stop();
+      instance_->loop().stop();
     });
     reloader_->begin();
   }
-  ~Watching() { reloader_.reset(); }
-  Watching(const Watching&) = delete;
-  Watching& operator=(const Watching&) = delete;
+  ~ReloadFixture() { reloader_.reset(); }
+  ReloadFixture(const ReloadFixture&) = delete;
+  ReloadFixture& operator=(const ReloadFixture&) = delete;
 
   Report next() {
     const std::size_t seen = reports.size();
-    while (reports.size() == seen) site_->loop().run();
+    while (reports.size() == seen) instance_->loop().run();
     return reports.back();
   }
   // The files are checked a few times more; the number of new reports.
   std::size_t after_more_checks() {
     const std::size_t seen = reports.size();
     bool over = false;
-    site_->loop().after(20 * kCheckEvery, [&] {
+    instance_->loop().after(20 * kCheckEvery, [&] {
       over = true;
-      site_->loop().stop();
+      instance_->loop().stop();
     });
-    while (!over) site_->loop().run();
+    while (!over) instance_->loop().run();
     return reports.size() - seen;
   }
   Value body(const std::string& name) {
     api::ApiRequest request;
     request.path = {"api", "agents", name};
-    return site_->ask(std::move(request)).body;
+    return instance_->send(std::move(request)).body;
   }
   std::string word(const std::string& name) {
     return std::string(body(name)["description"].is_string() ? body(name).text("description") : "");
   }
   void record(const store::AgentVersion& version) {
     std::optional<bool> written;
-    site_->store().record(store::agent_registered(version), [&](Result<void> result) {
-      written = result.has_value();
-      site_->loop().stop();
-    });
-    while (!written) site_->loop().run();
+    instance_->store().append_audit_entry(store::agent_registered(version),
+                                          [&](Result<void> result) {
+                                            written = result.has_value();
+                                            instance_->loop().stop();
+                                          });
+    while (!written) instance_->loop().run();
     AE_CHECK(*written);
   }
-  net::AsioLoop& loop() { return site_->loop(); }
+  net::AsioLoop& loop() { return instance_->loop(); }
 
   std::vector<Report> reports;
 
  private:
   LoadedAgents loaded_;
-  std::unique_ptr<Site> site_;
+  std::unique_ptr<Instance> instance_;
   std::optional<Reloader> reloader_;
 };
 
@@ -169,20 +170,20 @@ std::string words(const Report& report) {
 AE_TEST("reloader/a file takes effect once it is written to its end") {
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old")));
-  Watching watching(folder);
+  ReloadFixture fixture(folder);
   // Each piece is a valid file, and between two checks there is always another one.
   const std::string whole = agents_file(agent("one", "new")) + agent("two", "new");
   std::size_t pieces = 0;
   std::function<void()> write_on = [&] {
     if (++pieces == 100) return folder.write("a.yaml", whole);
     folder.write("a.yaml", agents_file(agent("one", "half")) + std::string(pieces, '\n'));
-    watching.loop().after(kCheckEvery / 4, [&] { write_on(); });
+    fixture.loop().after(kCheckEvery / 4, [&] { write_on(); });
   };
   write_on();
-  EXPECT_EQ(words(watching.next()), "one 1-2 two 0-1 ");
+  EXPECT_EQ(words(fixture.next()), "one 1-2 two 0-1 ");
   EXPECT_EQ(pieces, 100U);
-  EXPECT_EQ(watching.word("one"), "new");
-  EXPECT_EQ(watching.reports.size(), 1U);
+  EXPECT_EQ(fixture.word("one"), "new");
+  EXPECT_EQ(fixture.reports.size(), 1U);
 }
 
 AE_TEST(
@@ -190,7 +191,7 @@ AE_TEST(
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "deny")));
   folder.write("p.yaml", policies_file("deny"));
-  Watching watching(folder, {"a.yaml"}, "p.yaml");
+  ReloadFixture fixture(folder, {"a.yaml"}, "p.yaml");
   // The second file follows the first one before the next check, whichever is first.
   int edits = 0;
   std::function<void()> edit = [&] {
@@ -198,17 +199,17 @@ AE_TEST(
     const std::string agents = agents_file(agent("one", action));
     const bool agents_first = edits % 3 == 0;
     agents_first ? folder.write("a.yaml", agents) : folder.write("p.yaml", policies_file(action));
-    watching.loop().after(kCheckEvery / 2, [&, agents, action, agents_first] {
+    fixture.loop().after(kCheckEvery / 2, [&, agents, action, agents_first] {
       agents_first ? folder.write("p.yaml", policies_file(action)) : folder.write("a.yaml", agents);
     });
   };
   for (int i = 0; i < 12; ++i) {
     edit();
-    const Report report = watching.next();
+    const Report report = fixture.next();
     ASSERT_EQ(words(report), "one " + std::to_string(i + 1) + "-" + std::to_string(i + 2) + " ");
     EXPECT_EQ(report.files.size(), 2U);
-    const std::string plan = canonical(watching.body("one")["plan"]);
-    const std::string word = watching.word("one");
+    const std::string plan = canonical(fixture.body("one")["plan"]);
+    const std::string word = fixture.word("one");
     const std::string other = word == "deny" ? "require_approval" : "deny";
     EXPECT_NE(plan.find("\"" + word + "\""), std::string::npos) << plan;
     EXPECT_EQ(plan.find("\"" + other + "\""), std::string::npos) << plan;
@@ -219,21 +220,21 @@ AE_TEST("reloader/a definition that is refused leaves the one before, and is rep
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old")));
   folder.write("b.yaml", agents_file(agent("two", "old")));
-  Watching watching(folder, {"a.yaml", "b.yaml"});
+  ReloadFixture fixture(folder, {"a.yaml", "b.yaml"});
   const std::string refused[] = {
       agents_file(agent("two", "new")) + "toolz: {}\n",  // a fault
       agents_file(agent("one", "other")),                // two definitions of one agent
   };
   for (const std::string& text : refused) {
     folder.write("b.yaml", text);
-    EXPECT_NE(words(watching.next()), "");
-    EXPECT_TRUE(watching.reports.back().changes.empty());
-    EXPECT_EQ(watching.after_more_checks(), 0U);
-    EXPECT_EQ(watching.word("one"), "old");
-    EXPECT_EQ(watching.word("two"), "old");
+    EXPECT_NE(words(fixture.next()), "");
+    EXPECT_TRUE(fixture.reports.back().changes.empty());
+    EXPECT_EQ(fixture.after_more_checks(), 0U);
+    EXPECT_EQ(fixture.word("one"), "old");
+    EXPECT_EQ(fixture.word("two"), "old");
   }
   folder.write("b.yaml", agents_file(agent("two", "new")));
-  EXPECT_EQ(words(watching.next()), "two 1-2 ");
+  EXPECT_EQ(words(fixture.next()), "two 1-2 ");
 }
 
 AE_TEST(
@@ -242,95 +243,95 @@ AE_TEST(
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old")));
   folder.write("b.yaml", agents_file(agent("two", "old")));
-  Watching watching(folder, {"a.yaml", "b.yaml"});
+  ReloadFixture fixture(folder, {"a.yaml", "b.yaml"});
   folder.move("a.yaml", "away");
-  EXPECT_EQ(watching.after_more_checks(), 0U);
+  EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.move("away", "a.yaml");
-  EXPECT_EQ(watching.after_more_checks(), 0U);
+  EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.move("a.yaml", "away");
   folder.write("b.yaml", agents_file(agent("two", "new")));
-  EXPECT_EQ(words(watching.next()), "usage");
-  EXPECT_EQ(watching.after_more_checks(), 0U) << "it is tried again, and reported once";
+  EXPECT_EQ(words(fixture.next()), "usage");
+  EXPECT_EQ(fixture.after_more_checks(), 0U) << "it is tried again, and reported once";
   folder.move("away", "a.yaml");
-  EXPECT_EQ(words(watching.next()), "two 1-2 ");
+  EXPECT_EQ(words(fixture.next()), "two 1-2 ");
 }
 
 AE_TEST("reloader/a lock file that is removed and put back is used again") {
   const Folder folder;
   folder.write("a.yaml", kWithServer + agent_of_server("old"));
   folder.write("a.lock.json", lock_file());
-  Watching watching(folder);
+  ReloadFixture fixture(folder);
   folder.move("a.lock.json", "away");
-  EXPECT_EQ(watching.after_more_checks(), 0U);
+  EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.move("away", "a.lock.json");
-  EXPECT_EQ(watching.after_more_checks(), 0U) << "as it was";
+  EXPECT_EQ(fixture.after_more_checks(), 0U) << "as it was";
   // An edit meanwhile needs it: that is reported once, and made up for.
   folder.move("a.lock.json", "away");
   folder.write("a.yaml", kWithServer + agent_of_server("new"));
-  EXPECT_EQ(words(watching.next()), "faults");
-  EXPECT_EQ(watching.after_more_checks(), 0U);
-  EXPECT_EQ(watching.word("one"), "old");
+  EXPECT_EQ(words(fixture.next()), "faults");
+  EXPECT_EQ(fixture.after_more_checks(), 0U);
+  EXPECT_EQ(fixture.word("one"), "old");
   folder.move("away", "a.lock.json");
-  EXPECT_EQ(words(watching.next()), "one 1-2 ");
-  EXPECT_EQ(watching.word("one"), "new");
+  EXPECT_EQ(words(fixture.next()), "one 1-2 ");
+  EXPECT_EQ(fixture.word("one"), "new");
 }
 
 AE_TEST("reloader/a lock file that is invalid, or lacks a tool, is reported once for each edit") {
   const Folder folder;
   folder.write("a.yaml", kWithServer + agent_of_server("old"));
   folder.write("a.lock.json", lock_file());
-  Watching watching(folder);
+  ReloadFixture fixture(folder);
   folder.write("a.lock.json", "{\"lock\":1");
-  EXPECT_EQ(words(watching.next()), "plan_invalid");
-  EXPECT_EQ(watching.after_more_checks(), 0U);
+  EXPECT_EQ(words(fixture.next()), "plan_invalid");
+  EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.write("a.yaml", kWithServer + agent_of_server("new"));
-  EXPECT_EQ(words(watching.next()), "plan_invalid") << "of this edit, too";
-  EXPECT_EQ(watching.after_more_checks(), 0U);
+  EXPECT_EQ(words(fixture.next()), "plan_invalid") << "of this edit, too";
+  EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.write("a.lock.json", R"({"lock":1,"servers":{"s":{"tools":[]}}})");
-  EXPECT_EQ(words(watching.next()), "faults");
-  EXPECT_EQ(watching.after_more_checks(), 0U);
-  EXPECT_EQ(watching.word("one"), "old");
+  EXPECT_EQ(words(fixture.next()), "faults");
+  EXPECT_EQ(fixture.after_more_checks(), 0U);
+  EXPECT_EQ(fixture.word("one"), "old");
   folder.write("a.lock.json", lock_file());
-  EXPECT_EQ(words(watching.next()), "one 1-2 ");
+  EXPECT_EQ(words(fixture.next()), "one 1-2 ");
 }
 
 AE_TEST("reloader/an edit above the limit of versions of an agent changes nothing") {
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old") + agent("two", "old")));
-  Watching watching(folder);
+  ReloadFixture fixture(folder);
   store::AgentVersion version{.name = "one", .version = 0, .plan_hash = std::string(64, 'a')};
   for (int i = 2; i <= 1'000; ++i) {
     version.definition = Value::object({{"n", i}});
-    watching.record(version);
+    fixture.record(version);
   }
   // `two` could be registered; it is not.
   folder.write("a.yaml", agents_file(agent("one", "new") + agent("two", "new")));
-  EXPECT_EQ(words(watching.next()), "input_invalid");
-  EXPECT_NE(watching.reports.back().error->message.find("agent one has 1000 versions"),
+  EXPECT_EQ(words(fixture.next()), "input_invalid");
+  EXPECT_NE(fixture.reports.back().error->message.find("agent one has 1000 versions"),
             std::string::npos);
-  EXPECT_EQ(watching.body("two")["version"], Value(1));
-  EXPECT_EQ(watching.word("two"), "old");
-  EXPECT_EQ(watching.after_more_checks(), 0U);
+  EXPECT_EQ(fixture.body("two")["version"], Value(1));
+  EXPECT_EQ(fixture.word("two"), "old");
+  EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.write("a.yaml", agents_file(agent("one_b", "new") + agent("two", "new")));
-  EXPECT_EQ(words(watching.next()), "one_b 0-1 two 1-2 ");
+  EXPECT_EQ(words(fixture.next()), "one_b 0-1 two 1-2 ");
 }
 
 AE_TEST_SLOW("reloader/an edit above the limit of agents changes nothing") {
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old") + agent("two", "old")));
-  Watching watching(folder);
+  ReloadFixture fixture(folder);
   store::AgentVersion version{.name = "", .version = 0, .plan_hash = std::string(64, 'a')};
   version.definition = Value::object({});
   for (int i = 2; i < 999; ++i) {
     version.name = "x" + std::to_string(i);
-    watching.record(version);
+    fixture.record(version);
   }
   folder.write("a.yaml",
                agents_file(agent("two", "newer") + agent("three", "new") + agent("four", "new")));
-  EXPECT_EQ(words(watching.next()), "input_invalid") << "1001 agents";
-  EXPECT_EQ(watching.word("two"), "old");
+  EXPECT_EQ(words(fixture.next()), "input_invalid") << "1001 agents";
+  EXPECT_EQ(fixture.word("two"), "old");
   folder.write("a.yaml", agents_file(agent("two", "newer") + agent("three", "new")));
-  EXPECT_EQ(words(watching.next()), "three 0-1 two 1-2 ") << "1000 agents";
+  EXPECT_EQ(words(fixture.next()), "three 0-1 two 1-2 ") << "1000 agents";
 }
 
 AE_TEST("reloader/a tool above its limit of versions refuses the whole edit") {
@@ -339,14 +340,16 @@ AE_TEST("reloader/a tool above its limit of versions refuses the whole edit") {
                "aetheris: 1\ntools:\n  echo: { native: echo, effect: read }\n"
                "  again: { native: echo, effect: read }\nagents:\n" +
                    agent("one", "old"));
-  auto loaded = load_agents(folder.at("a.yaml"), {.servers = AskServers::never});
+  auto loaded = load_agents(folder.at("a.yaml"), {.servers = ServerListing::never});
   ASSERT_TRUE(loaded.has_value());
   net::AsioLoop loop;
   net::BootClock steady;
   const ToolFolders folders{loaded->folder, loaded->folders};
   auto toolbox = Toolbox::make(loop, steady, loaded->file, folders, "");
   ASSERT_TRUE(toolbox.has_value());
-  const auto versions = [&](const char* tool) { return (*toolbox)->performers().all(tool).size(); };
+  const auto versions = [&](const char* tool) {
+    return (*toolbox)->tool_registry().all(tool).size();
+  };
   agents::AgentsFile file = loaded->file;
   for (std::size_t i = 1; i < Toolbox::kVersionsMax; ++i) {
     file.tools.at("echo").policy.version = std::to_string(i);

@@ -21,7 +21,8 @@ std::unexpected<Error> cannot(const std::string& what, const std::string& path, 
 
 }  // namespace
 
-Result<std::unique_ptr<RunningFile>> RunningFile::open(const std::string& path, Duration patience) {
+Result<std::unique_ptr<RunningFile>> RunningFile::open(const std::string& path,
+                                                       Duration lock_wait) {
   constexpr std::size_t kBytes = runtime::RunningSlot::kBytes;
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return cannot("open", path, errno);
@@ -29,7 +30,7 @@ Result<std::unique_ptr<RunningFile>> RunningFile::open(const std::string& path, 
     ::close(fd);
     return failure;
   };
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto until = std::chrono::steady_clock::now() + lock_wait;
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= until) {
@@ -60,7 +61,7 @@ Result<std::unique_ptr<RunningFile>> RunningFile::open_any(const std::string& pa
       last = opened.error();
       continue;
     }
-    if (!made || runtime::RunningSlot::names_a_job((*opened)->bytes())) return opened;
+    if (!made || runtime::RunningSlot::has_interrupted_slice((*opened)->bytes())) return opened;
     if (!empty) empty = std::move(*opened);
   }
   if (empty) return empty;

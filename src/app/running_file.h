@@ -22,9 +22,10 @@ inline constexpr int kRunningFilesMax = 64;  // of one shared store on one machi
 class RunningFile {
  public:
   // Fails with unavailable (it cannot be made, no space for it, each is held by another process).
-  // Waits up to `patience` for the lock: a program that the previous process was starting when it was killed keeps
+  // Waits up to `lock_wait` for the lock: a program that the previous process was starting when it was killed keeps
   // the lock until its execve.
-  static Result<std::unique_ptr<RunningFile>> open(const std::string& path, Duration patience = {});
+  static Result<std::unique_ptr<RunningFile>> open(const std::string& path,
+                                                   Duration lock_wait = {});
   // One of `<path>.0`, `<path>.1`, …
   static Result<std::unique_ptr<RunningFile>> open_any(const std::string& path);
   ~RunningFile();

@@ -16,9 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 
 // A file that another process has locked, until `end` or for so long.
-class Held {
+class LockedFile {
  public:
-  explicit Held(std::chrono::microseconds time) {
+  explicit LockedFile(std::chrono::microseconds time) {
     char folder[] = "/tmp/aetheris-running-XXXXXX";
     AE_CHECK(::mkdtemp(folder) != nullptr);
     folder_ = folder;
@@ -31,7 +31,7 @@ class Held {
     }
     ::close(fd);  // the lock goes on with the child's copy
   }
-  ~Held() {
+  ~LockedFile() {
     ::kill(child_, SIGKILL);
     ::waitpid(child_, nullptr, 0);
     std::filesystem::remove_all(folder_);
@@ -44,18 +44,18 @@ class Held {
 };
 
 AE_TEST("running file/the lock of a program that is being started is waited for") {
-  const Held held(300ms);
-  auto opened = RunningFile::open(held.path(), 30s);
+  const LockedFile locked_file(300ms);
+  auto opened = RunningFile::open(locked_file.path(), 30s);
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_FALSE((*opened)->bytes().empty());
 }
 
 AE_TEST("running file/a lock that stays is reported when the time is up") {
-  const Held held(60s);
-  auto opened = RunningFile::open(held.path(), 20ms);
+  const LockedFile locked_file(60s);
+  auto opened = RunningFile::open(locked_file.path(), 20ms);
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::unavailable);
-  EXPECT_NE(opened.error().message.find("cannot lock " + held.path()), std::string::npos);
+  EXPECT_NE(opened.error().message.find("cannot lock " + locked_file.path()), std::string::npos);
 }
 
 }  // namespace

@@ -12,13 +12,13 @@ namespace ae::app {
 namespace {
 
 // A source that has everything: what was asked for?
-struct Anything final : tools::SecretSource {
+struct AnySecretSource final : tools::SecretSource {
   Result<tools::Secret> get(std::string_view) override { return tools::Secret("any"); }
 };
 
-void note(const Value& texts, std::vector<std::string>& names) {
+void add_secret_names(const Value& texts, std::vector<std::string>& names) {
   if (!texts.is_object()) return;
-  Anything anything;
+  AnySecretSource anything;
   std::vector<tools::UsedSecret> used;
   for (const auto& [key, text] : texts.members()) {
     if (!text.is_string()) continue;
@@ -28,7 +28,7 @@ void note(const Value& texts, std::vector<std::string>& names) {
 }
 
 // models.NAME, or tools.NAME: of an MCP server's tool the name of the server.
-std::string place_of(const agents::ToolDefinition& tool) {
+std::string settings_path_of(const agents::ToolDefinition& tool) {
   if (llm::is_provider(tool.kind)) return "models." + tool.name.substr(tool.name.find(':') + 1);
   return "tools." + (tool.kind == "mcp" ? std::string(tool.definition.text("server")) : tool.name);
 }
@@ -44,11 +44,11 @@ std::string secrets_file_of(const StoreUrl& store) {
 std::vector<std::string> secret_names_of(const agents::ToolDefinition& tool) {
   std::vector<std::string> names;
   for (const char* key : {"env", "headers"}) {
-    note(tool.definition[key], names);
-    note(tool.definition["connection"][key], names);
+    add_secret_names(tool.definition[key], names);
+    add_secret_names(tool.definition["connection"][key], names);
   }
-  if (llm::is_provider(tool.kind)) note(tool.definition, names);
-  note(tool.verify["headers"], names);
+  if (llm::is_provider(tool.kind)) add_secret_names(tool.definition, names);
+  add_secret_names(tool.verify["headers"], names);
   std::ranges::sort(names);
   const auto twice = std::ranges::unique(names);
   names.erase(twice.begin(), twice.end());
@@ -66,7 +66,7 @@ std::vector<MissingSecret> missing_secrets(const agents::AgentsFile& file, const
       for (const std::string& secret : secret_names_of(tool)) {
         if (!seen.insert(secret).second) continue;
         if (auto found = secrets.get(secret); !found) {
-          missing.push_back({place_of(tool), secret, std::move(found).error()});
+          missing.push_back({settings_path_of(tool), secret, std::move(found).error()});
         }
       }
     }

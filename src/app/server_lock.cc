@@ -16,10 +16,10 @@
 #include "json/json.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
-#include "tools/command/companions.h"
-#include "tools/mcp/difference.h"
+#include "tools/command/stdio_processes.h"
 #include "tools/mcp/listing.h"
 #include "tools/mcp/server.h"
+#include "tools/mcp/tool_diff.h"
 
 namespace ae::app {
 namespace {
@@ -27,27 +27,29 @@ namespace {
 using tools::mcp::Session;
 
 // Of the lock file of these agents.
-std::unexpected<Error> unsound(const std::string& agents_path, const std::string& what) {
+std::unexpected<Error> invalid_lock_error(const std::string& agents_path, const std::string& what) {
   return fail(Code::plan_invalid, lock_path_of(agents_path) + ": " + what +
                                       "; restore the file, or remove it and check what aetheris "
                                       "check " +
                                       agents_path + " --accept pins");
 }
 
-Result<Value> sound_tools(const std::string& agents_path, const std::string& server,
-                          const Value& tools) {
+Result<Value> validate_tools(const std::string& agents_path, const std::string& server,
+                             const Value& tools) {
   if (!tools.is_array() || tools.size() > tools::mcp::kToolsMax) {
-    return unsound(agents_path, "the tools of " + server + " are not a list");
+    return invalid_lock_error(agents_path, "the tools of " + server + " are not a list");
   }
   std::string_view before;
   for (const Value& tool : tools.items()) {
     const std::string_view name = tool.text("name");
-    if (!tools::mcp::is_offered(name) || name <= before || !tool["inputSchema"].is_object()) {
-      return unsound(agents_path, "a tool of " + server + " is invalid, or not in order");
+    if (!tools::mcp::is_valid_tool_name(name) || name <= before ||
+        !tool["inputSchema"].is_object()) {
+      return invalid_lock_error(agents_path,
+                                "a tool of " + server + " is invalid, or not in order");
     }
     if (tool.text("digest") != tools::mcp::digest_of(tool)) {
-      return unsound(agents_path, "the digest of " + server + "." + std::string(name) +
-                                      " does not match its definition");
+      return invalid_lock_error(agents_path, "the digest of " + server + "." + std::string(name) +
+                                                 " does not match its definition");
     }
     before = name;
   }
@@ -55,21 +57,21 @@ Result<Value> sound_tools(const std::string& agents_path, const std::string& ser
 }
 
 // Blocks until the server has said all. Its connection goes with the answer.
-Result<Session::Listed> ask(const Value& connection, const std::string& folder) {
+Result<Session::ToolList> listing(const Value& connection, const std::string& folder) {
   const char* secrets_file = std::getenv("AETHERIS_SECRETS_FILE");
   net::AsioLoop loop;
   tools::EnvironmentSecrets secrets(secrets_file != nullptr ? secrets_file : "");
   net::HttpClient client(loop);
   tools::Processes processes(loop);
-  tools::CommandCompanions companions(processes, secrets);
+  tools::SupervisedStdioProcesses stdio_processes(processes, secrets);
   const auto server = tools::mcp::Server::make(connection, folder,
                                                {.loop = loop,
-                                                .companions = companions,
+                                                .stdio_processes = stdio_processes,
                                                 .client = client,
                                                 .secrets = secrets,
                                                 .version = std::string(kVersion)});
-  std::optional<Result<Session::Listed>> listed;
-  server->list([&](Result<Session::Listed> answer) {
+  std::optional<Result<Session::ToolList>> listed;
+  server->list([&](Result<Session::ToolList> answer) {
     listed.emplace(std::move(answer));
     loop.stop();
   });
@@ -79,7 +81,7 @@ Result<Session::Listed> ask(const Value& connection, const std::string& folder) 
 }
 
 // What becomes other than it was pinned: "read_file changed, old_one gone, new_one new"
-std::string difference(const Value& before, const Value& now) {
+std::string difference_text(const Value& before, const Value& now) {
   std::map<std::string, std::string> was, words;
   for (const Value& tool : before.items()) {
     was[std::string(tool.text("name"))] = tool.text("digest");
@@ -125,54 +127,55 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   while (text.size() <= kLockMax && (file.read(buffer, sizeof buffer), file.gcount() > 0)) {
     text.append(buffer, static_cast<std::size_t>(file.gcount()));
   }
-  if (text.size() > kLockMax) return unsound(agents_path, "it has more than 64 MiB");
+  if (text.size() > kLockMax) return invalid_lock_error(agents_path, "it has more than 64 MiB");
   lock.content_ = sha256(text);
   const auto value = parse_json(text, {.depth_max = 128});
-  if (!value) return unsound(agents_path, value.error().message);
+  if (!value) return invalid_lock_error(agents_path, value.error().message);
   if ((*value)["lock"] != Value(1)) {
     return fail(Code::plan_invalid, lock.path_ + ": this version reads lock files of version 1");
   }
-  if (!(*value)["servers"].is_object()) return unsound(agents_path, "it has no servers");
+  if (!(*value)["servers"].is_object()) return invalid_lock_error(agents_path, "it has no servers");
   for (const auto& [name, server] : (*value)["servers"].members()) {
-    AE_ASSIGN(Value tools, sound_tools(agents_path, name, server["tools"]));
+    AE_ASSIGN(Value tools, validate_tools(agents_path, name, server["tools"]));
     lock.servers_.emplace(name, std::move(tools));
   }
   return lock;
 }
 
 Result<Value> ServerLock::tools_of(std::string_view server, const Value& connection,
-                                   const std::string& folder, AskServers asking) {
+                                   const std::string& folder, ServerListing asking) {
   const auto known = servers_.find(server);
-  if (known != servers_.end() && asking == AskServers::if_new) return known->second;
-  if (asking == AskServers::never) {
+  if (known != servers_.end() && asking == ServerListing::if_unpinned) return known->second;
+  if (asking == ServerListing::never) {
     if (known != servers_.end()) return known->second;
     return fail(Code::unavailable,
                 "its tools are not pinned yet: run `aetheris check " + agents_path_ + "`");
   }
-  auto listed = ask(connection, folder);
+  auto listed = listing(connection, folder);
   if (!listed) {
-    return std::unexpected(std::move(listed).error().in("listing the tools of the server"));
+    return std::unexpected(
+        std::move(listed).error().with_context("listing the tools of the server"));
   }
   std::vector<Value> tools;
   for (auto& [name, tool] : listed->tools) tools.push_back(std::move(tool));
   Value now = Value::array(std::move(tools));
-  const bool looks = asking == AskServers::to_look;
+  const bool looks = asking == ServerListing::to_compare;
   const Value before = known == servers_.end() ? Value::array({}) : known->second;
   std::string line = std::string(server) + ": ";
   if (known == servers_.end()) {
     line += counted(now.size(), "tool") + " of this MCP server " +
             (looks ? "to be pinned in " : "pinned in ") + path_;
   } else {
-    line += difference(before, now) + " (" + path_ + ")";
+    line += difference_text(before, now) + " (" + path_ + ")";
   }
   if (looks) line += ", nothing was pinned";
-  if (listed->odd > 0)
-    line += "; " + counted(listed->odd, "tool") +
+  if (listed->rejected > 0)
+    line += "; " + counted(listed->rejected, "tool") +
             " with a name or a shape that is not offered left out";
-  said_.push_back(std::move(line));
+  notices_.push_back(std::move(line));
   if (looks || known != servers_.end()) {
-    for (const std::string& one : tools::mcp::differences(before, now)) {
-      said_.push_back("  " + std::string(server) + "." + one);
+    for (const std::string& one : tools::mcp::diff_tools(before, now)) {
+      notices_.push_back("  " + std::string(server) + "." + one);
     }
   }
   if (looks) return known == servers_.end() ? now : before;

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/site.h"
+#include "app/instance.h"
 #include "base/error.h"
 #include "json/value.h"
 
@@ -31,18 +31,18 @@ class ServerLock {
   // As pinned. Asks the server when it is not, or when it is to be looked at or accepted what it says now, and says what
   // differs. Fails with unavailable, secret_missing, forbidden, plan_invalid.
   Result<Value> tools_of(std::string_view server, const Value& connection,
-                         const std::string& folder, AskServers ask);
+                         const std::string& folder, ServerListing listing);
   // What was asked for, whole or not at all. Nothing when nothing was. Fails with unavailable.
   Status write();
   // What was pinned, or would be, for people.
-  const std::vector<std::string>& said() const { return said_; }
+  const std::vector<std::string>& notices() const { return notices_; }
   // Of the file, as it was read or written last; Hash() when there is none.
   const Hash& content() const { return content_; }
 
  private:
   std::string path_, agents_path_;
   std::map<std::string, Value, std::less<>> servers_;  // [tool…]
-  std::vector<std::string> said_;
+  std::vector<std::string> notices_;
   bool changed_ = false;
   Hash content_;
 };

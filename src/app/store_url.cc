@@ -46,10 +46,10 @@ constexpr std::string_view kFolder = ".aetheris";
 constexpr std::string_view kFile = "aetheris.db";
 
 // Of the file itself, and of what a link leads to. Fails with forbidden.
-Status is_own(const std::string& path, const std::string& store) {
-  for (const auto look : {::lstat, ::stat}) {
+Status check_owner(const std::string& path, const std::string& store) {
+  for (const auto stat_call : {::lstat, ::stat}) {
     struct stat found{};
-    if (look(path.c_str(), &found) != 0 || found.st_uid == ::geteuid()) continue;
+    if (stat_call(path.c_str(), &found) != 0 || found.st_uid == ::geteuid()) continue;
     std::string message = path;
     message.append(" belongs to another user (uid ").append(std::to_string(found.st_uid));
     message.append("); to use it anyway: --store sqlite:").append(store);
@@ -59,13 +59,13 @@ Status is_own(const std::string& path, const std::string& store) {
 }
 
 // `folder` has a folder `.aetheris`: its store. nullopt: it has none.
-Result<std::optional<std::string>> store_in(const std::string& folder) {
+Result<std::optional<std::string>> find_store_in(const std::string& folder) {
   const std::string own = folder + (folder.ends_with('/') ? "" : "/") + std::string(kFolder);
   struct stat found{};
   if (::stat(own.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return std::nullopt;
   std::string file = own + "/" + std::string(kFile);
-  AE_TRY(is_own(own, file));
-  AE_TRY(is_own(file, file));
+  AE_TRY(check_owner(own, file));
+  AE_TRY(check_owner(file, file));
   return file;
 }
 
@@ -127,13 +127,13 @@ Result<StoreUrl> find_store() {
   const std::string start = std::filesystem::current_path(error).string();
   struct stat first{};
   if (error || ::stat(start.c_str(), &first) != 0) return store;
-  AE_ASSIGN(const auto here, store_in(start));
+  AE_ASSIGN(const auto here, find_store_in(start));
   if (here) return store;
   for (std::string folder = start; folder != "/";) {
     folder = folder_of(folder);
     struct stat now{};
     if (::stat(folder.c_str(), &now) != 0 || !is_searched(now, first)) break;
-    AE_ASSIGN(const auto found, store_in(folder));
+    AE_ASSIGN(const auto found, find_store_in(folder));
     if (found) {
       store.path = *found;
       break;

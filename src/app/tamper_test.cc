@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "api/views.h"
-#include "engine/heart/beside.h"
+#include "engine/heart/side_record.h"
 #include "json/json.h"
 #include "runtime/runtime.h"
 #include "store/memory/memory_store.h"
@@ -26,9 +26,9 @@ namespace ae::app {
 namespace {
 
 using runtime::Durability;
-using testing::TestChance;
 using testing::TestLoop;
-using testing::TestSteady;
+using testing::TestRandom;
+using testing::TestSteadyClock;
 
 Value json(std::string_view text) {
   std::string quoted(text);
@@ -39,9 +39,9 @@ Value json(std::string_view text) {
 }
 
 // Answers `{"id": n}`; refuses the try that it is told to; a call with {"hang": true} is noted and never answered.
-class ATool final : public tools::Tool {
+class FakeTool final : public tools::Tool {
  public:
-  explicit ATool(async::Loop& loop) : loop_(loop) {}
+  explicit FakeTool(async::Loop& loop) : loop_(loop) {}
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
     std::move(permit).use(call.invocation, call.try_no);
     if (call.args["hang"] == Value(true)) {
@@ -91,16 +91,16 @@ const SigningKey& signing_key() {
 }
 
 // Makes the jobs of these tests on a store: `done` ended, `held` has a call in flight and a signal in its inbox.
-class Maker {
+class JobMaker {
  public:
-  Maker(TestLoop& loop, store::Store& store, Durability durability)
+  JobMaker(TestLoop& loop, store::Store& store, Durability durability)
       : loop_(loop), steady_(loop), store_(store) {
-    performers_.add("do", {std::make_unique<ATool>(loop), "0123456789abcdef"});
+    tool_registry_.add("do", {std::make_unique<FakeTool>(loop), "0123456789abcdef"});
     runtime_.emplace(runtime::World{.loop = loop,
                                     .steady = steady_,
-                                    .chance = chance_,
+                                    .random = chance_,
                                     .store = store,
-                                    .performers = performers_,
+                                    .tool_registry = tool_registry_,
                                     .signer = &signing_key()},
                      runtime::RuntimeOptions{.durability = durability}, nullptr);
   }
@@ -115,13 +115,13 @@ class Maker {
          " {'id':'w','kind':'wait','wait':{'type':'signal','key':'go'}}]",
          "running", [] {});
     // Accepted by another than the holder: it stays in the inbox as long as the holder is not told.
-    const engine::Act act{.kind = engine::Act::Kind::signal,
-                          .id = "act-1",
-                          .correlation_key = "go",
-                          .payload = json("{'by':'Ada'}")};
+    const engine::ControlRequest act{.kind = engine::ControlRequest::Kind::signal,
+                                     .id = "act-1",
+                                     .correlation_key = "go",
+                                     .payload = json("{'by':'Ada'}")};
     store::InboxEntry entry{.id = act.id, .act = {}};
-    entry.act =
-        canonical(engine::with_checksum(engine::inbox_place(JobId("held"), act.id), act.to_json()));
+    entry.act = canonical(
+        engine::with_checksum(engine::inbox_location(JobId("held"), act.id), act.to_json()));
     auto put = loop_.await<Result<void>>(
         [&](auto done) { store_.put_inbox(JobId("held"), entry, std::move(done)); });
     AE_CHECK(put.has_value());
@@ -133,7 +133,7 @@ class Maker {
     runtime::NewJobRequest request{.job = JobId(id), .agent = "agent", .plan = plan(nodes)};
     request.labels = {{"made", "here"}};
     request.idempotency_key = id;
-    const auto made = loop_.await<Result<runtime::Created>>(
+    const auto made = loop_.await<Result<runtime::CreateResult>>(
         [&](auto done) { runtime_->create(request, std::move(done)); });
     AE_CHECK(made.has_value(), made ? "" : made.error().message);
     settle(id, status == "completed" ? "waiting" : status);
@@ -142,10 +142,11 @@ class Maker {
   }
   void signal(const char* id) {
     const auto said = loop_.await<Result<Value>>([&](auto done) {
-      runtime_->act(
-          JobId(id),
-          {.kind = engine::Act::Kind::signal, .correlation_key = "go", .payload = json("'on'")},
-          std::move(done));
+      runtime_->submit_request(JobId(id),
+                               {.kind = engine::ControlRequest::Kind::signal,
+                                .correlation_key = "go",
+                                .payload = json("'on'")},
+                               std::move(done));
     });
     AE_CHECK(said.has_value(), said ? "" : said.error().message);
     const auto claimed = loop_.await<Result<bool>>(
@@ -159,7 +160,7 @@ class Maker {
     for (int same = 0; same < 20;) {
       AE_CHECK(std::chrono::steady_clock::now() < give_up, id);
       loop_.advance(std::chrono::milliseconds(1));
-      const auto loaded = loop_.await<Result<store::Loaded>>(
+      const auto loaded = loop_.await<Result<store::LoadedJob>>(
           [&](auto done) { store_.load(JobId(id), 1, std::move(done)); });
       AE_CHECK(loaded.has_value());
       const bool still = loaded->row.status == status && loaded->row.last_seq == last;
@@ -169,30 +170,31 @@ class Maker {
   }
 
   TestLoop& loop_;
-  TestSteady steady_;
-  TestChance chance_;
+  TestSteadyClock steady_;
+  TestRandom chance_;
   store::Store& store_;
-  runtime::Performers performers_;
+  runtime::ToolRegistry tool_registry_;
   std::optional<runtime::Runtime> runtime_;
 };
 
-store::Loaded load(TestLoop& loop, store::Store& store, const char* job) {
-  auto loaded = loop.await<Result<store::Loaded>>(
+store::LoadedJob load(TestLoop& loop, store::Store& store, const char* job) {
+  auto loaded = loop.await<Result<store::LoadedJob>>(
       [&](auto done) { store.load(JobId(job), 1, std::move(done)); });
   AE_CHECK(loaded.has_value(), loaded ? "" : loaded.error().message);
   return *std::move(loaded);
 }
 
 std::vector<PublicKey> keys() { return {signing_key().public_key()}; }
-Value verified(const char* job, const store::Loaded& loaded, std::vector<PublicKey> by = keys()) {
-  api::VerifyBody body(JobId(job), store::Loaded(loaded), std::move(by));
+Value verify_body(const char* job, const store::LoadedJob& loaded,
+                  std::vector<PublicKey> by = keys()) {
+  api::VerifyBody body(JobId(job), store::LoadedJob(loaded), std::move(by));
   while (body.next()) {
   }
   return body.take();
 }
 
 // The detail of the first proof that does not hold; "" when all do.
-std::string fault(const Value& proof) {
+std::string first_failed_proof(const Value& proof) {
   for (const auto& [name, one] : proof["proofs"].members()) {
     if (one["ok"] != Value(true)) return name + ": " + std::string(one.text("detail"));
   }
@@ -200,151 +202,157 @@ std::string fault(const Value& proof) {
 }
 
 // A changed byte that is another text still: what is not UTF-8 would be found without looking at what it says.
-char changed(char c) { return static_cast<char>(c ^ 1); }
+char flip_bit(char c) { return static_cast<char>(c ^ 1); }
 
-struct Stored {
+struct StoredJobs {
   TestLoop loop;
   store::MemoryStore store{loop, loop};
-  Maker maker;
-  store::Loaded done, held;
+  JobMaker job_maker;
+  store::LoadedJob done, held;
 
-  explicit Stored(Durability durability) : maker(loop, store, durability) {
-    maker.make_all();
+  explicit StoredJobs(Durability durability) : job_maker(loop, store, durability) {
+    job_maker.make_all();
     done = load(loop, store, "done");
     held = load(loop, store, "held");
   }
 };
 
 // Changes each byte of `text`, which lies somewhere in `loaded`, and asks what verify says.
-std::size_t every_byte(const char* job, store::Loaded& loaded, std::string& text,
-                       const std::string& name, std::string_view said) {
+std::size_t check_every_byte(const char* job, store::LoadedJob& loaded, std::string& text,
+                             const std::string& name, std::string_view said) {
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char was = text[at];
-    text[at] = changed(was);
-    const Value proof = verified(job, loaded);
+    text[at] = flip_bit(was);
+    const Value proof = verify_body(job, loaded);
     EXPECT_EQ(proof["ok"], Value(false)) << name << " byte " << at;
-    EXPECT_NE(fault(proof).find(said), std::string::npos)
-        << name << " byte " << at << ": " << fault(proof);
+    EXPECT_NE(first_failed_proof(proof).find(said), std::string::npos)
+        << name << " byte " << at << ": " << first_failed_proof(proof);
     text[at] = was;
   }
   EXPECT_GT(text.size(), 0u) << name;
   return text.size();
 }
 
-std::size_t every_stored_byte(const char* job, store::Loaded& loaded) {
+std::size_t check_every_stored_byte(const char* job, store::LoadedJob& loaded) {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < loaded.commits.size(); ++i) {
-    bytes += every_byte(job, loaded, loaded.commits[i], "commit " + std::to_string(i), "event");
+    bytes +=
+        check_every_byte(job, loaded, loaded.commits[i], "commit " + std::to_string(i), "event");
   }
-  for (Blob& blob : loaded.blobs) bytes += every_byte(job, loaded, blob.bytes, "blob", "event");
+  for (Blob& blob : loaded.blobs)
+    bytes += check_every_byte(job, loaded, blob.bytes, "blob", "event");
   for (store::EffectRow& row : loaded.effects) {
-    bytes += every_byte(job, loaded, row.record, "effect", "the effect of");
-    bytes += every_byte(job, loaded, row.invocation.text, "effect's key", "the effect of");
+    bytes += check_every_byte(job, loaded, row.record, "effect", "the effect of");
+    bytes += check_every_byte(job, loaded, row.invocation.text, "effect's key", "the effect of");
     row.try_no ^= 2;
-    EXPECT_NE(fault(verified(job, loaded)).find("the effect of"), std::string::npos);
+    EXPECT_NE(first_failed_proof(verify_body(job, loaded)).find("the effect of"),
+              std::string::npos);
     row.try_no ^= 2;
   }
   for (store::LedgerRow& row : loaded.ledger) {
-    bytes += every_byte(job, loaded, row.record, "entry", "the ledger's entry of");
-    bytes += every_byte(job, loaded, row.state, "entry's state", "the ledger's entry of");
-    bytes += every_byte(job, loaded, row.invocation.text, "entry's key", "the ledger's entry of");
+    bytes += check_every_byte(job, loaded, row.record, "entry", "the ledger's entry of");
+    bytes += check_every_byte(job, loaded, row.state, "entry's state", "the ledger's entry of");
+    bytes +=
+        check_every_byte(job, loaded, row.invocation.text, "entry's key", "the ledger's entry of");
     row.try_no ^= 2;
-    EXPECT_NE(fault(verified(job, loaded)).find("the ledger's entry"), std::string::npos);
+    EXPECT_NE(first_failed_proof(verify_body(job, loaded)).find("the ledger's entry"),
+              std::string::npos);
     row.try_no ^= 2;
   }
   for (store::InboxEntry& entry : loaded.inbox) {
-    bytes += every_byte(job, loaded, entry.act, "act", "in the inbox");
-    bytes += every_byte(job, loaded, entry.id, "act's id", "in the inbox");
+    bytes += check_every_byte(job, loaded, entry.act, "act", "in the inbox");
+    bytes += check_every_byte(job, loaded, entry.id, "act's id", "in the inbox");
   }
   for (std::string* text : {&loaded.row.status, &loaded.row.agent, &loaded.row.idempotency_key,
                             &loaded.row.labels[0].first, &loaded.row.labels[0].second}) {
-    bytes += every_byte(job, loaded, *text, "row", "the job's row has");
+    bytes += check_every_byte(job, loaded, *text, "row", "the job's row has");
   }
   if (loaded.signed_head) {
-    bytes += every_byte(job, loaded, *loaded.signed_head, "signed head", "head");
+    bytes += check_every_byte(job, loaded, *loaded.signed_head, "signed head", "head");
   }
   return bytes;
 }
 
-void expect_honest(const char* job, const store::Loaded& loaded, std::string_view head) {
-  const Value proof = verified(job, loaded);
+void expect_verified(const char* job, const store::LoadedJob& loaded, std::string_view head) {
+  const Value proof = verify_body(job, loaded);
   EXPECT_EQ(proof["ok"], Value(true)) << job << " " << canonical(proof);
   EXPECT_EQ(proof.text("head"), head) << canonical(proof);
 }
 
 AE_TEST_SLOW("tamper/each byte that a fused job stores is missed") {
-  Stored stored(Durability::fused);
-  expect_honest("done", stored.done, "intact");
-  expect_honest("held", stored.held, "unsigned");  // it has not rested yet
+  StoredJobs stored(Durability::fused);
+  expect_verified("done", stored.done, "intact");
+  expect_verified("held", stored.held, "unsigned");  // it has not rested yet
   EXPECT_EQ(stored.held.ledger.size(), 1u);
   EXPECT_EQ(stored.held.inbox.size(), 1u);
-  EXPECT_GT(every_stored_byte("done", stored.done), 1500u);
-  EXPECT_GT(every_stored_byte("held", stored.held), 1500u);
+  EXPECT_GT(check_every_stored_byte("done", stored.done), 1500u);
+  EXPECT_GT(check_every_stored_byte("held", stored.held), 1500u);
 }
 
 AE_TEST_SLOW("tamper/each byte that a split job stores is missed") {
-  Stored stored(Durability::split);
-  expect_honest("done", stored.done, "intact");
-  expect_honest("held", stored.held, "unsigned");
+  StoredJobs stored(Durability::split);
+  expect_verified("done", stored.done, "intact");
+  expect_verified("held", stored.held, "unsigned");
   EXPECT_EQ(stored.done.effects.size(), 2u);
   EXPECT_EQ(stored.done.ledger.size(), 2u);
   EXPECT_EQ(stored.held.ledger.size(), 2u);
-  EXPECT_GT(every_stored_byte("done", stored.done), 2500u);
-  EXPECT_GT(every_stored_byte("held", stored.held), 2500u);
+  EXPECT_GT(check_every_stored_byte("done", stored.done), 2500u);
+  EXPECT_GT(check_every_stored_byte("held", stored.held), 2500u);
 }
 
 AE_TEST("tamper/a commit that is gone, doubled or out of its place is missed") {
-  const Stored stored(Durability::split);
+  const StoredJobs stored(Durability::split);
   const std::vector<std::string>& commits = stored.done.commits;
   for (std::size_t i = 0; i < commits.size(); ++i) {
-    store::Loaded gone = stored.done, twice = stored.done;
+    store::LoadedJob gone = stored.done, twice = stored.done;
     gone.commits.erase(gone.commits.begin() + static_cast<std::ptrdiff_t>(i));
-    EXPECT_NE(fault(verified("done", gone)).find("event"), std::string::npos) << i;
-    EXPECT_EQ(verified("done", gone).text("head"),
+    EXPECT_NE(first_failed_proof(verify_body("done", gone)).find("event"), std::string::npos) << i;
+    EXPECT_EQ(verify_body("done", gone).text("head"),
               i + 1 == commits.size() ? "truncated" : "altered");
     twice.commits.insert(twice.commits.begin() + static_cast<std::ptrdiff_t>(i), commits[i]);
-    EXPECT_EQ(verified("done", twice).text("head"), "altered") << i;
+    EXPECT_EQ(verify_body("done", twice).text("head"), "altered") << i;
     for (std::size_t k = i + 1; k < commits.size(); ++k) {
-      store::Loaded swapped = stored.done;
+      store::LoadedJob swapped = stored.done;
       std::swap(swapped.commits[i], swapped.commits[k]);
-      EXPECT_EQ(verified("done", swapped).text("head"), "altered") << i << " " << k;
+      EXPECT_EQ(verify_body("done", swapped).text("head"), "altered") << i << " " << k;
     }
   }
 }
 
 AE_TEST("tamper/a row that was taken away is missed where the log knows that it must be there") {
-  const Stored stored(Durability::split);
+  const StoredJobs stored(Durability::split);
   for (const auto& [job, whole] :
        {std::pair{"done", &stored.done}, std::pair{"held", &stored.held}}) {
     ASSERT_FALSE(whole->effects.empty()) << job;
     for (std::size_t i = 0; i < whole->effects.size(); ++i) {
-      store::Loaded loaded = *whole;
+      store::LoadedJob loaded = *whole;
       const auto row = loaded.effects.begin() + static_cast<std::ptrdiff_t>(i);
       const std::string name =
           "the effect of " + row->invocation.text + ", try " + std::to_string(row->try_no) + ", ";
       loaded.effects.erase(row);
-      EXPECT_NE(fault(verified(job, loaded)).find(name), std::string::npos)
-          << job << " " << i << ": " << fault(verified(job, loaded));
-      EXPECT_NE(fault(verified(job, loaded)).find("is missing"), std::string::npos);
+      EXPECT_NE(first_failed_proof(verify_body(job, loaded)).find(name), std::string::npos)
+          << job << " " << i << ": " << first_failed_proof(verify_body(job, loaded));
+      EXPECT_NE(first_failed_proof(verify_body(job, loaded)).find("is missing"), std::string::npos);
     }
-    store::Loaded none = *whole;
+    store::LoadedJob none = *whole;
     none.effects.clear();
-    EXPECT_NE(fault(verified(job, none)).find("is missing"), std::string::npos) << job;
+    EXPECT_NE(first_failed_proof(verify_body(job, none)).find("is missing"), std::string::npos)
+        << job;
   }
-  store::Loaded loaded = stored.held;
+  store::LoadedJob loaded = stored.held;
   const auto in_flight = [](const store::LedgerRow& row) { return row.state == "INFLIGHT"; };
   const auto row = std::ranges::find_if(loaded.ledger, in_flight);
   ASSERT_NE(row, loaded.ledger.end());
   const std::string name = "the ledger's entry of " + row->invocation.text + ", try 1, which";
   std::erase_if(loaded.ledger, in_flight);
-  const std::string said = fault(verified("held", loaded));
+  const std::string said = first_failed_proof(verify_body("held", loaded));
   EXPECT_NE(said.find(name), std::string::npos) << said;
   EXPECT_NE(said.find("is missing"), std::string::npos) << said;
 }
 
 // Takes the last commits away, and with them everything that would give it away but the signature.
-store::Loaded shortened(const store::Loaded& whole, std::size_t commits) {
-  store::Loaded loaded = whole;
+store::LoadedJob truncate_log(const store::LoadedJob& whole, std::size_t commits) {
+  store::LoadedJob loaded = whole;
   loaded.commits.resize(commits);
   Hash head;
   std::uint64_t last = 0;
@@ -360,7 +368,7 @@ store::Loaded shortened(const store::Loaded& whole, std::size_t commits) {
     AE_CHECK(opened.has_value());
     for (const Event& event : opened->events) {
       auto applied =
-          engine::apply(state, event.body, event.created_at, engine::compile_each_time());
+          engine::apply(state, event.body, event.created_at, engine::uncached_plan_source());
       AE_CHECK(applied.has_value());
     }
     head = opened->head;
@@ -376,38 +384,39 @@ store::Loaded shortened(const store::Loaded& whole, std::size_t commits) {
 }
 
 AE_TEST("tamper/a tail that was taken away with all its traces is found by the signed head") {
-  const Stored stored(Durability::fused);
+  const StoredJobs stored(Durability::fused);
   for (std::size_t left = 1; left < stored.done.commits.size(); ++left) {
-    store::Loaded loaded = shortened(stored.done, left);
-    EXPECT_EQ(verified("done", loaded).text("head"), "truncated") << left;
-    EXPECT_EQ(verified("done", loaded)["ok"], Value(false)) << left;
-    EXPECT_EQ(verified("done", loaded, {}).text("head"), "truncated") << left;
+    store::LoadedJob loaded = truncate_log(stored.done, left);
+    EXPECT_EQ(verify_body("done", loaded).text("head"), "truncated") << left;
+    EXPECT_EQ(verify_body("done", loaded)["ok"], Value(false)) << left;
+    EXPECT_EQ(verify_body("done", loaded, {}).text("head"), "truncated") << left;
     // Without the signature nobody can know.
     loaded.signed_head.reset();
-    EXPECT_EQ(verified("done", loaded).text("head"), "unsigned") << left;
-    EXPECT_EQ(verified("done", loaded)["ok"], Value(true))
-        << left << fault(verified("done", loaded));
+    EXPECT_EQ(verify_body("done", loaded).text("head"), "unsigned") << left;
+    EXPECT_EQ(verify_body("done", loaded)["ok"], Value(true))
+        << left << first_failed_proof(verify_body("done", loaded));
   }
 }
 
 AE_TEST("tamper/whose signature it is, matters") {
-  const Stored stored(Durability::fused);
-  const Value no_key = verified("done", stored.done, {});
+  const StoredJobs stored(Durability::fused);
+  const Value no_key = verify_body("done", stored.done, {});
   EXPECT_EQ(no_key.text("head"), "unknown_key");
   EXPECT_EQ(no_key["ok"], Value(true));
   EXPECT_EQ(no_key["signature"].text("key_id"), signing_key().public_key().id());
   const SigningKey other = SigningKey::from_seed({8});
-  const Value by_other = verified("done", stored.done, {other.public_key()});
+  const Value by_other = verify_body("done", stored.done, {other.public_key()});
   EXPECT_EQ(by_other.text("head"), "unknown_key");
   EXPECT_EQ(by_other["ok"], Value(false));
-  EXPECT_EQ(verified("done", stored.done, {other.public_key(), keys()[0]}).text("head"), "intact");
+  EXPECT_EQ(verify_body("done", stored.done, {other.public_key(), keys()[0]}).text("head"),
+            "intact");
   // The signed head of another job.
-  store::Loaded loaded = stored.done;
+  store::LoadedJob loaded = stored.done;
   loaded.signed_head = R"({"count":3,"hash":")" + std::string(64, 'a') +
                        R"(","job":"done","key_id":")" + signing_key().public_key().id() +
                        R"(","signature":")" + std::string(128, 'a') +
                        R"(","time":"2026-01-01T00:00:00.000000Z","v":1})";
-  EXPECT_EQ(verified("done", loaded).text("head"), "altered");
+  EXPECT_EQ(verify_body("done", loaded).text("head"), "altered");
 }
 
 // ---------------------------------------------------------------- a real file
@@ -540,8 +549,8 @@ class StoreFile {
       auto store =
           store::SqliteStore::open({.path = folder_.store(), .loop = making, .clock = making});
       AE_CHECK(store.has_value());
-      Maker maker(making, **store, durability);
-      maker.make_all();
+      JobMaker job_maker(making, **store, durability);
+      job_maker.make_all();
     }
     auto reader = store::SqliteStore::open(
         {.path = folder_.store(), .loop = loop_, .clock = loop_, .read_only = true});
@@ -549,8 +558,8 @@ class StoreFile {
     reader_ = *std::move(reader);
   }
   std::string path() const { return folder_.store(); }
-  Result<store::Loaded> load(const char* job) {
-    return loop_.await<Result<store::Loaded>>(
+  Result<store::LoadedJob> load(const char* job) {
+    return loop_.await<Result<store::LoadedJob>>(
         [&](auto done) { reader_->load(JobId(job), 1, std::move(done)); });
   }
   // What is wrong; "" when nothing is.
@@ -558,7 +567,7 @@ class StoreFile {
     std::string faults;
     for (const char* job : {"done", "held"}) {
       const auto loaded = load(job);
-      faults += loaded ? fault(verified(job, *loaded)) : loaded.error().message;
+      faults += loaded ? first_failed_proof(verify_body(job, *loaded)) : loaded.error().message;
     }
     return faults;
   }
@@ -607,7 +616,7 @@ void every_byte_of_a_file(Durability durability) {
     for (const Edit::Cell& cell : edit.cells(c.table, c.column)) {
       for (std::size_t at = 0; at < cell.bytes.size(); ++at) {
         std::string now = cell.bytes;
-        now[at] = changed(now[at]);
+        now[at] = flip_bit(now[at]);
         edit.change(c.table, c.column, cell, now);
         EXPECT_NE(all(), "") << c.table << "." << c.column << " byte " << at;
         edit.restore(c.table, c.column, cell, now);
@@ -649,7 +658,7 @@ AE_TEST_SLOW("tamper/a number by which a SQLite file finds its rows is missed, o
                                            std::to_string(std::stoll(cell.row) + 1)};
         for (std::size_t at = 0; at < cell.bytes.size(); ++at) {
           values.push_back(cell.bytes);
-          values.back()[at] = changed(values.back()[at]);
+          values.back()[at] = flip_bit(values.back()[at]);
         }
         for (const std::string& value : values) {
           if (value == cell.bytes || !edit.try_change(c.table, c.column, cell, value)) continue;

@@ -44,7 +44,7 @@ int handle_of_peer(int fd, pid_t pid) {
   return errno == ENOPROTOOPT ? ::pidfd_open(pid, 0) : -1;
 }
 
-bool still_lives(int handle) {
+bool is_alive(int handle) {
   pollfd ended{handle, POLLIN, 0};
   return ::poll(&ended, 1, 0) == 0;
 }
@@ -122,12 +122,12 @@ std::optional<bool> lists_socket(const std::string& folder, std::uint32_t inode)
 
 std::string folder_of(pid_t pid) { return "/proc/" + std::to_string(pid); }
 
-std::optional<bool> main_thread_has(const tools::ProcessEntry& process, std::uint32_t inode) {
+std::optional<bool> main_thread_lists(const tools::ProcessEntry& process, std::uint32_t inode) {
   return lists_socket(folder_of(process.pid) + "/fd", inode);
 }
 
 // A thread may have open files of its own (unshare(CLONE_FILES)), and live on when the main thread has ended.
-std::optional<bool> other_threads_have(const tools::ProcessEntry& process, std::uint32_t inode) {
+std::optional<bool> other_threads_list(const tools::ProcessEntry& process, std::uint32_t inode) {
   if (process.threads <= 1) return false;
   const std::string folder = folder_of(process.pid) + "/task";
   DIR* threads = ::opendir(folder.c_str());
@@ -150,25 +150,26 @@ std::optional<bool> other_threads_have(const tools::ProcessEntry& process, std::
 }
 
 // Has a program of a tool the socket?
-bool a_tool_has(const std::vector<tools::ProcessEntry>& processes, std::uint32_t inode) {
+bool is_socket_of_tool(const std::vector<tools::ProcessEntry>& processes, std::uint32_t inode) {
   const pid_t self = ::getpid();
   std::set<pid_t> below_us;
   for (const tools::ProcessEntry& process : tools::running_descendants(self, processes)) {
     below_us.insert(process.pid);
   }
-  return std::ranges::any_of(tools::tools_among(processes), [&](const tools::ProcessEntry& tool) {
-    // One of ours that does not let us look could have it. A supervisor does not let us look either, and has no such
-    // socket.
-    const bool if_unknown = below_us.contains(tool.pid) && tool.parent != self;
-    return main_thread_has(tool, inode).value_or(if_unknown) ||
-           other_threads_have(tool, inode).value_or(if_unknown);
-  });
+  return std::ranges::any_of(
+      tools::filter_tool_processes(processes), [&](const tools::ProcessEntry& tool) {
+        // One of ours that does not let us look could have it. A supervisor does not let us look either, and has no such
+        // socket.
+        const bool unreadable_counts = below_us.contains(tool.pid) && tool.parent != self;
+        return main_thread_lists(tool, inode).value_or(unreadable_counts) ||
+               other_threads_list(tool, inode).value_or(unreadable_counts);
+      });
 }
 
 // Has a process the socket that no tool started? The youngest are looked at first: a command has just begun.
-bool another_program_has(std::vector<tools::ProcessEntry> processes, std::uint32_t inode) {
+bool is_socket_of_other_program(std::vector<tools::ProcessEntry> processes, std::uint32_t inode) {
   std::ranges::sort(processes, std::ranges::greater(), &tools::ProcessEntry::start);
-  for (const auto has : {main_thread_has, other_threads_have}) {
+  for (const auto has : {main_thread_lists, other_threads_list}) {
     for (const tools::ProcessEntry& process : processes) {
       if (has(process, inode) != true) continue;
       if (tools::origin_of(process.pid) != tools::Origin::elsewhere) continue;
@@ -190,7 +191,7 @@ bool is_tool_on_socket(int fd) {
   const Fd handle(handle_of_peer(fd, peer.pid));
   if (handle.get() < 0) return true;
   const tools::Origin origin = tools::origin_of(peer.pid);
-  return origin != tools::Origin::elsewhere || !still_lives(handle.get());
+  return origin != tools::Origin::elsewhere || !is_alive(handle.get());
 }
 
 bool is_tool_on_loopback(int fd) {
@@ -203,9 +204,10 @@ bool is_tool_on_loopback(int fd) {
   const auto socket = socket_between(there, here);
   if (!socket || socket->inode == 0) return true;
   std::vector<tools::ProcessEntry> processes = tools::all_processes();
-  if (a_tool_has(processes, socket->inode)) return true;
+  if (is_socket_of_tool(processes, socket->inode)) return true;
   // A tool can hide a socket of its own: in a message between two other sockets, or in an io_uring.
-  return socket->uid == ::geteuid() && !another_program_has(std::move(processes), socket->inode);
+  return socket->uid == ::geteuid() &&
+         !is_socket_of_other_program(std::move(processes), socket->inode);
 }
 
 }  // namespace ae::app

@@ -7,15 +7,15 @@
 #include <tuple>
 #include <utility>
 
+#include "app/instance.h"
 #include "app/secret_names.h"
-#include "app/site.h"
 #include "json/json.h"
 #include "llm/provider.h"
 #include "net/http_client.h"
 #include "tools/command/command_tool.h"
-#include "tools/command/companions.h"
 #include "tools/command/processes.h"
 #include "tools/command/sandbox.h"
+#include "tools/command/stdio_processes.h"
 #include "tools/http/http_tool.h"
 #include "tools/mcp/mcp_tool.h"
 #include "tools/native/native.h"
@@ -27,32 +27,32 @@ namespace ae::app {
 namespace {
 
 const auto& natives() {
-  static const auto functions = tools::native_functions();
+  static const auto functions = tools::built_in_functions();
   return functions;
 }
 
-class Drivers final : public Toolbox {
+class DriverToolbox final : public Toolbox {
  public:
-  Drivers(async::Loop& loop, async::SteadyClock& steady, const std::string& secrets_file,
-          std::vector<std::string> closed, std::size_t descriptors, Warn warn)
+  DriverToolbox(async::Loop& loop, async::SteadyClock& steady, const std::string& secrets_file,
+                std::vector<std::string> closed, std::size_t descriptors, Warn warn)
       : loop_(loop),
         steady_(steady),
         warn_(std::move(warn)),
         secrets_(secrets_file),
         client_(loop),
         processes_(loop, "/proc/self/exe", descriptors, std::move(closed)),
-        companions_(processes_, secrets_),
+        stdio_processes_(processes_, secrets_),
         reader_(loop) {}
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
     if (!tool.policy.makes_call()) return {};  // the engine gives its value
     AE_ASSIGN(auto entry, entry_of(tool, folder));
-    keep(tool, folder, std::move(entry), false);
+    install_tool(tool, folder, std::move(entry), false);
     return {};
   }
 
   Result<async::Task> renew(const agents::AgentsFile& file, const ToolFolders& folders) override {
-    std::vector<Fresh> fresh;
+    std::vector<NewTool> fresh;
     std::set<std::string> used;  // servers
     for (const auto* offered : {&file.tools, &file.models}) {
       for (const auto& [name, tool] : *offered) {
@@ -60,18 +60,18 @@ class Drivers final : public Toolbox {
         if (!tool.policy.makes_call()) continue;
         if (tool.kind == "mcp") used.insert(server_key(tool.definition, folder));
         if (is_known(tool, folder)) continue;
-        if (performers_.all(name).size() >= kVersionsMax) {
+        if (tool_registry_.all(name).size() >= kVersionsMax) {
           return fail(Code::input_invalid,
                       "tool " + name + " has " + std::to_string(kVersionsMax) +
                           " versions since the start, the maximum: restart the server");
         }
         auto entry = entry_of(tool, folder);
-        if (!entry) return std::unexpected(std::move(entry).error().in("tool " + name));
+        if (!entry) return std::unexpected(std::move(entry).error().with_context("tool " + name));
         fresh.push_back({tool, folder, *std::move(entry)});
       }
     }
     return [this, fresh = std::move(fresh), used = std::move(used)]() mutable {
-      for (Fresh& one : fresh) keep(one.tool, one.folder, std::move(one.entry), true);
+      for (NewTool& one : fresh) install_tool(one.tool, one.folder, std::move(one.entry), true);
       std::erase_if(servers_, [](const auto& entry) { return entry.second.expired(); });
       for (const auto& [key, weak] : servers_) {
         const bool old = !used.contains(key);
@@ -79,7 +79,7 @@ class Drivers final : public Toolbox {
       }
     };
   }
-  runtime::Performers& performers() override { return performers_; }
+  runtime::ToolRegistry& tool_registry() override { return tool_registry_; }
 
   std::vector<std::string> short_secrets() override {
     std::vector<std::string> names;
@@ -95,14 +95,14 @@ class Drivers final : public Toolbox {
   // A server that only older versions of tools use: after so long without a call it is stopped, and started again for one.
   static constexpr Duration kOldServerIdle = std::chrono::seconds(2);
 
-  struct Known {
+  struct KnownTool {
     agents::ToolDefinition tool;
     std::string folder;
   };
-  struct Fresh {
+  struct NewTool {
     agents::ToolDefinition tool;
     std::string folder;
-    runtime::Performers::Entry entry;
+    runtime::ToolRegistry::Entry entry;
   };
 
   static std::string server_key(const Value& definition, const std::string& folder) {
@@ -119,8 +119,8 @@ class Drivers final : public Toolbox {
            known->second.tool.policy.effect == tool.policy.effect;
   }
 
-  Result<runtime::Performers::Entry> entry_of(const agents::ToolDefinition& tool,
-                                              const std::string& folder) {
+  Result<runtime::ToolRegistry::Entry> entry_of(const agents::ToolDefinition& tool,
+                                                const std::string& folder) {
     AE_ASSIGN(auto made, make(tool, folder));
     std::unique_ptr<tools::Verifier> verifier;
     if (!tool.verify.is_null()) {
@@ -129,21 +129,21 @@ class Drivers final : public Toolbox {
                                                       .secrets = secrets_,
                                                       .reader = reader_,
                                                       .folder = folder,
-                                                      .closed = processes_.closed()});
-      if (!looks) return std::unexpected(std::move(looks).error().in("verify"));
+                                                      .denied_paths = processes_.denied_paths()});
+      if (!looks) return std::unexpected(std::move(looks).error().with_context("verify"));
       verifier = *std::move(looks);
     }
-    return runtime::Performers::Entry{std::move(made), tool.policy.version, std::move(verifier)};
+    return runtime::ToolRegistry::Entry{std::move(made), tool.policy.version, std::move(verifier)};
   }
 
-  void keep(const agents::ToolDefinition& tool, const std::string& folder,
-            runtime::Performers::Entry entry, bool renews) {
+  void install_tool(const agents::ToolDefinition& tool, const std::string& folder,
+                    runtime::ToolRegistry::Entry entry, bool renews) {
     if (renews) {
-      performers_.renew(tool.name, std::move(entry));
+      tool_registry_.renew(tool.name, std::move(entry));
     } else {
-      performers_.add(tool.name, std::move(entry));
+      tool_registry_.add(tool.name, std::move(entry));
     }
-    known_.insert_or_assign(tool.name, Known{tool, folder});
+    known_.insert_or_assign(tool.name, KnownTool{tool, folder});
     for (std::string& name : secret_names_of(tool)) {
       // Known from the beginning, so that it is taken out of what other tools answer before its own was called.
       std::ignore = secrets_.get(name);
@@ -154,11 +154,11 @@ class Drivers final : public Toolbox {
   Result<std::unique_ptr<tools::Tool>> make(const agents::ToolDefinition& tool,
                                             const std::string& folder) {
     if (tool.kind == "http") {
-      return tools::HttpTool::make(tool.definition,
-                                   {.loop = loop_,
-                                    .client = client_,
-                                    .secrets = secrets_,
-                                    .reads = tool.policy.effect == engine::EffectClass::read});
+      return tools::HttpTool::make(
+          tool.definition, {.loop = loop_,
+                            .client = client_,
+                            .secrets = secrets_,
+                            .is_read_only = tool.policy.effect == engine::EffectClass::read});
     }
     if (tool.kind == "command") {
       return tools::CommandTool::make(
@@ -167,13 +167,13 @@ class Drivers final : public Toolbox {
     if (auto provider = llm::provider_of(tool.kind, tool.definition)) {
       return make_model(*std::move(provider));
     }
-    if (tool.kind == "mcp") return make_of_server(tool.definition, folder);
+    if (tool.kind == "mcp") return make_mcp_tool(tool.definition, folder);
     const auto found = natives().find(tool.definition.text("function"));
     if (tool.kind != "native" || found == natives().end()) {
       return fail(Code::plan_invalid, "this program has no such function");
     }
     tools::NativeTool::Options options;
-    if (!found->second.at_once) options.executor = &functions_;
+    if (!found->second.runs_inline) options.executor = &functions_;
     if (const Value* silence = tool.definition.find("heartbeat_timeout")) {
       AE_ASSIGN(options.heartbeat, duration_from_text(silence->as_string()));
     }
@@ -181,15 +181,15 @@ class Drivers final : public Toolbox {
   }
 
   // All tools of a server share its connection.
-  Result<std::unique_ptr<tools::Tool>> make_of_server(const Value& definition,
-                                                      const std::string& folder) {
+  Result<std::unique_ptr<tools::Tool>> make_mcp_tool(const Value& definition,
+                                                     const std::string& folder) {
     const Value& connection = definition["connection"];
     std::weak_ptr<tools::mcp::Server>& known = servers_[server_key(definition, folder)];
     std::shared_ptr<tools::mcp::Server> server = known.lock();
     if (!server) {
       known = server = tools::mcp::Server::make(connection, folder,
                                                 {.loop = loop_,
-                                                 .companions = companions_,
+                                                 .stdio_processes = stdio_processes_,
                                                  .client = client_,
                                                  .secrets = secrets_,
                                                  .version = std::string(kVersion),
@@ -203,8 +203,8 @@ class Drivers final : public Toolbox {
     AE_ASSIGN(auto http,
               tools::HttpTool::make(
                   provider.transport,
-                  {.loop = loop_, .client = client_, .secrets = secrets_, .reads = false}));
-    return std::make_unique<llm::ModelTool>(loop_, std::move(http), std::move(provider.dialect));
+                  {.loop = loop_, .client = client_, .secrets = secrets_, .is_read_only = false}));
+    return std::make_unique<llm::ModelTool>(loop_, std::move(http), std::move(provider.codec));
   }
 
   async::Loop& loop_;
@@ -213,13 +213,13 @@ class Drivers final : public Toolbox {
   tools::EnvironmentSecrets secrets_;
   net::HttpClient client_;
   tools::Processes processes_;
-  tools::CommandCompanions companions_;
-  tools::SlowReader reader_;
-  tools::NativePool functions_;
+  tools::SupervisedStdioProcesses stdio_processes_;
+  tools::BlockingReader reader_;
+  tools::NativeThreadPool functions_;
   std::set<std::string> secret_names_;
-  std::map<std::string, Known, std::less<>> known_;                   // as they were read last
+  std::map<std::string, KnownTool, std::less<>> known_;               // as they were read last
   std::map<std::string, std::weak_ptr<tools::mcp::Server>> servers_;  // their tools own them
-  runtime::Performers performers_;  // last: tools go before what they borrow
+  runtime::ToolRegistry tool_registry_;  // last: tools go before what they borrow
 };
 
 }  // namespace
@@ -230,16 +230,16 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
                                                const std::string& secrets_file,
                                                std::vector<std::string> closed,
                                                std::size_t descriptors, Warn warn) {
-  auto drivers = std::make_unique<Drivers>(loop, steady, secrets_file, std::move(closed),
-                                           descriptors, std::move(warn));
+  auto drivers = std::make_unique<DriverToolbox>(loop, steady, secrets_file, std::move(closed),
+                                                 descriptors, std::move(warn));
   for (const auto& [name, tool] : file.tools) {
     if (auto added = drivers->add(tool, folders.of(name)); !added) {
-      return std::unexpected(std::move(added).error().in("tool " + name));
+      return std::unexpected(std::move(added).error().with_context("tool " + name));
     }
   }
   for (const auto& [name, model] : file.models) {
     if (auto added = drivers->add(model, folders.of(name)); !added) {
-      return std::unexpected(std::move(added).error().in(name));
+      return std::unexpected(std::move(added).error().with_context(name));
     }
   }
   return drivers;
@@ -248,19 +248,20 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
 Status usable(const agents::ToolDefinition& tool, const std::string& folder) {
   if (tool.kind == "command") return tools::CommandTool::check(tool.definition, folder);
   if (tool.kind == "mcp" && tool.definition["connection"].find("command") != nullptr) {
-    auto can = tools::CommandCompanions::check(tool.definition["connection"], folder);
-    return can ? Status() : std::unexpected(std::move(can).error().in("mcp"));
+    auto can = tools::SupervisedStdioProcesses::check(tool.definition["connection"], folder);
+    return can ? Status() : std::unexpected(std::move(can).error().with_context("mcp"));
   }
   const auto found = natives().find(tool.definition.text("function"));
-  const bool at_once = tool.kind == "native" && found != natives().end() && found->second.at_once;
-  if (at_once && tool.definition.find("heartbeat_timeout") != nullptr) {
+  const bool runs_inline =
+      tool.kind == "native" && found != natives().end() && found->second.runs_inline;
+  if (runs_inline && tool.definition.find("heartbeat_timeout") != nullptr) {
     return fail(Code::plan_invalid, "heartbeat_timeout: the function " + found->first +
                                         " returns at once and reports nothing: leave it out");
   }
   return {};
 }
 
-SandboxAbility sandbox_ability() {
+SandboxFeatures sandbox_features() {
   const tools::SandboxSupport& can = tools::sandbox_support();
   return {.landlock = can.landlock,
           .files = can.landlock >= tools::kLandlockForFiles,
@@ -271,7 +272,7 @@ SandboxAbility sandbox_ability() {
           .root = ::geteuid() == 0};
 }
 
-bool functions_still_run() { return tools::NativePool::left_behind() > 0; }
+bool has_running_functions() { return tools::NativeThreadPool::abandoned_threads() > 0; }
 
 bool has_native(std::string_view name) { return natives().contains(name); }
 

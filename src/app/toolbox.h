@@ -43,7 +43,7 @@ class Toolbox {
                                                std::vector<std::string> closed = {},
                                                std::size_t descriptors = 0, Warn warn = {});
   virtual ~Toolbox() = default;
-  virtual runtime::Performers& performers() = 0;
+  virtual runtime::ToolRegistry& tool_registry() = 0;
   // Makes the tools of this file that differ from ours; the task adds them, and jobs that run keep theirs. All
   // or none. Fails as `make` does, and with input_invalid: too many versions of a tool.
   static constexpr std::size_t kVersionsMax = 1'000;  // of one tool, in a life of the process
@@ -56,16 +56,16 @@ class Toolbox {
 Status usable(const agents::ToolDefinition& tool, const std::string& folder);
 
 // What a tool's sandbox can do on this machine.
-struct SandboxAbility {
+struct SandboxFeatures {
   int landlock = 0;  // ABI; 0 = there is none
   bool files = false, tracing = false, signals = false, network = false, processes = false;
   bool root = false;  // this process is root, and so would be its tools
 };
-SandboxAbility sandbox_ability();
+SandboxFeatures sandbox_features();
 
 // Does a native function still run that was cut off and did not return? Its thread cannot be ended: the process must be left
 // by `_exit`, as its thread could use what exit() destroys.
-bool functions_still_run();
+bool has_running_functions();
 
 // Is there a native function of this name?
 bool has_native(std::string_view name);

@@ -1,4 +1,4 @@
-// Loop, Clock, Chance: the seams between the program and the machine it runs on.
+// Loop, Clock, RandomSource: the seams between the program and the machine it runs on.
 //
 // The runtime is written against these three and the Store; production gives it the real ones (src/net,
 // boot_clock.h), the simulator its own, where one thread and one seed decide everything. No system calls here.
@@ -35,9 +35,9 @@ class SteadyClock {
 };
 
 // Where ids, salts and jitter come from. In production from the kernel's generator.
-class Chance {
+class RandomSource {
  public:
-  virtual ~Chance() = default;
+  virtual ~RandomSource() = default;
   virtual std::uint64_t next() = 0;
 };
 
@@ -51,7 +51,7 @@ class Loop {
   virtual void post(Task task) = 0;
   // Runs `task` when the steady clock has gone on by `delay` (at once when <= 0, but never inside this call).
   virtual TimerId after(Duration delay, Task task) = 0;
-  virtual void forget(TimerId timer) = 0;
+  virtual void cancel(TimerId timer) = 0;
 };
 
 }  // namespace ae::async

@@ -42,7 +42,7 @@ struct Error {
   std::string message;  // one sentence for a person: what happened and what to do
 
   // Adds what the caller was doing: "<context>: <message>".
-  Error&& in(std::string_view context) && {
+  Error&& with_context(std::string_view context) && {
     message = std::string(context) + ": " + message;
     return std::move(*this);
   }

@@ -37,7 +37,7 @@ std::uint64_t low_half(const Uuid& uuid) {
 
 constexpr std::uint64_t kLow62 = (std::uint64_t{1} << 62) - 1;
 
-bool dash_at(std::size_t i) { return i == 8 || i == 13 || i == 18 || i == 23; }
+bool has_dash_at(std::size_t i) { return i == 8 || i == 13 || i == 18 || i == 23; }
 
 }  // namespace
 
@@ -46,7 +46,7 @@ std::string to_text(const Uuid& uuid) {
   std::string text(36, '-');
   std::size_t i = 0;
   for (const std::uint8_t byte : uuid.bytes) {
-    if (dash_at(i)) ++i;
+    if (has_dash_at(i)) ++i;
     text[i++] = kDigits[byte >> 4];
     text[i++] = kDigits[byte & 15];
   }
@@ -59,7 +59,7 @@ std::optional<Uuid> uuid_from_text(std::string_view text) {
   std::size_t nibble = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    if (dash_at(i)) {
+    if (has_dash_at(i)) {
       if (c != '-') return std::nullopt;
       continue;
     }
@@ -78,11 +78,11 @@ std::optional<Uuid> uuid_from_text(std::string_view text) {
   return uuid;
 }
 
-Uuid uuid_v7(std::uint64_t unix_ms, std::uint64_t chance_a, std::uint64_t chance_b) {
+Uuid uuid_v7(std::uint64_t unix_ms, std::uint64_t random_a, std::uint64_t random_b) {
   Uuid uuid;
   put_big_endian(uuid.bytes.data(), 6, unix_ms);
-  put_big_endian(uuid.bytes.data() + 6, 2, 0x7000 | (chance_a & 0x0FFF));
-  put_big_endian(uuid.bytes.data() + 8, 8, std::uint64_t{2} << 62 | (chance_b & kLow62));
+  put_big_endian(uuid.bytes.data() + 6, 2, 0x7000 | (random_a & 0x0FFF));
+  put_big_endian(uuid.bytes.data() + 8, 8, std::uint64_t{2} << 62 | (random_b & kLow62));
   return uuid;
 }
 

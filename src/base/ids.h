@@ -39,7 +39,7 @@ struct Uuid {
 std::string to_text(const Uuid& uuid);
 std::optional<Uuid> uuid_from_text(std::string_view text);  // lower case, with dashes
 // UUIDv7 of a millisecond count since 1970 and 74 bits of chance.
-Uuid uuid_v7(std::uint64_t unix_ms, std::uint64_t chance_a, std::uint64_t chance_b);
+Uuid uuid_v7(std::uint64_t unix_ms, std::uint64_t random_a, std::uint64_t random_b);
 // The n-th id after `base`: the low 62 bits count on (RFC 9562 §6.2, method 2). One commit's event ids are
 // base, base+1, …: only the base is stored.
 Uuid uuid_plus(const Uuid& base, std::uint64_t n);

@@ -27,11 +27,11 @@ using Bio = std::unique_ptr<BIO, FreeBio>;
 using Key = std::unique_ptr<EVP_PKEY, FreeKey>;
 using SigningContext = std::unique_ptr<EVP_MD_CTX, FreeSigning>;
 
-const unsigned char* raw(std::string_view bytes) {
+const unsigned char* as_unsigned(std::string_view bytes) {
   return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
-Bio reading(std::string_view text) {
+Bio open_bio(std::string_view text) {
   Bio bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   AE_CHECK(bio != nullptr, "out of memory");
   return bio;
@@ -69,7 +69,7 @@ SigningKey& SigningKey::operator=(SigningKey&&) noexcept = default;
 SigningKey::~SigningKey() = default;
 
 Result<SigningKey> SigningKey::from_pem(std::string_view pem) {
-  const Bio bio = reading(pem);
+  const Bio bio = open_bio(pem);
   Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_passphrase, nullptr));
   if (!is_ed25519(key)) {
     return fail(Code::input_invalid,
@@ -93,7 +93,7 @@ std::string SigningKey::sign(std::string_view message) const {
   AE_CHECK(EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr,
                               static_cast<EVP_PKEY*>(key_.get())) == 1);
   AE_CHECK(EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size,
-                          raw(message), message.size()) == 1);
+                          as_unsigned(message), message.size()) == 1);
   AE_CHECK(size == kSignatureSize);
   return signature;
 }
@@ -107,12 +107,12 @@ Result<PublicKey> public_key_from_text(std::string_view text) {
     }
     return out;
   }
-  const Bio bio = reading(text);
+  const Bio bio = open_bio(text);
   if (const Key key(PEM_read_bio_PUBKEY(bio.get(), nullptr, no_passphrase, nullptr));
       is_ed25519(key)) {
     return public_of(key.get());
   }
-  const Bio again = reading(text);
+  const Bio again = open_bio(text);
   if (const Key key(PEM_read_bio_PrivateKey(again.get(), nullptr, no_passphrase, nullptr));
       is_ed25519(key)) {
     return public_of(key.get());
@@ -122,15 +122,15 @@ Result<PublicKey> public_key_from_text(std::string_view text) {
               "hex digits of a public key");
 }
 
-bool signature_fits(const PublicKey& key, std::string_view message, std::string_view signature) {
+bool verify_signature(const PublicKey& key, std::string_view message, std::string_view signature) {
   if (signature.size() != kSignatureSize) return false;
   const Key open(
       EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, key.bytes.data(), key.bytes.size()));
   const SigningContext context(EVP_MD_CTX_new());
   if (open == nullptr || context == nullptr) return false;
   return EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, open.get()) == 1 &&
-         EVP_DigestVerify(context.get(), raw(signature), signature.size(), raw(message),
-                          message.size()) == 1;
+         EVP_DigestVerify(context.get(), as_unsigned(signature), signature.size(),
+                          as_unsigned(message), message.size()) == 1;
 }
 
 }  // namespace ae

@@ -46,6 +46,6 @@ class SigningKey {
 
 // 64 hex digits, or a PEM text with a public or a private key. Fails with input_invalid.
 Result<PublicKey> public_key_from_text(std::string_view text);
-bool signature_fits(const PublicKey& key, std::string_view message, std::string_view signature);
+bool verify_signature(const PublicKey& key, std::string_view message, std::string_view signature);
 
 }  // namespace ae

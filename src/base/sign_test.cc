@@ -68,14 +68,14 @@ AE_TEST("sign/a signature fits one key and one message") {
   const SigningKey key = SigningKey::from_seed({1});
   const SigningKey other = SigningKey::from_seed({2});
   const std::string signature = key.sign("message");
-  EXPECT_TRUE(signature_fits(key.public_key(), "message", signature));
-  EXPECT_FALSE(signature_fits(key.public_key(), "messagf", signature));
-  EXPECT_FALSE(signature_fits(other.public_key(), "message", signature));
-  EXPECT_FALSE(signature_fits(key.public_key(), "message", signature.substr(1)));
+  EXPECT_TRUE(verify_signature(key.public_key(), "message", signature));
+  EXPECT_FALSE(verify_signature(key.public_key(), "messagf", signature));
+  EXPECT_FALSE(verify_signature(other.public_key(), "message", signature));
+  EXPECT_FALSE(verify_signature(key.public_key(), "message", signature.substr(1)));
   for (std::size_t i = 0; i < signature.size(); ++i) {
     std::string changed = signature;
     changed[i] = static_cast<char>(changed[i] ^ 1);
-    EXPECT_FALSE(signature_fits(key.public_key(), "message", changed)) << i;
+    EXPECT_FALSE(verify_signature(key.public_key(), "message", changed)) << i;
   }
 }
 

@@ -45,7 +45,9 @@ inline constexpr Instant kInstantMin{-62'167'219'200'000'000};
 inline constexpr Instant kInstantMax{253'402'300'799'999'999};
 
 // Is it an instant that can be written?
-constexpr bool exists(Instant instant) { return kInstantMin <= instant && instant <= kInstantMax; }
+constexpr bool is_representable(Instant instant) {
+  return kInstantMin <= instant && instant <= kInstantMax;
+}
 
 // `YYYY-MM-DDThh:mm:ss.ffffffZ`, always 27 characters. An instant outside of the years above is written as the nearest
 // one that exists.

@@ -19,8 +19,8 @@ AE_TEST("base/time/an instant is written in 27 characters") {
 AE_TEST("base/time/an instant that does not exist is written as the nearest one that does") {
   EXPECT_EQ(to_text(Instant{INT64_MAX}), to_text(kInstantMax));
   EXPECT_EQ(to_text(Instant{INT64_MIN}), to_text(kInstantMin));
-  EXPECT_TRUE(exists(kInstantMin) && exists(kInstantMax));
-  EXPECT_FALSE(exists(kInstantMin - 1us) || exists(kInstantMax + 1us));
+  EXPECT_TRUE(is_representable(kInstantMin) && is_representable(kInstantMax));
+  EXPECT_FALSE(is_representable(kInstantMin - 1us) || is_representable(kInstantMax + 1us));
 }
 
 AE_TEST("base/time/arithmetic on instants saturates") {

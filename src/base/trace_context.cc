@@ -38,7 +38,7 @@ bool is_key_part(std::string_view text, std::size_t most) {
   });
 }
 
-bool begins_well(std::string_view key, bool digit_too) {
+bool starts_with_key_char(std::string_view key, bool digit_too) {
   const char c = key.front();
   return (c >= 'a' && c <= 'z') || (digit_too && c >= '0' && c <= '9');
 }
@@ -46,10 +46,10 @@ bool begins_well(std::string_view key, bool digit_too) {
 // simple-key = lcalpha 0*255(…); tenant-id@system-id, of 241 and 14 characters at most.
 bool is_key(std::string_view key) {
   const std::size_t at = key.find('@');
-  if (at == key.npos) return is_key_part(key, 256) && begins_well(key, true);
+  if (at == key.npos) return is_key_part(key, 256) && starts_with_key_char(key, true);
   const std::string_view tenant = key.substr(0, at), system = key.substr(at + 1);
-  return is_key_part(tenant, 241) && begins_well(tenant, true) && is_key_part(system, 14) &&
-         begins_well(system, false);
+  return is_key_part(tenant, 241) && starts_with_key_char(tenant, true) &&
+         is_key_part(system, 14) && starts_with_key_char(system, false);
 }
 
 bool is_value(std::string_view value) {
@@ -76,7 +76,7 @@ bool is_state(std::string_view text) {
 }
 
 // The first half, or a quarter, of a hash; one in 2^64 would be all zeros, which means that there is none.
-std::string digits(std::string_view what, std::string_view text, std::size_t size) {
+std::string hash_digits(std::string_view what, std::string_view text, std::size_t size) {
   std::string bytes(what);
   bytes += '\0';
   bytes += text;
@@ -118,7 +118,7 @@ std::string traceparent(std::string_view trace_id, std::string_view span_id, std
   return text;
 }
 
-std::string trace_id_of(const JobId& job) { return digits("aetheris.trace.v1", job.text, 32); }
+std::string trace_id_of(const JobId& job) { return hash_digits("aetheris.trace.v1", job.text, 32); }
 
 TraceContext trace_of(const JobId& job, std::string_view traceparent, std::string_view tracestate) {
   if (auto context = trace_context(traceparent, tracestate)) return *std::move(context);
@@ -132,9 +132,9 @@ std::string span_id_of(const JobId& job, const InvocationId& invocation, std::ui
   call += invocation.text;
   call += '\0';
   call += std::to_string(try_no);
-  return digits("aetheris.span.v1", call, 16);
+  return hash_digits("aetheris.span.v1", call, 16);
 }
 
-std::string span_id_of(const JobId& job) { return digits("aetheris.span.v1", job.text, 16); }
+std::string span_id_of(const JobId& job) { return hash_digits("aetheris.span.v1", job.text, 16); }
 
 }  // namespace ae

@@ -31,7 +31,7 @@ std::size_t utf8_sequence(std::string_view s, std::size_t i) noexcept {
 
 }  // namespace
 
-std::size_t utf8_prefix(std::string_view s) noexcept {
+std::size_t valid_utf8_prefix(std::string_view s) noexcept {
   std::size_t i = 0;
   while (i < s.size()) {
     std::uint64_t eight = 0;
@@ -49,9 +49,9 @@ std::size_t utf8_prefix(std::string_view s) noexcept {
   return i;
 }
 
-bool is_utf8(std::string_view bytes) noexcept { return utf8_prefix(bytes) == bytes.size(); }
+bool is_utf8(std::string_view bytes) noexcept { return valid_utf8_prefix(bytes) == bytes.size(); }
 
-std::string_view beginning_of(std::string_view text, std::size_t bytes) noexcept {
+std::string_view truncate_utf8(std::string_view text, std::size_t bytes) noexcept {
   if (text.size() <= bytes) return text;
   while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0u) == 0x80u) --bytes;
   return text.substr(0, bytes);

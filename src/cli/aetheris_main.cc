@@ -14,7 +14,7 @@
 #include "app/failpoints.h"
 #include "app/supervise.h"
 #include "app/toolbox.h"
-#include "async/point.h"
+#include "async/failpoint.h"
 #include "cli/commands.h"
 
 namespace ae::cli {
@@ -115,12 +115,12 @@ int act(const Parsed& parsed, Terminal& terminal) {
   auto failpoints = app::Failpoints::parse(environment("AETHERIS_FAILPOINTS"),
                                            environment("AETHERIS_FAILPOINTS_TRACE"));
   if (!failpoints) return terminal.fail_with(failpoints.error());
-  async::point_handler = failpoints->get();
+  async::failpoint_handler = failpoints->get();
   int code = kUsage;
   for (const auto& command : kCommands) {
     if (command.name == parsed.options->command) code = command.run(*parsed.options, terminal);
   }
-  async::point_handler = nullptr;
+  async::failpoint_handler = nullptr;
   return code;
 }
 
@@ -151,7 +151,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is a full disk
   try {
     const int code = ae::cli::run(argc, argv);
-    if (!ae::app::functions_still_run()) return code;
+    if (!ae::app::has_running_functions()) return code;
     std::fflush(nullptr);
     ::_exit(code);
   } catch (const std::exception& error) {

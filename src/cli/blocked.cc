@@ -26,7 +26,7 @@ std::vector<std::string> commands_of(const Value& commands, const std::string& f
   return out;
 }
 
-Value flagged(const Value& object, const std::string& flag) {
+Value with_store_flag(const Value& object, const std::string& flag) {
   if (!object.is_object()) return object;
   Value out = object;
   if (const std::string_view command = object.text("command"); !command.empty()) {
@@ -56,7 +56,7 @@ std::string doubt_text(const Value& doubt) {
   return "the outcome of the " + call_of(doubt.text("tool")) + " is unknown" + cause;
 }
 
-std::string confirmed_text(const Value& resources) {
+std::string resources_text(const Value& resources) {
   std::string text;
   if (!resources.is_array()) return text;
   for (const Value& resource : resources.items()) {
@@ -81,7 +81,8 @@ std::string names_text(const Value& nodes) {
   return text;
 }
 
-std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store) {
+std::vector<std::vector<std::string>> answer_commands(const Value& job,
+                                                      const app::StoreUrl& store) {
   std::vector<std::vector<std::string>> all;
   const std::string flag = store_flag(store);
   if (job["in_doubt"].is_array()) {
@@ -92,8 +93,8 @@ std::vector<std::vector<std::string>> answers(const Value& job, const app::Store
     }
   }
   if (job["confirmations"].is_array()) {
-    for (const Value& asked : job["confirmations"].items()) {
-      if (auto commands = commands_of(asked["commands"], flag); !commands.empty()) {
+    for (const Value& confirmation : job["confirmations"].items()) {
+      if (auto commands = commands_of(confirmation["commands"], flag); !commands.empty()) {
         all.push_back(std::move(commands));
       }
     }
@@ -113,18 +114,18 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
   if (flag.empty() || !job.is_object()) return job;
   Value out = job;
   for (const char* name : {"parked", "waiting", "unattended"}) {
-    if (job[name].is_object()) out = out.with(name, flagged(job[name], flag));
+    if (job[name].is_object()) out = out.with(name, with_store_flag(job[name], flag));
   }
   for (const char* name : {"in_doubt", "waits", "confirmations"}) {
     if (!job[name].is_array()) continue;
     std::vector<Value> items;
-    for (const Value& item : job[name].items()) items.push_back(flagged(item, flag));
+    for (const Value& item : job[name].items()) items.push_back(with_store_flag(item, flag));
     out = out.with(name, Value::array(std::move(items)));
   }
   return out;
 }
 
-std::string lacking_text(const Value& budget) {
+std::string shortfall_text(const Value& budget) {
   std::string text;
   if (!budget["lacking"].is_array()) return text;
   for (const Value& one : budget["lacking"].items()) {
@@ -200,7 +201,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
-  // Of a job that is blocked, say_blocked lists them beside what it waits for.
+  // Of a job that is blocked, print_blocked lists them beside what it waits for.
   if (status == "waiting" || status == "parked" || !job["in_doubt"].is_array()) return all;
   for (const Value& doubt : job["in_doubt"].items()) {
     if (!ended && !(doubt["given_up"] == Value(true))) continue;
@@ -288,8 +289,9 @@ std::string waits_text(const Value& job, std::size_t columns) {
     }
   }
   if (job["confirmations"].is_array()) {
-    for (const Value& asked : job["confirmations"].items()) {
-      text += "\n  node " + place_text(asked) + " has changed" + confirmed_text(asked["resources"]);
+    for (const Value& confirmation : job["confirmations"].items()) {
+      text += "\n  node " + place_text(confirmation) + " has changed" +
+              resources_text(confirmation["resources"]);
     }
   }
   if (job["waits"].is_array()) {
@@ -361,13 +363,13 @@ Retried retried(const app::StoreUrl& store, std::string_view id) {
   constexpr int kLookedFor = 1'000;
   Retried found;
   if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return found;
-  const auto door = app::Door::open(store, app::Purpose::read);
-  if (!door) return found;
+  const auto client = app::ApiClient::open(store, app::OpenMode::read);
+  if (!client) return found;
   std::string next = retry_id(id);
   for (int i = 0; i < kLookedFor; ++i) {
     api::ApiRequest request;
     request.path = {"api", "jobs", next};
-    const auto job = (*door)->ask(request);
+    const auto job = (*client)->send(request);
     if (!job || job->status != 200) break;
     const std::string_view origin = job->body["forked_from"].text("job_id");
     if (origin == id || (!found.last.empty() && origin == found.last)) {
@@ -385,8 +387,8 @@ std::string retried_text(const Retried& retried) {
   return "Retried as job " + safe(retried.last) + " (" + safe(retried.status) + ").";
 }
 
-void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
-               Terminal& terminal) {
+void print_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
+                 Terminal& terminal) {
   const Retried known = retried(store, id);
   if (!known.last.empty()) terminal.note(retried_text(known));
   if (!known.may_retry()) return;
@@ -524,7 +526,8 @@ std::string failure_text(const Value& error) {
          "]";
 }
 
-void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal, Stream stream) {
+void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal,
+                   Stream stream) {
   const Writer to{terminal, stream};
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));
@@ -539,7 +542,8 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) +
           waits_text(job, argument_columns(terminal, stream)));
   if (job["parked"].is_object()) {
-    to.line("parked: " + parked_text(job["parked"], job["in_doubt"]) + lacking_text(job["budget"]));
+    to.line("parked: " + parked_text(job["parked"], job["in_doubt"]) +
+            shortfall_text(job["budget"]));
     if (job["parked"].text("until") == "version") {
       to.line("start a process with `versions: { execution: " +
               safe(job.text("execution_version")) + " }` for agent " + safe(job.text("agent")) +
@@ -566,9 +570,9 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   }
   for (const char* kind : {"in_doubt", "confirmations", "waits"}) {
     if (!job[kind].is_array()) continue;
-    for (const Value& asked : job[kind].items()) {
-      to.commands(commands_of(asked["commands"], flag),
-                  {.doubt = asked, .confirms = kind == std::string_view("confirmations")});
+    for (const Value& confirmation : job[kind].items()) {
+      to.commands(commands_of(confirmation["commands"], flag),
+                  {.doubt = confirmation, .confirms = kind == std::string_view("confirmations")});
     }
   }
 }

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "app/instance.h"
 #include "app/secret_names.h"
-#include "app/site.h"
 #include "base/counted.h"
 #include "cli/commands.h"
 #include "cli/graph_text.h"
@@ -18,7 +18,7 @@ namespace ae::cli {
 int check_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
-  std::vector<agents::Fault> faults;
+  std::vector<agents::Diagnostic> faults;
   std::string good;
   std::vector<Value> notes;
   std::vector<agents::Policy> policies;  // of --policies
@@ -28,13 +28,13 @@ int check_command(const Options& options, Terminal& terminal) {
     notes.push_back(
         Value::object({{"file", file}, {"path", note.path}, {"message", note.message}}));
   };
-  const app::AskServers servers = options.diff     ? app::AskServers::to_look
-                                  : options.accept ? app::AskServers::to_accept
-                                                   : app::AskServers::if_new;
+  const app::ServerListing servers = options.diff     ? app::ServerListing::to_compare
+                                     : options.accept ? app::ServerListing::to_pin
+                                                      : app::ServerListing::if_unpinned;
   for (const std::string& file : options.files) {
     auto loaded = app::load_agents(file, {.servers = servers, .policies = options.policies});
     if (!loaded) return terminal.fail_with(loaded.error());
-    for (const std::string& line : loaded->said) terminal.note(safe(line));
+    for (const std::string& line : loaded->notices) terminal.note(safe(line));
     if (!loaded->faults.empty()) {
       faults.insert(faults.end(), loaded->faults.begin(), loaded->faults.end());
       continue;
@@ -62,21 +62,21 @@ int check_command(const Options& options, Terminal& terminal) {
     std::vector<const agents::AgentsFile*> sound;
     sound.reserve(files.size());
     for (const agents::AgentsFile& file : files) sound.push_back(&file);
-    for (const agents::Note& idle : agents::idle_policies(policies, sound)) {
+    for (const agents::Note& idle : agents::unused_policies(policies, sound)) {
       noted(options.policies, idle);
     }
     for (std::size_t i = 0; i < files.size() && agents::has_approvals(sound); ++i) {
-      if (const auto open = agents::open_programs(files[i])) noted(options.files[i], *open);
+      if (const auto open = agents::unsandboxed_programs(files[i])) noted(options.files[i], *open);
     }
   }
   if (terminal.json()) {
-    Value json = agents::faults_json(faults);
+    Value json = agents::diagnostics_json(faults);
     if (!notes.empty()) json = json.with("notes", Value::array(std::move(notes)));
     terminal.print_json(json);
   } else {
     if (!good.empty()) terminal.print(good);
     if (!faults.empty()) {
-      terminal.print(safe(agents::faults_text(faults), true));
+      terminal.print(safe(agents::diagnostics_text(faults), true));
       terminal.note(counted(faults.size(), "error"));
     }
   }

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "app/door.h"
-#include "app/site.h"
+#include "app/api_client.h"
+#include "app/instance.h"
 #include "app/toolbox.h"
 #include "base/counted.h"
 #include "cli/commands.h"
@@ -51,7 +51,7 @@ bool is_set(const char* name) {
   return value != nullptr && *value != '\0';
 }
 
-void look_at_environment(std::vector<Problem>& problems) {
+void check_environment(std::vector<Problem>& problems) {
   for (const char* name : {"AETHERIS_FAILPOINTS", "AETHERIS_FAILPOINTS_TRACE"}) {
     if (!is_set(name)) continue;
     problems.push_back(
@@ -60,7 +60,7 @@ void look_at_environment(std::vector<Problem>& problems) {
   }
 }
 
-void look_at_clock(std::vector<Problem>& problems) {
+void check_clock(std::vector<Problem>& problems) {
   if (is_set(net::kClockOffsetFile)) {
     problems.push_back({"clock", std::string(net::kClockOffsetFile) +
                                      " is set: the clock is simulated; unset it outside tests"});
@@ -84,7 +84,7 @@ std::string existing_folder(std::string folder) {
 }
 
 // Can this user create or change the store? `run` fails otherwise.
-void look_if_writable(const app::StoreUrl& store, std::vector<Problem>& problems) {
+void check_writable(const app::StoreUrl& store, std::vector<Problem>& problems) {
   const auto check = [&](const std::string& path, int mode) {
     if (::faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0) return true;
     problems.push_back(
@@ -98,7 +98,7 @@ void look_if_writable(const app::StoreUrl& store, std::vector<Problem>& problems
   if (::stat(store.path.c_str(), &found) == 0) check(store.path, R_OK | W_OK);
 }
 
-void look_at_file(const std::string& path, const char* what, std::vector<Problem>& problems) {
+void check_file(const std::string& path, const char* what, std::vector<Problem>& problems) {
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return;
   if ((found.st_mode & 0077) != 0) {
@@ -111,7 +111,7 @@ void look_at_file(const std::string& path, const char* what, std::vector<Problem
 }
 
 // A user who can write the folder can replace the store, its lock and its socket.
-void look_at_folder(const std::string& folder, std::vector<Problem>& problems) {
+void check_folder_access(const std::string& folder, std::vector<Problem>& problems) {
   struct stat found{};
   if (::stat(folder.c_str(), &found) != 0 || (found.st_mode & S_ISVTX) != 0) return;
   const bool by_group = (found.st_mode & S_IWGRP) != 0 && found.st_gid != ::getegid();
@@ -124,7 +124,7 @@ void look_at_folder(const std::string& folder, std::vector<Problem>& problems) {
 }
 
 // Locks and shared memory do not hold across machines.
-void look_at_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
+void check_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
   struct statfs disk{};
   if (::statfs(store.folder().c_str(), &disk) != 0) return;
   constexpr long kNfs = 0x6969, kSmb = 0x517B, kSmb2 = 0xFE534D42, kCifs = 0xFF534D42,
@@ -148,7 +148,7 @@ constexpr Duration kClockApart = std::chrono::seconds(1);
 constexpr std::int64_t kProcessesMore = 2;  // that should find room
 
 // What nobody can work with is said when the store is opened.
-void look_at_server(const store::PostgresFacts& facts, std::vector<Problem>& problems) {
+void check_database_server(const store::PostgresServerInfo& facts, std::vector<Problem>& problems) {
   if (!facts.synchronous_standby) {
     problems.push_back({"no_synchronous_standby",
                         "PostgreSQL has no synchronous standby: commits can be lost with its disk "
@@ -184,11 +184,12 @@ void look_at_server(const store::PostgresFacts& facts, std::vector<Problem>& pro
 }
 
 // Where processes run the jobs, one that is not taken by any of them stands still all the same.
-void look_for_stuck(app::Door& door, const app::StoreUrl& store, std::vector<Problem>& problems) {
+void check_stuck_jobs(app::ApiClient& client, const app::StoreUrl& store,
+                      std::vector<Problem>& problems) {
   api::ApiRequest request;
   request.path = {"api", "jobs"};
   request.query = {{"stuck", "true"}, {"limit", "1000"}};
-  const auto answer = door.ask(request);
+  const auto answer = client.send(request);
   if (!answer || answer->status != 200) return;  // of an older process; what cannot be read is said
   std::size_t count = 0;
   for (const Value& job : answer->body["jobs"].items()) {
@@ -202,9 +203,9 @@ void look_for_stuck(app::Door& door, const app::StoreUrl& store, std::vector<Pro
 }
 
 // The jobs of a store for as long as there is time.
-class SomeJobs final : public store::Rebuild {
+class TimeLimitedRebuild final : public store::Rebuild {
  public:
-  explicit SomeJobs(store::Rebuild& store) : store_(store) {}
+  explicit TimeLimitedRebuild(store::Rebuild& store) : store_(store) {}
   Result<std::uint64_t> jobs() override { return store_.jobs(); }
   Result<std::optional<JobId>> next() override {
     if (std::chrono::steady_clock::now() > give_up_) return std::nullopt;
@@ -212,14 +213,18 @@ class SomeJobs final : public store::Rebuild {
   }
   Result<store::StoredLog> read(const JobId& job) override { return store_.read(job); }
   Result<std::string> blob(const Hash& hash) override { return store_.blob(hash); }
-  Result<std::vector<store::Difference>> settle(const store::Projection& wanted,
-                                                Instant now) override {
-    return store_.settle(wanted, now);
+  Result<std::vector<store::Difference>> reconcile(const store::Projection& wanted,
+                                                   Instant now) override {
+    return store_.reconcile(wanted, now);
   }
-  Result<std::vector<store::Difference>> settle_rest() override { return store_.settle_rest(); }
+  Result<std::vector<store::Difference>> reconcile_rest() override {
+    return store_.reconcile_rest();
+  }
   Result<std::vector<store::Damage>> damage() override { return store_.damage(); }
-  Status record(const store::AuditEntry& entry) override { return store_.record(entry); }
-  Status keep() override { return store_.keep(); }
+  Status append_audit_entry(const store::AuditEntry& entry) override {
+    return store_.append_audit_entry(entry);
+  }
+  Status commit() override { return store_.commit(); }
 
  private:
   static constexpr std::chrono::seconds kTime{5};
@@ -237,11 +242,11 @@ bool times_are_near(const store::Difference& row) {
     return read.ec == std::errc() && read.ptr == end ? std::optional(at) : std::nullopt;
   };
   const auto stored = time_of(row.stored), derived = time_of(row.derived);
-  return stored && derived && !engine::far_apart(*stored, *derived);
+  return stored && derived && !engine::differ_too_much(*stored, *derived);
 }
 
 // The rows of a store that is not too large, compared with the logs; `rebuild --check` compares all of them.
-void look_at_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
+void check_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   constexpr off_t kFileMax = off_t{1} << 30;
   struct stat file{};
   const bool shared = store.kind == app::StoreUrl::Kind::postgres;
@@ -251,7 +256,7 @@ void look_at_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   if (const auto damage = (*opened)->damage()) {
     for (const store::Damage& one : *damage) problems.push_back({one.code, one.message});
   }
-  SomeJobs jobs(**opened);
+  TimeLimitedRebuild jobs(**opened);
   net::SystemClock clock;
   const auto compared =
       runtime::rebuild(jobs, [&] { return clock.now(); }, [](const runtime::RebuildProgress&) {});
@@ -296,10 +301,11 @@ std::string jobs_text(const Value& jobs, const std::string& status, const std::s
          (status == "parked" ? "the next command" : "what for");
 }
 
-void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Problem>& problems,
-                  std::vector<Problem>& notes) {
+void check_jobs(app::ApiClient& client, const app::StoreUrl& store, std::vector<Problem>& problems,
+                std::vector<Problem>& notes) {
   const bool shared = store.kind == app::StoreUrl::Kind::postgres;
-  const std::string silent = shared || door.is_socket() ? "" : app::find_silent_owner(store);
+  const std::string silent =
+      shared || client.is_remote() ? "" : app::find_unresponsive_owner(store);
   if (!silent.empty()) {
     problems.push_back(
         {"owner_silent", silent + " owns the store but does not respond within 3s; check it, and "
@@ -308,10 +314,10 @@ void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Probl
   api::ApiRequest request;
   request.path = {"api", "jobs"};
   // Who runs the jobs of a shared store is not known here.
-  const bool run_elsewhere = shared || !silent.empty() || door.is_socket();
+  const bool run_elsewhere = shared || !silent.empty() || client.is_remote();
   for (const std::string status : {"running", "queued", "waiting", "parked"}) {
     request.query = {{"status", status}, {"limit", "1000"}};
-    auto answer = door.ask(request);
+    auto answer = client.send(request);
     if (!answer || answer->status != 200) {
       problems.push_back({"unavailable", "the store cannot be read: " +
                                              (answer ? std::string(answer->body.text("detail"))
@@ -328,7 +334,7 @@ void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Probl
       notes.push_back({status, text});
     }
   }
-  if (shared || door.is_socket()) look_for_stuck(door, store, problems);
+  if (shared || client.is_remote()) check_stuck_jobs(client, store, problems);
 }
 
 std::string secrets_text(const std::string& path) {
@@ -339,55 +345,56 @@ std::string secrets_text(const std::string& path) {
 void check_store(const app::StoreUrl& store, Checks& checks) {
   using Kind = app::StoreUrl::Kind;
   if (store.kind == Kind::memory) return checks.add("store", "memory:, nothing is kept", {});
-  const auto check = [&](const char* name, std::string detail, auto look) {
+  const auto check = [&](const char* name, std::string detail, auto run_check) {
     std::vector<Problem> found;
-    look(found);
+    run_check(found);
     checks.add(name, std::move(detail), std::move(found));
   };
   const bool shared = store.kind == Kind::postgres;
   if (!shared) {
     check("writable", existing_folder(store.folder()),
-          [&](auto& found) { look_if_writable(store, found); });
-    check("disk", "local, with free space", [&](auto& found) { look_at_disk(store, found); });
+          [&](auto& found) { check_writable(store, found); });
+    check("disk", "local, with free space", [&](auto& found) { check_disk(store, found); });
     check("permissions", "no other user can change the store", [&](auto& found) {
-      look_at_folder(store.folder(), found);
-      look_at_file(store.path, "the store", found);
+      check_folder_access(store.folder(), found);
+      check_file(store.path, "the store", found);
     });
     check("secrets", secrets_text(store.folder() + "/secrets"),
-          [&](auto& found) { look_at_file(store.folder() + "/secrets", "secrets", found); });
+          [&](auto& found) { check_file(store.folder() + "/secrets", "secrets", found); });
   } else {
     check("server", "PostgreSQL settings, connections and clock", [&](auto& found) {
-      if (const auto facts = app::examine(store); facts && *facts) look_at_server(**facts, found);
+      if (const auto facts = app::examine(store); facts && *facts)
+        check_database_server(**facts, found);
     });
   }
   check("rollback", "the store is not older than it was", [&](auto& found) {
-    if (auto stands = app::look_for_rollback(store); !stands) {
+    if (auto stands = app::check_for_rollback(store); !stands) {
       found.push_back({std::string(code_name(stands.error().code)), stands.error().message});
     }
   });
-  auto door = app::Door::open(store, app::Purpose::read);
-  const bool missing = !door && door.error().code == Code::not_found;
+  auto client = app::ApiClient::open(store, app::OpenMode::read);
+  const bool missing = !client && client.error().code == Code::not_found;
   check("store", store.text() + (missing ? " does not exist yet; `aetheris run` creates it" : ""),
         [&](auto& found) {
-          if (door || missing) return;
-          found.push_back({std::string(code_name(door.error().code)), door.error().message});
+          if (client || missing) return;
+          found.push_back({std::string(code_name(client.error().code)), client.error().message});
         });
   if (missing) return;
-  check("rows", "rows agree with the event logs", [&](auto& found) { look_at_rows(store, found); });
-  if (!door) return;
+  check("rows", "rows agree with the event logs", [&](auto& found) { check_rows(store, found); });
+  if (!client) return;
   if (!shared) {
-    checks.add("lock", (*door)->is_socket() ? "held by a running process" : "free", {});
+    checks.add("lock", (*client)->is_remote() ? "held by a running process" : "free", {});
   }
   std::vector<Problem> notes;
   check("jobs", "no job is stuck or needs a decision",
-        [&](auto& found) { look_at_jobs(**door, store, found, notes); });
+        [&](auto& found) { check_jobs(**client, store, found, notes); });
   checks.done.back().notes = std::move(notes);
 }
 
-Value repeat_view(const std::vector<runtime::MayRepeat>& jobs) {
+Value repeat_view(const std::vector<runtime::RepeatableCalls>& jobs) {
   std::vector<Value> shown;
   shown.reserve(jobs.size());
-  for (const runtime::MayRepeat& job : jobs) {
+  for (const runtime::RepeatableCalls& job : jobs) {
     std::vector<Value> calls;
     calls.reserve(job.calls.size());
     for (const std::string& call : job.calls) calls.emplace_back(call);
@@ -401,12 +408,12 @@ Value repeat_view(const std::vector<runtime::MayRepeat>& jobs) {
 }
 
 // What the jobs may do a second time when they are resumed.
-void print_repeats(const runtime::ParkedJobs& count, Terminal& terminal) {
+void print_repeats(const runtime::ParkResult& count, Terminal& terminal) {
   if (count.may_repeat.empty()) return;
   terminal.print(
       "These calls are unfinished in this store. Each may already have happened; resuming its job "
       "can repeat it:\n");
-  for (const runtime::MayRepeat& job : count.may_repeat) {
+  for (const runtime::RepeatableCalls& job : count.may_repeat) {
     std::string line = "  " + safe(job.job.text) + ", after event " + std::to_string(job.seq) +
                        " of " + to_text(job.at) + ": ";
     for (const std::string& call : job.calls) {
@@ -419,28 +426,29 @@ void print_repeats(const runtime::ParkedJobs& count, Terminal& terminal) {
 }
 
 // Parks what has not ended in a store that went backwards.
-int accept_rollback(const app::StoreUrl& store, const Options& wish, Terminal& terminal) {
+int accept_rollback(const app::StoreUrl& store, const Options& command_options,
+                    Terminal& terminal) {
   if (store.kind == app::StoreUrl::Kind::memory) {
     return terminal.fail_with({Code::usage, "a memory: store exists only in its process"});
   }
-  app::SiteOptions options{.store = store};
+  app::InstanceOptions options{.store = store};
   struct stat found{};
-  const auto whole = app::look_for_rollback(store);
+  const auto whole = app::check_for_rollback(store);
   if (whole && store.kind == app::StoreUrl::Kind::sqlite &&
       ::stat(store.path.c_str(), &found) != 0) {
     return terminal.fail_with({Code::not_found, "no store at " + store.path});
   }
-  options.mode = app::SiteOptions::Mode::write;
+  options.mode = app::InstanceOptions::Mode::write;
   options.accept_rollback = true;
-  options.restored = wish.restored;
-  options.nothing_lost = wish.nothing_lost;
-  options.accepted_by = who();
-  auto site = app::Site::open(std::move(options));
-  if (!site) return terminal.fail_with(site.error());
-  const bool gone = (*site)->began_empty();
-  const auto parked = (*site)->accept_rollback(who());
+  options.restored = command_options.restored;
+  options.nothing_lost = command_options.nothing_lost;
+  options.accepted_by = cli_actor();
+  auto instance = app::Instance::open(std::move(options));
+  if (!instance) return terminal.fail_with(instance.error());
+  const bool gone = (*instance)->was_recreated();
+  const auto parked = (*instance)->accept_rollback(cli_actor());
   if (!parked) return terminal.fail_with(parked.error());
-  const runtime::ParkedJobs count = parked->value_or(runtime::ParkedJobs());
+  const runtime::ParkResult count = parked->value_or(runtime::ParkResult());
   if (terminal.json()) {
     terminal.print_json(Value::object({{"accepted", parked->has_value() || !whole},
                                        {"ending", count.ending},
@@ -479,7 +487,7 @@ int accept_rollback(const app::StoreUrl& store, const Options& wish, Terminal& t
 }
 
 int show_sandbox(Terminal& terminal) {
-  const app::SandboxAbility can = app::sandbox_ability();
+  const app::SandboxFeatures can = app::sandbox_features();
   if (terminal.json()) {
     terminal.print_json(Value::object({{"files", can.files},
                                        {"landlock_abi", can.landlock},
@@ -518,14 +526,14 @@ int doctor_command(const Options& options, Terminal& terminal) {
   if (options.accept_rollback) return accept_rollback(*store, options, terminal);
   Checks checks;
   std::vector<Problem> found;
-  look_at_environment(found);
+  check_environment(found);
   checks.add("environment", "no test settings are active", std::exchange(found, {}));
-  look_at_clock(found);
+  check_clock(found);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   checks.add("clock",
              to_text(Instant{std::chrono::duration_cast<std::chrono::microseconds>(now).count()}),
              std::exchange(found, {}));
-  const app::SandboxAbility can = app::sandbox_ability();
+  const app::SandboxFeatures can = app::sandbox_features();
   checks.add("sandbox",
              can.landlock > 0 ? "available (Landlock ABI " + std::to_string(can.landlock) + ")"
                               : "no Landlock: `sandbox` cannot confine tools to folders",

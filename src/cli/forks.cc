@@ -1,7 +1,7 @@
 // fork, retry: a new job that begins where another one stood. plan: a job goes on under another plan.
 #include "api/problem.h"
-#include "app/door.h"
-#include "app/site.h"
+#include "app/api_client.h"
+#include "app/instance.h"
 #include "cli/commands.h"
 #include "cli/phrases.h"
 #include "json/json.h"
@@ -40,7 +40,7 @@ std::string effect_words(std::string_view state) {
 }
 
 // The calls of the origin that may have taken effect, and that the new job would make again.
-void say_effects(const Value& effects, bool retries, Terminal& terminal) {
+void print_effects(const Value& effects, bool retries, Terminal& terminal) {
   if (!effects.is_array()) return;
   terminal.note(
       "The new job would make these calls again. Their external keys are new, so a service does "
@@ -78,16 +78,16 @@ Result<Value> task_graph_of(const Options& options, const agents::AgentsFile& fi
                                       "\", which is not in " + options.file);
 }
 
-Result<Value> job_of(app::Door& door, const std::string& id) {
-  api::ApiRequest look;
-  look.path = {"api", "jobs", id};
-  AE_ASSIGN(api::ApiResponse job, door.ask(look));
+Result<Value> job_of(app::ApiClient& client, const std::string& id) {
+  api::ApiRequest request;
+  request.path = {"api", "jobs", id};
+  AE_ASSIGN(api::ApiResponse job, client.send(request));
   if (job.status >= 400) return std::unexpected(api::error_of_problem(job.body, job.status));
   return std::move(job.body);
 }
 
 // What FILE changes of the plan, a line for each node and tool.
-void say_changes(const Value& changes, Terminal& terminal) {
+void print_changes(const Value& changes, Terminal& terminal) {
   if (!changes.is_array()) return;
   if (changes.size() == 0) return terminal.note("plan unchanged");
   for (const Value& change : changes.items()) {
@@ -101,12 +101,12 @@ void say_changes(const Value& changes, Terminal& terminal) {
 }
 
 // Adds the command that serves FILE too, or what avoids the restart, and names the process that it is about.
-void of_owner(Error& error, app::Door& door, const std::string& agent, const app::StoreUrl& store,
-              const std::string& file) {
+void name_owner(Error& error, app::ApiClient& client, const std::string& agent,
+                const app::StoreUrl& store, const std::string& file) {
   if (error.code != Code::needs_version || file.empty()) return;
-  api::ApiRequest look;
-  look.path = {"api", "agents", agent};
-  const auto answer = door.ask(look);
+  api::ApiRequest request;
+  request.path = {"api", "agents", agent};
+  const auto answer = client.send(request);
   const bool runs_agent = answer && answer->body["runs_here"] == Value(true);
   error.message += runs_agent ? ", or start it with `serve --watch`" : serve_too_text(file);
   if (uses_server() || !app::find_owner(store)) return;
@@ -121,14 +121,14 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   };
   auto body = body_of(options);
   if (!body) return failed(body.error());
-  auto door = app::Door::open(store, app::Purpose::write);
-  if (!door && door.error().code == Code::not_found) {
-    return failed({Code::not_found, "job " + options.id + " not found: " + door.error().message});
+  auto client = app::ApiClient::open(store, app::OpenMode::write);
+  if (!client && client.error().code == Code::not_found) {
+    return failed({Code::not_found, "job " + options.id + " not found: " + client.error().message});
   }
-  if (!door) return failed(door.error());
+  if (!client) return failed(client.error());
   std::string agent;
   if (file != nullptr) {
-    const auto job = job_of(**door, options.id);
+    const auto job = job_of(**client, options.id);
     if (!job) return failed(job.error());
     auto graph = task_graph_of(options, *file, *job);
     if (!graph) return failed(graph.error());
@@ -143,14 +143,14 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   request.method = "POST";
   request.path = {"api", "jobs", options.id, options.command};
   request.body = canonical(Value::object(std::move(*body)));
-  request.by = who();
-  const auto answer = (*door)->ask(request);
+  request.by = cli_actor();
+  const auto answer = (*client)->send(request);
   if (!answer) return failed(answer.error());
   const Value& made = answer->body;
   if (answer->status < 400) return made;
-  if (!terminal.json()) say_effects(made["effects"], options.command == "retry", terminal);
-  Error error = of_option(api::error_of_problem(made, answer->status));
-  of_owner(error, **door, agent, store, options.file);
+  if (!terminal.json()) print_effects(made["effects"], options.command == "retry", terminal);
+  Error error = with_option_names(api::error_of_problem(made, answer->status));
+  name_owner(error, **client, agent, store, options.file);
   return failed(error, made);
 }
 
@@ -158,7 +158,7 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
 
 namespace {
 
-void say_made(const Value& made, Terminal& terminal) {
+void print_created_fork(const Value& made, Terminal& terminal) {
   const Value& from = made["forked_from"];
   terminal.note("Created job " + safe(made.text("id")) + " from job " + safe(from.text("job_id")) +
                 ", event " + std::to_string(from["seq"].as_int()) + ".");
@@ -178,8 +178,8 @@ int fork_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   terminal.print(safe(made->text("id")) + "\n");
-  say_made(*made, terminal);
-  say_next(options, std::string(made->text("id")), terminal);
+  print_created_fork(*made, terminal);
+  print_next_step(options, std::string(made->text("id")), terminal);
   return kDone;
 }
 
@@ -187,8 +187,8 @@ namespace {
 
 bool exists(const std::string& id, const app::StoreUrl& store) {
   if (id.empty()) return false;
-  const auto door = app::Door::open(store, app::Purpose::read);
-  return door && job_of(**door, id).has_value();
+  const auto client = app::ApiClient::open(store, app::OpenMode::read);
+  return client && job_of(**client, id).has_value();
 }
 
 // A retry gets the next id of the chain ID-retry-1, ID-retry-2, …, so that it is found again. A named job that exists is
@@ -225,15 +225,15 @@ int retry_command(const Options& asked, Terminal& terminal) {
   }
   std::string id;
   {
-    const auto loaded = load_sound(options.file, options, terminal);
+    const auto loaded = load_valid_agents(options.file, options, terminal);
     if (!loaded) return loaded.error();
     warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
     const auto made = make_fork(options, *store, &loaded->file, terminal);
     if (!made) return made.error();
     id = made->text("id");
     if (!terminal.json()) {
-      say_made(*made, terminal);
-      say_changes((*made)["plan_changes"], terminal);
+      print_created_fork(*made, terminal);
+      print_changes((*made)["plan_changes"], terminal);
     }
     if (options.detach) {
       if (terminal.json()) {
@@ -254,7 +254,8 @@ int retry_command(const Options& asked, Terminal& terminal) {
 namespace {
 
 // The plan that FILE has for the job's agent, as the job is told of it.
-Result<Value> asked_of(const Value& job, const Options& options, const agents::AgentsFile& file) {
+Result<Value> plan_request_body(const Value& job, const Options& options,
+                                const agents::AgentsFile& file) {
   AE_ASSIGN(Value graph, task_graph_of(options, file, job));
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed" || status == "cancelled") {
@@ -267,7 +268,7 @@ Result<Value> asked_of(const Value& job, const Options& options, const agents::A
   return body.with("drop", Value::array(std::move(names)));
 }
 
-void say_plan(const Value& answer, const std::string& id, Terminal& terminal) {
+void print_plan(const Value& answer, const std::string& id, Terminal& terminal) {
   if (answer.find("unchanged") != nullptr) return terminal.print("it has this plan already\n");
   if (answer.find("accepted") != nullptr) {
     return terminal.print("accepted: the process that runs job " + id + " applies it\n");
@@ -289,20 +290,21 @@ int plan_command(const Options& options, Terminal& terminal) {
   if (!loaded) return terminal.fail_with(loaded.error());
   if (!loaded->faults.empty()) {
     const Error error{Code::plan_invalid, options.file + " has errors; nothing was changed"};
-    Value body = api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
-    terminal.note(safe(agents::faults_text(loaded->faults), true));
+    Value body =
+        api::problem(error).with("faults", agents::diagnostics_json(loaded->faults)["faults"]);
+    terminal.note(safe(agents::diagnostics_text(loaded->faults), true));
     return terminal.fail_with(error, body);
   }
   warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
-  auto door = app::Door::open(*store, app::Purpose::write);
-  if (!door) return terminal.fail_with(door.error());
-  const auto job = job_of(**door, options.id);
+  auto client = app::ApiClient::open(*store, app::OpenMode::write);
+  if (!client) return terminal.fail_with(client.error());
+  const auto job = job_of(**client, options.id);
   if (!job) return terminal.fail_with(job.error());
-  const auto body = asked_of(*job, options, loaded->file);
+  const auto body = plan_request_body(*job, options, loaded->file);
   if (!body) {
     const int code = terminal.fail_with(body.error());
     if (body.error().code == Code::job_terminal && job->text("status") == "failed") {
-      say_retry(options.id, options.file, *store, terminal);
+      print_retry(options.id, options.file, *store, terminal);
     }
     return code;
   }
@@ -310,18 +312,18 @@ int plan_command(const Options& options, Terminal& terminal) {
   request.method = "POST";
   request.path = {"api", "jobs", options.id, "plan"};
   request.body = canonical(*body);
-  request.by = who();
-  const auto answer = (*door)->ask(request);
+  request.by = cli_actor();
+  const auto answer = (*client)->send(request);
   if (!answer) return terminal.fail_with(answer.error());
   if (answer->status >= 400) {
     Error error = api::error_of_problem(answer->body, answer->status);
-    of_owner(error, **door, std::string(job->text("agent")), *store, options.file);
+    name_owner(error, **client, std::string(job->text("agent")), *store, options.file);
     return terminal.fail_with(error, answer->body);
   }
   if (terminal.json()) {
     terminal.print_json(answer->body);
   } else {
-    say_plan(answer->body, safe(options.id), terminal);
+    print_plan(answer->body, safe(options.id), terminal);
   }
   return kDone;
 }

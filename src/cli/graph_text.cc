@@ -42,7 +42,7 @@ class Graph {
       }
     }
     std::vector<std::size_t> depth(nodes_.size());
-    for (const std::uint32_t i : engine::order_of(needs_).order) {
+    for (const std::uint32_t i : engine::topological_order(needs_).order) {
       for (const std::uint32_t need : needs_[i]) depth[i] = std::max(depth[i], depth[need] + 1);
     }
     for (std::uint32_t i = 0; i < nodes_.size(); ++i) {

@@ -2,7 +2,7 @@
 #include <optional>
 #include <utility>
 
-#include "app/site.h"
+#include "app/instance.h"
 #include "cli/commands.h"
 #include "json/json.h"
 #include "log/seal.h"
@@ -52,7 +52,7 @@ Value row_view(const store::JobRow& row) {
 }
 
 // Each commit as far as it can be opened: a damaged one says why, and those behind it show their bytes only.
-Value commits_view(const store::Loaded& loaded) {
+Value commits_view(const store::LoadedJob& loaded) {
   const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
@@ -85,7 +85,7 @@ Value commits_view(const store::Loaded& loaded) {
   return Value::array(std::move(commits));
 }
 
-Value job_view(const store::Loaded& loaded) {
+Value job_view(const store::LoadedJob& loaded) {
   std::vector<Value> blobs, effects, ledger, inbox;
   for (const Blob& blob : loaded.blobs) {
     blobs.push_back(Value::object({{"bytes", std::uint64_t{blob.bytes.size()}},
@@ -125,22 +125,22 @@ Value job_view(const store::Loaded& loaded) {
 }
 
 template <class T, class Start>
-T await(app::Site& site, Start start) {
+T await(app::Instance& instance, Start start) {
   std::optional<T> answer;
   start(async::Done<T>([&](T value) {
     answer = std::move(value);
-    site.loop().stop();
+    instance.loop().stop();
   }));
-  while (!answer) site.loop().run();
+  while (!answer) instance.loop().run();
   return std::move(*answer);
 }
 
-Result<Value> all_jobs(app::Site& site) {
+Result<Value> all_jobs(app::Instance& instance) {
   std::vector<Value> jobs;
   store::Filter filter{.limit = kPage};
   while (true) {
-    AE_ASSIGN(const auto rows, (await<Result<std::vector<store::JobRow>>>(site, [&](auto done) {
-                site.store().query(filter, std::move(done));
+    AE_ASSIGN(const auto rows, (await<Result<std::vector<store::JobRow>>>(instance, [&](auto done) {
+                instance.store().query(filter, std::move(done));
               })));
     for (const store::JobRow& row : rows) jobs.push_back(row_view(row));
     if (rows.size() < kPage) break;
@@ -150,11 +150,11 @@ Result<Value> all_jobs(app::Site& site) {
   return Value::object({{"jobs", Value::array(std::move(jobs))}});
 }
 
-Result<Value> one_job(app::Site& site, const std::string& id) {
+Result<Value> one_job(app::Instance& instance, const std::string& id) {
   AE_ASSIGN(const JobId job, job_id_from_text(id));
-  AE_ASSIGN(const store::Loaded loaded, (await<Result<store::Loaded>>(site, [&](auto done) {
-              site.store().load(job, 1, std::move(done));
-            })));
+  AE_ASSIGN(const store::LoadedJob loaded,
+            (await<Result<store::LoadedJob>>(
+                instance, [&](auto done) { instance.store().load(job, 1, std::move(done)); })));
   return job_view(loaded);
 }
 
@@ -214,9 +214,9 @@ void print_job(const Value& body, Terminal& terminal) {
 
 int inspect_command(const Options& options, Terminal& terminal) {
   const auto body = [&]() -> Result<Value> {
-    app::SiteOptions site;
-    AE_ASSIGN(site.store, store_of(options));
-    AE_ASSIGN(const auto opened, app::Site::open(std::move(site)));
+    app::InstanceOptions site_options;
+    AE_ASSIGN(site_options.store, store_of(options));
+    AE_ASSIGN(const auto opened, app::Instance::open(std::move(site_options)));
     return options.id.empty() ? all_jobs(*opened) : one_job(*opened, options.id);
   }();
   if (!body) return terminal.fail_with(body.error());

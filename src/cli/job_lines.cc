@@ -45,13 +45,13 @@ bool is_code(std::string_view reason) {
   return std::ranges::find(kCodes, reason) != std::end(kCodes);
 }
 
-void add(Journal::Line& line, const char* name, std::string_view value) {
+void add(ServiceLog::Line& line, const char* name, std::string_view value) {
   if (!value.empty()) line.more.emplace_back(name, std::string(value));
 }
 
 }  // namespace
 
-void JobLines::blocked(const JobId& job, const Event& event, Journal::Line& line) {
+void JobLines::blocked(const JobId& job, const Event& event, ServiceLog::Line& line) {
   const auto* parked = as<JobParked>(event);
   const auto* waiting = as<JobWaiting>(event);
   const auto seen = jobs_.find(job);
@@ -87,16 +87,16 @@ void JobLines::blocked(const JobId& job, const Event& event, Journal::Line& line
   add(line, "answer", answer);
 }
 
-std::vector<Journal::Line> JobLines::of(const JobId& job, const std::string& agent,
-                                        const std::vector<Event>& events) {
-  std::vector<Journal::Line> lines;
+std::vector<ServiceLog::Line> JobLines::of(const JobId& job, const std::string& agent,
+                                           const std::vector<Event>& events) {
+  std::vector<ServiceLog::Line> lines;
   std::string name = agent;
   for (const Event& event : events) {
     if (event.type == EventType::job_running && jobs_.size() < kJobsMax) {
       jobs_.emplace(job, OpenQuestions(job));
     }
-    if (auto seen = jobs_.find(job); seen != jobs_.end()) seen->second.take(event);
-    Journal::Line line{.job = job};
+    if (auto seen = jobs_.find(job); seen != jobs_.end()) seen->second.apply(event);
+    ServiceLog::Line line{.job = job};
     switch (event.type) {
       case EventType::job_created:
         name = std::get<JobCreated>(event.body).agent;

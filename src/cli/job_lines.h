@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "cli/journal.h"
 #include "cli/questions.h"
+#include "cli/service_log.h"
 #include "log/event.h"
 
 namespace ae::cli {
@@ -24,13 +24,13 @@ class JobLines {
   explicit JobLines(std::string store_flag) : store_flag_(std::move(store_flag)) {}
 
   // The lines of one commit. `agent`: of the job; "" = unknown.
-  std::vector<Journal::Line> of(const JobId& job, const std::string& agent,
-                                const std::vector<Event>& events);
+  std::vector<ServiceLog::Line> of(const JobId& job, const std::string& agent,
+                                   const std::vector<Event>& events);
   // The job is not run here any more.
   void forget(const JobId& job) { jobs_.erase(job); }
 
  private:
-  void blocked(const JobId& job, const Event& event, Journal::Line& line);
+  void blocked(const JobId& job, const Event& event, ServiceLog::Line& line);
 
   const std::string store_flag_;
   std::map<JobId, OpenQuestions> jobs_;

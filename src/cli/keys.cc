@@ -1,6 +1,6 @@
 // keys: made, listed, revoked. The secret is printed once, when the key is made.
 #include "api/problem.h"
-#include "app/door.h"
+#include "app/api_client.h"
 #include "cli/commands.h"
 #include "cli/phrases.h"
 #include "json/json.h"
@@ -9,7 +9,7 @@ namespace ae::cli {
 namespace {
 
 // An option of another action would be taken for something that it is not.
-Status fits(const Options& options) {
+Status check_options(const Options& options) {
   const bool creates = options.action == "create";
   const bool revokes = options.action == "revoke";
   if (revokes && options.id.empty()) {
@@ -35,7 +35,7 @@ int create(const Options& options, Terminal& terminal) {
   request.method = "POST";
   request.path = {"api", "keys"};
   request.body = canonical(Value::object(std::move(body)));
-  const auto made = answer_of(options, app::Purpose::make, std::move(request));
+  const auto made = answer_of(options, app::OpenMode::create, std::move(request));
   if (!made) return terminal.fail_with(made.error());
   if (terminal.json()) {
     terminal.print_json(*made);
@@ -58,7 +58,7 @@ int create(const Options& options, Terminal& terminal) {
 int list(const Options& options, Terminal& terminal) {
   api::ApiRequest request;
   request.path = {"api", "keys"};
-  const auto body = answer_of(options, app::Purpose::read, std::move(request));
+  const auto body = answer_of(options, app::OpenMode::read, std::move(request));
   if (!body) return terminal.fail_with(body.error());
   if (terminal.json()) {
     terminal.print_json(*body);
@@ -83,7 +83,7 @@ int revoke(const Options& options, Terminal& terminal) {
   api::ApiRequest request;
   request.method = "DELETE";
   request.path = {"api", "keys", options.id};
-  const auto body = answer_of(options, app::Purpose::write, std::move(request));
+  const auto body = answer_of(options, app::OpenMode::write, std::move(request));
   if (!body) return terminal.fail_with(body.error());
   if (terminal.json()) {
     terminal.print_json(*body);
@@ -97,7 +97,7 @@ int revoke(const Options& options, Terminal& terminal) {
 }  // namespace
 
 int keys_command(const Options& options, Terminal& terminal) {
-  if (auto fine = fits(options); !fine) return terminal.fail_with(fine.error());
+  if (auto fine = check_options(options); !fine) return terminal.fail_with(fine.error());
   if (options.action == "create") return create(options, terminal);
   if (options.action == "list") return list(options, terminal);
   return revoke(options, terminal);

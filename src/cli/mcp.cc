@@ -12,9 +12,9 @@
 
 #include "api/mcp.h"
 #include "api/problem.h"
-#include "app/door.h"
-#include "app/site.h"
-#include "app/stdio.h"
+#include "app/api_client.h"
+#include "app/instance.h"
+#include "app/stdio_server.h"
 #include "async/boot_clock.h"
 #include "cli/commands.h"
 #include "cli/service.h"
@@ -36,18 +36,20 @@ api::ApiResponse response_of(Result<api::ApiResponse> answer) {
 }
 
 // By way of a process that answers for the store.
-int carry(app::Door& door, const ServiceWish& wish, Terminal& terminal) {
+int serve_remote_store(app::ApiClient& client, const ServiceOptions& service_options,
+                       Terminal& terminal) {
   api::ApiRequest health;
   health.path = {"api", "health"};
-  if (const auto there = door.ask(health); !there) return terminal.fail_with(there.error());
-  net::AsioLoop& loop = door.loop();
+  if (const auto there = client.send(health); !there) return terminal.fail_with(there.error());
+  net::AsioLoop& loop = client.loop();
   async::BootClock steady;
   api::Mcp mcp(
       loop, steady,
-      [&door](const api::ApiRequest& request, async::Done<api::ApiResponse> done) {
-        door.start(request, [done = std::move(done)](Result<api::ApiResponse> answer) mutable {
-          done(response_of(std::move(answer)));
-        });
+      [&client](const api::ApiRequest& request, async::Done<api::ApiResponse> done) {
+        client.send_async(request,
+                          [done = std::move(done)](Result<api::ApiResponse> answer) mutable {
+                            done(response_of(std::move(answer)));
+                          });
       },
       std::string(app::kVersion));
   bool over = false;
@@ -55,11 +57,11 @@ int carry(app::Door& door, const ServiceWish& wish, Terminal& terminal) {
     over = true;
     loop.stop();
   };
-  app::Stdio stdio(loop, mcp,
-                   {.by = who(),
-                    .ended = [&](bool) { leave(); },
-                    .grace = wish.grace,
-                    .ending = [&] { mcp.stop_waiting(); }});
+  app::StdioServer stdio(loop, mcp,
+                         {.by = cli_actor(),
+                          .on_ended = [&](bool) { leave(); },
+                          .grace = service_options.grace,
+                          .on_input_end = [&] { mcp.stop_waiting(); }});
   loop.on_signals([&](int) { leave(); });
   stdio.begin();
   while (!over) loop.run();
@@ -67,32 +69,32 @@ int carry(app::Door& door, const ServiceWish& wish, Terminal& terminal) {
 }
 
 // As the owner of the store, or one of many who share it.
-int own(std::unique_ptr<app::Site> site, Service& service, const ServiceWish& wish,
-        Terminal& terminal) {
-  service.attach(*site);
-  if (wish.loaded) {
-    if (auto kept = site->keep_agents(); !kept) return terminal.fail_with(kept.error());
+int serve_own_store(std::unique_ptr<app::Instance> instance, Service& service,
+                    const ServiceOptions& service_options, Terminal& terminal) {
+  service.attach(*instance);
+  if (service_options.loaded) {
+    if (auto kept = instance->register_agents(); !kept) return terminal.fail_with(kept.error());
   }
-  if (auto listens = site->listen(); !listens) {
+  if (auto listens = instance->listen(); !listens) {
     terminal.warn("other commands cannot reach this process through the store: " +
                   listens.error().message);
   }
   async::BootClock steady;
   api::Mcp mcp(
-      site->loop(), steady,
-      [&site](api::ApiRequest request, async::Done<api::ApiResponse> done) {
-        site->api().handle(std::move(request), std::move(done));
+      instance->loop(), steady,
+      [&instance](api::ApiRequest request, async::Done<api::ApiResponse> done) {
+        instance->api().handle(std::move(request), std::move(done));
       },
       std::string(app::kVersion));
-  app::Stdio stdio(site->loop(), mcp,
-                   {.by = who(),
-                    .ended = [&](bool) { service.stop(); },
-                    .grace = wish.grace,
-                    .ending =
-                        [&] {
-                          mcp.stop_waiting();
-                          site->api().stop_waiting();
-                        }});
+  app::StdioServer stdio(instance->loop(), mcp,
+                         {.by = cli_actor(),
+                          .on_ended = [&](bool) { service.stop(); },
+                          .grace = service_options.grace,
+                          .on_input_end =
+                              [&] {
+                                mcp.stop_waiting();
+                                instance->api().stop_waiting();
+                              }});
   stdio.begin();
   return service.run();
 }
@@ -107,35 +109,36 @@ int mcp_command(const Options& options, Terminal& terminal) {
         {Code::usage,
          "AETHERIS_URL names a server with its own agents: omit FILE, or unset AETHERIS_URL"});
   }
-  const auto wish = service_wish(options, terminal);
-  if (!wish) return wish.error();
+  const auto service_options = parse_service_options(options, terminal);
+  if (!service_options) return service_options.error();
   if (elsewhere) {
-    auto door = app::Door::to_server(url);
-    if (!door) return terminal.fail_with(door.error());
-    return carry(**door, *wish, terminal);
+    auto client = app::ApiClient::connect_to_server(url);
+    if (!client) return terminal.fail_with(client.error());
+    return serve_remote_store(**client, *service_options, terminal);
   }
   Options quietly = options;  // a client keeps what its servers print
   if (options.log.empty() && !options.verbose) quietly.quiet = true;
-  Service service(terminal, quietly, *wish);
+  Service service(terminal, quietly, *service_options);
   const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
-    if (auto owner = app::find_owner(wish->store)) {
-      if (wish->loaded) {
+    if (auto owner = app::find_owner(service_options->store)) {
+      if (service_options->loaded) {
         terminal.note("another process owns this store; its agents are served, not those of " +
                       options.files.front());
       }
-      return carry(*owner, *wish, terminal);
+      return serve_remote_store(*owner, *service_options, terminal);
     }
-    app::SiteOptions site = service.site(options, *wish);
-    if (wish->loaded) {
-      site.create = true;
-      site.read_agent = [&file = *wish->loaded](std::string_view name, std::string_view json,
-                                                agents::Agent& out) {
+    app::InstanceOptions site_options = service.instance_options(options, *service_options);
+    if (service_options->loaded) {
+      site_options.create = true;
+      site_options.read_agent = [&file = *service_options->loaded](std::string_view name,
+                                                                   std::string_view json,
+                                                                   agents::Agent& out) {
         return app::read_agent(file, name, json, out);
       };
     }
-    auto opened = app::Site::open(std::move(site));
-    if (opened) return own(*std::move(opened), service, *wish, terminal);
+    auto opened = app::Instance::open(std::move(site_options));
+    if (opened) return serve_own_store(*std::move(opened), service, *service_options, terminal);
     const bool again =
         opened.error().code == Code::store_locked && std::chrono::steady_clock::now() < give_up;
     if (!again) return terminal.fail_with(opened.error());

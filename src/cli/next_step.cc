@@ -11,23 +11,23 @@ std::string run_command_text(std::string_view id, const std::string& flag) {
   return "aetheris run FILE --job-id " + quoted(std::string(id)) + flag;
 }
 
-Result<Value> body_of(app::Door& door, api::Path path) {
+Result<Value> body_of(app::ApiClient& client, api::Path path) {
   api::ApiRequest request;
   request.path = std::move(path);
-  AE_ASSIGN(api::ApiResponse response, door.ask(request));
+  AE_ASSIGN(api::ApiResponse response, client.send(request));
   if (response.status != 200) return fail(Code::unavailable, "no body");
   return std::move(response.body);
 }
 
 // The process that answers for this store, when one lives: "the server", "process 123".
-std::string holder_of(const app::StoreUrl& store) {
+std::string find_answering_owner(const app::StoreUrl& store) {
   if (uses_server()) return "the server";
   return app::find_owner(store) ? app::owner_name(store) : std::string();
 }
 
 }  // namespace
 
-std::string continues_text(const Value& job, const std::string& holder, bool runs_here,
+std::string continues_text(const Value& job, const std::string& owner, bool runs_here,
                            const std::string& flag) {
   const std::string name = "job " + safe(job.text("id"));
   const std::string run = run_command_text(job.text("id"), flag);
@@ -44,34 +44,35 @@ std::string continues_text(const Value& job, const std::string& holder, bool run
     return (cancelling ? state + "\n" : "") + "To continue, run: " + run +
            "\nor start a server: aetheris serve FILE" + flag;
   }
-  if (runs_here && !holder.empty()) return name + " continues in " + holder;
+  if (runs_here && !owner.empty()) return name + " continues in " + owner;
   if (status == "running") return name + " continues in the process that runs it";
   return "The server or worker that runs agent \"" + safe(job.text("agent")) +
          "\" continues the job. If there is none, run:\n" + run;
 }
 
-std::string then_text(const Value& job, const app::StoreUrl& store) {
+std::string continuation_text(const Value& job, const app::StoreUrl& store) {
   if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return "";
-  const std::string holder = holder_of(store);
-  if (!holder.empty()) {
-    const auto door = app::Door::open(store, app::Purpose::read);
-    const auto agent = door ? body_of(**door, {"api", "agents", std::string(job.text("agent"))})
-                            : std::unexpected(door.error());
-    if (agent && (*agent)["runs_here"] == Value(true)) return "it continues in " + holder;
+  const std::string owner = find_answering_owner(store);
+  if (!owner.empty()) {
+    const auto client = app::ApiClient::open(store, app::OpenMode::read);
+    const auto agent = client ? body_of(**client, {"api", "agents", std::string(job.text("agent"))})
+                              : std::unexpected(client.error());
+    if (agent && (*agent)["runs_here"] == Value(true)) return "it continues in " + owner;
   }
   return run_command_text(job.text("id"), store_flag(store));
 }
 
-void say_next(const Options& options, const std::string& id, Terminal& terminal) {
+void print_next_step(const Options& options, const std::string& id, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return;
-  const auto door = app::Door::open(*store, app::Purpose::read);
-  if (!door) return;
-  const auto job = body_of(**door, {"api", "jobs", id});
+  const auto client = app::ApiClient::open(*store, app::OpenMode::read);
+  if (!client) return;
+  const auto job = body_of(**client, {"api", "jobs", id});
   if (!job) return;
-  const auto agent = body_of(**door, {"api", "agents", std::string(job->text("agent"))});
+  const auto agent = body_of(**client, {"api", "agents", std::string(job->text("agent"))});
   const bool runs_here = agent && (*agent)["runs_here"] == Value(true);
-  const std::string text = continues_text(*job, holder_of(*store), runs_here, store_flag(*store));
+  const std::string text =
+      continues_text(*job, find_answering_owner(*store), runs_here, store_flag(*store));
   if (!text.empty()) terminal.note(text);
 }
 

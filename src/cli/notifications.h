@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "app/site.h"
+#include "app/instance.h"
 #include "cli/notifier.h"
 #include "cli/questions.h"
 #include "log/event.h"
@@ -26,14 +26,14 @@ namespace ae::cli {
 
 class Notifications {
  public:
-  struct Wish {
+  struct Options {
     std::string program, store_flag;
     std::string by;               // this process, as claims name it
     std::size_t descriptors = 0;  // how many the program may have open; 0 = as many as we
     std::function<void(const JobId&, const std::string& what)> warn;
   };
   // Borrows the site, which outlives this.
-  Notifications(app::Site& site, Wish wish);
+  Notifications(app::Instance& instance, Options options);
   ~Notifications();  // waits for the program under way
   Notifications(const Notifications&) = delete;
   Notifications& operator=(const Notifications&) = delete;
@@ -48,31 +48,31 @@ class Notifications {
     std::string by;
     Instant until;
   };
-  struct Look;
-  void read_marks(std::function<void()> then);
-  void take_mark(const std::string& body);
-  void look();
-  void look_on(std::shared_ptr<Look> look);
-  void look_at(std::shared_ptr<Look> look, const JobId& job, const Hash& head);
-  void look_later();
-  void offer(const Question& question);
+  struct Scan;
+  void read_claims(std::function<void()> then);
+  void apply_audit_entry(const std::string& body);
+  void scan();
+  void continue_scan(std::shared_ptr<Scan> scan);
+  void scan_job(std::shared_ptr<Scan> scan, const JobId& job, const Hash& head);
+  void schedule_scan();
+  void notify_once(const Question& question);
   void claim(const Question& question);
   void start(const Question& question);
   void ended(const Question& question, const std::string& failure);
   void start_again(const Question& question);
-  void mark(const Question& question);
+  void record_notified(const Question& question);
   void record(const Question& question, std::string act, std::vector<Member> more,
               async::Done<Result<void>> done);
   void later(Duration delay, async::Task task);
   void warn(const JobId& job, const std::string& what) const;
 
-  app::Site& site_;
-  const Wish wish_;
+  app::Instance& instance_;
+  const Options options_;
   std::uint64_t audit_seq_ = 0;     // read so far
   std::set<std::string> notified_;  // questions, by id
   std::map<std::string, Claim> claims_;
   std::map<std::string, unsigned> tries_;  // of those that are under way here
-  std::map<JobId, Hash> looked_at_;        // the last event of each job that was read
+  std::map<JobId, Hash> scanned_heads_;    // the last event of each job that was read
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Notifier notifier_;  // its thread posts to the loop: ends first
 };

@@ -24,7 +24,7 @@ namespace {
 constexpr auto kPatience = std::chrono::seconds(10);  // of one program
 constexpr auto kReapEvery = std::chrono::milliseconds(5);
 constexpr std::size_t kItemsMax = 1000;  // that wait to be told
-constexpr std::size_t kToldMax = 100'000;
+constexpr std::size_t kNotifiedMax = 100'000;
 
 // A child with `in` as its stdin and our stderr as its stdout: what we print is ours.
 int spawn(const std::string& program, int in, pid_t& pid) {
@@ -64,13 +64,13 @@ Notifier::~Notifier() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Notifier::look_at(const JobId& job, const std::vector<Event>& events) {
+void Notifier::notify_open_questions(const JobId& job, const std::vector<Event>& events) {
   if (program_.empty()) return;
   OpenQuestions open(job);
-  for (const Event& event : events) open.take(event);
+  for (const Event& event : events) open.apply(event);
   for (const Question& question : open.list()) {
-    if (told_.size() >= kToldMax) told_.clear();
-    if (told_.insert(question.id).second) {
+    if (notified_.size() >= kNotifiedMax) notified_.clear();
+    if (notified_.insert(question.id).second) {
       add({canonical(to_value(question, store_flag_)) + "\n", nullptr});
     }
   }

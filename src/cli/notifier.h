@@ -36,7 +36,7 @@ class Notifier {
   // What was not started yet never is; its `done` is not called.
   void drop();
   // Tells of what waits for a person since these events of one commit.
-  void look_at(const JobId& job, const std::vector<Event>& events);
+  void notify_open_questions(const JobId& job, const std::vector<Event>& events);
   // What went wrong since it was asked last.
   std::vector<std::string> failures();
   // Waits until everything was told.
@@ -53,7 +53,7 @@ class Notifier {
 
   const std::string program_, store_flag_;
   const std::size_t descriptors_;
-  std::set<std::string> told_;  // by id
+  std::set<std::string> notified_;  // by id
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::deque<Item> items_;             // guarded by mutex_

@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "agents/agents_file.h"
-#include "agents/faults.h"
-#include "app/site.h"
+#include "agents/diagnostics.h"
+#include "app/instance.h"
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/options.h"
@@ -34,12 +34,12 @@ constexpr std::pair<const char*, std::string_view> kGroups[] = {
     {"Control", " pause resume budget cancel fork retry plan "}};
 constexpr const char* kOtherGroup = "Maintain";
 
-constexpr std::string_view kLaterCommands[] = {"exec"};
+constexpr std::string_view kFutureCommands[] = {"exec"};
 
-struct LaterFlag {
+struct FutureFlag {
   std::string_view command, flag;
 };
-constexpr LaterFlag kLaterFlags[] = {{"run", "--workers"}};
+constexpr FutureFlag kFutureFlags[] = {{"run", "--workers"}};
 
 // The first word that is no option: the command. Options before it that take a value are skipped with it.
 std::string_view command_of(int argc, char** argv) {
@@ -54,14 +54,14 @@ std::string_view command_of(int argc, char** argv) {
   return {};
 }
 
-std::optional<Error> comes_later(int argc, char** argv) {
+std::optional<Error> unsupported_yet(int argc, char** argv) {
   const std::string_view command = command_of(argc, argv);
-  if (std::ranges::find(kLaterCommands, command) != std::end(kLaterCommands)) {
+  if (std::ranges::find(kFutureCommands, command) != std::end(kFutureCommands)) {
     return Error{Code::unsupported, "`aetheris " + std::string(command) +
                                         "` comes with a later version; `aetheris --help` lists "
                                         "what there is"};
   }
-  for (const LaterFlag& later : kLaterFlags) {
+  for (const FutureFlag& later : kFutureFlags) {
     if (later.command != command) continue;
     for (int i = 1; i < argc; ++i) {
       const std::string_view word = argv[i];
@@ -88,24 +88,24 @@ class Grammar {
                     "sqlite:PATH (default sqlite:.aetheris/aetheris.db), postgres://… or memory:")
         ->envname("AETHERIS_STORE");
     app_.add_flag("--json", options_.json, "print one JSON value; `events -f` prints one per line");
-    running();
-    looking();
-    acting();
-    forking();
-    keeping();
-    helping();
+    add_run_commands();
+    add_query_commands();
+    add_control_commands();
+    add_fork_commands();
+    add_maintenance_commands();
+    add_help_commands();
   }
 
   CLI::App& app() { return app_; }
   // "usage: aetheris retry [OPTIONS] ID [FILE]"; of the program, unless this is a command.
   std::string usage(const std::string& command) {
     const std::string help =
-        knows(command) ? app_.get_subcommand(command)->help("aetheris") : app_.help();
+        has_command(command) ? app_.get_subcommand(command)->help("aetheris") : app_.help();
     constexpr std::string_view kMark = "Usage: ";
     const std::size_t from = help.find(kMark) + kMark.size();
     return "usage: " + help.substr(from, help.find('\n', from) - from);
   }
-  bool knows(const std::string& command) const {
+  bool has_command(const std::string& command) const {
     return !app_.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == command; })
                 .empty();
   }
@@ -153,7 +153,7 @@ class Grammar {
         "", "not empty");
   }
 
-  void running() {
+  void add_run_commands() {
     CLI::App* init = command("init", "write a runnable agents file into DIR", "aetheris init demo");
     positional(init, "DIR", options_.folder, "the folder (default .)", false);
 
@@ -204,7 +204,7 @@ class Grammar {
         },
         "", "name");
     run->add_option("--queue", options_.queue, "the queue to enqueue the job on")->check(name);
-    lines(run);
+    add_queue_options(run);
     run->add_option("--label", options_.labels, "NAME=VALUE; repeatable")->allow_extra_args(false);
     run->add_flag("--detach", options_.detach, "create the job and exit; another process runs it");
     run->add_flag("--only", options_.only,
@@ -285,7 +285,7 @@ class Grammar {
                          : std::string("1 to 64 of the characters A-Z a-z 0-9 . _ -");
             },
             "", "capability"));
-    lines(sub);
+    add_queue_options(sub);
     sub->add_option(
            "--durability", options_.durability,
            "fused (default): one write for each step; split: one for each phase, for crash tests")
@@ -310,7 +310,7 @@ class Grammar {
   }
 
   // In which order jobs are claimed.
-  void lines(CLI::App* sub) {
+  void add_queue_options(CLI::App* sub) {
     sub->add_option("--queue-limit", options_.queue_limits,
                     "NAME=N: at most N concurrent jobs of this queue; repeatable")
         ->allow_extra_args(false);
@@ -327,7 +327,7 @@ class Grammar {
     sub->add_flag("--no-fair-by", options_.no_fair_by, "stop using --fair-by")->excludes(fair_by);
   }
 
-  void looking() {
+  void add_query_commands() {
     CLI::App* jobs = command("jobs", "list jobs, newest first", "aetheris jobs --status waiting");
     jobs->add_option("--status", options_.status,
                      "queued running waiting parked completed failed cancelled");
@@ -390,7 +390,7 @@ class Grammar {
         ->allow_extra_args(false);
   }
 
-  void acting() {
+  void add_control_commands() {
     CLI::App* signal = command("signal", "send a signal to a waiting job",
                                "aetheris signal holiday ok-holiday '{\"by\": \"Ada\"}'");
     positional(signal, "ID", options_.id, "the job");
@@ -463,7 +463,7 @@ class Grammar {
     resolve->add_option("--try", options_.of_try, "only for this try, from `aetheris job`");
   }
 
-  void forking() {
+  void add_fork_commands() {
     CLI::App* fork = command("fork", "start a new job from an event of another job",
                              "aetheris fork holiday --at 12");
     positional(fork, "ID", options_.id, "the job to fork; it is not changed");
@@ -515,7 +515,7 @@ class Grammar {
     }
   }
 
-  void keeping() {
+  void add_maintenance_commands() {
     CLI::App* migrate =
         command("migrate", "migrate or create the schema of a store", "aetheris migrate --check");
     migrate->add_flag("--check", options_.check_only,
@@ -531,7 +531,7 @@ class Grammar {
     restore->add_flag("--skip-verify", options_.skip_verify, "skip the verification of job logs");
   }
 
-  void helping() {
+  void add_help_commands() {
     CLI::App* inspect =
         command("inspect", "show the rows of a store; read-only", "aetheris inspect holiday");
     positional(inspect, "ID", options_.id, "one job, with its commits and side records", false);
@@ -722,7 +722,7 @@ Parsed parse(int said, char** words) {
     if (word == "--json") parsed.json = true;
     store_given = store_given || word == "--store" || word.starts_with("--store=");
   }
-  if (auto later = comes_later(argc, argv)) {
+  if (auto later = unsupported_yet(argc, argv)) {
     parsed.error = std::move(later);
     return parsed;
   }
@@ -736,10 +736,10 @@ Parsed parse(int said, char** words) {
       return parsed;
     }
     const std::string command(command_of(argc, argv));
-    if (!command.empty() && !grammar.knows(command)) {
-      agents::Nearest nearest(command);
+    if (!command.empty() && !grammar.has_command(command)) {
+      agents::ClosestName nearest(command);
       for (const CLI::App* one : grammar.app().get_subcommands([](CLI::App*) { return true; })) {
-        nearest.look_at(one->get_name());
+        nearest.consider(one->get_name());
       }
       const std::string meant = nearest.take();
       parsed.error =

@@ -21,10 +21,10 @@ class Interruptible {
  public:
   Interruptible() {
     interrupted = 0;
-    struct sigaction wish{};
-    wish.sa_handler = [](int) { interrupted = 1; };
-    ::sigemptyset(&wish.sa_mask);
-    ::sigaction(SIGINT, &wish, &before_);
+    struct sigaction action{};
+    action.sa_handler = [](int) { interrupted = 1; };
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGINT, &action, &before_);
   }
   ~Interruptible() { ::sigaction(SIGINT, &before_, nullptr); }
   Interruptible(const Interruptible&) = delete;
@@ -40,8 +40,8 @@ bool can_prompt(const Terminal& terminal) {
   return terminal.shows_progress() && ::isatty(STDIN_FILENO) == 1;
 }
 
-PromptAnswer prompt_approval(const Value& asked, Terminal& terminal) {
-  std::string text = approval_text(asked);
+PromptAnswer prompt_approval(const Value& approval, Terminal& terminal) {
+  std::string text = approval_text(approval);
   while (text.ends_with('\n')) text.pop_back();
   terminal.note(text);
   const Interruptible signals;

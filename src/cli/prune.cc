@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "api/problem.h"
-#include "app/door.h"
+#include "app/api_client.h"
 #include "base/counted.h"
 #include "cli/commands.h"
 #include "cli/progress_line.h"
@@ -33,16 +33,16 @@ Result<Value> statuses_of(const std::string& text) {
   return Value::array(std::move(all));
 }
 
-Result<std::vector<Member>> wish_of(const Options& options) {
+Result<std::vector<Member>> parse_prune_params(const Options& options) {
   if (auto age = duration_from_text(options.older_than); !age) {
     return fail(Code::usage, "--older-than: " + age.error().message);
   }
-  std::vector<Member> wish{{"older_than", options.older_than}, {"dry_run", options.dry_run}};
+  std::vector<Member> params{{"older_than", options.older_than}, {"dry_run", options.dry_run}};
   if (!options.status.empty()) {
     AE_ASSIGN(Value statuses, statuses_of(options.status));
-    wish.emplace_back("status", std::move(statuses));
+    params.emplace_back("status", std::move(statuses));
   }
-  if (!options.agent.empty()) wish.emplace_back("agent", options.agent);
+  if (!options.agent.empty()) params.emplace_back("agent", options.agent);
   std::vector<Member> labels;
   for (const std::string& text : options.labels) {
     const std::size_t at = text.find('=');
@@ -55,19 +55,19 @@ Result<std::vector<Member>> wish_of(const Options& options) {
     }
     labels.emplace_back(name, text.substr(at + 1));
   }
-  if (!labels.empty()) wish.emplace_back("labels", Value::object(std::move(labels)));
+  if (!labels.empty()) params.emplace_back("labels", Value::object(std::move(labels)));
   if (!options.archive.empty()) {
     // The process that owns the store stands elsewhere.
     std::error_code unknown;
     const auto whole = std::filesystem::absolute(options.archive, unknown).lexically_normal();
     if (unknown) return fail(Code::usage, "--archive: " + unknown.message());
-    wish.emplace_back("archive", whole.string());
+    params.emplace_back("archive", whole.string());
   }
-  return wish;
+  return params;
 }
 
 // What all requests together have done.
-struct Sum {
+struct PruneTotals {
   std::uint64_t jobs = 0, events = 0, left_jobs = 0;
   std::string oldest, newest, before;  // instants as text: they are compared as such
   std::vector<Value> left;
@@ -97,20 +97,20 @@ struct Sum {
   }
 };
 
-Result<Sum> prune_all(const Options& options, const Terminal& terminal, Sum& sum) {
-  AE_ASSIGN(const std::vector<Member> wish, wish_of(options));
+Result<PruneTotals> prune_all(const Options& options, const Terminal& terminal, PruneTotals& sum) {
+  AE_ASSIGN(const std::vector<Member> params, parse_prune_params(options));
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
-  AE_ASSIGN(const auto door, app::Door::open(store, app::Purpose::write));
+  AE_ASSIGN(const auto client, app::ApiClient::open(store, app::OpenMode::write));
   ProgressLine line(terminal);
   for (Value after;;) {
-    std::vector<Member> members = wish;
+    std::vector<Member> members = params;
     if (!after.is_null()) members.emplace_back("after", after);
     api::ApiRequest request;
     request.method = "POST";
     request.path = {"api", "prune"};
     request.body = canonical(Value::object(std::move(members)));
-    request.by = who();
-    AE_ASSIGN(const api::ApiResponse response, door->ask(request));
+    request.by = cli_actor();
+    AE_ASSIGN(const api::ApiResponse response, client->send(request));
     if (response.status >= 400) {
       return std::unexpected(api::error_of_problem(response.body, response.status));
     }
@@ -124,7 +124,7 @@ Result<Sum> prune_all(const Options& options, const Terminal& terminal, Sum& sum
 }  // namespace
 
 int prune_command(const Options& options, Terminal& terminal) {
-  Sum sum;
+  PruneTotals sum;
   const auto done = prune_all(options, terminal, sum);
   if (!done) {
     if (sum.jobs > 0) {
@@ -152,7 +152,7 @@ int prune_command(const Options& options, Terminal& terminal) {
     terminal.warn(std::to_string(more) + " more " + noun_of(more, "job") +
                   (more == 1 ? " was" : " were") + " kept for such reasons");
   }
-  return sum.left_jobs > 0 ? kUnproved : kDone;
+  return sum.left_jobs > 0 ? kUnverified : kDone;
 }
 
 }  // namespace ae::cli

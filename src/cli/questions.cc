@@ -18,8 +18,8 @@ Value to_value(const Question& question, const std::string& store_flag) {
                         {"node_id", question.node}});
 }
 
-void OpenQuestions::ask(const Event& event, std::string_view kind, std::string key,
-                        std::string command) {
+void OpenQuestions::add_question(const Event& event, std::string_view kind, std::string key,
+                                 std::string command) {
   Question question{.job = job_,
                     .seq = event.seq,
                     .id = to_text(event.id),
@@ -39,26 +39,28 @@ void OpenQuestions::opened(const Event& event) {
   if (key.starts_with("resolve/")) {
     std::string command =
         "aetheris resolve " + job_.text + " " + key.substr(8, 12) + " happened|not_happened|fail";
-    return ask(event, "in_doubt", std::move(key), std::move(command));
+    return add_question(event, "in_doubt", std::move(key), std::move(command));
   }
   if (or_empty(wait.reason) == to_text(OutcomeKind::input_required)) {  // a tool asks
     std::string command =
         "aetheris signal " + job_.text + " '" + key + R"(' '{"action": "accept", "content": {}}')";
-    return ask(event, "question", std::move(key), std::move(command));
+    return add_question(event, "question", std::move(key), std::move(command));
   }
   const bool of_call = key.starts_with("approval/");
-  ask(event, of_call ? "approval" : "wait", std::move(key),
-      "aetheris approve " + job_.text + "." + (of_call ? asked_[step] : step));
+  add_question(event, of_call ? "approval" : "wait", std::move(key),
+               "aetheris approve " + job_.text + "." + (of_call ? approval_requests_[step] : step));
 }
 
 void OpenQuestions::decided(const Event& event) {
   const auto& decision = std::get<DecisionRecorded>(event.body);
   const std::string step(step_of(event));
   const bool requested = decision.state == "requested";
-  if (requested && decision.kind == "approval") asked_[step] = decision.decision_id.text;
+  if (requested && decision.kind == "approval")
+    approval_requests_[step] = decision.decision_id.text;
   if (decision.kind != "confirmation") return;
   if (requested) {
-    ask(event, "confirmation", step, "aetheris resolve " + job_.text + " " + step + " accept");
+    add_question(event, "confirmation", step,
+                 "aetheris resolve " + job_.text + " " + step + " accept");
   } else {
     open_.erase(step);
   }
@@ -71,10 +73,10 @@ void OpenQuestions::parked(const Event& event) {
   const bool of_runtime = reason == engine::kWornOut || reason == engine::kVerifierUnreachable;
   const bool paused = until == "resume" && !of_runtime;  // a person gives any reason, or none
   if (until == "resolve" || until == "confirmation" || paused) return;
-  ask(event, until == "budget" ? "budget" : "parked", reason, "aetheris job " + job_.text);
+  add_question(event, until == "budget" ? "budget" : "parked", reason, "aetheris job " + job_.text);
 }
 
-void OpenQuestions::take(const Event& event) {
+void OpenQuestions::apply(const Event& event) {
   switch (event.type) {
     case EventType::wait_opened:
       return opened(event);

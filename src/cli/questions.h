@@ -33,7 +33,7 @@ class OpenQuestions {
  public:
   explicit OpenQuestions(JobId job) : job_(std::move(job)) {}
   // In the order of the log; it may begin anywhere.
-  void take(const Event& event);
+  void apply(const Event& event);
   // Those that are open after these events.
   std::vector<Question> list() const;
 
@@ -41,11 +41,12 @@ class OpenQuestions {
   void opened(const Event& event);
   void decided(const Event& event);
   void parked(const Event& event);
-  void ask(const Event& event, std::string_view kind, std::string key, std::string command);
+  void add_question(const Event& event, std::string_view kind, std::string key,
+                    std::string command);
 
   const JobId job_;
-  std::map<std::string, Question> open_;      // by key; a park by ""
-  std::map<std::string, std::string> asked_;  // requests to approve a call, by step
+  std::map<std::string, Question> open_;                  // by key; a park by ""
+  std::map<std::string, std::string> approval_requests_;  // requests to approve a call, by step
 };
 
 }  // namespace ae::cli

@@ -24,7 +24,7 @@ Event pause_requested() { return event(1, JobPauseRequested{.by = "ada"}); }
 
 std::vector<std::string> kinds_of(const std::vector<Event>& events) {
   OpenQuestions open(JobId("a"));
-  for (const Event& one : events) open.take(one);
+  for (const Event& one : events) open.apply(one);
   std::vector<std::string> kinds;
   for (const Question& question : open.list()) kinds.push_back(question.kind + " " + question.key);
   return kinds;

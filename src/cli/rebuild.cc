@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "app/site.h"
+#include "app/instance.h"
 #include "base/counted.h"
 #include "base/utf8.h"
 #include "cli/commands.h"
@@ -32,7 +32,7 @@ Value rows_view(const std::vector<store::Difference>& rows) {
   return Value::array(std::move(shown));
 }
 
-Value body_of(const runtime::Rebuilt& rebuilt, bool checked, bool ok) {
+Value body_of(const runtime::RebuildResult& rebuilt, bool checked, bool ok) {
   std::vector<Value> differing, refused;
   for (const auto& [job, rows] : rebuilt.differing) {
     differing.push_back(Value::object({{"id", job.text}, {"rows", rows_view(rows)}}));
@@ -50,7 +50,7 @@ Value body_of(const runtime::Rebuilt& rebuilt, bool checked, bool ok) {
                         {"refused_jobs", rebuilt.refused_jobs}});
 }
 
-void print(const runtime::Rebuilt& rebuilt, bool checked, Terminal& terminal) {
+void print(const runtime::RebuildResult& rebuilt, bool checked, Terminal& terminal) {
   for (const auto& [job, rows] : rebuilt.differing) {
     terminal.print((job.empty() ? std::string("no job") : safe(job.text)) + "\n");
     for (const store::Difference& row : rows) {
@@ -78,19 +78,20 @@ void print(const runtime::Rebuilt& rebuilt, bool checked, Terminal& terminal) {
 }  // namespace
 
 int rebuild_command(const Options& options, Terminal& terminal) {
-  const auto rebuilt = [&]() -> Result<runtime::Rebuilt> {
-    app::RebuildSite site{.store = {}, .compare_only = options.check_only, .job = options.job_id};
-    AE_ASSIGN(site.store, store_of(options));
-    AE_ASSIGN(const auto store, app::open_rebuild(site));
+  const auto rebuilt = [&]() -> Result<runtime::RebuildResult> {
+    app::RebuildRequest instance{
+        .store = {}, .compare_only = options.check_only, .job = options.job_id};
+    AE_ASSIGN(instance.store, store_of(options));
+    AE_ASSIGN(const auto store, app::open_rebuild(instance));
     ProgressLine line(terminal);
     net::SystemClock clock;
-    AE_ASSIGN(runtime::Rebuilt done, runtime::rebuild(
-                                         *store, [&] { return clock.now(); },
-                                         [&](const auto& progress) {
-                                           line.show(std::to_string(progress.done) + " of " +
-                                                     counted(progress.jobs, "job"));
-                                         },
-                                         who()));
+    AE_ASSIGN(runtime::RebuildResult done, runtime::rebuild(
+                                               *store, [&] { return clock.now(); },
+                                               [&](const auto& progress) {
+                                                 line.show(std::to_string(progress.done) + " of " +
+                                                           counted(progress.jobs, "job"));
+                                               },
+                                               cli_actor()));
     if (done.jobs == 0 && !options.job_id.empty()) {
       return fail(Code::not_found, "job " + options.job_id + " not found in this store");
     }
@@ -104,7 +105,7 @@ int rebuild_command(const Options& options, Terminal& terminal) {
   } else {
     print(*rebuilt, options.check_only, terminal);
   }
-  return ok ? kDone : kUnproved;
+  return ok ? kDone : kUnverified;
 }
 
 }  // namespace ae::cli

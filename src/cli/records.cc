@@ -2,7 +2,7 @@
 #include <charconv>
 
 #include "api/problem.h"
-#include "app/door.h"
+#include "app/api_client.h"
 #include "cli/commands.h"
 #include "cli/phrases.h"
 #include "json/json.h"
@@ -84,8 +84,8 @@ int redact_command(const Options& options, Terminal& terminal) {
     request.method = "POST";
     request.path = {"api", "jobs", options.id, "redact"};
     request.body = canonical(Value::object(std::move(members)));
-    request.by = who();
-    return answer_of(options, app::Purpose::write, std::move(request));
+    request.by = cli_actor();
+    return answer_of(options, app::OpenMode::write, std::move(request));
   }();
   if (!body) return terminal.fail_with(body.error());
   if (terminal.json()) {
@@ -106,7 +106,7 @@ int audit_command(const Options& options, Terminal& terminal) {
   if (options.proves) request.path.emplace_back("verify");
   if (!options.proves && !options.after.empty()) request.query.emplace_back("after", options.after);
   if (!options.proves && !options.limit.empty()) request.query.emplace_back("limit", options.limit);
-  const auto body = answer_of(options, app::Purpose::read, std::move(request));
+  const auto body = answer_of(options, app::OpenMode::read, std::move(request));
   if (!body) return terminal.fail_with(body.error());
   const bool ok = !options.proves || (*body)["ok"] == Value(true);
   if (terminal.json()) {
@@ -128,7 +128,7 @@ int audit_command(const Options& options, Terminal& terminal) {
     }
     terminal.print(table.text(terminal.out(), terminal.width()));
   }
-  return ok ? kDone : kUnproved;
+  return ok ? kDone : kUnverified;
 }
 
 }  // namespace ae::cli

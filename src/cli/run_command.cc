@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "api/problem.h"
-#include "app/door.h"
+#include "app/api_client.h"
+#include "app/instance.h"
 #include "app/secret_names.h"
-#include "app/site.h"
 #include "cli/commands.h"
 #include "cli/graph_text.h"
-#include "cli/run.h"
+#include "cli/job_run.h"
 #include "json/json.h"
 #include "net/system.h"
 #include "plan/plan.h"
@@ -28,7 +28,7 @@ namespace {
 constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is about to end
 constexpr int kOwnersMax = 1000;  // that may end, one after the other, while a job waits
 
-struct Wish {
+struct RunParams {
   app::StoreUrl store;
   std::string file;
   std::string agent;  // "" = the job says it
@@ -56,21 +56,21 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
   return Value::object(std::move(members));
 }
 
-Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
-  Wish wish{.file = options.file, .has_one_agent = file.agents.size() == 1};
-  AE_ASSIGN(wish.store, store_of(options));
-  if (options.detach && wish.store.kind == app::StoreUrl::Kind::memory) {
+Result<RunParams> parse_run_params(const Options& options, const agents::AgentsFile& file) {
+  RunParams params{.file = options.file, .has_one_agent = file.agents.size() == 1};
+  AE_ASSIGN(params.store, store_of(options));
+  if (options.detach && params.store.kind == app::StoreUrl::Kind::memory) {
     return fail(Code::usage, "--detach cannot be used with --store memory:");
   }
-  AE_ASSIGN(wish.labels, labels_of(options.labels));
-  wish.priority = options.priority;
-  AE_ASSIGN(wish.queues, queue_limits(options));
+  AE_ASSIGN(params.labels, labels_of(options.labels));
+  params.priority = options.priority;
+  AE_ASSIGN(params.queues, queue_limits(options));
   auto grace = duration_from_text(options.grace);
   if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
-  wish.grace = *grace;
+  params.grace = *grace;
   if (!options.job_id.empty()) {
     auto id = job_id_from_text(options.job_id);
-    if (!id) return std::unexpected(std::move(id).error().in("--job-id"));
+    if (!id) return std::unexpected(std::move(id).error().with_context("--job-id"));
   }
   std::string names;
   for (const auto& [name, agent] : file.agents) names += (names.empty() ? "" : ", ") + name;
@@ -79,19 +79,20 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
       return fail(Code::usage, "there is no agent \"" + options.agent + "\" in " + options.file +
                                    "; its agents: " + names);
     }
-    wish.agent = options.agent;
+    params.agent = options.agent;
   } else if (file.agents.size() == 1) {
-    wish.agent = file.agents.begin()->first;
+    params.agent = file.agents.begin()->first;
   } else if (options.job_id.empty()) {
     return fail(Code::usage, options.file + " has several agents; choose one of " + names);
   }
-  AE_ASSIGN(wish.input, input_of(options));
-  return wish;
+  AE_ASSIGN(params.input, input_of(options));
+  return params;
 }
 
 // The command that continues a job, which names its agent itself.
-std::string run_text(const Wish& wish, const std::string& id) {
-  return "aetheris run " + quoted(wish.file) + " --job-id " + quoted(id) + store_flag(wish.store);
+std::string run_text(const RunParams& params, const std::string& id) {
+  return "aetheris run " + quoted(params.file) + " --job-id " + quoted(id) +
+         store_flag(params.store);
 }
 
 // ---------------------------------------------------------------- before anything is written
@@ -100,15 +101,15 @@ Status check_input(const agents::Agent& agent, const Value& input) {
   if (!agent.input_schema) return {};
   AE_ASSIGN(const Schema schema, Schema::compile(*agent.input_schema));
   if (auto valid = schema.check(input); !valid) {
-    return std::unexpected(std::move(valid).error().in("the input of " + agent.name));
+    return std::unexpected(std::move(valid).error().with_context("the input of " + agent.name));
   }
   return {};
 }
 
-int dry_run(const Wish& wish, const agents::AgentsFile& file, Terminal& terminal) {
-  if (wish.agent.empty()) return terminal.fail_with({Code::usage, "AGENT is missing"});
-  const agents::Agent& agent = file.agents.find(wish.agent)->second;
-  if (auto valid = check_input(agent, wish.input.value_or(Value::object({}))); !valid) {
+int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& terminal) {
+  if (params.agent.empty()) return terminal.fail_with({Code::usage, "AGENT is missing"});
+  const agents::Agent& agent = file.agents.find(params.agent)->second;
+  if (auto valid = check_input(agent, params.input.value_or(Value::object({}))); !valid) {
     return terminal.fail_with(valid.error());
   }
   auto plan = engine::Plan::compile(agent.task_graph);
@@ -118,7 +119,7 @@ int dry_run(const Wish& wish, const agents::AgentsFile& file, Terminal& terminal
   const auto nodes = agent.task_graph["nodes"].items();
   std::vector<Value> steps;
   Table table({"#", "NODE", "WHAT", "AFTER", "ARGUMENTS"});
-  for (const std::uint32_t i : engine::order_of(needs).order) {
+  for (const std::uint32_t i : engine::topological_order(needs).order) {
     const Value& node = nodes[i];
     std::string after;
     for (const std::uint32_t need : needs[i]) {
@@ -140,9 +141,9 @@ int dry_run(const Wish& wish, const agents::AgentsFile& file, Terminal& terminal
                {call.find("args") ? canonical(call["args"]) : ""}});
   }
   if (terminal.json()) {
-    terminal.print_json(Value::object({{"agent", wish.agent},
+    terminal.print_json(Value::object({{"agent", params.agent},
                                        {"dry_run", true},
-                                       {"input", wish.input.value_or(Value::object({}))},
+                                       {"input", params.input.value_or(Value::object({}))},
                                        {"plan_hash", to_hex((*plan)->hash)},
                                        {"steps", Value::array(std::move(steps))}}));
   } else {
@@ -156,7 +157,7 @@ int dry_run(const Wish& wish, const agents::AgentsFile& file, Terminal& terminal
 
 std::string new_id() {
   net::SystemClock clock;
-  net::SystemChance chance;
+  net::SystemRandom chance;
   const auto ms = static_cast<std::uint64_t>(clock.now().us / 1000);
   return to_text(uuid_v7(ms, chance.next(), chance.next()));
 }
@@ -168,8 +169,8 @@ api::ApiRequest get_job(const std::string& id) {
 }
 
 // Is the job that stands under this id the one that is meant?
-Status is_meant(const Wish& wish, const Options& options, const agents::AgentsFile& file,
-                const Value& job) {
+Status check_same_job(const RunParams& params, const Options& options,
+                      const agents::AgentsFile& file, const Value& job) {
   const std::string agent(job.text("agent"));
   const std::string id(job.text("id"));
   if (!options.agent.empty() && agent != options.agent) {
@@ -177,10 +178,10 @@ Status is_meant(const Wish& wish, const Options& options, const agents::AgentsFi
                                           "\", not of \"" + options.agent + "\"");
   }
   if (!file.agents.contains(agent)) {
-    return fail(Code::already_exists,
-                "job " + id + " belongs to agent \"" + agent + "\", which is not in " + wish.file);
+    return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
+                                          "\", which is not in " + params.file);
   }
-  if (wish.input && *wish.input != job["input"]) {
+  if (params.input && *params.input != job["input"]) {
     return fail(
         Code::already_exists,
         "job " + id +
@@ -207,10 +208,11 @@ Value budget_of(const std::vector<std::string>& limits) {
   return budget;
 }
 
-api::ApiRequest creation(const Wish& wish, const Options& options, const std::string& plan_hash) {
+api::ApiRequest creation_request(const RunParams& params, const Options& options,
+                                 const std::string& plan_hash) {
   std::vector<Member> body{
-      {"agent", wish.agent}, {"labels", wish.labels}, {"priority", wish.priority}};
-  body.emplace_back("input", wish.input.value_or(Value::object({})));
+      {"agent", params.agent}, {"labels", params.labels}, {"priority", params.priority}};
+  body.emplace_back("input", params.input.value_or(Value::object({})));
   if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
   if (!options.queue.empty()) body.emplace_back("queue", options.queue);
   if (!options.deadline.empty()) body.emplace_back("deadline", options.deadline);
@@ -223,7 +225,7 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
   request.method = "POST";
   request.path = {"api", "jobs"};
   request.body = canonical(Value::object(std::move(body)));
-  request.by = who();
+  request.by = cli_actor();
   return request;
 }
 
@@ -237,49 +239,51 @@ void say_had_ended(const Value& job, const Options& options, Terminal& terminal)
 }
 
 // FILE's plan is not the one that the job has.
-void say_plan_differs(const Value& job, const Wish& wish, const agents::AgentsFile& file,
-                      Terminal& terminal) {
+void print_plan_differs(const Value& job, const RunParams& params, const agents::AgentsFile& file,
+                        Terminal& terminal) {
   const auto agent = file.agents.find(job.text("agent"));
   if (agent == file.agents.end() || !job["plan_hash"].is_string()) return;
   const auto plan = engine::Plan::compile(agent->second.task_graph);
   if (!plan || to_hex((*plan)->hash) == job.text("plan_hash")) return;
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));
-  const std::string with = quoted(id) + " " + quoted(wish.file) + store_flag(wish.store);
-  std::string text = wish.file + " differs from the plan of job " + id + ", which keeps its plan.";
+  const std::string with = quoted(id) + " " + quoted(params.file) + store_flag(params.store);
+  std::string text =
+      params.file + " differs from the plan of job " + id + ", which keeps its plan.";
   if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
   terminal.note(safe(text));
 }
 
-using Asker = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
+using SendRequest = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
 
 // The job of this run: found under its id, or made.
-Result<Value> find_or_make(const Wish& wish, const Options& options, const agents::AgentsFile& file,
-                           const std::string& plan_hash, const Asker& ask, Terminal& terminal) {
+Result<Value> find_or_create_job(const RunParams& params, const Options& options,
+                                 const agents::AgentsFile& file, const std::string& plan_hash,
+                                 const SendRequest& send, Terminal& terminal) {
   if (!options.job_id.empty()) {
-    AE_ASSIGN(const api::ApiResponse found, ask(get_job(options.job_id)));
+    AE_ASSIGN(const api::ApiResponse found, send(get_job(options.job_id)));
     if (found.status == 200) {
-      AE_TRY(is_meant(wish, options, file, found.body));
+      AE_TRY(check_same_job(params, options, file, found.body));
       say_had_ended(found.body, options, terminal);
-      say_plan_differs(found.body, wish, file, terminal);
+      print_plan_differs(found.body, params, file, terminal);
       return found.body;
     }
     if (found.status != 404) {
       return std::unexpected(api::error_of_problem(found.body, found.status));
     }
   }
-  if (wish.agent.empty()) {
-    return fail(Code::usage, wish.file + " has several agents and job " + options.job_id +
+  if (params.agent.empty()) {
+    return fail(Code::usage, params.file + " has several agents and job " + options.job_id +
                                  " is new: AGENT is missing");
   }
-  AE_ASSIGN(const api::ApiResponse made, ask(creation(wish, options, plan_hash)));
+  AE_ASSIGN(const api::ApiResponse made, send(creation_request(params, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
   say_had_ended(made.body, options, terminal);  // of an --idempotency-key
   return made.body;
 }
 
 // An end, or a block that only somebody else can lift.
-bool rests(const Value& job) {
+bool is_idle(const Value& job) {
   const std::string_view status = job.text("status");
   if (has_ended(job) || status == "parked") return true;
   if (status != "waiting" || !job["waits"].is_array()) return status == "waiting";
@@ -287,11 +291,11 @@ bool rests(const Value& job) {
                               [](const Value& wait) { return wait.text("wait_type") == "timer"; });
 }
 
-int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
+int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
   const std::string status(job.text("status"));
   const std::string id(job.text("id"));
   if (terminal.json()) {
-    terminal.print_json(with_store(job, wish.store));
+    terminal.print_json(with_store(job, params.store));
   } else if (status == "completed") {
     terminal.print(shown_value(job["result"]));
   }
@@ -299,13 +303,13 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") +
                   failure_text(job["error"]));
     if (const std::string did = committed_text(job["error"]); !did.empty()) terminal.note(did);
-    if (wish.store.kind != app::StoreUrl::Kind::memory) {
+    if (params.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
-                                                                 store_flag(wish.store)));
-      const FileOfJob file{.path = wish.file,
-                           .has_one_agent = wish.has_one_agent,
-                           .store_flag = store_flag(wish.store),
-                           .retried = retried(wish.store, id)};
+                                                                 store_flag(params.store)));
+      const FileOfJob file{.path = params.file,
+                           .has_one_agent = params.has_one_agent,
+                           .store_flag = store_flag(params.store),
+                           .retried = retried(params.store, id)};
       for (const NextCommand& next : after_failure(job, file)) {
         terminal.note(next.lead + terminal.err()(Tint::bold, next.command));
       }
@@ -313,18 +317,18 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
   } else if (status == "cancelled") {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
   } else if (status == "waiting" || status == "parked") {
-    say_blocked(job, wish.store, terminal);
+    print_blocked(job, params.store, terminal);
     const bool runs_here = job["parked"].text("until") != "version";  // another file does
-    if (runs_here && wish.store.kind != app::StoreUrl::Kind::memory) {
-      terminal.note("then:   " + terminal.err()(Tint::bold, run_text(wish, id)));
+    if (runs_here && params.store.kind != app::StoreUrl::Kind::memory) {
+      terminal.note("then:   " + terminal.err()(Tint::bold, run_text(params, id)));
     }
   }
-  if (!rests(job)) {  // what it waited for came to pass while we were leaving
+  if (!is_idle(job)) {  // what it waited for came to pass while we were leaving
     terminal.note("job " + safe(id) +
-                  " can continue: " + terminal.err()(Tint::bold, run_text(wish, id)));
+                  " can continue: " + terminal.err()(Tint::bold, run_text(params, id)));
     return kBlocked;
   }
-  const auto doubts = doubts_of_end(job, wish.store, argument_columns(terminal, Stream::err));
+  const auto doubts = doubts_of_end(job, params.store, argument_columns(terminal, Stream::err));
   if (!doubts.empty()) {
     terminal.note("job " + safe(id) + " has ended with calls whose outcome is unknown:");
   }
@@ -335,23 +339,23 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
 // ---------------------------------------------------------------- another process runs the job
 
 // A job at rest, and what it asks its user; or the exit code, when everything is printed.
-struct Rest {
+struct IdleJob {
   Value job;
   Value approvals = {};  // as GET /api/approvals lists them; null = not asked for
 };
-using Outcome = std::expected<Rest, int>;
+using RunOutcome = std::expected<IdleJob, int>;
 
 // A request that failed, with the body of a refusal.
-struct Failure {
+struct RequestFailure {
   Error error;
   Value body = {};
   // The process that was to answer has ended, or is ending.
-  bool gone() const {
+  bool is_process_gone() const {
     return error.code == Code::unavailable || error.code == Code::unknown_outcome;
   }
 };
 
-Outcome print_detached(const Value& job, const app::StoreUrl* store, Terminal& terminal) {
+RunOutcome print_detached(const Value& job, const app::StoreUrl* store, Terminal& terminal) {
   if (terminal.json()) {
     terminal.print_json(store != nullptr ? with_store(job, *store) : job);
   } else {
@@ -360,30 +364,31 @@ Outcome print_detached(const Value& job, const app::StoreUrl* store, Terminal& t
   return std::unexpected(static_cast<int>(kDone));
 }
 
-std::expected<Value, Failure> answer_to(const Asker& ask, const api::ApiRequest& request) {
-  auto answer = ask(request);
-  if (!answer) return std::unexpected(Failure{std::move(answer).error()});
+std::expected<Value, RequestFailure> answer_to(const SendRequest& send,
+                                               const api::ApiRequest& request) {
+  auto answer = send(request);
+  if (!answer) return std::unexpected(RequestFailure{std::move(answer).error()});
   if (answer->status >= 400) {
     return std::unexpected(
-        Failure{api::error_of_problem(answer->body, answer->status), answer->body});
+        RequestFailure{api::error_of_problem(answer->body, answer->status), answer->body});
   }
   return std::move(answer->body);
 }
 
 // Follows the job until it rests. `check` refuses a job that the other process does not run.
-std::expected<Value, Failure> wait_for_rest(Value job, const Asker& ask,
-                                            const std::function<Status(const Value&)>& check) {
+std::expected<Value, RequestFailure> wait_until_idle(
+    Value job, const SendRequest& send, const std::function<Status(const Value&)>& check) {
   const std::string id(job.text("id"));
   std::int64_t seen = 0;
-  while (!rests(job)) {
-    if (auto runs = check(job); !runs) return std::unexpected(Failure{runs.error()});
+  while (!is_idle(job)) {
+    if (auto runs = check(job); !runs) return std::unexpected(RequestFailure{runs.error()});
     api::ApiRequest more = get_job(id);
     more.path.emplace_back("events");
     more.query = {{"after", std::to_string(seen)}, {"wait", "10s"}, {"limit", "1000"}};
-    const auto events = answer_to(ask, more);
+    const auto events = answer_to(send, more);
     if (!events) return std::unexpected(events.error());
     for (const Value& event : (*events)["events"].items()) seen = event["seq"].as_int();
-    auto now = answer_to(ask, get_job(id));
+    auto now = answer_to(send, get_job(id));
     if (!now) return std::unexpected(now.error());
     job = *std::move(now);
   }
@@ -391,32 +396,33 @@ std::expected<Value, Failure> wait_for_rest(Value job, const Asker& ask,
 }
 
 // What a waiting job asks, when this command can put it to its user.
-Rest rest_of(Value job, const app::StoreUrl& store, const Asker& ask, const Terminal& terminal) {
+IdleJob with_approvals(Value job, const app::StoreUrl& store, const SendRequest& send,
+                       const Terminal& terminal) {
   const bool answers = store.kind != app::StoreUrl::Kind::memory && can_prompt(terminal);
   if (!answers || job.text("status") != "waiting") return {std::move(job)};
   api::ApiRequest request;
   request.path = {"api", "approvals"};
   request.query = {{"job", std::string(job.text("id"))}};
-  auto list = answer_to(ask, request);
+  auto list = answer_to(send, request);
   if (!list) return {std::move(job)};
   return {std::move(job), (*list)["approvals"]};
 }
 
 // At a server: it runs the job, we wait for it to rest.
-Outcome at_server(const std::string& url, const Wish& wish, const Options& options,
-                  const agents::AgentsFile& file, const std::string& plan_hash,
-                  Terminal& terminal) {
-  const auto door = app::Door::to_server(url);
-  if (!door) return std::unexpected(terminal.fail_with(door.error()));
-  const auto ask = [&](const api::ApiRequest& request) { return (*door)->ask(request); };
-  auto job = find_or_make(wish, options, file, plan_hash, ask, terminal);
+RunOutcome run_at_server(const std::string& url, const RunParams& params, const Options& options,
+                         const agents::AgentsFile& file, const std::string& plan_hash,
+                         Terminal& terminal) {
+  const auto client = app::ApiClient::connect_to_server(url);
+  if (!client) return std::unexpected(terminal.fail_with(client.error()));
+  const auto send = [&](const api::ApiRequest& request) { return (*client)->send(request); };
+  auto job = find_or_create_job(params, options, file, plan_hash, send, terminal);
   if (!job) return std::unexpected(terminal.fail_with(job.error()));
   if (options.detach) return print_detached(*job, nullptr, terminal);
   if (terminal.shows_progress() || options.verbose) {
     terminal.note("job " + safe(job->text("id")));
   }
-  auto end = wait_for_rest(*std::move(job), ask, [](const Value&) -> Status { return {}; });
-  if (end) return rest_of(*std::move(end), wish.store, ask, terminal);
+  auto end = wait_until_idle(*std::move(job), send, [](const Value&) -> Status { return {}; });
+  if (end) return with_approvals(*std::move(end), params.store, send, terminal);
   if (end.error().body.is_object()) {
     return std::unexpected(terminal.fail_with(end.error().error, end.error().body));
   }
@@ -424,11 +430,11 @@ Outcome at_server(const std::string& url, const Wish& wish, const Options& optio
 }
 
 // Does the owner run the jobs of this agent?
-Status is_served(const std::string& agent, const std::string& owner, const std::string& file,
-                 const Asker& ask) {
+Status check_served(const std::string& agent, const std::string& owner, const std::string& file,
+                    const SendRequest& send) {
   api::ApiRequest request;
   request.path = {"api", "agents", agent};
-  const auto answer = answer_to(ask, request);
+  const auto answer = answer_to(send, request);
   if (answer && (*answer)["runs_here"] == Value(true)) return {};
   if (!answer && answer.error().error.code != Code::not_found) {
     return std::unexpected(answer.error().error);
@@ -440,30 +446,30 @@ Status is_served(const std::string& agent, const std::string& owner, const std::
 
 // The owner of the store runs the job, and this process waits. nullopt: the owner has ended. From the creation on
 // `options` name the job, so that it is the same one wherever it continues.
-std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& options,
-                                const agents::AgentsFile& file, const std::string& plan_hash,
-                                Terminal& terminal) {
-  const std::string owner = app::owner_name(wish.store);
-  const Asker ask = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
+std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& params,
+                                       Options& options, const agents::AgentsFile& file,
+                                       const std::string& plan_hash, Terminal& terminal) {
+  const std::string owner = app::owner_name(params.store);
+  const SendRequest send = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
     if (request.method == "POST" && !options.detach) {
-      AE_TRY(is_served(wish.agent, owner, wish.file,
-                       [&](const auto& other) { return door.ask(other); }));
+      AE_TRY(check_served(params.agent, owner, params.file,
+                          [&](const auto& other) { return client.send(other); }));
     }
-    return door.ask(request);
+    return client.send(request);
   };
-  const auto failed = [&](const Failure& failure) -> std::optional<Outcome> {
-    if (failure.gone()) return std::nullopt;
+  const auto failed = [&](const RequestFailure& failure) -> std::optional<RunOutcome> {
+    if (failure.is_process_gone()) return std::nullopt;
     return std::unexpected(terminal.fail_with(failure.error));
   };
   // A creation without an answer is repeated with the same id.
   const bool names_job = !options.job_id.empty() || !options.idempotency_key.empty();
   if (!names_job) options.job_id = new_id();
-  auto job = find_or_make(wish, options, file, plan_hash, ask, terminal);
+  auto job = find_or_create_job(params, options, file, plan_hash, send, terminal);
   if (!job) {
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
       error.message =
-          owner + " owns the store and runs another version of agent \"" + wish.agent +
+          owner + " owns the store and runs another version of agent \"" + params.agent +
           "\": restart it (`serve --watch` reloads files) or stop it, then run this again";
     }
     return failed({std::move(error)});
@@ -471,97 +477,103 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
   options.job_id = job->text("id");
   options.idempotency_key.clear();
   options.sought = true;
-  if (options.detach) return print_detached(*job, &wish.store, terminal);
-  if (!rests(*job)) {
-    if (auto served = is_served(std::string(job->text("agent")), owner, wish.file, ask); !served) {
+  if (options.detach) return print_detached(*job, &params.store, terminal);
+  if (!is_idle(*job)) {
+    if (auto served = check_served(std::string(job->text("agent")), owner, params.file, send);
+        !served) {
       return failed({served.error()});
     }
     terminal.note("job " + safe(options.job_id) + " runs in " + owner + ", which owns the store");
   }
-  auto end = wait_for_rest(*std::move(job), ask, [&](const Value& now) -> Status {
+  auto end = wait_until_idle(*std::move(job), send, [&](const Value& now) -> Status {
     if (!now["needs_version"].is_string()) return {};
     return fail(Code::needs_version, owner + " owns the store and cannot run job " +
                                          std::string(now.text("id")) + ": " +
                                          std::string(now.text("needs_version")));
   });
-  if (end) return rest_of(*std::move(end), wish.store, ask, terminal);
+  if (end) return with_approvals(*std::move(end), params.store, send, terminal);
   return failed(end.error());
 }
 
 // ---------------------------------------------------------------- this process runs the job
 
 // `owner`: the process that has the store, when that is why it cannot be opened.
-Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& options,
-                                             const app::LoadedAgents& loaded, Run& run,
-                                             std::size_t descriptors,
-                                             std::unique_ptr<app::Door>& owner) {
+Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
+                                                     const Options& options,
+                                                     const app::LoadedAgents& loaded, JobRun& run,
+                                                     std::size_t descriptors,
+                                                     std::unique_ptr<app::ApiClient>& owner) {
   const auto give_up = std::chrono::steady_clock::now() + kLockWait;
   while (true) {
-    app::SiteOptions site{.store = wish.store};
-    site.mode = options.detach ? app::SiteOptions::Mode::write : app::SiteOptions::Mode::run;
-    site.agents = &loaded.file;
-    site.agents_folder = loaded.folder;
-    site.observer = &run;
-    site.descriptors = descriptors;
-    site.runtime.worker = worker_name();
-    site.signing_key = options.signing_key;
-    site.runtime.claims = !options.only;
-    site.runtime.stays = false;
-    site.runtime.capabilities = options.capabilities;
-    site.runtime.queues = wish.queues;
-    if (!options.fair_by.empty()) site.fair_by = options.fair_by;
-    if (options.no_fair_by) site.fair_by = "";
-    site.runtime.durability =
+    app::InstanceOptions site_options{.store = params.store};
+    site_options.mode =
+        options.detach ? app::InstanceOptions::Mode::write : app::InstanceOptions::Mode::run;
+    site_options.agents = &loaded.file;
+    site_options.agents_folder = loaded.folder;
+    site_options.observer = &run;
+    site_options.descriptors = descriptors;
+    site_options.runtime.worker = worker_name();
+    site_options.signing_key = options.signing_key;
+    site_options.runtime.may_claim = !options.only;
+    site_options.runtime.is_resident = false;
+    site_options.runtime.capabilities = options.capabilities;
+    site_options.runtime.queues = params.queues;
+    if (!options.fair_by.empty()) site_options.fair_by = options.fair_by;
+    if (options.no_fair_by) site_options.fair_by = "";
+    site_options.runtime.durability =
         options.durability == "split" ? runtime::Durability::split : runtime::Durability::fused;
-    for (const auto& [name, agent] : loaded.file.agents) site.runtime.agents.push_back(name);
-    auto opened = app::Site::open(std::move(site));
+    for (const auto& [name, agent] : loaded.file.agents)
+      site_options.runtime.agents.push_back(name);
+    auto opened = app::Instance::open(std::move(site_options));
     if (opened || opened.error().code != Code::store_locked) return opened;
     // An owner that answers is there to stay; one that does not has just begun, or is about to end.
-    owner = app::find_owner(wish.store);
+    owner = app::find_owner(params.store);
     if (owner || std::chrono::steady_clock::now() > give_up) return opened;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
 
-// REQUIRES: `run` observes `site`.
-Outcome run_here(app::Site& site, Run& run, const Wish& wish, const Options& options,
-                 const app::LoadedAgents& loaded, Terminal& terminal) {
+// REQUIRES: `run` observes `instance`.
+RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& params,
+                    const Options& options, const app::LoadedAgents& loaded, Terminal& terminal) {
   if (!options.detach) {
-    if (auto listens = site.listen(); !listens) {
+    if (auto listens = instance.listen(); !listens) {
       terminal.warn("other commands cannot reach this process: " + listens.error().message);
     }
   }
-  const auto job = find_or_make(
-      wish, options, loaded.file, {},
+  const auto job = find_or_create_job(
+      params, options, loaded.file, {},
       [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
         if (request.method == "POST" && !options.detach) {
-          AE_TRY(app::has_secrets(loaded.file, wish.store,
-                                  loaded.file.agents.find(wish.agent)->second));
+          AE_TRY(app::has_secrets(loaded.file, params.store,
+                                  loaded.file.agents.find(params.agent)->second));
         }
-        return site.ask(request);
+        return instance.send(request);
       },
       terminal);
   if (!job) return std::unexpected(terminal.fail_with(job.error()));
   const std::string id(job->text("id"));
-  if (options.detach) return print_detached(*job, &wish.store, terminal);
+  if (options.detach) return print_detached(*job, &params.store, terminal);
   if (terminal.shows_progress() || options.verbose) terminal.note("job " + safe(id));
-  const int signal = run.see_through(JobId(id));
+  const int signal = run.run_until_idle(JobId(id));
   if (signal != 0) {
     if (terminal.json()) {
-      const api::ApiResponse now = site.ask(get_job(id));
-      terminal.print_json(now.status == 200 ? with_store(now.body, wish.store) : now.body);
+      const api::ApiResponse now = instance.send(get_job(id));
+      terminal.print_json(now.status == 200 ? with_store(now.body, params.store) : now.body);
     }
-    const bool lost = wish.store.kind == app::StoreUrl::Kind::memory;
+    const bool lost = params.store.kind == app::StoreUrl::Kind::memory;
     terminal.note(lost ? "stopped; the job was lost with the memory store"
-                       : "stopped; resume with: " + terminal.err()(Tint::bold, run_text(wish, id)));
+                       : "stopped; resume with: " +
+                             terminal.err()(Tint::bold, run_text(params, id)));
     return std::unexpected(128 + signal);
   }
-  const api::ApiResponse end = site.ask(get_job(id));
+  const api::ApiResponse end = instance.send(get_job(id));
   const auto here = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
-    return site.ask(request);
+    return instance.send(request);
   };
-  Rest rest = end.status == 200 ? rest_of(end.body, wish.store, here, terminal) : Rest{end.body};
-  site.stop_listening();
+  IdleJob idle_job = end.status == 200 ? with_approvals(end.body, params.store, here, terminal)
+                                       : IdleJob{end.body};
+  instance.stop_listening();
   if (end.status != 200) {
     return std::unexpected(
         terminal.fail_with(api::error_of_problem(end.body, end.status), end.body));
@@ -569,46 +581,49 @@ Outcome run_here(app::Site& site, Run& run, const Wish& wish, const Options& opt
   if (run.problem() && !has_ended(end.body)) {
     return std::unexpected(terminal.fail_with(*run.problem()));
   }
-  return rest;
+  return idle_job;
 }
 
 // Here, or at the process that owns the store. When that one ends before the job rests, the job continues here.
-Outcome run_somewhere(const Wish& wish, Options& options, const app::LoadedAgents& loaded,
-                      const std::string& plan_hash, Terminal& terminal) {
-  Run::Wishes wishes{
-      .only = options.only, .verbose = options.verbose, .grace = wish.grace, .store = wish.store};
-  for (const auto& [name, agent] : loaded.file.agents) wishes.agents.insert(name);
-  wishes.notify = options.notify;
-  wishes.offers_only = options.command == "run";
-  wishes.descriptors = net::raise_descriptors();
+RunOutcome run_here_or_at_owner(const RunParams& params, Options& options,
+                                const app::LoadedAgents& loaded, const std::string& plan_hash,
+                                Terminal& terminal) {
+  JobRun::Options run_options{.only = options.only,
+                              .verbose = options.verbose,
+                              .grace = params.grace,
+                              .store = params.store};
+  for (const auto& [name, agent] : loaded.file.agents) run_options.agents.insert(name);
+  run_options.notify = options.notify;
+  run_options.has_only_option = options.command == "run";
+  run_options.descriptors = net::raise_descriptor_limit();
   for (int owners = 1;; ++owners) {
-    Run run(terminal, wishes);
-    std::unique_ptr<app::Door> owner;
-    auto opened = open_site(wish, options, loaded, run, wishes.descriptors, owner);
+    JobRun run(terminal, run_options);
+    std::unique_ptr<app::ApiClient> owner;
+    auto opened = open_instance(params, options, loaded, run, run_options.descriptors, owner);
     if (opened) {
       run.attach(**opened);
-      say_created(**opened, terminal);
-      return run_here(**opened, run, wish, options, loaded, terminal);
+      print_created(**opened, terminal);
+      return run_here(**opened, run, params, options, loaded, terminal);
     }
     if (owner == nullptr || owners == kOwnersMax) {
       return std::unexpected(terminal.fail_with(opened.error()));
     }
-    auto end = at_owner(*owner, wish, options, loaded.file, plan_hash, terminal);
+    auto end = run_at_owner(*owner, params, options, loaded.file, plan_hash, terminal);
     if (end) return *std::move(end);
   }
 }
 
 // Puts what the job asks to its user. True: something was approved, and the job can continue. Fails with the exit code
-// of a Ctrl-C at the prompt. `asked`: what was put to the user before.
-std::expected<bool, int> approve_now(const Rest& rest, const Wish& wish,
-                                     std::set<std::string>& asked, Terminal& terminal) {
+// of a Ctrl-C at the prompt. `prompted`: what was put to the user before.
+std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunParams& params,
+                                          std::set<std::string>& prompted, Terminal& terminal) {
   bool approved = false;
-  if (!rest.approvals.is_array()) return false;
-  for (const Value& one : rest.approvals.items()) {
+  if (!idle_job.approvals.is_array()) return false;
+  for (const Value& one : idle_job.approvals.items()) {
     const std::string id(one.text("id"));
     const std::string_view kind = one.text("kind");
     const bool decides = kind == "call" || (kind == "wait" && one.text("answer") == "decision");
-    if (!decides || !asked.insert(id).second) continue;
+    if (!decides || !prompted.insert(id).second) continue;
     const PromptAnswer answer = prompt_approval(one, terminal);
     if (answer == PromptAnswer::interrupted) return std::unexpected(128 + SIGINT);
     if (answer == PromptAnswer::no) continue;
@@ -616,10 +631,12 @@ std::expected<bool, int> approve_now(const Rest& rest, const Wish& wish,
     request.method = "POST";
     request.path = {"api", "approvals", id};
     request.body = canonical(Value::object({{"decision", "approve"}}));
-    request.by = who();
-    const auto door = app::Door::open(wish.store, app::Purpose::write);
-    const auto done = door ? answer_to([&](const auto& r) { return (*door)->ask(r); }, request)
-                           : std::expected<Value, Failure>(std::unexpected(Failure{door.error()}));
+    request.by = cli_actor();
+    const auto client = app::ApiClient::open(params.store, app::OpenMode::write);
+    const auto done =
+        client
+            ? answer_to([&](const auto& r) { return (*client)->send(r); }, request)
+            : std::expected<Value, RequestFailure>(std::unexpected(RequestFailure{client.error()}));
     if (done) {
       approved = true;
     } else {
@@ -632,17 +649,17 @@ std::expected<bool, int> approve_now(const Rest& rest, const Wish& wish,
 }  // namespace
 
 int run_command(const Options& options, Terminal& terminal) {
-  auto loaded = load_sound(options.file, options, terminal);
+  auto loaded = load_valid_agents(options.file, options, terminal);
   if (!loaded) return loaded.error();
   warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
-  auto wish = wish_of(options, loaded->file);
-  if (!wish) return terminal.fail_with(wish.error());
-  if (options.dry_run) return dry_run(*wish, loaded->file, terminal);
+  auto params = parse_run_params(options, loaded->file);
+  if (!params) return terminal.fail_with(params.error());
+  if (options.dry_run) return dry_run(*params, loaded->file, terminal);
   std::string plan_hash;
-  if (!wish->agent.empty()) {
-    const agents::Agent& agent = loaded->file.agents.find(wish->agent)->second;
-    if (wish->input || options.job_id.empty()) {
-      if (auto valid = check_input(agent, wish->input.value_or(Value::object({}))); !valid) {
+  if (!params->agent.empty()) {
+    const agents::Agent& agent = loaded->file.agents.find(params->agent)->second;
+    if (params->input || options.job_id.empty()) {
+      if (auto valid = check_input(agent, params->input.value_or(Value::object({}))); !valid) {
         return terminal.fail_with(valid.error());
       }
     }
@@ -653,19 +670,20 @@ int run_command(const Options& options, Terminal& terminal) {
   const char* const url = std::getenv("AETHERIS_URL");
   const bool elsewhere = url != nullptr && *url != '\0';
   Options now = options;
-  std::set<std::string> asked;
+  std::set<std::string> prompted;
   for (;;) {
-    const Outcome end = elsewhere ? at_server(url, *wish, now, loaded->file, plan_hash, terminal)
-                                  : run_somewhere(*wish, now, *loaded, plan_hash, terminal);
+    const RunOutcome end = elsewhere
+                               ? run_at_server(url, *params, now, loaded->file, plan_hash, terminal)
+                               : run_here_or_at_owner(*params, now, *loaded, plan_hash, terminal);
     if (!end) return end.error();
-    const auto approved = approve_now(*end, *wish, asked, terminal);
+    const auto approved = prompt_approvals(*end, *params, prompted, terminal);
     if (approved && *approved) {
       now.job_id = end->job.text("id");
       now.idempotency_key.clear();
       now.sought = true;
       continue;
     }
-    const int code = say_end(end->job, *wish, terminal);
+    const int code = print_end(end->job, *params, terminal);
     return approved ? code : approved.error();
   }
 }

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "agents/agents_file.h"
+#include "app/instance.h"
 #include "app/key_file.h"
 #include "app/reloader.h"
-#include "app/site.h"
 #include "base/counted.h"
 #include "cli/commands.h"
 #include "cli/service.h"
@@ -34,12 +34,12 @@ Result<std::optional<double>> rate_of(const std::string& text) {
 }
 
 // A certificate runs out while a server runs; what is wrong with the next one is said, and this one stays.
-void renew(net::TlsIdentity& tls, const app::TlsFiles& files, Terminal& terminal) {
+void reload_certificate(net::TlsIdentity& tls, const app::TlsFiles& files, Terminal& terminal) {
   auto read = app::read_tls_identity(files);
   if (!read) {
     return terminal.warn("the certificate cannot be reloaded: " + read.error().message);
   }
-  tls.become(std::move(**read));
+  tls.replace(std::move(**read));
   terminal.note("certificate reloaded");
 }
 
@@ -48,19 +48,21 @@ Value files_json(const std::vector<std::string>& files) {
 }
 
 // What came of an edit.
-Journal::Line line_of(const app::Reloader::Report& report) {
+ServiceLog::Line reload_line(const app::Reloader::Report& report) {
   std::string files;
   for (const std::string& file : report.files) files += (files.empty() ? "" : ", ") + file;
-  Journal::Line line{.more = {{"files", files_json(report.files)}}};
+  ServiceLog::Line line{.more = {{"files", files_json(report.files)}}};
   if (!report.faults.empty() || report.error) {
-    line.level = Journal::Level::error;
+    line.level = ServiceLog::Level::error;
     line.event = "reload_failed";
     const std::size_t count = report.faults.size();
     line.message = report.error ? report.error->message : counted(count, "fault") + " in the file";
     line.code = report.error ? code_name(report.error->code) : code_name(report.faults[0].code);
-    if (count > 0) line.more.emplace_back("faults", agents::faults_json(report.faults)["faults"]);
-    line.words = (count > 0 ? agents::faults_text(report.faults) : report.error->message + "\n") +
-                 "error: " + files + " not reloaded; the last valid version stays in use";
+    if (count > 0)
+      line.more.emplace_back("faults", agents::diagnostics_json(report.faults)["faults"]);
+    line.words =
+        (count > 0 ? agents::diagnostics_text(report.faults) : report.error->message + "\n") +
+        "error: " + files + " not reloaded; the last valid version stays in use";
     return line;
   }
   line.event = "reloaded";
@@ -79,15 +81,15 @@ Journal::Line line_of(const app::Reloader::Report& report) {
 }
 
 // What the server runs, for whom, and where it keeps its jobs.
-void say_start(const ServiceWish& wish, app::Site& site, Terminal& terminal) {
+void say_start(const ServiceOptions& service_options, app::Instance& instance, Terminal& terminal) {
   std::vector<Value> names;
-  if (wish.loaded && wish.workers > 0) {
-    for (const auto& [name, agent] : wish.loaded->file.agents) names.emplace_back(name);
+  if (service_options.loaded && service_options.workers > 0) {
+    for (const auto& [name, agent] : service_options.loaded->file.agents) names.emplace_back(name);
   }
   const std::string agents = names_text(Value::array(std::move(names)));
-  terminal.note("store:    " + safe(site.store_name()));
+  terminal.note("store:    " + safe(instance.store_name()));
   terminal.note("agents:   " + (agents.empty() ? "none: it runs no jobs" : agents));
-  terminal.note(site.needs_keys()
+  terminal.note(instance.needs_keys()
                     ? "API keys: required"
                     : "API keys: not required (`aetheris keys create` makes the first one)");
 }
@@ -112,18 +114,19 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (options.watch && options.files.empty()) {
     return terminal.fail_with({Code::usage, "--watch needs an agents FILE to watch"});
   }
-  const auto wish = service_wish(options, terminal);
-  if (!wish) return wish.error();
-  Service service(terminal, options, *wish);
-  app::SiteOptions site = service.site(options, *wish);
-  if (wish->loaded) {
-    site.create = true;  // the agents are registered, also where nothing is run
-    site.read_agent = [&file = *wish->loaded](std::string_view name, std::string_view json,
-                                              agents::Agent& out) {
+  const auto service_options = parse_service_options(options, terminal);
+  if (!service_options) return service_options.error();
+  Service service(terminal, options, *service_options);
+  app::InstanceOptions site_options = service.instance_options(options, *service_options);
+  if (service_options->loaded) {
+    site_options.create = true;  // the agents are registered, also where nothing is run
+    site_options.read_agent = [&file = *service_options->loaded](std::string_view name,
+                                                                 std::string_view json,
+                                                                 agents::Agent& out) {
       return app::read_agent(file, name, json, out);
     };
   }
-  auto opened = service.open(site);
+  auto opened = service.open(site_options);
   if (!opened) return terminal.fail_with(opened.error());
   service.attach(**opened);
   if (auto listens = (*opened)->listen(); !listens) {
@@ -137,26 +140,27 @@ int serve_command(const Options& options, Terminal& terminal) {
                                       .insecure_http = options.insecure_http});
   if (!port) return terminal.fail_with(port.error());
   if (tls) {
-    (*opened)->loop().on_hangup([&] { renew(*tls, tls_files, terminal); });
+    (*opened)->loop().on_hangup([&] { reload_certificate(*tls, tls_files, terminal); });
   }
   const std::string url =
       (tls ? "https://" : "http://") + address->host + ":" + std::to_string(*port);
   if (terminal.json()) {
-    terminal.print_json(Value::object({{"listening", url}, {"store", wish->store.text()}}));
+    terminal.print_json(
+        Value::object({{"listening", url}, {"store", service_options->store.text()}}));
   } else {
     terminal.print("listening on " + url + "\n");
-    if (options.log.empty() && !options.quiet) say_start(*wish, **opened, terminal);
+    if (options.log.empty() && !options.quiet) say_start(*service_options, **opened, terminal);
   }
-  if ((*opened)->keys_all_ended()) {
+  if ((*opened)->are_all_keys_dead()) {
     terminal.warn(
         "all API keys have expired or are revoked; create one with `aetheris keys create`");
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
   std::optional<app::Reloader> reloader;
   if (options.watch) {
-    reloader.emplace(**opened, app::Reloader::Watched{options.files, options.policies},
-                     *wish->loaded, [&service](const app::Reloader::Report& report) {
-                       service.tell(line_of(report));
+    reloader.emplace(**opened, app::Reloader::Options{options.files, options.policies},
+                     *service_options->loaded, [&service](const app::Reloader::Report& report) {
+                       service.announce(reload_line(report));
                        if (report.error || !report.faults.empty()) return;
                        for (const std::string& warning : report.warnings) service.warn(warning);
                      });

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "app/join.h"
+#include "app/merge_agents.h"
 #include "cli/commands.h"
 #include "json/json.h"
 #include "net/system.h"
@@ -21,10 +21,10 @@ constexpr std::size_t kWorkersMax = 100'000;
 constexpr Duration kStorePauseFirst = std::chrono::milliseconds(500),
                    kStorePauseMost = std::chrono::seconds(15);
 constexpr Duration kLeaseMin = std::chrono::seconds(1), kLeaseMax = std::chrono::hours(1);
-using Level = Journal::Level;
+using Level = ServiceLog::Level;
 
 Result<std::size_t> workers_of(const std::string& text) {
-  if (text.empty()) return runtime::RuntimeOptions().held_max;
+  if (text.empty()) return runtime::RuntimeOptions().leased_max;
   std::size_t workers = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, workers);
@@ -41,14 +41,14 @@ std::expected<std::optional<app::LoadedAgents>, int> load_all(const Options& opt
   if (paths.empty()) return std::nullopt;
   std::vector<std::pair<std::string, app::LoadedAgents>> files;
   for (const std::string& path : paths) {
-    auto loaded = load_sound(path, options, terminal);
+    auto loaded = load_valid_agents(path, options, terminal);
     if (!loaded) return std::unexpected(loaded.error());
     files.emplace_back(path, *std::move(loaded));
   }
-  for (const std::string& warning : app::warnings_of(files, options.policies)) {
+  for (const std::string& warning : app::agents_warnings(files, options.policies)) {
     terminal.warn(warning);
   }
-  auto all = app::join(std::move(files));
+  auto all = app::merge_agents(std::move(files));
   if (!all) return std::unexpected(terminal.fail_with(all.error()));
   return *std::move(all);
 }
@@ -69,143 +69,146 @@ Result<Address> address_of(const std::string& text) {
   return address;
 }
 
-std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& terminal) {
-  ServiceWish wish;
-  const auto told = [&]() -> Status {
-    AE_ASSIGN(wish.store, store_of(options));
-    AE_ASSIGN(wish.workers, workers_of(options.workers));
-    AE_ASSIGN(wish.limits, queue_limits(options));
+std::expected<ServiceOptions, int> parse_service_options(const Options& options,
+                                                         Terminal& terminal) {
+  ServiceOptions service_options;
+  const auto parsed = [&]() -> Status {
+    AE_ASSIGN(service_options.store, store_of(options));
+    AE_ASSIGN(service_options.workers, workers_of(options.workers));
+    AE_ASSIGN(service_options.limits, queue_limits(options));
     auto grace = duration_from_text(options.grace);
-    if (!grace) return std::unexpected(std::move(grace).error().in("--grace"));
-    wish.grace = *grace;
+    if (!grace) return std::unexpected(std::move(grace).error().with_context("--grace"));
+    service_options.grace = *grace;
     auto lease = duration_from_text(options.lease);
-    if (!lease) return std::unexpected(std::move(lease).error().in("--lease"));
+    if (!lease) return std::unexpected(std::move(lease).error().with_context("--lease"));
     if (*lease < kLeaseMin || *lease > kLeaseMax) {
       return fail(Code::usage, "--lease must be 1s to 1h, not " + options.lease);
     }
-    wish.lease = *lease;
+    service_options.lease = *lease;
     if (options.wait_store.empty()) {
-      wish.wait_store.reset();
+      service_options.wait_store.reset();
     } else {
       auto wait = duration_from_text(options.wait_store);
-      if (!wait) return std::unexpected(std::move(wait).error().in("--wait-store"));
-      wish.wait_store = *wait;
+      if (!wait) return std::unexpected(std::move(wait).error().with_context("--wait-store"));
+      service_options.wait_store = *wait;
     }
     return {};
   }();
-  if (!told) return std::unexpected(terminal.fail_with(told.error()));
+  if (!parsed) return std::unexpected(terminal.fail_with(parsed.error()));
   auto loaded = load_all(options, terminal);
   if (!loaded) return std::unexpected(loaded.error());
-  wish.loaded = *std::move(loaded);
-  return wish;
+  service_options.loaded = *std::move(loaded);
+  return service_options;
 }
 
-Service::Service(Terminal& terminal, const Options& options, const ServiceWish& wish)
+Service::Service(Terminal& terminal, const Options& options, const ServiceOptions& service_options)
     : terminal_(terminal),
-      journal_(terminal, {.format = journal_format(options.log),
-                          .verbose = options.verbose,
-                          .quiet = options.quiet,
-                          .worker = worker_name()}),
-      lines_(store_flag(wish.store)),
+      service_log_(terminal, {.format = service_log_format(options.log),
+                              .verbose = options.verbose,
+                              .quiet = options.quiet,
+                              .worker = worker_name()}),
+      lines_(store_flag(service_options.store)),
       notify_(options.notify),
-      store_flag_(store_flag(wish.store)),
+      store_flag_(store_flag(service_options.store)),
       logs_(!options.log.empty()),
-      grace_(wish.grace),
-      wait_store_(wish.wait_store) {}
+      grace_(service_options.grace),
+      wait_store_(service_options.wait_store) {}
 
-app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) {
-  const bool runs = wish.loaded && wish.workers > 0;
-  app::SiteOptions site{.store = wish.store};
-  site.mode = runs ? app::SiteOptions::Mode::run : app::SiteOptions::Mode::write;
-  site.observer = this;
-  site.descriptors = net::raise_descriptors();
-  descriptors_ = site.descriptors;
-  site.refused = [this](const api::ApiRequest& request, int status, std::string_view code) {
-    journal_.say({.level = Level::debug,
-                  .event = "request_refused",
-                  .code = std::string(code),
-                  .more = {{"method", request.method},
-                           {"path", api::target(request.path, {})},
-                           {"status", status}}});
+app::InstanceOptions Service::instance_options(const Options& options,
+                                               const ServiceOptions& service_options) {
+  const bool runs = service_options.loaded && service_options.workers > 0;
+  app::InstanceOptions site_options{.store = service_options.store};
+  site_options.mode = runs ? app::InstanceOptions::Mode::run : app::InstanceOptions::Mode::write;
+  site_options.observer = this;
+  site_options.descriptors = net::raise_descriptor_limit();
+  descriptors_ = site_options.descriptors;
+  site_options.refused = [this](const api::ApiRequest& request, int status, std::string_view code) {
+    service_log_.add({.level = Level::debug,
+                      .event = "request_refused",
+                      .code = std::string(code),
+                      .more = {{"method", request.method},
+                               {"path", api::target(request.path, {})},
+                               {"status", status}}});
   };
   starts_programs_ =
-      runs && std::ranges::any_of(wish.loaded->file.tools, [](const auto& tool) {
+      runs && std::ranges::any_of(service_options.loaded->file.tools, [](const auto& tool) {
         const Value& definition = tool.second.definition;
         return tool.second.kind == "command" || definition["connection"].find("command") != nullptr;
       });
-  site.signing_key = options.signing_key;
-  site.tls_key = options.tls_key;
-  site.runtime.worker = worker_name();
-  site.runtime.lease = wish.lease;
-  site.runtime.held_max = wish.workers;
-  site.runtime.claims = runs;
-  site.runtime.capabilities = options.capabilities;
-  site.runtime.queues = wish.limits;
-  if (!options.fair_by.empty()) site.fair_by = options.fair_by;
-  if (options.no_fair_by) site.fair_by = "";
-  site.runtime.durability =
+  site_options.signing_key = options.signing_key;
+  site_options.tls_key = options.tls_key;
+  site_options.runtime.worker = worker_name();
+  site_options.runtime.lease = service_options.lease;
+  site_options.runtime.leased_max = service_options.workers;
+  site_options.runtime.may_claim = runs;
+  site_options.runtime.capabilities = options.capabilities;
+  site_options.runtime.queues = service_options.limits;
+  if (!options.fair_by.empty()) site_options.fair_by = options.fair_by;
+  if (options.no_fair_by) site_options.fair_by = "";
+  site_options.runtime.durability =
       options.durability == "split" ? runtime::Durability::split : runtime::Durability::fused;
-  if (wish.loaded) {
-    site.agents = &wish.loaded->file;
-    site.agents_folder = wish.loaded->folder;
-    site.folders = wish.loaded->folders;
-    for (const auto& [name, agent] : wish.loaded->file.agents) site.runtime.agents.push_back(name);
+  if (service_options.loaded) {
+    site_options.agents = &service_options.loaded->file;
+    site_options.agents_folder = service_options.loaded->folder;
+    site_options.folders = service_options.loaded->folders;
+    for (const auto& [name, agent] : service_options.loaded->file.agents)
+      site_options.runtime.agents.push_back(name);
   }
-  return site;
+  return site_options;
 }
 
-Result<std::unique_ptr<app::Site>> Service::open(const app::SiteOptions& site) {
+Result<std::unique_ptr<app::Instance>> Service::open(const app::InstanceOptions& site_options) {
   const auto began = std::chrono::steady_clock::now();
   Duration pause = kStorePauseFirst;
   for (;;) {
-    auto opened = app::Site::open(site);
+    auto opened = app::Instance::open(site_options);
     const bool waits = !opened && opened.error().code == Code::unavailable &&
-                       site.store.kind == app::StoreUrl::Kind::postgres;
+                       site_options.store.kind == app::StoreUrl::Kind::postgres;
     if (!waits) return opened;
     const auto waited = std::chrono::steady_clock::now() - began;
     if (wait_store_ && waited >= *wait_store_) return opened;
     if (wait_store_) pause = std::min(pause, std::chrono::ceil<Duration>(*wait_store_ - waited));
-    journal_.tell({.level = Level::warn,
-                   .event = "store_unavailable",
-                   .code = std::string(code_name(opened.error().code)),
-                   .message = opened.error().message + "; retrying in " + to_text(pause)});
+    service_log_.announce({.level = Level::warn,
+                           .event = "store_unavailable",
+                           .code = std::string(code_name(opened.error().code)),
+                           .message = opened.error().message + "; retrying in " + to_text(pause)});
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kStorePauseMost);
   }
 }
 
-void Service::attach(app::Site& site) {
-  site_ = &site;
-  if (site.created() && logs_) {
-    journal_.say({.event = "store_created", .more = {{"store", site.store_name()}}});
+void Service::attach(app::Instance& instance) {
+  instance_ = &instance;
+  if (instance.created() && logs_) {
+    service_log_.add({.event = "store_created", .more = {{"store", instance.store_name()}}});
   } else {
-    say_created(site, terminal_);
+    print_created(instance, terminal_);
   }
-  site.loop().on_signals([this](int signal) { interrupted(signal); });
+  instance.loop().on_signals([this](int signal) { interrupted(signal); });
 }
 
 int Service::run() {
-  journal_.say({.event = "started", .more = {{"store", site_->store_name()}}});
+  service_log_.add({.event = "started", .more = {{"store", instance_->store_name()}}});
   if (starts_programs_ && ::geteuid() == 0) {
     on_warning({}, "running as root: tool programs run as root too; use a separate user");
   }
-  site_->runtime().start();
+  instance_->runtime().start();
   if (!notify_.empty()) {
     notifications_ = std::make_unique<Notifications>(
-        *site_, Notifications::Wish{.program = notify_,
-                                    .store_flag = store_flag_,
-                                    .by = worker_name(),
-                                    .descriptors = descriptors_,
-                                    .warn = [this](const JobId& job, const std::string& what) {
-                                      on_warning(job, what);
-                                    }});
+        *instance_,
+        Notifications::Options{
+            .program = notify_,
+            .store_flag = store_flag_,
+            .by = worker_name(),
+            .descriptors = descriptors_,
+            .warn = [this](const JobId& job, const std::string& what) { on_warning(job, what); }});
     notifications_->begin();
   }
-  while (!over_) site_->loop().run();
+  while (!is_over_) instance_->loop().run();
   notifications_.reset();
-  journal_.finish();
+  service_log_.finish();
   if (!stopped_) {
-    journal_.say({.event = "stopped"});
+    service_log_.add({.event = "stopped"});
     return kDone;
   }
   return terminal_.fail_with(*stopped_);
@@ -213,7 +216,7 @@ int Service::run() {
 
 void Service::interrupted(int signal) {
   if (stopping_) {
-    journal_.tell(
+    service_log_.announce(
         {.event = "stopped at once", .message = "running jobs are recovered by the next process"});
     std::_Exit(128 + signal);
   }
@@ -224,25 +227,25 @@ void Service::stop() {
   if (std::exchange(stopping_, true)) return;
   const std::string waits = "waiting up to " + to_text(grace_) +
                             " for requests and calls in flight (Ctrl-C again to force)";
-  journal_.tell({.event = "stopping",
-                 .message = waits,
-                 .more = {{"held", std::uint64_t{site_->runtime().held()}}},
-                 .words = "Shutting down; " + waits});
-  left_ = 2;
-  site_->stop_serving(grace_, [this] { gone(); });
-  site_->runtime().stop(grace_, [this] { gone(); });
+  service_log_.announce({.event = "stopping",
+                         .message = waits,
+                         .more = {{"held", std::uint64_t{instance_->runtime().leased_jobs()}}},
+                         .words = "Shutting down; " + waits});
+  parts_left_ = 2;
+  instance_->stop_serving(grace_, [this] { on_part_stopped(); });
+  instance_->runtime().stop(grace_, [this] { on_part_stopped(); });
 }
 
-void Service::gone() {
-  if (--left_ > 0) return;
-  over_ = true;
-  site_->loop().stop();
+void Service::on_part_stopped() {
+  if (--parts_left_ > 0) return;
+  is_over_ = true;
+  instance_->loop().stop();
 }
 
 void Service::on_events(const JobId& job, const std::vector<Event>& events) {
   if (notifications_) notifications_->on_events(job, events);
-  for (const Journal::Line& line : lines_.of(job, site_->runtime().agent_of(job), events)) {
-    journal_.say(line);
+  for (const ServiceLog::Line& line : lines_.of(job, instance_->runtime().agent_of(job), events)) {
+    service_log_.add(line);
   }
 }
 
@@ -250,29 +253,29 @@ void Service::on_released(const JobId& job, const std::optional<Error>& problem)
   lines_.forget(job);
   if (!problem) return;
   const bool lost = problem->code == Code::stale_attempt;
-  journal_.say({.level = Level::warn,
-                .event = lost ? "claim_lost" : "job_given_up",
-                .job = job,
-                .code = std::string(code_name(problem->code)),
-                .message = problem->message});
+  service_log_.add({.level = Level::warn,
+                    .event = lost ? "claim_lost" : "job_given_up",
+                    .job = job,
+                    .code = std::string(code_name(problem->code)),
+                    .message = problem->message});
 }
 
 void Service::on_warning(const JobId& job, const std::string& what) {
-  journal_.say({.level = Level::warn, .event = "warning", .job = job, .message = what});
+  service_log_.add({.level = Level::warn, .event = "warning", .job = job, .message = what});
 }
 
-void Service::on_store(const std::optional<Error>& out) {
-  if (!out) return journal_.say({.event = "store_available"});
-  journal_.say({.level = Level::warn,
-                .event = "store_unavailable",
-                .code = std::string(code_name(out->code)),
-                .message = "the store is unavailable: " + out->message});
+void Service::on_store_health(const std::optional<Error>& out) {
+  if (!out) return service_log_.add({.event = "store_available"});
+  service_log_.add({.level = Level::warn,
+                    .event = "store_unavailable",
+                    .code = std::string(code_name(out->code)),
+                    .message = "the store is unavailable: " + out->message});
 }
 
 void Service::on_store_stopped(const Error& error) {
   stopped_ = error;
-  over_ = true;
-  site_->loop().stop();
+  is_over_ = true;
+  instance_->loop().stop();
 }
 
 }  // namespace ae::cli

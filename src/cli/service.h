@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "app/site.h"
+#include "app/instance.h"
 #include "app/store_url.h"
 #include "base/error.h"
 #include "cli/job_lines.h"
-#include "cli/journal.h"
 #include "cli/notifications.h"
 #include "cli/options.h"
+#include "cli/service_log.h"
 #include "cli/terminal.h"
 #include "runtime/runtime.h"
 
@@ -31,7 +31,7 @@ struct Address {
 Result<Address> address_of(const std::string& text);
 
 // A command line of serve or worker, looked through.
-struct ServiceWish {
+struct ServiceOptions {
   app::StoreUrl store;
   std::size_t workers = 0;  // jobs that are run at once
   std::vector<store::QueueLimit> limits;
@@ -40,38 +40,40 @@ struct ServiceWish {
   std::optional<app::LoadedAgents> loaded;           // all files as one; nullopt = there was none
 };
 // Or the exit code, once it is said what is wrong.
-std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& terminal);
+std::expected<ServiceOptions, int> parse_service_options(const Options& options,
+                                                         Terminal& terminal);
 
 class Service final : public runtime::RuntimeObserver {
  public:
-  Service(Terminal& terminal, const Options& options, const ServiceWish& wish);
+  Service(Terminal& terminal, const Options& options, const ServiceOptions& service_options);
 
   // What the site of this service is to be like; it borrows the wish.
-  app::SiteOptions site(const Options& options, const ServiceWish& wish);
+  app::InstanceOptions instance_options(const Options& options,
+                                        const ServiceOptions& service_options);
   // The site, once its store answers: a PostgreSQL server that is down is waited for, as long as the wish says.
-  Result<std::unique_ptr<app::Site>> open(const app::SiteOptions& site);
+  Result<std::unique_ptr<app::Instance>> open(const app::InstanceOptions& site_options);
   // Until a signal ends it, or its store does. The first signal lets calls in flight finish and gives the jobs back, the
   // second ends the process at once.
   int run();
   // From now on signals are heard; they are acted upon by `run`. REQUIRES: the site outlives this.
-  void attach(app::Site& site);
+  void attach(app::Instance& instance);
   // As the first signal does it.
   void stop();
   // A line for the user, in every format.
-  void tell(const Journal::Line& line) { journal_.tell(line); }
+  void announce(const ServiceLog::Line& line) { service_log_.announce(line); }
   void warn(const std::string& what) { on_warning({}, what); }
 
  private:
   void interrupted(int signal);
-  void gone();
+  void on_part_stopped();
   void on_events(const JobId& job, const std::vector<Event>& events) override;
   void on_released(const JobId& job, const std::optional<Error>& problem) override;
   void on_warning(const JobId& job, const std::string& what) override;
-  void on_store(const std::optional<Error>& out) override;
+  void on_store_health(const std::optional<Error>& out) override;
   void on_store_stopped(const Error& error) override;
 
   Terminal& terminal_;
-  Journal journal_;
+  ServiceLog service_log_;
   JobLines lines_;
   const std::string notify_, store_flag_;
   const bool logs_;  // --log
@@ -80,9 +82,9 @@ class Service final : public runtime::RuntimeObserver {
   std::unique_ptr<Notifications> notifications_;  // none without --notify
   const Duration grace_;
   const std::optional<Duration> wait_store_;
-  app::Site* site_ = nullptr;
-  bool stopping_ = false, over_ = false;
-  int left_ = 0;  // that must have stopped before we leave
+  app::Instance* instance_ = nullptr;
+  bool stopping_ = false, is_over_ = false;
+  int parts_left_ = 0;  // that must have stopped before we leave
   std::optional<Error> stopped_;
 };
 

@@ -51,23 +51,24 @@ Value number_or_text(const std::string& text) {
   return value && value->is_number() ? *std::move(value) : Value(text);
 }
 
-std::expected<app::LoadedAgents, int> load_sound(const std::string& path, const Options& options,
-                                                 Terminal& terminal) {
+std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
+                                                        const Options& options,
+                                                        Terminal& terminal) {
   auto loaded = app::load_agents(path, {.policies = options.policies});
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
-  for (const std::string& line : loaded->said) terminal.note(safe(line));
+  for (const std::string& line : loaded->notices) terminal.note(safe(line));
   if (loaded->faults.empty()) return std::move(*loaded);
   const Error error{Code::plan_invalid, path + " has errors; nothing was started"};
   const Value body =
-      api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
-  terminal.note(safe(agents::faults_text(loaded->faults), true));
+      api::problem(error).with("faults", agents::diagnostics_json(loaded->faults)["faults"]);
+  terminal.note(safe(agents::diagnostics_text(loaded->faults), true));
   return std::unexpected(terminal.fail_with(error, body));
 }
 
 void warn_of_idle_policies(const std::vector<agents::Policy>& policies,
                            const std::vector<const agents::AgentsFile*>& files,
                            const Options& options, Terminal& terminal) {
-  for (const agents::Note& idle : agents::idle_policies(policies, files)) {
+  for (const agents::Note& idle : agents::unused_policies(policies, files)) {
     terminal.warn(options.policies + ": " + idle.path + ": " + idle.message);
   }
 }
@@ -103,7 +104,7 @@ Result<std::vector<store::QueueLimit>> queue_limits(const Options& options) {
   return limits;
 }
 
-Error of_option(Error error) {
+Error with_option_names(Error error) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"after", "--after"},   {"at", "--at"},         {"at_seq", "--at"},
       {"class", "--class"},   {"cursor", "--cursor"}, {"expires", "--expires"},
@@ -138,8 +139,8 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-void say_created(const app::Site& site, Terminal& terminal) {
-  if (site.created()) terminal.note("created store at " + safe(site.store_name()));
+void print_created(const app::Instance& instance, Terminal& terminal) {
+  if (instance.created()) terminal.note("created store at " + safe(instance.store_name()));
 }
 
 bool uses_server() {
@@ -160,7 +161,7 @@ Result<Value> json_argument(const std::string& text, const std::string& name) {
   }
   auto value = parse_json(json, {.bytes_max = kArgumentMax});
   if (!value) {
-    Error error = std::move(value).error().in(name);
+    Error error = std::move(value).error().with_context(name);
     if (!text.starts_with('@') && error.code == Code::input_invalid) {
       error.message += " (strings need quotes: '\"text\"')";
     }
@@ -169,18 +170,19 @@ Result<Value> json_argument(const std::string& text, const std::string& name) {
   return value;
 }
 
-Result<Value> answer_of(const Options& options, app::Purpose purpose, api::ApiRequest request) {
+Result<Value> answer_of(const Options& options, app::OpenMode mode, api::ApiRequest request) {
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
-  request.by = who();
-  AE_ASSIGN(const auto door, app::Door::open(store, purpose));
-  AE_ASSIGN(api::ApiResponse response, door->ask(request));
+  request.by = cli_actor();
+  AE_ASSIGN(const auto client, app::ApiClient::open(store, mode));
+  AE_ASSIGN(api::ApiResponse response, client->send(request));
   if (response.status >= 400) {
-    return std::unexpected(of_option(api::error_of_problem(response.body, response.status)));
+    return std::unexpected(
+        with_option_names(api::error_of_problem(response.body, response.status)));
   }
   return std::move(response.body);
 }
 
-std::string who() {
+std::string cli_actor() {
   const char* name = std::getenv("USER");
   std::string user = name ? name : "";
   if (user.empty()) {

@@ -43,31 +43,31 @@ Terminal::Terminal(bool json)
   if (::isatty(STDOUT_FILENO) == 1) width_ = columns();
 }
 
-void Terminal::say(const Said& said, bool to_stdout) {
-  if (said.text.empty()) return;
-  if (saying_ != said.who || says_to_stdout_ != to_stdout) {
-    end_saying();
-    saying_ = said.who;
-    says_to_stdout_ = to_stdout;
-    std::fwrite(said.head.data(), 1, said.head.size(), to_stdout ? stdout : stderr);
+void Terminal::print_stream(const StreamPart& part, bool to_stdout) {
+  if (part.text.empty()) return;
+  if (stream_source_ != part.who || stream_to_stdout_ != to_stdout) {
+    end_stream();
+    stream_source_ = part.who;
+    stream_to_stdout_ = to_stdout;
+    std::fwrite(part.head.data(), 1, part.head.size(), to_stdout ? stdout : stderr);
   }
   const std::size_t written =
-      std::fwrite(said.text.data(), 1, said.text.size(), to_stdout ? stdout : stderr);
-  if (to_stdout && written != said.text.size() && lost_ == 0) lost_ = errno;
-  line_open_ = !said.text.ends_with('\n');
+      std::fwrite(part.text.data(), 1, part.text.size(), to_stdout ? stdout : stderr);
+  if (to_stdout && written != part.text.size() && stdout_error_ == 0) stdout_error_ = errno;
+  line_open_ = !part.text.ends_with('\n');
 }
 
-void Terminal::end_saying() {
-  if (saying_.empty()) return;
-  if (line_open_) std::fputc('\n', says_to_stdout_ ? stdout : stderr);
+void Terminal::end_stream() {
+  if (stream_source_.empty()) return;
+  if (line_open_) std::fputc('\n', stream_to_stdout_ ? stdout : stderr);
   line_open_ = false;
-  saying_.clear();
+  stream_source_.clear();
 }
 
 void Terminal::print(std::string_view text) {
-  if (!text.empty()) end_saying();
+  if (!text.empty()) end_stream();
   const std::size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
-  if (written != text.size() && lost_ == 0) lost_ = errno;
+  if (written != text.size() && stdout_error_ == 0) stdout_error_ = errno;
 }
 
 void Terminal::print_json(const Value& value) {
@@ -76,7 +76,7 @@ void Terminal::print_json(const Value& value) {
 }
 
 void Terminal::note(std::string_view text) {
-  end_saying();
+  end_stream();
   flush();
   const std::string line = std::string(text) + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
@@ -98,21 +98,21 @@ int Terminal::fail_with(const Error& error, const Value& body) {
 }
 
 bool Terminal::flush() {
-  if (std::fflush(stdout) != 0 && lost_ == 0) lost_ = errno;
-  return lost_ == 0;
+  if (std::fflush(stdout) != 0 && stdout_error_ == 0) stdout_error_ = errno;
+  return stdout_error_ == 0;
 }
 
 int Terminal::finish(int code) {
   if (flush()) return code;
   // Whoever read has gone: an end without a word, as of every program in a pipe.
-  if (lost_ == EPIPE) return code == kDone ? 128 + SIGPIPE : code;
-  note(err_(Tint::bad, "error: ") + "cannot write to stdout: " + std::strerror(lost_) +
+  if (stdout_error_ == EPIPE) return code == kDone ? 128 + SIGPIPE : code;
+  note(err_(Tint::bad, "error: ") + "cannot write to stdout: " + std::strerror(stdout_error_) +
        "; the command's changes are kept " + err_(Tint::dim, "[unavailable]"));
   return code == kDone ? kUnavailable : code;
 }
 
 int exit_code(Code code) {
-  if (code == Code::log_corrupt) return kUnproved;
+  if (code == Code::log_corrupt) return kUnverified;
   switch (api::http_status(code)) {
     case 400:
     case 401:

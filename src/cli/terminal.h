@@ -30,10 +30,10 @@ class Terminal {
   void print_json(const Value& value);  // one line
   // What `who` says, piece by piece, as it is: `head` stands before it on a new line, again after anything else was
   // printed. To stdout, or to stderr.
-  struct Said {
+  struct StreamPart {
     std::string_view who, head, text;
   };
-  void say(const Said& said, bool to_stdout);
+  void print_stream(const StreamPart& part, bool to_stdout);
   // stderr, with a newline.
   void note(std::string_view text);
   void warn(std::string_view text);
@@ -50,11 +50,11 @@ class Terminal {
   bool err_tty_;
   Paint out_, err_;
   std::size_t width_ = 0;
-  void end_saying();
+  void end_stream();
 
-  std::string saying_;  // who; "" = nobody
-  bool says_to_stdout_ = false, line_open_ = false;
-  int lost_ = 0;  // the first error of stdout, as errno has it
+  std::string stream_source_;  // who; "" = nobody
+  bool stream_to_stdout_ = false, line_open_ = false;
+  int stdout_error_ = 0;  // the first error of stdout, as errno has it
 };
 
 // API.md §3.
@@ -65,7 +65,7 @@ enum Exit : int {
   kNotFound = 3,
   kBlocked = 4,
   kConflict = 5,
-  kUnproved = 6,
+  kUnverified = 6,
   kUnavailable = 7,
   kBug = 70,
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/visible.h"
+#include "base/escape_hidden.h"
 
 namespace ae::cli {
 namespace {
@@ -23,9 +23,9 @@ std::size_t columns_of(char32_t point) {
 
 }  // namespace
 
-std::string safe(std::string_view text, bool keep_lines) { return visible(text, keep_lines); }
+std::string safe(std::string_view text, bool keep_lines) { return escape_hidden(text, keep_lines); }
 
-std::string safe_json(std::string_view json) { return visible_json(json); }
+std::string safe_json(std::string_view json) { return escape_hidden_json(json); }
 
 std::size_t width_of(std::string_view text) {
   std::size_t width = 0;

@@ -12,7 +12,7 @@
 
 namespace ae::cli {
 
-// What comes from jobs is printed without control and invisible characters (base/visible.h). `keep_lines` leaves newlines
+// What comes from jobs is printed without control and invisible characters (base/escape_hidden.h). `keep_lines` leaves newlines
 // and tabs.
 std::string safe(std::string_view text, bool keep_lines = false);
 // The same for JSON text, in JSON's own way (\u202e): it parses to the very same value.

@@ -18,23 +18,23 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kBar = 24;          // columns
-constexpr std::size_t kNameMax = 28;      // columns of names with their tree
-constexpr std::size_t kToolMax = 18;      // columns
-constexpr std::size_t kTimes = 20;        // columns of start and duration
-constexpr std::size_t kOutcome = 6;       // columns that a bar leaves at least
-constexpr std::size_t kItemsShown = 10;   // of a map, when all is well with them
-constexpr std::size_t kKeyShown = 12;     // digits of a key: enough to name a call
-constexpr std::size_t kErrorLines = 10;   // of the error of a try
-constexpr std::size_t kAskedMax = 40;     // columns of a tool's name as a model made it up
-constexpr std::size_t kAskedShown = 128;  // calls of a turn that did not begin
+constexpr std::size_t kBar = 24;                   // columns
+constexpr std::size_t kNameMax = 28;               // columns of names with their tree
+constexpr std::size_t kToolMax = 18;               // columns
+constexpr std::size_t kTimes = 20;                 // columns of start and duration
+constexpr std::size_t kOutcome = 6;                // columns that a bar leaves at least
+constexpr std::size_t kItemsShown = 10;            // of a map, when all is well with them
+constexpr std::size_t kKeyShown = 12;              // digits of a key: enough to name a call
+constexpr std::size_t kErrorLines = 10;            // of the error of a try
+constexpr std::size_t kUnknownToolMax = 40;        // columns of a tool's name as a model made it up
+constexpr std::size_t kUnstartedCallsShown = 128;  // calls of a turn that did not begin
 
-struct Mark {
+struct StatusMark {
   const char* sign;
   Tint tint;
 };
 
-Mark mark_of(std::string_view status) {
+StatusMark mark_of(std::string_view status) {
   if (status == "done") return {"✓", Tint::good};
   if (status == "failed") return {"✗", Tint::bad};
   if (status == "skipped") return {"-", Tint::dim};
@@ -306,7 +306,7 @@ class Trace {
 
   void node(const Value& node, const std::string& trunk, bool last) {
     const std::string status(node.text("status"));
-    const Mark mark = mark_of(status);
+    const StatusMark mark = mark_of(status);
     const std::string branch = trunk + (last ? "└─ " : "├─ ");
     const std::string below = trunk + (last ? "   " : "│  ");
     const std::size_t used = width_of(branch) + 2;
@@ -329,7 +329,7 @@ class Trace {
     // What stands below a step stands beside the items of a map.
     const std::vector<const Value*> parts = parts_of(node);
     details(node, status, below + (!parts.empty() ? "│ " : "  "));
-    if (!parts.empty()) these(parts, below);
+    if (!parts.empty()) put_parts(parts, below);
   }
 
   // The items of a map, the turns of a loop; of a turn all that its answer asked for, in that order.
@@ -348,9 +348,9 @@ class Trace {
   }
 
   // It was asked for and has not begun: only its turn knows of it.
-  static bool is_asked(const Value& part) { return part.find("call_id") != nullptr; }
+  static bool is_unstarted_call(const Value& part) { return part.find("call_id") != nullptr; }
 
-  void asked(const Value& call, const std::string& trunk, bool last) {
+  void unstarted_call(const Value& call, const std::string& trunk, bool last) {
     const std::string status(call.text("status"));
     const bool refused = status == "refused";
     const Tint tint = refused ? Tint::bad : Tint::dim;
@@ -359,10 +359,11 @@ class Trace {
     Line line;
     line.add(Tint::dim, branch).add(tint, refused ? "✗ " : "· ");
     line.add(pad(name_of(call), name_width_ > used ? name_width_ - used : 1));
-    line.add(Tint::dim, "  " + pad(style_.width == 0 ? safe(call.text("tool"))
-                                                     : cut(call.text("tool"),
-                                                           std::min(kAskedMax, style_.width / 3)),
-                                   tool_width_));
+    line.add(Tint::dim,
+             "  " + pad(style_.width == 0
+                            ? safe(call.text("tool"))
+                            : cut(call.text("tool"), std::min(kUnknownToolMax, style_.width / 3)),
+                        tool_width_));
     const Value& error = call["error"];
     line.add(tint, "  " + (refused               ? std::string(error.text("code"))
                            : status == "not_run" ? std::string("not run")
@@ -413,16 +414,17 @@ class Trace {
 
   // Nothing is the matter with it, nor with what stands below it.
   static bool is_fine(const Value& part) {
-    if (is_asked(part) || part.text("status") != "done" || part["tries"].size() > 1) return false;
+    if (is_unstarted_call(part) || part.text("status") != "done" || part["tries"].size() > 1)
+      return false;
     return std::ranges::all_of(parts_of(part), [](const Value* below) { return is_fine(*below); });
   }
 
   // The first ones, and all with which something is the matter.
-  void these(const std::vector<const Value*>& parts, const std::string& trunk) {
+  void put_parts(const std::vector<const Value*>& parts, const std::string& trunk) {
     std::vector<const Value*> shown;
-    std::size_t done = 0, more = 0, asked = 0;
+    std::size_t done = 0, more = 0, unstarted_call = 0;
     for (const Value* part : parts) {
-      if (is_asked(*part) && ++asked > kAskedShown) {
+      if (is_unstarted_call(*part) && ++unstarted_call > kUnstartedCallsShown) {
         more++;
       } else if (shown.size() >= kItemsShown && is_fine(*part)) {
         done++;
@@ -432,7 +434,8 @@ class Trace {
     }
     for (std::size_t i = 0; i < shown.size(); ++i) {
       const bool last = i + 1 == shown.size() && done + more == 0;
-      is_asked(*shown[i]) ? this->asked(*shown[i], trunk, last) : node(*shown[i], trunk, last);
+      is_unstarted_call(*shown[i]) ? this->unstarted_call(*shown[i], trunk, last)
+                                   : node(*shown[i], trunk, last);
     }
     if (done > 0) {
       const char* what = is_turn(*parts[0]) ? "more turn" : "more item";
@@ -462,10 +465,10 @@ class Trace {
     if (!style_.verbose && !node["turn"].is_integer()) applied_items(node, trunk);
     if (node["model"].text("answered") != "") model(node["model"], trunk);
     for (const Value& change : list(node["changes"])) this->change(change, trunk);
-    story(node, trunk);
+    put_tries(node, trunk);
     for (const Value& wait : list(node["waits"])) this->wait(node, wait, trunk);
-    for (const Value& probe : list(node["probes"])) beside(probe, "probe: ", trunk);
-    if (node["compensation"].is_object()) beside(node["compensation"], "undo: ", trunk);
+    for (const Value& probe : list(node["probes"])) put_side_call(probe, "probe: ", trunk);
+    if (node["compensation"].is_object()) put_side_call(node["compensation"], "undo: ", trunk);
     if (status == "failed" && node["error"].is_object()) {
       const std::string code(node["error"].text("code"));
       const auto all = list(node["tries"]);
@@ -482,9 +485,9 @@ class Trace {
   }
 
   // A call about the step's call.
-  void beside(const Value& side, const char* what, const std::string& trunk) {
+  void put_side_call(const Value& side, const char* what, const std::string& trunk) {
     const std::string status(side.text("status"));
-    const Mark mark = mark_of(status);
+    const StatusMark mark = mark_of(status);
     put(Line()
             .add(Tint::dim, trunk)
             .add(mark.tint, std::string(mark.sign) + " ")
@@ -495,7 +498,7 @@ class Trace {
   }
 
   // Tries and decisions in the order in which they came.
-  void story(const Value& node, const std::string& trunk) {
+  void put_tries(const Value& node, const std::string& trunk) {
     const auto tries = list(node["tries"]);
     const auto decisions = list(node["decisions"]);
     const bool plain = tries.size() == 1 && tries[0].text("outcome") == "success" &&
@@ -508,7 +511,7 @@ class Trace {
     };
     for (const Value& one : tries) {
       decisions_before(natural(one["seq"]));
-      if (!plain) this->one_try(one, trunk);
+      if (!plain) this->put_try(one, trunk);
     }
     decisions_before(std::size_t(-1));
   }
@@ -583,10 +586,10 @@ class Trace {
     std::string below;
     if (kind != "read" && effect["external_id"].is_string()) {
       const std::string id = "external id: " + safe(effect.text("external_id"));
-      const bool beside = fits(width_of(head + state + " · " + id));
-      if (beside) line.add(Tint::dim, " · " + id);
+      const bool put_side_call = fits(width_of(head + state + " · " + id));
+      if (put_side_call) line.add(Tint::dim, " · " + id);
       // Never cut: an operator searches the service for it.
-      if (!beside) below = style_.paint(Tint::dim, trunk + id) + "\n";
+      if (!put_side_call) below = style_.paint(Tint::dim, trunk + id) + "\n";
     }
     if (style_.verbose) {
       const std::string call(effect.text("idempotency_key").substr(0, kKeyShown));
@@ -611,9 +614,9 @@ class Trace {
   // Who answered, and what it cost.
   void model(const Value& model, const std::string& trunk) {
     const std::string answered(model.text("answered"));
-    const std::string asked(model.text("asked"));
+    const std::string unstarted_call(model.text("asked"));
     std::string text = "model " + answered + " (" + std::string(model.text("provider"));
-    text += asked == answered ? ")" : ", requested as " + asked + ")";
+    text += unstarted_call == answered ? ")" : ", requested as " + unstarted_call + ")";
     if (const Value& usage = model["usage"]; usage.is_object()) {
       text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
               std::to_string(natural(usage["output_tokens"])) + " tokens (input + output)" +
@@ -632,7 +635,7 @@ class Trace {
     return {};
   }
 
-  void one_try(const Value& one, const std::string& trunk) {
+  void put_try(const Value& one, const std::string& trunk) {
     const std::string outcome(one.text("outcome"));
     const bool good = outcome == "success";
     const bool doubtful = !good && outcome != "failure";
@@ -714,7 +717,7 @@ class Trace {
       const std::string pause = at && next ? " after " + span_text(*next - *at) : "";
       return detail(trunk, Tint::dim, "↻ retry" + pause + (reason.empty() ? "" : ": " + reason));
     }
-    if (kind == "tool_choice") return choice(decision["payload"], trunk);
+    if (kind == "tool_choice") return put_choice(decision["payload"], trunk);
     std::string text = decided(kind, decision.text("state", kind));
     if (!by.empty()) text += " by " + by;
     if (!reason.empty()) text += ": \"" + reason + "\"";
@@ -733,7 +736,7 @@ class Trace {
   }
 
   // What a model chose in a turn. Of turns that are not shown, only what is not plain.
-  void choice(const Value& said, const std::string& trunk) {
+  void put_choice(const Value& said, const std::string& trunk) {
     const std::size_t turn = natural(said["turn"]);
     const std::string head = "turn " + std::to_string(turn + 1);
     if (said["repair"].is_string()) {

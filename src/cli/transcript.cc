@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/following.h"
+#include "cli/follow_retry.h"
 #include "cli/transcript_text.h"
 #include "json/json.h"
 
@@ -17,9 +17,9 @@ constexpr std::size_t kTranscriptPage = 10'000;   // entries of one answer
 constexpr std::size_t kTranscriptValueMax = 600;  // columns of a value on a terminal
 constexpr std::string_view kTranscriptWait = "10s";
 
-class Transcription {
+class TranscriptPrinter {
  public:
-  Transcription(const Options& options, Terminal& terminal)
+  TranscriptPrinter(const Options& options, Terminal& terminal)
       : options_(options),
         terminal_(terminal),
         text_({.paint = terminal.out(),
@@ -30,10 +30,10 @@ class Transcription {
     request.path = {"api", "jobs", options_.id, "transcript"};
     request.query = {{"after", std::to_string(after_)}, {"limit", std::to_string(kTranscriptPage)}};
     if (waits) request.query.emplace_back("wait", kTranscriptWait);
-    return answer_of(options_, app::Purpose::read, std::move(request));
+    return answer_of(options_, app::OpenMode::read, std::move(request));
   }
 
-  Status whole() {
+  Status print_all() {
     std::vector<Value> entries;
     Value all;
     while (true) {
@@ -50,31 +50,32 @@ class Transcription {
     if (terminal_.json()) {
       terminal_.print_json(all.with("entries", Value::array(std::move(entries))));
     } else {
-      last_words(all);
+      print_notes(all);
     }
     return {};
   }
 
   // Until the job ends, or until nothing reads what is printed.
   Status follow() {
-    Following following(Following::real([this](const std::string& text) { terminal_.warn(text); }));
+    FollowRetry follow_retry(
+        FollowRetry::real_environment([this](const std::string& text) { terminal_.warn(text); }));
     while (true) {
-      following.pace();
+      follow_retry.wait_for_turn();
       auto next = page(true);
       if (!next) {
         // The process that owns the store ended: the next one, or the store itself, answers.
-        AE_TRY(following.failed(next.error()));
+        AE_TRY(follow_retry.failed(next.error()));
         continue;
       }
-      following.answered();
-      if (!began_ && !terminal_.json()) terminal_.print(text_.head(*next));
-      began_ = true;
+      follow_retry.answered();
+      if (!has_begun_ && !terminal_.json()) terminal_.print(text_.head(*next));
+      has_begun_ = true;
       print((*next)["entries"]);
       if (!terminal_.flush()) return {};
       if ((*next)["ended"] == Value(true) && (*next)["next"].is_null()) {
         if (!terminal_.json()) {
           terminal_.print("\n" + text_.head(*next));
-          last_words(*next);
+          print_notes(*next);
         }
         return {};
       }
@@ -93,7 +94,7 @@ class Transcription {
     }
   }
 
-  void last_words(const Value& body) {
+  void print_notes(const Value& body) {
     if (text_.cut()) terminal_.note("long values are cut; -v shows them whole");
     const std::string_view status = body.text("status");
     if (status == "waiting" || status == "parked") {
@@ -106,14 +107,14 @@ class Transcription {
   Terminal& terminal_;
   TranscriptText text_;
   std::uint64_t after_ = 0;
-  bool began_ = false;
+  bool has_begun_ = false;
 };
 
 }  // namespace
 
 int transcript_command(const Options& options, Terminal& terminal) {
-  Transcription transcription(options, terminal);
-  const Status done = options.follow ? transcription.follow() : transcription.whole();
+  TranscriptPrinter transcription(options, terminal);
+  const Status done = options.follow ? transcription.follow() : transcription.print_all();
   if (!done) return terminal.fail_with(done.error());
   return kDone;
 }

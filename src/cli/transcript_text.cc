@@ -143,15 +143,15 @@ std::string TranscriptText::shown(const Value& value, const Value& entry, std::s
 
 std::string TranscriptText::heading(const Value& entry) {
   if (!entry["node_id"].is_string()) return {};
-  std::string place = safe(entry.text("node_id"));
-  if (entry["item"].is_integer()) place += "[" + std::to_string(entry["item"].as_int()) + "]";
+  std::string location = safe(entry.text("node_id"));
+  if (entry["item"].is_integer()) location += "[" + std::to_string(entry["item"].as_int()) + "]";
   if (const std::string_view role = entry.text("role"); role == "probe" || role == "compensation") {
-    place += " (" + std::string(role) + ")";
+    location += " (" + std::string(role) + ")";
   }
-  if (entry["imported"] == Value(true)) place += " (from the origin)";
-  if (place == place_) return {};
-  place_ = place;
-  return "\n" + style_.paint(Tint::bold, "node " + place) + "\n";
+  if (entry["imported"] == Value(true)) location += " (from the origin)";
+  if (location == location_) return {};
+  location_ = location;
+  return "\n" + style_.paint(Tint::bold, "node " + location) + "\n";
 }
 
 // How a call ended other than well. `changes`: it may have changed something outside.

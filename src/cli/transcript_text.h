@@ -60,7 +60,7 @@ class TranscriptText {
   std::string clip(std::string text);
 
   const TranscriptStyle style_;
-  std::string place_;
+  std::string location_;
   std::map<std::string, std::string, std::less<>> effects_;  // by step
   bool was_cut_ = false;
 };

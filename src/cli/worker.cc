@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "app/site.h"
+#include "app/instance.h"
 #include "cli/commands.h"
 #include "cli/service.h"
 
@@ -37,16 +37,16 @@ int worker_command(const Options& options, Terminal& terminal) {
     if (!told) return terminal.fail_with(told.error());
     address = *std::move(told);
   }
-  const auto wish = service_wish(options, terminal);
-  if (!wish) return wish.error();
-  if (wish->workers == 0) {
+  const auto service_options = parse_service_options(options, terminal);
+  if (!service_options) return service_options.error();
+  if (service_options->workers == 0) {
     return terminal.fail_with({Code::usage, "--workers must be at least 1"});
   }
-  Service service(terminal, options, *wish);
-  app::SiteOptions wanted = service.site(options, *wish);
-  wanted.looks_only = true;
-  wanted.read_agent = [&file = *wish->loaded](std::string_view name, std::string_view json,
-                                              agents::Agent& out) {
+  Service service(terminal, options, *service_options);
+  app::InstanceOptions wanted = service.instance_options(options, *service_options);
+  wanted.health_only = true;
+  wanted.read_agent = [&file = *service_options->loaded](
+                          std::string_view name, std::string_view json, agents::Agent& out) {
     return app::read_agent(file, name, json, out);
   };
   const std::vector<std::string> agents = wanted.runtime.agents;
@@ -59,7 +59,7 @@ int worker_command(const Options& options, Terminal& terminal) {
   std::string url;
   if (address) {
     const auto port =
-        (*opened)->serve({.address = address->host, .port = address->port, .only_here = true});
+        (*opened)->serve({.address = address->host, .port = address->port, .local_only = true});
     if (!port) return terminal.fail_with(port.error());
     url = "http://" + address->host + ":" + std::to_string(*port);
   }
@@ -69,7 +69,7 @@ int worker_command(const Options& options, Terminal& terminal) {
                                        {"listening", url.empty() ? Value() : Value(url)},
                                        {"store", store->text()},
                                        {"worker", worker_name()},
-                                       {"workers", std::uint64_t{wish->workers}}}));
+                                       {"workers", std::uint64_t{service_options->workers}}}));
   } else {
     terminal.print("worker " + safe(worker_name()) + " uses store " + safe(store->text()) +
                    (url.empty() ? "" : ", health on " + url) + "\n");

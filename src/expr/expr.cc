@@ -13,24 +13,25 @@ namespace ae {
 namespace {
 
 // Whether evaluation may give a value that nests deeper than those it reads.
-bool builds(const expr::Node& n) {
+bool may_nest_deeper(const expr::Node& n) {
   using expr::Op;
   const Op op = n.op;
   if (op == Op::collect || op == Op::object || op == Op::call || op == Op::map_values ||
       op == Op::by_key || op == Op::add || op == Op::multiply) {
     return true;
   }
-  return std::ranges::any_of(n.kids, [](const expr::NodePtr& kid) { return builds(*kid); });
+  return std::ranges::any_of(n.children,
+                             [](const expr::NodePtr& child) { return may_nest_deeper(*child); });
 }
 
 // What is looked up by name, in the arguments all the way down. `needed`: null will not do here.
 void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
   using expr::Op;
-  if (n.op == Op::path && n.kids[0]->op == Op::root &&
+  if (n.op == Op::path && n.children[0]->op == Op::root &&
       n.suffixes.front().kind == expr::Suffix::Kind::field) {
-    into.members[n.kids[0]->name].insert(n.suffixes.front().name);
+    into.members[n.children[0]->name].insert(n.suffixes.front().name);
   }
-  if (n.op == Op::path && n.kids[0]->op == Op::root && n.kids[0]->name == "args") {
+  if (n.op == Op::path && n.children[0]->op == Op::root && n.children[0]->name == "args") {
     std::vector<std::string> names;
     for (const expr::Suffix& s : n.suffixes) {
       if (s.kind != expr::Suffix::Kind::field) break;
@@ -46,16 +47,16 @@ void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
     if (s.from) note_members(*s.from, true, into);
     if (s.to) note_members(*s.to, true, into);
   }
-  for (std::size_t i = 0; i < n.kids.size(); ++i) {
-    const bool will_do = (n.op == Op::alternative && i == 0 && is_plain_path(*n.kids[0])) ||
-                         n.op == Op::attempt || asks_for_null(n);
-    note_members(*n.kids[i], needed && !will_do, into);
+  for (std::size_t i = 0; i < n.children.size(); ++i) {
+    const bool will_do = (n.op == Op::alternative && i == 0 && is_plain_path(*n.children[0])) ||
+                         n.op == Op::attempt || compares_with_null(n);
+    note_members(*n.children[i], needed && !will_do, into);
   }
 }
 
 }  // namespace
 
-bool expr::within(const Value& v, const ExprLimits& limits) {
+bool expr::is_within_limits(const Value& v, const ExprLimits& limits) {
   const Value::Extent extent = v.extent();
   return extent.values <= limits.values_max && extent.bytes <= limits.bytes_max;
 }
@@ -70,7 +71,7 @@ Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {
   AE_ASSIGN(expr::ParsedSource parsed, expr::parse(source, limits));
   auto program = std::make_shared<expr::Program>();
   program->source = source;
-  program->builds = builds(*parsed.tree);
+  program->may_nest_deeper = may_nest_deeper(*parsed.tree);
   program->tree = std::move(parsed.tree);
   program->slots = parsed.slots;
   program->roots = std::move(parsed.roots);

@@ -36,12 +36,12 @@ class ExprScope {
   virtual Value steps() const = 0;
   // Does it fail to look up what is not there, or null, below this root ("": below anything else)? Not where null will do:
   // before `//`, and compared with null. For conditions that hold something back.
-  virtual bool null_fails(std::string_view) const { return false; }
+  virtual bool fails_on_null(std::string_view) const { return false; }
   // Does it fail to look up a member that this root does not have, whatever `//` says? Of roots whose members are fixed.
   virtual bool is_closed(std::string_view) const { return false; }
   // Does it fail to compare values of different types, which tells nothing? `< <= > >=` of any two, `== != IN` of two scalars
   // that are not null.
-  virtual bool mixed_fails() const { return false; }
+  virtual bool fails_on_mixed_types() const { return false; }
   // What an evaluation on this scope has cost: its steps, and what it takes to walk its value.
   virtual void charge(std::size_t) const {}
 };
@@ -60,7 +60,7 @@ struct ExprLimits {
 
 namespace expr {
 // Is a value that was made within the limits? O(1).
-bool within(const Value& v, const ExprLimits& limits);
+bool is_within_limits(const Value& v, const ExprLimits& limits);
 // The message of the failure when it is not.
 std::string too_large(const ExprLimits& limits);
 }  // namespace expr
@@ -70,7 +70,7 @@ struct ExprRoots {
   std::set<std::string, std::less<>> roots;  // "input", "steps", "item", …
   std::set<std::string, std::less<>> steps;  // X of every `.steps.X` / `.steps["X"]`
   bool all_steps = false;                    // bare `.steps`, or `.steps[expression]`
-  // Every `.args.a.b`, as {a, b}; and whether one of them stands where null will not do (ExprScope::null_fails).
+  // Every `.args.a.b`, as {a, b}; and whether one of them stands where null will not do (ExprScope::fails_on_null).
   std::map<std::vector<std::string>, bool> args;
   std::map<std::string, std::set<std::string>, std::less<>> members;  // every X of `.ROOT.X`
 };
@@ -100,14 +100,14 @@ class Template {
   using Part = std::variant<std::string, Expr>;
 
   // A fault inside a template: which string (JSON pointer), and where in it (byte offset of the expression).
-  struct Fault {
+  struct Diagnostic {
     std::string pointer;
     std::size_t offset = 0;
     Error error;
   };
   // All faults at once; empty = compiled into `out`.
-  static std::vector<Fault> compile(const Value& source, Template& out,
-                                    const ExprLimits& limits = {});
+  static std::vector<Diagnostic> compile(const Value& source, Template& out,
+                                         const ExprLimits& limits = {});
   static Result<Template> compile(const Value& source,
                                   const ExprLimits& limits = {});  // the first fault
 

@@ -19,14 +19,15 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
     case Op::pipe:
       return each_stage(n, in, 0, sink);
     case Op::comma:
-      return std::ranges::all_of(n.kids, [&](const NodePtr& kid) { return each(*kid, in, sink); });
+      return std::ranges::all_of(n.children,
+                                 [&](const NodePtr& child) { return each(*child, in, sink); });
     case Op::object: {
       std::vector<Value> flat;
       return each_member(n, in, flat, sink);
     }
     case Op::text: {
-      std::vector<std::string> texts(n.kids.size());
-      return each_text(n, in, n.kids.size(), texts, sink);
+      std::vector<std::string> texts(n.children.size());
+      return each_text(n, in, n.children.size(), texts, sink);
     }
     case Op::step_by: {
       auto take = [&](const Value& name) {
@@ -34,30 +35,30 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
         if (!name.is_string()) return fail(n, "a step is named by a string");
         return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), v) && sink(v);
       };
-      return each(*n.kids[0], in, take);
+      return each(*n.children[0], in, take);
     }
     case Op::negate: {
       auto take = [&](const Value& v) {
         if (!v.is_number()) return fail(n, std::string("cannot negate ").append(kind_name(v)));
         return sink(Value(-v.as_number()));
       };
-      return each(*n.kids[0], in, take);
+      return each(*n.children[0], in, take);
     }
-    case Op::both:
-    case Op::either:
+    case Op::logical_and:
+    case Op::logical_or:
       return each_logic(n, in, sink);
     case Op::alternative:
       return each_alternative(n, in, sink);
-    case Op::choice: {
-      auto take = [&](const Value& v) { return each(*n.kids[truthy(v) ? 1 : 2], in, sink); };
-      return each(*n.kids[0], in, take);
+    case Op::conditional: {
+      auto take = [&](const Value& v) { return each(*n.children[truthy(v) ? 1 : 2], in, sink); };
+      return each(*n.children[0], in, take);
     }
     case Op::bind: {
       auto take = [&](const Value& v) {
         slots_[n.slot] = v;
-        return each(*n.kids[1], in, sink);
+        return each(*n.children[1], in, sink);
       };
-      return each(*n.kids[0], in, take);
+      return each(*n.children[0], in, take);
     }
     case Op::attempt:
       return each_attempt(n, in, sink);
@@ -67,7 +68,7 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
     }
     case Op::select: {
       auto take = [&](const Value& v) { return !truthy(v) || sink(in); };
-      return each(*n.kids[0], in, take);
+      return each(*n.children[0], in, take);
     }
     case Op::only:
       return (n.kinds >> static_cast<unsigned>(in.kind()) & 1u) == 0 || sink(in);
@@ -86,21 +87,21 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
           Value v;
           return apply_binary(n, a, b, v) && sink(v);
         };
-        return each(*n.kids[0], in, take_left);
+        return each(*n.children[0], in, take_left);
       };
-      return each(*n.kids[1], in, take_right);
+      return each(*n.children[1], in, take_right);
     }
   }
 }
 
 bool Eval::each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink) {
-  if (stage + 1 == n.kids.size()) return each(*n.kids[stage], in, sink);
+  if (stage + 1 == n.children.size()) return each(*n.children[stage], in, sink);
   auto take = [&](const Value& v) { return each_stage(n, v, stage + 1, sink); };
-  return each(*n.kids[stage], in, take);
+  return each(*n.children[stage], in, take);
 }
 
 bool Eval::each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink) {
-  if (flat.size() == n.kids.size()) {
+  if (flat.size() == n.children.size()) {
     Value v;
     return spend(n, 1) && make_object(n, flat, v) && sink(v);
   }
@@ -110,7 +111,7 @@ bool Eval::each_member(const Node& n, const Value& in, std::vector<Value>& flat,
     flat.pop_back();
     return more;
   };
-  return each(*n.kids[flat.size()], in, take);
+  return each(*n.children[flat.size()], in, take);
 }
 
 // The last interpolation is the outer loop.
@@ -119,25 +120,25 @@ bool Eval::each_text(const Node& n, const Value& in, std::size_t left,
   if (left == 0) {
     std::size_t bytes = n.texts[0].size();
     for (std::size_t i = 0; i < texts.size(); ++i) bytes += texts[i].size() + n.texts[i + 1].size();
-    if (!spend_text(n, bytes) || !may_make_text(n, static_cast<double>(bytes))) return false;
+    if (!spend_text(n, bytes) || !check_text_limit(n, static_cast<double>(bytes))) return false;
     std::string text = n.texts[0];
     for (std::size_t i = 0; i < texts.size(); ++i) text.append(texts[i]).append(n.texts[i + 1]);
     const Value v(std::move(text));
-    return made(n, v) && sink(v);
+    return check_limits(n, v) && sink(v);
   }
   auto take = [&](const Value& v) {
     texts[left - 1].clear();
-    return apply_format(*this, *n.kids[left - 1], n.format, v, texts[left - 1]) &&
+    return apply_format(*this, *n.children[left - 1], n.format, v, texts[left - 1]) &&
            each_text(n, in, left - 1, texts, sink);
   };
-  return each(*n.kids[left - 1], in, take);
+  return each(*n.children[left - 1], in, take);
 }
 
 bool Eval::each_args(const Node& n, const Value& in, std::vector<Value>& args, Sink sink) {
-  if (args.size() == n.kids.size()) {
+  if (args.size() == n.children.size()) {
     Value v;
     return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = v}) &&
-           made(n, v) && sink(v);
+           check_limits(n, v) && sink(v);
   }
   auto take = [&](const Value& v) {
     args.push_back(v);
@@ -145,35 +146,35 @@ bool Eval::each_args(const Node& n, const Value& in, std::vector<Value>& args, S
     args.pop_back();
     return more;
   };
-  return each(*n.kids[args.size()], in, take);
+  return each(*n.children[args.size()], in, take);
 }
 
 bool Eval::each_logic(const Node& n, const Value& in, Sink sink) {
-  const bool ends = n.op == Op::either;
+  const bool ends = n.op == Op::logical_or;
   auto take_right = [&](const Value& v) { return sink(Value(truthy(v))); };
   auto take_left = [&](const Value& v) {
-    return truthy(v) == ends ? sink(Value(ends)) : each(*n.kids[1], in, take_right);
+    return truthy(v) == ends ? sink(Value(ends)) : each(*n.children[1], in, take_right);
   };
-  return each(*n.kids[0], in, take_left);
+  return each(*n.children[0], in, take_left);
 }
 
 bool Eval::each_alternative(const Node& n, const Value& in, Sink sink) {
   bool found = false;
-  const bool before = null_will_do_;
-  const bool inside = before || is_plain_path(*n.kids[0]);
+  const bool before = null_is_accepted_;
+  const bool inside = before || is_plain_path(*n.children[0]);
   auto take = [&](const Value& v) {
     if (!truthy(v)) return true;
     found = true;
-    null_will_do_ = before;
+    null_is_accepted_ = before;
     const bool more = sink(v);
-    null_will_do_ = inside;
+    null_is_accepted_ = inside;
     return more;
   };
-  null_will_do_ = inside;
-  const bool good = each(*n.kids[0], in, take);
-  null_will_do_ = before;
+  null_is_accepted_ = inside;
+  const bool good = each(*n.children[0], in, take);
+  null_is_accepted_ = before;
   if (!good) return false;
-  return found || each(*n.kids[1], in, sink);
+  return found || each(*n.children[1], in, sink);
 }
 
 bool Eval::each_attempt(const Node& n, const Value& in, Sink sink) {
@@ -182,7 +183,7 @@ bool Eval::each_attempt(const Node& n, const Value& in, Sink sink) {
     stopped = !sink(v);
     return !stopped;
   };
-  if (each(*n.kids[0], in, take)) return true;
+  if (each(*n.children[0], in, take)) return true;
   if (stopped || fatal_) return false;
   failed_ = false;
   return true;
@@ -197,7 +198,7 @@ bool Eval::each_limit(const Node& n, const Value& in, Sink sink) {
       has = true;
       return n.op == Op::last;
     };
-    if (!each(*n.kids[0], in, take) && failed_) return false;
+    if (!each(*n.children[0], in, take) && failed_) return false;
     return !has || sink(found);
   }
   auto with_count = [&](const Value& count) {
@@ -220,9 +221,9 @@ bool Eval::each_limit(const Node& n, const Value& in, Sink sink) {
       return !stopped && left > 0;
     };
     if (n.op == Op::limit && left <= 0) return true;
-    return each(*n.kids[1], in, take) || (!stopped && !failed_);
+    return each(*n.children[1], in, take) || (!stopped && !failed_);
   };
-  return each(*n.kids[0], in, with_count);
+  return each(*n.children[0], in, with_count);
 }
 
 // range(from; to; by)
@@ -243,11 +244,11 @@ bool Eval::each_range(const Node& n, const Value& in, Sink sink) {
   auto take_from = [&](const Value& from) {
     auto take_to = [&](const Value& to) {
       auto take_by = [&](const Value& by) { return count(from, to, by); };
-      return each(*n.kids[2], in, take_by);
+      return each(*n.children[2], in, take_by);
     };
-    return each(*n.kids[1], in, take_to);
+    return each(*n.children[1], in, take_to);
   };
-  return each(*n.kids[0], in, take_from);
+  return each(*n.children[0], in, take_from);
 }
 
 }  // namespace ae::expr

@@ -39,7 +39,7 @@ Result<Value> Eval::run() {
   Value out;
   if (exactly_one(*program_.tree, null_value(), out)) {
     // What is only read is as deep as a document may be; what was put together must be looked at.
-    if (!program_.builds || depth_within(out, limits_.depth_max)) return out;
+    if (!program_.may_nest_deeper || depth_within(out, limits_.depth_max)) return out;
     fail_at(program_.tree->at,
             "the result nests deeper than " + std::to_string(limits_.depth_max) + " levels");
   }
@@ -77,14 +77,14 @@ bool Eval::spend_at(std::uint32_t at, std::size_t n) {
 }
 
 bool Eval::compare(const Node& node, const Value& a, const Value& b, std::strong_ordering& out) {
-  const auto result = order(a, b, fuel_);
+  const auto result = compare_values(a, b, fuel_);
   if (!result) return out_of_fuel(node.at);
   out = *result;
   return true;
 }
 
 bool Eval::number(const Node& node, double d, Value& out) {
-  if (!is_legal(d)) {
+  if (!is_valid_number(d)) {
     return fail(node, std::isfinite(d)
                           ? "the result is an integer beyond 2^53-1, which is not exact"
                           : "the result is not a finite number");
@@ -98,7 +98,7 @@ bool Eval::spend_written(const Node& node, std::string_view text) {
   return !has_escapes(text) || spend(node, text.size() / 8);
 }
 
-bool Eval::weigh(const Node& node, const Value& v) {
+bool Eval::spend_value(const Node& node, const Value& v) {
   if (v.extent().values > fuel_) {  // known before it is walked
     fuel_ = 0;
     return out_of_fuel(node.at);
@@ -153,13 +153,13 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
       return step(n, n.name, out);
     case Op::step_by: {
       Value name;
-      if (!one(*n.kids[0], in, name)) return false;
+      if (!one(*n.children[0], in, name)) return false;
       if (!name.is_string()) return fail(n, "a step is named by a string");
       return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), out);
     }
     case Op::all_steps:
       out = scope_.steps();
-      return spend(n, 4 * out.size()) && made(n, out);
+      return spend(n, 4 * out.size()) && check_limits(n, out);
     case Op::literal:
       out = n.value;
       return true;
@@ -170,7 +170,7 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
       return one_path(n, in, out);
     case Op::pipe: {
       Value piped = in;
-      for (const NodePtr& stage : n.kids) {
+      for (const NodePtr& stage : n.children) {
         Value next;
         if (!one(*stage, piped, next)) return false;
         piped = std::move(next);
@@ -186,7 +186,7 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
       return one_text(n, in, out);
     case Op::negate: {
       Value v;
-      if (!one(*n.kids[0], in, v)) return false;
+      if (!one(*n.children[0], in, v)) return false;
       if (!v.is_number()) {
         return fail(n, std::string("cannot negate ").append(kind_name(v)));
       }
@@ -199,35 +199,35 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
     case Op::divide:
     case Op::modulo:
     case Op::equal:
-    case Op::unequal:
+    case Op::not_equal:
     case Op::less:
     case Op::less_equal:
     case Op::greater:
     case Op::greater_equal: {
       Value a;
       Value b;
-      const bool before = null_will_do_;
-      null_will_do_ = before || asks_for_null(n);
-      const bool good = one(*n.kids[1], in, b) && one(*n.kids[0], in, a);
-      null_will_do_ = before;
+      const bool before = null_is_accepted_;
+      null_is_accepted_ = before || compares_with_null(n);
+      const bool good = one(*n.children[1], in, b) && one(*n.children[0], in, a);
+      null_is_accepted_ = before;
       return good && apply_binary(n, a, b, out);
     }
-    case Op::both:
-    case Op::either: {
-      const bool ends = n.op == Op::either;
+    case Op::logical_and:
+    case Op::logical_or: {
+      const bool ends = n.op == Op::logical_or;
       Value v;
-      if (!one(*n.kids[0], in, v)) return false;
-      if (truthy(v) != ends && !one(*n.kids[1], in, v)) return false;
+      if (!one(*n.children[0], in, v)) return false;
+      if (truthy(v) != ends && !one(*n.children[1], in, v)) return false;
       out = Value(truthy(v));
       return true;
     }
-    case Op::choice: {
+    case Op::conditional: {
       Value condition;
-      if (!one(*n.kids[0], in, condition)) return false;
-      return one(*n.kids[truthy(condition) ? 1 : 2], in, out);
+      if (!one(*n.children[0], in, condition)) return false;
+      return one(*n.children[truthy(condition) ? 1 : 2], in, out);
     }
     case Op::bind:
-      return one(*n.kids[0], in, slots_[n.slot]) && one(*n.kids[1], in, out);
+      return one(*n.children[0], in, slots_[n.slot]) && one(*n.children[1], in, out);
     case Op::reduce:
       return one_reduce(n, in, out);
     case Op::call:
@@ -241,7 +241,7 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
     case Op::is_empty: {
       bool empty = true;
       auto take = [&](const Value&) { return empty = false; };
-      if (!each(*n.kids[0], in, take) && failed_) return false;
+      if (!each(*n.children[0], in, take) && failed_) return false;
       out = Value(empty);
       return true;
     }
@@ -281,7 +281,7 @@ bool Eval::root(const Node& n, Value& out) {
 bool Eval::step(const Node& n, std::string_view name, Value& out) {
   const Value* found = scope_.step(name);
   if (found == nullptr) {
-    return fail(n, std::string("there is no step `").append(beginning_of(name, 80)).append("`"));
+    return fail(n, std::string("there is no step `").append(truncate_utf8(name, 80)).append("`"));
   }
   out = *found;
   return true;
@@ -293,15 +293,15 @@ bool Eval::collect(const Node& n, const Value& in, Value& out) {
     items.push_back(v);
     return spend(n, 1);
   };
-  if (!n.kids.empty() && !each(*n.kids[0], in, take)) return false;
+  if (!n.children.empty() && !each(*n.children[0], in, take)) return false;
   out = Value::array(std::move(items));
-  return made(n, out);
+  return check_limits(n, out);
 }
 
 bool Eval::one_object(const Node& n, const Value& in, Value& out) {
-  std::vector<Value> flat(n.kids.size());
-  for (std::size_t i = 0; i < n.kids.size(); ++i) {
-    if (!one(*n.kids[i], in, flat[i])) return false;
+  std::vector<Value> flat(n.children.size());
+  for (std::size_t i = 0; i < n.children.size(); ++i) {
+    if (!one(*n.children[i], in, flat[i])) return false;
   }
   return make_object(n, flat, out);
 }
@@ -312,55 +312,55 @@ bool Eval::make_object(const Node& n, const std::vector<Value>& flat, Value& out
   members.reserve(flat.size() / 2);
   for (std::size_t i = 0; i < flat.size(); i += 2) {
     if (!flat[i].is_string()) {
-      return fail_at(n.kids[i]->at,
+      return fail_at(n.children[i]->at,
                      std::string("a key is a string, not ").append(kind_name(flat[i])));
     }
     if (!spend_text(n, flat[i].as_string().size())) return false;
     members.emplace_back(flat[i].as_string(), flat[i + 1]);
   }
-  return object_of(*this, n, std::move(members), out) && made(n, out);
+  return object_of(*this, n, std::move(members), out) && check_limits(n, out);
 }
 
 bool Eval::one_text(const Node& n, const Value& in, Value& out) {
   std::string text = n.texts[0];
-  for (std::size_t i = 0; i < n.kids.size(); ++i) {
+  for (std::size_t i = 0; i < n.children.size(); ++i) {
     Value v;
-    if (!one(*n.kids[i], in, v) || !apply_format(*this, *n.kids[i], n.format, v, text))
+    if (!one(*n.children[i], in, v) || !apply_format(*this, *n.children[i], n.format, v, text))
       return false;
     text += n.texts[i + 1];
   }
   if (!spend_text(n, text.size())) return false;
   out = Value(std::move(text));
-  return made(n, out);
+  return check_limits(n, out);
 }
 
 bool Eval::one_reduce(const Node& n, const Value& in, Value& out) {
   Value state;
-  if (!exactly_one(*n.kids[1], in, state)) return false;
+  if (!exactly_one(*n.children[1], in, state)) return false;
   auto take = [&](const Value& v) {
     slots_[n.slot] = v;
     Value next;
-    if (!exactly_one(*n.kids[2], state, next)) return false;
+    if (!exactly_one(*n.children[2], state, next)) return false;
     state = std::move(next);
     return true;
   };
-  if (!each(*n.kids[0], in, take)) return false;
+  if (!each(*n.children[0], in, take)) return false;
   out = std::move(state);
   return true;
 }
 
 bool Eval::one_call(const Node& n, const Value& in, Value& out) {
   Value args[3];
-  for (std::size_t i = 0; i < n.kids.size(); ++i) {
-    if (!one(*n.kids[i], in, args[i])) return false;
+  for (std::size_t i = 0; i < n.children.size(); ++i) {
+    if (!one(*n.children[i], in, args[i])) return false;
   }
   return n.function->apply(
-             {.eval = *this, .node = n, .in = in, .args = {args, n.kids.size()}, .out = out}) &&
-         made(n, out);
+             {.eval = *this, .node = n, .in = in, .args = {args, n.children.size()}, .out = out}) &&
+         check_limits(n, out);
 }
 
 bool Eval::comparable(const Node& n, const Value& a, const Value& b) {
-  if (a.kind() == b.kind() || !scope_.mixed_fails()) return true;
+  if (a.kind() == b.kind() || !scope_.fails_on_mixed_types()) return true;
   const bool ordered = n.op >= Op::less && n.op <= Op::greater_equal;
   const auto is_scalar = [](const Value& v) {
     return v.is_bool() || v.is_number() || v.is_string();
@@ -375,7 +375,7 @@ bool Eval::comparable(const Node& n, const Value& a, const Value& b) {
 
 bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& out) {
   if (n.op >= Op::add && n.op <= Op::modulo) {
-    return arithmetic(*this, n, a, b, out) && made(n, out);
+    return arithmetic(*this, n, a, b, out) && check_limits(n, out);
   }
   if (!comparable(n, a, b)) return false;
   auto order = std::strong_ordering::equal;
@@ -384,7 +384,7 @@ bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& ou
     case Op::equal:
       out = Value(order == 0);
       return true;
-    case Op::unequal:
+    case Op::not_equal:
       out = Value(order != 0);
       return true;
     case Op::less:
@@ -409,8 +409,8 @@ bool Eval::search(const Node& n, const Value& in, bool wanted, Value& out) {
     if (truthy(v) == wanted) found = true;
     return !found;
   };
-  auto take = [&](const Value& v) { return each(*n.kids[1], v, test); };
-  if (!each(*n.kids[0], in, take) && failed_) return false;
+  auto take = [&](const Value& v) { return each(*n.children[1], v, test); };
+  if (!each(*n.children[0], in, take) && failed_) return false;
   out = Value(found == wanted);
   return true;
 }
@@ -423,7 +423,7 @@ bool Eval::is_in(const Node& n, const Value& in, Value& out) {
     if (order == 0) found = true;
     return !found;
   };
-  if (!each(*n.kids[0], in, take) && failed_) return false;
+  if (!each(*n.children[0], in, take) && failed_) return false;
   out = Value(found);
   return true;
 }
@@ -439,7 +439,7 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
   };
   const auto map = [&](const Value& v) {
     has = false;
-    return spend(n, 1) && (each(*n.kids[0], v, take) || !failed_);
+    return spend(n, 1) && (each(*n.children[0], v, take) || !failed_);
   };
   if (in.is_array()) {
     std::vector<Value> items;
@@ -448,7 +448,7 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
       if (has) items.push_back(mapped);
     }
     out = Value::array(std::move(items));
-    return made(n, out);
+    return check_limits(n, out);
   }
   if (!in.is_object()) {
     return fail(n, std::string("cannot map the values of ").append(kind_name(in)));
@@ -459,7 +459,7 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
     if (has) members.emplace_back(key, mapped);
   }
   out = Value::object(std::move(members));
-  return made(n, out);
+  return check_limits(n, out);
 }
 
 // sort_by and its kin: the function gets, for each item, the array of what the filter makes of it.
@@ -476,7 +476,7 @@ bool Eval::by_key(const Node& n, const Value& in, Value& out) {
   }
   const Value args[] = {Value::array(std::move(keys))};
   return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = out}) &&
-         made(n, out);
+         check_limits(n, out);
 }
 
 }  // namespace ae::expr

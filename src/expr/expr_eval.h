@@ -53,15 +53,15 @@ class Eval {
   // Of a text as JSON writes it.
   bool spend_written(const Node& node, std::string_view text);
   // Pays for writing or walking all of a value; fails when it nests too deep.
-  bool weigh(const Node& node, const Value& v);
+  bool spend_value(const Node& node, const Value& v);
   // The value at a key of an object or an index of an array.
   bool index(const Node& node, const Value& v, const Value& key, Value& out);
   // Is a value that was just made within the limits? The evaluation fails when it is not.
-  bool made(const Node& node, const Value& v) {
-    return v.kind() < Value::Kind::string || within(v, limits_) || too_large_at(node.at);
+  bool check_limits(const Node& node, const Value& v) {
+    return v.kind() < Value::Kind::string || is_within_limits(v, limits_) || too_large_at(node.at);
   }
   // The same of a text, before it takes its memory.
-  bool may_make_text(const Node& node, double bytes) {
+  bool check_text_limit(const Node& node, double bytes) {
     return bytes <= static_cast<double>(limits_.bytes_max) || too_large_at(node.at);
   }
   bool failed() const { return failed_; }
@@ -84,7 +84,7 @@ class Eval {
   bool is_in(const Node& n, const Value& in, Value& out);
   bool map_values(const Node& n, const Value& in, Value& out);
   bool by_key(const Node& n, const Value& in, Value& out);
-  // May these be compared? Fails where it tells nothing (ExprScope::mixed_fails).
+  // May these be compared? Fails where it tells nothing (ExprScope::fails_on_mixed_types).
   bool comparable(const Node& n, const Value& a, const Value& b);
   bool apply_binary(const Node& n, const Value& a, const Value& b, Value& out);
   bool make_object(const Node& n, const std::vector<Value>& flat, Value& out);
@@ -105,7 +105,7 @@ class Eval {
 
   // What a suffix finds. `missing` is only for optional suffixes: no value, and no failure either.
   enum class Found { yes, missing, failed };
-  bool null_fails(const Node& path) const;
+  bool fails_on_null(const Node& path) const;
   bool is_of_closed_root(const Node& path, const Suffix& s) const;
   // The same, of a path: fails where its scope wants no null.
   Found look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
@@ -128,7 +128,8 @@ class Eval {
   std::size_t& fuel_;
   std::vector<Value>
       slots_;  // of variables; no part of a tree runs inside itself, so one each is enough
-  bool null_will_do_ = false;  // for the paths that are evaluated now (ExprScope::null_fails)
+  bool null_is_accepted_ =
+      false;  // for the paths that are evaluated now (ExprScope::fails_on_null)
   bool failed_ = false;
   bool fatal_ = false;  // failed in a way that `?` does not catch
   std::uint32_t fault_at_ = 0;

@@ -57,12 +57,12 @@ constexpr Function kOperations[] = {
      .kinds = kind_bits({boolean, number, string, array, object})},
 };
 
-struct Refusal {
+struct UnsupportedName {
   std::string_view why;
   std::string_view names;  // with a blank between each two
 };
 
-constexpr Refusal kRefusals[] = {
+constexpr UnsupportedName kUnsupportedNames[] = {
     {"expressions have no definitions; repeat the part, or bind a value with `… as $x | …`",
      "def import include"},
     {"expressions have no recursion; name the path, or use map and reduce",
@@ -139,14 +139,14 @@ const Function* find_function(std::string_view name, std::size_t args) {
   return found;
 }
 
-std::string_view why_refused(std::string_view name) {
-  for (const Refusal& refusal : kRefusals) {
+std::string_view unsupported_reason(std::string_view name) {
+  for (const UnsupportedName& refusal : kUnsupportedNames) {
     if (has_word(refusal.names, name)) return refusal.why;
   }
   return {};
 }
 
-std::string no_such_function(std::string_view name, std::size_t args) {
+std::string unknown_function_message(std::string_view name, std::size_t args) {
   std::string counts;
   std::string_view nearest;
   std::size_t nearest_distance = 3;
@@ -162,7 +162,7 @@ std::string no_such_function(std::string_view name, std::size_t args) {
       nearest_distance = d;
     }
   });
-  const std::string quoted = "`" + std::string(beginning_of(name, 40)) + "`";
+  const std::string quoted = "`" + std::string(truncate_utf8(name, 40)) + "`";
   if (!counts.empty()) {
     return quoted + " takes " + counts + " arguments (separated by `;`), not " +
            std::to_string(args);
@@ -191,7 +191,7 @@ std::string_view kind_name(const Value& v) {
   return kNames[static_cast<std::size_t>(v.kind())];
 }
 
-bool is_legal(double number) {
+bool is_valid_number(double number) {
   constexpr double kIntegerMax = 9007199254740991.0;  // 2^53-1
   constexpr double kPlainMax =
       1e21;  // from here up, canonical numbers are written with an exponent

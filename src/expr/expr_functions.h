@@ -23,7 +23,7 @@ struct Call {
   Value& out;
 };
 
-inline bool give(const Call& call, Value v) {
+inline bool return_value(const Call& call, Value v) {
   call.out = std::move(v);
   return true;
 }
@@ -51,9 +51,9 @@ constexpr Function plain(std::string_view name, std::uint8_t args, Apply apply) 
 // nullptr when there is none of this name that takes that many arguments.
 const Function* find_function(std::string_view name, std::size_t args);
 // "" or why a function or word of jq is not part of this language.
-std::string_view why_refused(std::string_view name);
+std::string_view unsupported_reason(std::string_view name);
 // What to say of a name that is no function here, or not with so many arguments.
-std::string no_such_function(std::string_view name, std::size_t args);
+std::string unknown_function_message(std::string_view name, std::size_t args);
 // False when there is no format of this name.
 bool find_format(std::string_view name, Format& out);
 
@@ -65,7 +65,7 @@ std::span<const Function> text_functions();
 
 // Whether a number may stand in a value: finite, and written by canonical JSON in a form that its
 // reader takes back (no integer literal beyond 2^53-1).
-bool is_legal(double number);
+bool is_valid_number(double number);
 // "a number", "an array", …
 std::string_view kind_name(const Value& v);
 // Number of code points. REQUIRES: valid UTF-8.

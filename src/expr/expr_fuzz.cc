@@ -42,7 +42,8 @@ void check(const Compiled& compiled, const ae::ExprScope& scope) {
   AE_CHECK(*value == *again && (!half || *half == *value));
   // However often a part is shared: what is made is within the limits, what is read is a part of the input.
   const ae::Value::Extent read_at_most = scope.root("")->extent();
-  AE_CHECK(ae::expr::within(*value, kLimits) || value->extent().values <= read_at_most.values);
+  AE_CHECK(ae::expr::is_within_limits(*value, kLimits) ||
+           value->extent().values <= read_at_most.values);
   AE_CHECK(!ae::canonical_exceeds(*value, kTextMax));
   const std::string text = ae::canonical(*value);
   const auto read = ae::parse_json(text);

@@ -107,12 +107,12 @@ Token Lexer::next() {
   return token(Tok::bad, start, "unexpected character");
 }
 
-Lexer::Stretch Lexer::text_stretch(std::string& out, Fault& fault) {
+Lexer::TextEnd Lexer::read_text(std::string& out, LexError& fault) {
   while (at_ < source_.size()) {
     const char c = source_[at_];
     if (c == '"') {
       ++at_;
-      return Stretch::closed;
+      return TextEnd::closed;
     }
     if (c != '\\') {
       out += c;
@@ -121,16 +121,16 @@ Lexer::Stretch Lexer::text_stretch(std::string& out, Fault& fault) {
     }
     if (at_ + 1 < source_.size() && source_[at_ + 1] == '(') {
       at_ += 2;
-      return Stretch::interpolation;
+      return TextEnd::interpolation;
     }
-    if (!escape(out, fault)) return Stretch::bad;
+    if (!escape(out, fault)) return TextEnd::bad;
   }
   fault = {.at = at_, .what = "the string is not closed: a \" is missing"};
-  return Stretch::bad;
+  return TextEnd::bad;
 }
 
 // REQUIRES: a backslash stands at `at_`.
-bool Lexer::escape(std::string& out, Fault& fault) {
+bool Lexer::escape(std::string& out, LexError& fault) {
   const char c = at_ + 1 < source_.size() ? source_[at_ + 1] : '\0';
   if (c == 'u') return unicode_escape(out, fault);
   constexpr std::string_view kLetters = "nrtbf\"\\/";
@@ -146,7 +146,7 @@ bool Lexer::escape(std::string& out, Fault& fault) {
   return true;
 }
 
-bool Lexer::unicode_escape(std::string& out, Fault& fault) {
+bool Lexer::unicode_escape(std::string& out, LexError& fault) {
   const auto unit = [&](std::size_t from) -> std::int32_t {
     if (from + 6 > source_.size() || source_.substr(from, 2) != "\\u") return -1;
     std::int32_t value = 0;

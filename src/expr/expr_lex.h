@@ -1,7 +1,7 @@
 // Words of the expression language: from text to tokens, one at a time.
 //
 // A quoted text is read in stretches, because `\( … )` inside it is again an expression: the parser
-// calls `text_stretch` after a quote, and after the `)` of each interpolation.
+// calls `read_text` after a quote, and after the `)` of each interpolation.
 #pragma once
 
 #include <cstddef>
@@ -36,22 +36,22 @@ class Lexer {
 
   Token next();
 
-  enum class Stretch { closed, interpolation, bad };
+  enum class TextEnd { closed, interpolation, bad };
   // Appends the text up to the closing quote or the next `\(`, and goes behind it.
   // `bad`: `fault` says why, `at` where.
-  struct Fault {
+  struct LexError {
     std::size_t at = 0;
     std::string_view what;
   };
-  Stretch text_stretch(std::string& out, Fault& fault);
+  TextEnd read_text(std::string& out, LexError& fault);
 
   std::string_view source() const { return source_; }
 
  private:
   void skip_blanks();
   Token token(Tok kind, std::size_t at, std::string_view text) const;
-  bool escape(std::string& out, Fault& fault);
-  bool unicode_escape(std::string& out, Fault& fault);
+  bool escape(std::string& out, LexError& fault);
+  bool unicode_escape(std::string& out, LexError& fault);
 
   std::string_view source_;
   std::size_t at_ = 0;

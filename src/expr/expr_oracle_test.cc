@@ -42,7 +42,7 @@ class InputScope final : public ExprScope {
 constexpr std::string_view kFailed = "fails";
 
 // All values as one array, or "fails", or why the expression is refused.
-std::string ours(const Question& q) {
+std::string our_answer(const Question& q) {
   const auto expr = Expr::parse(".input | [" + q.expression + "]");
   if (!expr) return "refused: " + expr.error().message;
   const auto value = expr->eval(InputScope(*parse_json(q.input)));
@@ -83,7 +83,7 @@ std::string jq_term(const Question& q) {
 }
 
 // jq's answers in our words. It prints numbers that no value of ours can be; those read as "fails".
-std::string in_our_words(const std::string& line) {
+std::string normalized_jq_answer(const std::string& line) {
   const auto value = parse_json(line, {.depth_max = 200});
   return value && value->is_array() ? canonical(*value) : std::string(kFailed);
 }
@@ -94,13 +94,14 @@ std::vector<std::string> jq_answers(const std::vector<Question>& questions) {
   const auto lines = run_jq(program);
   std::vector<std::string> answers;
   if (lines && lines->size() == questions.size()) {
-    for (const std::string& line : *lines) answers.push_back(in_our_words(line));
+    for (const std::string& line : *lines) answers.push_back(normalized_jq_answer(line));
     return answers;
   }
   // One of them does not compile, or stops the process: ask for each by itself.
   for (const Question& q : questions) {
     const auto line = run_jq(jq_term(q));
-    answers.push_back(line && line->size() == 1 ? in_our_words(line->front()) : "jq refuses it");
+    answers.push_back(line && line->size() == 1 ? normalized_jq_answer(line->front())
+                                                : "jq refuses it");
   }
   return answers;
 }
@@ -114,7 +115,7 @@ void check(const std::vector<Question>& questions, const std::string& repeat) {
                                       questions.begin() + static_cast<std::ptrdiff_t>(end));
     const auto answers = jq_answers(batch);
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      const std::string mine = ours(batch[i]);
+      const std::string mine = our_answer(batch[i]);
       // jq computes constant parts when it compiles, and refuses those that fail.
       const bool same = mine == answers[i] || (answers[i] == "jq refuses it" && mine == kFailed);
       if (!same) {
@@ -608,7 +609,7 @@ std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
 }
 
 // Each expression of `count` inputs; over the expressions, every input gets its turn.
-std::vector<Question> by_hand(std::size_t count) {
+std::vector<Question> handwritten_questions(std::size_t count) {
   std::vector<Question> questions;
   std::size_t next = 0;
   for (const std::string_view expression : kExpressions) {
@@ -634,12 +635,12 @@ void check_generated(std::uint64_t cases) {
 
 AE_TEST("expr/expr/jq agrees on every construct, written by hand") {
   if (!have_jq()) GTEST_SKIP() << "jq is not installed";
-  check(by_hand(2), "");
+  check(handwritten_questions(2), "");
 }
 
 AE_TEST_SLOW("expr/expr/jq agrees on every construct of every input") {
   if (!have_jq()) GTEST_SKIP() << "jq is not installed";
-  check(by_hand(std::size(kInputs)), "");
+  check(handwritten_questions(std::size(kInputs)), "");
 }
 
 AE_TEST("expr/expr/jq agrees on generated expressions") {

@@ -16,7 +16,7 @@
 namespace ae::expr {
 namespace {
 
-struct SyntaxFault {
+struct SyntaxError {
   std::size_t at;
   std::string message;
 };
@@ -31,10 +31,10 @@ constexpr int kComparison = 4;   // the only ones that do not chain
 constexpr int kProduct = 6;
 constexpr Infix kInfixes[] = {
     {"//", kAlternative, Op::alternative},
-    {"or", 2, Op::either},
-    {"and", 3, Op::both},
+    {"or", 2, Op::logical_or},
+    {"and", 3, Op::logical_and},
     {"==", kComparison, Op::equal},
-    {"!=", kComparison, Op::unequal},
+    {"!=", kComparison, Op::not_equal},
     {"<", kComparison, Op::less},
     {"<=", kComparison, Op::less_equal},
     {">", kComparison, Op::greater},
@@ -55,17 +55,17 @@ bool is_word(std::string_view name) { return std::ranges::find(kWords, name) != 
 std::uint32_t narrow(std::size_t offset) { return static_cast<std::uint32_t>(offset); }
 
 std::string quoted(std::string_view text) {
-  return std::string("`").append(beginning_of(text, 40)).append("`");
+  return std::string("`").append(truncate_utf8(text, 40)).append("`");
 }
 
 // Sets a member for the length of a block.
 template <class T>
-class With {
+class ScopedValue {
  public:
-  With(T& where, T value) : where_(where), before_(std::exchange(where, value)) {}
-  ~With() { where_ = before_; }
-  With(const With&) = delete;
-  With& operator=(const With&) = delete;
+  ScopedValue(T& where, T value) : where_(where), before_(std::exchange(where, value)) {}
+  ~ScopedValue() { where_ = before_; }
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
 
  private:
   T& where_;
@@ -87,7 +87,7 @@ class Parser {
 
  private:
   [[noreturn]] void wrong(std::size_t at, std::string message) const {
-    throw SyntaxFault{.at = at, .message = std::move(message)};
+    throw SyntaxError{.at = at, .message = std::move(message)};
   }
 
   [[noreturn]] void unexpected(std::string_view wanted) const {
@@ -130,19 +130,19 @@ class Parser {
   NodePtr make(Op op, std::size_t at) const {
     auto node = std::make_unique<Node>();
     node->op = op;
-    node->at = node->culprit = narrow(at);
+    node->at = node->count_source = narrow(at);
     return node;
   }
   template <class... Kids>
-  NodePtr make(Op op, std::size_t at, Kids... kids) const {
+  NodePtr make(Op op, std::size_t at, Kids... children) const {
     NodePtr node = make(op, at);
-    (adopt(*node, std::move(kids)), ...);
+    (adopt(*node, std::move(children)), ...);
     return node;
   }
-  static void raise(Node& node, Count count, std::uint32_t culprit) {
+  static void raise(Node& node, Count count, std::uint32_t count_source) {
     if (count <= node.count) return;
     node.count = count;
-    node.culprit = culprit;
+    node.count_source = count_source;
   }
   void grow(Node& node, std::uint32_t height) const {
     node.height = std::max(node.height, height);
@@ -150,13 +150,13 @@ class Parser {
       wrong(node.at, "too many operators in a row or nested; name parts with `… as $x | …`");
     }
   }
-  void count_kid(Node& node, const Node& kid) const {
-    raise(node, kid.count, kid.culprit);
-    grow(node, kid.height + 1);
+  void count_kid(Node& node, const Node& child) const {
+    raise(node, child.count, child.count_source);
+    grow(node, child.height + 1);
   }
-  void adopt(Node& node, NodePtr kid) const {
-    count_kid(node, *kid);
-    node.kids.push_back(std::move(kid));
+  void adopt(Node& node, NodePtr child) const {
+    count_kid(node, *child);
+    node.children.push_back(std::move(child));
   }
   NodePtr literal(std::size_t at, Value value) const {
     NodePtr node = make(Op::literal, at);
@@ -169,10 +169,11 @@ class Parser {
 
   void need_one_value(const Node& node) const {
     if (node.count == Count::many) {
-      wrong(node.culprit, "this can give many values where one is needed; collect them: `[ … ]`");
+      wrong(node.count_source,
+            "this can give many values where one is needed; collect them: `[ … ]`");
     }
     if (node.count == Count::filtered) {
-      wrong(node.culprit,
+      wrong(node.count_source,
             "this can give no value where one is needed; use it inside `[ … ]` or `map(…)`, or add "
             "a default: `… // other`");
     }
@@ -205,14 +206,14 @@ class Parser {
   // A | B | C
   NodePtr pipe() {
     const Deeper deeper(*this, true);
-    const With as(as_binds_, true);
+    const ScopedValue as(as_binds_, true);
     const std::size_t at = token_.at;
     NodePtr first = list();
     if (!is("|")) return first;
-    const With scope(at_scope_, false);
+    const ScopedValue scope(at_scope_, false);
     NodePtr node = make(Op::pipe, at, std::move(first));
     while (take("|")) adopt(*node, list());
-    if (node->count != Count::one) grow(*node, node->height + narrow(node->kids.size()));
+    if (node->count != Count::one) grow(*node, node->height + narrow(node->children.size()));
     return node;
   }
 
@@ -223,7 +224,7 @@ class Parser {
     NodePtr node = make(Op::comma, token_.at, std::move(first));
     while (take(",")) adopt(*node, infix(kAlternative));
     node->count = Count::many;
-    node->culprit = node->at;
+    node->count_source = node->at;
     return node;
   }
 
@@ -256,19 +257,19 @@ class Parser {
   }
 
   NodePtr negated(std::size_t at) {
-    NodePtr kid = infix(kProduct);
-    if (kid->op == Op::literal && kid->value.is_number()) {
-      return literal(at, Value(-kid->value.as_number()));
+    NodePtr child = infix(kProduct);
+    if (child->op == Op::literal && child->value.is_number()) {
+      return literal(at, Value(-child->value.as_number()));
     }
-    return make(Op::negate, at, std::move(kid));
+    return make(Op::negate, at, std::move(child));
   }
 
   // A // B: when A gives no value, B is taken, so only A's giving many counts.
   NodePtr alternative(std::size_t at, NodePtr left, NodePtr right) {
     NodePtr node = make(Op::alternative, at);
-    if (left->count == Count::many) raise(*node, left->count, left->culprit);
+    if (left->count == Count::many) raise(*node, left->count, left->count_source);
     grow(*node, left->height + 1);
-    node->kids.push_back(std::move(left));
+    node->children.push_back(std::move(left));
     adopt(*node, std::move(right));
     return node;
   }
@@ -300,8 +301,8 @@ class Parser {
     return as_binds_ && is_name("as") ? bind(at, std::move(term)) : std::move(term);
   }
 
-  NodePtr attempt(std::size_t at, NodePtr kid) {
-    NodePtr node = make(Op::attempt, at, std::move(kid));
+  NodePtr attempt(std::size_t at, NodePtr child) {
+    NodePtr node = make(Op::attempt, at, std::move(child));
     raise(*node, Count::maybe, narrow(at));
     return node;
   }
@@ -311,8 +312,8 @@ class Parser {
       const std::size_t at = term->at;
       term = make(Op::path, at, std::move(term));
     }
-    for (const Node* kid : {suffix.from.get(), suffix.to.get()}) {
-      if (kid != nullptr) count_kid(*term, *kid);
+    for (const Node* child : {suffix.from.get(), suffix.to.get()}) {
+      if (child != nullptr) count_kid(*term, *child);
     }
     if (suffix.kind == Suffix::Kind::iterate) raise(*term, Count::many, suffix.at);
     term->suffixes.push_back(std::move(suffix));
@@ -355,7 +356,7 @@ class Parser {
 
   void read_bracket(Suffix& out) {
     expect("[");
-    const With comma(comma_allowed_, true);
+    const ScopedValue comma(comma_allowed_, true);
     if (take("]")) {
       out.kind = Suffix::Kind::iterate;
       return;
@@ -422,7 +423,7 @@ class Parser {
       case Tok::bad:
         unexpected("a value");
     }
-    const With comma(comma_allowed_, true);
+    const ScopedValue comma(comma_allowed_, true);
     if (take("(")) {
       NodePtr inner = pipe();
       expect(")");
@@ -446,7 +447,7 @@ class Parser {
   NodePtr collect(std::size_t at, NodePtr inner) const {
     NodePtr node = make(Op::collect, at);
     grow(*node, inner->height + 1);
-    node->kids.push_back(std::move(inner));
+    node->children.push_back(std::move(inner));
     return node;
   }
 
@@ -514,7 +515,7 @@ class Parser {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     const bool written_out = digits.find_first_of(".eE") == digits.npos;
     const bool rounded = written_out && std::fabs(value) > 9007199254740991.0;
-    if (error != std::errc() || end != digits.data() + digits.size() || !is_legal(value) ||
+    if (error != std::errc() || end != digits.data() + digits.size() || !is_valid_number(value) ||
         rounded) {
       wrong(token_.at,
             "this number has no exact value here: integers go up to 2^53-1, and infinity is not "
@@ -529,21 +530,21 @@ class Parser {
   NodePtr text(Format format) {
     NodePtr node = make(Op::text, token_.at);
     node->format = format;
-    const With comma(comma_allowed_, true);
+    const ScopedValue comma(comma_allowed_, true);
     for (;;) {
       std::string stretch;
-      Lexer::Fault fault;
-      const Lexer::Stretch ended = lexer_.text_stretch(stretch, fault);
-      if (ended == Lexer::Stretch::bad) wrong(fault.at, std::string(fault.what));
+      Lexer::LexError fault;
+      const Lexer::TextEnd ended = lexer_.read_text(stretch, fault);
+      if (ended == Lexer::TextEnd::bad) wrong(fault.at, std::string(fault.what));
       node->texts.push_back(std::move(stretch));
-      if (ended == Lexer::Stretch::closed) break;
+      if (ended == Lexer::TextEnd::closed) break;
       advance();
       adopt(*node, pipe());
       if (!is(")")) unexpected("`)`");  // the lexer stands right behind it, in the text
     }
     advance();
-    if (node->kids.empty()) return literal(node->at, Value(std::move(node->texts[0])));
-    if (node->count != Count::one) grow(*node, node->height + narrow(node->kids.size()));
+    if (node->children.empty()) return literal(node->at, Value(std::move(node->texts[0])));
+    if (node->count != Count::one) grow(*node, node->height + narrow(node->children.size()));
     return node;
   }
 
@@ -552,7 +553,7 @@ class Parser {
     Format format{};
     if (!find_format(token_.text, format)) {
       const std::string name = "@" + std::string(token_.text);
-      const std::string_view why = why_refused(name);
+      const std::string_view why = unsupported_reason(name);
       wrong(at, why.empty() ? quoted(name) +
                                   " is not a format; use one of: @text @json @uri @html @csv @tsv "
                                   "@base64 @base64d"
@@ -573,7 +574,7 @@ class Parser {
                                     [&](const auto& v) { return v.first == token_.text; });
     if (found == variables_.rend()) {
       const std::string name = "$" + std::string(token_.text);
-      const std::string_view why = why_refused(name);
+      const std::string_view why = unsupported_reason(name);
       wrong(at, why.empty()
                     ? quoted(name) + " is not bound here; bind it with `… as " + name + " | …`"
                     : std::string(why));
@@ -587,7 +588,7 @@ class Parser {
   NodePtr object() {
     NodePtr node = make(Op::object, token_.at);
     expect("{");
-    const With comma(comma_allowed_, false);
+    const ScopedValue comma(comma_allowed_, false);
     std::uint32_t several = 0;
     if (!is("}")) {
       do {
@@ -615,7 +616,7 @@ class Parser {
     } else if (token_.kind == Tok::format) {
       key = format();
     } else if (take("(")) {
-      const With comma(comma_allowed_, true);
+      const ScopedValue comma(comma_allowed_, true);
       key = pipe_until(")");
     } else {
       unexpected("a key: name, \"text\", $variable or (expression)");
@@ -641,31 +642,31 @@ class Parser {
   // Names: constants, if, reduce, functions, and what is refused.
   NodePtr word() {
     const Token token = token_;
-    if (is_name("if")) return choice();
+    if (is_name("if")) return conditional();
     if (is_name("reduce")) return reduce();
     if (is_name("true") || is_name("false") || is_name("null")) {
       advance();
       return literal(token.at, token.text == "null" ? Value() : Value(token.text == "true"));
     }
-    if (const std::string_view why = why_refused(token.text); !why.empty()) {
+    if (const std::string_view why = unsupported_reason(token.text); !why.empty()) {
       wrong(token.at, std::string(why));
     }
     if (is_word(token.text)) unexpected("a value");
     advance();
     std::vector<NodePtr> args;
     if (take("(")) {
-      const With comma(comma_allowed_, true);
+      const ScopedValue comma(comma_allowed_, true);
       do {
         // The condition of any and all sees one item, not what the call sees.
         const bool item = args.size() == 1 && (token.text == "any" || token.text == "all");
-        const With scope(at_scope_, at_scope_ && !item);
+        const ScopedValue scope(at_scope_, at_scope_ && !item);
         args.push_back(pipe());
       } while (take(";"));
       expect(")");
     }
     const Function* function = find_function(token.text, args.size());
     if (function == nullptr) {
-      std::string message = no_such_function(token.text, args.size());
+      std::string message = unknown_function_message(token.text, args.size());
       if (token.at > 0 && lexer_.source()[token.at - 1] == '-') {
         message += "; a name with `-` in it is quoted: `.[\"my-name\"]`";
       }
@@ -681,9 +682,9 @@ class Parser {
           std::string(what).append(" needs a value piped into it, as in `.input.items | length`"));
   }
 
-  NodePtr choice() {
+  NodePtr conditional() {
     const std::size_t at = token_.at;
-    const With comma(comma_allowed_, true);
+    const ScopedValue comma(comma_allowed_, true);
     advance();
     NodePtr condition = pipe();
     expect_name("then");
@@ -691,8 +692,8 @@ class Parser {
     NodePtr no;
     if (is_name("elif")) {
       const Deeper deeper(*this, false);
-      no = choice();
-      return make(Op::choice, at, std::move(condition), std::move(yes), std::move(no));
+      no = conditional();
+      return make(Op::conditional, at, std::move(condition), std::move(yes), std::move(no));
     }
     if (is_name("else")) {
       advance();
@@ -702,13 +703,13 @@ class Parser {
       no = make(Op::identity, token_.at);
     }
     expect_name("end");
-    return make(Op::choice, at, std::move(condition), std::move(yes), std::move(no));
+    return make(Op::conditional, at, std::move(condition), std::move(yes), std::move(no));
   }
 
   // reduce SOURCE as $x (INIT; UPDATE)
   NodePtr reduce() {
     const std::size_t at = token_.at;
-    const With comma(comma_allowed_, true);
+    const ScopedValue comma(comma_allowed_, true);
     const Deeper deeper(*this, false);
     advance();
     NodePtr source = source_of_reduce();
@@ -723,7 +724,7 @@ class Parser {
     variables_.push_back(std::move(hidden));
     NodePtr update;
     {
-      const With scope(at_scope_, false);
+      const ScopedValue scope(at_scope_, false);
       update = pipe();
     }
     variables_.pop_back();
@@ -741,7 +742,7 @@ class Parser {
 
   // A term with its path, but without `as`.
   NodePtr source_of_reduce() {
-    const With as(as_binds_, false);
+    const ScopedValue as(as_binds_, false);
     return postfix();
   }
 
@@ -783,7 +784,7 @@ class Parser {
   static void settle_count(Node& node, std::size_t at) {
     const auto set = [&](Count count) {
       node.count = count;
-      node.culprit = narrow(at);
+      node.count_source = narrow(at);
     };
     switch (node.op) {
       case Op::any:
@@ -797,7 +798,7 @@ class Parser {
       case Op::last:
         return set(Count::maybe);
       case Op::nth:
-        return set(node.kids[0]->count == Count::one ? Count::maybe : Count::many);
+        return set(node.children[0]->count == Count::one ? Count::maybe : Count::many);
       case Op::limit:
       case Op::range:
         return set(Count::many);
@@ -860,7 +861,7 @@ Result<ParsedSource> parse(std::string_view source, const ExprLimits& limits) {
   }
   try {
     return Parser(source, limits).parse();
-  } catch (const SyntaxFault& fault) {
+  } catch (const SyntaxError& fault) {
     return fail(Code::plan_invalid, position(source, fault.at) + ": " + fault.message);
   }
 }

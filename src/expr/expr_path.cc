@@ -22,7 +22,7 @@ std::size_t code_point_offset(std::string_view text, std::size_t n) {
 
 // A name that may be a document's: short, and no character cut.
 std::string quoted_name(std::string_view name) {
-  return std::string("`").append(beginning_of(name, 80)).append("`");
+  return std::string("`").append(truncate_utf8(name, 80)).append("`");
 }
 
 struct Range {
@@ -81,16 +81,16 @@ Eval::Found Eval::slice(const Suffix& s, const Value& v, const Value* from, cons
   return not_found(s, std::string("cannot take a slice of ").append(kind_name(v)));
 }
 
-bool Eval::null_fails(const Node& path) const {
-  if (null_will_do_) return false;
-  const Node& source = *path.kids[0];
-  return scope_.null_fails(source.op == Op::root ? std::string_view(source.name)
-                                                 : std::string_view());
+bool Eval::fails_on_null(const Node& path) const {
+  if (null_is_accepted_) return false;
+  const Node& source = *path.children[0];
+  return scope_.fails_on_null(source.op == Op::root ? std::string_view(source.name)
+                                                    : std::string_view());
 }
 
 bool Eval::is_of_closed_root(const Node& path, const Suffix& s) const {
-  return &s == path.suffixes.data() && path.kids[0]->op == Op::root &&
-         scope_.is_closed(path.kids[0]->name);
+  return &s == path.suffixes.data() && path.children[0]->op == Op::root &&
+         scope_.is_closed(path.children[0]->name);
 }
 
 Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
@@ -100,11 +100,11 @@ Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, con
   if (v.is_object() && is_of_closed_root(path, s)) {
     const std::string& name = s.kind == Suffix::Kind::field ? s.name : from->as_string();
     if (v.find(name) == nullptr) {
-      fail_at(s.at, "there is no " + quoted_name(name) + " in ." + path.kids[0]->name);
+      fail_at(s.at, "there is no " + quoted_name(name) + " in ." + path.children[0]->name);
       return Found::failed;
     }
   }
-  if (!null_fails(path)) return result;
+  if (!fails_on_null(path)) return result;
   const std::string name = s.kind == Suffix::Kind::field ? s.name
                            : from && from->is_string()   ? from->as_string()
                                                          : std::string();
@@ -158,8 +158,8 @@ bool Eval::index(const Node& node, const Value& v, const Value& key, Value& out)
 bool Eval::one_path(const Node& n, const Value& in, Value& out) {
   Value held;
   const Value* at = &in;
-  if (n.kids[0]->op != Op::identity) {
-    if (!one(*n.kids[0], in, held)) return false;
+  if (n.children[0]->op != Op::identity) {
+    if (!one(*n.children[0], in, held)) return false;
     at = &held;
   }
   for (const Suffix& s : n.suffixes) {
@@ -186,7 +186,7 @@ bool Eval::one_path(const Node& n, const Value& in, Value& out) {
 
 // The first `suffixes` of the path. The keys of the last one are the outer loop.
 bool Eval::each_path(const Node& n, const Value& in, std::size_t suffixes, Sink sink) {
-  if (suffixes == 0) return each(*n.kids[0], in, sink);
+  if (suffixes == 0) return each(*n.children[0], in, sink);
   const Suffix& s = n.suffixes[suffixes - 1];
   const auto with_bounds = [&](const Value* from, const Value* to) {
     auto take = [&](const Value& v) { return each_suffix(n, s, v, from, to, sink); };

@@ -41,15 +41,15 @@ enum class Op : std::uint8_t {
   divide,
   modulo,
   equal,
-  unequal,
+  not_equal,
   less,
   less_equal,
   greater,
   greater_equal,
-  both,         // kid and kid
-  either,       // kid or kid
+  logical_and,  // kid and kid
+  logical_or,   // kid or kid
   alternative,  // kid // kid
-  choice,       // if kid then kid else kid end
+  conditional,  // if kid then kid else kid end
   bind,         // kid as $slot | kid
   reduce,       // reduce kid as $slot (kid; kid)
   attempt,      // kid ?
@@ -95,28 +95,28 @@ struct Node {
   std::uint8_t kinds = 0;  // only: bit n = Value::Kind n
   std::uint32_t at = 0;    // byte offset in the source
   std::uint32_t slot = 0;
-  std::uint32_t height = 1;   // of this tree; bounds every recursion over it
-  std::uint32_t culprit = 0;  // where the part stands that makes `count` what it is
+  std::uint32_t height = 1;        // of this tree; bounds every recursion over it
+  std::uint32_t count_source = 0;  // where the part stands that makes `count` what it is
   const Function* function = nullptr;
   Value value;
   std::string name;
-  std::vector<NodePtr> kids;
+  std::vector<NodePtr> children;
   std::vector<Suffix> suffixes;
   std::vector<std::string> texts;
 };
 
 // A path, and nothing else: before `//`, or compared with null, it may find null where that fails elsewhere.
 inline bool is_plain_path(const Node& node) {
-  return node.op == Op::path || (node.op == Op::attempt && node.kids[0]->op == Op::path);
+  return node.op == Op::path || (node.op == Op::attempt && node.children[0]->op == Op::path);
 }
 inline bool is_null_literal(const Node& node) {
   return node.op == Op::literal && node.value.is_null();
 }
 // `A == null`, `null != A`.
-inline bool asks_for_null(const Node& node) {
-  return (node.op == Op::equal || node.op == Op::unequal) &&
-         ((is_null_literal(*node.kids[0]) && is_plain_path(*node.kids[1])) ||
-          (is_null_literal(*node.kids[1]) && is_plain_path(*node.kids[0])));
+inline bool compares_with_null(const Node& node) {
+  return (node.op == Op::equal || node.op == Op::not_equal) &&
+         ((is_null_literal(*node.children[0]) && is_plain_path(*node.children[1])) ||
+          (is_null_literal(*node.children[1]) && is_plain_path(*node.children[0])));
 }
 
 // Parentheses, brackets, ifs, bindings, operators: how deep a tree may be in all.
@@ -136,7 +136,7 @@ struct Program {
   NodePtr tree;
   std::size_t slots = 0;
   ExprRoots roots;
-  bool builds = false;  // its value may nest deeper than what it reads
+  bool may_nest_deeper = false;  // its value may nest deeper than what it reads
 };
 
 }  // namespace ae::expr

@@ -740,15 +740,15 @@ AE_TEST_SLOW("expr/expr/hostile expressions stop with the usual fuel, too") {
 }
 
 // As the conditions of policies have it: what is looked up in `.args` must be there.
-class NeedyScope final : public ExprScope {
+class StrictScope final : public ExprScope {
  public:
-  explicit NeedyScope(Value roots) : roots_(std::move(roots)) {}
+  explicit StrictScope(Value roots) : roots_(std::move(roots)) {}
   const Value* root(std::string_view name) const override { return roots_.find(name); }
   const Value* step(std::string_view) const override { return nullptr; }
   Value steps() const override { return {}; }
-  bool null_fails(std::string_view root) const override { return root != "job"; }
+  bool fails_on_null(std::string_view root) const override { return root != "job"; }
   bool is_closed(std::string_view root) const override { return root == "job"; }
-  bool mixed_fails() const override { return true; }
+  bool fails_on_mixed_types() const override { return true; }
 
  private:
   Value roots_;
@@ -757,8 +757,8 @@ class NeedyScope final : public ExprScope {
 AE_TEST(
     "expr/expr/where null fails, what is looked up must be there, or it is said what else will "
     "do") {
-  const NeedyScope scope(json(R"({"args":{"n":5,"no":null,"f":false,"l":[{"n":1},{}],"o":{}},)"
-                              R"("job":{"labels":{}}})"));
+  const StrictScope scope(json(R"({"args":{"n":5,"no":null,"f":false,"l":[{"n":1},{}],"o":{}},)"
+                               R"("job":{"labels":{}}})"));
   for (const char* fails : {".args.m > 500",
                             ".args.no > 1",
                             ".args.m",
@@ -806,7 +806,7 @@ AE_TEST(
 AE_TEST(
     "expr/expr/where a root has fixed members, what it does not have fails, whatever else is "
     "said") {
-  const NeedyScope scope(json(R"({"args":{},"job":{"id":"j","labels":{"a":"x"}}})"));
+  const StrictScope scope(json(R"({"args":{},"job":{"id":"j","labels":{"a":"x"}}})"));
   for (const char* fails : {".job.label.tier == \"x\"", "(.job.label.tier // \"none\") == \"x\"",
                             ".job.label == null", ".job[\"label\"]", ".job[\"la\" + \"bel\"]",
                             "any(.job.label[]?; . == 1)", ".job.label?.a // 1"}) {
@@ -819,7 +819,7 @@ AE_TEST(
 }
 
 AE_TEST("expr/expr/where mixed types fail, a comparison of them tells nothing") {
-  const NeedyScope scope(
+  const StrictScope scope(
       json(R"({"args":{"text":"5","yes":true,"n":5,"list":["x",5],"o":{}},"job":{"labels":{}}})"));
   for (const char* fails :
        {".args.text < 10", ".args.yes > 1000", "10 >= .args.text", ".args.list <= 5", ".args.o > 1",
@@ -850,7 +850,7 @@ AE_TEST("expr/expr/a name in the words of a failure is cut between characters") 
   std::string name = "a";
   while (name.size() < 300) name += "\xC3\xA9";
   const std::string text = "\"" + name + "\"";
-  const NeedyScope scope(json("{\"args\":{\"k\":" + text + ",\"o\":{}},\"job\":{}}"));
+  const StrictScope scope(json("{\"args\":{\"k\":" + text + ",\"o\":{}},\"job\":{}}"));
   for (const char* source : {".args.o[.args.k]", ".args.k[.args.k]", ".job[.args.k]"}) {
     const auto value = eval(source, scope);
     ASSERT_FALSE(value);

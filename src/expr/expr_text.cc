@@ -14,13 +14,13 @@
 namespace ae::expr {
 namespace {
 
-bool need_text(const Call& c) {
+bool require_text(const Call& c) {
   if (c.in.is_string()) return c.eval.spend_text(c.node, c.in.as_string().size());
   return c.eval.fail(
       c.node,
       std::string(c.node.function->name).append(" needs a string, not ").append(kind_name(c.in)));
 }
-bool need_text_arg(const Call& c) {
+bool require_text_arg(const Call& c) {
   if (c.args[0].is_string()) return c.eval.spend_text(c.node, c.args[0].as_string().size());
   return c.eval.fail(c.node, std::string(c.node.function->name)
                                  .append(" takes a string, not ")
@@ -28,15 +28,17 @@ bool need_text_arg(const Call& c) {
 }
 
 bool tostring(const Call& c) {
-  if (c.in.is_string()) return give(c, Value(c.in));
+  if (c.in.is_string()) return return_value(c, Value(c.in));
   std::string text;
-  return append_text(c.eval, c.node, c.in, text) && give(c, Value(std::move(text)));
+  return append_text(c.eval, c.node, c.in, text) && return_value(c, Value(std::move(text)));
 }
 
-bool tojson(const Call& c) { return c.eval.weigh(c.node, c.in) && give(c, Value(canonical(c.in))); }
+bool tojson(const Call& c) {
+  return c.eval.spend_value(c.node, c.in) && return_value(c, Value(canonical(c.in)));
+}
 
 bool fromjson(const Call& c) {
-  if (!need_text(c)) return false;
+  if (!require_text(c)) return false;
   const std::string& text = c.in.as_string();
   // What is read is paid for before: each value behind one of these, and what sorts the members of an object.
   std::size_t members = 0;
@@ -51,12 +53,12 @@ bool fromjson(const Call& c) {
   }
   auto value = parse_json(text, {.depth_max = c.eval.work_depth_max() / 2});
   if (!value) return c.eval.fail(c.node, value.error().message);
-  return give(c, std::move(*value));
+  return return_value(c, std::move(*value));
 }
 
 bool tonumber(const Call& c) {
-  if (c.in.is_number()) return give(c, Value(c.in));
-  if (!need_text(c) ||
+  if (c.in.is_number()) return return_value(c, Value(c.in));
+  if (!require_text(c) ||
       !c.eval.spend_search(c.node, std::min<std::size_t>(c.in.as_string().size(), 400)))
     return false;
   auto value =
@@ -64,17 +66,17 @@ bool tonumber(const Call& c) {
   if (!value || !value->is_number()) {
     return c.eval.fail(c.node, "this string is not a number in JSON");
   }
-  return give(c, std::move(*value));
+  return return_value(c, std::move(*value));
 }
 
 template <char From, char To, int Shift>
 bool change_case(const Call& c) {
-  if (!need_text(c)) return false;
+  if (!require_text(c)) return false;
   std::string text = c.in.as_string();
   for (char& ch : text) {
     if (ch >= From && ch <= To) ch = static_cast<char>(ch + Shift);
   }
-  return give(c, Value(std::move(text)));
+  return return_value(c, Value(std::move(text)));
 }
 
 // The code point at `i`, and `i` behind it. REQUIRES: valid UTF-8.
@@ -89,14 +91,14 @@ char32_t next_code_point(std::string_view text, std::size_t& i) {
 }
 
 bool explode(const Call& c) {
-  if (!need_text(c)) return false;
+  if (!require_text(c)) return false;
   std::vector<Value> codes;
   const std::string& text = c.in.as_string();
   for (std::size_t i = 0; i < text.size();) {
     if (!c.eval.spend(c.node, 1)) return false;
     codes.emplace_back(static_cast<double>(next_code_point(text, i)));
   }
-  return give(c, Value::array(std::move(codes)));
+  return return_value(c, Value::array(std::move(codes)));
 }
 
 bool implode(const Call& c) {
@@ -111,22 +113,22 @@ bool implode(const Call& c) {
     }
     append_utf8(static_cast<std::uint32_t>(n), text);
   }
-  return give(c, Value(std::move(text)));
+  return return_value(c, Value(std::move(text)));
 }
 
 bool ascii(const Call& c) {
   const std::int64_t n = c.in.is_integer() ? c.in.as_int() : -1;
   if (n < 0 || n > 127) return c.eval.fail(c.node, "ascii needs an integer from 0 to 127");
-  return give(c, Value(std::string(1, static_cast<char>(n))));
+  return return_value(c, Value(std::string(1, static_cast<char>(n))));
 }
 
 bool startswith(const Call& c) {
-  return need_text(c) && need_text_arg(c) &&
-         give(c, Value(c.in.as_string().starts_with(c.args[0].as_string())));
+  return require_text(c) && require_text_arg(c) &&
+         return_value(c, Value(c.in.as_string().starts_with(c.args[0].as_string())));
 }
 bool endswith(const Call& c) {
-  return need_text(c) && need_text_arg(c) &&
-         give(c, Value(c.in.as_string().ends_with(c.args[0].as_string())));
+  return require_text(c) && require_text_arg(c) &&
+         return_value(c, Value(c.in.as_string().ends_with(c.args[0].as_string())));
 }
 
 // A comparison costs as much when it finds a difference at the end.
@@ -139,33 +141,35 @@ bool ltrimstr(const Call& c) {
   if (!compares(c)) return false;
   if (!c.in.is_string() || !c.args[0].is_string() ||
       !c.in.as_string().starts_with(c.args[0].as_string())) {
-    return give(c, Value(c.in));
+    return return_value(c, Value(c.in));
   }
-  return need_text(c) &&
-         give(c, Value(std::string_view(c.in.as_string()).substr(c.args[0].as_string().size())));
+  return require_text(c) &&
+         return_value(
+             c, Value(std::string_view(c.in.as_string()).substr(c.args[0].as_string().size())));
 }
 bool rtrimstr(const Call& c) {
   if (!compares(c)) return false;
   if (!c.in.is_string() || !c.args[0].is_string() ||
       !c.in.as_string().ends_with(c.args[0].as_string())) {
-    return give(c, Value(c.in));
+    return return_value(c, Value(c.in));
   }
   const std::string_view text = c.in.as_string();
-  return need_text(c) && give(c, Value(text.substr(0, text.size() - c.args[0].as_string().size())));
+  return require_text(c) &&
+         return_value(c, Value(text.substr(0, text.size() - c.args[0].as_string().size())));
 }
 
 template <bool Left, bool Right>
 bool trim(const Call& c) {
-  if (!need_text(c)) return false;
+  if (!require_text(c)) return false;
   const auto is_blank = [](char ch) { return ch == ' ' || (ch >= '\t' && ch <= '\r'); };
   std::string_view text = c.in.as_string();
   while (Left && !text.empty() && is_blank(text.front())) text.remove_prefix(1);
   while (Right && !text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  return give(c, Value(text));
+  return return_value(c, Value(text));
 }
 
 bool split(const Call& c) {
-  return need_text(c) && need_text_arg(c) &&
+  return require_text(c) && require_text_arg(c) &&
          split_text(c.eval, c.node, c.in.as_string(), c.args[0].as_string(), c.out);
 }
 
@@ -174,7 +178,7 @@ bool join(const Call& c) {
   if (!c.in.is_array() && !c.in.is_object()) {
     return c.eval.fail(c.node, std::string("join needs an array, not ").append(kind_name(c.in)));
   }
-  if (!need_text_arg(c)) return false;
+  if (!require_text_arg(c)) return false;
   const std::string& between = c.args[0].as_string();
   std::string text;
   bool first = true;
@@ -189,7 +193,7 @@ bool join(const Call& c) {
   };
   const bool done = c.in.is_array() ? std::ranges::all_of(c.in.items(), put)
                                     : std::ranges::all_of(c.in.members(), put, &Member::second);
-  return done && give(c, Value(std::move(text)));
+  return done && return_value(c, Value(std::move(text)));
 }
 
 // Where a text is in a text, in code points; where a value or a run of values is in an array.
@@ -226,7 +230,7 @@ bool positions_in_array(const Call& c, std::vector<Value>& out) {
 }
 
 bool positions(const Call& c, std::vector<Value>& out) {
-  if (c.in.is_string()) return need_text(c) && need_text_arg(c) && positions_in_text(c, out);
+  if (c.in.is_string()) return require_text(c) && require_text_arg(c) && positions_in_text(c, out);
   if (c.in.is_array()) return positions_in_array(c, out);
   return c.eval.fail(c.node, std::string(c.node.function->name)
                                  .append(" needs a string or array, not ")
@@ -235,22 +239,23 @@ bool positions(const Call& c, std::vector<Value>& out) {
 
 bool indices(const Call& c) {
   std::vector<Value> found;
-  if (c.in.is_null()) return give(c, Value());
-  return positions(c, found) && give(c, Value::array(std::move(found)));
+  if (c.in.is_null()) return return_value(c, Value());
+  return positions(c, found) && return_value(c, Value::array(std::move(found)));
 }
 bool index(const Call& c) {
   std::vector<Value> found;
-  if (c.in.is_null()) return give(c, Value());
-  return positions(c, found) && give(c, found.empty() ? Value() : found.front());
+  if (c.in.is_null()) return return_value(c, Value());
+  return positions(c, found) && return_value(c, found.empty() ? Value() : found.front());
 }
 bool rindex(const Call& c) {
   std::vector<Value> found;
-  if (c.in.is_null()) return give(c, Value());
-  return positions(c, found) && give(c, found.empty() ? Value() : found.back());
+  if (c.in.is_null()) return return_value(c, Value());
+  return positions(c, found) && return_value(c, found.empty() ? Value() : found.back());
 }
 
 bool utf8bytelength(const Call& c) {
-  return need_text(c) && give(c, Value(static_cast<std::uint64_t>(c.in.as_string().size())));
+  return require_text(c) &&
+         return_value(c, Value(static_cast<std::uint64_t>(c.in.as_string().size())));
 }
 
 constexpr Function kTextFunctions[] = {
@@ -433,14 +438,14 @@ bool append_text(Eval& eval, const Node& node, const Value& v, std::string& out)
     out += v.as_string();
     return true;
   }
-  if (!eval.weigh(node, v)) return false;
+  if (!eval.spend_value(node, v)) return false;
   write_canonical(v, out);
   return true;
 }
 
 bool apply_format(Eval& eval, const Node& node, Format format, const Value& v, std::string& out) {
   if (format == Format::text) return append_text(eval, node, v, out);
-  if (!eval.weigh(node, v)) return false;
+  if (!eval.spend_value(node, v)) return false;
   if (format == Format::json) {
     write_canonical(v, out);
     return true;

@@ -13,7 +13,7 @@
 namespace ae::expr {
 namespace {
 
-bool wrong(const Call& c, std::string_view wanted) {
+bool fail_argument_type(const Call& c, std::string_view wanted) {
   return c.eval.fail(c.node, std::string(c.node.function->name)
                                  .append(" needs ")
                                  .append(wanted)
@@ -21,13 +21,14 @@ bool wrong(const Call& c, std::string_view wanted) {
                                  .append(kind_name(c.in)));
 }
 
-bool give_array(const Call& c, std::vector<Value> items) {
-  return c.eval.spend(c.node, items.size()) && give(c, Value::array(std::move(items)));
+bool return_array(const Call& c, std::vector<Value> items) {
+  return c.eval.spend(c.node, items.size()) && return_value(c, Value::array(std::move(items)));
 }
 
 // Arithmetic.
 
-bool cannot(Eval& eval, const Node& node, std::string_view verb, const Value& a, const Value& b) {
+bool fail_operands(Eval& eval, const Node& node, std::string_view verb, const Value& a,
+                   const Value& b) {
   return eval.fail(node, std::string("cannot ")
                              .append(verb)
                              .append(" ")
@@ -77,13 +78,14 @@ bool add(Eval& eval, const Node& node, const Value& a, const Value& b, Value& ou
     out = a.is_null() ? Value(b) : Value(a);
     return true;
   }
-  if (a.kind() != b.kind()) return cannot(eval, node, "add", a, b);
+  if (a.kind() != b.kind()) return fail_operands(eval, node, "add", a, b);
   switch (a.kind()) {
     case Value::Kind::number:
       return eval.number(node, a.as_number() + b.as_number(), out);
     case Value::Kind::string: {
       const std::size_t bytes = a.as_string().size() + b.as_string().size();
-      if (!eval.spend_text(node, bytes) || !eval.may_make_text(node, static_cast<double>(bytes))) {
+      if (!eval.spend_text(node, bytes) ||
+          !eval.check_text_limit(node, static_cast<double>(bytes))) {
         return false;
       }
       out = Value(a.as_string() + b.as_string());
@@ -104,12 +106,12 @@ bool add(Eval& eval, const Node& node, const Value& a, const Value& b, Value& ou
     case Value::Kind::boolean:
       break;
   }
-  return cannot(eval, node, "add", a, b);
+  return fail_operands(eval, node, "add", a, b);
 }
 
 bool subtract(Eval& eval, const Node& node, const Value& a, const Value& b, Value& out) {
   if (a.is_number() && b.is_number()) return eval.number(node, a.as_number() - b.as_number(), out);
-  if (!a.is_array() || !b.is_array()) return cannot(eval, node, "subtract", a, b);
+  if (!a.is_array() || !b.is_array()) return fail_operands(eval, node, "subtract", a, b);
   if (!eval.spend(node, a.size())) return false;
   std::vector<Value> items;
   for (const Value& item : a.items()) {
@@ -136,7 +138,7 @@ bool repeat(Eval& eval, const Node& node, const std::string& text, double times,
   const double bytes = count * static_cast<double>(text.size());
   const double most = 64.0 * static_cast<double>(std::numeric_limits<std::uint32_t>::max());
   if (!eval.spend_text(node, static_cast<std::size_t>(std::min(bytes, most))) ||
-      !eval.may_make_text(node, bytes)) {
+      !eval.check_text_limit(node, bytes)) {
     return false;
   }
   std::string repeated;
@@ -155,21 +157,22 @@ bool multiply(Eval& eval, const Node& node, const Value& a, const Value& b, Valu
   if (a.is_string() && b.is_number()) return repeat(eval, node, a.as_string(), b.as_number(), out);
   if (a.is_number() && b.is_string()) return repeat(eval, node, b.as_string(), a.as_number(), out);
   if (a.is_object() && b.is_object()) return merge(eval, node, a, b, true, 0, out);
-  return cannot(eval, node, "multiply", a, b);
+  return fail_operands(eval, node, "multiply", a, b);
 }
 
 bool divide(Eval& eval, const Node& node, const Value& a, const Value& b, Value& out) {
   if (a.is_string() && b.is_string()) {
     return split_text(eval, node, a.as_string(), b.as_string(), out);
   }
-  if (!a.is_number() || !b.is_number()) return cannot(eval, node, "divide", a, b);
+  if (!a.is_number() || !b.is_number()) return fail_operands(eval, node, "divide", a, b);
   if (b.as_number() == 0) return eval.fail(node, "cannot divide by zero");
   return eval.number(node, a.as_number() / b.as_number(), out);
 }
 
 // Of the whole parts of both; the sign is the dividend's.
 bool modulo(Eval& eval, const Node& node, const Value& a, const Value& b, Value& out) {
-  if (!a.is_number() || !b.is_number()) return cannot(eval, node, "take the remainder of", a, b);
+  if (!a.is_number() || !b.is_number())
+    return fail_operands(eval, node, "take the remainder of", a, b);
   const double from = std::trunc(a.as_number());
   const double by = std::trunc(b.as_number());
   if (by == 0) return eval.fail(node, "cannot take a remainder by zero");
@@ -183,7 +186,7 @@ bool modulo(Eval& eval, const Node& node, const Value& a, const Value& b, Value&
 
 template <double (*F)(double)>
 bool rounded(const Call& c) {
-  if (!c.in.is_number()) return wrong(c, "a number");
+  if (!c.in.is_number()) return fail_argument_type(c, "a number");
   return c.eval.number(c.node, F(c.in.as_number()), c.out);
 }
 double do_floor(double d) { return std::floor(d); }
@@ -194,32 +197,32 @@ double do_abs(double d) { return std::fabs(d); }
 
 // IEEE 754 asks for the exact root, rounded: the same everywhere.
 bool sqrt(const Call& c) {
-  if (!c.in.is_number()) return wrong(c, "a number");
+  if (!c.in.is_number()) return fail_argument_type(c, "a number");
   if (c.in.as_number() < 0) return c.eval.fail(c.node, "a negative number has no square root");
   return c.eval.number(c.node, std::sqrt(c.in.as_number()), c.out);
 }
 
 // Any value.
 
-bool negation(const Call& c) { return give(c, Value(!truthy(c.in))); }
+bool negation(const Call& c) { return return_value(c, Value(!truthy(c.in))); }
 
 bool type(const Call& c) {
   constexpr std::string_view kNames[] = {"null", "boolean", "number", "string", "array", "object"};
-  return give(c, Value(kNames[static_cast<std::size_t>(c.in.kind())]));
+  return return_value(c, Value(kNames[static_cast<std::size_t>(c.in.kind())]));
 }
 
 bool length(const Call& c) {
   switch (c.in.kind()) {
     case Value::Kind::null:
-      return give(c, Value(0));
+      return return_value(c, Value(0));
     case Value::Kind::number:
-      return give(c, Value(std::fabs(c.in.as_number())));
+      return return_value(c, Value(std::fabs(c.in.as_number())));
     case Value::Kind::string:
       return c.eval.spend_text(c.node, c.in.as_string().size()) &&
-             give(c, Value(static_cast<std::uint64_t>(code_points(c.in.as_string()))));
+             return_value(c, Value(static_cast<std::uint64_t>(code_points(c.in.as_string()))));
     case Value::Kind::array:
     case Value::Kind::object:
-      return give(c, Value(static_cast<std::uint64_t>(c.in.size())));
+      return return_value(c, Value(static_cast<std::uint64_t>(c.in.size())));
     case Value::Kind::boolean:
       break;
   }
@@ -282,7 +285,7 @@ bool contains_checked(const Call& c, const Value& a, const Value& b) {
                                    .append("; for an array, ask for `contains([x])`"));
   }
   bool found = false;
-  return contains(c, a, b, 0, found) && give(c, Value(found));
+  return contains(c, a, b, 0, found) && return_value(c, Value(found));
 }
 bool contains_arg(const Call& c) { return contains_checked(c, c.in, c.args[0]); }
 bool inside(const Call& c) { return contains_checked(c, c.args[0], c.in); }
@@ -290,13 +293,14 @@ bool inside(const Call& c) { return contains_checked(c, c.args[0], c.in); }
 bool has(const Call& c, const Value& container, const Value& key) {
   if (container.is_object() && key.is_string()) {
     if (!c.eval.spend(c.node, find_cost(container.size(), key.as_string()))) return false;
-    return give(c, Value(container.find(key.as_string()) != nullptr));
+    return return_value(c, Value(container.find(key.as_string()) != nullptr));
   }
   if (container.is_array() && key.is_number()) {
     const double i = key.as_number();
-    return give(c, Value(i >= 0 && i < static_cast<double>(container.size())));
+    return return_value(c, Value(i >= 0 && i < static_cast<double>(container.size())));
   }
-  if (container.is_null() && (key.is_string() || key.is_number())) return give(c, Value(false));
+  if (container.is_null() && (key.is_string() || key.is_number()))
+    return return_value(c, Value(false));
   return c.eval.fail(c.node, std::string("cannot ask ")
                                  .append(kind_name(container))
                                  .append(" for a key that is ")
@@ -314,7 +318,7 @@ bool getpath(const Call& c) {
     if (!at.is_null() && !c.eval.index(c.node, at, key, next)) return false;
     at = std::move(next);
   }
-  return give(c, std::move(at));
+  return return_value(c, std::move(at));
 }
 
 // Objects.
@@ -324,9 +328,9 @@ bool keys(const Call& c) {
   if (c.in.is_array()) {
     if (!c.eval.spend(c.node, c.in.size())) return false;
     for (std::size_t i = 0; i < c.in.size(); ++i) keys.emplace_back(static_cast<std::uint64_t>(i));
-    return give(c, Value::array(std::move(keys)));
+    return return_value(c, Value::array(std::move(keys)));
   }
-  if (!c.in.is_object()) return wrong(c, "an object or array");
+  if (!c.in.is_object()) return fail_argument_type(c, "an object or array");
   for (const auto& [key, value] : c.in.members()) {
     if (!c.eval.spend_text(c.node, key.size())) return false;
     keys.emplace_back(key);
@@ -339,12 +343,12 @@ bool keys(const Call& c) {
     if (!c.eval.spend(c.node, sort_cost(keys.size(), bytes))) return false;
     std::ranges::stable_sort(keys, less);
   }
-  return give(c, Value::array(std::move(keys)));
+  return return_value(c, Value::array(std::move(keys)));
 }
 
 // In an array the positions are the keys.
 bool to_entries(const Call& c) {
-  if (!c.in.is_object() && !c.in.is_array()) return wrong(c, "an object");
+  if (!c.in.is_object() && !c.in.is_array()) return fail_argument_type(c, "an object");
   std::vector<Value> entries;
   const auto put = [&](Value key, const Value& value) {
     entries.push_back(Value::object({{"key", std::move(key)}, {"value", value}}));
@@ -354,16 +358,16 @@ bool to_entries(const Call& c) {
     for (const Value& item : c.in.items()) {
       if (!put(Value(static_cast<std::uint64_t>(entries.size())), item)) return false;
     }
-    return give(c, Value::array(std::move(entries)));
+    return return_value(c, Value::array(std::move(entries)));
   }
   for (const auto& [key, value] : c.in.members()) {
     if (!c.eval.spend_text(c.node, key.size()) || !put(Value(key), value)) return false;
   }
-  return give(c, Value::array(std::move(entries)));
+  return return_value(c, Value::array(std::move(entries)));
 }
 
 bool from_entries(const Call& c) {
-  if (!c.in.is_array()) return wrong(c, "an array");
+  if (!c.in.is_array()) return fail_argument_type(c, "an array");
   std::vector<Member> members;
   for (const Value& entry : c.in.items()) {
     if (!entry.is_object()) {
@@ -394,7 +398,7 @@ bool from_entries(const Call& c) {
 // Arrays.
 
 bool add_all(const Call& c) {
-  if (!c.in.is_array() && !c.in.is_object()) return wrong(c, "an array or object");
+  if (!c.in.is_array() && !c.in.is_object()) return fail_argument_type(c, "an array or object");
   if (!c.eval.spend(c.node, c.in.size())) return false;
   std::vector<Value> items;
   if (c.in.is_array()) {
@@ -413,7 +417,7 @@ bool add_all(const Call& c) {
       if (!c.eval.spend_text(c.node, item.as_string().size())) return false;
       text += item.as_string();
     }
-    return give(c, Value(std::move(text)));
+    return return_value(c, Value(std::move(text)));
   }
   if (all(Value::Kind::array)) {
     std::vector<Value> joined;
@@ -421,7 +425,7 @@ bool add_all(const Call& c) {
       if (!c.eval.spend(c.node, item.size())) return false;
       joined.insert(joined.end(), item.items().begin(), item.items().end());
     }
-    return give(c, Value::array(std::move(joined)));
+    return return_value(c, Value::array(std::move(joined)));
   }
   Value sum;
   for (const Value& item : items) {
@@ -429,7 +433,7 @@ bool add_all(const Call& c) {
     if (!add(c.eval, c.node, sum, item, next)) return false;
     sum = std::move(next);
   }
-  return give(c, std::move(sum));
+  return return_value(c, std::move(sum));
 }
 
 bool flatten_into(const Call& c, const Value& v, double depth, std::size_t levels,
@@ -446,7 +450,7 @@ bool flatten_into(const Call& c, const Value& v, double depth, std::size_t level
 }
 
 bool flatten(const Call& c) {
-  if (!c.in.is_array() && !c.in.is_object()) return wrong(c, "an array");
+  if (!c.in.is_array() && !c.in.is_object()) return fail_argument_type(c, "an array");
   double depth = 1e9;
   if (!c.args.empty()) {
     if (!c.args[0].is_number() || c.args[0].as_number() < 0) {
@@ -455,11 +459,11 @@ bool flatten(const Call& c) {
     depth = c.args[0].as_number();
   }
   std::vector<Value> items;
-  return flatten_into(c, c.in, depth, 0, items) && give(c, Value::array(std::move(items)));
+  return flatten_into(c, c.in, depth, 0, items) && return_value(c, Value::array(std::move(items)));
 }
 
 bool reverse(const Call& c) {
-  if (c.in.is_null()) return give(c, Value::array({}));
+  if (c.in.is_null()) return return_value(c, Value::array({}));
   if (c.in.is_string()) {
     if (!c.eval.spend(c.node, c.in.as_string().size() / 4)) return false;
     std::string text;
@@ -470,11 +474,11 @@ bool reverse(const Call& c) {
       text.append(s, start, end - start);
       end = start;
     }
-    return give(c, Value(std::move(text)));
+    return return_value(c, Value(std::move(text)));
   }
-  if (!c.in.is_array()) return wrong(c, "an array");
+  if (!c.in.is_array()) return fail_argument_type(c, "an array");
   if (!c.eval.spend(c.node, c.in.size())) return false;
-  return give(c, Value::array({c.in.items().rbegin(), c.in.items().rend()}));
+  return return_value(c, Value::array({c.in.items().rbegin(), c.in.items().rend()}));
 }
 
 // Positions of the items, sorted by their keys; equal ones stay in order.
@@ -498,13 +502,13 @@ std::span<const Value> keys_of(const Call& c) {
 }
 
 bool sort(const Call& c) {
-  if (!c.in.is_array()) return wrong(c, "an array");
+  if (!c.in.is_array()) return fail_argument_type(c, "an array");
   std::vector<std::size_t> at;
   if (!sorted_positions(c, keys_of(c), at)) return false;
   std::vector<Value> items;
   items.reserve(at.size());
   for (const std::size_t i : at) items.push_back(c.in.items()[i]);
-  return give_array(c, std::move(items));
+  return return_array(c, std::move(items));
 }
 
 // Runs of equal keys, in the order of the keys.
@@ -527,22 +531,22 @@ bool group_by(const Call& c) {
   std::vector<Value> items;
   items.reserve(found.size());
   for (auto& group : found) items.push_back(Value::array(std::move(group)));
-  return give_array(c, std::move(items));
+  return return_array(c, std::move(items));
 }
 
 bool unique(const Call& c) {
-  if (!c.in.is_array()) return wrong(c, "an array");
+  if (!c.in.is_array()) return fail_argument_type(c, "an array");
   std::vector<std::vector<Value>> found;
   if (!groups(c, found)) return false;
   std::vector<Value> items;
   items.reserve(found.size());
   for (const auto& group : found) items.push_back(group.front());
-  return give_array(c, std::move(items));
+  return return_array(c, std::move(items));
 }
 
 // Of equal ones, the first least and the last greatest, as in jq.
 bool extreme(const Call& c, bool greatest) {
-  if (!c.in.is_array()) return wrong(c, "an array");
+  if (!c.in.is_array()) return fail_argument_type(c, "an array");
   const auto keys = keys_of(c);
   std::size_t best = 0;
   for (std::size_t i = 1; i < keys.size(); ++i) {
@@ -550,7 +554,7 @@ bool extreme(const Call& c, bool greatest) {
     if (!c.eval.compare(c.node, keys[i], keys[best], order)) return false;
     if (greatest ? order >= 0 : order < 0) best = i;
   }
-  return give(c, keys.empty() ? Value() : Value(c.in.items()[best]));
+  return return_value(c, keys.empty() ? Value() : Value(c.in.items()[best]));
 }
 bool least(const Call& c) { return extreme(c, false); }
 bool greatest(const Call& c) { return extreme(c, true); }
@@ -564,7 +568,7 @@ bool nth(const Call& c) {
 }
 
 bool transpose(const Call& c) {
-  if (!c.in.is_array()) return wrong(c, "an array of arrays");
+  if (!c.in.is_array()) return fail_argument_type(c, "an array of arrays");
   if (!c.eval.spend(c.node, c.in.size())) return false;
   std::size_t width = 0;
   for (const Value& row : c.in.items()) {
@@ -580,11 +584,11 @@ bool transpose(const Call& c) {
     }
     columns.push_back(Value::array(std::move(column)));
   }
-  return give_array(c, std::move(columns));
+  return return_array(c, std::move(columns));
 }
 
 bool toarray(const Call& c) {
-  return give(c, c.in.is_array() ? Value(c.in) : Value::array({Value(c.in)}));
+  return return_value(c, c.in.is_array() ? Value(c.in) : Value::array({Value(c.in)}));
 }
 
 constexpr Function by_key(std::string_view name, Apply apply) {

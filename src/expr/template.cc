@@ -22,7 +22,7 @@ struct Template::Node {
 
 namespace {
 
-struct PartsFault {
+struct PartsError {
   std::size_t offset = 0;
   Error error;
 };
@@ -33,7 +33,7 @@ void add_literal(std::string text, std::vector<Template::Part>& out) {
 
 // The parts of a string; faults of several expressions are all noted.
 std::vector<Template::Part> split(std::string_view text, const ExprLimits& limits,
-                                  std::vector<PartsFault>& faults) {
+                                  std::vector<PartsError>& faults) {
   std::vector<Template::Part> parts;
   std::string literal;
   std::size_t at = 0;
@@ -126,7 +126,7 @@ std::string Template::Failure::text(const std::string& field) const {
 // Builds nodes; keeps the pointer to where it is.
 class Template::Compiler {
  public:
-  Compiler(const ExprLimits& limits, std::vector<Fault>& faults, ExprRoots& roots)
+  Compiler(const ExprLimits& limits, std::vector<Diagnostic>& faults, ExprRoots& roots)
       : limits_(limits), faults_(faults), roots_(roots) {}
 
   Node compile(const Value& source, std::size_t depth) {
@@ -154,10 +154,10 @@ class Template::Compiler {
 
   Node text(const Value& source) {
     if (source.as_string().find("${") == std::string::npos) return constant(source);
-    std::vector<PartsFault> wrong;
+    std::vector<PartsError> wrong;
     Node node;
     node.parts = split(source.as_string(), limits_, wrong);
-    for (PartsFault& f : wrong) fault(f.offset, std::move(f.error));
+    for (PartsError& f : wrong) fault(f.offset, std::move(f.error));
     bool any = false;
     for (const Part& part : node.parts) {
       if (const Expr* e = std::get_if<Expr>(&part)) {
@@ -199,7 +199,7 @@ class Template::Compiler {
 
   std::string literal_key(const std::string& key, const std::vector<std::string>& before) {
     if (key.find("${") == std::string::npos) return key;
-    std::vector<PartsFault> wrong;
+    std::vector<PartsError> wrong;
     const std::vector<Part> parts = split(key, limits_, wrong);
     if (!wrong.empty() || parts.size() != 1 || !std::holds_alternative<std::string>(parts[0])) {
       fault(0, {Code::plan_invalid,
@@ -233,7 +233,7 @@ class Template::Compiler {
   }
 
   const ExprLimits& limits_;
-  std::vector<Fault>& faults_;
+  std::vector<Diagnostic>& faults_;
   ExprRoots& roots_;
   std::string pointer_;
 };
@@ -258,7 +258,7 @@ class Template::Filler {
     scope_.charge(limits_.fuel - fuel_ + (filled ? expr::walking_cost(out) : 0));
     if (filled) return out;
     if (pointer_.empty()) return std::unexpected(std::move(error_));
-    return std::unexpected(std::move(error_).in("at " + pointer_));
+    return std::unexpected(std::move(error_).with_context("at " + pointer_));
   }
 
  private:
@@ -349,7 +349,7 @@ class Template::Filler {
     }
     if (node.kind == Node::Kind::array) {
       out = Value::array(std::move(items));
-      return expr::within(out, limits_) || too_large();
+      return expr::is_within_limits(out, limits_) || too_large();
     }
     std::vector<Member> members;
     members.reserve(items.size());
@@ -357,7 +357,7 @@ class Template::Filler {
       members.emplace_back(node.keys[i], std::move(items[i]));
     }
     out = Value::object(std::move(members));
-    return expr::within(out, limits_) || too_large();
+    return expr::is_within_limits(out, limits_) || too_large();
   }
 
   const ExprScope& scope_;
@@ -369,9 +369,9 @@ class Template::Filler {
   bool gives_null_ = false;
 };
 
-std::vector<Template::Fault> Template::compile(const Value& source, Template& out,
-                                               const ExprLimits& limits) {
-  std::vector<Fault> faults;
+std::vector<Template::Diagnostic> Template::compile(const Value& source, Template& out,
+                                                    const ExprLimits& limits) {
+  std::vector<Diagnostic> faults;
   auto roots = std::make_shared<ExprRoots>();
   Node root = Compiler(limits, faults, *roots).compile(source, 0);
   if (!faults.empty()) return faults;
@@ -382,11 +382,11 @@ std::vector<Template::Fault> Template::compile(const Value& source, Template& ou
 
 Result<Template> Template::compile(const Value& source, const ExprLimits& limits) {
   Template result;
-  std::vector<Fault> faults = compile(source, result, limits);
+  std::vector<Diagnostic> faults = compile(source, result, limits);
   if (faults.empty()) return result;
-  Fault& first = faults.front();
+  Diagnostic& first = faults.front();
   if (first.pointer.empty()) return std::unexpected(std::move(first.error));
-  return std::unexpected(std::move(first.error).in("at " + first.pointer));
+  return std::unexpected(std::move(first.error).with_context("at " + first.pointer));
 }
 
 Result<Value> Template::eval(const ExprScope& scope, const ExprLimits& limits) const {
@@ -422,11 +422,12 @@ bool Template::is_constant() const {
 
 Result<std::vector<Template::Part>> Template::parts(std::string_view text,
                                                     const ExprLimits& limits) {
-  std::vector<PartsFault> faults;
+  std::vector<PartsError> faults;
   std::vector<Part> parts = split(text, limits, faults);
   if (faults.empty()) return parts;
   return std::unexpected(
-      std::move(faults[0].error).in("expression at byte " + std::to_string(faults[0].offset)));
+      std::move(faults[0].error)
+          .with_context("expression at byte " + std::to_string(faults[0].offset)));
 }
 
 }  // namespace ae

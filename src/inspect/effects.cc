@@ -69,7 +69,7 @@ Value effect_entry(const Event& event, std::string_view kind) {
   const std::string_view id =
       std::visit([](const auto& body) { return effect_of(body); }, event.body);
   std::string step(step_of(event));
-  if (const Records records = records_of(event.type); records != Records::nothing) {
+  if (const RecordedKind records = recorded_kind_of(event.type); records != RecordedKind::nothing) {
     if (const auto of = step_of_effect(id, records)) step = of->text;
   }
   const auto* finished = as<ToolInvocationFinished>(event);

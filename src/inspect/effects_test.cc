@@ -1,7 +1,7 @@
 // What a log says of its effects: which events record one, of what kind, and where tools and models drift.
 #include "inspect/effects.h"
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/drift.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -11,7 +11,7 @@ namespace ae::engine::testing {
 namespace {
 
 // "kind type" of each effect, in order.
-std::vector<std::string> effects_of(const GivenJob& job) {
+std::vector<std::string> effects_of(const JobFixture& job) {
   std::vector<std::string> all;
   const Value trace = trace_view(job.state, job.log);
   for (const Value& one : trace["effects"].items()) {
@@ -20,7 +20,7 @@ std::vector<std::string> effects_of(const GivenJob& job) {
   return all;
 }
 
-Value drift_of(const GivenJob& job) { return trace_view(job.state, job.log)["drift"]; }
+Value drift_of(const JobFixture& job) { return trace_view(job.state, job.log)["drift"]; }
 
 using Words = std::vector<std::string>;
 
@@ -35,9 +35,9 @@ std::string asks(std::string_view id, std::string_view model, std::string_view n
 }
 
 AE_TEST("effects/calls, models, chance and timers are records of effects, each of its kind") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}," + asks("n", "small", "['a']") +
-                   ",{'id':'t','kind':'wait','wait':{'type':'timer','for':'1h'},'needs':['n']}]",
-               {.more = kModel});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'put'}," + asks("n", "small", "['a']") +
+                     ",{'id':'t','kind':'wait','wait':{'type':'timer','for':'1h'},'needs':['n']}]",
+                 {.more = kModel});
   job.claim().fails("a", "connect").after(1min).ok("a").ok("n", "{'text':'hi'}").after(2h);
   ASSERT_EQ(job.status(), "completed");
   EXPECT_EQ(effects_of(job), (Words{"tool tool_invocation_finished", "random random_recorded",
@@ -52,42 +52,44 @@ AE_TEST("effects/calls, models, chance and timers are records of effects, each o
 
 AE_TEST(
     "effects/what people answer is recorded once: to a wait, of a call, of a doubt, of a change") {
-  GivenJob wait(
+  JobFixture wait(
       "[{'id':'w','kind':'wait','wait':{'type':'human','key':'k'}},"
       " {'id':'s','kind':'wait','wait':{'type':'signal','key':'s'}}]");
   wait.claim().approve("w").signal("s");
   EXPECT_EQ(effects_of(wait), (Words{"human wait_completed"})) << "a signal is nobody's answer";
-  GivenJob call("[{'id':'a','kind':'tool','tool':'buy'}]",
-                {.more = "{'tools':{'buy':{'approval':'required'}}}"});
+  JobFixture call("[{'id':'a','kind':'tool','tool':'buy'}]",
+                  {.more = "{'tools':{'buy':{'approval':'required'}}}"});
   call.claim();
   EXPECT_EQ(effects_of(call), Words{}) << "nobody has answered";
   call.approve("a").ok("a");
   EXPECT_EQ(effects_of(call), (Words{"human decision_recorded", "tool tool_invocation_finished"}));
-  GivenJob doubt("[{'id':'a','kind':'tool','tool':'pay'}]");
+  JobFixture doubt("[{'id':'a','kind':'tool','tool':'pay'}]");
   doubt.claim().unknown("a").resolve("a", "happened", "1");
   EXPECT_EQ(effects_of(doubt), (Words{"tool tool_invocation_finished", "human decision_recorded"}));
-  GivenJob late("[{'id':'w','kind':'wait','wait':{'type':'human','key':'k','expires':'1h'}}]");
+  JobFixture late("[{'id':'w','kind':'wait','wait':{'type':'human','key':'k','expires':'1h'}}]");
   late.claim().after(2h);
   EXPECT_EQ(effects_of(late), (Words{"time timer_fired"})) << "nobody answered";
 }
 
 AE_TEST(
     "effects/a look at what was changed is answered by a person, an answer of a probe is none") {
-  GivenJob seen(
+  JobFixture seen(
       "[{'id':'a','kind':'tool','tool':'make'},"
       " {'id':'b','kind':'tool','tool':'put','needs':['a']}]",
       {.more = "{'tools':{'make':{'changes':[{'type':'f','id':'x','op':'create',"
                "'version':'1'}],'verify':{'by':'file','mode':'human'}}}}"});
-  seen.outside["x"] = {.sight = Sight::mismatch, .expected = "1", .observed = "2", .reason = {}};
+  seen.outside["x"] = {
+      .verdict = CheckVerdict::mismatch, .expected = "1", .observed = "2", .reason = {}};
   seen.claim().ok("a").crash();
-  ASSERT_EQ(seen.status(), "parked") << seen.story();
+  ASSERT_EQ(seen.status(), "parked") << seen.log_text();
   EXPECT_EQ(effects_of(seen), (Words{"tool tool_invocation_finished"}));
   seen.confirm("a", "accept");
   ASSERT_EQ(seen.refused, std::nullopt);
-  EXPECT_EQ(effects_of(seen).back(), "human decision_recorded") << seen.story();
-  GivenJob asked("[{'id':'a','kind':'tool','tool':'buy'}]",
-                 {.more = "{'tools':{'buy':{'effect':'at_most_once','on_in_doubt':'probe','probe':"
-                          "{'tool':'look','happened':'${ .result }'}}}}"});
+  EXPECT_EQ(effects_of(seen).back(), "human decision_recorded") << seen.log_text();
+  JobFixture asked(
+      "[{'id':'a','kind':'tool','tool':'buy'}]",
+      {.more = "{'tools':{'buy':{'effect':'at_most_once','on_in_doubt':'probe','probe':"
+               "{'tool':'look','happened':'${ .result }'}}}}"});
   asked.claim().times_out("a").after(71s).ok("a/probe", "7");
   ASSERT_EQ(asked.status(), "completed");
   EXPECT_EQ(effects_of(asked),
@@ -97,9 +99,9 @@ AE_TEST(
 // ---------------------------------------------------------------- drift
 
 AE_TEST("schema/a call names the schema that its arguments were held to, when there is one") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'t'},{'id':'b','kind':'tool','tool':'put'}]",
-               {.more = "{'tools':{'t':{'retry':{'max_attempts':2,'retry_on':['connect']},"
-                        "'args_schema':{'type':'object'}}}}"});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'t'},{'id':'b','kind':'tool','tool':'put'}]",
+                 {.more = "{'tools':{'t':{'retry':{'max_attempts':2,'retry_on':['connect']},"
+                          "'args_schema':{'type':'object'}}}}"});
   job.claim().fails("a", "connect").after(1min).ok("a").ok("b");
   std::size_t named = 0;
   for (const Event& event : job.log) {
@@ -116,23 +118,23 @@ AE_TEST("schema/a call names the schema that its arguments were held to, when th
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
-  EXPECT_TRUE(verify(input, compile_each_time()).ok);
+  EXPECT_TRUE(verify(input, uncached_plan_source()).ok);
   for (Event& event : input.events) {
     auto* started = std::get_if<ToolInvocationStarted>(&event.body);
     if (started != nullptr && started->tool_name == "t") started->request_schema_hash = sha256("b");
   }
-  EXPECT_FALSE(verify(input, compile_each_time()).replay.ok);
+  EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
 }
 
 AE_TEST("drift/a job that nothing changes under has none") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}," + asks("n", "small") + "]",
-               {.more = kModel});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'put'}," + asks("n", "small") + "]",
+                 {.more = kModel});
   job.claim().ok("a").ok("n", "{'text':'x','model':'small-1'}");
   EXPECT_EQ(drift_of(job), json("[]"));
 }
 
 AE_TEST("drift/a tool that has changed since the plan is shown once, at its first call") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a','kind':'tool','tool':'put'},"
       " {'id':'w','kind':'wait','needs':['a'],'wait':{'type':'signal','key':'k'}},"
       " {'id':'b','kind':'tool','tool':'put','needs':['w']},"
@@ -140,7 +142,7 @@ AE_TEST("drift/a tool that has changed since the plan is shown once, at its firs
   job.claim().ok("a");
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   job.signal("k").ok("b").ok("c");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   const Value drift = drift_of(job);
   ASSERT_EQ(drift.size(), 1u) << canonical(drift);
   const Value& one = drift.items()[0];
@@ -164,7 +166,7 @@ AE_TEST("drift/another plan's schemas and versions are shown, and what becomes n
                   "  'wait':{'type':'signal'}}]",
               "{'tools':{'t':{" + std::string(more) + "}}}"));
   };
-  GivenJob job(plan("'args_schema':{'type':'object'},'version':'aaaaaaaaaaaaaaaa'", "w"));
+  JobFixture job(plan("'args_schema':{'type':'object'},'version':'aaaaaaaaaaaaaaaa'", "w"));
   job.claim().ok("a");
   job.replan(plan("'result_schema':{'type':'null'},'version':'bbbbbbbbbbbbbbbb'", "v"));
   ASSERT_EQ(job.refused, std::nullopt);
@@ -180,22 +182,22 @@ AE_TEST("drift/another plan's schemas and versions are shown, and what becomes n
 }
 
 AE_TEST("drift/an approved call of a tool without a schema is no drift") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'buy'}]",
-               {.more = "{'tools':{'buy':{'approval':'required'}}}"});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'buy'}]",
+                 {.more = "{'tools':{'buy':{'approval':'required'}}}"});
   job.claim().approve("a").ok("a");
   ASSERT_EQ(job.status(), "completed");
   EXPECT_EQ(drift_of(job), json("[]"));
 }
 
 AE_TEST("drift/another model that is asked, or that answers, is shown") {
-  GivenJob job("[" + asks("one", "small") + "," + asks("two", "small", "['one']") + "," +
-                   asks("three", "large", "['two']") + "]",
-               {.more = kModel});
+  JobFixture job("[" + asks("one", "small") + "," + asks("two", "small", "['one']") + "," +
+                     asks("three", "large", "['two']") + "]",
+                 {.more = kModel});
   job.claim()
       .ok("one", "{'text':'1','model':'small-1'}")
       .ok("two", "{'text':'2','model':'small-2'}")
       .ok("three", "{'text':'3','model':'large-1'}");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   const Value drift = drift_of(job);
   ASSERT_EQ(drift.size(), 2u) << canonical(drift);
   EXPECT_EQ(drift.items()[0]["what"], "answered");
@@ -206,7 +208,7 @@ AE_TEST("drift/another model that is asked, or that answers, is shown") {
 }
 
 // What wrote each plan of the job; "" = its log does not say.
-Words planners_of(const GivenJob& job) {
+Words planners_of(const JobFixture& job) {
   Words planners;
   for (const Event& event : job.log) {
     const auto* plan = as<PlanGenerated>(event);
@@ -216,18 +218,18 @@ Words planners_of(const GivenJob& job) {
 }
 
 AE_TEST("plan/a plan says what wrote it, also one that replaces another or goes on in a fork") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a','kind':'tool','tool':'put'},"
       " {'id':'w','kind':'wait','needs':['a'],'wait':{'type':'signal'}}]");
   job.claim().ok("a");
   job.replan(compiled(graph("[{'id':'a','kind':'tool','tool':'put'}]")));
   ASSERT_EQ(job.refused, std::nullopt);
   EXPECT_EQ(planners_of(job), (Words{std::string(kPlannerVersion), std::string(kPlannerVersion)}));
-  const GivenJob fork(*job.fork(job.log.size()), "other");
+  const JobFixture fork(*job.fork(job.log.size()), "other");
   EXPECT_EQ(planners_of(fork), (Words{std::string(kPlannerVersion)}));
   // A fork of a log that does not say it does not make it up.
   std::get<PlanGenerated>(job.log[1].body).planner_version.reset();
-  const GivenJob unknown(*job.fork(2), "third");
+  const JobFixture unknown(*job.fork(2), "third");
   EXPECT_EQ(planners_of(unknown), (Words{""}));
 }
 

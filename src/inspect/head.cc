@@ -22,7 +22,7 @@ std::string message(const Head& head) {
 }  // namespace
 
 bool Head::signed_by(const PublicKey& key) const {
-  return key.id() == key_id && signature_fits(key, message(*this), signature);
+  return key.id() == key_id && verify_signature(key, message(*this), signature);
 }
 
 std::string signed_head(const SigningKey& key, const JobId& job, std::uint64_t count,

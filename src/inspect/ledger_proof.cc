@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "engine/heart/absorb.h"
-#include "engine/heart/beside.h"
+#include "engine/heart/ingest.h"
 #include "engine/heart/recorded_value.h"
+#include "engine/heart/side_record.h"
 #include "json/json.h"
 #include "log/redacted.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 // Does this event say what its effect record says? How it came into the log is not part of that; of an erased value, only that
 // there is one.
-bool says_the_same(ToolInvocationFinished mine, ToolInvocationFinished expected) {
+bool is_same_record(ToolInvocationFinished mine, ToolInvocationFinished expected) {
   for (ToolInvocationFinished* one : {&mine, &expected}) {
     one->at.reset();
     one->caught_up.reset();
@@ -45,7 +45,7 @@ std::string LedgerProof::same_hashes(const ToolInvocationStarted& event) const {
   if (invocation_id(job_, command, event.idempotency_key) != event.invocation_id) {
     return "has an invocation_id that is not made of its keys";
   }
-  if (event.arguments.erased || blind_gone_) return {};
+  if (event.arguments.erased || blind_erased_) return {};
   const std::string arguments = canonical(event.arguments.value);
   if (blinded_hash(blind_, arguments) != to_hex(event.arguments_hash)) {
     return "has arguments that are not those of its arguments_hash";
@@ -133,7 +133,7 @@ std::string LedgerProof::committed(const CommandCommitted& event) {
 }
 
 // Time, chance and ids: one value of a step, and no invocation.
-std::string LedgerProof::recorded(std::string_view effect_id, Records records) {
+std::string LedgerProof::recorded(std::string_view effect_id, RecordedKind records) {
   const auto step = step_of_effect(effect_id, records);
   if (!step) return {};  // the jitter of a back-off
   if (invocation_of_.contains(*step)) return "records a value for a step that makes a call";
@@ -144,13 +144,15 @@ std::string LedgerProof::recorded(std::string_view effect_id, Records records) {
 std::string LedgerProof::fault(const Event& event) {
   if (const auto* created = as<JobCreated>(event)) {
     blind_ = created->blind.value.is_string() ? created->blind.value.as_string() : "";
-    blind_gone_ = created->blind.erased;
+    blind_erased_ = created->blind.erased;
   }
-  if (const auto* time = as<TimeRecorded>(event)) return recorded(time->effect_id, Records::time);
+  if (const auto* time = as<TimeRecorded>(event))
+    return recorded(time->effect_id, RecordedKind::time);
   if (const auto* random = as<RandomRecorded>(event)) {
-    return recorded(random->effect_id, Records::random);
+    return recorded(random->effect_id, RecordedKind::random);
   }
-  if (const auto* uuid = as<UuidRecorded>(event)) return recorded(uuid->effect_id, Records::uuid);
+  if (const auto* uuid = as<UuidRecorded>(event))
+    return recorded(uuid->effect_id, RecordedKind::uuid);
   if (const auto* call = as<ToolInvocationStarted>(event)) return started(*call, event.attempt_id);
   if (const auto* end = as<ToolInvocationFinished>(event)) return finished(*end, event.attempt_id);
   if (const auto* command = as<CommandCommitted>(event)) return committed(*command);
@@ -158,7 +160,7 @@ std::string LedgerProof::fault(const Event& event) {
 }
 
 std::string LedgerProof::event(const Event& event) {
-  redacted_ = redacted_ || !erased_values(event).empty();
+  redacted_ = redacted_ || !erased_fields(event).empty();
   ended_ = ended_ || event.type == EventType::job_completed ||
            event.type == EventType::job_failed || event.type == EventType::job_cancelled;
   const std::string wrong = fault(event);
@@ -176,7 +178,8 @@ const LedgerProof::Try* LedgerProof::find(const InvocationId& invocation,
 // Every field of the record is one that the log knows, or is covered by the record's checksum alone while the log does
 // not know it yet (created_at; an outcome that is not taken in).
 std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
-  auto record = read_beside(effect_place(job_, effect.invocation, effect.try_no), effect.record);
+  auto record =
+      read_side_record(effect_location(job_, effect.invocation, effect.try_no), effect.record);
   if (!record) return "is not what was written";
   const Try* mine = find(effect.invocation, effect.try_no);
   if (mine == nullptr) return "belongs to no call in the log";
@@ -190,12 +193,12 @@ std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
     return "names another call than the log";
   }
   if (is_erased_effect(r)) return same_outcome(*mine, r.text("outcome"));
-  const auto expected = finished_by(r);
+  const auto expected = finished_payload(r);
   if (!expected) return "has no outcome";
   for (const ToolInvocationFinished* late : mine->later) {
-    if (says_the_same(*late, *expected)) return {};
+    if (is_same_record(*late, *expected)) return {};
   }
-  if (mine->end == nullptr || says_the_same(*mine->end, *expected)) return {};
+  if (mine->end == nullptr || is_same_record(*mine->end, *expected)) return {};
   // A try that was closed without knowing, and what was heard of it later, do not disagree.
   if (mine->outcome == "unknown" || mine->outcome == "timeout") return {};
   return "has " + std::string(r.text("outcome")) + ", the log " + mine->outcome +
@@ -222,8 +225,8 @@ std::string LedgerProof::effects(const std::vector<VerifyInput::Effect>& effects
 }
 
 std::string LedgerProof::entry(const VerifyInput::Entry& entry) const {
-  const auto record =
-      read_beside(ledger_place(job_, entry.invocation, entry.try_no, entry.state), entry.record);
+  const auto record = read_side_record(
+      ledger_location(job_, entry.invocation, entry.try_no, entry.state), entry.record);
   if (!record) return "is not what was written";
   const Try* mine = find(entry.invocation, entry.try_no);
   if (mine == nullptr) return "belongs to no call in the log";
@@ -261,7 +264,7 @@ std::string LedgerProof::entries(const std::vector<VerifyInput::Entry>& entries)
 void LedgerProof::note_splits(const VerifyInput& input) {
   for (const VerifyInput::Entry& one : input.ledger) {
     const auto record =
-        read_beside(ledger_place(job_, one.invocation, one.try_no, one.state), one.record);
+        read_side_record(ledger_location(job_, one.invocation, one.try_no, one.state), one.record);
     if (record && (*record)["note"].is_null()) {
       splits_.emplace(record->text("attempt_id"));
     }

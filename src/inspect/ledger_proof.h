@@ -61,7 +61,7 @@ class LedgerProof {
   std::string finished(const ToolInvocationFinished& event,
                        const std::optional<AttemptId>& attempt);
   std::string committed(const CommandCommitted& event);
-  std::string recorded(std::string_view effect_id, Records records);
+  std::string recorded(std::string_view effect_id, RecordedKind records);
   std::string same_hashes(const ToolInvocationStarted& event) const;
   std::string effect(const VerifyInput::Effect& effect) const;
   static std::string same_outcome(const Try& mine, std::string_view outcome);
@@ -82,7 +82,7 @@ class LedgerProof {
   bool ended_ = false;
   bool redacted_ = false;
   std::string blind_;
-  bool blind_gone_ = false;
+  bool blind_erased_ = false;
 };
 
 }  // namespace ae::engine

@@ -9,7 +9,7 @@
 #include "engine/confirm/confirm.h"
 #include "engine/heart/decide.h"
 #include "engine/heart/evaluate.h"
-#include "engine/heart/judge.h"
+#include "engine/heart/policy.h"
 #include "engine/heart/recorded_value.h"
 #include "engine/loop/loop.h"
 #include "engine/replan/replan.h"
@@ -39,7 +39,7 @@ std::string ReplayProof::fault(const State& state, const CommandEmitted& event) 
     }
     return {};
   }
-  if (!step || !asks_for(state, state.by_id.at(step->id))) {
+  if (!step || !is_requested(state, state.by_id.at(step->id))) {
     return "is recorded where the plan has no command";
   }
   const bool model = state.tool_of(*step).is_model();
@@ -50,23 +50,24 @@ std::string ReplayProof::fault(const State& state, const CommandEmitted& event) 
 }
 
 // A recorded value is one that the step's tool may give for the arguments of the plan.
-std::string ReplayProof::recorded(const State& state, Records records, std::string_view effect_id,
-                                  const Erasable& value) {
+std::string ReplayProof::recorded(const State& state, RecordedKind records,
+                                  std::string_view effect_id, const Erasable& value) {
   const auto id = step_of_effect(effect_id, records);
   const auto known = id ? state.by_id.find(*id) : state.by_id.end();
   if (known == state.by_id.end())
     return {};  // the jitter of a back-off, or nothing that can be applied
   const Step& step = state.steps[known->second];
-  if (!asks_for(state, known->second) || state.tool_of(step).records != records) {
+  if (!is_requested(state, known->second) || state.tool_of(step).records != records) {
     return "is recorded where the plan has no such value";
   }
   if (value.erased) return {};
-  const auto arguments = asked_arguments(state, step);
+  const auto arguments = requested_arguments(state, step);
   if (!arguments) return "has a value, but " + arguments.error().message;
-  if (!takes(records, *arguments) || !may_give(records, *arguments, value.value)) {
+  if (!check_recorded_args(records, *arguments) ||
+      !is_possible_value(records, *arguments, value.value)) {
     return "has a value that its tool does not give";
   }
-  const auto said = judge(state, &step, state.tool_of(step), *arguments);
+  const auto said = evaluate_policy(state, &step, state.tool_of(step), *arguments);
   const PolicyAction action = said ? said->action : PolicyAction::require_approval;
   if (action == PolicyAction::deny) return "is recorded where a policy denies the step";
   const bool approved = step.approval && step.approval->state == ApprovalState::approved;
@@ -75,13 +76,13 @@ std::string ReplayProof::recorded(const State& state, Records records, std::stri
 }
 
 std::string ReplayProof::fault(const State& state, const TimeRecorded& event) {
-  return recorded(state, Records::time, event.effect_id, event.value);
+  return recorded(state, RecordedKind::time, event.effect_id, event.value);
 }
 std::string ReplayProof::fault(const State& state, const RandomRecorded& event) {
-  return recorded(state, Records::random, event.effect_id, event.value);
+  return recorded(state, RecordedKind::random, event.effect_id, event.value);
 }
 std::string ReplayProof::fault(const State& state, const UuidRecorded& event) {
-  return recorded(state, Records::uuid, event.effect_id, event.value);
+  return recorded(state, RecordedKind::uuid, event.effect_id, event.value);
 }
 
 namespace {
@@ -89,7 +90,7 @@ namespace {
 // What a probe says is what its answer gives: `fits`, of that.
 std::string fault_of_probe(const State& state, const Step* step, const auto& fits) {
   if (!step || step->phase != StepPhase::probing) return {};
-  const auto result = happened_of(state, *step, state.steps[step->probe].result);
+  const auto result = probe_result_of(state, *step, state.steps[step->probe].result);
   return result && fits(*result) ? "" : "is not what the probe's answer gives";
 }
 
@@ -128,18 +129,18 @@ std::string ReplayProof::fault(const State& state, const ToolInvocationStarted& 
     return "gives its model a wrong budget notice";
   }
   auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)
-                        : asked_arguments(state, *step);
+                        : requested_arguments(state, *step);
   if (!arguments) return "has arguments, but " + arguments.error().message;
   // Without the blind, what is still there is compared itself.
-  if (state.blind_gone ? event.arguments.erased || *arguments == event.arguments.value
-                       : state.hash_of(*arguments) == to_hex(event.arguments_hash)) {
+  if (state.blind_erased ? event.arguments.erased || *arguments == event.arguments.value
+                         : state.hash_of(*arguments) == to_hex(event.arguments_hash)) {
     return {};
   }
   return "has other arguments than the plan's expressions give";
 }
 
 // What the plan's expressions give, or what the person made of it who approved the call.
-Result<Value> ReplayProof::asked_arguments(const State& state, const Step& step) {
+Result<Value> ReplayProof::requested_arguments(const State& state, const Step& step) {
   const bool edited = step.approval && !step.approval->edited_from.empty();
   if (edited && !step.approval->used) return step.approval->arguments;
   return arguments_of(state, step);
@@ -184,7 +185,7 @@ std::string ReplayProof::answer(const State& state, const CommandCommitted& even
   if (event.llm_provider != expected.llm_provider) return other("llm_provider");
   if (event.llm_model != expected.llm_model) return other("llm_model");
   if (event.llm_temperature != expected.llm_temperature) return other("llm_temperature");
-  if (event.prompt_hash != expected.prompt_hash && !state.blind_gone) return other("prompt_hash");
+  if (event.prompt_hash != expected.prompt_hash && !state.blind_erased) return other("prompt_hash");
   return event.usage == expected.usage ? "" : other("usage");
 }
 
@@ -206,7 +207,7 @@ namespace {
 
 // A choice without the words that a model is told: what they say is recorded, and what is told later follows from that. Another
 // version may say the same in other words.
-Value without_words(const Value& choice) {
+Value without_model_texts(const Value& choice) {
   Value bare = choice;
   if (choice["repair"].is_string()) bare = bare.with("repair", true);
   if (!choice["calls"].is_array()) return bare;
@@ -224,9 +225,9 @@ Value without_words(const Value& choice) {
 std::string ReplayProof::choice(const State& state, const DecisionRecorded& event) {
   const Step* step = find(state, event.step_id);
   if (!step || !step->loop || step->loop->turns.empty()) return {};
-  auto now = choice_of(state, *step);
+  auto now = tool_choice_of(state, *step);
   const Value& said = event.payload.value;
-  return now && without_words(*now) == without_words(said)
+  return now && without_model_texts(*now) == without_model_texts(said)
              ? ""
              : "is not what the model's answer asks for";
 }
@@ -239,7 +240,7 @@ std::string ReplayProof::fault(const State& state, const WaitOpened& event) {
   if (node.wait_key) {
     auto named = wait_key_of(state, node);
     if (!named) return "has a key, but " + named.error().message;
-    key = state.key_of_wait(*named);
+    key = state.unique_wait_key(*named);
   }
   if (node.wait_channel) {
     auto channel = channel_of(state, node);
@@ -254,10 +255,10 @@ std::string ReplayProof::request(const State& state, const DecisionRecorded& eve
   const Step* step = find(state, event.step_id);
   const Value& asked = event.payload.value;
   if (!step || step->call || event.payload.erased) return {};
-  auto arguments = asked_arguments(state, *step);
+  auto arguments = requested_arguments(state, *step);
   if (!arguments) return "is about a call, but " + arguments.error().message;
   const bool same_hash =
-      state.blind_gone || state.hash_of(*arguments) == asked.text("arguments_hash");
+      state.blind_erased || state.hash_of(*arguments) == asked.text("arguments_hash");
   if (same_hash && *arguments == asked["arguments"]) return {};
   return "is about other arguments than the plan's expressions give";
 }
@@ -287,7 +288,7 @@ bool shows_changes(const Step* step) {
 std::string ReplayProof::fault(const State& state, const StateChanged& event) {
   const Step* step = find(state, event.step_id);
   if (!shows_changes(step)) return {};
-  const Extracted expected = changes_of(state, *step, step->result);
+  const ExtractedChanges expected = changes_of(state, *step, step->result);
   const bool same =
       step->changed < expected.events.size() && expected.events[step->changed] == event;
   return same ? "" : "is not what `changes` gives";
@@ -296,7 +297,7 @@ std::string ReplayProof::fault(const State& state, const StateChanged& event) {
 std::string ReplayProof::all_changed(const State& state, const CommandCommitted& event) {
   const Step* step = find(state, event.step_id);
   if (!shows_changes(step)) return {};
-  const Extracted expected = changes_of(state, *step, step->result);
+  const ExtractedChanges expected = changes_of(state, *step, step->result);
   return step->changed == expected.events.size() ? "" : "leaves out what its call changed";
 }
 
@@ -304,7 +305,7 @@ std::string ReplayProof::all_changed(const State& state, const CommandCommitted&
 std::string ReplayProof::fault(const State& state, const PlanGenerated& event) {
   const auto plan = Plan::compile(event.task_graph);
   if (!plan) return "holds no plan";
-  Dropped drop;
+  DroppedNodes drop;
   if (event.drop.is_array()) {
     for (const Value& one : event.drop.items()) {
       if (one.is_string()) drop.insert(one.as_string());
@@ -329,7 +330,8 @@ std::string ReplayProof::after(const State& state, const Event& event) {
   for (const Node& node : state.plan->nodes) {
     const Step& step = state.steps[node.index];
     if (!step.loop) continue;
-    if (auto wrong = unfit_turns(state, step); !wrong.empty()) return at(event) + ": " + wrong;
+    if (auto wrong = find_invalid_turn(state, step); !wrong.empty())
+      return at(event) + ": " + wrong;
   }
   return {};
 }

@@ -40,8 +40,8 @@ class ReplayProof {
   static std::string fault(const State& state, const JobCompleted& event);
   static std::string fault(const State&, const auto&) { return {}; }
 
-  static Result<Value> asked_arguments(const State& state, const Step& step);
-  static std::string recorded(const State& state, Records records, std::string_view effect_id,
+  static Result<Value> requested_arguments(const State& state, const Step& step);
+  static std::string recorded(const State& state, RecordedKind records, std::string_view effect_id,
                               const Erasable& value);
   static std::string fits(const ToolPolicy& tool, const Value& result);
   static std::string probe_says(const State& state, const CommandCommitted& event);

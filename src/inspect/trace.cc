@@ -14,7 +14,7 @@
 #include "engine/state/view_values.h"
 #include "inspect/drift.h"
 #include "inspect/effects.h"
-#include "inspect/failure_place.h"
+#include "inspect/failure_location.h"
 #include "inspect/shown.h"
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
@@ -22,7 +22,7 @@
 namespace ae::engine {
 namespace {
 
-Value between(const std::optional<Instant>& from, const std::optional<Instant>& to) {
+Value duration_between(const std::optional<Instant>& from, const std::optional<Instant>& to) {
   if (!from || !to) return {};
   return {static_cast<std::int64_t>((*to - *from).count())};
 }
@@ -92,12 +92,12 @@ std::vector<const Step*> Tracer::below(const Step& step) const {
 }
 
 std::string_view Tracer::map_status(const Step& step) const {
-  const auto doubted = [&](const Step* part) {
+  const auto outcome_unknown = [&](const Step* part) {
     return part->phase == StepPhase::in_doubt ||
            std::ranges::any_of(below(*part),
                                [](const Step* call) { return call->phase == StepPhase::in_doubt; });
   };
-  return std::ranges::any_of(below(step), doubted) ? "in_doubt" : "running";
+  return std::ranges::any_of(below(step), outcome_unknown) ? "in_doubt" : "running";
 }
 
 std::string_view Tracer::status_of(const Step& step) const {
@@ -234,7 +234,7 @@ Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
   static const ToolInvocationFinished open;
   const ToolInvocationFinished& end = one.finished ? *one.finished : open;
   Value duration = shown(end.duration_us);
-  if (duration.is_null()) duration = between(one.started_at, one.finished_at);
+  if (duration.is_null()) duration = duration_between(one.started_at, one.finished_at);
   return Value::object({{"attempt", or_null(one.attempt)},
                         {"caught_up", end.caught_up == true},
                         {"definite", one.definite()},
@@ -377,7 +377,7 @@ Value Tracer::node_view(const Step& step) {
                         {"compensation", undo.empty() ? Value() : undo.front()},
                         {"decisions", Value::array(span.decisions)},
                         {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
-                        {"duration_us", between(span.started_at, finished_at)},
+                        {"duration_us", duration_between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
                         {"error", step_error_view(s_, step, error_of(step, span), located_)},
                         {"executed_by", or_null(span.finished_by)},
@@ -490,7 +490,7 @@ std::vector<Value> Tracer::dropped_views(const std::vector<Event>& events) {
       repeated_ += before.repeated_;
       refused_ += before.refused_;
     }
-    if (!apply(then, event.body, event.created_at, compile_each_time())) break;
+    if (!apply(then, event.body, event.created_at, uncached_plan_source())) break;
   }
   return views;
 }
@@ -514,7 +514,7 @@ Value Tracer::run(const std::vector<Event>& events) {
        {"created_at", or_null(created_at)},
        {"drift", drift_view(events)},
        {"dropped", Value::array(std::move(dropped))},
-       {"duration_us", between(created_at, ended_at)},
+       {"duration_us", duration_between(created_at, ended_at)},
        {"effects", effects_view(events, record_)},
        {"ended_at", or_null(ended_at)},
        {"error", job["error"]},

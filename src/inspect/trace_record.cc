@@ -143,7 +143,7 @@ void TraceRecord::take_imported(const ForkImported& fork) {
 
 void TraceRecord::take_value(const Event& event) {
   const auto take = [&](const auto& recorded) {
-    const auto of = step_of_effect(recorded.effect_id, records_of(event.type));
+    const auto of = step_of_effect(recorded.effect_id, recorded_kind_of(event.type));
     if (of) steps[of->text].result = recorded.value.value;
   };
   if (const auto* time = as<TimeRecorded>(event)) take(*time);

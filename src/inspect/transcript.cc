@@ -53,11 +53,15 @@ class Transcript {
   void tell(const WaitOpened& event);
   void tell(const WaitCompleted& event);
   void tell(const AgentMessage& event);
-  void tell(const TimeRecorded& event) { recorded(Records::time, event.effect_id, event.value); }
-  void tell(const RandomRecorded& event) {
-    recorded(Records::random, event.effect_id, event.value);
+  void tell(const TimeRecorded& event) {
+    recorded(RecordedKind::time, event.effect_id, event.value);
   }
-  void tell(const UuidRecorded& event) { recorded(Records::uuid, event.effect_id, event.value); }
+  void tell(const RandomRecorded& event) {
+    recorded(RecordedKind::random, event.effect_id, event.value);
+  }
+  void tell(const UuidRecorded& event) {
+    recorded(RecordedKind::uuid, event.effect_id, event.value);
+  }
   void tell(const OutcomeNoted& event);
   void tell(const JobCompleted& event);
   void tell(const JobFailed& event);
@@ -79,7 +83,7 @@ class Transcript {
   void chosen(std::string_view step_id, const Value& choice);
   void approval(const DecisionRecorded& event);
   void approval_closed(const WaitCompleted& event, std::string_view state);
-  void recorded(Records records, std::string_view effect_id, const Erasable& value);
+  void recorded(RecordedKind records, std::string_view effect_id, const Erasable& value);
   void note_error(std::string_view step_id, const std::string& node_id, std::string_view code);
   void ended(std::string_view status, Members members);
 
@@ -126,7 +130,7 @@ namespace {
 bool is_model(std::string_view tool) { return tool.starts_with(kModelToolPrefix); }
 std::string_view model_of(std::string_view tool) { return tool.substr(kModelToolPrefix.size()); }
 
-std::uint64_t positive_of(const Value& value) {
+std::uint64_t positive_or_zero(const Value& value) {
   return value.is_integer() && value.as_int() > 0 ? static_cast<std::uint64_t>(value.as_int()) : 0;
 }
 
@@ -368,15 +372,15 @@ Value Transcript::call_id_of(const Step* of) {
 }
 
 void Transcript::count(const Value& usage) {
-  const std::uint64_t in = positive_of(usage["input_tokens"]);
-  const std::uint64_t out = positive_of(usage["output_tokens"]);
-  const std::uint64_t both = positive_of(usage["total_tokens"]);
+  const std::uint64_t in = positive_or_zero(usage["input_tokens"]);
+  const std::uint64_t out = positive_or_zero(usage["output_tokens"]);
+  const std::uint64_t both = positive_or_zero(usage["total_tokens"]);
   answers_count_++;
   input_ += in;
   output_ += out;
   total_ += both != 0 ? both : in + out;
   if (usage["cost_micros"].is_integer()) {
-    cost_ = cost_.value_or(0) + positive_of(usage["cost_micros"]);
+    cost_ = cost_.value_or(0) + positive_or_zero(usage["cost_micros"]);
   }
 }
 
@@ -386,7 +390,7 @@ void Transcript::answered(std::string_view step_id, const Answer& got, Members m
   const Step* const of = step(step_id);
   Value usage = ok ? answer["usage"] : Value();
   if (ok && got.late) {  // it is not committed
-    if (of != nullptr) usage = priced(s_.tool_of(*of), std::move(usage));
+    if (of != nullptr) usage = with_cost(s_.tool_of(*of), std::move(usage));
     count(usage);
   }
   if (ok && !got.late && of != nullptr && of->is_turn()) answers_[std::string(step_id)] = answer;
@@ -505,7 +509,8 @@ void Transcript::chosen(std::string_view step_id, const Value& choice) {
   }
 }
 
-void Transcript::recorded(Records records, std::string_view effect_id, const Erasable& recorded) {
+void Transcript::recorded(RecordedKind records, std::string_view effect_id,
+                          const Erasable& recorded) {
   const auto of = step_of_effect(effect_id, records);
   if (!of) return;
   const Step* made = step(of->text);
@@ -700,10 +705,10 @@ Value Transcript::take() {
                                                   {"total_tokens", number(total_)}})}});
 }
 
-Transcribing::Transcribing(const JobId& job, const TranscriptPage& page, PlanSource plans)
+TranscriptBuilder::TranscriptBuilder(const JobId& job, const TranscriptPage& page, PlanSource plans)
     : transcript_(std::make_unique<Transcript>(job, page, std::move(plans))) {}
-Transcribing::~Transcribing() = default;
-Status Transcribing::add(const Event& event) { return transcript_->add(event); }
-Value Transcribing::take() && { return transcript_->take(); }
+TranscriptBuilder::~TranscriptBuilder() = default;
+Status TranscriptBuilder::add(const Event& event) { return transcript_->add(event); }
+Value TranscriptBuilder::take() && { return transcript_->take(); }
 
 }  // namespace ae::engine

@@ -58,10 +58,10 @@ class Transcript;
 
 // Makes a page from the events of a log, one at a time. It holds the state, the entries of the page and what later entries
 // refer to; it does not hold the events.
-class Transcribing {
+class TranscriptBuilder {
  public:
-  Transcribing(const JobId& job, const TranscriptPage& page, PlanSource plans);
-  ~Transcribing();
+  TranscriptBuilder(const JobId& job, const TranscriptPage& page, PlanSource plans);
+  ~TranscriptBuilder();
 
   // REQUIRES: the event after the previous one, from seq 1; no call failed before. Fails as `apply` does.
   Status add(const Event& event);

@@ -2,7 +2,7 @@
 #include "inspect/transcript.h"
 
 #include "engine/heart/stored_job_test.h"
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/planner/planner.h"
 #include "inspect/trace.h"
 
@@ -10,14 +10,14 @@ namespace ae::engine::testing {
 namespace {
 
 Value shown(const JobId& job, const std::vector<Event>& log, const TranscriptPage& page = {}) {
-  Transcribing transcribing(job, page, compile_each_time());
+  TranscriptBuilder transcribing(job, page, uncached_plan_source());
   for (const Event& event : log) {
     const Status added = transcribing.add(event);
     EXPECT_TRUE(added) << added.error().message;
   }
   return std::move(transcribing).take();
 }
-Value shown(const GivenJob& job, const TranscriptPage& page = {}) {
+Value shown(const JobFixture& job, const TranscriptPage& page = {}) {
   return shown(job.state.job, job.log, page);
 }
 
@@ -75,9 +75,10 @@ Value entry(const Value& transcript, std::string_view kind, std::size_t nth = 0)
 }
 
 AE_TEST("transcript/a loop: prompts, answers, calls with results, in order") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{'q': 1}"}, {"b", "nope", "{'z': 1}"}}));
-  job.ok("chat/0/0", "'found'").ok("chat/1", says("Done"));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope", "{'z': 1}"}}));
+  job.ok("chat/0/0", "'found'").ok("chat/1", text_answer("Done"));
   const Value all = shown(job);
   EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "system" "Be kind")",
                                R"(message "prompt" "user" "Hello")", R"(model_call "main")",
@@ -104,8 +105,8 @@ AE_TEST("transcript/a loop: prompts, answers, calls with results, in order") {
 }
 
 AE_TEST("transcript/a repair and a failed try of a model are entries") {
-  GivenJob job = talk(", 'repair': 1, 'schema': {'type': 'object'}");
-  job.claim().fails("chat/0", "http_503").after(20s).ok("chat/0", says("no JSON"));
+  JobFixture job = loop_job(", 'repair': 1, 'schema': {'type': 'object'}");
+  job.claim().fails("chat/0", "http_503").after(20s).ok("chat/0", text_answer("no JSON"));
   const Value all = shown(job);
   EXPECT_EQ(entry(all, "answer")["error"].text("code"), "http_503");
   EXPECT_EQ(entry(all, "answer")["outcome"], Value("failure"));
@@ -115,12 +116,12 @@ AE_TEST("transcript/a repair and a failed try of a model are entries") {
 }
 
 AE_TEST("transcript/a map of model calls names the item of each") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2, 'do':"
       " {'tool':'model:main', 'args': {'model':'small', 'messages':"
       " [{'role':'user', 'content':'Say ${ .item }'}]}}}]",
       {.more = kTools, .input = "{'list':[1,2]}"});
-  job.claim().ok("m/1", says("two")).ok("m/0", says("one"));
+  job.claim().ok("m/1", text_answer("two")).ok("m/0", text_answer("one"));
   const Value all = shown(job);
   EXPECT_EQ(entry(all, "answer")["text"], Value("two"));
   EXPECT_EQ(entry(all, "answer")["item"], Value(1));
@@ -130,7 +131,7 @@ AE_TEST("transcript/a map of model calls names the item of each") {
 }
 
 AE_TEST("transcript/a plan without a model shows its calls, and what was not run") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'look', 'args':{'q':1}},"
       " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a'], 'when':'${ false }'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'go'}},"
@@ -146,10 +147,10 @@ AE_TEST("transcript/a plan without a model shows its calls, and what was not run
 AE_TEST(
     "transcript/totals count the tries of tools, and which of them repeat a call, as a trace "
     "does") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().fails("a", "connect").after(20s).fails("a", "connect").after(20s).ok("a").ok("b");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   const Value totals = shown(job)["totals"];
   EXPECT_EQ(totals["tool_calls"], Value(4));
   EXPECT_EQ(totals["repeated"], Value(2));
@@ -159,7 +160,7 @@ AE_TEST(
 }
 
 AE_TEST("transcript/an unknown outcome and who resolved it are entries") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
   job.claim().unknown("a");
   const Value before = shown(job);
   EXPECT_EQ(entry(before, "result")["outcome"], Value("unknown"));
@@ -170,8 +171,9 @@ AE_TEST("transcript/an unknown outcome and who resolved it are entries") {
 }
 
 AE_TEST("transcript/an approval has its request and its answer") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "refund", "{'n': 5}"}, {"b", "refund", "{'n': 6}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "refund", "{'n': 5}"}, {"b", "refund", "{'n': 6}"}}));
   job.approve("chat/0/0").reject("chat/0/1");
   const Value all = shown(job);
   EXPECT_EQ(entry(all, "approval")["state"], Value("requested"));
@@ -187,7 +189,7 @@ AE_TEST("transcript/an approval has its request and its answer") {
 }
 
 AE_TEST("transcript/a question of a tool and its answer are entries") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().answer("a", {.kind = OutcomeKind::input_required,
                            .definite = true,
                            .result = json("{'requests':{'how':{'message':'How many?', 'mode':"
@@ -201,7 +203,7 @@ AE_TEST("transcript/a planner: its prompt, its answer, its plan and the calls of
       "{'id':'planner', 'kind':'planner', 'planner':{'tool':'model:main', 'model':'small',"
       " 'told':'Plan it', 'prompt':'Go', 'tools':['look'], 'max_nodes':3, 'repair':1}}");
   const Value node = graph_of.with("planner", graph_of["planner"].with("schema", planner_schema()));
-  GivenJob job(compiled(graph("[]", kTools).with("nodes", Value::array({node}))));
+  JobFixture job(compiled(graph("[]", kTools).with("nodes", Value::array({node}))));
   const Value nodes = Value::object({{"nodes", json("[{'id':'find', 'tool':'look'}]")}});
   job.claim().ok("planner/0", canonical(Value::object({{"text", canonical(nodes)}})));
   job.ok("find", "7");
@@ -215,16 +217,16 @@ AE_TEST("transcript/a planner: its prompt, its answer, its plan and the calls of
 }
 
 AE_TEST("transcript/a fork has the turns of its origin, marked as imported") {
-  GivenJob origin = talk();
-  origin.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}}));
+  JobFixture origin = loop_job();
+  origin.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}}));
   origin.ok("chat/0/0", "'one'").fails("chat/1", "connect");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const auto point = retry_point(origin.state, origin.log);
   ASSERT_TRUE(point);
   auto fork = origin.fork(*point);
   ASSERT_TRUE(fork);
-  GivenJob job(*fork, "job-2");
-  job.claim().ok("chat/1", says("Done"));
+  JobFixture job(*fork, "job-2");
+  job.claim().ok("chat/1", text_answer("Done"));
   const Value all = shown(job);
   EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "system" "Be kind")",
                                R"(message "prompt" "user" "Hello")", R"(answer "")",
@@ -238,13 +240,13 @@ AE_TEST("transcript/a fork has the turns of its origin, marked as imported") {
 }
 
 AE_TEST("transcript/a fork whose imported values were erased has the same entries, without them") {
-  GivenJob origin = talk();
-  origin.claim().ok("chat/0", wants({{"a", "put", "{'v': 'secret'}"}}));
+  JobFixture origin = loop_job();
+  origin.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 'secret'}"}}));
   origin.ok("chat/0/0", "'one'").fails("chat/1", "connect");
   auto fork = origin.fork(*retry_point(origin.state, origin.log));
   ASSERT_TRUE(fork);
-  GivenJob job(*fork, "job-2");
-  job.claim().ok("chat/1", says("Done"));
+  JobFixture job(*fork, "job-2");
+  job.claim().ok("chat/1", text_answer("Done"));
   Stored stored(job);
   stored.redact(job.state.job, [](const Event& event, std::string_view field) {
     return event.type == EventType::fork_imported && field == "results";
@@ -262,11 +264,12 @@ AE_TEST("transcript/a fork whose imported values were erased has the same entrie
 
 AE_TEST(
     "transcript/erased values are null and named, and a value that only looks erased is shown") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{'q': 'secret'}"}, {"b", "secret", "{}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "look", "{'q': 'secret'}"}, {"b", "secret", "{}"}}));
   job.ok("chat/0/0",
          "{'$redacted': 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}");
-  job.ok("chat/1", says("Done"));
+  job.ok("chat/1", text_answer("Done"));
   Stored stored(job);
   const std::string put = job.step("chat/0/0").id.text;
   stored.redact(job.state.job, [&](const Event& event, std::string_view field) {
@@ -293,26 +296,27 @@ AE_TEST(
 }
 
 // Two tries of the first turn: the first one times out and answers late, the second one answers in time.
-GivenJob answered_late() {
+JobFixture answered_late() {
   std::string tools(kTools);
   const std::string_view provider = "'provider': 'openai',";
   tools.insert(tools.find(provider) + provider.size(),
                " 'price': {'input': 1000000, 'output': 2000000},");
-  GivenJob job = talk("", {.more = tools});
+  JobFixture job = loop_job("", {.more = tools});
   job.claim();
-  const Sent first = sent_of(job.state, job.step("chat/0"));
-  job.times_out("chat/0").after(20s).ok("chat/0", wants({{"a", "look"}, {"b", "nope"}}));
+  const SentTry first = sent_try_of(job.state, job.step("chat/0"));
+  job.times_out("chat/0").after(20s).ok("chat/0",
+                                        tool_calls_answer({{"a", "look"}, {"b", "nope"}}));
   const Outcome late{.kind = OutcomeKind::success,
                      .result = json("{'model': 'small-2', 'text': 'Late', 'usage':"
                                     " {'input_tokens': 300, 'output_tokens': 20}}")};
-  job.kept(first, late).kept(first, late);
-  job.ok("chat/0/0", "1").ok("chat/1", says("Done"));
+  job.store_effect(first, late).store_effect(first, late);
+  job.ok("chat/0/0", "1").ok("chat/1", text_answer("Done"));
   return job;
 }
 
 AE_TEST("transcript/totals count a late answer of a model once, with its own tokens and cost") {
-  const GivenJob job = answered_late();
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  const JobFixture job = answered_late();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   const Value all = shown(job);
   const Value late = entry(all, "answer", 2);
   EXPECT_EQ(late["late"], Value(true)) << canonical(all);
@@ -327,13 +331,13 @@ AE_TEST("transcript/totals count a late answer of a model once, with its own tok
 }
 
 AE_TEST("transcript/the result of a resolved call is in its resolution") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
   job.claim().unknown("a").resolve("a", "happened", "{'paid': true}");
   EXPECT_EQ(entry(shown(job), "resolution")["result"], json("{'paid':true}"));
 }
 
 // A page of one event, and then the next: each is made from all events, and holds the entries of its event only.
-Value event_by_event(const GivenJob& job) {
+Value event_by_event(const JobFixture& job) {
   Value all = shown(job);
   std::vector<Value> joined;
   std::uint64_t after = 0;
@@ -347,28 +351,31 @@ Value event_by_event(const GivenJob& job) {
   return all.with("entries", Value::array(std::move(joined)));
 }
 
-GivenJob forked() {
-  GivenJob origin = talk();
-  origin.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}}));
+JobFixture forked() {
+  JobFixture origin = loop_job();
+  origin.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}}));
   origin.ok("chat/0/0", "'one'").fails("chat/1", "connect");
-  GivenJob job(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
-  job.claim().ok("chat/1", wants({{"c", "look", "{'q': 1}"}})).ok("chat/1/0", "2");
-  job.ok("chat/2", says("Done"));
+  JobFixture job(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
+  job.claim().ok("chat/1", tool_calls_answer({{"c", "look", "{'q': 1}"}})).ok("chat/1/0", "2");
+  job.ok("chat/2", text_answer("Done"));
   return job;
 }
 
-GivenJob mapped() {
-  GivenJob job(
+JobFixture mapped() {
+  JobFixture job(
       "[{'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2, 'do':"
       " {'tool':'model:main', 'args': {'model':'small', 'messages':"
       " [{'role':'user', 'content':'Say ${ .item }'}]}}}]",
       {.more = kTools, .input = "{'list':[1,2,3]}"});
-  job.claim().ok("m/1", says("two")).ok("m/0", says("one")).ok("m/2", says("three"));
+  job.claim()
+      .ok("m/1", text_answer("two"))
+      .ok("m/0", text_answer("one"))
+      .ok("m/2", text_answer("three"));
   return job;
 }
 
-GivenJob planned() {
-  GivenJob job(
+JobFixture planned() {
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'go'}},"
       " {'id':'c', 'kind':'tool', 'tool':'once', 'needs':['w']}]");
@@ -378,8 +385,8 @@ GivenJob planned() {
 }
 
 AE_TEST("transcript/entries of one event a page are those of the whole, whatever the job is") {
-  for (const GivenJob& job : {planned(), mapped(), answered_late(), forked()}) {
-    ASSERT_TRUE(is_terminal(job.state.status)) << job.story();
+  for (const JobFixture& job : {planned(), mapped(), answered_late(), forked()}) {
+    ASSERT_TRUE(is_terminal(job.state.status)) << job.log_text();
     const Value all = shown(job);
     EXPECT_GT(all["entries"].size(), 6u);
     EXPECT_EQ(event_by_event(job), all);
@@ -393,7 +400,7 @@ AE_TEST("transcript/entries of one event a page are those of the whole, whatever
 }
 
 AE_TEST("transcript/a page ends before its bytes exceed the limit, and one large event is a page") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'look', 'args':{'q':1}},"
       " {'id':'b', 'kind':'tool', 'tool':'look', 'needs':['a'], 'args':{'q':2}}]");
   const std::string large = "'" + std::string(5000, 'x') + "'";
@@ -418,8 +425,8 @@ AE_TEST("transcript/a page ends before its bytes exceed the limit, and one large
 }
 
 AE_TEST("transcript/an event that cannot follow is an error") {
-  const GivenJob job = mapped();
-  Transcribing transcribing(job.state.job, {}, compile_each_time());
+  const JobFixture job = mapped();
+  TranscriptBuilder transcribing(job.state.job, {}, uncached_plan_source());
   ASSERT_TRUE(transcribing.add(job.log[0]));
   const Status added = transcribing.add(job.log.back());
   ASSERT_FALSE(added);
@@ -427,9 +434,9 @@ AE_TEST("transcript/an event that cannot follow is an error") {
 }
 
 AE_TEST("transcript/pages join to the whole, and the entries of one event stay together") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{'q': 1}"}, {"b", "nope"}}));
-  job.ok("chat/0/0", "1").ok("chat/1", says("Done"));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope"}}));
+  job.ok("chat/0/0", "1").ok("chat/1", text_answer("Done"));
   const Value all = shown(job);
   for (const std::size_t limit : {1u, 2u, 3u, 100u}) {
     std::vector<Value> joined;

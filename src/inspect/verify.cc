@@ -6,8 +6,8 @@
 #include <variant>
 
 #include "base/counted.h"
-#include "engine/heart/beside.h"
 #include "engine/heart/evaluate.h"
+#include "engine/heart/side_record.h"
 #include "engine/state/checkpoint.h"
 #include "engine/state/view_values.h"
 #include "inspect/head.h"
@@ -22,9 +22,9 @@ namespace {
 
 constexpr std::size_t kPendingShownMax = 8;
 // Of arguments, prompts, inputs and keys. That two events hold the same hash is proved all the same.
-constexpr std::string_view kBlindGone = "hashes not recomputed: the blind is gone";
+constexpr std::string_view kBlindErased = "hashes not recomputed: the blind is gone";
 
-Proof broken(std::string why) { return {false, std::move(why)}; }
+Proof failed_proof(std::string why) { return {false, std::move(why)}; }
 
 // ---------------------------------------------------------------- chain
 
@@ -38,27 +38,27 @@ Chain chain_of(const VerifyInput& input) {
   std::uint64_t seq = 0;
   for (const Event& event : input.events) {
     if (event.seq != seq + 1) {
-      return {broken("event " + std::to_string(seq + 1) + " is missing"), "altered"};
+      return {failed_proof("event " + std::to_string(seq + 1) + " is missing"), "altered"};
     }
     if (event.prev_hash != previous) {
-      return {broken(at(event) + " does not follow the event before it"), "altered"};
+      return {failed_proof(at(event) + " does not follow the event before it"), "altered"};
     }
     previous = event.hash;
     seq = event.seq;
   }
   if (input.refused) {
     const bool newer = input.refused->code == Code::needs_version;
-    return {broken("after event " + std::to_string(seq) + ": " + input.refused->message),
+    return {failed_proof("after event " + std::to_string(seq) + ": " + input.refused->message),
             newer ? "unsigned" : "altered"};
   }
   if (input.last_seq && seq < *input.last_seq) {
-    return {broken("the log ends at event " + std::to_string(seq) + ", the job had " +
-                   std::to_string(*input.last_seq)),
+    return {failed_proof("the log ends at event " + std::to_string(seq) + ", the job had " +
+                         std::to_string(*input.last_seq)),
             "truncated"};
   }
-  if (input.events.empty()) return {broken("the log has no events"), "truncated"};
+  if (input.events.empty()) return {failed_proof("the log has no events"), "truncated"};
   if ((input.last_seq && seq > *input.last_seq) || (input.head && previous != *input.head)) {
-    return {broken("the head of the log differs from the recorded head"), "altered"};
+    return {failed_proof("the head of the log differs from the recorded head"), "altered"};
   }
   return {{true, counted(input.events.size(), "event") + ", root " + to_hex(previous)}, "unsigned"};
 }
@@ -79,15 +79,15 @@ Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
   const bool known = signer != input.keys.end();
   const std::string by = "signed on " + to_text(head.time) + " by key " + head.key_id;
   if (head.job != input.job || (known && !head.signed_by(*signer))) {
-    return {broken("the signature of the head is not of this job and this head"), "altered"};
+    return {failed_proof("the signature of the head is not of this job and this head"), "altered"};
   }
   if (last < head.count) {
-    return {broken("the log ends at event " + std::to_string(last) + "; it had " +
-                   std::to_string(head.count) + " when its head was " + by),
+    return {failed_proof("the log ends at event " + std::to_string(last) + "; it had " +
+                         std::to_string(head.count) + " when its head was " + by),
             "truncated"};
   }
   if (input.events[head.count - 1].hash != head.hash) {
-    return {broken("event " + std::to_string(head.count) + " is not the one that was " + by),
+    return {failed_proof("event " + std::to_string(head.count) + " is not the one that was " + by),
             "altered"};
   }
   chain.proof.detail += ", " + by;
@@ -98,7 +98,7 @@ Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
   }
   chain.head = "unknown_key";
   if (!input.keys.empty()) {
-    chain.proof = broken("the head is " + by + ", which is none of the keys given");
+    chain.proof = failed_proof("the head is " + by + ", which is none of the keys given");
   }
   return chain;
 }
@@ -115,10 +115,10 @@ Value doubts_of(const Event& event) {
       event.body);
 }
 
-std::string inbox_fault(const JobId& job,
+std::string inbox_error(const JobId& job,
                         const std::vector<std::pair<std::string, std::string>>& inbox) {
   for (const auto& [id, act] : inbox) {
-    if (!read_beside(inbox_place(job, id), act)) {
+    if (!read_side_record(inbox_location(job, id), act)) {
       return "the act " + id + " in the inbox is not what was written";
     }
   }
@@ -146,7 +146,7 @@ class Verifier {
   void compare_row();
   bool any_redacted() const {
     return std::ranges::any_of(in_.events,
-                               [](const Event& event) { return !erased_values(event).empty(); });
+                               [](const Event& event) { return !erased_fields(event).empty(); });
   }
 
   const VerifyInput& in_;
@@ -158,7 +158,7 @@ class Verifier {
   std::string ledger_wrong_, replay_wrong_;
   std::size_t next_ = 0;  // of the events
   bool walked_ = false;
-  std::optional<Folding> again_;
+  std::optional<IncrementalFold> again_;
   std::vector<std::string> plans_seen_;  // their hashes, in order
   struct End {
     StepId step;
@@ -206,7 +206,7 @@ void Verifier::look_at(const Event& event) {
   if (replay_wrong_.empty() && state_.plan) replay_wrong_ = replay_.before(state_, event);
   auto applied = apply(state_, event, plans_);
   if (!applied) {
-    out_.state_machine = broken(applied.error().message);
+    out_.state_machine = failed_proof(applied.error().message);
     if (replay_wrong_.empty()) replay_wrong_ = "nothing can be replayed past a " + at(event);
     return;
   }
@@ -231,15 +231,15 @@ void Verifier::conclude_ledger() {
   if (wrong.empty()) wrong = ledger_.effects(in_.effects);
   if (wrong.empty()) wrong = ledger_.entries(in_.ledger);
   if (wrong.empty()) wrong = ledger_.missing(in_);
-  if (wrong.empty()) wrong = inbox_fault(in_.job, in_.inbox);
+  if (wrong.empty()) wrong = inbox_error(in_.job, in_.inbox);
   out_.pending = ledger_.pending();
   if (!wrong.empty()) {
-    out_.ledger = broken("ledger: derived; " + wrong);
+    out_.ledger = failed_proof("ledger: derived; " + wrong);
     return;
   }
   std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "call") + ", " +
                        counted(ledger_.tries(), "try");
-  if (state_.blind_gone) detail += ", " + std::string(kBlindGone);
+  if (state_.blind_erased) detail += ", " + std::string(kBlindErased);
   if (!in_.effects.empty()) {
     detail += ", " + counted(in_.effects.size(), "effect") +
               (in_.effects.size() == 1 ? " agrees" : " agree");
@@ -261,20 +261,20 @@ void Verifier::conclude_replay() {
     // What an expression read may have been taken out; then only a complete log can prove more.
     if (out_.state_machine.ok && any_redacted()) {
       out_.replay = {true, "values are redacted: arguments and branches cannot all be compared"};
-      if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
+      if (state_.blind_erased) out_.replay.detail += "; " + std::string(kBlindErased);
       return;
     }
-    out_.replay = broken(replay_wrong_);
+    out_.replay = failed_proof(replay_wrong_);
     return;
   }
   const auto again = std::move(*again_).take();
   if (!again || !(state_view(*again) == state_view(state_))) {
-    out_.replay = broken("folding the log twice gives two states");
+    out_.replay = failed_proof("folding the log twice gives two states");
     return;
   }
   const std::size_t calls = replay_.commands();
   out_.replay = {true, counted(calls, "call") + (calls == 1 ? " matches" : " match") + " the plan"};
-  if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
+  if (state_.blind_erased) out_.replay.detail += "; " + std::string(kBlindErased);
 }
 
 // After the event is applied.
@@ -302,7 +302,7 @@ void Verifier::execution_hash() {
     steps.emplace_back(std::move(end.path), undone ? "compensated" : std::move(end.result_type));
   }
   if (!state_.plan) {
-    out_.execution_hash = broken("the log holds no plan");
+    out_.execution_hash = failed_proof("the log holds no plan");
     return;
   }
   std::ranges::sort(steps);
@@ -324,7 +324,7 @@ void Verifier::signature(Chain& chain) {
   if (head) {
     chain = signed_chain(in_, *head, std::move(chain));
   } else {
-    chain = {broken(head.error().message), "altered"};
+    chain = {failed_proof(head.error().message), "altered"};
   }
 }
 
@@ -333,9 +333,9 @@ void Verifier::compare_row() {
   if (!in_.row || !out_.state_machine.ok || in_.events.empty()) return;
   const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
     if (row == log || !out_.state_machine.ok) return;
-    out_.state_machine =
-        broken("the job's row has " + std::string(what) + " \"" + std::string(row) +
-               "\", its log \"" + std::string(log) + "\"; `aetheris rebuild` rebuilds the row");
+    out_.state_machine = failed_proof("the job's row has " + std::string(what) + " \"" +
+                                      std::string(row) + "\", its log \"" + std::string(log) +
+                                      "\"; `aetheris rebuild` rebuilds the row");
   };
   const auto* created = as<JobCreated>(in_.events.front());
   const JobCreated born = created != nullptr ? *created : JobCreated();
@@ -348,11 +348,11 @@ void Verifier::compare_row() {
   const auto hex = [](const std::optional<Hash>& hash) { return hash ? to_hex(*hash) : ""; };
   // As numbers: a damaged row may hold a time that has no text.
   const Instant created_at = in_.events.front().created_at;
-  if (in_.row->created_at && far_apart(*in_.row->created_at, created_at)) {
+  if (in_.row->created_at && differ_too_much(*in_.row->created_at, created_at)) {
     differs("created_at", std::to_string(in_.row->created_at->us), std::to_string(created_at.us));
   }
-  if (in_.row->request_hash && in_.row->of_the_request) {
-    differs("request_hash", hex(in_.row->request_hash), hex(in_.row->of_the_request));
+  if (in_.row->request_hash && in_.row->computed_request_hash) {
+    differs("request_hash", hex(in_.row->request_hash), hex(in_.row->computed_request_hash));
   }
   if (in_.row->commits && !in_.refused) {
     differs("commits", std::to_string(*in_.row->commits), std::to_string(in_.row->commits_read));
@@ -410,14 +410,14 @@ Value Verification::to_json() const {
   return Value::object({{"head", head}, {"ok", ok}, {"proofs", proofs}, {"signature", signature}});
 }
 
-Verifying::Verifying(const VerifyInput& input, const PlanSource& plans)
+IncrementalVerifier::IncrementalVerifier(const VerifyInput& input, const PlanSource& plans)
     : verifier_(std::make_unique<Verifier>(input, plans)) {}
-Verifying::~Verifying() = default;
-bool Verifying::next() { return verifier_->next(); }
-Verification Verifying::take() { return verifier_->take(); }
+IncrementalVerifier::~IncrementalVerifier() = default;
+bool IncrementalVerifier::next() { return verifier_->next(); }
+Verification IncrementalVerifier::take() { return verifier_->take(); }
 
 Verification verify(const VerifyInput& input, const PlanSource& plans) {
-  Verifying verifying(input, plans);
+  IncrementalVerifier verifying(input, plans);
   while (verifying.next()) {
   }
   return verifying.take();

@@ -36,11 +36,11 @@
 namespace ae::engine {
 
 // Earlier builds wrote the store's clock into a row's times, not the times of the events. This far they may be apart.
-constexpr Duration kRowTimesApart = std::chrono::hours(24);
-inline bool far_apart(Instant row, Instant log) {
+constexpr Duration kRowTimeSkewMax = std::chrono::hours(24);
+inline bool differ_too_much(Instant row, Instant log) {
   const auto one = static_cast<std::uint64_t>(row.us), other = static_cast<std::uint64_t>(log.us);
   const std::uint64_t apart = row.us > log.us ? one - other : other - one;
-  return apart > static_cast<std::uint64_t>(kRowTimesApart.count());
+  return apart > static_cast<std::uint64_t>(kRowTimeSkewMax.count());
 }
 
 struct VerifyInput {
@@ -57,7 +57,7 @@ struct VerifyInput {
     std::optional<Instant> created_at;
     std::optional<Hash> request_hash;  // as the row has it, and …
     std::optional<Hash>
-        of_the_request;  // … as it follows from the log; nullopt: the input was redacted
+        computed_request_hash;  // … as it follows from the log; nullopt: the input was redacted
     std::optional<std::uint64_t> commits;  // how many there are, and …
     std::uint64_t commits_read = 0;        // … how many were read
   };
@@ -105,10 +105,10 @@ Verification verify(const VerifyInput& input, const PlanSource& plans);
 
 // The same, one event at a time: evaluating the expressions of a log can take long. Borrows both.
 class Verifier;  // verify.cc
-class Verifying {
+class IncrementalVerifier {
  public:
-  Verifying(const VerifyInput& input, const PlanSource& plans);
-  ~Verifying();
+  IncrementalVerifier(const VerifyInput& input, const PlanSource& plans);
+  ~IncrementalVerifier();
   bool next();          // false: nothing is left to do
   Verification take();  // REQUIRES: `next` returned false
 

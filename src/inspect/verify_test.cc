@@ -5,7 +5,7 @@
 #include <functional>
 #include <variant>
 
-#include "engine/heart/beside.h"
+#include "engine/heart/side_record.h"
 #include "engine/heart/stored_job_test.h"
 #include "inspect/view.h"
 #include "testing/test.h"
@@ -13,24 +13,24 @@
 namespace ae::engine::testing {
 namespace {
 
-VerifyInput input_of(const GivenJob& job) {
+VerifyInput input_of(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
   return input;
 }
-Verification verified(const VerifyInput& input) { return verify(input, compile_each_time()); }
-Verification verified(const GivenJob& job) { return verified(input_of(job)); }
+Verification verified(const VerifyInput& input) { return verify(input, uncached_plan_source()); }
+Verification verified(const JobFixture& job) { return verified(input_of(job)); }
 
 // A bit of everything: retries, a crash, a map, a branch, a wait, a person's answer.
-GivenJob rich_job() {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}},
+JobFixture rich_job() {
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}},
       {'id':'p', 'kind':'tool', 'tool':'pay', 'needs':['a'], 'args':{'n':'${ .steps.a }'}},
       {'id':'s', 'kind':'tool', 'tool':'pay', 'when':'${ .input.n > 5 }'},
       {'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2, 'needs':['a'],
        'do':{'tool':'once', 'args':{'i':'${ .index }'}}},
       {'id':'w', 'kind':'wait', 'needs':['m'], 'wait':{'type':'signal','key':'k-${ .input.n }'}}])",
-               {.more = "{'output':'${ .steps }'}", .input = "{'n':1,'list':[4,5,6]}"});
+                 {.more = "{'output':'${ .steps }'}", .input = "{'n':1,'list':[4,5,6]}"});
   job.claim().fails("a", "connect").after(10s).ok("a", "'A'").crash();
   job.ok("m/1", "2").ok("m/0", "1").ok("m/2", "3").signal("k-1", "'go'");
   job.resolve("p", "happened", "'paid'");
@@ -40,8 +40,8 @@ GivenJob rich_job() {
 // ---------------------------------------------------------------- what holds
 
 AE_TEST("verify/an honest log is proved in every respect") {
-  const GivenJob job = rich_job();
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  const JobFixture job = rich_job();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   const Verification all = verified(job);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_EQ(all.head, "unsigned");
@@ -60,7 +60,7 @@ AE_TEST("verify/its answer has the shape that the API promises") {
 }
 
 AE_TEST("verify/a job under way is proved too, and its pending calls are listed") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   EXPECT_TRUE(verified(job).ok);
   const Verification all = verified(job.claim());
   EXPECT_TRUE(all.ok);
@@ -69,7 +69,7 @@ AE_TEST("verify/a job under way is proved too, and its pending calls are listed"
 }
 
 AE_TEST("verify/every prefix of an honest log at a commit is proved") {
-  const GivenJob job = rich_job();
+  const JobFixture job = rich_job();
   for (const std::size_t events : job.commits) {
     VerifyInput input = input_of(job);
     input.events.resize(events);
@@ -79,17 +79,17 @@ AE_TEST("verify/every prefix of an honest log at a commit is proved") {
 }
 
 AE_TEST("verify/jobs that failed or were cancelled are proved") {
-  GivenJob failed(
+  JobFixture failed(
       "[{'id':'a', 'kind':'tool', 'tool':'risk'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   failed.claim().unknown("a").times_out("b");
   EXPECT_TRUE(verified(failed).ok) << canonical(verified(failed).to_json());
-  GivenJob cancelled("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture cancelled("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   cancelled.claim().crash().cancel();
   EXPECT_TRUE(verified(cancelled).ok) << canonical(verified(cancelled).to_json());
 }
 
 AE_TEST("verify/the execution hash is made of the plan and the ends of its steps") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put',"
       " 'when':false}]");
   job.claim().ok("a");
@@ -101,12 +101,12 @@ AE_TEST("verify/the execution hash is made of the plan and the ends of its steps
 AE_TEST("verify/jobs that went the same way share it, whatever came back and in what order") {
   const std::string_view plan =
       "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':2, 'do':{'tool':'put'}}]";
-  GivenJob one(plan, {.input = "[1,2]"});
+  JobFixture one(plan, {.input = "[1,2]"});
   one.claim().ok("m/0", "7").ok("m/1");
-  GivenJob other(plan, {.input = "[3,4]", .id = "job-2"});
+  JobFixture other(plan, {.input = "[3,4]", .id = "job-2"});
   other.claim().times_out("m/1").ok("m/0").crash().after(10s).ok("m/1");
   EXPECT_EQ(verified(one).execution_hash_hex, verified(other).execution_hash_hex);
-  GivenJob shorter(plan, {.input = "[1]"});
+  JobFixture shorter(plan, {.input = "[1]"});
   shorter.claim().ok("m/0");
   EXPECT_NE(verified(one).execution_hash_hex, verified(shorter).execution_hash_hex);
 }
@@ -114,7 +114,7 @@ AE_TEST("verify/jobs that went the same way share it, whatever came back and in 
 // ---------------------------------------------------------------- the chain
 
 AE_TEST("verify/the stored form is opened and proved") {
-  const GivenJob job = rich_job();
+  const JobFixture job = rich_job();
   const Stored stored(job);
   VerifyInput input = stored.opened(job.state.job);
   input.last_seq = job.log.size();
@@ -125,7 +125,7 @@ AE_TEST("verify/the stored form is opened and proved") {
 }
 
 AE_TEST("verify/a changed byte anywhere is altered, and says behind which event") {
-  const GivenJob job = rich_job();
+  const JobFixture job = rich_job();
   const Stored stored(job);
   for (std::size_t commit = 0; commit < stored.commits.size(); ++commit) {
     for (const std::size_t part : {3U, 2U, 1U}) {
@@ -143,7 +143,7 @@ AE_TEST("verify/a changed byte anywhere is altered, and says behind which event"
 }
 
 AE_TEST("verify/a missing tail is truncated, a missing middle is altered") {
-  const GivenJob job = rich_job();
+  const JobFixture job = rich_job();
   Stored tail(job), middle(job);
   tail.commits.pop_back();
   VerifyInput input = tail.opened(job.state.job);
@@ -154,7 +154,7 @@ AE_TEST("verify/a missing tail is truncated, a missing middle is altered") {
 }
 
 AE_TEST("verify/a head that is not the recorded one is altered") {
-  const GivenJob job = rich_job();
+  const JobFixture job = rich_job();
   VerifyInput input = input_of(job);
   input.last_seq = job.log.size();
   input.head = sha256("other");
@@ -165,14 +165,14 @@ AE_TEST("verify/a head that is not the recorded one is altered") {
 }
 
 AE_TEST("verify/no events prove nothing") {
-  const Verification all = verify({.job = JobId("j")}, compile_each_time());
+  const Verification all = verify({.job = JobId("j")}, uncached_plan_source());
   EXPECT_FALSE(all.ok);
   EXPECT_FALSE(all.event_chain.ok);
   EXPECT_FALSE(all.execution_hash.ok);
 }
 
 AE_TEST("verify/a log of a newer program is not called altered") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   VerifyInput input = input_of(job);
   input.refused = Error{Code::needs_version, "event 3 is newer"};
   EXPECT_FALSE(verified(input).ok);
@@ -183,7 +183,7 @@ AE_TEST("verify/a log of a newer program is not called altered") {
 
 // The first event of a type, or the one after `skip` others, is changed.
 template <class T>
-VerifyInput with(const GivenJob& job, const std::function<void(T&)>& change, int skip = 0) {
+VerifyInput with(const JobFixture& job, const std::function<void(T&)>& change, int skip = 0) {
   VerifyInput input = input_of(job);
   for (Event& event : input.events) {
     T* const body = std::get_if<T>(&event.body);
@@ -197,7 +197,7 @@ VerifyInput with(const GivenJob& job, const std::function<void(T&)>& change, int
 using Started = ToolInvocationStarted;
 
 AE_TEST("verify/a row that contradicts the log in its beginning, request or commits is found") {
-  const GivenJob job = rich_job();
+  const JobFixture job = rich_job();
   VerifyInput input = input_of(job);
   const auto& born = std::get<JobCreated>(job.log.front().body);
   const Hash request = sha256("the request");
@@ -207,7 +207,7 @@ AE_TEST("verify/a row that contradicts the log in its beginning, request or comm
                              .labels = {},
                              .created_at = job.log.front().created_at,
                              .request_hash = request,
-                             .of_the_request = request,
+                             .computed_request_hash = request,
                              .commits = 3,
                              .commits_read = 3};
   input.row = row;
@@ -222,7 +222,7 @@ AE_TEST("verify/a row that contradicts the log in its beginning, request or comm
   input.row = row;
   input.row->request_hash = sha256("another");
   EXPECT_NE(verified(input).state_machine.detail.find("request_hash"), std::string::npos);
-  input.row->of_the_request = std::nullopt;
+  input.row->computed_request_hash = std::nullopt;
   EXPECT_TRUE(verified(input).ok) << "the input was redacted";
   input.row = row;
   input.row->commits = 4;
@@ -247,10 +247,10 @@ AE_TEST("verify/other arguments break ledger and replay") {
 
 // Arguments with all the hashes and keys that belong to them: only the plan knows better.
 AE_TEST("verify/consistent arguments that the plan does not give break the replay") {
-  const GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
-                     {.input = "{'n':1}"});
-  GivenJob forged("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
-                  {.input = "{'n':2}"});
+  const JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
+                       {.input = "{'n':1}"});
+  JobFixture forged("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
+                    {.input = "{'n':2}"});
   forged.claim().ok("a");
   VerifyInput input = input_of(forged);
   input.events[0] = job.log[0];
@@ -262,8 +262,8 @@ AE_TEST("verify/consistent arguments that the plan does not give break the repla
 }
 
 AE_TEST("verify/a branch that its expression does not give breaks the replay") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.n > 5 }'}]",
-               {.input = "{'n':1}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.n > 5 }'}]",
+                 {.input = "{'n':1}"});
   job.claim();
   VerifyInput input = input_of(job);
   std::get<JobCreated>(input.events[0].body).input = json("{'n':9}");
@@ -278,7 +278,7 @@ AE_TEST("verify/a result that the output does not give breaks the replay") {
 }
 
 AE_TEST("verify/a second success breaks the ledger") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().ok("a");
   VerifyInput input = input_of(job);
@@ -303,7 +303,7 @@ AE_TEST("verify/a second success breaks the ledger") {
 }
 
 AE_TEST("verify/a try that ends twice breaks the ledger") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim().fails("a", "connect");
   VerifyInput input = input_of(job);
   Event again = *std::ranges::find(input.events, EventType::tool_invocation_finished, &Event::type);
@@ -331,20 +331,20 @@ AE_TEST("verify/keys that are not made of their parts break the ledger") {
 
 AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log leaves unknown") {
   const auto job_that = [](bool goes_on) {
-    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'" +
-                 std::string(goes_on ? ", 'on_error':'continue'" : "") + "}]");
+    JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'" +
+                   std::string(goes_on ? ", 'on_error':'continue'" : "") + "}]");
     job.claim().crash().resolve("a", "fail");
     return job;
   };
   for (const bool goes_on : {true, false}) {
-    const GivenJob job = job_that(goes_on);
+    const JobFixture job = job_that(goes_on);
     const auto lists = [&](const Value& calls) {
       const auto list = [&](auto& end) { end.in_doubt = calls; };
       return goes_on ? with<JobCompleted>(job, list) : with<JobFailed>(job, list);
     };
     EXPECT_TRUE(verified(input_of(job)).ledger.ok);
     const std::string key = job.step("a").call->key.text, other(64, 'a');
-    EXPECT_TRUE(verified(lists(Value::array({key}))).ledger.ok) << job.story();
+    EXPECT_TRUE(verified(lists(Value::array({key}))).ledger.ok) << job.log_text();
     for (const Value& wrong : {Value(), Value::array({}), Value::array({other}),
                                Value::array({key, other}), Value::array({key, key})}) {
       const Verification all = verified(lists(wrong));
@@ -366,10 +366,10 @@ AE_TEST("verify/another tool than the plan's breaks the replay") {
 }
 
 AE_TEST("verify/effects agree with the log, or are late") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   const auto record = [&](std::uint32_t try_no, Outcome outcome) {
-    Sent sent = sent_of(job.state, job.step("a"));
+    SentTry sent = sent_try_of(job.state, job.step("a"));
     sent.try_no = try_no;
     sent.attempt = AttemptId("attempt-" + std::to_string(try_no));
     return canonical(effect_record(job.state.job, sent, outcome, job.now));
@@ -395,7 +395,7 @@ AE_TEST("verify/effects agree with the log, or are late") {
     EXPECT_FALSE(verified(input).ledger.ok) << input.effects[0].record;
   }
   // Without its values the outcome is compared.
-  const std::string place = effect_place(job.state.job, effect.invocation, 2);
+  const std::string place = effect_location(job.state.job, effect.invocation, 2);
   for (const OutcomeKind kind : {OutcomeKind::success, OutcomeKind::failure}) {
     input.effects[0].record =
         *erased_effect(place, record(2, {.kind = kind, .result = 7, .error_message = "why"}));
@@ -404,8 +404,8 @@ AE_TEST("verify/effects agree with the log, or are late") {
   }
   // Of another attempt, and of a try that never was.
   const std::string of_first = canonical(with_checksum(
-      effect_place(job.state.job, effect.invocation, 2),
-      *read_beside(effect_place(job.state.job, effect.invocation, 1), effect.record)));
+      effect_location(job.state.job, effect.invocation, 2),
+      *read_side_record(effect_location(job.state.job, effect.invocation, 1), effect.record)));
   input.effects[0].record = of_first;
   EXPECT_FALSE(verified(input).ledger.ok);
   input.effects[0] = {effect.invocation, 3, record(3, {.kind = OutcomeKind::success})};
@@ -413,7 +413,7 @@ AE_TEST("verify/effects agree with the log, or are late") {
 }
 
 AE_TEST("verify/what is redacted cannot be compared, and is not called wrong") {
-  const GivenJob job = rich_job();
+  const JobFixture job = rich_job();
   Erasable gone = Value::object({{"$redacted", std::string(64, 'a')}});
   gone.erased = true;
   VerifyInput input = with<JobCreated>(job, [&](auto& created) { created.input = gone; });
@@ -424,20 +424,20 @@ AE_TEST("verify/what is redacted cannot be compared, and is not called wrong") {
 }
 
 AE_TEST("verify/a job whose call happened and gave nothing is read from its store as it was") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash().resolve("a", "happened");
   ASSERT_EQ(job.status(), "completed");
   const VerifyInput stored = Stored(job).opened(job.state.job);
   ASSERT_EQ(stored.events.size(), job.log.size());
   const Verification all = verified(stored);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
-  const auto folded = fold(job.state.job, stored.events, compile_each_time());
+  const auto folded = fold(job.state.job, stored.events, uncached_plan_source());
   ASSERT_TRUE(folded) << folded.error().message;
   EXPECT_EQ(state_view(*folded), state_view(job.state));
-  const auto forked = fork_at(*folded, stored.events, stored.events.size(), compile_each_time());
+  const auto forked = fork_at(*folded, stored.events, stored.events.size(), uncached_plan_source());
   ASSERT_TRUE(forked);
-  const GivenJob fork(*forked, "other");
-  EXPECT_EQ(fork.step("a").phase, StepPhase::done) << fork.story();
+  const JobFixture fork(*forked, "other");
+  EXPECT_EQ(fork.step("a").phase, StepPhase::done) << fork.log_text();
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "base/trace_context.h"
 #include "engine/confirm/confirm.h"
 #include "engine/state/view_values.h"
-#include "inspect/failure_place.h"
+#include "inspect/failure_location.h"
 #include "json/json.h"
 #include "plan/model_calls.h"
 
@@ -25,7 +25,7 @@ Value usage_view(const State& state) {
   return Value::object(std::move(usage));
 }
 
-Value use_view(const Use& use) {
+Value use_view(const Usage& use) {
   return Value::object({{"cost_micros", number(use.cost_micros)},
                         {"model_calls", number(use.model_calls)},
                         {"tokens", number(use.tokens)},
@@ -34,10 +34,10 @@ Value use_view(const Use& use) {
 
 // What the job may use, has used, and what its calls under way may use yet; null = it has no budget.
 Value budget_view(const Budget& budget) {
-  if (!budget.is_kept()) return {};
+  if (!budget.is_tracked()) return {};
   std::vector<Member> limits;
-  for (const Limit limit : kCounted) {
-    const auto& most = budget.limits.most(limit);
+  for (const Limit limit : kCountedLimits) {
+    const auto& most = budget.limits.max_of(limit);
     const bool cost = limit == Limit::cost;
     limits.emplace_back(cost ? "cost_micros" : to_text(limit), most ? number(*most) : Value());
   }
@@ -66,7 +66,7 @@ Value raise_command(const State& state) {
     return budget.limits.wall ? Value(command + "wall " + ae::to_text(*budget.limits.wall * 2))
                               : Value();
   }
-  const auto& most = budget.limits.most(limit);
+  const auto& most = budget.limits.max_of(limit);
   if (!most) return {};
   const std::uint64_t amount =
       std::min(std::max(*most * 2, budget.used(limit) + budget.exceeded->asked), kBudgetMax);
@@ -106,7 +106,7 @@ Value call_view(const Invocation& call) {
        {"arguments_hash", call.arguments_hash},
        {"attempt_id", call.attempt.text},
        {"charge", to_text(call.charge)},
-       {"counted", number(call.counted)},
+       {"counted", number(call.counted_tries)},
        {"deadline", to_text(call.deadline)},
        {"definite", call.definite},
        {"error", failure_view(call.error.code.empty() && call.error.message.empty()
@@ -150,11 +150,11 @@ Value approval_view(const Approval& approval) {
 }
 
 // Messages and early signals that nobody has waited for.
-Value kept_view(const std::map<std::string, std::deque<Kept>>& all) {
+Value buffered_view(const std::map<std::string, std::deque<BufferedMessage>>& all) {
   std::vector<Member> members;
   for (const auto& [name, kept] : all) {
     std::vector<Value> values;
-    for (const Kept& one : kept) {
+    for (const BufferedMessage& one : kept) {
       values.push_back(Value::object({{"by", or_null(one.by)},
                                       {"id", one.id},
                                       {"payload", one.payload},
@@ -203,16 +203,16 @@ Value loop_view(const State& state, const LoopProgress& loop) {
                                    {"chosen", turn.chosen},
                                    {"repair", turn.repair ? Value(*turn.repair) : Value()}}));
   }
-  std::vector<Value> told;
-  told.reserve(loop.told.size());
-  for (const Limit limit : loop.told) told.emplace_back(to_text(limit));
+  std::vector<Value> noticed_limits;
+  noticed_limits.reserve(loop.noticed_limits.size());
+  for (const Limit limit : loop.noticed_limits) noticed_limits.emplace_back(to_text(limit));
   return Value::object({{"active", number(loop.active)},
                         {"asking", number(loop.asking)},
                         {"conversation", or_null(loop.conversation)},
                         {"failure", failure_view(loop.failure)},
                         {"next", number(loop.next)},
-                        {"said", number(loop.said)},
-                        {"told", Value::array(std::move(told))},
+                        {"said", number(loop.message_count)},
+                        {"told", Value::array(std::move(noticed_limits))},
                         {"turns", Value::array(std::move(turns))}});
 }
 
@@ -290,7 +290,8 @@ Value results_view(const State& state) {
   if (!state.plan) return Value::object({});
   for (const Node& node : state.plan->nodes) {
     const Step& step = state.steps[node.index];
-    if (step.phase == StepPhase::done) results.emplace_back(node.id, state.seen_result(step));
+    if (step.phase == StepPhase::done)
+      results.emplace_back(node.id, state.result_for_dependents(step));
   }
   return Value::object(std::move(results));
 }
@@ -351,7 +352,7 @@ constexpr std::size_t kFieldsShown = 64;
 constexpr std::size_t kFieldNameShown = 64;  // bytes
 
 // What stands for a value that nobody has chosen yet: it is no JSON, so that the command is refused as it stands.
-std::string_view blank_of(std::string_view type) {
+std::string_view placeholder_for(std::string_view type) {
   if (type == "integer") return "<integer>";
   if (type == "number") return "<number>";
   if (type == "boolean") return "<true or false>";
@@ -359,7 +360,7 @@ std::string_view blank_of(std::string_view type) {
 }
 
 // What a form must have, to be filled in: {"n":<integer>,"who":<text>}. The schema is a server's: anything may stand in it.
-std::string form_to_fill(const Value& schema) {
+std::string form_template(const Value& schema) {
   if (!schema["required"].is_array()) return "{…}";
   std::set<std::string_view> shown;
   std::string form;
@@ -372,7 +373,7 @@ std::string form_to_fill(const Value& schema) {
     }
     shown.insert(name.as_string());
     form.append(canonical(name)).append(":");
-    form.append(blank_of(schema["properties"][name.as_string()].text("type")));
+    form.append(placeholder_for(schema["properties"][name.as_string()].text("type")));
   }
   return "{" + (form.empty() ? "…" : form) + "}";
 }
@@ -386,7 +387,7 @@ Value wait_view(const State& state, const std::string& key, const Wait& wait) {
     const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
     if (asks && asks->second.text("mode") == "form") {
       command =
-          command.as_string() + " --arguments " + shell_word(form_to_fill(asks->second["schema"]));
+          command.as_string() + " --arguments " + shell_word(form_template(asks->second["schema"]));
     }
     commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
   } else if (wait.type == WaitType::message) {
@@ -430,7 +431,7 @@ Value noted_view(const NotedOutcome& noted) {
 }
 
 // `wait`: of a person who is asked about the call; nullptr: nobody is.
-Value doubt_view(const State& state, const UnknownCall& call, const Wait* wait) {
+Value unknown_call_view(const State& state, const UnknownCall& call, const Wait* wait) {
   std::string reason = wait ? wait->reason : call.error.code;
   if (reason.empty()) reason = "the outcome is unknown";
   const bool ended = is_terminal(state.status);
@@ -470,7 +471,8 @@ std::vector<Value> in_doubt_view(const State& state) {
   std::vector<std::pair<std::uint32_t, Value>> doubts;
   for (const auto& [key, wait] : state.waits) {
     if (!wait.resolve) continue;
-    doubts.emplace_back(wait.step, doubt_view(state, state.call_of(state.steps[wait.step]), &wait));
+    doubts.emplace_back(wait.step,
+                        unknown_call_view(state, state.call_of(state.steps[wait.step]), &wait));
   }
   std::ranges::sort(doubts, {}, [](const auto& entry) { return entry.first; });
   std::vector<Value> views;
@@ -478,7 +480,7 @@ std::vector<Value> in_doubt_view(const State& state) {
   for (auto& [step, view] : doubts) views.push_back(std::move(view));
   for (const UnknownCall& call : state.unknown()) {
     if (!call.given_up && !is_terminal(state.status)) continue;
-    views.push_back(doubt_view(state, call, nullptr));
+    views.push_back(unknown_call_view(state, call, nullptr));
   }
   return views;
 }
@@ -505,11 +507,11 @@ std::vector<Value> settling_view(const State& state) {
 }
 
 // The steps that a person is asked about, since what they changed is not as it was or cannot be seen.
-std::vector<std::uint32_t> raised_steps(const State& state) {
+std::vector<std::uint32_t> escalated_steps(const State& state) {
   std::set<std::uint32_t> steps;
-  if (state.raised == 0) return {};
+  if (state.escalated == 0) return {};
   for (const auto& [key, change] : state.changes) {
-    if (change.raised) steps.insert(change.step);
+    if (change.escalated) steps.insert(change.step);
   }
   return {steps.begin(), steps.end()};
 }
@@ -529,13 +531,13 @@ Value confirmation_view(const State& state, std::uint32_t index) {
   const Step& step = state.steps[index];
   std::vector<Value> resources;
   for (const auto& [key, change] : state.changes) {
-    if (change.step != index || !change.raised) continue;
+    if (change.step != index || !change.escalated) continue;
     resources.push_back(Value::object({{"etag", or_null(change.etag)},
                                        {"external_ref", or_null(change.external_ref)},
-                                       {"observed", or_null(change.raised->observed)},
+                                       {"observed", or_null(change.escalated->observed)},
                                        {"resource_id", change.resource_id},
                                        {"resource_type", change.resource_type},
-                                       {"verdict", change.raised->verdict},
+                                       {"verdict", change.escalated->verdict},
                                        {"version", or_null(change.version)}}));
   }
   return Value::object({{"answer", "decision"},
@@ -565,8 +567,8 @@ Value confirmation_view(const State& state, std::uint32_t index) {
 Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   if (state.status != JobStatus::parked) return {};
   Value command;  // null: nothing that this version has lifts it
-  if (const auto raised = raised_steps(state); !raised.empty()) {
-    command = confirmation_commands(state, raised.front()).front();
+  if (const auto escalated = escalated_steps(state); !escalated.empty()) {
+    command = confirmation_commands(state, escalated.front()).front();
   }
   if (state.parked_until == "resolve" && !in_doubt.empty() &&
       in_doubt.front()["commands"].size() > 0) {
@@ -685,7 +687,7 @@ Value state_view(const State& state) {
        {"deadline", or_null(state.deadline)},
        {"deadline_fired", state.deadline_fired},
        {"earlier_unknown", earlier_unknown_view(state)},
-       {"early", kept_view(state.early)},
+       {"early", buffered_view(state.early)},
        {"ending", state.ending ? Value::object({{"by", state.ending->by},
                                                 {"cancelled", state.ending->cancelled},
                                                 {"code", state.ending->code},
@@ -702,7 +704,7 @@ Value state_view(const State& state) {
        {"input", state.input},
        {"job", state.job_root},
        {"lost_claims", number(state.lost_claims)},
-       {"mail", kept_view(state.mail)},
+       {"mail", buffered_view(state.pending_messages)},
        {"models", Value::object(usage_members(state.models))},
        {"nodes_left", number(state.nodes_left)},
        {"not_before", or_null(state.not_before)},
@@ -741,7 +743,7 @@ std::vector<Value> approvals_view(const State& state) {
     const Node& node = state.node_of(step);
     const Approval* call = wait.approval ? step.approval.get() : nullptr;
     const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
-    const bool data = !call && !wait.question && node.wants_data;
+    const bool data = !call && !wait.question && node.accepts_data;
     asked.emplace_back(
         wait.step, Value::object({{"answer", data ? "data" : "decision"},
                                   {"arguments", call ? call->arguments : Value()},
@@ -770,7 +772,7 @@ std::vector<Value> approvals_view(const State& state) {
                                                    : wait.question ? Value(step.call->tool_version)
                                                                    : Value()}}));
   }
-  for (const std::uint32_t step : raised_steps(state)) {
+  for (const std::uint32_t step : escalated_steps(state)) {
     asked.emplace_back(step, confirmation_view(state, step));
   }
   std::ranges::stable_sort(asked, {}, [](const auto& entry) { return entry.first; });
@@ -785,7 +787,7 @@ Value job_view(const State& state) {
   std::vector<Value> in_doubt = in_doubt_view(state);
   std::vector<Value> confirmations;
   if (!state.ending) {
-    for (const std::uint32_t step : raised_steps(state)) {
+    for (const std::uint32_t step : escalated_steps(state)) {
       confirmations.push_back(confirmation_view(state, step));
     }
   }

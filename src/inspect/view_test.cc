@@ -1,7 +1,7 @@
 // What people see: a job's page, its state, its tree.
 #include "inspect/view.h"
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "testing/test.h"
 
@@ -25,7 +25,7 @@ Value node(const Value& trace, std::string_view id) {
 // ---------------------------------------------------------------- a job's page
 
 AE_TEST("job_view/every member is always there") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   const auto queued = members_of(job_view(job.state));
   EXPECT_EQ(members_of(job_view(job.claim().state)), queued);
   EXPECT_EQ(members_of(job_view(job.crash().state)), queued);
@@ -33,7 +33,7 @@ AE_TEST("job_view/every member is always there") {
 }
 
 AE_TEST("job_view/a queued job") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]", {.input = "{'x':1}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]", {.input = "{'x':1}"});
   const Value view = job_view(job.state);
   EXPECT_EQ(view["id"], "job-1");
   EXPECT_EQ(view["agent"], "tester");
@@ -48,7 +48,7 @@ AE_TEST("job_view/a queued job") {
 }
 
 AE_TEST("job_view/a waiting job names its wait and what answers it") {
-  GivenJob job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k','expires':'1h'}}]");
+  JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k','expires':'1h'}}]");
   const Value view = job_view(job.claim().state);
   EXPECT_EQ(view["waiting"]["wait_type"], "signal");
   EXPECT_EQ(view["waiting"]["correlation_key"], "k");
@@ -60,7 +60,7 @@ AE_TEST("job_view/a waiting job names its wait and what answers it") {
 }
 
 AE_TEST("job_view/a parked job names the call, when it can be answered, and how") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
   const Value view = job_view(job.claim().crash().state);
   ASSERT_EQ(view["in_doubt"].size(), 1u);
   const Value& doubt = view["in_doubt"].items()[0];
@@ -81,13 +81,13 @@ AE_TEST("job_view/a parked job names the call, when it can be answered, and how"
 }
 
 AE_TEST("job_view/a key of any text is one word of the command that answers it") {
-  GivenJob job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'a b; $HOME `'}}])");
+  JobFixture job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'a b; $HOME `'}}])");
   EXPECT_EQ(job_view(job.claim().state)["waiting"]["command"],
             "aetheris signal job-1 'a b; $HOME `' '{}'");
 }
 
 AE_TEST("job_view/a park that nothing of this version lifts names no command") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   job.state.status = JobStatus::parked;
   job.state.parked_reason = "execution_version_mismatch";
@@ -98,7 +98,7 @@ AE_TEST("job_view/a park that nothing of this version lifts names no command") {
 }
 
 AE_TEST("job_view/a paused job says how it goes on, and what is asked is answered by its id") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'w','kind':'wait','wait':{'type':'human','key':'k'}},"
       " {'id':'m','kind':'wait','wait':{'type':'message','channel':'c'}}]");
   job.claim().pause();
@@ -113,7 +113,7 @@ AE_TEST("job_view/a paused job says how it goes on, and what is asked is answere
 }
 
 AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'risk'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'risk'}]");
   const Value view = job_view(job.claim().unknown("a").state);
   EXPECT_EQ(view["error"]["code"], "invocation_in_doubt");
   ASSERT_EQ(view["in_doubt"].size(), 1u);
@@ -126,7 +126,7 @@ AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
 }
 
 AE_TEST("job_view/a job that is being cancelled says so") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   const Value view = job_view(job.claim().cancel("enough").state);
   EXPECT_EQ(view["status"], "running");
   EXPECT_EQ(view["ending"]["kind"], "cancelled");
@@ -151,7 +151,7 @@ AE_TEST("job_view/before its plan, a job has a page too") {
 // ---------------------------------------------------------------- everything
 
 AE_TEST("state_view/tells results, steps, waits and what is next") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'put'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().ok("a", "7");
@@ -164,7 +164,7 @@ AE_TEST("state_view/tells results, steps, waits and what is next") {
 }
 
 AE_TEST("state_view/is the same for the same log") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().times_out("a").fails("b", "connect");
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
@@ -173,7 +173,7 @@ AE_TEST("state_view/is the same for the same log") {
 // ---------------------------------------------------------------- the tree
 
 AE_TEST("trace/a tool node has its effect, its tries and what it did to the world") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':1}}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':1}}]");
   job.claim().now = job.now + 1s;
   job.times_out("a").after(10s);
   job.now = job.now + 2s;
@@ -197,7 +197,7 @@ AE_TEST("trace/a tool node has its effect, its tries and what it did to the worl
 }
 
 AE_TEST("trace/what happened to the world is unchanged, changed or unknown") {
-  GivenJob job(R"([{'id':'r', 'kind':'tool', 'tool':'look'},
+  JobFixture job(R"([{'id':'r', 'kind':'tool', 'tool':'look'},
                    {'id':'d', 'kind':'tool', 'tool':'pay', 'on_error':'continue'},
                    {'id':'u', 'kind':'tool', 'tool':'pay'}, {'id':'n', 'kind':'tool', 'tool':'pay',
                     'needs':['u']}])");
@@ -216,7 +216,7 @@ AE_TEST("trace/what happened to the world is unchanged, changed or unknown") {
 }
 
 AE_TEST("trace/items stand below their map") {
-  GivenJob job("[{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':1, 'do':{'tool':'put'}}]");
+  JobFixture job("[{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':1, 'do':{'tool':'put'}}]");
   job.claim().ok("m/0", "'x'");
   const Value m = node(trace_view(job.state, job.log), "m");
   EXPECT_EQ(m["status"], "running");
@@ -228,7 +228,7 @@ AE_TEST("trace/items stand below their map") {
 }
 
 AE_TEST("trace/waits and branches are told") {
-  GivenJob job(R"([{'id':'s', 'kind':'tool', 'tool':'pay', 'when':false},
+  JobFixture job(R"([{'id':'s', 'kind':'tool', 'tool':'pay', 'when':false},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().signal("k", "5");
   const Value trace = trace_view(job.state, job.log);
@@ -240,7 +240,7 @@ AE_TEST("trace/waits and branches are told") {
 }
 
 AE_TEST("trace/attempts say how they ended, steps who executed them and who only replayed") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']},
                    {'id':'w', 'kind':'wait', 'needs':['b'], 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().ok("a").crash().ok("b").signal("k");
@@ -259,7 +259,7 @@ AE_TEST("trace/attempts say how they ended, steps who executed them and who only
 }
 
 AE_TEST("trace/an attempt on a shared store is lost when its lease expired") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}])");
   job.owned = false;
   job.claim().ok("a").crash().ok("b");
@@ -269,7 +269,7 @@ AE_TEST("trace/an attempt on a shared store is lost when its lease expired") {
 }
 
 AE_TEST("trace/nodes of a job that ended early did not run") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
                    {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}])");
   job.claim().fails("a");
   const Value trace = trace_view(job.state, job.log);

@@ -23,7 +23,7 @@ constexpr double kExactMax = 9007199254740991.0;  // 2^53−1
 constexpr double kPlainMax = 1e21;  // from here up, canonical numbers are written with an exponent
 
 // How many bytes at the front need no escape, counted in eights: a lower bound.
-std::size_t plain_prefix(std::string_view text) {
+std::size_t unescaped_prefix_bound(std::string_view text) {
   constexpr std::uint64_t kOnes = 0x0101010101010101u;
   constexpr std::uint64_t kTops = 0x8080808080808080u;
   // Not zero exactly when some byte is below `n`, which is at most 0x80.
@@ -72,7 +72,7 @@ class Reader {
                                                std::to_string(limits_.bytes_max) + " are allowed");
     }
     if (text_.starts_with("\xEF\xBB\xBF")) return wrong("a byte order mark (remove it)", 0);
-    const std::size_t valid = utf8_prefix(text_);
+    const std::size_t valid = valid_utf8_prefix(text_);
     if (valid != text_.size()) return wrong("text that is not UTF-8", valid);
     for (;;) {
       AE_ASSIGN(const bool opened, open_containers());
@@ -171,7 +171,7 @@ class Reader {
       const auto twice = std::ranges::adjacent_find(members, not_rising);
       if (twice != members.end()) {
         return wrong(
-            std::string("duplicate key \"").append(beginning_of(twice->first, 64)).append("\""),
+            std::string("duplicate key \"").append(truncate_utf8(twice->first, 64)).append("\""),
             open.start);
       }
     }
@@ -243,7 +243,7 @@ class Reader {
     const std::size_t start = at_++;
     for (;;) {
       const std::size_t from = at_;
-      at_ += plain_prefix(text_.substr(at_));
+      at_ += unescaped_prefix_bound(text_.substr(at_));
       while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
              static_cast<unsigned char>(text_[at_]) >= 0x20) {
         ++at_;
@@ -432,8 +432,8 @@ constexpr auto kEscapeOf = [] {
 }();
 
 // How many bytes at the front need no escape.
-std::size_t plain_part(std::string_view text) {
-  std::size_t i = plain_prefix(text);
+std::size_t unescaped_prefix(std::string_view text) {
+  std::size_t i = unescaped_prefix_bound(text);
   while (i < text.size() && kEscapeOf[static_cast<unsigned char>(text[i])] == 0) ++i;
   return i;
 }
@@ -455,7 +455,7 @@ Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits) {
 
 void write_canonical_string(std::string_view text, std::string& out) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  const std::size_t plain = plain_part(text);
+  const std::size_t plain = unescaped_prefix(text);
   std::size_t size = text.size();
   for (const char c : text.substr(plain)) {
     const char escape = kEscapeOf[static_cast<unsigned char>(c)];
@@ -488,7 +488,7 @@ void write_canonical_string(std::string_view text, std::string& out) {
   });
 }
 
-bool has_escapes(std::string_view text) noexcept { return plain_part(text) != text.size(); }
+bool has_escapes(std::string_view text) noexcept { return unescaped_prefix(text) != text.size(); }
 
 // ECMAScript's Number::toString: the shortest digits that read back as the same double, plain from 1e-6
 // up to below 1e21, otherwise with an exponent.
@@ -548,7 +548,7 @@ std::string canonical(const Value& value) {
 namespace {
 
 // Takes what the value's canonical text needs from `left`; false when that is too little.
-bool fits(const Value& value, std::size_t& left) {
+bool consume_size(const Value& value, std::size_t& left) {
   const auto take = [&left](std::size_t bytes) {
     if (bytes > left) return false;
     left -= bytes;
@@ -556,7 +556,7 @@ bool fits(const Value& value, std::size_t& left) {
   };
   const auto take_string = [&](std::string_view text) {
     if (!take(text.size() + 2)) return false;
-    for (std::size_t i = plain_prefix(text); i < text.size(); ++i) {
+    for (std::size_t i = unescaped_prefix_bound(text); i < text.size(); ++i) {
       const char escape = kEscapeOf[static_cast<unsigned char>(text[i])];
       if (escape != 0 && !take(escape == 'u' ? 5 : 1)) return false;
     }
@@ -577,13 +577,14 @@ bool fits(const Value& value, std::size_t& left) {
     case Value::Kind::array: {
       const auto items = value.items();
       if (!take(2 + (items.empty() ? 0 : items.size() - 1))) return false;
-      return std::ranges::all_of(items, [&](const Value& item) { return fits(item, left); });
+      return std::ranges::all_of(items,
+                                 [&](const Value& item) { return consume_size(item, left); });
     }
     case Value::Kind::object: {
       const auto& members = value.members();
       if (!take(2 + (members.empty() ? 0 : 2 * members.size() - 1))) return false;
       return std::ranges::all_of(members, [&](const auto& member) {
-        return take_string(member.first) && fits(member.second, left);
+        return take_string(member.first) && consume_size(member.second, left);
       });
     }
   }
@@ -593,7 +594,7 @@ bool fits(const Value& value, std::size_t& left) {
 }  // namespace
 
 bool canonical_exceeds(const Value& value, std::size_t bytes) {
-  return value.extent().bytes > bytes || !fits(value, bytes);
+  return value.extent().bytes > bytes || !consume_size(value, bytes);
 }
 
 std::string pretty(const Value& value) {

@@ -127,11 +127,11 @@ AE_TEST("json/json/a key that stands twice is refused, also when one is escaped"
 }
 
 AE_TEST("json/json/the beginning of a text cuts no character, nor do the words of a refusal") {
-  EXPECT_EQ(beginning_of("abc", 3), "abc");
-  EXPECT_EQ(beginning_of("abc", 2), "ab");
-  EXPECT_EQ(beginning_of("a\xC3\xA9z", 2), "a");
-  EXPECT_EQ(beginning_of("a\xC3\xA9z", 3), "a\xC3\xA9");
-  EXPECT_EQ(beginning_of("\xF0\x9F\x98\x80", 3), "");
+  EXPECT_EQ(truncate_utf8("abc", 3), "abc");
+  EXPECT_EQ(truncate_utf8("abc", 2), "ab");
+  EXPECT_EQ(truncate_utf8("a\xC3\xA9z", 2), "a");
+  EXPECT_EQ(truncate_utf8("a\xC3\xA9z", 3), "a\xC3\xA9");
+  EXPECT_EQ(truncate_utf8("\xF0\x9F\x98\x80", 3), "");
   for (std::string key = "a"; key.size() < 70; key += "\xC3\xA9") {
     const auto twice = parse_json("{\"" + key + "\":1,\"" + key + "\":2}");
     ASSERT_FALSE(twice);

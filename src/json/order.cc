@@ -17,7 +17,7 @@ Ordering sign(int c) {
   return c < 0 ? Ordering::less : c > 0 ? Ordering::greater : Ordering::equal;
 }
 
-int rank(const Value& v) {
+int kind_rank(const Value& v) {
   switch (v.kind()) {
     case Value::Kind::null:
       return 0;
@@ -37,7 +37,7 @@ int rank(const Value& v) {
 
 // Keys stand in canonical order (UTF-16); the order of texts is by code points. The two differ only
 // beyond U+D7FF, so most objects are read as they are.
-std::vector<const Member*> by_code_points(const Value& object) {
+std::vector<const Member*> sorted_by_code_points(const Value& object) {
   std::vector<const Member*> members;
   members.reserve(object.size());
   for (const Member& m : object.members()) members.push_back(&m);
@@ -63,8 +63,8 @@ class Comparison {
       gave_up_ = true;
       return Ordering::equal;
     }
-    const int ra = rank(a);
-    const int rb = rank(b);
+    const int ra = kind_rank(a);
+    const int rb = kind_rank(b);
     if (ra != rb) return sign(ra - rb);
     switch (a.kind()) {
       case Value::Kind::number:
@@ -110,8 +110,8 @@ class Comparison {
 
   Ordering objects(const Value& a, const Value& b, int depth) {
     if (!spend(a.size() + b.size()) || !spend(key_cost(a) + key_cost(b))) return Ordering::equal;
-    const auto x = by_code_points(a);
-    const auto y = by_code_points(b);
+    const auto x = sorted_by_code_points(a);
+    const auto y = sorted_by_code_points(b);
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
       const Ordering o = texts(x[i]->first, y[i]->first);
       if (o != Ordering::equal || gave_up_) return o;
@@ -130,7 +130,8 @@ class Comparison {
 
 }  // namespace
 
-std::optional<std::strong_ordering> order(const Value& a, const Value& b, std::size_t& work) {
+std::optional<std::strong_ordering> compare_values(const Value& a, const Value& b,
+                                                   std::size_t& work) {
   Comparison comparison(work);
   const Ordering result = comparison.compare(a, b, 0);
   if (!comparison.gave_up()) return result;

@@ -16,7 +16,8 @@ namespace ae {
 
 // How `a` stands to `b`. Takes one from `work` per value and per 64 bytes of text; nothing when
 // `work` is used up or the values nest deeper than 1,000 levels (`work` is then 0).
-std::optional<std::strong_ordering> order(const Value& a, const Value& b, std::size_t& work);
+std::optional<std::strong_ordering> compare_values(const Value& a, const Value& b,
+                                                   std::size_t& work);
 
 // What it costs, in the same units, to look for a key among so many members, beyond one for the look-up itself: among
 // many, a step for each comparison of the search, and each of them may compare all of a long key.

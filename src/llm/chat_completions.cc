@@ -94,10 +94,11 @@ Value format_of(const Value& schema) {
 // ---- what came back
 
 // The words of an answer: a text, or the texts among its parts. Nothing is "".
-Result<std::string> words_of(const Value& content) {
+Result<std::string> content_text(const Value& content) {
   if (content.is_null()) return std::string();
   if (content.is_string()) return content.as_string();
-  if (!content.is_array()) return broken("the content of the answer is neither a text nor parts");
+  if (!content.is_array())
+    return invalid_answer("the content of the answer is neither a text nor parts");
   std::string text;
   for (const Value& part : content.items()) {
     if (part.text("type") == "text") text += part.text("text");
@@ -106,17 +107,17 @@ Result<std::string> words_of(const Value& content) {
 }
 
 Value chat_usage(const Value& usage) {
-  return recorded({.input = tokens_of(usage["prompt_tokens"]),
-                   .output = tokens_of(usage["completion_tokens"]),
-                   .total = usage["total_tokens"],
-                   .cached = usage["prompt_tokens_details"]["cached_tokens"],
-                   .reasoning = usage["completion_tokens_details"]["reasoning_tokens"]});
+  return usage_value({.input = tokens_of(usage["prompt_tokens"]),
+                      .output = tokens_of(usage["completion_tokens"]),
+                      .total = usage["total_tokens"],
+                      .cached = usage["prompt_tokens_details"]["cached_tokens"],
+                      .reasoning = usage["completion_tokens_details"]["reasoning_tokens"]});
 }
 
 Status add_calls(const Request& request, const Value& message, Answer& answer) {
   const Value& calls = message["tool_calls"];
   if (calls.is_null()) return {};
-  if (!calls.is_array()) return broken("the answer's `tool_calls` is not a list");
+  if (!calls.is_array()) return invalid_answer("the answer's `tool_calls` is not a list");
   for (const Value& call : calls.items()) {
     const Value& function = call["function"];
     AE_TRY(answer.add_call(request, call.text("id"), function.text("name"), function["arguments"]));
@@ -166,24 +167,26 @@ Result<Value> chat_answer(const Value& recorded_request, const Value& body) {
   const Value& choices = body["choices"];
   if (!choices.is_array() || choices.size() == 0) {
     const std::string_view said = body["error"].text("message");
-    return broken(said.empty() ? "the answer has no choices"
-                               : "the answer has no choices; its error: " + std::string(said));
+    return invalid_answer(said.empty()
+                              ? "the answer has no choices"
+                              : "the answer has no choices; its error: " + std::string(said));
   }
   const Value& choice = choices.items()[0];
   const Value& message = choice["message"];
-  if (!message.is_object()) return broken("the answer has no message");
+  if (!message.is_object()) return invalid_answer("the answer has no message");
   Answer answer;
-  AE_ASSIGN(answer.text, words_of(message["content"]));
+  AE_ASSIGN(answer.text, content_text(message["content"]));
   AE_TRY(add_calls(request, message, answer));
-  if (const Value& aloud = message[kReasoning]; aloud.is_string() && !aloud.as_string().empty()) {
+  if (const Value& reasoning = message[kReasoning];
+      reasoning.is_string() && !reasoning.as_string().empty()) {
     answer.blocks.push_back(
-        Value::object({{"type", kReasoning}, {std::string(kReasoning), aloud}}));
+        Value::object({{"type", kReasoning}, {std::string(kReasoning), reasoning}}));
   }
   answer.finish_reason = reason_of(choice.text("finish_reason"), !answer.calls.empty());
   answer.model = body.text("model");
   answer.refusal = message.text("refusal");
   answer.usage = chat_usage(body["usage"]);
-  return recorded(answer);
+  return answer_value(answer);
 }
 
 }  // namespace ae::llm

@@ -17,24 +17,24 @@ constexpr std::size_t kArgumentDepth = 64;
 
 using Keys = std::initializer_list<std::string_view>;
 
-std::unexpected<Error> bad(const std::string& where, std::string_view what) {
+std::unexpected<Error> invalid_request(const std::string& where, std::string_view what) {
   return fail(Code::input_invalid, where + " " + std::string(what));
 }
 
-Status only(const Value& value, Keys keys, const std::string& where) {
-  if (!value.is_object()) return bad(where, "is not an object");
+Status check_members(const Value& value, Keys keys, const std::string& where) {
+  if (!value.is_object()) return invalid_request(where, "is not an object");
   for (const auto& [key, member] : value.members()) {
     if (std::ranges::find(keys, key) == keys.end()) {
-      return bad(where, "has the unknown member `" + key + "`");
+      return invalid_request(where, "has the unknown member `" + key + "`");
     }
   }
   return {};
 }
 
-Result<std::string> named(const Value& value, std::string_view key, const std::string& where) {
+Result<std::string> read_name(const Value& value, std::string_view key, const std::string& where) {
   const Value& text = value[key];
   if (!text.is_string() || text.as_string().empty() || text.as_string().size() > kNameMax) {
-    return bad(where, "has no `" + std::string(key) + "` of 1 to 512 bytes");
+    return invalid_request(where, "has no `" + std::string(key) + "` of 1 to 512 bytes");
   }
   return text.as_string();
 }
@@ -52,15 +52,16 @@ std::string with_digest(std::string_view name, std::string wire) {
 Result<Part> read_part(const Value& value, const std::string& where) {
   const std::string_view type = value.text("type");
   const bool image = type == "image";
-  if (!image && type != "text") return bad(where, "has no valid type: text or image");
+  if (!image && type != "text") return invalid_request(where, "has no valid type: text or image");
   const std::string_view key = image ? "url" : "text";
-  AE_TRY(only(value, {"type", key}, where));
-  if (!value[key].is_string()) return bad(where, "has no `" + std::string(key) + "`");
+  AE_TRY(check_members(value, {"type", key}, where));
+  if (!value[key].is_string()) return invalid_request(where, "has no `" + std::string(key) + "`");
   Part part{image, value[key].as_string()};
   const bool known = part.text.starts_with("https://") || part.text.starts_with("http://") ||
                      part.text.starts_with("data:image/");
   if (image && !known)
-    return bad(where, "has an invalid `url`: it begins with https:, http: or data:image/");
+    return invalid_request(where,
+                           "has an invalid `url`: it begins with https:, http: or data:image/");
   return part;
 }
 
@@ -70,7 +71,7 @@ Status read_content(const Value& content, const std::string& where, Message& mes
     return {};
   }
   if (!content.is_array() || content.size() == 0 || content.size() > kPartsMax) {
-    return bad(where, "has no `content`: a text, or a list of 1 to 256 parts");
+    return invalid_request(where, "has no `content`: a text, or a list of 1 to 256 parts");
   }
   for (std::size_t i = 0; i < content.size(); ++i) {
     AE_ASSIGN(Part part,
@@ -81,13 +82,13 @@ Status read_content(const Value& content, const std::string& where, Message& mes
 }
 
 Result<ToolCall> read_call(const Value& value, const std::string& where) {
-  AE_TRY(only(value, {"id", "name", "arguments", "malformed", "invalid"}, where));
+  AE_TRY(check_members(value, {"id", "name", "arguments", "malformed", "invalid"}, where));
   ToolCall call;
-  AE_ASSIGN(call.id, named(value, "id", where));
-  AE_ASSIGN(call.name, named(value, "name", where));
+  AE_ASSIGN(call.id, read_name(value, "id", where));
+  AE_ASSIGN(call.name, read_name(value, "name", where));
   const bool whole = value["arguments"].is_object();
   if (whole == value["malformed"].is_string()) {
-    return bad(where, "has neither `arguments` nor `malformed`, or both");
+    return invalid_request(where, "has neither `arguments` nor `malformed`, or both");
   }
   if (whole) {
     call.arguments = value["arguments"];
@@ -98,21 +99,22 @@ Result<ToolCall> read_call(const Value& value, const std::string& where) {
 }
 
 Status read_assistant(const Value& value, const std::string& where, Message& message) {
-  AE_TRY(only(value, {"role", "content", "tool_calls", "blocks"}, where));
+  AE_TRY(check_members(value, {"role", "content", "tool_calls", "blocks"}, where));
   if (!value["content"].is_string())
-    return bad(where, "has no `content`: a text, also an empty one");
+    return invalid_request(where, "has no `content`: a text, also an empty one");
   message.text = value["content"].as_string();
   for (const std::string_view key : {"tool_calls", "blocks"}) {
     const Value* list = value.find(key);
     if (list == nullptr) continue;
     if (!list->is_array() || list->size() > kCallsMax) {
-      return bad(where, "has `" + std::string(key) + "` that is not a list of at most 256");
+      return invalid_request(where,
+                             "has `" + std::string(key) + "` that is not a list of at most 256");
     }
     for (std::size_t i = 0; i < list->size(); ++i) {
       const Value& item = list->items()[i];
       const std::string at = where + "." + std::string(key) + "[" + std::to_string(i) + "]";
       if (key == "blocks") {
-        if (!item.is_object()) return bad(at, "is not an object");
+        if (!item.is_object()) return invalid_request(at, "is not an object");
         message.blocks.push_back(item);
         continue;
       }
@@ -125,50 +127,51 @@ Status read_assistant(const Value& value, const std::string& where, Message& mes
 
 Result<Message> read_message(const Value& value, const std::string& where) {
   constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-  if (!value.is_object()) return bad(where, "is not an object");
+  if (!value.is_object()) return invalid_request(where, "is not an object");
   const auto role = std::ranges::find(kRoles, value.text("role"));
   if (role == std::end(kRoles)) {
-    return bad(where, "has no `role`: system, developer, user, assistant or tool");
+    return invalid_request(where, "has no `role`: system, developer, user, assistant or tool");
   }
   Message message;
   message.role = static_cast<Role>(role - std::begin(kRoles));
   if (message.role == Role::assistant) {
     AE_TRY(read_assistant(value, where, message));
   } else if (message.role == Role::tool) {
-    AE_TRY(only(value, {"role", "call_id", "content", "error"}, where));
-    AE_ASSIGN(message.call_id, named(value, "call_id", where));
-    if (!value["content"].is_string()) return bad(where, "has no `content`: a text");
+    AE_TRY(check_members(value, {"role", "call_id", "content", "error"}, where));
+    AE_ASSIGN(message.call_id, read_name(value, "call_id", where));
+    if (!value["content"].is_string()) return invalid_request(where, "has no `content`: a text");
     message.text = value["content"].as_string();
     message.error = value["error"] == Value(true);
   } else {
-    AE_TRY(only(value, {"role", "content"}, where));
+    AE_TRY(check_members(value, {"role", "content"}, where));
     AE_TRY(read_content(value["content"], where, message));
   }
   return message;
 }
 
 Status read_tools(const Value& tools, Request& request) {
-  if (!tools.is_array() || tools.size() > kOfferedMax) {
+  if (!tools.is_array() || tools.size() > kToolsMax) {
     return fail(Code::input_invalid, "`tools` is not a list of at most 1,024");
   }
   for (std::size_t i = 0; i < tools.size(); ++i) {
     const Value& value = tools.items()[i];
     const std::string where = "tools[" + std::to_string(i) + "]";
-    AE_TRY(only(value, {"name", "description", "parameters"}, where));
+    AE_TRY(check_members(value, {"name", "description", "parameters"}, where));
     OfferedTool tool;
-    AE_ASSIGN(tool.name, named(value, "name", where));
+    AE_ASSIGN(tool.name, read_name(value, "name", where));
     tool.description = value.text("description");
     tool.parameters = value["parameters"];
     if (!tool.parameters.is_null() && !tool.parameters.is_object()) {
-      return bad(where, "has `parameters` that are not a schema");
+      return invalid_request(where, "has `parameters` that are not a schema");
     }
     const auto same = [&](auto member, const std::string& text) {
       return std::ranges::find(request.tools, text, member) != request.tools.end();
     };
-    if (same(&OfferedTool::name, tool.name)) return bad(where, "is offered twice");
+    if (same(&OfferedTool::name, tool.name)) return invalid_request(where, "is offered twice");
     tool.wire = wire_name(tool.name);
     if (same(&OfferedTool::wire, tool.wire)) tool.wire = with_digest(tool.name, tool.wire);
-    if (same(&OfferedTool::wire, tool.wire)) return bad(where, "has the name of another");
+    if (same(&OfferedTool::wire, tool.wire))
+      return invalid_request(where, "has the name of another");
     request.tools.push_back(std::move(tool));
   }
   return {};
@@ -206,7 +209,7 @@ Result<Value> arguments_of(const Value& said) {
 
 }  // namespace
 
-std::unexpected<Error> broken(std::string reason) {
+std::unexpected<Error> invalid_answer(std::string reason) {
   return fail(Code::tool_output_invalid, std::move(reason));
 }
 
@@ -241,9 +244,9 @@ std::size_t Request::calls() const {
 }
 
 Result<Request> read_request(const Value& value) {
-  AE_TRY(only(value,
-              {"model", "messages", "tools", "temperature", "max_tokens", "schema", "repair"},
-              "the request"));
+  AE_TRY(check_members(
+      value, {"model", "messages", "tools", "temperature", "max_tokens", "schema", "repair"},
+      "the request"));
   const Value& messages = value["messages"];
   if (value.text("model").empty() || !messages.is_array() || messages.size() == 0) {
     return fail(Code::input_invalid, "a request needs a model name and at least one message");
@@ -267,8 +270,8 @@ Result<Request> read_request(const Value& value) {
 Status Answer::add_call(const Request& request, std::string_view id, std::string_view wire,
                         const Value& arguments) {
   if (wire.empty() || wire.size() > kNameMax)
-    return broken("the answer calls a tool without a name");
-  if (calls.size() == kCallsMax) return broken("the answer calls more than 256 tools");
+    return invalid_answer("the answer calls a tool without a name");
+  if (calls.size() == kCallsMax) return invalid_answer("the answer calls more than 256 tools");
   ToolCall call;
   call.name = request.name_of(wire);
   const auto taken = [&](std::string_view one) {
@@ -300,7 +303,7 @@ Value call_value(const ToolCall& call) {
   return Value::object(std::move(members));
 }
 
-Value recorded(const Answer& answer) {
+Value answer_value(const Answer& answer) {
   std::vector<Member> members = {{"text", answer.text}};
   if (!answer.calls.empty()) {
     std::vector<Value> calls;
@@ -320,10 +323,10 @@ Value recorded(const Answer& answer) {
   return Value::object(std::move(members));
 }
 
-Result<Value> with_json(const Value& schema, Value answer) {
+Result<Value> with_parsed_json(const Value& schema, Value answer) {
   if (schema.is_null() || answer.find("tool_calls") != nullptr) return answer;
   AE_ASSIGN(const Schema compiled, Schema::compile(schema));
-  AE_ASSIGN(Value json, json_of_answer(compiled, answer));
+  AE_ASSIGN(Value json, parse_answer_json(compiled, answer));
   return answer.with("json", std::move(json));
 }
 

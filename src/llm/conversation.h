@@ -28,11 +28,10 @@
 namespace ae::llm {
 
 constexpr std::size_t kMessagesMax = 10'000;
-constexpr std::size_t kOfferedMax =
-    1'024;                              // tools of a request; providers have limits of their own
-constexpr std::size_t kPartsMax = 256;  // of one message
-constexpr std::size_t kCallsMax = 256;  // of one answer
-constexpr std::size_t kNameMax = 512;   // bytes of a tool's name or of a call's id
+constexpr std::size_t kToolsMax = 1'024;  // tools of a request; providers have limits of their own
+constexpr std::size_t kPartsMax = 256;    // of one message
+constexpr std::size_t kCallsMax = 256;    // of one answer
+constexpr std::size_t kNameMax = 512;     // bytes of a tool's name or of a call's id
 
 struct ToolCall {
   std::string id, name;
@@ -100,15 +99,15 @@ struct Answer {
 };
 
 // What is recorded of an answer, before it is held to a schema.
-Value recorded(const Answer& answer);
+Value answer_value(const Answer& answer);
 Value call_value(const ToolCall& call);
 
 // The same with `json`: its text, read and held to the request's schema; unchanged when there is none, or when it calls
 // tools. Fails with tool_output_invalid.
-Result<Value> with_json(const Value& schema, Value answer);
+Result<Value> with_parsed_json(const Value& schema, Value answer);
 
 // An answer that cannot be used: the reason that its record shows.
-std::unexpected<Error> broken(std::string reason);
+std::unexpected<Error> invalid_answer(std::string reason);
 // Is it a number of something?
 bool is_count(const Value& value);
 

@@ -14,12 +14,12 @@ Value json(std::string_view text) {
 }
 
 // A request with this as its messages, and more members.
-Value asked(std::string_view messages, std::string_view more = "") {
+Value request_json(std::string_view messages, std::string_view more = "") {
   return json(R"({"model":"m","messages":)" + std::string(messages) + std::string(more) + "}");
 }
 
 Request request(std::string_view messages, std::string_view more = "") {
-  auto read = read_request(asked(messages, more));
+  auto read = read_request(request_json(messages, more));
   EXPECT_TRUE(read) << (read ? "" : read.error().message);
   return read ? *std::move(read) : Request();
 }
@@ -67,35 +67,38 @@ AE_TEST("conversation/what is no request of ours is refused, and says where") {
   } cases[] = {
       {json("{}"), "at least one message"},
       {json("7"), "not an object"},
-      {asked("[]"), "at least one message"},
-      {asked(kUser, R"(,"stream":true)"), "`stream`"},
-      {asked(R"([{"role":"user","content":"a"},{"role":"robot","content":"b"}])"), "messages[1]"},
-      {asked(R"([{"role":"user"}])"), "messages[0] has no `content`"},
-      {asked(R"([{"role":"user","content":[]}])"), "parts"},
-      {asked(R"([{"role":"user","content":"a","name":"b"}])"), "`name`"},
-      {asked(R"([{"role":"user","content":[{"type":"image","url":"file:///etc/passwd"}]}])"),
+      {request_json("[]"), "at least one message"},
+      {request_json(kUser, R"(,"stream":true)"), "`stream`"},
+      {request_json(R"([{"role":"user","content":"a"},{"role":"robot","content":"b"}])"),
+       "messages[1]"},
+      {request_json(R"([{"role":"user"}])"), "messages[0] has no `content`"},
+      {request_json(R"([{"role":"user","content":[]}])"), "parts"},
+      {request_json(R"([{"role":"user","content":"a","name":"b"}])"), "`name`"},
+      {request_json(R"([{"role":"user","content":[{"type":"image","url":"file:///etc/passwd"}]}])"),
        "content[0] has an invalid `url`"},
-      {asked(R"([{"role":"user","content":[{"type":"audio"}]}])"), "no valid type"},
-      {asked(R"([{"role":"user","content":[{"type":"text","text":"a","url":"b"}]}])"), "`url`"},
-      {asked(R"([{"role":"assistant","content":[{"type":"text","text":"a"}]}])"), "`content`"},
-      {asked(R"([{"role":"assistant","content":"","tool_calls":{}}])"), "`tool_calls`"},
-      {asked(
+      {request_json(R"([{"role":"user","content":[{"type":"audio"}]}])"), "no valid type"},
+      {request_json(R"([{"role":"user","content":[{"type":"text","text":"a","url":"b"}]}])"),
+       "`url`"},
+      {request_json(R"([{"role":"assistant","content":[{"type":"text","text":"a"}]}])"),
+       "`content`"},
+      {request_json(R"([{"role":"assistant","content":"","tool_calls":{}}])"), "`tool_calls`"},
+      {request_json(
            R"([{"role":"assistant","content":"","tool_calls":[{"id":"","name":"a","arguments":{}}]}])"),
        "tool_calls[0] has no `id`"},
-      {asked(R"([{"role":"assistant","content":"","tool_calls":[{"id":"a","name":"a"}]}])"),
+      {request_json(R"([{"role":"assistant","content":"","tool_calls":[{"id":"a","name":"a"}]}])"),
        "neither"},
-      {asked(
+      {request_json(
            R"([{"role":"assistant","content":"","tool_calls":[{"id":"a","name":"a","arguments":{},"malformed":""}]}])"),
        "or both"},
-      {asked(R"([{"role":"assistant","content":"","blocks":["a"]}])"), "blocks[0]"},
-      {asked(R"([{"role":"tool","content":"a"}])"), "`call_id`"},
-      {asked(R"([{"role":"tool","call_id":"a","content":{}}])"), "`content`"},
-      {asked(kUser, R"(,"tools":[{"name":""}])"), "tools[0]"},
-      {asked(kUser, R"(,"tools":[{"name":"a","parameters":[]}])"), "`parameters`"},
-      {asked(kUser, R"(,"tools":[{"name":"a"},{"name":"a"}])"), "offered twice"},
-      {asked(kUser, R"(,"temperature":"hot")"), "`temperature`"},
-      {asked(kUser, R"(,"max_tokens":-1)"), "`max_tokens`"},
-      {asked(kUser, R"(,"schema":{"type":"text"})"), "`schema`"},
+      {request_json(R"([{"role":"assistant","content":"","blocks":["a"]}])"), "blocks[0]"},
+      {request_json(R"([{"role":"tool","content":"a"}])"), "`call_id`"},
+      {request_json(R"([{"role":"tool","call_id":"a","content":{}}])"), "`content`"},
+      {request_json(kUser, R"(,"tools":[{"name":""}])"), "tools[0]"},
+      {request_json(kUser, R"(,"tools":[{"name":"a","parameters":[]}])"), "`parameters`"},
+      {request_json(kUser, R"(,"tools":[{"name":"a"},{"name":"a"}])"), "offered twice"},
+      {request_json(kUser, R"(,"temperature":"hot")"), "`temperature`"},
+      {request_json(kUser, R"(,"max_tokens":-1)"), "`max_tokens`"},
+      {request_json(kUser, R"(,"schema":{"type":"text"})"), "`schema`"},
   };
   for (const auto& c : cases) {
     const auto read = read_request(c.request);
@@ -112,10 +115,11 @@ AE_TEST("conversation/lists beyond their limits are refused") {
     return list + "]";
   };
   constexpr std::string_view kMessage = R"({"role":"user","content":"x"})";
-  EXPECT_TRUE(read_request(asked(many(kMessagesMax, kMessage))));
-  EXPECT_FALSE(read_request(asked(many(kMessagesMax + 1, kMessage))));
+  EXPECT_TRUE(read_request(request_json(many(kMessagesMax, kMessage))));
+  EXPECT_FALSE(read_request(request_json(many(kMessagesMax + 1, kMessage))));
   const auto parts = [&](std::size_t n) {
-    return asked(R"([{"role":"user","content":)" + many(n, R"({"type":"text","text":"x"})") + "}]");
+    return request_json(R"([{"role":"user","content":)" + many(n, R"({"type":"text","text":"x"})") +
+                        "}]");
   };
   EXPECT_TRUE(read_request(parts(kPartsMax)));
   EXPECT_FALSE(read_request(parts(kPartsMax + 1)));
@@ -191,7 +195,7 @@ AE_TEST("conversation/what was recorded of an answer can be said again as a mess
   answer.blocks.push_back(json(R"({"type":"thinking","thinking":"hm","signature":"s"})"));
   EXPECT_TRUE(answer.add_call(read, "a", "look", json("{}")));
   EXPECT_TRUE(answer.add_call(read, "b", "look", "{"));
-  const Value said = recorded(answer);
+  const Value said = answer_value(answer);
   const Value message = Value::object({{"role", "assistant"},
                                        {"content", said["text"]},
                                        {"tool_calls", said["tool_calls"]},
@@ -203,10 +207,10 @@ AE_TEST("conversation/what was recorded of an answer can be said again as a mess
 
 AE_TEST("conversation/an answer is held to its schema, unless it calls tools") {
   const Value schema = json(R"({"type":"object","required":["n"]})");
-  const auto held = [&](const char* answer) { return with_json(schema, json(answer)); };
+  const auto held = [&](const char* answer) { return with_parsed_json(schema, json(answer)); };
   EXPECT_EQ(canonical(*held(R"({"text":"{\"n\":1}"})")), R"({"json":{"n":1},"text":"{\"n\":1}"})");
   EXPECT_EQ(canonical(*held(R"({"text":"","tool_calls":[]})")), R"({"text":"","tool_calls":[]})");
-  EXPECT_EQ(canonical(*with_json(Value(), json(R"({"text":"Hi"})"))), R"({"text":"Hi"})");
+  EXPECT_EQ(canonical(*with_parsed_json(Value(), json(R"({"text":"Hi"})"))), R"({"text":"Hi"})");
   const struct {
     const char* answer;
     const char* why;

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kSecret = "secret:";
 
 // What to look at; "": what was said is all there is to say.
-std::string where_to_look(std::string_view code, const Address& at) {
+std::string hint_for(std::string_view code, const Endpoint& at) {
   const std::string host = "`base_url` (" + at.host + ")";
   if (code == "connect" || code == "tls") return "check " + host;
   if (code == "http_404") return "check " + host + " and `model`";
@@ -25,8 +25,8 @@ std::string where_to_look(std::string_view code, const Address& at) {
 
 }  // namespace
 
-Address address_of(const Value& settings) {
-  Address at;
+Endpoint endpoint_of(const Value& settings) {
+  Endpoint at;
   std::string_view url = settings.text("base_url");
   if (const std::size_t scheme = url.find("://"); scheme != url.npos) url.remove_prefix(scheme + 3);
   at.host = url.substr(0, url.find('/'));
@@ -35,10 +35,10 @@ Address address_of(const Value& settings) {
   return at;
 }
 
-void explain(const Address& address, Outcome& outcome) {
+void add_hint(const Endpoint& endpoint, Outcome& outcome) {
   std::string& message = outcome.error_message;
   if (outcome.error_code == "not_json") {
-    std::string stranger = "the server at " + address.host + " is not a model provider: ";
+    std::string stranger = "the server at " + endpoint.host + " is not a model provider: ";
     stranger += message;
     stranger += ": check `base_url`";
     message = std::move(stranger);
@@ -46,7 +46,7 @@ void explain(const Address& address, Outcome& outcome) {
     return;
   }
   if (outcome.error_code == "broken_json") outcome.error_code = "http_502";
-  const std::string hint = where_to_look(outcome.error_code, address);
+  const std::string hint = hint_for(outcome.error_code, endpoint);
   if (hint.empty()) return;
   while (message.ends_with('.')) message.pop_back();
   message += "; ";

@@ -11,13 +11,13 @@
 namespace ae::llm {
 
 // Whom a model's settings reach, in words.
-struct Address {
+struct Endpoint {
   std::string host;  // and its port, as base_url has them
   std::string key;   // the name of the secret; "": none is sent
 };
-Address address_of(const Value& settings);
+Endpoint endpoint_of(const Value& settings);
 
 // An answer that is no JSON becomes what a gateway says of one that it cannot use: http_502. REQUIRES: no success.
-void explain(const Address& address, Outcome& outcome);
+void add_hint(const Endpoint& endpoint, Outcome& outcome);
 
 }  // namespace ae::llm

@@ -18,12 +18,12 @@ constexpr int kMessagesAnswerMax = 4 << 20;  // as in chat_completions.cc
 constexpr int kTokensDefault =
     4096;  // the provider wants a limit; whoever records a request has put it there
 
-bool is_thought(const Value& block) {
+bool is_thinking(const Value& block) {
   const std::string_view type = block.text("type");
   return type == "thinking" || type == "redacted_thinking";
 }
 
-bool says_something(std::string_view text) {
+bool has_text(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") != std::string_view::npos;
 }
 
@@ -62,9 +62,9 @@ void add_result(const Message& message, std::vector<Value>& blocks) {
 
 void add_assistant(const Request& request, const Message& message, std::vector<Value>& blocks) {
   for (const Value& block : message.blocks) {
-    if (is_thought(block)) blocks.push_back(block);
+    if (is_thinking(block)) blocks.push_back(block);
   }
-  if (says_something(message.text)) blocks.push_back(text_block(message.text));
+  if (has_text(message.text)) blocks.push_back(text_block(message.text));
   for (const ToolCall& call : message.calls) {
     blocks.push_back(
         Value::object({{"type", "tool_use"},
@@ -76,7 +76,7 @@ void add_assistant(const Request& request, const Message& message, std::vector<V
 }
 
 // Neighbours of one role become one turn.
-struct Turns {
+struct TurnBuilder {
   std::vector<Value> system;
   std::vector<Value> turns;
   std::string role;
@@ -126,7 +126,7 @@ Value messages_tools(const Request& request) {
 
 Value messages_usage(const Value& usage) {
   const Value& read = usage["cache_read_input_tokens"];
-  return recorded(
+  return usage_value(
       {.input = tokens_of(usage["input_tokens"], {&read, &usage["cache_creation_input_tokens"]}),
        .output = tokens_of(usage["output_tokens"]),
        .total = usage["total_tokens"],
@@ -152,7 +152,7 @@ Status add_block(const Request& request, const Value& block, Answer& answer) {
     answer.text += block.text("text");
   } else if (type == "tool_use") {
     return answer.add_call(request, block.text("id"), block.text("name"), block["input"]);
-  } else if (is_thought(block)) {
+  } else if (is_thinking(block)) {
     answer.blocks.push_back(block);
   }
   return {};
@@ -160,7 +160,7 @@ Status add_block(const Request& request, const Value& block, Answer& answer) {
 
 // The limit of tokens may end a call in mid-sentence, and the provider says it with what arguments there were, as if it
 // were whole: nobody is to make it.
-void cut_off(const Value& content, Answer& answer) {
+void mark_truncated_call(const Value& content, Answer& answer) {
   const Value& last = content.items()[content.size() - 1];
   if (last.text("type") != "tool_use" || answer.calls.empty()) return;
   ToolCall& call = answer.calls.back();
@@ -185,7 +185,7 @@ Value messages_transport(const Value& settings) {
 
 Result<Value> messages_request(const Value& recorded) {
   AE_ASSIGN(const Request request, read_request(recorded));
-  Turns said;
+  TurnBuilder said;
   for (const Message& message : request.messages) said.add(request, message);
   said.next("");
   if (said.turns.empty()) {
@@ -216,17 +216,18 @@ Result<Value> messages_answer(const Value& recorded_request, const Value& body) 
   const Value& content = body["content"];
   if (!content.is_array()) {
     const std::string_view said = body["error"].text("message");
-    return broken(said.empty() ? "the answer has no content"
-                               : "the answer has no content; its error: " + std::string(said));
+    return invalid_answer(said.empty()
+                              ? "the answer has no content"
+                              : "the answer has no content; its error: " + std::string(said));
   }
   Answer answer;
   for (const Value& block : content.items()) AE_TRY(add_block(request, block, answer));
   answer.finish_reason = reason_of(body.text("stop_reason"));
-  if (answer.finish_reason == "length" && content.size() > 0) cut_off(content, answer);
+  if (answer.finish_reason == "length" && content.size() > 0) mark_truncated_call(content, answer);
   answer.model = body.text("model");
   answer.refusal = body["stop_details"].text("explanation");
   answer.usage = messages_usage(body["usage"]);
-  return recorded(answer);
+  return answer_value(answer);
 }
 
 }  // namespace ae::llm

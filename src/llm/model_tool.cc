@@ -18,7 +18,7 @@ Value body_of(Value result) {
 }
 
 // What stands for an answer that broke a rule: its head, and what it cost.
-Value stand_in(const Error& error, std::string_view said, const Value& answer) {
+Value invalid_output_record(const Error& error, std::string_view said, const Value& answer) {
   Value record = tools::invalid_output(error.message, said, said.size());
   for (const std::string_view name : {"model", "usage"}) {
     if (const Value* known = answer.find(name)) record = record.with(name, *known);
@@ -27,26 +27,26 @@ Value stand_in(const Error& error, std::string_view said, const Value& answer) {
 }
 
 // Only a success has an answer; how a call failed is for the transport to judge.
-Outcome translated(Outcome outcome, const Value& request, const Dialect& dialect,
-                   const tools::StreamReader& reader) {
-  if (outcome.kind != OutcomeKind::success) explain(dialect.address, outcome);
+Outcome to_recorded_outcome(Outcome outcome, const Value& request, const ProviderCodec& codec,
+                            const tools::StreamReader& reader) {
+  if (outcome.kind != OutcomeKind::success) add_hint(codec.endpoint, outcome);
   if (outcome.kind != OutcomeKind::success || outcome.invalid) return outcome;
   const auto clean = [&](Value value) { return reader.clean ? reader.clean(value) : value; };
   const Value body = clean(body_of(std::exchange(outcome.result, Value())));
-  auto answer = dialect.answer(request, body);
+  auto answer = codec.answer(request, body);
   if (!answer) {
     const std::string said = body.is_string() ? body.as_string() : canonical(body);
-    outcome.invalid = stand_in(answer.error(), said, Value());
+    outcome.invalid = invalid_output_record(answer.error(), said, Value());
     return outcome;
   }
   // Blocks become one text, and a text becomes arguments.
   answer = clean(*std::move(answer));
-  if (auto whole = with_json(request["schema"], *answer)) {
+  if (auto whole = with_parsed_json(request["schema"], *answer)) {
     outcome.result = *std::move(whole);
   } else if (request["repair"] == Value(true)) {
     outcome.result = answer->with("invalid", whole.error().message);
   } else {
-    outcome.invalid = stand_in(whole.error(), answer->text("text"), *answer);
+    outcome.invalid = invalid_output_record(whole.error(), answer->text("text"), *answer);
   }
   return outcome;
 }
@@ -69,36 +69,36 @@ std::string code_of(std::string_view error_type) {
 
 class AnswerReader final : public tools::StreamReader {
  public:
-  explicit AnswerReader(Wire wire) : stream_(wire) {}
+  explicit AnswerReader(WireFormat wire) : stream_(wire) {}
 
   Status feed(std::string_view bytes, std::string& words) override {
     Status fed = stream_.feed(bytes, words);
     if (fed || fed.error().code == Code::payload_too_large) return fed;
-    gave_up_ = fed.error().code == Code::tool_failed;
+    provider_failed_ = fed.error().code == Code::tool_failed;
     fed.error().code = Code::unavailable;
     return fed;
   }
   // What no provider says is what a gateway calls an answer that it cannot use.
   std::string error_code() const override {
-    return gave_up_ ? code_of(stream_.error_type()) : "http_502";
+    return provider_failed_ ? code_of(stream_.error_type()) : "http_502";
   }
   bool is_whole() const override { return stream_.is_complete(); }
   Value body() const override { return stream_.body(); }
 
  private:
-  AnswerStream stream_;
-  bool gave_up_ = false;
+  AnswerAssembler stream_;
+  bool provider_failed_ = false;
 };
 
 }  // namespace
 
-ModelTool::ModelTool(async::Loop& loop, std::unique_ptr<tools::Tool> transport, Dialect dialect)
+ModelTool::ModelTool(async::Loop& loop, std::unique_ptr<tools::Tool> transport, ProviderCodec codec)
     : loop_(loop),
       transport_(std::move(transport)),
-      dialect_(std::make_shared<const Dialect>(std::move(dialect))) {}
+      codec_(std::make_shared<const ProviderCodec>(std::move(codec))) {}
 
 void ModelTool::perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) {
-  auto request = dialect_->request(call.args);
+  auto request = codec_->request(call.args);
   if (!request) {
     Outcome outcome;
     outcome.kind = OutcomeKind::failure;
@@ -110,18 +110,18 @@ void ModelTool::perform(tools::Permit permit, tools::Call call, async::Done<Outc
     });
     return;
   }
-  if (dialect_->streaming.is_object()) {
-    for (const auto& [key, value] : dialect_->streaming.members()) {
+  if (codec_->streaming.is_object()) {
+    for (const auto& [key, value] : codec_->streaming.members()) {
       request = request->with(key, value);
     }
   }
-  const auto reader = std::make_shared<AnswerReader>(dialect_->wire);
+  const auto reader = std::make_shared<AnswerReader>(codec_->wire);
   call.reader = reader;
   Value recorded = std::exchange(call.args, *std::move(request));
   transport_->perform(std::move(permit), std::move(call),
-                      [dialect = dialect_, recorded = std::move(recorded), reader,
+                      [codec = codec_, recorded = std::move(recorded), reader,
                        done = std::move(done)](Outcome outcome) mutable {
-                        done(translated(std::move(outcome), recorded, *dialect, *reader));
+                        done(to_recorded_outcome(std::move(outcome), recorded, *codec, *reader));
                       });
 }
 

@@ -14,29 +14,29 @@
 #include "async/loop.h"
 #include "base/error.h"
 #include "json/value.h"
+#include "llm/answer_assembler.h"
 #include "llm/failure.h"
-#include "llm/stream.h"
 #include "tools/tool.h"
 
 namespace ae::llm {
 
 // A provider's language: chat_completions.h and messages.h are two.
-struct Dialect {
+struct ProviderCodec {
   // What is sent, made of a call's arguments. Fails with input_invalid: nothing is sent.
   std::function<Result<Value>(const Value& recorded)> request;
   // What is recorded, made of the transport's result. Fails with tool_output_invalid.
   std::function<Result<Value>(const Value& recorded, const Value& body)> answer;
   // The form of its streams. A server that was asked for one may still answer whole.
-  Wire wire = Wire::chat_completions;
+  WireFormat wire = WireFormat::chat_completions;
   // An object, added to what is sent to be answered piece by piece; null: answers are asked for whole.
   Value streaming = {};
-  Address address = {};  // for what is said of failures
+  Endpoint endpoint = {};  // for what is said of failures
 };
 
 class ModelTool final : public tools::Tool {
  public:
   // Owns the transport; borrows the loop.
-  ModelTool(async::Loop& loop, std::unique_ptr<tools::Tool> transport, Dialect dialect);
+  ModelTool(async::Loop& loop, std::unique_ptr<tools::Tool> transport, ProviderCodec codec);
 
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override;
   void abandon(const InvocationId& invocation, std::uint32_t try_no) override;
@@ -44,8 +44,8 @@ class ModelTool final : public tools::Tool {
  private:
   async::Loop& loop_;
   std::unique_ptr<tools::Tool> transport_;
-  std::shared_ptr<const Dialect>
-      dialect_;  // shared with calls in flight, which may be answered when the tool is gone
+  std::shared_ptr<const ProviderCodec>
+      codec_;  // shared with calls in flight, which may be answered when the tool is gone
 };
 
 }  // namespace ae::llm

@@ -20,7 +20,7 @@ namespace ae::llm {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::raw_answer;
+using testing::raw_response;
 using testing::RawHttpServer;
 using tools::Call;
 using Conversation = RawHttpServer::Conversation;
@@ -56,7 +56,7 @@ Call a_call(Value args) {
   return call;
 }
 
-struct Bench {
+struct ModelFixture {
   net::AsioLoop loop;
   net::HttpClient client{loop};
   OneSecret secrets;
@@ -69,7 +69,7 @@ struct Bench {
     auto http = tools::HttpTool::make(provider->transport, {loop, client, secrets, false});
     EXPECT_TRUE(http);
     if (!http) return nullptr;
-    return std::make_unique<ModelTool>(loop, *std::move(http), std::move(provider->dialect));
+    return std::make_unique<ModelTool>(loop, *std::move(http), std::move(provider->codec));
   }
   Outcome call(const Value& settings, Call call) {
     const auto tool = model(settings);
@@ -121,9 +121,9 @@ constexpr const char* kAnswer = R"({
 
 AE_TEST(
     "model tool/a request goes to chat/completions with its key, its answer comes in our words") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
-  Bench bench;
-  const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
+  RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
+  ModelFixture fixture;
+  const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(a_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
   EXPECT_EQ(canonical(outcome.result),
             R"({"finish_reason":"stop","model":"small-1-2026-10-01","text":"ä!",)"
@@ -142,12 +142,12 @@ AE_TEST(
 }
 
 AE_TEST("model tool/temperature and the limit of tokens are sent when they are recorded") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
+  ModelFixture fixture;
   const Value request = a_request().with("temperature", 0.5).with("max_tokens", 40);
   Value settings = Value::object({{"base_url", server.url("/v1/")}});
-  bench.call(settings, a_call(request));
-  bench.call(settings.with("max_tokens_name", "max_tokens"), a_call(request));
+  fixture.call(settings, a_call(request));
+  fixture.call(settings.with("max_tokens_name", "max_tokens"), a_call(request));
   ASSERT_EQ(server.arrivals(), 2);
   EXPECT_EQ(server.requests()[0].target(), "/v1/chat/completions");
   EXPECT_EQ(server.requests()[0].header("Authorization"), "");
@@ -161,11 +161,11 @@ AE_TEST("model tool/temperature and the limit of tokens are sent when they are r
 }
 
 AE_TEST("model tool/a request without a model or messages is refused, and nothing is sent") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
+  ModelFixture fixture;
   for (const char* request : {"{}", R"({"model":"m","messages":[]})", R"({"model":"m"})",
                               R"({"messages":[{"role":"user","content":"x"}]})"}) {
-    const Outcome outcome = bench.call(Bench::settings(server), a_call(json(request)));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(json(request)));
     EXPECT_EQ(outcome.kind, OutcomeKind::failure) << request;
     EXPECT_TRUE(outcome.definite);
     EXPECT_EQ(outcome.error_code, "request_invalid");
@@ -174,10 +174,10 @@ AE_TEST("model tool/a request without a model or messages is refused, and nothin
 }
 
 AE_TEST("model tool/an answer without words is an answer: refused, filtered, null, in parts") {
-  Bench bench;
+  ModelFixture fixture;
   const auto text_of = [&](const std::string& message, const char* reason) {
-    return bench.answered(raw_answer(200, R"({"choices":[{"message":)" + message +
-                                              R"(,"finish_reason":")" + reason + R"("}]})"));
+    return fixture.answered(raw_response(200, R"({"choices":[{"message":)" + message +
+                                                  R"(,"finish_reason":")" + reason + R"("}]})"));
   };
   Outcome outcome = text_of(R"({"content":null,"refusal":"I will not."})", "stop");
   EXPECT_EQ(canonical(outcome.result),
@@ -193,25 +193,25 @@ AE_TEST("model tool/an answer without words is an answer: refused, filtered, nul
 }
 
 AE_TEST("model tool/numbers of tokens that are none are left out") {
-  Bench bench;
+  ModelFixture fixture;
   const Outcome outcome =
-      bench.answered(raw_answer(200, R"({"choices":[{"message":{"content":"x"}}],
+      fixture.answered(raw_response(200, R"({"choices":[{"message":{"content":"x"}}],
                           "usage":{"prompt_tokens":-1,"completion_tokens":"3","total_tokens":1.5}})"));
   EXPECT_EQ(canonical(outcome.result), R"({"text":"x"})");
 }
 
 AE_TEST("model tool/JSON that says it is a text is read all the same") {
-  Bench bench;
-  const Outcome outcome = bench.answered(raw_answer(200, kAnswer, "text/plain"));
+  ModelFixture fixture;
+  const Outcome outcome = fixture.answered(raw_response(200, kAnswer, "text/plain"));
   EXPECT_EQ(outcome.result["text"], Value("ä!"));
 }
 
 // ---- what goes wrong
 
 AE_TEST("model tool/an answer that is none has happened: its record says why, and is small") {
-  Bench bench;
+  ModelFixture fixture;
   const auto reason = [&](const std::string& answer) {
-    const Outcome outcome = bench.answered(answer);
+    const Outcome outcome = fixture.answered(answer);
     EXPECT_EQ(outcome.kind, OutcomeKind::success);
     EXPECT_TRUE(outcome.result.is_null());
     EXPECT_TRUE(outcome.invalid) << answer.substr(0, 200);
@@ -220,13 +220,14 @@ AE_TEST("model tool/an answer that is none has happened: its record says why, an
     EXPECT_LT(canonical(record).size(), 2000u);
     return std::string(record.text("reason"));
   };
-  EXPECT_EQ(reason(raw_answer(200, "{}")), "the answer has no choices");
-  EXPECT_EQ(reason(raw_answer(200, "{}", "text/plain")), "the answer has no choices");
-  EXPECT_EQ(reason(raw_answer(200, R"({"choices":[]})")), "the answer has no choices");
-  EXPECT_EQ(reason(raw_answer(200, R"({"choices":[{"delta":{}}]})")), "the answer has no message");
-  EXPECT_NE(reason(raw_answer(200, R"({"choices":[{"message":{"content":7}}]})")).find("content"),
+  EXPECT_EQ(reason(raw_response(200, "{}")), "the answer has no choices");
+  EXPECT_EQ(reason(raw_response(200, "{}", "text/plain")), "the answer has no choices");
+  EXPECT_EQ(reason(raw_response(200, R"({"choices":[]})")), "the answer has no choices");
+  EXPECT_EQ(reason(raw_response(200, R"({"choices":[{"delta":{}}]})")),
+            "the answer has no message");
+  EXPECT_NE(reason(raw_response(200, R"({"choices":[{"message":{"content":7}}]})")).find("content"),
             std::string::npos);
-  EXPECT_NE(reason(raw_answer(200, std::string(5 << 20, ' ') + kAnswer)).find("larger"),
+  EXPECT_NE(reason(raw_response(200, std::string(5 << 20, ' ') + kAnswer)).find("larger"),
             std::string::npos);
 }
 
@@ -237,29 +238,29 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
     const char* says;
   } cases[] = {
       {"a page with a title",
-       raw_answer(200, "<html><head><TITLE> Sign in, sk-canary-123 </TITLE></head></html>",
-                  "text/html; charset=utf-8"),
+       raw_response(200, "<html><head><TITLE> Sign in, sk-canary-123 </TITLE></head></html>",
+                    "text/html; charset=utf-8"),
        "the server at HOST is not a model provider: it sent text/html (Sign in, [secret KEY]): "
        "check `base_url`"},
-      {"a page without one", raw_answer(200, "<p>Hello", "text/html"),
+      {"a page without one", raw_response(200, "<p>Hello", "text/html"),
        "the server at HOST is not a model provider: it sent text/html (<p>Hello): "
        "check `base_url`"},
-      {"a text", raw_answer(200, "hello", "text/plain"),
+      {"a text", raw_response(200, "hello", "text/plain"),
        "the server at HOST is not a model provider: it sent text/plain (hello): check `base_url`"},
-      {"bytes", raw_answer(200, "\xff\x01", "application/octet-stream"),
+      {"bytes", raw_response(200, "\xff\x01", "application/octet-stream"),
        "the server at HOST is not a model provider: it sent application/octet-stream (\\xff\\x01): "
        "check `base_url`"},
-      {"nothing", raw_answer(200, ""),
+      {"nothing", raw_response(200, ""),
        "the server at HOST is not a model provider: it sent nothing: check `base_url`"},
-      {"half an answer", raw_answer(200, R"({"choices":[)"),
+      {"half an answer", raw_response(200, R"({"choices":[)"),
        "the answer is invalid JSON: the text ends where a value is expected at byte 12"},
   };
   for (const bool stream : {true, false}) {
     for (const auto& c : cases) {
-      Bench bench;
+      ModelFixture fixture;
       RawHttpServer server(RawHttpServer::always(c.answer));
-      const Value settings = Bench::settings(server).with("stream", stream);
-      const Outcome outcome = bench.call(settings, a_call(a_request()));
+      const Value settings = ModelFixture::settings(server).with("stream", stream);
+      const Outcome outcome = fixture.call(settings, a_call(a_request()));
       EXPECT_EQ(outcome.kind, OutcomeKind::unknown) << c.name;
       EXPECT_EQ(outcome.error_code, "http_502") << c.name;
       EXPECT_TRUE(outcome.retryable && !outcome.definite) << c.name;
@@ -284,13 +285,13 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
                {500, OutcomeKind::unknown, false, true},
                {503, OutcomeKind::unknown, false, true},
                {529, OutcomeKind::unknown, false, true}};
-  Bench bench;
+  ModelFixture fixture;
   for (const auto& c : cases) {
-    RawHttpServer server(RawHttpServer::always(raw_answer(
+    RawHttpServer server(RawHttpServer::always(raw_response(
         c.status,
         R"({"error": {"type": "invalid_request_error", "message": "Not so, says sk-canary-123."}})",
         "application/json", "Retry-After: 7\r\n")));
-    const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(a_request()));
     EXPECT_EQ(outcome.kind, c.kind) << c.status;
     EXPECT_EQ(outcome.definite, c.definite) << c.status;
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
@@ -302,14 +303,14 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
 }
 
 AE_TEST("model tool/who has no key, or cannot be reached, is told where to look, each time alike") {
-  Bench bench;
-  RawHttpServer server(RawHttpServer::always(raw_answer(401, "{}")));
+  ModelFixture fixture;
+  RawHttpServer server(RawHttpServer::always(raw_response(401, "{}")));
   const Value settings = Value::object({{"base_url", server.url("/v1")}});
-  EXPECT_EQ(bench.call(settings, a_call(a_request())).error_message,
+  EXPECT_EQ(fixture.call(settings, a_call(a_request())).error_message,
             "the server answered 401: {}; the model has no `api_key`");
   for (int i = 0; i < 2; ++i) {
     const Outcome outcome =
-        bench.call(Value::object({{"base_url", "http://127.0.0.1:1/v1"}}), a_call(a_request()));
+        fixture.call(Value::object({{"base_url", "http://127.0.0.1:1/v1"}}), a_call(a_request()));
     EXPECT_EQ(outcome.error_code, "connect");
     EXPECT_EQ(outcome.error_message,
               "Failed to connect to 127.0.0.1 port 1: Couldn't connect to server; "
@@ -318,21 +319,22 @@ AE_TEST("model tool/who has no key, or cannot be reached, is told where to look,
 }
 
 AE_TEST("model tool/a key that a server says back is in no answer and in no record") {
-  Bench bench;
-  Outcome outcome = bench.answered(raw_answer(200, R"({"id":"sk-canary-123","model":"sk-canary-123",
+  ModelFixture fixture;
+  Outcome outcome =
+      fixture.answered(raw_response(200, R"({"id":"sk-canary-123","model":"sk-canary-123",
                "choices":[{"message":{"content":"your key is sk-canary-123"}}]})"));
   EXPECT_EQ((canonical(outcome.result) + outcome.external_id).find("canary"), std::string::npos);
   EXPECT_EQ(outcome.result["text"], Value("your key is [secret KEY]"));
-  outcome = bench.answered(raw_answer(200, R"({"key":"sk-canary-123"})"));
+  outcome = fixture.answered(raw_response(200, R"({"key":"sk-canary-123"})"));
   ASSERT_TRUE(outcome.invalid);
   EXPECT_EQ(canonical(*outcome.invalid).find("canary"), std::string::npos);
 }
 
 AE_TEST("model tool/a missing key sends nothing and names it") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
-  Bench bench;
-  const Outcome outcome =
-      bench.call(Bench::settings(server).with("api_key", "secret:NOBODY"), a_call(a_request()));
+  RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
+  ModelFixture fixture;
+  const Outcome outcome = fixture.call(
+      ModelFixture::settings(server).with("api_key", "secret:NOBODY"), a_call(a_request()));
   EXPECT_EQ(outcome.error_code, "secret_missing");
   EXPECT_TRUE(outcome.definite);
   EXPECT_NE(outcome.error_message.find("NOBODY"), std::string::npos);
@@ -368,12 +370,12 @@ AE_TEST(
        },
        OutcomeKind::timeout, "timeout"},
   };
-  Bench bench;
+  ModelFixture fixture;
   for (const auto& c : cases) {
     RawHttpServer server(c.script);
     Call call = a_call(a_request());
     call.timeout = 100ms;
-    const Outcome outcome = bench.call(Bench::settings(server), std::move(call));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), std::move(call));
     EXPECT_EQ(outcome.kind, c.kind) << c.name;
     EXPECT_EQ(outcome.error_code, c.code) << c.name;
     EXPECT_FALSE(outcome.definite) << c.name;
@@ -388,30 +390,30 @@ AE_TEST(
     c.read_request();
     c.hang();
   });
-  Bench bench;
-  auto tool = bench.model(Bench::settings(server));
+  ModelFixture fixture;
+  auto tool = fixture.model(ModelFixture::settings(server));
   std::move_only_function<void()> look = [&] {
     if (server.arrivals() == 0) {
-      bench.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { look(); });
     } else {
       tool->abandon(InvocationId("fedcba9876543210"), 1);
       tool.reset();
     }
   };
   look();
-  const Outcome outcome = bench.perform(*tool, a_call(a_request()));
+  const Outcome outcome = fixture.perform(*tool, a_call(a_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
 }
 
 AE_TEST("model tool/the other provider has its path, its headers and its words") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, R"({
+  RawHttpServer server(RawHttpServer::always(raw_response(200, R"({
     "id": "msg_1", "type": "message", "role": "assistant", "model": "small-1-2026",
     "content": [{"type": "text", "text": "ä!"}], "stop_reason": "end_turn",
     "usage": {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 4}})")));
-  Bench bench;
-  bench.name = "anthropic";
-  const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
+  ModelFixture fixture;
+  fixture.name = "anthropic";
+  const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(a_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
   EXPECT_EQ(canonical(outcome.result),
             R"({"finish_reason":"stop","model":"small-1-2026","text":"ä!",)"
@@ -434,14 +436,14 @@ AE_TEST(
     "was wrong and what it cost") {
   const Value schema = json(R"({"type":"object","additionalProperties":false,)"
                             R"("properties":{"n":{"type":"integer"}},"required":["n"]})");
-  Bench bench;
+  ModelFixture fixture;
   const auto asked = [&](const std::string& content) {
     const Value body = json(kAnswer);
     Value choice = body["choices"].items()[0];
     choice = choice.with("message", json(R"({"role":"assistant"})").with("content", content));
     RawHttpServer server(RawHttpServer::always(
-        raw_answer(200, canonical(body.with("choices", Value::array({choice}))))));
-    return bench.call(Bench::settings(server), a_call(a_request().with("schema", schema)));
+        raw_response(200, canonical(body.with("choices", Value::array({choice}))))));
+    return fixture.call(ModelFixture::settings(server), a_call(a_request().with("schema", schema)));
   };
   EXPECT_EQ(asked(R"( {"n": 7} )").result["json"], json(R"({"n":7})"));
   const struct {
@@ -463,17 +465,18 @@ AE_TEST(
 }
 
 AE_TEST("model tool/who deals with an answer that breaks its schema has it recorded as it came") {
-  Bench bench;
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
+  ModelFixture fixture;
+  RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
   const Value request = a_request().with("schema", json(R"({"type":"object"})"));
-  const Outcome outcome = bench.call(Bench::settings(server), a_call(request.with("repair", true)));
+  const Outcome outcome =
+      fixture.call(ModelFixture::settings(server), a_call(request.with("repair", true)));
   EXPECT_EQ(outcome.kind, OutcomeKind::success);
   EXPECT_FALSE(outcome.invalid);
   EXPECT_FALSE(outcome.result.text("text").empty());
   EXPECT_TRUE(outcome.result.text("invalid").starts_with("is invalid JSON"));
   EXPECT_EQ(outcome.result.find("json"), nullptr);
   EXPECT_EQ(outcome.result["usage"]["total_tokens"], Value(12));
-  EXPECT_TRUE(bench.call(Bench::settings(server), a_call(request)).invalid);
+  EXPECT_TRUE(fixture.call(ModelFixture::settings(server), a_call(request)).invalid);
 }
 
 AE_TEST("model tool/an abandoned call closes its connection: the provider may stop") {
@@ -483,18 +486,18 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
     c.hang();  // until the client goes
     closed = true;
   });
-  Bench bench;
-  auto tool = bench.model(Bench::settings(server));
+  ModelFixture fixture;
+  auto tool = fixture.model(ModelFixture::settings(server));
   std::move_only_function<void()> look = [&] {
     if (server.arrivals() == 0) {
-      bench.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { look(); });
       return;
     }
     EXPECT_FALSE(closed);
     tool->abandon(InvocationId("fedcba9876543210"), 1);
   };
   look();
-  EXPECT_EQ(bench.perform(*tool, a_call(a_request())).error_code, "abandoned");
+  EXPECT_EQ(fixture.perform(*tool, a_call(a_request())).error_code, "abandoned");
   for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_TRUE(closed);
 }
@@ -543,30 +546,31 @@ std::vector<std::string> chat(const std::vector<std::string>& words, bool whole 
   return events;
 }
 
-struct Heard {
+struct StreamedCall {
   std::string text;
   int pieces = 0;
   Outcome outcome;
 };
 
-Heard hear(Bench& bench, RawHttpServer& server) {
-  Heard heard;
+StreamedCall call_streamed(ModelFixture& fixture, RawHttpServer& server) {
+  StreamedCall streamed_call;
   Call call = a_call(a_request());
-  call.piece = [&](const tools::Piece& piece) {
-    EXPECT_EQ(piece.offset, heard.text.size());
-    heard.text += piece.text;
-    ++heard.pieces;
+  call.on_text_delta = [&](const tools::TextDelta& piece) {
+    EXPECT_EQ(piece.offset, streamed_call.text.size());
+    streamed_call.text += piece.text;
+    ++streamed_call.pieces;
   };
-  heard.outcome = bench.call(Bench::settings(server), std::move(call));
-  return heard;
+  streamed_call.outcome = fixture.call(ModelFixture::settings(server), std::move(call));
+  return streamed_call;
 }
 
 AE_TEST(
     "model tool/a streamed answer is heard as it comes, and recorded as the one that comes whole") {
-  Bench bench;
-  RawHttpServer whole(RawHttpServer::always(raw_answer(200, kAnswer)));
+  ModelFixture fixture;
+  RawHttpServer whole(RawHttpServer::always(raw_response(200, kAnswer)));
   RawHttpServer server(streams(chat({"ä", "", "!"})));
-  const Heard at_once = hear(bench, whole), streamed = hear(bench, server);
+  const StreamedCall at_once = call_streamed(fixture, whole),
+                     streamed = call_streamed(fixture, server);
   EXPECT_EQ(canonical(streamed.outcome.result), canonical(at_once.outcome.result));
   EXPECT_EQ(streamed.outcome.external_id, at_once.outcome.external_id);
   EXPECT_EQ(streamed.text, "ä!");
@@ -574,8 +578,8 @@ AE_TEST(
 }
 
 AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
-  Bench bench;
-  bench.name = "anthropic";
+  ModelFixture fixture;
+  fixture.name = "anthropic";
   RawHttpServer server(streams(
       {"event: message_start\ndata: "
        "{\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"model\":"
@@ -590,7 +594,7 @@ AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
        "\", ä.\"}}\n\n",
        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":"
        "{\"output_tokens\":3}}\n\ndata: {\"type\":\"message_stop\"}\n\n"}));
-  const Heard said = hear(bench, server);
+  const StreamedCall said = call_streamed(fixture, server);
   EXPECT_EQ(said.text, "Ja, ä.");
   EXPECT_EQ(canonical(said.outcome.result),
             R"({"finish_reason":"stop","model":"small-1-2026","text":"Ja, ä.",)"
@@ -602,9 +606,9 @@ AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it 
   for (std::size_t size = 1; size < 20; ++size) {
     std::vector<std::string> words;
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
-    Bench bench;
+    ModelFixture fixture;
     RawHttpServer server(streams(chat(words)));
-    const Heard said = hear(bench, server);
+    const StreamedCall said = call_streamed(fixture, server);
     EXPECT_EQ(said.text, "your key is [secret KEY], sk-canary-12 is none") << size;
     EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
   }
@@ -617,9 +621,9 @@ AE_TEST(
   for (std::size_t size = 1; size < 20; ++size) {
     std::vector<std::string> words;
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
-    Bench bench;
+    ModelFixture fixture;
     RawHttpServer server(streams(chat(words)));
-    const Heard said = hear(bench, server);
+    const StreamedCall said = call_streamed(fixture, server);
     EXPECT_EQ(said.text, R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
         << size;
     EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
@@ -650,28 +654,28 @@ AE_TEST("model tool/a key in two parts of an answer is put together nowhere") {
   const std::string text = "it is sk-canary-123.";
   for (std::size_t cut = 1; cut < text.size(); ++cut) {
     const std::vector<std::string> parts{text.substr(0, cut), text.substr(cut)};
-    Bench bench;
-    bench.name = "anthropic";
+    ModelFixture fixture;
+    fixture.name = "anthropic";
     RawHttpServer server(streams(messages(parts)));
-    const Heard said = hear(bench, server);
+    const StreamedCall said = call_streamed(fixture, server);
     EXPECT_EQ(said.text, "it is [secret KEY].") << cut;
     EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << cut;
   }
-  const std::string whole = raw_answer(200, R"({"content":[{"type":"text","text":"sk-can"},
+  const std::string whole = raw_response(200, R"({"content":[{"type":"text","text":"sk-can"},
       {"type":"text","text":"ary-123"}],"stop_reason":"end_turn","model":"m"})");
   for (const bool stream : {true, false}) {
-    Bench bench;
-    bench.name = "anthropic";
+    ModelFixture fixture;
+    fixture.name = "anthropic";
     RawHttpServer server(RawHttpServer::always(whole));
     const Outcome outcome =
-        bench.call(Bench::settings(server).with("stream", stream), a_call(a_request()));
+        fixture.call(ModelFixture::settings(server).with("stream", stream), a_call(a_request()));
     EXPECT_EQ(outcome.result.text("text"), "[secret KEY]") << stream;
   }
 }
 
 AE_TEST("model tool/a key that is escaped in the arguments of a call is read by nobody") {
   const std::string arguments = R"({\"k\":\"sk-canary\\u002d123\"})";
-  const std::string whole = raw_answer(
+  const std::string whole = raw_response(
       200, R"({"id":"c","model":"m","choices":[{"index":0,"finish_reason":"tool_calls","message":
           {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
           "function":{"name":"look","arguments":")" +
@@ -683,11 +687,11 @@ AE_TEST("model tool/a key that is escaped in the arguments of a call is read by 
   std::vector<std::string> events{piece};
   events.insert(events.end(), kChatEnd.begin(), kChatEnd.end());
   for (const auto& script : {RawHttpServer::always(whole), streams(events)}) {
-    Bench bench;
+    ModelFixture fixture;
     RawHttpServer server(script);
     const Value request =
         a_request().with("tools", json(R"([{"name":"look","parameters":{"type":"object"}}])"));
-    const Outcome outcome = bench.call(Bench::settings(server), a_call(request));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(request));
     ASSERT_EQ(outcome.result["tool_calls"].size(), 1U) << canonical(outcome.result);
     EXPECT_EQ(canonical(outcome.result["tool_calls"].items()[0]["arguments"]),
               R"({"k":"[secret KEY]"})");
@@ -696,9 +700,9 @@ AE_TEST("model tool/a key that is escaped in the arguments of a call is read by 
 
 AE_TEST("model tool/a key that a broken stream holds in two pieces is in no record") {
   for (const std::string& end : {std::string("data: {garbage\n\n"), std::string(17u << 20, ' ')}) {
-    Bench bench;
+    ModelFixture fixture;
     RawHttpServer server(streams({chunk("It is sk-ca"), chunk("nary-123 and more"), end}));
-    const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(a_request()));
     const std::string record = canonical(outcome.invalid.value_or(Value())) + outcome.error_message;
     EXPECT_EQ(outcome.invalid.has_value(), end.size() > 100);
     EXPECT_EQ(record.find("sk-ca"), std::string::npos) << record;
@@ -709,20 +713,20 @@ AE_TEST("model tool/a key that a broken stream holds in two pieces is in no reco
 }
 
 AE_TEST("model tool/a key that a broken stream holds in escapes is in no record") {
-  Bench bench;
+  ModelFixture fixture;
   RawHttpServer server(streams(
       {chunk(R"({"k":"\u0073k-can)"), chunk(R"(\u0061ry-123", "l":)"), "data: {garbage\n\n"}));
-  const Heard said = hear(bench, server);
+  const StreamedCall said = call_streamed(fixture, server);
   EXPECT_EQ(said.outcome.error_code, "http_502");
   EXPECT_EQ(said.outcome.error_message.find("canary"), std::string::npos);
   EXPECT_EQ(said.text, R"({"k":"[secret KEY]", "l":)");
 }
 
 AE_TEST("model tool/a key in the arguments of a call is taken out, however it is escaped there") {
-  Bench bench;
+  ModelFixture fixture;
   const std::string call =
       R"({"id":"c","type":"function","function":{"name":"pay","arguments":"{\"to\":\"\\u0073k-canary-123\"}"}})";
-  const Outcome outcome = bench.answered(raw_answer(
+  const Outcome outcome = fixture.answered(raw_response(
       200,
       R"({"id":"1","choices":[{"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","content":null,"tool_calls":[)" +
           call + "]}}]}"));
@@ -765,11 +769,11 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
        "timeout", ""},
   };
   for (const auto& c : cases) {
-    Bench bench;
+    ModelFixture fixture;
     RawHttpServer server(c.script);
     Call call = a_call(a_request());
     if (c.code == std::string_view("timeout")) call.timeout = 200ms;
-    const Outcome outcome = bench.call(Bench::settings(server), std::move(call));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), std::move(call));
     EXPECT_NE(outcome.kind, OutcomeKind::success) << c.name;
     EXPECT_EQ(outcome.error_code, c.code) << c.name;
     EXPECT_FALSE(outcome.definite) << c.name;
@@ -781,9 +785,9 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
 }
 
 AE_TEST("model tool/a stream that was said to the end is an answer, however its connection ends") {
-  Bench bench;
+  ModelFixture fixture;
   RawHttpServer server(streams(chat({"All."}), false));
-  EXPECT_EQ(hear(bench, server).outcome.result["text"], Value("All."));
+  EXPECT_EQ(call_streamed(fixture, server).outcome.result["text"], Value("All."));
 }
 
 AE_TEST("model tool/a stream that is over is over: nobody waits for its connection to close") {
@@ -815,8 +819,8 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
       conversation.hang();  // until the client goes
       closed = true;
     });
-    Bench bench;
-    const Outcome outcome = hear(bench, server).outcome;
+    ModelFixture fixture;
+    const Outcome outcome = call_streamed(fixture, server).outcome;
     EXPECT_EQ(outcome.kind, c.kind) << c.name;
     EXPECT_EQ(outcome.error_code, c.code) << c.name;
     EXPECT_EQ(outcome.invalid.has_value(), c.invalid) << c.name;
@@ -828,24 +832,24 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
 
 AE_TEST("model tool/a stream that is over when its tool is gone is an answer all the same") {
   RawHttpServer server(streams(chat({"All."})));
-  Bench bench;
-  auto tool = bench.model(Bench::settings(server));
+  ModelFixture fixture;
+  auto tool = fixture.model(ModelFixture::settings(server));
   std::move_only_function<void()> look = [&] {
     if (server.arrivals() == 0) {
-      bench.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { look(); });
     } else {
       tool.reset();
     }
   };
   look();
-  EXPECT_EQ(bench.perform(*tool, a_call(a_request())).result["text"], Value("All."));
+  EXPECT_EQ(fixture.perform(*tool, a_call(a_request())).result["text"], Value("All."));
 }
 
 AE_TEST("model tool/a stream that is too large has happened: its record says why") {
-  Bench bench;
+  ModelFixture fixture;
   std::vector<std::string> much(18, chunk(std::string(1u << 20, 'x')));
   RawHttpServer large(streams(much));
-  const Heard more = hear(bench, large);
+  const StreamedCall more = call_streamed(fixture, large);
   EXPECT_EQ(more.outcome.kind, OutcomeKind::success);
   ASSERT_TRUE(more.outcome.invalid) << more.outcome.error_code;
   EXPECT_NE(more.outcome.invalid->text("reason").find("larger"), std::string::npos);
@@ -859,7 +863,7 @@ AE_TEST("model tool/a stream that is too large has happened: its record says why
   std::vector<std::string> secret = {chunk("sk-can"), chunk("ary-123")};
   secret.insert(secret.end(), much.begin(), much.end());
   RawHttpServer hiding(streams(secret));
-  const Heard hidden = hear(bench, hiding);
+  const StreamedCall hidden = call_streamed(fixture, hiding);
   ASSERT_TRUE(hidden.outcome.invalid);
   EXPECT_TRUE(hidden.outcome.invalid->text("head").starts_with("[secret KEY]xx"));
 }
@@ -868,19 +872,19 @@ AE_TEST("model tool/events that nobody knows are passed over, and so are comment
   const std::vector<std::string> strange = {": keep-alive\n\n",
                                             "event: ping\ndata: {\"type\":\"ping\"}\n\n",
                                             "event: news\ndata: {\"x\":1}\n\n"};
-  Bench bench;
+  ModelFixture fixture;
   std::vector<std::string> events = strange;
   for (const std::string& one : chat({"All."})) events.push_back(one);
   RawHttpServer server(streams(events));
-  EXPECT_EQ(hear(bench, server).outcome.result["text"], Value("All."));
+  EXPECT_EQ(call_streamed(fixture, server).outcome.result["text"], Value("All."));
 }
 
 AE_TEST("model tool/who says `stream: false` is asked for the whole answer") {
   for (const char* name : {"openai", "anthropic"}) {
-    RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
-    Bench bench;
-    bench.name = name;
-    bench.call(Bench::settings(server).with("stream", false), a_call(a_request()));
+    RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
+    ModelFixture fixture;
+    fixture.name = name;
+    fixture.call(ModelFixture::settings(server).with("stream", false), a_call(a_request()));
     EXPECT_EQ(json(server.requests()[0].body).find("stream"), nullptr) << name;
   }
 }

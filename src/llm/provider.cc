@@ -13,22 +13,22 @@ std::optional<Provider> provider_of(std::string_view name, const Value& settings
   if (name == "openai") {
     provider = Provider{
         .transport = chat_transport(settings),
-        .dialect = {
+        .codec = {
             .request = [settings](const Value& request) { return chat_request(request, settings); },
             .answer = chat_answer,
-            .wire = Wire::chat_completions,
+            .wire = WireFormat::chat_completions,
             .streaming = Value::object(
                 {{"stream", true}, {"stream_options", Value::object({{"include_usage", true}})}})}};
   } else if (name == "anthropic") {
     provider = Provider{.transport = messages_transport(settings),
-                        .dialect = {.request = messages_request,
-                                    .answer = messages_answer,
-                                    .wire = Wire::messages,
-                                    .streaming = Value::object({{"stream", true}})}};
+                        .codec = {.request = messages_request,
+                                  .answer = messages_answer,
+                                  .wire = WireFormat::messages,
+                                  .streaming = Value::object({{"stream", true}})}};
   }
   if (!provider) return provider;
-  provider->dialect.address = address_of(settings);
-  if (settings["stream"] == Value(false)) provider->dialect.streaming = Value();
+  provider->codec.endpoint = endpoint_of(settings);
+  if (settings["stream"] == Value(false)) provider->codec.streaming = Value();
   return provider;
 }
 

@@ -14,7 +14,7 @@ namespace ae::llm {
 
 struct Provider {
   Value transport;  // a template for tools/http
-  Dialect dialect;
+  ProviderCodec codec;
 };
 
 // Nothing when there is no such provider. Answers are streamed unless the settings say {"stream": false}.

@@ -1,5 +1,5 @@
 // Two grammars of events, one way to put texts together.
-#include "llm/stream.h"
+#include "llm/answer_assembler.h"
 
 #include <utility>
 #include <vector>
@@ -32,15 +32,15 @@ std::optional<std::size_t> index_of(const Value& value) {
 
 }  // namespace
 
-Status AnswerStream::feed(std::string_view bytes, std::string& words) {
+Status AnswerAssembler::feed(std::string_view bytes, std::string& words) {
   if (complete_) return {};
-  if (refused_) return broken("the stream could not be read");
-  refused_ = true;  // unless all goes well
+  if (failed_) return invalid_answer("the stream could not be read");
+  failed_ = true;  // unless all goes well
   const std::string_view taken = bytes.substr(0, tools::kStreamMax - bytes_);
   bytes_ += taken.size();
-  std::vector<ServerEvent> events;
+  std::vector<SseEvent> events;
   const Status fed = events_.feed(taken, events);
-  for (const ServerEvent& one : events) {
+  for (const SseEvent& one : events) {
     AE_TRY(event(one, words));
     if (complete_) return {};  // what comes behind the end is nobody's
   }
@@ -48,27 +48,27 @@ Status AnswerStream::feed(std::string_view bytes, std::string& words) {
   if (taken.size() < bytes.size()) {
     return fail(Code::payload_too_large, "the streamed answer is larger than 16 MiB");
   }
-  refused_ = false;
+  failed_ = false;
   return {};
 }
 
-Status AnswerStream::event(const ServerEvent& event, std::string& words) {
-  if (wire_ == Wire::chat_completions && event.data == "[DONE]") {
-    if (!begun_) return broken("the streamed answer ends before it begins");
+Status AnswerAssembler::event(const SseEvent& event, std::string& words) {
+  if (wire_ == WireFormat::chat_completions && event.data == "[DONE]") {
+    if (!started_) return invalid_answer("the streamed answer ends before it begins");
     complete_ = true;
     return {};
   }
   if (event.data.empty()) return {};
   auto value = parse_json(event.data, {.big_integers_as_strings = true});
   if (!value || !value->is_object()) {
-    return broken("an event of the streamed answer is not a JSON object");
+    return invalid_answer("an event of the streamed answer is not a JSON object");
   }
-  if ((*value)["error"].is_object()) return failed((*value)["error"]);
-  return wire_ == Wire::chat_completions ? chat_chunk(*value, words)
-                                         : messages_event(*value, words);
+  if ((*value)["error"].is_object()) return fail_stream((*value)["error"]);
+  return wire_ == WireFormat::chat_completions ? chat_chunk(*value, words)
+                                               : messages_event(*value, words);
 }
 
-Status AnswerStream::failed(const Value& error) {
+Status AnswerAssembler::fail_stream(const Value& error) {
   error_type_ = error.text("type");
   return fail(Code::tool_failed,
               "the provider aborted its answer: " +
@@ -78,14 +78,14 @@ Status AnswerStream::failed(const Value& error) {
 
 // ---- Chat Completions: chunks with deltas of one message
 
-Status AnswerStream::chat_chunk(const Value& chunk, std::string& words) {
+Status AnswerAssembler::chat_chunk(const Value& chunk, std::string& words) {
   head_ = merged(head_, Value::object({{"id", chunk["id"]}, {"model", chunk["model"]}}));
   if (chunk["usage"].is_object()) usage_ = chunk["usage"];
   const Value& choices = chunk["choices"];
   if (!choices.is_array() || choices.size() == 0) return {};
-  begun_ = true;
+  started_ = true;
   const Value& choice = choices.items()[0];
-  if (choice["finish_reason"].is_string()) finish_ = choice["finish_reason"];
+  if (choice["finish_reason"].is_string()) finish_fields_ = choice["finish_reason"];
   const Value& delta = choice["delta"];
   for (const std::string_view key : {"content", "refusal", "reasoning_content"}) {
     if (!delta[key].is_string()) continue;
@@ -100,17 +100,18 @@ Status AnswerStream::chat_chunk(const Value& chunk, std::string& words) {
 }
 
 // Some servers say no index: a call that has an id and comes without one is the next one.
-Status AnswerStream::chat_call(const Value& delta, std::size_t position) {
+Status AnswerAssembler::chat_call(const Value& delta, std::size_t position) {
   auto index = index_of(delta["index"]);
   if (!index && delta.find("index") == nullptr) {
-    const bool fresh = parts_.empty() || !delta.text("id").empty();
-    index = parts_.empty() ? position : parts_.rbegin()->first + (fresh ? 1 : 0);
+    const bool fresh = items_.empty() || !delta.text("id").empty();
+    index = items_.empty() ? position : items_.rbegin()->first + (fresh ? 1 : 0);
   }
   if (!index || *index >= kPartsOfAnswerMax)
-    return broken("the streamed answer calls too many tools");
-  Growing& call = parts_[*index];
+    return invalid_answer("the streamed answer calls too many tools");
+  PartialItem& call = items_[*index];
   const Value& function = delta["function"];
-  call.begun = merged(call.begun, Value::object({{"id", delta["id"]}, {"name", function["name"]}}));
+  call.initial =
+      merged(call.initial, Value::object({{"id", delta["id"]}, {"name", function["name"]}}));
   const Value& arguments = function["arguments"];
   if (arguments.is_string()) {
     call.texts["arguments"] += arguments.as_string();
@@ -120,66 +121,68 @@ Status AnswerStream::chat_call(const Value& delta, std::size_t position) {
   return {};
 }
 
-Value AnswerStream::chat_body() const {
+Value AnswerAssembler::chat_body() const {
   std::vector<Member> message = {{"role", "assistant"}};
   for (const auto& [key, text] : texts_) message.emplace_back(key, text);
   std::vector<Value> calls;
-  calls.reserve(parts_.size());
-  for (const auto& [index, call] : parts_) {
+  calls.reserve(items_.size());
+  for (const auto& [index, call] : items_) {
     const auto arguments = call.texts.find("arguments");
     calls.push_back(Value::object(
-        {{"id", call.begun["id"]},
+        {{"id", call.initial["id"]},
          {"type", "function"},
-         {"function", Value::object({{"name", call.begun["name"]},
+         {"function", Value::object({{"name", call.initial["name"]},
                                      {"arguments",
                                       arguments == call.texts.end() ? "" : arguments->second}})}}));
   }
   if (!calls.empty()) message.emplace_back("tool_calls", Value::array(std::move(calls)));
-  Value choice = Value::object(
-      {{"finish_reason", finish_}, {"index", 0}, {"message", Value::object(std::move(message))}});
+  Value choice = Value::object({{"finish_reason", finish_fields_},
+                                {"index", 0},
+                                {"message", Value::object(std::move(message))}});
   return merged(head_,
                 Value::object({{"choices", Value::array({std::move(choice)})}, {"usage", usage_}}));
 }
 
 // ---- Messages: blocks that begin, grow and end
 
-Status AnswerStream::messages_event(const Value& event, std::string& words) {
+Status AnswerAssembler::messages_event(const Value& event, std::string& words) {
   const std::string_view type = event.text("type");
   if (type == "message_start") {
-    begun_ = true;
+    started_ = true;
     head_ = event["message"];
     usage_ = head_["usage"];
   } else if (type == "content_block_start") {
     const auto index = index_of(event["index"]);
     if (!index || !event["content_block"].is_object()) {
-      return broken("a block of the streamed answer has no place");
+      return invalid_answer("a block of the streamed answer has no place");
     }
     // One after the other: what is heard in this order is read in this order.
-    if (!parts_.empty() && *index <= parts_.rbegin()->first) {
-      return broken("a block of the streamed answer begins before the one before it");
+    if (!items_.empty() && *index <= items_.rbegin()->first) {
+      return invalid_answer("a block of the streamed answer begins before the one before it");
     }
-    Growing& block = parts_[*index];
-    block.begun = event["content_block"];
-    begun_ = true;
-    words += block.begun.text("text");
+    PartialItem& block = items_[*index];
+    block.initial = event["content_block"];
+    started_ = true;
+    words += block.initial.text("text");
   } else if (type == "content_block_delta") {
     return block_delta(event, words);
   } else if (type == "message_delta") {
-    finish_ = merged(finish_, event["delta"]);
+    finish_fields_ = merged(finish_fields_, event["delta"]);
     usage_ = merged(usage_, event["usage"]);
   } else if (type == "message_stop") {
-    if (!begun_) return broken("the streamed answer ends before it begins");
+    if (!started_) return invalid_answer("the streamed answer ends before it begins");
     complete_ = true;
   }
   return {};
 }
 
-Status AnswerStream::block_delta(const Value& event, std::string& words) {
+Status AnswerAssembler::block_delta(const Value& event, std::string& words) {
   const auto index = index_of(event["index"]);
-  const auto block = index ? parts_.find(*index) : parts_.end();
-  if (block == parts_.end()) return broken("a block of the streamed answer grows before it began");
-  if (block->first != parts_.rbegin()->first) {
-    return broken("a block of the streamed answer grows after the next one began");
+  const auto block = index ? items_.find(*index) : items_.end();
+  if (block == items_.end())
+    return invalid_answer("a block of the streamed answer grows before it began");
+  if (block->first != items_.rbegin()->first) {
+    return invalid_answer("a block of the streamed answer grows after the next one began");
   }
   constexpr std::string_view kTexts[] = {"text", "thinking", "signature", "partial_json"};
   const Value& delta = event["delta"];
@@ -191,11 +194,11 @@ Status AnswerStream::block_delta(const Value& event, std::string& words) {
   return {};
 }
 
-Value AnswerStream::messages_body() const {
+Value AnswerAssembler::messages_body() const {
   std::vector<Value> content;
-  content.reserve(parts_.size());
-  for (const auto& [index, block] : parts_) {
-    Value whole = block.begun;
+  content.reserve(items_.size());
+  for (const auto& [index, block] : items_) {
+    Value whole = block.initial;
     for (const auto& [key, text] : block.texts) {
       if (key != "partial_json") {
         whole = whole.with(key, std::string(whole.text(key)) + text);
@@ -207,14 +210,14 @@ Value AnswerStream::messages_body() const {
     }
     content.push_back(std::move(whole));
   }
-  Value body = merged(head_, finish_);
+  Value body = merged(head_, finish_fields_);
   body = body.with("content", Value::array(std::move(content)));
   return usage_.is_null() ? body : body.with("usage", usage_);
 }
 
-Value AnswerStream::body() const {
+Value AnswerAssembler::body() const {
   AE_CHECK(complete_);
-  return wire_ == Wire::chat_completions ? chat_body() : messages_body();
+  return wire_ == WireFormat::chat_completions ? chat_body() : messages_body();
 }
 
 }  // namespace ae::llm

@@ -8,19 +8,19 @@
 
 #include "base/error.h"
 #include "json/json.h"
+#include "llm/answer_assembler.h"
 #include "llm/chat_completions.h"
 #include "llm/messages.h"
-#include "llm/stream.h"
 
 namespace {
 
 using ae::Value;
-using ae::llm::AnswerStream;
-using ae::llm::Wire;
+using ae::llm::AnswerAssembler;
+using ae::llm::WireFormat;
 
 // What a stream said, in one text: its pieces, joined, and how it ended.
-std::string read(Wire wire, std::string_view bytes, std::size_t step) {
-  AnswerStream stream(wire);
+std::string read(WireFormat wire, std::string_view bytes, std::size_t step) {
+  AnswerAssembler stream(wire);
   std::string said;
   while (!bytes.empty()) {
     const ae::Status fed = stream.feed(bytes.substr(0, step), said);
@@ -42,17 +42,18 @@ Value question() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   if (all.size() < 2) return 0;
-  const Wire wire = (all[0] & 1) != 0 ? Wire::messages : Wire::chat_completions;
+  const WireFormat wire = (all[0] & 1) != 0 ? WireFormat::messages : WireFormat::chat_completions;
   const std::size_t step = static_cast<unsigned char>(all[1]) + 1u;
   const std::string_view bytes = all.substr(2);
   const std::string whole = read(wire, bytes, bytes.size() + 1);
   const std::string cut = read(wire, bytes, step);
   AE_CHECK(whole == cut, whole + "\n---- and cut\n" + cut);
-  AnswerStream stream(wire);
+  AnswerAssembler stream(wire);
   std::string said;
   if (!stream.feed(bytes, said) || !stream.is_complete()) return 0;
-  const auto answer = wire == Wire::messages ? ae::llm::messages_answer(question(), stream.body())
-                                             : ae::llm::chat_answer(question(), stream.body());
+  const auto answer = wire == WireFormat::messages
+                          ? ae::llm::messages_answer(question(), stream.body())
+                          : ae::llm::chat_answer(question(), stream.body());
   if (answer) AE_CHECK((*answer)["text"].is_string());
   return 0;
 }

@@ -1,5 +1,5 @@
 // Streamed answers: cut anywhere, they are the answer that would have come whole.
-#include "llm/stream.h"
+#include "llm/answer_assembler.h"
 
 #include <random>
 #include <string>
@@ -24,16 +24,16 @@ const Value kQuestion = json(R"({"model":"m","messages":[{"role":"user","content
 
 // ---- events
 
-std::string events_of(std::string_view bytes, std::size_t step, EventLimits limits = {}) {
-  EventStream stream(limits);
-  std::vector<ServerEvent> events;
+std::string events_of(std::string_view bytes, std::size_t step, SseLimits limits = {}) {
+  SseParser stream(limits);
+  std::vector<SseEvent> events;
   std::string seen;
   while (!bytes.empty()) {
     const Status fed = stream.feed(bytes.substr(0, step), events);
     bytes.remove_prefix(std::min(step, bytes.size()));
     if (!fed) seen = "refused ";
   }
-  for (const ServerEvent& event : events) seen += event.name + "=" + event.data + ";";
+  for (const SseEvent& event : events) seen += event.name + "=" + event.data + ";";
   return seen;
 }
 
@@ -49,7 +49,7 @@ AE_TEST("event stream/lines end with CR, LF or both, and a blank one ends an eve
 }
 
 AE_TEST("event stream/a line or an event beyond its limit refuses all that follows") {
-  const EventLimits limits{.line_max = 10, .event_max = 12};
+  const SseLimits limits{.line_max = 10, .event_max = 12};
   for (const std::size_t step : {1u, 3u, 100u}) {
     EXPECT_EQ(events_of("data: 4567\n\n", step, limits), "=4567;");
     EXPECT_EQ(events_of("data: 45678\n\ndata: 1\n\n", step, limits), "refused ");
@@ -61,7 +61,7 @@ AE_TEST("event stream/a line or an event beyond its limit refuses all that follo
 
 // ---- answers
 
-struct Heard {
+struct AssembledAnswer {
   std::string words;
   bool complete = false;
   Code failed = Code::usage;  // usage: it did not
@@ -69,52 +69,53 @@ struct Heard {
   Value body;
 };
 
-Heard hear(Wire wire, std::string_view bytes, std::size_t step) {
-  AnswerStream stream(wire);
-  Heard heard;
+AssembledAnswer assemble(WireFormat wire, std::string_view bytes, std::size_t step) {
+  AnswerAssembler stream(wire);
+  AssembledAnswer assembled;
   while (!bytes.empty()) {
-    const Status fed = stream.feed(bytes.substr(0, step), heard.words);
+    const Status fed = stream.feed(bytes.substr(0, step), assembled.words);
     bytes.remove_prefix(std::min(step, bytes.size()));
     if (!fed) {
-      heard.failed = fed.error().code;
+      assembled.failed = fed.error().code;
       break;
     }
   }
-  heard.error_type = stream.error_type();
-  heard.complete = stream.is_complete();
-  if (heard.complete) heard.body = stream.body();
-  return heard;
+  assembled.error_type = stream.error_type();
+  assembled.complete = stream.is_complete();
+  if (assembled.complete) assembled.body = stream.body();
+  return assembled;
 }
 
 // An answer, as it comes whole and as a stream.
-struct Told {
+struct EncodedAnswer {
   Value whole;
   std::string stream;
 };
 
-class Teller {
+class AnswerEncoder {
  public:
-  explicit Teller(std::uint64_t seed) : chance_(seed) {}
+  explicit AnswerEncoder(std::uint64_t seed) : chance_(seed) {}
 
-  Told chat() {
-    Told told;
+  EncodedAnswer chat() {
+    EncodedAnswer encoded;
     const std::string text = pick(3) == 0 ? "" : words();
     const std::string refusal = pick(4) == 0 ? words() : "";
     std::vector<Value> calls;
-    chat_say(told, Value::object({{"role", "assistant"}, {"content", ""}}));
+    add_chunk(encoded, Value::object({{"role", "assistant"}, {"content", ""}}));
     for (const std::string& piece : cut(text)) {
-      chat_say(told, Value::object({{"content", piece}}));
+      add_chunk(encoded, Value::object({{"content", piece}}));
     }
     for (const std::string& piece : cut(refusal)) {
-      chat_say(told, Value::object({{"refusal", piece}}));
+      add_chunk(encoded, Value::object({{"refusal", piece}}));
     }
     for (std::uint64_t i = pick(4); i > 0; --i) {
       const int index = static_cast<int>(calls.size());
       const std::string id = "call_" + std::to_string(index), arguments = object_text();
       calls.push_back(call(id, arguments));
-      chat_say(told, delta_of(index, json(R"({"type":"function"})").with("id", id), "look", ""));
+      add_chunk(encoded,
+                delta_of(index, json(R"({"type":"function"})").with("id", id), "look", ""));
       for (const std::string& piece : cut(arguments)) {
-        chat_say(told, delta_of(index, Value::object({}), Value(), piece));
+        add_chunk(encoded, delta_of(index, Value::object({}), Value(), piece));
       }
     }
     std::vector<Member> message = {{"content", text.empty() ? Value() : Value(text)},
@@ -122,36 +123,37 @@ class Teller {
     const char* reason = calls.empty() ? "stop" : "tool_calls";
     if (!calls.empty()) message.emplace_back("tool_calls", Value::array(calls));
     const Value usage = json(R"({"prompt_tokens":9,"completion_tokens":3,"total_tokens":12})");
-    told.whole = Value::object(
+    encoded.whole = Value::object(
         {{"id", "x"},
          {"model", "m-1"},
          {"usage", usage},
          {"choices",
           Value::array({Value::object(
               {{"index", 0}, {"finish_reason", reason}, {"message", Value::object(message)}})})}});
-    chat_say(told, Value::object({}), reason);
-    data(told, Value::object({{"model", "m-1"}, {"choices", Value::array({})}, {"usage", usage}}));
-    told.stream += "data: [DONE]\n\n";
-    return told;
+    add_chunk(encoded, Value::object({}), reason);
+    data(encoded,
+         Value::object({{"model", "m-1"}, {"choices", Value::array({})}, {"usage", usage}}));
+    encoded.stream += "data: [DONE]\n\n";
+    return encoded;
   }
 
-  Told messages() {
-    Told told;
+  EncodedAnswer messages() {
+    EncodedAnswer encoded;
     std::vector<Value> blocks;
-    data(told, json(R"({"type":"message_start","message":{"id":"msg","model":"m-1","content":[],
+    data(encoded, json(R"({"type":"message_start","message":{"id":"msg","model":"m-1","content":[],
         "stop_reason":null,"usage":{"input_tokens":5,"output_tokens":1,"cache_read_input_tokens":2}}})"));
-    data(told, json(R"({"type":"ping"})"));
-    for (std::uint64_t i = pick(5); i > 0; --i) block(told, blocks);
+    data(encoded, json(R"({"type":"ping"})"));
+    for (std::uint64_t i = pick(5); i > 0; --i) block(encoded, blocks);
     const Value ending = json(R"({"stop_reason":"end_turn","stop_sequence":null})");
     const Value usage = json(R"({"input_tokens":5,"output_tokens":7,"cache_read_input_tokens":2})");
-    data(told, Value::object({{"type", "message_delta"}, {"delta", ending}, {"usage", usage}}));
-    data(told, json(R"({"type":"message_stop"})"));
-    told.whole = Value::object({{"id", "msg"},
-                                {"model", "m-1"},
-                                {"stop_reason", "end_turn"},
-                                {"content", Value::array(blocks)},
-                                {"usage", usage}});
-    return told;
+    data(encoded, Value::object({{"type", "message_delta"}, {"delta", ending}, {"usage", usage}}));
+    data(encoded, json(R"({"type":"message_stop"})"));
+    encoded.whole = Value::object({{"id", "msg"},
+                                   {"model", "m-1"},
+                                   {"stop_reason", "end_turn"},
+                                   {"content", Value::array(blocks)},
+                                   {"usage", usage}});
+    return encoded;
   }
 
  private:
@@ -188,31 +190,31 @@ class Teller {
     call = call.with("index", index).with("function", std::move(function));
     return Value::object({{"tool_calls", Value::array({std::move(call)})}});
   }
-  void chat_say(Told& told, Value delta, Value reason = {}) {
+  void add_chunk(EncodedAnswer& encoded, Value delta, Value reason = {}) {
     Value choice = Value::object(
         {{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", std::move(reason)}});
-    data(told, Value::object({{"id", "x"},
-                              {"model", "m-1"},
-                              {"usage", Value()},
-                              {"choices", Value::array({std::move(choice)})}}));
+    data(encoded, Value::object({{"id", "x"},
+                                 {"model", "m-1"},
+                                 {"usage", Value()},
+                                 {"choices", Value::array({std::move(choice)})}}));
   }
-  void data(Told& told, const Value& value) {
+  void data(EncodedAnswer& encoded, const Value& value) {
     if (value.find("type") != nullptr) {
-      told.stream += "event: " + std::string(value.text("type")) + "\n";
+      encoded.stream += "event: " + std::string(value.text("type")) + "\n";
     }
-    told.stream += "data: " + canonical(value) + (pick(2) == 0 ? "\n\n" : "\r\n\r\n");
+    encoded.stream += "data: " + canonical(value) + (pick(2) == 0 ? "\n\n" : "\r\n\r\n");
   }
-  void block(Told& told, std::vector<Value>& blocks) {
+  void block(EncodedAnswer& encoded, std::vector<Value>& blocks) {
     const int index = static_cast<int>(blocks.size());
     const auto begin = [&](const Value& begun) {
-      data(told,
+      data(encoded,
            Value::object(
                {{"type", "content_block_start"}, {"index", index}, {"content_block", begun}}));
     };
     const auto grow = [&](const char* type, const char* key, const std::string& text) {
-      data(told, Value::object({{"type", "content_block_delta"},
-                                {"index", index},
-                                {"delta", Value::object({{"type", type}, {key, text}})}}));
+      data(encoded, Value::object({{"type", "content_block_delta"},
+                                   {"index", index},
+                                   {"delta", Value::object({{"type", type}, {key, text}})}}));
     };
     if (const std::uint64_t kind = pick(3); kind == 0) {
       const std::string text = words();
@@ -239,18 +241,18 @@ class Teller {
       }
       blocks.push_back(call.with("input", json(arguments)));
     }
-    data(told, Value::object({{"type", "content_block_stop"}, {"index", index}}));
+    data(encoded, Value::object({{"type", "content_block_stop"}, {"index", index}}));
   }
 
   std::mt19937_64 chance_;
 };
 
 // One that is told in few bytes, for tests that look at each of them.
-Told short_one(Wire wire) {
+EncodedAnswer short_one(WireFormat wire) {
   for (std::uint64_t seed = 0;; ++seed) {
-    Teller teller(seed);
-    Told told = wire == Wire::messages ? teller.messages() : teller.chat();
-    if (told.stream.size() < 1200) return told;
+    AnswerEncoder teller(seed);
+    EncodedAnswer encoded = wire == WireFormat::messages ? teller.messages() : teller.chat();
+    if (encoded.stream.size() < 1200) return encoded;
   }
 }
 
@@ -258,33 +260,35 @@ AE_TEST(
     "stream/cut anywhere, its answer is the one that would have come whole, and its pieces are its "
     "words") {
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
-    for (const Wire wire : {Wire::chat_completions, Wire::messages}) {
-      Teller teller(seed);
-      const Told told = wire == Wire::messages ? teller.messages() : teller.chat();
-      const auto read = wire == Wire::messages ? messages_answer : chat_answer;
-      const auto wanted = read(kQuestion, told.whole);
-      ASSERT_TRUE(wanted) << canonical(told.whole);
-      for (const std::size_t step : {std::size_t{1}, std::size_t{7}, told.stream.size()}) {
-        const Heard heard = hear(wire, told.stream, step);
-        ASSERT_TRUE(heard.complete) << seed << "\n" << told.stream;
-        const auto answer = read(kQuestion, heard.body);
-        ASSERT_TRUE(answer) << seed << "\n" << told.stream;
-        EXPECT_EQ(canonical(*answer), canonical(*wanted)) << seed << "\n" << told.stream;
-        EXPECT_EQ(heard.words, answer->text("text")) << seed;
+    for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
+      AnswerEncoder teller(seed);
+      const EncodedAnswer encoded =
+          wire == WireFormat::messages ? teller.messages() : teller.chat();
+      const auto read = wire == WireFormat::messages ? messages_answer : chat_answer;
+      const auto wanted = read(kQuestion, encoded.whole);
+      ASSERT_TRUE(wanted) << canonical(encoded.whole);
+      for (const std::size_t step : {std::size_t{1}, std::size_t{7}, encoded.stream.size()}) {
+        const AssembledAnswer assembled = assemble(wire, encoded.stream, step);
+        ASSERT_TRUE(assembled.complete) << seed << "\n" << encoded.stream;
+        const auto answer = read(kQuestion, assembled.body);
+        ASSERT_TRUE(answer) << seed << "\n" << encoded.stream;
+        EXPECT_EQ(canonical(*answer), canonical(*wanted)) << seed << "\n" << encoded.stream;
+        EXPECT_EQ(assembled.words, answer->text("text")) << seed;
       }
     }
   }
 }
 
 AE_TEST("stream/two pieces, cut at every byte, say the same") {
-  for (const Wire wire : {Wire::chat_completions, Wire::messages}) {
-    const Told told = short_one(wire);
-    const std::string wanted = canonical(hear(wire, told.stream, told.stream.size()).body);
-    for (std::size_t at = 0; at <= told.stream.size(); ++at) {
-      AnswerStream stream(wire);
+  for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
+    const EncodedAnswer encoded = short_one(wire);
+    const std::string wanted =
+        canonical(assemble(wire, encoded.stream, encoded.stream.size()).body);
+    for (std::size_t at = 0; at <= encoded.stream.size(); ++at) {
+      AnswerAssembler stream(wire);
       std::string words;
-      ASSERT_TRUE(stream.feed(std::string_view(told.stream).substr(0, at), words));
-      ASSERT_TRUE(stream.feed(std::string_view(told.stream).substr(at), words));
+      ASSERT_TRUE(stream.feed(std::string_view(encoded.stream).substr(0, at), words));
+      ASSERT_TRUE(stream.feed(std::string_view(encoded.stream).substr(at), words));
       ASSERT_TRUE(stream.is_complete()) << at;
       EXPECT_EQ(canonical(stream.body()), wanted) << at;
     }
@@ -292,60 +296,63 @@ AE_TEST("stream/two pieces, cut at every byte, say the same") {
 }
 
 AE_TEST("stream/one that ends early is no answer, wherever it was cut off") {
-  for (const Wire wire : {Wire::chat_completions, Wire::messages}) {
-    const Told told = short_one(wire);
+  for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
+    const EncodedAnswer encoded = short_one(wire);
     // The last event ends with two line ends, of one or two bytes each.
-    for (std::size_t size = 0; size + 4 < told.stream.size(); ++size) {
-      const Heard heard = hear(wire, std::string_view(told.stream).substr(0, size), 1000);
-      EXPECT_FALSE(heard.complete) << size;
-      EXPECT_EQ(heard.failed, Code::usage) << size;
+    for (std::size_t size = 0; size + 4 < encoded.stream.size(); ++size) {
+      const AssembledAnswer assembled =
+          assemble(wire, std::string_view(encoded.stream).substr(0, size), 1000);
+      EXPECT_FALSE(assembled.complete) << size;
+      EXPECT_EQ(assembled.failed, Code::usage) << size;
     }
   }
 }
 
 AE_TEST("stream/what cannot be read refuses it; what the provider says of itself is told apart") {
   const struct {
-    Wire wire;
+    WireFormat wire;
     const char* bytes;
     Code code;
     const char* type;
   } cases[] = {
-      {Wire::chat_completions, "data: {\"id\":\"chatcmpl-\n\n", Code::tool_output_invalid, ""},
-      {Wire::chat_completions, "data: 7\n\n", Code::tool_output_invalid, ""},
-      {Wire::chat_completions, "data: [DONE]\n\n", Code::tool_output_invalid, ""},
-      {Wire::chat_completions, "data: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n",
+      {WireFormat::chat_completions, "data: {\"id\":\"chatcmpl-\n\n", Code::tool_output_invalid,
+       ""},
+      {WireFormat::chat_completions, "data: 7\n\n", Code::tool_output_invalid, ""},
+      {WireFormat::chat_completions, "data: [DONE]\n\n", Code::tool_output_invalid, ""},
+      {WireFormat::chat_completions, "data: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n",
        Code::tool_output_invalid, ""},
-      {Wire::messages, "data: {\"type\":\"message_stop\"}\n\n", Code::tool_output_invalid, ""},
-      {Wire::chat_completions,
+      {WireFormat::messages, "data: {\"type\":\"message_stop\"}\n\n", Code::tool_output_invalid,
+       ""},
+      {WireFormat::chat_completions,
        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":5000,\"id\":\"a\"}]}}]}\n\n",
        Code::tool_output_invalid, ""},
-      {Wire::chat_completions,
+      {WireFormat::chat_completions,
        "data: {\"error\":{\"type\":\"server_error\",\"message\":\"Sorry\"}}\n\n", Code::tool_failed,
        "server_error"},
-      {Wire::messages,
+      {WireFormat::messages,
        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
        Code::tool_failed, "overloaded_error"},
-      {Wire::messages,
+      {WireFormat::messages,
        "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"text\":\"a\"}}\n\n",
        Code::tool_output_invalid, ""},
-      {Wire::messages,
+      {WireFormat::messages,
        "data: {\"type\":\"content_block_start\",\"index\":-1,\"content_block\":{}}\n\n",
        Code::tool_output_invalid, ""},
-      {Wire::messages,
+      {WireFormat::messages,
        "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{}}\n\n"
        "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{}}\n\n",
        Code::tool_output_invalid, ""},
-      {Wire::messages,
+      {WireFormat::messages,
        "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{}}\n\n"
        "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{}}\n\n"
        "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"text\":\"a\"}}\n\n",
        Code::tool_output_invalid, ""},
   };
   for (const auto& c : cases) {
-    const Heard heard = hear(c.wire, c.bytes, 1000);
-    EXPECT_EQ(heard.failed, c.code) << c.bytes;
-    EXPECT_EQ(heard.error_type, c.type) << c.bytes;
-    AnswerStream stream(c.wire);
+    const AssembledAnswer assembled = assemble(c.wire, c.bytes, 1000);
+    EXPECT_EQ(assembled.failed, c.code) << c.bytes;
+    EXPECT_EQ(assembled.error_type, c.type) << c.bytes;
+    AnswerAssembler stream(c.wire);
     std::string words;
     EXPECT_FALSE(stream.feed(c.bytes, words));
     EXPECT_FALSE(stream.feed("data: [DONE]\n\n", words)) << "a refused stream stays refused";
@@ -354,7 +361,7 @@ AE_TEST("stream/what cannot be read refuses it; what the provider says of itself
 }
 
 AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is nobody's") {
-  AnswerStream stream(Wire::chat_completions);
+  AnswerAssembler stream(WireFormat::chat_completions);
   const std::string comment = ":" + std::string((1u << 20) - 2, 'x') + "\n";
   std::string words;
   for (std::size_t n = 0; n < tools::kStreamMax; n += comment.size()) {
@@ -363,7 +370,7 @@ AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is n
   const Status over = stream.feed(":", words);
   ASSERT_FALSE(over);
   EXPECT_EQ(over.error().code, Code::payload_too_large);
-  AnswerStream done(Wire::chat_completions);
+  AnswerAssembler done(WireFormat::chat_completions);
   ASSERT_TRUE(done.feed("data: {\"choices\":[{\"delta\":{}}]}\n\n", words));
   ASSERT_TRUE(done.feed("data: [DONE]\n\ndata: {\n\n", words));
   ASSERT_TRUE(done.feed("data: {\n\n", words));
@@ -371,8 +378,8 @@ AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is n
 }
 
 AE_TEST("stream/servers that number no calls are understood") {
-  const Heard heard = hear(
-      Wire::chat_completions,
+  const AssembledAnswer assembled = assemble(
+      WireFormat::chat_completions,
       R"(data: {"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"x","arguments":"{\"n\":"}}]}}]})"
       "\n\n"
       R"(data: {"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"1}"}}]}}]})"
@@ -380,8 +387,8 @@ AE_TEST("stream/servers that number no calls are understood") {
       R"(data: {"choices":[{"delta":{"tool_calls":[{"id":"b","function":{"name":"y","arguments":{"m":2}}}]}}]})"
       "\n\ndata: [DONE]\n\n",
       5);
-  ASSERT_TRUE(heard.complete);
-  const auto answer = chat_answer(kQuestion, heard.body);
+  ASSERT_TRUE(assembled.complete);
+  const auto answer = chat_answer(kQuestion, assembled.body);
   ASSERT_TRUE(answer);
   EXPECT_EQ(
       canonical((*answer)["tool_calls"]),

@@ -15,11 +15,11 @@ std::int64_t sum(std::int64_t a, std::int64_t b) { return std::min(a + b, kToken
 
 void add(Tokens& tokens, const Value& count) {
   if (!is_count(count)) {
-    tokens.all = false;
+    tokens.is_complete = false;
     return;
   }
   tokens.known = sum(tokens.known, count.as_int());
-  tokens.any = true;
+  tokens.has_known = true;
 }
 
 }  // namespace
@@ -33,19 +33,19 @@ Tokens tokens_of(const Value& first, std::initializer_list<const Value*> others)
   return tokens;
 }
 
-Value recorded(const Counts& counts) {
+Value usage_value(const Counts& counts) {
   const auto& [input, output, total, cached, reasoning] = counts;
   std::vector<Member> members;
-  if (input.all) members.emplace_back("input_tokens", input.known);
-  if (output.all) members.emplace_back("output_tokens", output.known);
-  if (input.any || output.any || is_count(total)) {
+  if (input.is_complete) members.emplace_back("input_tokens", input.known);
+  if (output.is_complete) members.emplace_back("output_tokens", output.known);
+  if (input.has_known || output.has_known || is_count(total)) {
     const std::int64_t said = is_count(total) ? total.as_int() : 0;
     members.emplace_back("total_tokens", std::max(said, sum(input.known, output.known)));
   }
   if (is_count(cached)) members.emplace_back("cached_tokens", cached);
   if (is_count(reasoning)) members.emplace_back("reasoning_tokens", reasoning);
   if (members.empty()) return {};
-  if (!input.all || !output.all) members.emplace_back("incomplete", true);
+  if (!input.is_complete || !output.is_complete) members.emplace_back("incomplete", true);
   return Value::object(std::move(members));
 }
 

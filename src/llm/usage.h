@@ -20,7 +20,7 @@ constexpr std::int64_t kTokensMax = (std::int64_t{1} << 53) - 1;  // what a JSON
 // Of one direction: the sum of what is known of it.
 struct Tokens {
   std::int64_t known = 0;
-  bool any = false, all = true;  // is any part of it known? all of it?
+  bool has_known = false, is_complete = true;  // is any part of it known? all of it?
 };
 // `first` is said of every answer; one of `others` that is not there is 0.
 Tokens tokens_of(const Value& first, std::initializer_list<const Value*> others = {});
@@ -32,6 +32,6 @@ struct Counts {
   const Value& reasoning;
 };
 // null: it counts nothing.
-Value recorded(const Counts& counts);
+Value usage_value(const Counts& counts);
 
 }  // namespace ae::llm

@@ -42,7 +42,7 @@ bool is_error(const Value& value) {
          (message.is_string() || is_redacted(message));
 }
 
-bool fits(FieldKind kind, const Value& value) {
+bool has_kind(FieldKind kind, const Value& value) {
   switch (kind) {
     case FieldKind::text:
     case FieldKind::word:
@@ -69,7 +69,7 @@ bool fits(FieldKind kind, const Value& value) {
   return false;
 }
 
-std::string_view shape(FieldKind kind) {
+std::string_view expected_json(FieldKind kind) {
   switch (kind) {
     case FieldKind::text:
     case FieldKind::word:
@@ -96,7 +96,8 @@ std::string_view shape(FieldKind kind) {
   return {};
 }
 
-std::unexpected<Error> wrong(const EventKind& kind, std::string_view field, std::string_view what) {
+std::unexpected<Error> field_error(const EventKind& kind, std::string_view field,
+                                   std::string_view what) {
   std::string message(kind.name);
   message.append(".").append(field).append(" ").append(what);
   return fail(Code::log_corrupt, std::move(message));
@@ -156,21 +157,23 @@ std::string_view event_name(const Event& event) noexcept {
 // Members and fields stand in the same order, so one walk over both finds what is missing and what
 // does not belong.
 Status check_payload(const EventKind& kind, const Value& payload) {
-  if (!payload.is_object()) return wrong(kind, "payload", "is not an object");
+  if (!payload.is_object()) return field_error(kind, "payload", "is not an object");
   const auto members = payload.members();
   auto member = members.begin();
   for (const Field& field : kind.fields) {
     const bool present = member != members.end() && member->first == field.name;
-    if (present && !(member->second.is_null() && !takes_null(field)) &&
-        !fits(field.kind, member->second)) {
-      return wrong(kind, field.name, std::string("is not ").append(shape(field.kind)));
+    if (present && !(member->second.is_null() && !accepts_null(field)) &&
+        !has_kind(field.kind, member->second)) {
+      return field_error(kind, field.name,
+                         std::string("is not ").append(expected_json(field.kind)));
     }
-    if (field.required && (!present || (member->second.is_null() && !takes_null(field)))) {
-      return wrong(kind, field.name, "is missing");
+    if (field.required && (!present || (member->second.is_null() && !accepts_null(field)))) {
+      return field_error(kind, field.name, "is missing");
     }
     if (present) ++member;
   }
-  if (member != members.end()) return wrong(kind, member->first, "is not a field of this event");
+  if (member != members.end())
+    return field_error(kind, member->first, "is not a field of this event");
   return {};
 }
 

@@ -17,7 +17,7 @@ ae::Value without_absent(const ae::EventKind& kind, const ae::Value& payload) {
   std::vector<ae::Member> members;
   for (const ae::Field& field : kind.fields) {
     const ae::Value* const value = payload.find(field.name);
-    if (value == nullptr || (value->is_null() && !ae::takes_null(field))) continue;
+    if (value == nullptr || (value->is_null() && !ae::accepts_null(field))) continue;
     members.emplace_back(field.name, *value);
   }
   return ae::Value::object(std::move(members));

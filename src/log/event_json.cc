@@ -54,7 +54,7 @@ EventBody made_of(const Value& payload) {
   Event event;
   visit_fields(event, [&payload](auto field, auto& member) {
     const Value* json = payload.find(field.name());
-    if (json != nullptr && (!json->is_null() || field.takes_null())) take(*json, member);
+    if (json != nullptr && (!json->is_null() || field.accepts_null())) take(*json, member);
   });
   return event;
 }

@@ -44,7 +44,7 @@ struct Field {
 };
 
 // Null is a value of its own only where a value must stand; in any other field it means absent.
-constexpr bool takes_null(const Field& field) {
+constexpr bool accepts_null(const Field& field) {
   return field.required && (field.kind == FieldKind::json || field.kind == FieldKind::value);
 }
 

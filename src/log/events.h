@@ -77,8 +77,10 @@ using Optional = std::conditional_t<kNullIsAbsent<typename Kind::Type>, typename
 
 }  // namespace field_kind
 
-#define AE_REQUIRED_AS(kind, member, name, number, meaning) field_kind::Required<field_kind::kind> member{};
-#define AE_OPTIONAL_AS(kind, member, name, number, meaning) field_kind::Optional<field_kind::kind> member{};
+#define AE_REQUIRED_AS(kind, member, name, number, meaning) \
+  field_kind::Required<field_kind::kind> member{};
+#define AE_OPTIONAL_AS(kind, member, name, number, meaning) \
+  field_kind::Optional<field_kind::kind> member{};
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) \
   struct Struct {                                                \
     static constexpr EventType kType = EventType::name;          \
@@ -108,7 +110,7 @@ struct FieldOf {
   constexpr std::string_view name() const { return text; }
   static constexpr std::uint8_t number() { return Number; }
   static constexpr FieldKind kind() { return Kind; }
-  static constexpr bool takes_null() {
+  static constexpr bool accepts_null() {
     return Required && (Kind == FieldKind::json || Kind == FieldKind::value);
   }
   static constexpr bool required() { return Required; }
@@ -146,7 +148,7 @@ bool is_present(const auto&, const std::optional<T>& member) {
 template <class Field, class T>
   requires field_kind::kNullIsAbsent<T>
 bool is_present(const Field&, const T& member) {
-  return Field::takes_null() || !member.is_null();
+  return Field::accepts_null() || !member.is_null();
 }
 bool is_present(const auto&, const auto&) { return true; }
 // What a present field holds.

@@ -13,9 +13,9 @@
 #include "log/events.h"
 #include "log/field_codec.h"
 #include "log/redacted.h"
-#include "log/request_cut.h"
 #include "log/seal.h"
 #include "log/sealed_form.h"
+#include "log/split_request.h"
 #include "log/words.h"
 
 namespace ae {
@@ -82,14 +82,14 @@ Result<Header> read_header(ByteReader& in) {
 }
 
 // A value field in the body of its event, and what stands there once the value is dropped.
-struct ValuePlace {
+struct ValueSpan {
   std::string field;
   std::size_t begin = 0, end = 0;
   std::string dropped;
 };
 
 // What the bytes of one field say beside its value. Borrows from the body and from the blobs that were read.
-struct Part {
+struct PayloadMember {
   bool present = false, null = false;
   bool by_message = false;
   std::uint8_t form = 0;  // of an external key
@@ -99,7 +99,7 @@ struct Part {
 };
 
 // A member of a narrative event, whose names stand in the bytes.
-struct NamedPart : Part {
+struct NamedPart : PayloadMember {
   std::string_view name;
   Value shown;
   bool is_value = false;
@@ -108,7 +108,7 @@ struct NamedPart : Part {
 // Reads the bodies of events, one after the other: what it needs for one is used again for the next.
 class BodyReader {
  public:
-  BodyReader(const JobId& job, const BlobSource& blobs, const KnownValue& known, bool wants_places)
+  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& known, bool wants_places)
       : job_(job), blobs_(blobs), known_(known), wants_places_(wants_places) {}
 
   // Fills in body and salts of the event, and appends payload' to `hashed`. REQUIRES: a kind, unless it is narrative.
@@ -137,7 +137,7 @@ class BodyReader {
   }
 
   // The values that are still there, in the order of the bytes. REQUIRES: wants_places.
-  const std::vector<ValuePlace>& places() const { return places_; }
+  const std::vector<ValueSpan>& places() const { return places_; }
 
  private:
   std::size_t at() const { return size_ - in_.left(); }
@@ -186,16 +186,16 @@ class BodyReader {
   template <class E, class Field, class T>
   Status read_one(Field field, std::uint8_t form, T& member, std::size_t begin) {
     constexpr FieldKind kKind = Field::kind();
-    Part& part = parts_[field.number()];
+    PayloadMember& part = parts_[field.number()];
     part.present = true;
     part.by_message = form == kByMessage && may_be_by_message(E::kType, field.name());
-    const bool left = form == kLeft && may_have_left(E::kType, field.name());
+    const bool left = form == kRetained && may_retain_value(E::kType, field.name());
     if (form > form_max(kKind) && !part.by_message && !left) {
       return wrong(field.name(), " has an unknown form");
     }
     if constexpr (kKind == FieldKind::external_key) {
       part.form = form;
-      if (form == kSpelled)
+      if (form == kKeyAsText)
         member.text = in_.text();  // the others follow from other fields: derive_external_key
     } else if constexpr (kKind == FieldKind::json) {
       AE_ASSIGN(const Content content, read_content(form));
@@ -228,13 +228,13 @@ class BodyReader {
 
   static constexpr int form_max(FieldKind kind) {
     if (kind == FieldKind::value || kind == FieldKind::error) return kRedacted;
-    if (kind == FieldKind::external_key) return kOfChoice;
+    if (kind == FieldKind::external_key) return kKeyFromIdempotencyKey;
     return kind == FieldKind::json ? 1 : 0;
   }
 
   // An external key that was left out, now that the step it follows from is known.
   Status derive_external_key(ToolInvocationStarted& typed, const Event& event) {
-    const Part* part = nullptr;
+    const PayloadMember* part = nullptr;
     visit_fields(typed, [&](auto field, const auto&) {
       if constexpr (field.kind() == FieldKind::external_key) part = &parts_[field.number()];
     });
@@ -242,13 +242,13 @@ class BodyReader {
     const std::string &step = typed.step_id.text, &own = typed.idempotency_key.text;
     if (step.empty()) return corrupt("step_id is missing");
     if (own.empty()) return corrupt("idempotency_key is missing");
-    if (part->form != kSpelled) {
+    if (part->form != kKeyAsText) {
       typed.external_key.text = derived_external_key(part->form, job_, step, own, event.attempt_id);
     }
     const std::uint8_t form =
         external_key_form(event.schema, typed.external_key.text, job_, step, own, event.attempt_id);
     if (form == part->form) return {};
-    return wrong("external_key", part->form == kSpelled
+    return wrong("external_key", part->form == kKeyAsText
                                      ? " spells out a key that follows from the event"
                                      : " has another form than the writer's");
   }
@@ -260,8 +260,8 @@ class BodyReader {
     Status status;
     visit_fields(typed, [&](auto field, const auto& member) {
       if (!status) return;
-      const Part& part = parts_[field.number()];
-      const bool null = part.null && !field.takes_null();
+      const PayloadMember& part = parts_[field.number()];
+      const bool null = part.null && !field.accepts_null();
       if (field.required() && (!part.present || null)) {
         status = corrupt(std::string(kind.name) + "." + std::string(field.name()) + " is missing");
       } else if (part.present && null) {
@@ -287,7 +287,7 @@ class BodyReader {
   Status write_payload(const E& typed, std::string& out) const {
     char before = '{';
     visit_fields(typed, [&](auto field, const auto& member) {
-      const Part& part = parts_[field.number()];
+      const PayloadMember& part = parts_[field.number()];
       if (!part.present) return;
       out += std::exchange(before, ',');
       out += '"';
@@ -383,7 +383,7 @@ class BodyReader {
     AE_TRY(check_payload(kind, payload));
     for (const NamedPart& part : parts) {
       const auto field = std::ranges::find(kind.fields, part.name, &Field::name);
-      if (part.shown.is_null() && !takes_null(*field)) return wrong(part.name, " is null");
+      if (part.shown.is_null() && !accepts_null(*field)) return wrong(part.name, " is null");
       if (part.is_value != holds_value(*field)) {
         return wrong(part.name, " is stored as another kind of field");
       }
@@ -408,13 +408,13 @@ class BodyReader {
 
   // ---- contents
 
-  Status read_value(std::uint8_t form, std::string_view name, Part& part, Value& shown) {
+  Status read_value(std::uint8_t form, std::string_view name, PayloadMember& part, Value& shown) {
     if (form == kRedacted) {
       part.commitment = hash_of(in_.bytes(kHashSize));
       shown = Value::object({{"$redacted", to_hex(part.commitment)}});
       return {};
     }
-    if (form == kLeft) {
+    if (form == kRetained) {
       part.commitment = hash_of(in_.bytes(kHashSize));
       AE_ASSIGN(const Content content, read_content(kInline));
       AE_ASSIGN(Value left, read_json(content));
@@ -433,7 +433,7 @@ class BodyReader {
   }
 
   // The arguments of a model's call, message by message.
-  Status read_request(std::string_view name, Part& part, Value& shown) {
+  Status read_request(std::string_view name, PayloadMember& part, Value& shown) {
     const std::string_view head = in_.text();
     const std::uint64_t count = in_.varint();
     if (count == 0 || count > in_.left()) return wrong(name, " has no messages");
@@ -442,7 +442,7 @@ class BodyReader {
     std::vector<std::size_t> sizes;
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint8_t form = in_.byte();
-      if (form > kApart) return corrupt("a message has an unknown form");
+      if (form > kAsBlob) return corrupt("a message has an unknown form");
       AE_ASSIGN(const Content message, read_content(form));
       if (i > 0) salted += ',';
       salted += message.text;
@@ -452,7 +452,7 @@ class BodyReader {
     if (!in_.ok()) return corrupt("its bytes end too early");
     const std::string_view text = std::string_view(salted).substr(part.salt.size());
     AE_ASSIGN(shown, read_json({text}));
-    const auto cut = cut_request(shown, text);
+    const auto cut = split_request(shown, text);
     const auto same = [](std::string_view message, std::size_t size) {
       return message.size() == size;
     };
@@ -495,20 +495,21 @@ class BodyReader {
     return corrupt(std::string(field).append(what));
   }
 
-  void note_place(std::string name, const Part& part, std::size_t begin, std::string dropped) {
+  void note_place(std::string name, const PayloadMember& part, std::size_t begin,
+                  std::string dropped) {
     dropped += bytes_of(part.commitment);
     places_.push_back({std::move(name), begin, at(), std::move(dropped)});
   }
 
   const JobId& job_;
   const BlobSource& blobs_;
-  const KnownValue& known_;
+  const ValueLookup& known_;
   const bool wants_places_;
   std::size_t size_ = 0;
   ByteReader in_{{}};
-  std::array<Part, kFieldNumberMax + 1> parts_{};  // by number
+  std::array<PayloadMember, kFieldNumberMax + 1> parts_{};  // by number
   std::vector<Member> salts_;
-  std::vector<ValuePlace> places_;
+  std::vector<ValueSpan> places_;
   std::forward_list<std::string> apart_;  // the blobs that were read
   std::string scratch_;
 };
@@ -536,12 +537,12 @@ Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event
   return {};
 }
 
-Result<Opened> read_batch(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                          const BlobSource& blobs, const KnownValue& known,
-                          const Rewrite* rewrite) {
+Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const Hash& prev_hash,
+                               const BlobSource& blobs, const ValueLookup& known,
+                               const Rewrite* rewrite) {
   ByteReader in(bytes);
   AE_ASSIGN(const Header header, read_header(in));
-  Opened opened;
+  OpenedBatch opened;
   opened.first_seq = header.first_seq;
   opened.last_seq = header.first_seq + header.count - 1;
   opened.head = prev_hash;
@@ -558,7 +559,8 @@ Result<Opened> read_batch(const JobId& job, std::string_view bytes, const Hash& 
     event.prev_hash = opened.head;
     auto status = read_event(in, reader, hasher, event, rewrite);
     if (!status) {
-      return std::unexpected(std::move(status).error().in("event " + std::to_string(event.seq)));
+      return std::unexpected(
+          std::move(status).error().with_context("event " + std::to_string(event.seq)));
     }
     opened.head = event.hash;
   }
@@ -573,29 +575,30 @@ Result<Opened> read_batch(const JobId& job, std::string_view bytes, const Hash& 
 
 }  // namespace
 
-Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                    const BlobSource& blobs, const KnownValue& known) {
+Result<OpenedBatch> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
+                         const BlobSource& blobs, const ValueLookup& known) {
   return read_batch(job, bytes, prev_hash, blobs, known, nullptr);
 }
 
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                           const BlobSource& blobs, const DropValue& drop,
-                           const LeftOver& left_of) {
+                           const BlobSource& blobs, const RedactFilter& drop,
+                           const RetainFilter& retained_value) {
   std::string events;
   const Rewrite rewrite = [&](const Event& event, const BodyReader& reader, std::string_view body) {
     std::string rewritten;
     std::size_t copied = 0;
-    for (const ValuePlace& place : reader.places()) {
+    for (const ValueSpan& place : reader.places()) {
       if (!drop(event, place.field)) continue;
       rewritten += body.substr(copied, place.begin - copied);
       rewritten += place.dropped;
-      if (const Value left = left_of ? left_of(event, place.field) : Value(); left.is_object()) {
+      if (const Value left = retained_value ? retained_value(event, place.field) : Value();
+          left.is_object()) {
         const EventKind* const kind = event_kind(event.type);
         const auto field = std::ranges::find(kind->fields, place.field, &Field::name);
-        AE_CHECK(field != kind->fields.end() && may_have_left(event.type, field->name),
+        AE_CHECK(field != kind->fields.end() && may_retain_value(event.type, field->name),
                  place.field);
         rewritten[rewritten.size() - place.dropped.size()] =
-            static_cast<char>(kLeft << kFormShift | field->number);
+            static_cast<char>(kRetained << kFormShift | field->number);
         put_text(canonical(left), rewritten);
       }
       copied = place.end;

@@ -46,7 +46,7 @@ bool is_redacted(const Value& value) {
   return value.is_object() && (value.size() == 1 || left) && hash_from_hex(value.text("$redacted"));
 }
 
-std::vector<std::string> erased_values(const Event& event) {
+std::vector<std::string> erased_fields(const Event& event) {
   std::vector<std::string> erased;
   visit_erased(event,
                [&](std::string_view, std::string name) { erased.push_back(std::move(name)); });

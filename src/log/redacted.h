@@ -19,6 +19,6 @@ namespace ae {
 bool is_redacted(const Value& value);
 
 // The names of the value fields that were erased (of an error: its message), as they stood in `Event::salts`.
-std::vector<std::string> erased_values(const Event& event);
+std::vector<std::string> erased_fields(const Event& event);
 
 }  // namespace ae

@@ -37,8 +37,8 @@
 #include "log/chain.h"
 #include "log/events.h"
 #include "log/field_codec.h"
-#include "log/request_cut.h"
 #include "log/sealed_form.h"
+#include "log/split_request.h"
 #include "log/words.h"
 
 namespace ae {
@@ -124,7 +124,7 @@ class Sealer {
     return {};
   }
 
-  Sealed finish() {
+  SealedBatch finish() {
     sealed_.bytes += bytes_of(sealed_.head);
     return std::move(sealed_);
   }
@@ -222,7 +222,7 @@ class Sealer {
         slot.form =
             external_key_form(sealed_.events.back().schema, member.text, input_.job,
                               event.step_id.text, event.idempotency_key.text, input_.attempt_id);
-        if (slot.form == kSpelled) put_text(member.text, stored_);
+        if (slot.form == kKeyAsText) put_text(member.text, stored_);
       } else if constexpr (kKind != FieldKind::json) {
         if constexpr (!is_narrative(E::kType)) put_field<kKind>(member, stored_);
       }
@@ -274,7 +274,7 @@ class Sealer {
 
   // The arguments of a call of a model, message by message; false when they cannot be stored so.
   bool put_request(const Slot& slot, std::uint8_t number) {
-    const auto cut = cut_request(*slot.value, value_text(slot));
+    const auto cut = split_request(*slot.value, value_text(slot));
     if (!cut || cut->head.size() + cut->tail.size() > limits_.value_inline_max) return false;
     put_head(kByMessage, number);
     body_ += value_salt(slot);
@@ -282,7 +282,7 @@ class Sealer {
     put_varint(cut->messages.size(), body_);
     for (const std::string_view message : cut->messages) {
       const bool apart = message.size() > limits_.message_inline_max;
-      put_byte(apart ? kApart : kInline, body_);
+      put_byte(apart ? kAsBlob : kInline, body_);
       apart ? put_blob(message) : put_text(message, body_);
     }
     put_text(cut->tail, body_);
@@ -315,7 +315,7 @@ class Sealer {
     const std::size_t inline_max = slot.holds_value()             ? limits_.value_inline_max
                                    : slot.kind == FieldKind::json ? limits_.json_inline_max
                                                                   : limits_.value_max;
-    return slot.end - slot.begin > inline_max ? kApart : kInline;
+    return slot.end - slot.begin > inline_max ? kAsBlob : kInline;
   }
 
   // The canonical text, here or as a blob; before it the salt of a value.
@@ -341,7 +341,7 @@ class Sealer {
   const SealLimits& limits_;
   Salts salts_;
   EventHasher hasher_;
-  Sealed sealed_;
+  SealedBatch sealed_;
   // Of the event at hand; kept to reuse their memory.
   std::array<Slot, kFieldNumberMax + 1> slots_{};
   std::string values_;  // salt ‖ canonical text of each value field
@@ -352,8 +352,8 @@ class Sealer {
 
 }  // namespace
 
-Result<Sealed> seal(const SealInput& input, std::vector<EventBody> events,
-                    const SealLimits& limits) {
+Result<SealedBatch> seal(const SealInput& input, std::vector<EventBody> events,
+                         const SealLimits& limits) {
   AE_CHECK(!events.empty());
   AE_CHECK(input.first_seq >= 1 && input.first_seq <= kSeqMax - events.size());
   AE_CHECK(input.prev_hash.is_zero() == (input.first_seq == 1));

@@ -42,7 +42,7 @@ struct SealInput {
       salt_seed_b;  // 128 bits of chance; the salts of the commit are derived from it by SHA-256
 };
 
-struct Sealed {
+struct SealedBatch {
   std::string bytes;
   std::vector<Blob> blobs;  // values that stand apart; store them in the same commit
   std::uint64_t first_seq = 0, last_seq = 0;
@@ -63,17 +63,17 @@ struct SealLimits {
 
 // REQUIRES: at least one event, none of an unknown type.
 // Fails with payload_too_large.
-Result<Sealed> seal(const SealInput& input, std::vector<EventBody> events,
-                    const SealLimits& limits = {});
+Result<SealedBatch> seal(const SealInput& input, std::vector<EventBody> events,
+                         const SealLimits& limits = {});
 
 // The canonical text of a blob. Fails with log_corrupt when it is missing.
 using BlobSource = std::function<Result<std::string>(const Hash&)>;
 
 // The value whose canonical text has this hash, where the caller has it already: it need not be read again. nullptr:
 // it has not. REQUIRES: sha256(canonical(value)) is the hash.
-using KnownValue = std::function<const Value*(const Hash&)>;
+using ValueLookup = std::function<const Value*(const Hash&)>;
 
-struct Opened {
+struct OpenedBatch {
   std::uint64_t first_seq = 0, last_seq = 0;
   Hash head;  // recomputed
   std::vector<Event> events;
@@ -82,19 +82,19 @@ struct Opened {
 // The verifier's half. `prev_hash` is the head before this batch. Fails with log_corrupt (naming the seq) when the
 // bytes, a blob or the recomputed head differ from what was sealed, needs_version when a non-narrative type or a
 // schema is newer than this program.
-Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                    const BlobSource& blobs, const KnownValue& known = {});
+Result<OpenedBatch> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
+                         const BlobSource& blobs, const ValueLookup& known = {});
 
 // The same batch without the values that `drop` names: their content and salt go, their commitments stay, and with
 // them the chain. Fields are named as in `Event::salts`; asked once for each value that is still there. A dropped
 // value shows as {"$redacted": commitment}; the blob of a large one is the caller's to remove when nothing else
 // names it. With a `drop` that is always false the answer equals `bytes`. Fails as `open` does.
-using DropValue = std::function<bool(const Event&, std::string_view field)>;
+using RedactFilter = std::function<bool(const Event&, std::string_view field)>;
 // Of a decision that is dropped something may stay readable, as {"$redacted": commitment, "left": …}: an object, else nothing
 // stays. It is no part of the chain.
-using LeftOver = std::function<Value(const Event&, std::string_view field)>;
+using RetainFilter = std::function<Value(const Event&, std::string_view field)>;
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                           const BlobSource& blobs, const DropValue& drop,
-                           const LeftOver& left_of = {});
+                           const BlobSource& blobs, const RedactFilter& drop,
+                           const RetainFilter& retained_value = {});
 
 }  // namespace ae

@@ -70,7 +70,7 @@ bool is_ambiguous(const ae::Event& event) {
          ae::event_kind(event.type) == nullptr || event.schema > 1;
 }
 
-void check_chain(const ae::Opened& opened) {
+void check_chain(const ae::OpenedBatch& opened) {
   ae::Hash prev;
   for (const ae::Event& event : opened.events) {
     AE_CHECK(event.prev_hash == prev, std::to_string(event.seq));
@@ -84,7 +84,7 @@ void check_chain(const ae::Opened& opened) {
   AE_CHECK(prev == opened.head);
 }
 
-ae::Result<ae::Opened> read(std::string_view bytes, const ae::BlobSource& blobs) {
+ae::Result<ae::OpenedBatch> read(std::string_view bytes, const ae::BlobSource& blobs) {
   auto opened = ae::open(kJob, bytes, ae::Hash{}, blobs);
   const auto keep = [](const ae::Event&, std::string_view) { return false; };
   const auto kept = ae::redact(kJob, bytes, ae::Hash{}, blobs, keep);
@@ -143,7 +143,7 @@ std::string with_head(std::string_view begin) {
 
 // Values that stand in the commit, values that stand apart, an error, words, keys, a narrative event.
 struct OurCommit {
-  ae::Sealed sealed;
+  ae::SealedBatch sealed;
   std::map<ae::Hash, std::string> apart;
 
   OurCommit() {

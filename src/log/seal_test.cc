@@ -41,8 +41,8 @@ struct Log {
       return found->second;
     };
   }
-  Sealed add(const std::vector<EventBody>& drafts, std::optional<AttemptId> attempt = {},
-             const SealLimits& limits = {}) {
+  SealedBatch add(const std::vector<EventBody>& drafts, std::optional<AttemptId> attempt = {},
+                  const SealLimits& limits = {}) {
     const SealInput input{.job = job,
                           .first_seq = next,
                           .prev_hash = head,
@@ -51,7 +51,7 @@ struct Log {
                           .attempt_id = std::move(attempt),
                           .salt_seed_a = 11,
                           .salt_seed_b = next};
-    Sealed sealed = seal(input, drafts, limits).value();
+    SealedBatch sealed = seal(input, drafts, limits).value();
     for (const Blob& blob : sealed.blobs) blobs[blob.hash] = blob.bytes;
     batches.push_back(sealed.bytes);
     events.insert(events.end(), sealed.events.begin(), sealed.events.end());
@@ -59,7 +59,7 @@ struct Log {
     next = sealed.last_seq + 1;
     return sealed;
   }
-  Result<Opened> open_first() const { return open(job, batches.at(0), Hash{}, source()); }
+  Result<OpenedBatch> open_first() const { return open(job, batches.at(0), Hash{}, source()); }
 };
 
 std::string payload(const Event& event) { return canonical(payload_json(event.body)); }
@@ -70,7 +70,7 @@ std::string shown(const std::vector<Event>& events) {
   return out;
 }
 
-std::string refusal(const Result<Opened>& opened) {
+std::string refusal(const Result<OpenedBatch>& opened) {
   return opened ? "accepted"
                 : std::string(code_name(opened.error().code)) + ": " + opened.error().message;
 }
@@ -255,8 +255,8 @@ AE_TEST("log/seal/every kind of event comes back as it was sealed") {
     for (const bool every : {true, false}) {
       for (const bool attempt : {true, false}) {
         Log log;
-        const Sealed sealed = log.add({event_of(kind.type, sample(kind, every))},
-                                      attempt ? std::optional(kAttempt) : std::nullopt);
+        const SealedBatch sealed = log.add({event_of(kind.type, sample(kind, every))},
+                                           attempt ? std::optional(kAttempt) : std::nullopt);
         const auto opened = log.open_first();
         ASSERT_TRUE(opened) << kind.name << ": " << opened.error().message;
         EXPECT_EQ(shown(opened->events), shown(sealed.events));
@@ -346,7 +346,7 @@ AE_TEST("log/seal/batches chain: the head of one is the start of the next") {
 AE_TEST("log/seal/the bytes and the hash of version 1 never change") {
   // The hash was computed with Python's hashlib from SPEC §13.
   Log log;
-  const Sealed sealed = log.add({JobResumed{.by = "ann"}}, kAttempt);
+  const SealedBatch sealed = log.add({JobResumed{.by = "ann"}}, kAttempt);
   const std::string hash = "830a7f6491a1bb8d64abd7258fe74962b4c3344bb37b29eb8346f82fd6ec3cd4";
   EXPECT_EQ(to_hex(sealed.head), hash);
   EXPECT_EQ(to_hex(sealed.bytes),
@@ -367,7 +367,7 @@ AE_TEST("log/seal/the bytes and the hash of version 1 never change") {
 
 AE_TEST("log/seal/absent members are dropped, a null that is a value stays") {
   Log log;
-  const Sealed sealed = log.add(
+  const SealedBatch sealed = log.add(
       {event_of(EventType::job_cancelled, json(R"({"by":null,"reason":"tired","in_doubt":null})")),
        event_of(EventType::job_completed, json(R"({"result":null})"))});
   EXPECT_EQ(payload(sealed.events[0]), R"({"reason":"tired"})");
@@ -393,9 +393,9 @@ AE_TEST("log/seal/equal values get different salts, equal seeds the same ones") 
 AE_TEST("log/seal/large values stand apart by hash, once") {
   const Value large = std::string(300, 'x');
   Log log;
-  const Sealed sealed = log.add({JobCompleted{.result = large}, JobCompleted{.result = large},
-                                 JobCancelled{.in_doubt = large}},
-                                {}, {.value_inline_max = 301, .json_inline_max = 301});
+  const SealedBatch sealed = log.add({JobCompleted{.result = large}, JobCompleted{.result = large},
+                                      JobCancelled{.in_doubt = large}},
+                                     {}, {.value_inline_max = 301, .json_inline_max = 301});
   ASSERT_EQ(sealed.blobs.size(), 1u);
   EXPECT_EQ(sealed.blobs[0].bytes, canonical(large));
   EXPECT_EQ(sealed.blobs[0].hash, sha256(canonical(large)));
@@ -411,7 +411,7 @@ AE_TEST("log/seal/a value of 256 KiB stands in its event, a larger one apart") {
   const auto blobs_of = [](std::size_t bytes) {
     const Value text = std::string(bytes - 2, 'x');  // and two quotes
     Log log;
-    const Sealed sealed = log.add({JobCompleted{.result = text}}, {});
+    const SealedBatch sealed = log.add({JobCompleted{.result = text}}, {});
     EXPECT_EQ(as<JobCompleted>(log.open_first()->events.at(0))->result.value, text);
     return sealed.blobs.size();
   };
@@ -424,8 +424,8 @@ AE_TEST("log/seal/what a model is asked stands apart message by message, each me
   const std::string second = std::string(100, 'b') + "\"\u20ac";
   const std::string third(300'000, 'c');
   Log log;
-  const Sealed one = log.add({model_call({message(first), message(second)})}, kAttempt);
-  const Sealed two = log.add({model_call({message(first), message(second), message(third)})});
+  const SealedBatch one = log.add({model_call({message(first), message(second)})}, kAttempt);
+  const SealedBatch two = log.add({model_call({message(first), message(second), message(third)})});
   ASSERT_EQ(one.blobs.size(), 2u);
   EXPECT_EQ(one.blobs[0].bytes, canonical(message(first)));
   EXPECT_EQ(one.blobs[1].bytes, canonical(message(second)));
@@ -489,7 +489,7 @@ AE_TEST("log/seal/requests of every shape come back as they were sealed") {
 
 AE_TEST("log/seal/a request that is redacted is gone, and the chain still holds") {
   Log log;
-  const Sealed sealed = log.add({model_call({message(std::string(99, 'a')), message("b")})});
+  const SealedBatch sealed = log.add({model_call({message(std::string(99, 'a')), message("b")})});
   const auto redacted =
       redact(kJob, sealed.bytes, Hash{}, log.source(),
              [](const Event&, std::string_view field) { return field == "arguments"; });
@@ -545,7 +545,7 @@ AE_TEST("log/seal/a value that the reader knows is taken, and its bytes are prov
   log.add(drafts, {}, {.json_inline_max = 8});
   ASSERT_EQ(log.blobs.size(), 1u);
   int asked = 0;
-  const KnownValue known = [&](const Hash& hash) {
+  const ValueLookup known = [&](const Hash& hash) {
     ++asked;
     return hash == sha256(canonical(graph)) ? &graph : nullptr;
   };
@@ -554,7 +554,7 @@ AE_TEST("log/seal/a value that the reader knows is taken, and its bytes are prov
   EXPECT_EQ(asked, 1);
   EXPECT_EQ(shown(opened->events), shown(log.events));
   EXPECT_EQ(shown(opened->events), shown(log.open_first()->events));
-  const KnownValue nothing = [](const Hash&) -> const Value* { return nullptr; };
+  const ValueLookup nothing = [](const Hash&) -> const Value* { return nullptr; };
   EXPECT_TRUE(open(kJob, log.batches[0], Hash{}, log.source(), nothing));
   log.blobs.begin()->second[2] = 'N';
   EXPECT_TRUE(refusal(open(kJob, log.batches[0], Hash{}, log.source(), known))
@@ -684,7 +684,7 @@ AE_TEST("log/seal/random bytes are refused and nothing crashes") {
 
 AE_TEST("log/seal/a redacted value is gone, and the chain still holds") {
   Log log;
-  const Sealed sealed = log.add(two_values());
+  const SealedBatch sealed = log.add(two_values());
   std::vector<std::string> asked;
   const auto redacted = redact(
       kJob, sealed.bytes, Hash{}, log.source(), [&](const Event& event, std::string_view field) {
@@ -708,7 +708,7 @@ AE_TEST("log/seal/a redacted value is gone, and the chain still holds") {
   EXPECT_EQ(finished.error->code, "c");
   EXPECT_TRUE(finished.error->message.erased);
   EXPECT_TRUE(is_redacted(finished.error->message.value));
-  EXPECT_EQ(erased_values(opened->events[1]), std::vector<std::string>{"error.message"});
+  EXPECT_EQ(erased_fields(opened->events[1]), std::vector<std::string>{"error.message"});
 
   const auto twice = redact(kJob, *redacted, Hash{}, log.source(),
                             [](const Event&, std::string_view) { return true; });
@@ -719,11 +719,11 @@ AE_TEST("log/seal/a redacted value is gone, and the chain still holds") {
 }
 
 AE_TEST("log/seal/redacting nothing gives the same bytes, for every kind of event") {
-  const DropValue keep = [](const Event&, std::string_view) { return false; };
+  const RedactFilter keep = [](const Event&, std::string_view) { return false; };
   for (const EventKind& kind : event_kinds()) {
     for (const std::size_t inline_max : {8u, 1000u}) {
       Log log;
-      const Sealed sealed =
+      const SealedBatch sealed =
           log.add({event_of(kind.type, sample(kind, true))}, kAttempt,
                   {.value_inline_max = inline_max, .json_inline_max = inline_max});
       EXPECT_EQ(redact(kJob, sealed.bytes, Hash{}, log.source(), keep), sealed.bytes) << kind.name;
@@ -733,7 +733,7 @@ AE_TEST("log/seal/redacting nothing gives the same bytes, for every kind of even
 
 AE_TEST("log/seal/one value of several can be redacted, also a large one") {
   Log log;
-  const Sealed sealed = log.add(two_values(), kAttempt, {.value_inline_max = 4});
+  const SealedBatch sealed = log.add(two_values(), kAttempt, {.value_inline_max = 4});
   EXPECT_EQ(sealed.blobs.size(), 2u);
   const auto redacted = redact(kJob, sealed.bytes, Hash{}, log.source(),
                                [](const Event& event, std::string_view) { return event.seq == 1; });
@@ -747,7 +747,7 @@ AE_TEST("log/seal/one value of several can be redacted, also a large one") {
 AE_TEST("log/seal/a value that looks redacted is an ordinary value while it has its salt") {
   Log log;
   const Value look_alike = Value::object({{"$redacted", kDigest}});
-  const Sealed sealed = log.add({JobCompleted{.result = look_alike}});
+  const SealedBatch sealed = log.add({JobCompleted{.result = look_alike}});
   const auto opened = log.open_first();
   ASSERT_TRUE(opened);
   EXPECT_EQ(as<JobCompleted>(opened->events[0])->result.value, look_alike);
@@ -801,7 +801,7 @@ std::string text(std::string_view s) {
   return out;
 }
 
-Result<Opened> open_by_hand(const std::string& bytes) {
+Result<OpenedBatch> open_by_hand(const std::string& bytes) {
   return open(kJob, bytes, Hash{}, Log().source());
 }
 
@@ -930,7 +930,7 @@ Value vectors() {
     Hash head;
     for (const std::string& batch : log.batches) {
       batches.emplace_back(to_hex(batch));
-      const Opened opened = open(log.job, batch, head, log.source()).value();
+      const OpenedBatch opened = open(log.job, batch, head, log.source()).value();
       for (const Event& event : opened.events) events.push_back(envelope(log.job, event));
       head = opened.head;
     }

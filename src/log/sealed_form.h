@@ -23,11 +23,11 @@ inline constexpr std::uint64_t kSeqMax =
 inline constexpr std::uint8_t kFieldNumberMax = 31;
 inline constexpr int kFormShift = 5;
 // Forms of json, value and the message of an error. Values only can be redacted.
-inline constexpr std::uint8_t kInline = 0, kApart = 1, kRedacted = 2;
+inline constexpr std::uint8_t kInline = 0, kAsBlob = 1, kRedacted = 2;
 // Form of the arguments of a model's call: each message by itself, here or apart.
 inline constexpr std::uint8_t kByMessage = 3;
 // Form of an erased decision of which something is left: commitment ‖ canonical text of that.
-inline constexpr std::uint8_t kLeft = 4;
+inline constexpr std::uint8_t kRetained = 4;
 // Added to the form where members are named, because there no table says which are values.
 inline constexpr std::uint8_t kNamedValue = 4;
 
@@ -45,42 +45,42 @@ constexpr bool holds_value(const Field& field) {
 constexpr bool may_be_by_message(EventType type, std::string_view field) {
   return type == EventType::tool_invocation_started && field == "arguments";
 }
-// Only of a decision can something be left (engine/state/left.h).
-constexpr bool may_have_left(EventType type, std::string_view field) {
+// Only of a decision can something be left (engine/state/retained_value.h).
+constexpr bool may_retain_value(EventType type, std::string_view field) {
   return type == EventType::decision_recorded && field == "payload";
 }
 inline bool calls_model(const ToolInvocationStarted& event) {
   return event.tool_name.starts_with(kModelToolPrefix);
 }
 
-// Forms of an external key. All but kSpelled need no byte of it: it follows from this job, the event's step, and …
-inline constexpr std::uint8_t kOfAttempt = 0,  // … the batch's attempt
-    kSpelled = 1,                              // it is stored as text
-    kOfStep = 2,                               // … nothing else (since schema 2)
-    kOfChoice = 3;                             // … the event's idempotency key (since schema 2)
+// Forms of an external key. All but kKeyAsText need no byte of it: it follows from this job, the event's step, and …
+inline constexpr std::uint8_t kKeyFromAttempt = 0,  // … the batch's attempt
+    kKeyAsText = 1,                                 // it is stored as text
+    kKeyFromStep = 2,                               // … nothing else (since schema 2)
+    kKeyFromIdempotencyKey = 3;  // … the event's idempotency key (since schema 2)
 
-// The key that a form other than kSpelled stands for.
+// The key that a form other than kKeyAsText stands for.
 inline std::string derived_external_key(std::uint8_t form, const JobId& job, std::string_view step,
                                         std::string_view idempotency_key,
                                         const std::optional<AttemptId>& attempt) {
   const StepId id{std::string(step)};
-  if (form == kOfStep) return ae::external_key(job, id).text;
-  if (form == kOfChoice) {
+  if (form == kKeyFromStep) return ae::external_key(job, id).text;
+  if (form == kKeyFromIdempotencyKey) {
     return chosen_external_key(job, id, IdempotencyKey(std::string(idempotency_key))).text;
   }
   return attempt_external_key(job, id, attempt.value_or(AttemptId())).text;
 }
 
-// The form that a key is stored in: the first of the schema's that stands for it, or kSpelled.
+// The form that a key is stored in: the first of the schema's that stands for it, or kKeyAsText.
 inline std::uint8_t external_key_form(std::uint8_t schema, std::string_view key, const JobId& job,
                                       std::string_view step, std::string_view idempotency_key,
                                       const std::optional<AttemptId>& attempt) {
   const auto stands_for = [&](std::uint8_t form) {
     return derived_external_key(form, job, step, idempotency_key, attempt) == key;
   };
-  if (schema >= 2 && stands_for(kOfStep)) return kOfStep;
-  if (schema >= 2 && stands_for(kOfChoice)) return kOfChoice;
-  return stands_for(kOfAttempt) ? kOfAttempt : kSpelled;
+  if (schema >= 2 && stands_for(kKeyFromStep)) return kKeyFromStep;
+  if (schema >= 2 && stands_for(kKeyFromIdempotencyKey)) return kKeyFromIdempotencyKey;
+  return stands_for(kKeyFromAttempt) ? kKeyFromAttempt : kKeyAsText;
 }
 
 }  // namespace ae

@@ -64,31 +64,31 @@ std::optional<std::string> from_base64(std::string_view text) {
   return out;
 }
 
-struct Named {
+struct NamedMethod {
   std::string_view method, param;
 };
-constexpr auto kNamed = std::to_array<Named>({{"tools/call", "name"},
-                                              {"prompts/get", "name"},
-                                              {"resources/read", "uri"},
-                                              {"tasks/get", "taskId"},
-                                              {"tasks/update", "taskId"},
-                                              {"tasks/cancel", "taskId"}});
+constexpr auto kNamedMethods = std::to_array<NamedMethod>({{"tools/call", "name"},
+                                                           {"prompts/get", "name"},
+                                                           {"resources/read", "uri"},
+                                                           {"tasks/get", "taskId"},
+                                                           {"tasks/update", "taskId"},
+                                                           {"tasks/cancel", "taskId"}});
 
-std::unexpected<RpcError> mismatch(std::string what, const Message& request) {
+std::unexpected<RpcError> header_mismatch(std::string what, const Message& request) {
   return std::unexpected(
       RpcError{.code = kHeaderMismatch, .message = std::move(what), .id = request.id});
 }
 
-std::string shown(std::string_view text) { return "\"" + clipped(text) + "\""; }
+std::string quote(std::string_view text) { return "\"" + clip_text(text) + "\""; }
 
 }  // namespace
 
-std::string header_value(std::string_view text) {
+std::string encode_header_value(std::string_view text) {
   if (is_plain(text) && !is_encoded(text)) return std::string(text);
   return std::string(kBegin) + base64(text) + std::string(kEnd);
 }
 
-std::optional<std::string> text_of_header(std::string_view value) {
+std::optional<std::string> decode_header_value(std::string_view value) {
   if (!is_encoded(value)) return is_plain(value) ? std::optional(std::string(value)) : std::nullopt;
   value.remove_prefix(kBegin.size());
   value.remove_suffix(kEnd.size());
@@ -97,8 +97,8 @@ std::optional<std::string> text_of_header(std::string_view value) {
   return text;
 }
 
-std::optional<std::string> name_of(std::string_view method, const Value& params) {
-  for (const Named& named : kNamed) {
+std::optional<std::string> mcp_name_of(std::string_view method, const Value& params) {
+  for (const NamedMethod& named : kNamedMethods) {
     if (named.method != method) continue;
     const Value& name = params[named.param];
     return name.is_string() ? std::optional(name.as_string()) : std::nullopt;
@@ -107,27 +107,28 @@ std::optional<std::string> name_of(std::string_view method, const Value& params)
 }
 
 std::expected<void, RpcError> check_headers(const Headers& headers, const Message& request) {
-  if (headers.twice) {
-    return mismatch("duplicate MCP header in the request", request);
+  if (headers.is_duplicated) {
+    return header_mismatch("duplicate MCP header in the request", request);
   }
   const std::string_view version = request.params["_meta"].text(kProtocolVersion);
   if (!headers.version || *headers.version != version) {
-    return mismatch("the header MCP-Protocol-Version must match _meta: " + shown(version) +
-                        (headers.version ? ", not " + shown(*headers.version) : std::string()),
-                    request);
+    return header_mismatch(
+        "the header MCP-Protocol-Version must match _meta: " + quote(version) +
+            (headers.version ? ", not " + quote(*headers.version) : std::string()),
+        request);
   }
   if (!headers.method || *headers.method != request.method) {
-    return mismatch("the header Mcp-Method must match the body: " + shown(request.method) +
-                        (headers.method ? ", not " + shown(*headers.method) : std::string()),
-                    request);
+    return header_mismatch("the header Mcp-Method must match the body: " + quote(request.method) +
+                               (headers.method ? ", not " + quote(*headers.method) : std::string()),
+                           request);
   }
-  const auto name = name_of(request.method, request.params);
+  const auto name = mcp_name_of(request.method, request.params);
   if (!name) return {};
-  const auto said = headers.name ? text_of_header(*headers.name) : std::nullopt;
+  const auto said = headers.name ? decode_header_value(*headers.name) : std::nullopt;
   if (!said || *said != *name) {
-    return mismatch("the header Mcp-Name must match the body: " + shown(*name) +
-                        (headers.name ? ", not " + shown(*headers.name) : std::string()),
-                    request);
+    return header_mismatch("the header Mcp-Name must match the body: " + quote(*name) +
+                               (headers.name ? ", not " + quote(*headers.name) : std::string()),
+                           request);
   }
   return {};
 }

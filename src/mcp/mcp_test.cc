@@ -4,7 +4,7 @@
 
 #include "base/utf8.h"
 #include "mcp/header.h"
-#include "mcp/lines.h"
+#include "mcp/line_reader.h"
 #include "mcp/message.h"
 #include "mcp/revision.h"
 #include "testing/test.h"
@@ -102,10 +102,10 @@ AE_TEST("message/what is written is read as what it was") {
 }
 
 AE_TEST("message/what is shown of a text is whole characters, whatever the text is") {
-  EXPECT_EQ(clipped("short"), "short");
-  EXPECT_EQ(clipped(std::string(79, 'x') + "é"), std::string(79, 'x'));
-  EXPECT_EQ(clipped(std::string(78, 'x') + "é"), std::string(78, 'x') + "é");
-  EXPECT_EQ(clipped("a\xFF\xC3"), "a??");
+  EXPECT_EQ(clip_text("short"), "short");
+  EXPECT_EQ(clip_text(std::string(79, 'x') + "é"), std::string(79, 'x'));
+  EXPECT_EQ(clip_text(std::string(78, 'x') + "é"), std::string(78, 'x') + "é");
+  EXPECT_EQ(clip_text("a\xFF\xC3"), "a??");
 }
 
 AE_TEST("header/a value that is not plain is carried as base64, and back") {
@@ -119,13 +119,13 @@ AE_TEST("header/a value that is not plain is carried as base64, and back") {
        "=?base64?"
        "?="}};
   for (const auto& [text, value] : kCases) {
-    EXPECT_EQ(header_value(text), value);
-    EXPECT_EQ(text_of_header(value), text);
+    EXPECT_EQ(encode_header_value(text), value);
+    EXPECT_EQ(decode_header_value(value), text);
   }
   for (const char* value :
        {"=?base64?a?=", "=?base64?ab=c?=", "=?base64?a===?=", "=?base64?ab==?=x\n",
         "=?base64?!!!!?=", "=?base64?/w==?=", "=?base64?YR==?=", "a\r\nb", " a"}) {
-    EXPECT_FALSE(text_of_header(value)) << value;
+    EXPECT_FALSE(decode_header_value(value)) << value;
   }
 }
 
@@ -153,22 +153,22 @@ AE_TEST("header/a request is what its headers say, or it is refused") {
   EXPECT_EQ(wrong([](Headers& h) { h.name.reset(); }), kHeaderMismatch);
   EXPECT_EQ(wrong([](Headers& h) { h.name = "a.c"; }), kHeaderMismatch);
   EXPECT_EQ(wrong([](Headers& h) { h.name = "=?base64?###?="; }), kHeaderMismatch);
-  EXPECT_EQ(wrong([](Headers& h) { h.twice = true; }), kHeaderMismatch);
+  EXPECT_EQ(wrong([](Headers& h) { h.is_duplicated = true; }), kHeaderMismatch);
   EXPECT_EQ(wrong([](Headers& h) { h.name = "=?base64?YS5i?="; }), 0);
   Headers bytes = sound;
   bytes.name = "\xFF\xFE";
   EXPECT_TRUE(is_utf8(check_headers(bytes, tool_call("a.b")).error().message));
   Headers other = sound;
-  other.name = header_value("größe");
+  other.name = encode_header_value("größe");
   EXPECT_TRUE(check_headers(other, tool_call("größe")));
 }
 
 AE_TEST("lines/bytes come as they like, and lines go out whole") {
-  Lines lines;
+  LineReader lines;
   std::vector<std::string> seen;
   const std::string text = "{\"a\":1}\r\n\n  \n{\"b\":2}\n{\"c\":3}";
   for (const char c : text) {
-    for (const Line& line : lines.take(std::string_view(&c, 1))) seen.push_back(line.text);
+    for (const Line& line : lines.feed(std::string_view(&c, 1))) seen.push_back(line.text);
   }
   for (const Line& line : lines.end()) seen.push_back(line.text);
   EXPECT_EQ(seen, (std::vector<std::string>{"{\"a\":1}", "{\"b\":2}", "{\"c\":3}"}));
@@ -176,19 +176,19 @@ AE_TEST("lines/bytes come as they like, and lines go out whole") {
 }
 
 AE_TEST("lines/one that is too long is told once, and the next one is read") {
-  Lines lines;
+  LineReader lines;
   const std::string much(1u << 20, 'x');
   std::size_t told = 0;
-  for (int i = 0; i < 9; ++i) told += lines.take(much).size();
+  for (int i = 0; i < 9; ++i) told += lines.feed(much).size();
   EXPECT_EQ(told, 0u);
-  const auto after = lines.take("\n{}\n");
+  const auto after = lines.feed("\n{}\n");
   ASSERT_EQ(after.size(), 2u);
   EXPECT_TRUE(after[0].too_long);
   EXPECT_TRUE(after[0].text.empty());
   EXPECT_EQ(after[1].text, "{}");
   const std::string most(kMessageMax, ' ');
-  EXPECT_FALSE(lines.take("x" + most.substr(1) + "\n").front().too_long) << "the most there may be";
-  EXPECT_TRUE(lines.take("xyz" + most.substr(1) + "\n").front().too_long);
+  EXPECT_FALSE(lines.feed("x" + most.substr(1) + "\n").front().too_long) << "the most there may be";
+  EXPECT_TRUE(lines.feed("xyz" + most.substr(1) + "\n").front().too_long);
 }
 
 }  // namespace

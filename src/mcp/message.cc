@@ -14,7 +14,7 @@ constexpr std::string_view kJsonRpc = "2.0";
 
 bool is_id(const Value& id) { return id.is_string() || id.is_integer(); }
 
-std::unexpected<RpcError> refuse(int code, std::string message, const Value& id) {
+std::unexpected<RpcError> reject_message(int code, std::string message, const Value& id) {
   return std::unexpected(
       RpcError{.code = code, .message = std::move(message), .id = is_id(id) ? id : Value()});
 }
@@ -23,15 +23,15 @@ std::unexpected<RpcError> refuse(int code, std::string message, const Value& id)
 
 std::expected<Value, RpcError> parse_message(std::string_view text) {
   auto value = parse_json(text, {.bytes_max = kMessageMax, .depth_max = kDepthMax});
-  if (!value) return refuse(kParseError, value.error().message, {});
+  if (!value) return reject_message(kParseError, value.error().message, {});
   return *std::move(value);
 }
 
 std::expected<Message, RpcError> read_message(const Value& value) {
-  if (!value.is_object()) return refuse(kInvalidRequest, "a message is a JSON object", {});
+  if (!value.is_object()) return reject_message(kInvalidRequest, "a message is a JSON object", {});
   const Value& id = value["id"];
   if (value["jsonrpc"] != Value(kJsonRpc)) {
-    return refuse(kInvalidRequest, "a message must have \"jsonrpc\": \"2.0\"", id);
+    return reject_message(kInvalidRequest, "a message must have \"jsonrpc\": \"2.0\"", id);
   }
   Message message;
   const Value* const method = value.find("method");
@@ -41,10 +41,10 @@ std::expected<Message, RpcError> read_message(const Value& value) {
     const bool sound = (result == nullptr) != (error == nullptr) &&
                        (result != nullptr ? is_id(id) : (*error)["code"].is_integer());
     if (!sound) {
-      return refuse(kInvalidRequest,
-                    "a message has a \"method\", or is a response with an id and either a "
-                    "\"result\" or an \"error\"",
-                    id);
+      return reject_message(kInvalidRequest,
+                            "a message has a \"method\", or is a response with an id and either a "
+                            "\"result\" or an \"error\"",
+                            id);
     }
     message.kind = Message::Kind::response;
     message.id = id;
@@ -53,26 +53,26 @@ std::expected<Message, RpcError> read_message(const Value& value) {
     return message;
   }
   if (!method->is_string() || method->as_string().empty()) {
-    return refuse(kInvalidRequest, "\"method\" is a text", id);
+    return reject_message(kInvalidRequest, "\"method\" is a text", id);
   }
   if (result != nullptr || error != nullptr) {
-    return refuse(kInvalidRequest, "a message is a request or a response, not both", id);
+    return reject_message(kInvalidRequest, "a message is a request or a response, not both", id);
   }
   message.method = method->as_string();
   const bool has_id = value.find("id") != nullptr;
   if (has_id && !is_id(id)) {
-    return refuse(kInvalidRequest, "an id is a text or a whole number, and not null", {});
+    return reject_message(kInvalidRequest, "an id is a text or a whole number, and not null", {});
   }
   message.kind = has_id ? Message::Kind::request : Message::Kind::notification;
   message.id = id;
   if (const Value* const params = value.find("params")) {
-    if (!params->is_object()) return refuse(kInvalidParams, "\"params\" is an object", id);
+    if (!params->is_object()) return reject_message(kInvalidParams, "\"params\" is an object", id);
     message.params = *params;
   }
   return message;
 }
 
-std::string clipped(std::string_view text) {
+std::string clip_text(std::string_view text) {
   constexpr std::size_t kMost = 80;
   const bool sound = is_utf8(text);
   std::size_t end = std::min(kMost, text.size());

@@ -51,7 +51,7 @@ std::expected<Value, RpcError> parse_message(std::string_view text);
 std::expected<Message, RpcError> read_message(const Value& value);
 
 // The beginning of a text for a message to people: whole characters, 80 bytes of them; bytes that are no UTF-8 become '?'.
-std::string clipped(std::string_view text);
+std::string clip_text(std::string_view text);
 
 Value request(const Value& id, std::string_view method, const Value& params);
 Value notification(std::string_view method, const Value& params);

@@ -23,7 +23,7 @@ enum class Revision : std::uint8_t {
 
 constexpr Revision kNewestLegacy = Revision::r2025_11_25;
 // Over HTTP a client that says nothing: the header MCP-Protocol-Version came with the next one.
-constexpr Revision kUnsaid = Revision::r2025_03_26;
+constexpr Revision kAssumedRevision = Revision::r2025_03_26;
 
 std::string_view to_text(Revision revision);
 std::optional<Revision> revision_from_text(std::string_view text);

@@ -128,7 +128,7 @@ async::TimerId AsioLoop::Impl::after(Duration delay, async::Task task) {
   return id;
 }
 
-void AsioLoop::Impl::forget(async::TimerId timer) {
+void AsioLoop::Impl::cancel(async::TimerId timer) {
   const auto found = due_of.find(timer);
   if (found == due_of.end()) return;
   // The timerfd stays as it is: a wake for nothing is cheaper than a system call for every timer that is forgotten.
@@ -139,8 +139,8 @@ void AsioLoop::Impl::forget(async::TimerId timer) {
 void AsioLoop::Impl::arm() {
   if (timers.empty()) return;
   const std::int64_t due = timers.begin()->first.first;
-  if (armed && *armed <= due) return;
-  armed = due;
+  if (armed_at && *armed_at <= due) return;
+  armed_at = due;
   itimerspec spec{};
   // Relative, so that no clock that is set makes it a time that the kernel refuses. Zero would disarm.
   const std::int64_t wait = std::max<std::int64_t>(due - boot_us(), 1);
@@ -156,7 +156,7 @@ void AsioLoop::Impl::wait_for_timers() {
                         if (error) return;
                         std::uint64_t expirations = 0;
                         if (read(timer_fd.native_handle(), &expirations, sizeof expirations) > 0) {
-                          armed.reset();
+                          armed_at.reset();
                         }
                         fire_timers();
                         wait_for_timers();
@@ -187,7 +187,7 @@ void AsioLoop::Impl::wait_for_signal() {
     if (error) return;
     ++signals_noticed;
     alarm(0);
-    signal_seen(signal);
+    signal_handler(signal);
     wait_for_signal();
   });
 }
@@ -195,7 +195,7 @@ void AsioLoop::Impl::wait_for_signal() {
 void AsioLoop::Impl::wait_for_hangup() {
   hangups->async_wait([this](const boost::system::error_code& error, int) {
     if (error) return;
-    hangup_seen();
+    hangup_handler();
     wait_for_hangup();
   });
 }
@@ -222,11 +222,11 @@ void AsioLoop::post(async::Task task) { impl_->post(std::move(task)); }
 async::TimerId AsioLoop::after(Duration delay, async::Task task) {
   return impl_->after(delay, std::move(task));
 }
-void AsioLoop::forget(async::TimerId timer) { impl_->forget(timer); }
+void AsioLoop::cancel(async::TimerId timer) { impl_->cancel(timer); }
 
 void AsioLoop::on_signals(std::move_only_function<void(int)> seen) {
   const bool waiting = impl_->signals.has_value();
-  impl_->signal_seen = std::move(seen);
+  impl_->signal_handler = std::move(seen);
   if (waiting) return;
   impl_->signals.emplace(impl_->io, SIGINT, SIGTERM);
   struct sigaction at_alarm{};
@@ -239,7 +239,7 @@ void AsioLoop::on_signals(std::move_only_function<void(int)> seen) {
 
 void AsioLoop::on_hangup(async::Task seen) {
   const bool waiting = impl_->hangups.has_value();
-  impl_->hangup_seen = std::move(seen);
+  impl_->hangup_handler = std::move(seen);
   if (waiting) return;
   impl_->hangups.emplace(impl_->io, SIGHUP);
   impl_->wait_for_hangup();

@@ -28,7 +28,7 @@ class AsioLoop final : public async::Loop {
 
   void post(async::Task task) override;
   async::TimerId after(Duration delay, async::Task task) override;
-  void forget(async::TimerId timer) override;
+  void cancel(async::TimerId timer) override;
 
   // From now on the first SIGINT or SIGTERM does not end the process: `seen` gets it, on the loop. Each later one is
   // passed to `seen` too; when the loop is too busy to take it within a second, or has not even taken the one before it,

@@ -23,7 +23,7 @@ struct AsioLoop::Impl {
   void post(async::Task task);
   void drain();
   async::TimerId after(Duration delay, async::Task task);
-  void forget(async::TimerId timer);
+  void cancel(async::TimerId timer);
   void arm();
   void wait_for_timers();
   void fire_timers();
@@ -42,12 +42,12 @@ struct AsioLoop::Impl {
   std::map<TimerKey, async::Task> timers;
   std::unordered_map<async::TimerId, std::int64_t> due_of;
   async::TimerId last_timer = 0;
-  std::optional<std::int64_t> armed;  // what the timerfd will fire at
+  std::optional<std::int64_t> armed_at;  // what the timerfd will fire at
   boost::asio::posix::stream_descriptor timer_fd;
 
   std::optional<boost::asio::signal_set> signals, hangups;
-  async::Task hangup_seen;
-  std::move_only_function<void(int)> signal_seen;
+  async::Task hangup_handler;
+  std::move_only_function<void(int)> signal_handler;
 };
 
 }  // namespace ae::net

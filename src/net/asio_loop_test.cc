@@ -104,11 +104,11 @@ AE_TEST("loop/a forgotten timer never fires, also when forgotten by one that fir
   bool fired = false;
   async::TimerId second = 0;
   const async::TimerId first = loop.after(1ms, [&] { fired = true; });
-  loop.after(1ms, [&] { loop.forget(second); });
+  loop.after(1ms, [&] { loop.cancel(second); });
   second = loop.after(1ms, [&] { fired = true; });
-  loop.forget(first);
-  loop.forget(first);
-  loop.forget(12345);
+  loop.cancel(first);
+  loop.cancel(first);
+  loop.cancel(12345);
   loop.after(3ms, [&] { loop.stop(); });
   loop.run();
   EXPECT_FALSE(fired);
@@ -222,7 +222,7 @@ AE_TEST("system/clocks go on and chance does not repeat") {
   BootClock boot;
   const Duration a = boot.since_start();
   EXPECT_GE(boot.since_start(), a);
-  SystemChance chance;
+  SystemRandom chance;
   std::set<std::uint64_t> seen;
   for (int i = 0; i < 1000; ++i) seen.insert(chance.next());
   EXPECT_EQ(seen.size(), 1000u);

@@ -50,13 +50,13 @@ long to_curl_ms(Duration duration) {
 }
 
 // Why no such request can be made; empty when it can.
-std::string fault_of(const HttpCall& call) {
+std::string request_error(const HttpCall& call) {
   const auto is_upper = [](char c) { return c >= 'A' && c <= 'Z'; };
   if (call.method.empty() || call.method.size() > 16 ||
       !std::ranges::all_of(call.method, is_upper)) {
     return "the method is not a word of upper-case letters";
   }
-  if (call.public_only && (!call.fresh || !call.unix_socket.empty())) {
+  if (call.public_only && (!call.new_connection || !call.unix_socket.empty())) {
     return "a call whose host data chose needs a connection of its own";
   }
   if (call.method == "CONNECT") return "CONNECT is not a method for a tool";
@@ -88,14 +88,14 @@ HttpHeader to_header(std::string_view line) {
   return {std::string(line.substr(0, colon)), std::string(value)};
 }
 
-bool is_event_stream(const HttpAnswer& answer) {
+bool is_event_stream(const HttpResult& answer) {
   constexpr std::string_view kType = "text/event-stream";
   const std::string_view type = find_header(answer.headers, "Content-Type").value_or("");
   return answer.status >= 200 && answer.status < 300 &&
          equal_ignoring_case(type.substr(0, kType.size()), kType);
 }
 
-enum class Ending { by_itself, cancelled, too_late };
+enum class Ending { completed, cancelled, deadline_passed };
 
 // One exchange, on the client's thread; between start and the pick-up there, under the mutex.
 struct Transfer {
@@ -109,7 +109,7 @@ struct Transfer {
 
   HttpClient::Id id = 0;
   HttpCall call;
-  async::Done<HttpAnswer> done;
+  async::Done<HttpResult> done;
   std::int64_t started = 0;
   std::int64_t deadline = INT64_MAX;  // send_by; from the send on the end of total_timeout
   std::int64_t deadline_after_send = INT64_MAX;
@@ -121,9 +121,9 @@ struct Transfer {
 
   bool sent = false;  // the point right before the first byte has been passed
   std::vector<HttpClient::Id>* just_sent = nullptr;
-  bool withdrawn = false;  // … or refused, because it was too late
-  std::string denied;      // the address that was not connected to
-  int scarce = 0;          // the errno for which no connection could be opened now
+  bool refused_late = false;   // … or refused, because it was too late
+  std::string denied_address;  // the address that was not connected to
+  int shortage_errno = 0;      // the errno for which no connection could be opened now
   bool answer_began = false;
   bool in_header = false;  // between a status line and the blank line after its headers
   bool headers_complete = false;
@@ -133,17 +133,17 @@ struct Transfer {
   std::size_t body_bytes = 0;
   int status_line = 0;
   std::shared_ptr<bool>
-      tls_goodbye;  // shared with the TLS connection: its peer closed it in good order
-  HttpAnswer answer;
+      tls_close_notify;  // shared with the TLS connection: its peer closed it in good order
+  HttpResult answer;
   async::Loop* loop = nullptr;
 
   bool about_to_send();
-  std::size_t take_header(std::string_view line);
-  std::size_t take_body(std::string_view bytes);
+  std::size_t on_header(std::string_view line);
+  std::size_t on_body(std::string_view bytes);
 };
 
 // An errno that says that there are no descriptors left, or 0.
-int descriptors_left() {
+int descriptor_shortage() {
   const int probe = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (probe < 0) return errno == EMFILE || errno == ENFILE ? errno : 0;
   close(probe);
@@ -156,7 +156,7 @@ bool Transfer::about_to_send() {
   if (sent) return false;
   const std::int64_t now = client_now_us();
   if (now > deadline) {
-    withdrawn = true;
+    refused_late = true;
     return false;
   }
   sent = true;
@@ -165,7 +165,7 @@ bool Transfer::about_to_send() {
   return true;
 }
 
-std::size_t Transfer::take_header(std::string_view line) {
+std::size_t Transfer::on_header(std::string_view line) {
   answer_began = true;
   const std::size_t size = line.size();
   header_bytes += size;
@@ -185,7 +185,7 @@ std::size_t Transfer::take_header(std::string_view line) {
     if (status_line >= 200 || status_line == 101) {
       headers_complete = true;
       answer.status = status_line;
-      if (call.events_begin && is_event_stream(answer)) loop->post(call.events_begin);
+      if (call.on_events_begin && is_event_stream(answer)) loop->post(call.on_events_begin);
     }
   } else if ((line[0] == ' ' || line[0] == '\t') && !answer.headers.empty()) {
     answer.headers.back().value += " " + to_header(":" + std::string(line)).value;
@@ -195,15 +195,15 @@ std::size_t Transfer::take_header(std::string_view line) {
   return size;
 }
 
-std::size_t Transfer::take_body(std::string_view bytes) {
+std::size_t Transfer::on_body(std::string_view bytes) {
   answer_began = true;
   const std::string_view taken = bytes.substr(0, call.answer_max + 1 - body_bytes);
   body_bytes += taken.size();
   answer.too_large = body_bytes > call.answer_max;
-  const bool is_heard = call.hear_events && is_event_stream(answer);
-  if (!is_heard || call.keeps_events) answer.body += taken;
+  const bool is_heard = call.on_event_bytes && is_event_stream(answer);
+  if (!is_heard || call.keep_event_body) answer.body += taken;
   if (is_heard) {
-    loop->post([hear = call.hear_events, headers = answer.headers,
+    loop->post([hear = call.on_event_bytes, headers = answer.headers,
                 text = std::string(taken)]() mutable { hear(headers, std::move(text)); });
   }
   return answer.too_large ? 0 : bytes.size();
@@ -213,33 +213,34 @@ extern "C" {
 curl_socket_t ae_open_socket(void* to, curlsocktype, curl_sockaddr* address) noexcept {
   auto* const transfer = static_cast<Transfer*>(to);
   if (transfer->call.public_only && !is_public(address->addr)) {
-    transfer->denied = address_text(address->addr);
+    transfer->denied_address = address_text(address->addr);
     return CURL_SOCKET_BAD;
   }
   const int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
-  if (fd < 0 && is_scarcity(errno)) transfer->scarce = errno;
+  if (fd < 0 && is_resource_shortage(errno)) transfer->shortage_errno = errno;
   return fd < 0 ? CURL_SOCKET_BAD : fd;
 }
 int ae_about_to_send(void* to, char*, char*, int, int) noexcept {
   return static_cast<Transfer*>(to)->about_to_send() ? CURL_PREREQFUNC_OK : CURL_PREREQFUNC_ABORT;
 }
-std::size_t ae_take_header(char* bytes, std::size_t one, std::size_t count, void* to) noexcept {
-  return static_cast<Transfer*>(to)->take_header({bytes, one * count});
+std::size_t ae_on_header(char* bytes, std::size_t one, std::size_t count, void* to) noexcept {
+  return static_cast<Transfer*>(to)->on_header({bytes, one * count});
 }
-std::size_t ae_take_body(char* bytes, std::size_t one, std::size_t count, void* to) noexcept {
-  return static_cast<Transfer*>(to)->take_body({bytes, one * count});
+std::size_t ae_on_body(char* bytes, std::size_t one, std::size_t count, void* to) noexcept {
+  return static_cast<Transfer*>(to)->on_body({bytes, one * count});
 }
 }
 
 // Where an exchange ended of which no byte had left.
 HttpPhase unsent_phase(CURLcode code, Transfer& t) {
-  if (!t.denied.empty()) return HttpPhase::connect_failed;
+  if (!t.denied_address.empty()) return HttpPhase::connect_failed;
   // What else fails for want of descriptors (names, certificates) says something else of it.
-  if (t.scarce == 0) t.scarce = descriptors_left();
+  if (t.shortage_errno == 0) t.shortage_errno = descriptor_shortage();
   long why = 0;
   curl_easy_getinfo(t.easy, CURLINFO_OS_ERRNO, &why);
-  if (t.scarce == 0 && code == CURLE_COULDNT_CONNECT && is_scarcity(static_cast<int>(why))) {
-    t.scarce = static_cast<int>(why);
+  if (t.shortage_errno == 0 && code == CURLE_COULDNT_CONNECT &&
+      is_resource_shortage(static_cast<int>(why))) {
+    t.shortage_errno = static_cast<int>(why);
   }
   switch (code) {
     case CURLE_URL_MALFORMAT:
@@ -251,7 +252,7 @@ HttpPhase unsent_phase(CURLcode code, Transfer& t) {
     case CURLE_FAILED_INIT:
       return HttpPhase::not_sent;
     default:
-      if (t.scarce != 0) return HttpPhase::not_sent;
+      if (t.shortage_errno != 0) return HttpPhase::not_sent;
       break;
   }
   switch (code) {
@@ -280,8 +281,8 @@ HttpPhase unsent_phase(CURLcode code, Transfer& t) {
 
 // Was the end of the answer seen, and not just an end of the connection? libcurl takes a length it cannot read for
 // none and then reads until the connection closes, and it takes a TLS connection that was cut for one that was closed.
-bool end_was_seen(const Transfer& t) {
-  const HttpAnswer& a = t.answer;
+bool is_end_of_answer_seen(const Transfer& t) {
+  const HttpResult& a = t.answer;
   if (t.call.method == "HEAD" || a.status == 204 || a.status == 304) return true;
   if (find_header(a.headers, "Transfer-Encoding")) return true;
   bool has_length = false;
@@ -294,36 +295,37 @@ bool end_was_seen(const Transfer& t) {
   curl_easy_getinfo(t.easy, CURLINFO_HTTP_VERSION, &version);
   const bool is_http_2 = version == CURL_HTTP_VERSION_2_0;
   if (has_length || is_http_2 || !t.call.url.starts_with("https://")) return true;
-  return t.tls_goodbye && *t.tls_goodbye;
+  return t.tls_close_notify && *t.tls_close_notify;
 }
 
 // ---- TLS's goodbye: each TLS connection carries a flag that its first transfer shares
 
 extern "C" {
-void ae_free_goodbye(void*, void* flag, CRYPTO_EX_DATA*, int, long, void*) noexcept {
+void ae_free_close_notify(void*, void* flag, CRYPTO_EX_DATA*, int, long, void*) noexcept {
   delete static_cast<std::shared_ptr<bool>*>(flag);
 }
 }
 
-int goodbye_index() {
-  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, ae_free_goodbye);
+int close_notify_index() {
+  static const int index =
+      SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, ae_free_close_notify);
   return index;
 }
 
 extern "C" {
-void ae_see_alert(const SSL* ssl, int where, int value) noexcept {
+void ae_on_tls_alert(const SSL* ssl, int where, int value) noexcept {
   if (where != SSL_CB_READ_ALERT || (value & 0xFF) != SSL_AD_CLOSE_NOTIFY) return;
-  void* flag = SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), goodbye_index());
+  void* flag = SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), close_notify_index());
   if (flag != nullptr) **static_cast<std::shared_ptr<bool>*>(flag) = true;
 }
 CURLcode ae_watch_tls(CURL*, void* context, void* to) noexcept {
   auto* tls = static_cast<SSL_CTX*>(context);
   auto flag = std::make_unique<std::shared_ptr<bool>>(std::make_shared<bool>(false));
-  static_cast<Transfer*>(to)->tls_goodbye = *flag;
-  if (SSL_CTX_set_ex_data(tls, goodbye_index(), flag.get()) != 1) return CURLE_OUT_OF_MEMORY;
+  static_cast<Transfer*>(to)->tls_close_notify = *flag;
+  if (SSL_CTX_set_ex_data(tls, close_notify_index(), flag.get()) != 1) return CURLE_OUT_OF_MEMORY;
   // NOLINTNEXTLINE(bugprone-unused-return-value): the TLS context owns it now
   static_cast<void>(flag.release());
-  SSL_CTX_set_info_callback(tls, ae_see_alert);
+  SSL_CTX_set_info_callback(tls, ae_on_tls_alert);
   return CURLE_OK;
 }
 }
@@ -342,12 +344,12 @@ class HttpClient::Worker {
   Worker(async::Loop& loop, Options options);
   ~Worker();
 
-  Id start(HttpCall call, async::Done<HttpAnswer> done);
+  Id start(HttpCall call, async::Done<HttpResult> done);
   void cancel(Id id);
 
  private:
   void run();
-  void take_orders();
+  void take_queued();
   void begin(std::unique_ptr<Transfer> transfer);
   void set_up(Transfer& transfer);
   void note_sent();
@@ -401,7 +403,7 @@ HttpClient::Worker::~Worker() {
   curl_multi_cleanup(multi_);
 }
 
-HttpClient::Id HttpClient::Worker::start(HttpCall call, async::Done<HttpAnswer> done) {
+HttpClient::Id HttpClient::Worker::start(HttpCall call, async::Done<HttpResult> done) {
   auto transfer = std::make_unique<Transfer>();
   const Id id = transfer->id = ++last_id_;
   transfer->started = client_now_us();
@@ -410,7 +412,7 @@ HttpClient::Id HttpClient::Worker::start(HttpCall call, async::Done<HttpAnswer> 
   transfer->done = std::move(done);
   transfer->header_bytes_max = options_.answer_headers_max;
   transfer->loop = &loop_;
-  transfer->answer.error = fault_of(transfer->call);
+  transfer->answer.error = request_error(transfer->call);
   if (in_flight_++ >= options_.calls_max && transfer->answer.error.empty()) {
     transfer->answer.phase = HttpPhase::not_sent;
     transfer->answer.error = "too many calls are in flight";
@@ -441,7 +443,7 @@ void HttpClient::Worker::cancel(Id id) {
 
 void HttpClient::Worker::run() {
   for (;;) {
-    take_orders();
+    take_queued();
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) break;
@@ -453,11 +455,11 @@ void HttpClient::Worker::run() {
     end_expired();
     curl_multi_poll(multi_, nullptr, 0, poll_ms(), nullptr);
   }
-  take_orders();
+  take_queued();
   while (!transfers_.empty()) end(transfers_.begin()->first, Ending::cancelled, CURLE_OK);
 }
 
-void HttpClient::Worker::take_orders() {
+void HttpClient::Worker::take_queued() {
   std::vector<std::unique_ptr<Transfer>> starting;
   std::vector<Id> cancelling;
   {
@@ -506,7 +508,7 @@ void HttpClient::Worker::set_up(Transfer& t) {
     t.socket.emplace(call.unix_socket);
     curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, t.socket->usable().c_str());
   }
-  if (call.fresh) {
+  if (call.new_connection) {
     curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
     curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
@@ -524,7 +526,7 @@ void HttpClient::Worker::set_up(Transfer& t) {
     curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body.size()));
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call.method.c_str());
   }
-  if (call.hear_events) curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kStreamBuffer);
+  if (call.on_event_bytes) curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kStreamBuffer);
   curl_easy_setopt(easy, CURLOPT_USERAGENT, "aetheris");
   const auto add = [&](const std::string& line) {
     curl_slist* longer = curl_slist_append(t.sent_headers, line.c_str());
@@ -544,9 +546,9 @@ void HttpClient::Worker::set_up(Transfer& t) {
   curl_easy_setopt(easy, CURLOPT_SSL_CTX_DATA, &t);
   curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, ae_about_to_send);
   curl_easy_setopt(easy, CURLOPT_PREREQDATA, &t);
-  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, ae_take_header);
+  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, ae_on_header);
   curl_easy_setopt(easy, CURLOPT_HEADERDATA, &t);
-  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, ae_take_body);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, ae_on_body);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &t);
 }
 
@@ -564,7 +566,7 @@ void HttpClient::Worker::note_sent() {
 void HttpClient::Worker::end_expired() {
   const std::int64_t now = client_now_us();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    end(deadlines_.begin()->second, Ending::too_late, CURLE_OK);
+    end(deadlines_.begin()->second, Ending::deadline_passed, CURLE_OK);
   }
 }
 
@@ -575,7 +577,7 @@ void HttpClient::Worker::end_finished() {
     const CURLcode code = message->data.result;
     Transfer* transfer = nullptr;
     curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &transfer);
-    end(transfer->id, Ending::by_itself, code);
+    end(transfer->id, Ending::completed, code);
   }
 }
 
@@ -585,38 +587,38 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
   deadlines_.erase({t->deadline, id});
   curl_multi_remove_handle(multi_, t->easy);
 
-  HttpAnswer& a = t->answer;
-  const bool whole =
-      ending == Ending::by_itself && code == CURLE_OK && t->headers_complete && end_was_seen(*t);
+  HttpResult& a = t->answer;
+  const bool whole = ending == Ending::completed && code == CURLE_OK && t->headers_complete &&
+                     is_end_of_answer_seen(*t);
   if (t->sent) {
     a.phase = whole             ? HttpPhase::complete
               : t->answer_began ? HttpPhase::cut_off
-                                : HttpPhase::no_answer;
-  } else if (ending != Ending::by_itself || t->withdrawn) {
+                                : HttpPhase::no_response;
+  } else if (ending != Ending::completed || t->refused_late) {
     a.phase = HttpPhase::not_sent;
   } else {
     a.phase = unsent_phase(code, *t);
   }
   a.cancelled = ending == Ending::cancelled;
-  a.timed_out = (ending == Ending::too_late && t->sent) || code == CURLE_OPERATION_TIMEDOUT;
+  a.timed_out = (ending == Ending::deadline_passed && t->sent) || code == CURLE_OPERATION_TIMEDOUT;
   // libcurl has no memory for a line of about 100 KiB, which is more than our limit.
   const bool too_long_for_curl = code == CURLE_OUT_OF_MEMORY && t->sent && !t->headers_complete;
   if (a.phase == HttpPhase::not_sent) {
-    a.error = a.cancelled ? "cancelled before it was sent"
-              : t->scarce != 0
-                  ? "no connection can be opened now: " + std::string(std::strerror(t->scarce))
-                  : "could not be sent in time";
+    a.error = a.cancelled              ? "cancelled before it was sent"
+              : t->shortage_errno != 0 ? "no connection can be opened now: " +
+                                             std::string(std::strerror(t->shortage_errno))
+                                       : "could not be sent in time";
   } else if (a.cancelled) {
     a.error = "cancelled after it was sent";
-  } else if (ending == Ending::too_late) {
+  } else if (ending == Ending::deadline_passed) {
     a.error = "no complete answer in time";
   } else if (a.too_large) {
     a.error = "the answer is larger than " + std::to_string(t->call.answer_max) + " bytes";
   } else if (t->headers_too_large || too_long_for_curl) {
     a.error =
         "the answer's headers are larger than " + std::to_string(t->header_bytes_max) + " bytes";
-  } else if (a.phase == HttpPhase::connect_failed && !t->denied.empty()) {
-    a.error = "address_denied: " + t->denied +
+  } else if (a.phase == HttpPhase::connect_failed && !t->denied_address.empty()) {
+    a.error = "address_denied: " + t->denied_address +
               " is not a public address, and data chose this host; name it in `outbound.allow`";
   } else if (a.phase != HttpPhase::complete) {
     const char* text = t->error_text[0] != '\0' ? t->error_text.data() : curl_easy_strerror(code);
@@ -653,7 +655,7 @@ HttpClient::HttpClient(async::Loop& loop, Options options)
     : worker_(std::make_unique<Worker>(loop, std::move(options))) {}
 HttpClient::~HttpClient() = default;
 
-HttpClient::Id HttpClient::start(HttpCall call, async::Done<HttpAnswer> done) {
+HttpClient::Id HttpClient::start(HttpCall call, async::Done<HttpResult> done) {
   return worker_->start(std::move(call), std::move(done));
 }
 void HttpClient::cancel(Id id) { worker_->cancel(id); }

@@ -3,7 +3,7 @@
 // An agent's payment must not be sent twice by a library that means well, and nobody may guess whether it was sent.
 // So: no redirects, no retries, no cookies, no decompression, no proxy from the environment; and each answer says
 // on which side of the first request byte the exchange ended. libcurl re-sends a request by itself when a reused
-// connection turns out dead: `fresh` calls never reuse one, and for the others the second sending is refused.
+// connection turns out dead: `new_connection` calls never reuse one, and for the others the second sending is refused.
 // Threads: start and cancel on the loop's thread; libcurl runs on a thread of its own; answers come on the loop.
 #pragma once
 
@@ -30,7 +30,7 @@ struct HttpCall {
   // sent. REQUIRES: fresh, as the address is judged when a connection is opened.
   bool public_only = false;
   std::string unix_socket;  // connect here instead of to the URL's host
-  bool fresh =
+  bool new_connection =
       true;  // a connection of its own, HTTP/1.1; false: shared ones, for calls that only read
 
   Duration connect_timeout = std::chrono::seconds(10);  // name, connection and TLS together
@@ -40,11 +40,11 @@ struct HttpCall {
 
   // Hears the body of a `text/event-stream` with a status of 2xx as it comes, on the loop, before the answer; with the
   // answer's headers. Empty: only the answer has it.
-  std::function<void(const HttpHeaders& headers, std::string bytes)> hear_events;
-  bool keeps_events =
+  std::function<void(const HttpHeaders& headers, std::string bytes)> on_event_bytes;
+  bool keep_event_body =
       true;  // the answer holds such a body too, which may be large; false: it does not
   // Of such a body: it begins, and may be long in coming. Once, on the loop, before its bytes.
-  std::function<void()> events_begin;
+  std::function<void()> on_events_begin;
 };
 
 enum class HttpPhase : std::uint8_t {
@@ -55,14 +55,14 @@ enum class HttpPhase : std::uint8_t {
   connect_failed,  // refused, unreachable, or no answer within connect_timeout
   tls_failed,      // not the server we trust
   // The request may have arrived:
-  no_answer,  // nothing came back
-  cut_off,    // an answer began, and its end was not seen
-  complete,   // the whole answer
+  no_response,  // nothing came back
+  cut_off,      // an answer began, and its end was not seen
+  complete,     // the whole answer
 };
 
-struct HttpAnswer {
+struct HttpResult {
   HttpPhase phase = HttpPhase::invalid;
-  bool sent() const { return phase >= HttpPhase::no_answer; }
+  bool sent() const { return phase >= HttpPhase::no_response; }
   bool timed_out = false;  // ended by connect_timeout or total_timeout
   bool cancelled = false;  // ended by cancel or the client's end
   bool too_large = false;  // cut_off by us: of the body, answer_max + 1 bytes were read
@@ -94,7 +94,7 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   using Id = std::uint64_t;
-  Id start(HttpCall call, async::Done<HttpAnswer> done);
+  Id start(HttpCall call, async::Done<HttpResult> done);
   // The answer still comes, once: `not_sent` when no byte had left, else what was seen so far.
   void cancel(Id id);
 

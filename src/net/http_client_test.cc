@@ -20,18 +20,18 @@ namespace ae::net {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::raw_answer;
+using testing::raw_response;
 using testing::RawHttpServer;
 using Conversation = RawHttpServer::Conversation;
 
-// A loop and a client; `ask` waits for one answer.
-struct Asker {
+// A loop and a client; `send` waits for one answer.
+struct SyncClient {
   AsioLoop loop;
   HttpClient client{loop};
 
-  HttpAnswer ask(HttpCall call) {
-    HttpAnswer seen;
-    client.start(std::move(call), [&](HttpAnswer answer) {
+  HttpResult send(HttpCall call) {
+    HttpResult seen;
+    client.start(std::move(call), [&](HttpResult answer) {
       seen = std::move(answer);
       loop.stop();
     });
@@ -52,7 +52,7 @@ HttpCall post_to(const RawHttpServer& server, std::string body = "{}") {
 HttpCall get_from(const RawHttpServer& server) {
   HttpCall call;
   call.url = server.url("/orders/7?a=b");
-  call.fresh = false;
+  call.new_connection = false;
   call.total_timeout = 5s;
   return call;
 }
@@ -60,8 +60,8 @@ HttpCall get_from(const RawHttpServer& server) {
 AE_TEST("client/a whole answer comes with status, headers in order, body and time") {
   RawHttpServer server(RawHttpServer::always(
       "HTTP/1.1 201 Created\r\nX-One: 1\r\nx-two:  b c \r\nContent-Length: 4\r\n\r\nab\xff\n"));
-  Asker asker;
-  const HttpAnswer a = asker.ask(post_to(server, "the body"));
+  SyncClient sync_client;
+  const HttpResult a = sync_client.send(post_to(server, "the body"));
   EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
   EXPECT_EQ(a.status, 201);
   EXPECT_EQ(a.body, "ab\xff\n");
@@ -75,13 +75,13 @@ AE_TEST("client/a whole answer comes with status, headers in order, body and tim
 }
 
 AE_TEST("client/what is sent is what was asked, nothing more") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Asker asker;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  SyncClient sync_client;
   HttpCall call = post_to(server, std::string("a\0b", 3));
   call.method = "PATCH";
   call.url = server.url("/a/../%2e%2E//b?x=%20#");
   call.headers = {{"X-Empty", ""}, {"Content-Type", "text/plain"}};
-  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
   ASSERT_EQ(server.arrivals(), 1);
   const testing::RawRequest request = server.requests()[0];
   EXPECT_EQ(request.head, "PATCH /a/../%2e%2E//b?x=%20 HTTP/1.1\r\nHost: 127.0.0.1:" +
@@ -95,19 +95,19 @@ AE_TEST("client/methods: HEAD has no body, an empty POST says so, a large body a
   RawHttpServer server([](Conversation& c) {
     while (auto request = c.read_request()) {
       const bool head = request->head.starts_with("HEAD");
-      c.send(head ? "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n" : raw_answer(200, "{}"));
+      c.send(head ? "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n" : raw_response(200, "{}"));
     }
   });
-  Asker asker;
+  SyncClient sync_client;
   HttpCall call = post_to(server, "");
-  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
   call.method = "HEAD";
-  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
   call.method = "DELETE";
-  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
   call.method = "PUT";
   call.body = std::string(3 << 20, 'x');
-  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
   const auto requests = server.requests();
   ASSERT_EQ(requests.size(), 4u);
   EXPECT_EQ(requests[0].header("Content-Length"), "0");
@@ -119,12 +119,12 @@ AE_TEST("client/methods: HEAD has no body, an empty POST says so, a large body a
 }
 
 AE_TEST("client/impossible requests are invalid and reach nobody") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Asker asker;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  SyncClient sync_client;
   const auto expect_invalid = [&](auto change) {
     HttpCall call = post_to(server);
     change(call);
-    const HttpAnswer a = asker.ask(call);
+    const HttpResult a = sync_client.send(call);
     EXPECT_EQ(a.phase, HttpPhase::invalid) << call.url;
     EXPECT_FALSE(a.error.empty());
   };
@@ -148,10 +148,10 @@ AE_TEST("client/impossible requests are invalid and reach nobody") {
 }
 
 AE_TEST("client/nobody there: no name, refused") {
-  Asker asker;
+  SyncClient sync_client;
   HttpCall call;
   call.url = "http://nobody.invalid/";
-  HttpAnswer a = asker.ask(call);
+  HttpResult a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::resolve_failed) << a.error;
   EXPECT_FALSE(a.sent());
   int port;
@@ -160,7 +160,7 @@ AE_TEST("client/nobody there: no name, refused") {
     port = gone.port();
   }
   call.url = "http://127.0.0.1:" + std::to_string(port) + "/";
-  a = asker.ask(call);
+  a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
   EXPECT_FALSE(a.timed_out);
 }
@@ -177,26 +177,26 @@ struct NoDescriptors {
 };
 
 AE_TEST("client/without descriptors a call was not sent: it can be made later") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
-  Asker asker;
+  RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
+  SyncClient sync_client;
   HttpCall named = post_to(server);
   named.url = "http://nobody.invalid/";
   {  // The sanitizer needs descriptors for what it sees first: so it has seen all, also how a server's threads end.
-    RawHttpServer first(RawHttpServer::always(raw_answer(200, "{}")));
-    EXPECT_EQ(asker.ask(post_to(first)).phase, HttpPhase::complete);
-    EXPECT_EQ(asker.ask(named).phase, HttpPhase::resolve_failed);
+    RawHttpServer first(RawHttpServer::always(raw_response(200, "{}")));
+    EXPECT_EQ(sync_client.send(post_to(first)).phase, HttpPhase::complete);
+    EXPECT_EQ(sync_client.send(named).phase, HttpPhase::resolve_failed);
   }
-  HttpAnswer a, b;
+  HttpResult a, b;
   {  // nothing but the calls
     const NoDescriptors none;
-    a = asker.ask(post_to(server));
-    b = asker.ask(named);
+    a = sync_client.send(post_to(server));
+    b = sync_client.send(named);
   }
   EXPECT_EQ(a.phase, HttpPhase::not_sent) << a.error;
   EXPECT_NE(a.error.find("Too many open files"), std::string::npos) << a.error;
   EXPECT_FALSE(a.sent());
   EXPECT_EQ(b.phase, HttpPhase::not_sent);
-  EXPECT_EQ(asker.ask(post_to(server)).phase, HttpPhase::complete);
+  EXPECT_EQ(sync_client.send(post_to(server)).phase, HttpPhase::complete);
 }
 
 AE_TEST("client/TLS with somebody who does not speak it fails before the request") {
@@ -204,36 +204,36 @@ AE_TEST("client/TLS with somebody who does not speak it fails before the request
     c.send("220 hello\r\n");
     c.hang();
   });
-  Asker asker;
+  SyncClient sync_client;
   HttpCall call = post_to(server);
   call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
-  const HttpAnswer a = asker.ask(call);
+  const HttpResult a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
 }
 
 AE_TEST("client/TLS with somebody who says nothing ends by the connect timeout") {
   RawHttpServer server([](Conversation& c) { c.hang(); });
-  Asker asker;
+  SyncClient sync_client;
   HttpCall call = post_to(server);
   call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
   call.connect_timeout = 50ms;
-  const HttpAnswer a = asker.ask(call);
+  const HttpResult a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
   EXPECT_TRUE(a.timed_out);
 }
 
 AE_TEST("client/a server that closes at once or resets: sent, nothing came back") {
-  for (const bool fresh : {true, false}) {
+  for (const bool new_connection : {true, false}) {
     for (const bool rst : {false, true}) {
       RawHttpServer server([rst](Conversation& c) {
         c.read_request();
         if (rst) c.reset();
       });
-      Asker asker;
+      SyncClient sync_client;
       HttpCall call = post_to(server);
-      call.fresh = fresh;
-      const HttpAnswer a = asker.ask(call);
-      EXPECT_EQ(a.phase, HttpPhase::no_answer) << a.error;
+      call.new_connection = new_connection;
+      const HttpResult a = sync_client.send(call);
+      EXPECT_EQ(a.phase, HttpPhase::no_response) << a.error;
       EXPECT_FALSE(a.timed_out);
       EXPECT_EQ(server.arrivals(), 1);
     }
@@ -242,48 +242,50 @@ AE_TEST("client/a server that closes at once or resets: sent, nothing came back"
 
 AE_TEST("client/a connection closed after accept leaves it unknown whether the request arrived") {
   RawHttpServer server([](Conversation&) {});
-  Asker asker;
-  const HttpAnswer a = asker.ask(post_to(server));
-  EXPECT_EQ(a.phase, HttpPhase::no_answer) << a.error;
+  SyncClient sync_client;
+  const HttpResult a = sync_client.send(post_to(server));
+  EXPECT_EQ(a.phase, HttpPhase::no_response) << a.error;
 }
 
 // The trap of every pooled client: the server takes the second request on a warm connection, acts and closes.
 AE_TEST("client/a server that acts and closes a warm connection is never sent the request again") {
-  for (const bool fresh : {true, false}) {
+  for (const bool new_connection : {true, false}) {
     RawHttpServer server([](Conversation& c) {
-      if (c.read_request()) c.send(raw_answer(200, "{}"));
+      if (c.read_request()) c.send(raw_response(200, "{}"));
       c.read_request();  // acts on it, then closes
     });
-    Asker asker;
+    SyncClient sync_client;
     HttpCall call = post_to(server);
-    call.fresh = fresh;
-    EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
-    const HttpAnswer a = asker.ask(call);
-    EXPECT_EQ(a.phase, fresh ? HttpPhase::complete : HttpPhase::no_answer) << a.error;
+    call.new_connection = new_connection;
+    EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
+    const HttpResult a = sync_client.send(call);
+    EXPECT_EQ(a.phase, new_connection ? HttpPhase::complete : HttpPhase::no_response) << a.error;
     EXPECT_EQ(server.arrivals(), 2);
   }
 }
 
 AE_TEST("client/an idle connection that was closed is noticed before it is used") {
   RawHttpServer server([](Conversation& c) {
-    if (c.read_request()) c.send(raw_answer(200, "{}"));
+    if (c.read_request()) c.send(raw_response(200, "{}"));
   });
-  Asker asker;
-  EXPECT_EQ(asker.ask(get_from(server)).phase, HttpPhase::complete);
+  SyncClient sync_client;
+  EXPECT_EQ(sync_client.send(get_from(server)).phase, HttpPhase::complete);
   // The close has surely arrived when a second connection has been served and closed.
   HttpCall other = get_from(server);
-  other.fresh = true;
-  EXPECT_EQ(asker.ask(other).phase, HttpPhase::complete);
-  EXPECT_EQ(asker.ask(get_from(server)).phase, HttpPhase::complete);
+  other.new_connection = true;
+  EXPECT_EQ(sync_client.send(other).phase, HttpPhase::complete);
+  EXPECT_EQ(sync_client.send(get_from(server)).phase, HttpPhase::complete);
   EXPECT_EQ(server.arrivals(), 3);
 }
 
 AE_TEST("client/reads share a connection, fresh calls never do") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
-  Asker asker;
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(asker.ask(get_from(server)).phase, HttpPhase::complete);
+  RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
+  SyncClient sync_client;
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(sync_client.send(get_from(server)).phase, HttpPhase::complete);
   EXPECT_EQ(server.connections(), 1);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(asker.ask(post_to(server)).phase, HttpPhase::complete);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(sync_client.send(post_to(server)).phase, HttpPhase::complete);
   EXPECT_EQ(server.connections(), 4);
   EXPECT_EQ(server.arrivals(), 6);
 }
@@ -311,9 +313,9 @@ AE_TEST("client/answers that stop in the middle are cut off, with the status if 
       talk.read_request();
       talk.send(c.bytes);
     });
-    Asker asker;
-    const HttpAnswer a = asker.ask(post_to(server));
-    EXPECT_TRUE(a.phase == HttpPhase::cut_off || a.phase == HttpPhase::no_answer)
+    SyncClient sync_client;
+    const HttpResult a = sync_client.send(post_to(server));
+    EXPECT_TRUE(a.phase == HttpPhase::cut_off || a.phase == HttpPhase::no_response)
         << c.bytes << a.error;
     if (c.status != 0) {
       EXPECT_EQ(a.status, c.status) << c.bytes;
@@ -327,8 +329,8 @@ AE_TEST(
     "client/an answer longer than it says ends where it said, one without length where it closes") {
   RawHttpServer longer(RawHttpServer::always(
       "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabHTTP/1.1 500 X\r\n\r\n"));
-  Asker asker;
-  HttpAnswer a = asker.ask(post_to(longer));
+  SyncClient sync_client;
+  HttpResult a = sync_client.send(post_to(longer));
   EXPECT_EQ(a.phase, HttpPhase::complete);
   EXPECT_EQ(a.status, 200);
   EXPECT_EQ(a.body, "ab");
@@ -336,17 +338,17 @@ AE_TEST(
     c.read_request();
     c.send("HTTP/1.0 200 OK\r\n\r\nabc");
   });
-  a = asker.ask(post_to(closing));
+  a = sync_client.send(post_to(closing));
   EXPECT_EQ(a.phase, HttpPhase::complete);
   EXPECT_EQ(a.body, "abc");
 }
 
 AE_TEST("client/redirects are answers, never followed") {
-  RawHttpServer target(RawHttpServer::always(raw_answer(200)));
+  RawHttpServer target(RawHttpServer::always(raw_response(200)));
   RawHttpServer server(RawHttpServer::always(
-      raw_answer(307, "", "text/plain", "Location: " + target.url() + "\r\n")));
-  Asker asker;
-  const HttpAnswer a = asker.ask(post_to(server));
+      raw_response(307, "", "text/plain", "Location: " + target.url() + "\r\n")));
+  SyncClient sync_client;
+  const HttpResult a = sync_client.send(post_to(server));
   EXPECT_EQ(a.phase, HttpPhase::complete);
   EXPECT_EQ(a.status, 307);
   EXPECT_EQ(target.connections(), 0);
@@ -362,12 +364,12 @@ AE_TEST("client/a server that hangs or trickles ends by the total timeout, count
       while (c.wait(5ms) && c.send("x")) {
       }
     });
-    Asker asker;
+    SyncClient sync_client;
     HttpCall call = post_to(server);
     call.total_timeout = 60ms;
-    const HttpAnswer a = asker.ask(call);
+    const HttpResult a = sync_client.send(call);
     EXPECT_TRUE(a.timed_out);
-    EXPECT_EQ(a.phase, trickle ? HttpPhase::cut_off : HttpPhase::no_answer);
+    EXPECT_EQ(a.phase, trickle ? HttpPhase::cut_off : HttpPhase::no_response);
     EXPECT_GE(a.took, 60ms);
     EXPECT_LT(a.took, 3s);
     EXPECT_EQ(server.arrivals(), 1);
@@ -378,10 +380,10 @@ AE_TEST("client/informational answers are passed over, a flood of them is cut of
   RawHttpServer some([](Conversation& c) {
     c.read_request();
     c.send("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nX: early\r\n\r\n" +
-           raw_answer(200, "{}"));
+           raw_response(200, "{}"));
   });
-  Asker asker;
-  HttpAnswer a = asker.ask(post_to(some));
+  SyncClient sync_client;
+  HttpResult a = sync_client.send(post_to(some));
   EXPECT_EQ(a.phase, HttpPhase::complete);
   EXPECT_EQ(a.status, 200);
   EXPECT_FALSE(find_header(a.headers, "X"));
@@ -390,7 +392,7 @@ AE_TEST("client/informational answers are passed over, a flood of them is cut of
     while (c.send("HTTP/1.1 103 Early\r\nX: early\r\n\r\n")) {
     }
   });
-  a = asker.ask(post_to(flood));
+  a = sync_client.send(post_to(flood));
   EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
   EXPECT_EQ(a.status, 0);
   EXPECT_EQ(flood.arrivals(), 1);
@@ -400,7 +402,7 @@ AE_TEST("client/informational answers are passed over, a flood of them is cut of
     while (c.send("X-Some: " + std::string(1000, 'x') + "\r\n")) {
     }
   });
-  a = asker.ask(post_to(headers));
+  a = sync_client.send(post_to(headers));
   EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
 }
 
@@ -410,8 +412,8 @@ AE_TEST("client/a header that is too large is an error with the limit, however l
       c.read_request();
       c.send("HTTP/1.1 200 OK\r\nX-Some: " + std::string(size, 'x') + "\r\n\r\n");
     });
-    Asker asker;
-    const HttpAnswer a = asker.ask(post_to(server));
+    SyncClient sync_client;
+    const HttpResult a = sync_client.send(post_to(server));
     EXPECT_EQ(a.phase, HttpPhase::cut_off) << size;
     EXPECT_EQ(a.error, "the answer's headers are larger than 65536 bytes") << size;
   }
@@ -427,10 +429,10 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
   });
   rusage before{}, after{};
   getrusage(RUSAGE_SELF, &before);
-  Asker asker;
+  SyncClient sync_client;
   HttpCall call = post_to(server);
   call.answer_max = 100'000;
-  const HttpAnswer a = asker.ask(call);
+  const HttpResult a = sync_client.send(call);
   getrusage(RUSAGE_SELF, &after);
   EXPECT_EQ(a.phase, HttpPhase::cut_off);
   EXPECT_TRUE(a.too_large);
@@ -441,22 +443,22 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
 }
 
 // The answer of an event stream, and what was heard of it.
-std::pair<HttpAnswer, std::string> heard_of(const RawHttpServer& server, bool keeps,
+std::pair<HttpResult, std::string> heard_of(const RawHttpServer& server, bool keeps,
                                             std::size_t answer_max) {
-  Asker asker;
+  SyncClient sync_client;
   std::string heard;
   HttpCall call = post_to(server);
   call.answer_max = answer_max;
-  call.keeps_events = keeps;
-  call.hear_events = [&](const HttpHeaders&, const std::string& bytes) { heard += bytes; };
-  HttpAnswer answer = asker.ask(std::move(call));
+  call.keep_event_body = keeps;
+  call.on_event_bytes = [&](const HttpHeaders&, const std::string& bytes) { heard += bytes; };
+  HttpResult answer = sync_client.send(std::move(call));
   return {std::move(answer), std::move(heard)};
 }
 
 AE_TEST("client/a stream of events is heard, and kept only when the call wants it") {
   const std::string events = "data: 1\n\ndata: 2\n\n";
-  RawHttpServer stream(
-      RawHttpServer::always(raw_answer(200, events, "text/event-stream", "Connection: close\r\n")));
+  RawHttpServer stream(RawHttpServer::always(
+      raw_response(200, events, "text/event-stream", "Connection: close\r\n")));
   for (const bool keeps : {true, false}) {
     const auto [whole, heard] = heard_of(stream, keeps, events.size());
     EXPECT_EQ(whole.phase, HttpPhase::complete);
@@ -466,28 +468,28 @@ AE_TEST("client/a stream of events is heard, and kept only when the call wants i
     EXPECT_TRUE(cut.too_large) << "also what is not kept has its limit";
     EXPECT_EQ(begun, events.substr(0, 11));
   }
-  RawHttpServer other(RawHttpServer::always(raw_answer(500, "no", "text/event-stream")));
+  RawHttpServer other(RawHttpServer::always(raw_response(500, "no", "text/event-stream")));
   const auto [failed, nothing] = heard_of(other, false, 100);
   EXPECT_EQ(failed.body, "no") << "that is no stream";
   EXPECT_EQ(nothing, "");
 }
 
 AE_TEST("client/an answer of exactly the limit is whole") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, std::string(1000, 'x'))));
-  Asker asker;
+  RawHttpServer server(RawHttpServer::always(raw_response(200, std::string(1000, 'x'))));
+  SyncClient sync_client;
   HttpCall call = post_to(server);
   call.answer_max = 1000;
-  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
   call.answer_max = 999;
-  EXPECT_TRUE(asker.ask(call).too_large);
+  EXPECT_TRUE(sync_client.send(call).too_large);
 }
 
 AE_TEST("client/what is compressed stays compressed, cookies are forgotten") {
   RawHttpServer server(RawHttpServer::always(
-      raw_answer(200, "\x1f\x8b???", "x/y", "Content-Encoding: gzip\r\nSet-Cookie: a=b\r\n")));
-  Asker asker;
-  EXPECT_EQ(asker.ask(get_from(server)).body, "\x1f\x8b???");
-  EXPECT_EQ(asker.ask(get_from(server)).phase, HttpPhase::complete);
+      raw_response(200, "\x1f\x8b???", "x/y", "Content-Encoding: gzip\r\nSet-Cookie: a=b\r\n")));
+  SyncClient sync_client;
+  EXPECT_EQ(sync_client.send(get_from(server)).body, "\x1f\x8b???");
+  EXPECT_EQ(sync_client.send(get_from(server)).phase, HttpPhase::complete);
   for (const auto& request : server.requests()) {
     EXPECT_EQ(request.header("Cookie"), "");
     EXPECT_EQ(request.header("Accept-Encoding"), "");
@@ -495,20 +497,20 @@ AE_TEST("client/what is compressed stays compressed, cookies are forgotten") {
 }
 
 AE_TEST("client/the environment's proxy is ignored, a configured one is used") {
-  RawHttpServer proxy(RawHttpServer::always(raw_answer(200, "proxy")));
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, "server")));
+  RawHttpServer proxy(RawHttpServer::always(raw_response(200, "proxy")));
+  RawHttpServer server(RawHttpServer::always(raw_response(200, "server")));
   setenv("http_proxy", proxy.url("").c_str(), 1);
   setenv("ALL_PROXY", proxy.url("").c_str(), 1);
   {
-    Asker asker;
-    EXPECT_EQ(asker.ask(get_from(server)).body, "server");
+    SyncClient sync_client;
+    EXPECT_EQ(sync_client.send(get_from(server)).body, "server");
   }
   unsetenv("http_proxy");
   unsetenv("ALL_PROXY");
   AsioLoop loop;
   HttpClient client(loop, {.proxy = proxy.url("")});
   std::string body;
-  client.start(get_from(server), [&](HttpAnswer a) {
+  client.start(get_from(server), [&](HttpResult a) {
     body = a.body;
     loop.stop();
   });
@@ -517,30 +519,30 @@ AE_TEST("client/the environment's proxy is ignored, a configured one is used") {
 }
 
 AE_TEST("client/Retry-After is understood in seconds and as a date") {
-  Asker asker;
-  RawHttpServer seconds(RawHttpServer::always(raw_answer(429, "", "x/y", "Retry-After: 7\r\n")));
-  EXPECT_EQ(asker.ask(get_from(seconds)).retry_after, Duration(7s));
+  SyncClient sync_client;
+  RawHttpServer seconds(RawHttpServer::always(raw_response(429, "", "x/y", "Retry-After: 7\r\n")));
+  EXPECT_EQ(sync_client.send(get_from(seconds)).retry_after, Duration(7s));
   RawHttpServer date(RawHttpServer::always(
-      raw_answer(503, "", "x/y", "Retry-After: Fri, 01 Jan 2100 00:00:00 GMT\r\n")));
-  const auto after = asker.ask(get_from(date)).retry_after;
+      raw_response(503, "", "x/y", "Retry-After: Fri, 01 Jan 2100 00:00:00 GMT\r\n")));
+  const auto after = sync_client.send(get_from(date)).retry_after;
   ASSERT_TRUE(after);
   EXPECT_GT(*after, 1h);
-  RawHttpServer nonsense(RawHttpServer::always(raw_answer(503, "", "x/y", "Retry-After: x\r\n")));
-  EXPECT_FALSE(asker.ask(get_from(nonsense)).retry_after);
+  RawHttpServer nonsense(RawHttpServer::always(raw_response(503, "", "x/y", "Retry-After: x\r\n")));
+  EXPECT_FALSE(sync_client.send(get_from(nonsense)).retry_after);
 }
 
 AE_TEST("client/a call that could not be sent in time is not sent") {
   RawHttpServer server([](Conversation& c) { c.hang(); });
-  Asker asker;
+  SyncClient sync_client;
   HttpCall call = post_to(server);
   call.send_within = -1ms;
-  HttpAnswer a = asker.ask(call);
+  HttpResult a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::not_sent);
   EXPECT_EQ(server.arrivals(), 0);
   // While TLS drags on, the send never comes.
   call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
   call.send_within = 40ms;
-  a = asker.ask(call);
+  a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::not_sent);
   EXPECT_FALSE(a.timed_out);
 }
@@ -550,40 +552,40 @@ AE_TEST("client/cancelled before the send it was not sent, after it was, each an
     c.read_request();
     c.hang();
   });
-  Asker asker;
-  HttpAnswer a;
+  SyncClient sync_client;
+  HttpResult a;
   int answers = 0;
-  const auto done = [&](HttpAnswer answer) {
+  const auto done = [&](HttpResult answer) {
     a = std::move(answer);
     ++answers;
-    asker.loop.stop();
+    sync_client.loop.stop();
   };
   HttpCall unsent = post_to(server);
   unsent.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
-  HttpClient::Id id = asker.client.start(unsent, done);
-  asker.client.cancel(id);
-  asker.client.cancel(id);
-  asker.loop.run();
+  HttpClient::Id id = sync_client.client.start(unsent, done);
+  sync_client.client.cancel(id);
+  sync_client.client.cancel(id);
+  sync_client.loop.run();
   EXPECT_EQ(a.phase, HttpPhase::not_sent);
   EXPECT_TRUE(a.cancelled);
 
-  id = asker.client.start(post_to(server), done);
+  id = sync_client.client.start(post_to(server), done);
   std::move_only_function<void()> look = [&] {
     if (server.arrivals() == 0) {
-      asker.loop.after(1ms, [&] { look(); });
+      sync_client.loop.after(1ms, [&] { look(); });
     } else {
-      asker.client.cancel(id);
+      sync_client.client.cancel(id);
     }
   };
   look();
-  asker.loop.run();
-  EXPECT_EQ(a.phase, HttpPhase::no_answer);
+  sync_client.loop.run();
+  EXPECT_EQ(a.phase, HttpPhase::no_response);
   EXPECT_TRUE(a.cancelled);
   EXPECT_TRUE(a.sent());
-  asker.client.cancel(id);
-  asker.client.cancel(4711);
-  asker.loop.after(5ms, [&] { asker.loop.stop(); });
-  asker.loop.run();
+  sync_client.client.cancel(id);
+  sync_client.client.cancel(4711);
+  sync_client.loop.after(5ms, [&] { sync_client.loop.stop(); });
+  sync_client.loop.run();
   EXPECT_EQ(answers, 2);
 }
 
@@ -594,7 +596,7 @@ AE_TEST("client/the end of the client answers what is in flight") {
   {
     HttpClient client(loop);
     for (int i = 0; i < 3; ++i) {
-      client.start(post_to(server), [&](HttpAnswer a) {
+      client.start(post_to(server), [&](HttpResult a) {
         EXPECT_TRUE(a.cancelled);
         if (++answers == 3) loop.stop();
       });
@@ -605,12 +607,12 @@ AE_TEST("client/the end of the client answers what is in flight") {
 }
 
 AE_TEST("client/more calls than the limit are not sent, more than the connections wait") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
+  RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
   AsioLoop loop;
   HttpClient client(loop, {.calls_max = 20, .connections_max = 2});
   int complete = 0, not_sent = 0;
   for (int i = 0; i < 50; ++i) {
-    client.start(post_to(server), [&](HttpAnswer a) {
+    client.start(post_to(server), [&](HttpResult a) {
       if (a.phase == HttpPhase::complete) ++complete;
       if (a.phase == HttpPhase::not_sent) ++not_sent;
       if (complete + not_sent == 50) loop.stop();
@@ -623,15 +625,15 @@ AE_TEST("client/more calls than the limit are not sent, more than the connection
 
 AE_TEST("client/many at once are each answered once, and each arrives once") {
   RawHttpServer server([](Conversation& c) {
-    while (auto request = c.read_request()) c.send(raw_answer(200, request->body));
+    while (auto request = c.read_request()) c.send(raw_response(200, request->body));
   });
   AsioLoop loop;
   HttpClient client(loop);
   int left = 200;
   for (int i = 0; i < 200; ++i) {
     HttpCall call = post_to(server, std::to_string(i));
-    call.fresh = i % 2 == 0;
-    client.start(call, [&, i](HttpAnswer a) {
+    call.new_connection = i % 2 == 0;
+    client.start(call, [&, i](HttpResult a) {
       EXPECT_EQ(a.body, std::to_string(i)) << a.error;
       if (--left == 0) loop.stop();
     });
@@ -662,20 +664,20 @@ AE_TEST("client/a unix socket is reached, also by a path too long for the kernel
       const int client = accept(fd, nullptr, nullptr);
       char bytes[1000];
       EXPECT_GT(recv(client, bytes, sizeof bytes, 0), 0);
-      const std::string answer = raw_answer(200, "\"unix\"");
+      const std::string answer = raw_response(200, "\"unix\"");
       EXPECT_EQ(send(client, answer.data(), answer.size(), 0), static_cast<ssize_t>(answer.size()));
       close(client);
     });
-    Asker asker;
+    SyncClient sync_client;
     HttpCall call;
     call.url = "http://localhost/api/jobs";
     call.unix_socket = path;
-    EXPECT_EQ(asker.ask(call).body, "\"unix\"");
+    EXPECT_EQ(sync_client.send(call).body, "\"unix\"");
     server.join();
     close(fd);
     unlink(path.c_str());
     for (auto f = folders.rbegin(); f != folders.rend(); ++f) rmdir(f->c_str());
-    HttpAnswer a = asker.ask(call);
+    HttpResult a = sync_client.send(call);
     EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
   }
 }

@@ -128,15 +128,15 @@ class TlsServer {
   std::thread thread_;
 };
 
-HttpAnswer ask(const TlsServer& server, std::string ca_file) {
+HttpResult ask(const TlsServer& server, std::string ca_file) {
   AsioLoop loop;
   HttpClient client(loop, {.ca_file = std::move(ca_file)});
   HttpCall call;
   call.method = "POST";
   call.body = "";
   call.url = "https://127.0.0.1:" + std::to_string(server.port) + "/";
-  HttpAnswer seen;
-  client.start(call, [&](HttpAnswer answer) {
+  HttpResult seen;
+  client.start(call, [&](HttpResult answer) {
     seen = std::move(answer);
     loop.stop();
   });
@@ -147,7 +147,7 @@ HttpAnswer ask(const TlsServer& server, std::string ca_file) {
 AE_TEST("client/TLS with a server we trust carries the call") {
   const Identity identity("127.0.0.1");
   const TlsServer server(identity, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true);
-  const HttpAnswer a = ask(server, identity.file);
+  const HttpResult a = ask(server, identity.file);
   EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
   EXPECT_EQ(a.body, "ok");
   EXPECT_EQ(server.arrivals, 1);
@@ -156,7 +156,7 @@ AE_TEST("client/TLS with a server we trust carries the call") {
 AE_TEST("client/TLS with a stranger, or with a friend under another name, sends nothing") {
   const Identity identity("127.0.0.1"), other("127.0.0.2");
   const TlsServer stranger(identity, "", true);
-  HttpAnswer a = ask(stranger, "");
+  HttpResult a = ask(stranger, "");
   EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
   EXPECT_EQ(stranger.arrivals, 0);
   const TlsServer misnamed(other, "", true);
@@ -169,7 +169,7 @@ AE_TEST("client/TLS that ends without a goodbye is no end of an answer without l
   const Identity identity("127.0.0.1");
   const std::string answer = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf of";
   const TlsServer cut(identity, answer, false), whole(identity, answer, true);
-  HttpAnswer a = ask(cut, identity.file);
+  HttpResult a = ask(cut, identity.file);
   EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
   EXPECT_EQ(a.status, 200);
   a = ask(whole, identity.file);

@@ -125,16 +125,16 @@ HttpConnection::HttpConnection(HttpServer::Impl& server, Socket socket, std::str
       socket_(std::move(socket)),
       peer_(std::move(peer)),
       tcp_(tcp),
-      parser_(server.options.limits, HttpParser::Stops::before_body_too) {}
+      parser_(server.options.limits, HttpParser::StopMode::before_body_too) {}
 
 void HttpConnection::start() {
-  if (tcp_ && server_->options.tls) return greet();
-  wait_for(server_->options.idle_timeout);
+  if (tcp_ && server_->options.tls) return start_handshake();
+  set_read_deadline(server_->options.idle_timeout);
   read();
 }
 
-void HttpConnection::turn_away() {
-  if (tcp_ && server_->options.tls) return cut();  // nothing can be said before the handshake
+void HttpConnection::reject_overload() {
+  if (tcp_ && server_->options.tls) return close_now();  // nothing can be said before the handshake
   HttpResponse full = problem(503, code_name(Code::unavailable),
                               "too many connections; the request was not processed, retry later");
   full.headers.push_back({"Retry-After", "1"});
@@ -143,29 +143,29 @@ void HttpConnection::turn_away() {
   answer(std::move(full));
 }
 
-void HttpConnection::wait_for(Duration time) {
-  waits_since_ = now_us();
-  read_deadline_ = waits_since_ + time.count();
+void HttpConnection::set_read_deadline(Duration time) {
+  idle_since_ = now_us();
+  read_deadline_ = idle_since_ + time.count();
 }
 
-std::optional<HttpConnection::Silence> HttpConnection::silence() const {
-  if (phase_ == Phase::greeting || phase_ == Phase::lingering) {
-    return Silence{.begun = false, .since = waits_since_};
+std::optional<HttpConnection::Idleness> HttpConnection::idleness() const {
+  if (phase_ == Phase::handshake || phase_ == Phase::lingering) {
+    return Idleness{.has_begun = false, .since = idle_since_};
   }
   if (phase_ != Phase::reading || writing_) return std::nullopt;
-  return Silence{.begun = parser_.begun(), .since = waits_since_};
+  return Idleness{.has_begun = parser_.has_begun(), .since = idle_since_};
 }
 
-void HttpConnection::greet() {
-  phase_ = Phase::greeting;
-  wait_for(server_->options.head_timeout);
+void HttpConnection::start_handshake() {
+  phase_ = Phase::handshake;
+  set_read_deadline(server_->options.head_timeout);
   tls_ = std::make_unique<TlsStream>(socket_, server_->options.tls->impl().context);
   tls_->async_handshake(TlsStream::server,
                         [self = shared_from_this()](const boost::system::error_code& error) {
                           if (self->phase_ == Phase::closed) return;
-                          if (error) return self->cut();
+                          if (error) return self->close_now();
                           self->phase_ = Phase::reading;
-                          self->wait_for(self->server_->options.idle_timeout);
+                          self->set_read_deadline(self->server_->options.idle_timeout);
                           self->read();
                         });
 }
@@ -173,7 +173,7 @@ void HttpConnection::greet() {
 // ---- in
 
 void HttpConnection::read() {
-  if (reading_ || peer_gone_ || phase_ == Phase::closed) return;
+  if (reading_ || peer_closed_ || phase_ == Phase::closed) return;
   if (begin_ == end_ || phase_ == Phase::lingering) begin_ = end_ = 0;
   if (end_ == buffer_.size()) return;  // full of requests that came too early: they wait
   reading_ = true;
@@ -184,7 +184,7 @@ void HttpConnection::read() {
         error == boost::asio::error::eof || error == boost::asio::ssl::error::stream_truncated;
     self->on_read(ended, static_cast<bool>(error), size);
   };
-  if (tls_ && !said_goodbye_) {
+  if (tls_ && !tls_shut_down_) {
     tls_->async_read_some(into, std::move(seen));
   } else {
     socket_.async_read_some(into, std::move(seen));
@@ -195,27 +195,27 @@ void HttpConnection::on_read(bool end_of_stream, bool failed, std::size_t size) 
   reading_ = false;
   if (phase_ == Phase::closed) return;
   // What cannot be read through TLS any more is read past it, once the goodbye is out.
-  if (failed && phase_ == Phase::lingering && tls_ && !said_goodbye_) return;
+  if (failed && phase_ == Phase::lingering && tls_ && !tls_shut_down_) return;
   if (!failed) {
     end_ += size;
     if (phase_ == Phase::reading) return advance();
-    if (phase_ == Phase::lingering && (lingered_ += size) > kLingerMax) return cut();
+    if (phase_ == Phase::lingering && (lingered_ += size) > kLingerMax) return close_now();
     return read();
   }
-  peer_gone_ = true;
+  peer_closed_ = true;
   switch (phase_) {
     case Phase::reading:
-      return end_of_stream ? advance() : cut();
+      return end_of_stream ? advance() : close_now();
     case Phase::handling:
     case Phase::answering:
       // Whoever only closed their half still reads the answer.
-      if (!end_of_stream) return cut();
-      return tell_closed();
-    case Phase::greeting:
+      if (!end_of_stream) return close_now();
+      return notify_closed();
+    case Phase::handshake:
     case Phase::streaming:
     case Phase::lingering:
     case Phase::closed:
-      return cut();
+      return close_now();
   }
 }
 
@@ -226,33 +226,35 @@ void HttpConnection::advance() {
     case HttpParser::State::refused:
       return refuse(parser_.refusal());
     case HttpParser::State::request:
-      return with_body_ ? body_complete() : dispatch();
+      return body_handler_ ? body_complete() : dispatch();
     case HttpParser::State::head:
       return dispatch();
     case HttpParser::State::reading:
       break;
   }
-  if (!count_body()) return;
-  if (peer_gone_) {
-    if (!parser_.begun()) return cut();
+  if (!reserve_body()) return;
+  if (peer_closed_) {
+    if (!parser_.has_begun()) return close_now();
     return refuse({400, Code::input_invalid, "the request is incomplete"});
   }
-  note_part();
+  update_part();
   read();
 }
 
 // Each part of a request has a time of its own, from its first byte to its last.
-void HttpConnection::note_part() {
-  const Part part = !parser_.begun() ? Part::none : !parser_.in_body() ? Part::head : Part::body;
+void HttpConnection::update_part() {
+  const Part part = !parser_.has_begun()    ? Part::none
+                    : !parser_.is_in_body() ? Part::head
+                                            : Part::body;
   if (part == part_) return;
   part_ = part;
   const HttpServer::Options& options = server_->options;
-  wait_for(part == Part::none   ? options.idle_timeout
-           : part == Part::head ? options.head_timeout
-                                : options.body_timeout);
+  set_read_deadline(part == Part::none   ? options.idle_timeout
+                    : part == Part::head ? options.head_timeout
+                                         : options.body_timeout);
 }
 
-bool HttpConnection::host_is_known(const HttpRequest& request) const {
+bool HttpConnection::is_allowed_host(const HttpRequest& request) const {
   if (!tcp_ || server_->options.hosts.empty()) return true;
   std::string_view host = request.header("host").value_or("");
   host = host.substr(0, host.starts_with('[') ? host.find(']') + 1 : host.find(':'));
@@ -270,7 +272,7 @@ void HttpConnection::dispatch() {
   HttpRequest request =
       parser_.state() == HttpParser::State::head ? parser_.take_head() : parser_.take();
   is_head_ = request.method == "HEAD";
-  only_reads_ = is_head_ || request.method == "GET";
+  is_read_only_ = is_head_ || request.method == "GET";
   request.peer = peer_;
   // Not when it connects: finding out reads all processes, which a connection that sends nothing must not cause.
   if (!from_tool_) {
@@ -278,13 +280,14 @@ void HttpConnection::dispatch() {
     from_tool_ = is_tool && is_tool(socket_.native_handle(), tcp_);
   }
   request.from_tool = *from_tool_;
-  if (!host_is_known(request)) {
+  if (!is_allowed_host(request)) {
     return refuse({400, Code::input_invalid, "Host header not allowed"});
   }
   const auto self = shared_from_this();  // the handler may end it all
   read();
   const HttpServer::Impl& server = *self->server_;
-  if (server.options.admit) return server.options.admit(std::move(request), Responder(self));
+  if (server.options.on_headers)
+    return server.options.on_headers(std::move(request), Responder(self));
   Responder(self).read_body(std::move(request), server.handler);
 }
 
@@ -293,17 +296,17 @@ void HttpConnection::read_body(HttpRequest head, HttpServer::Handler then) {
   if (parser_.state() != HttpParser::State::head) {
     return then(std::move(head), Responder(shared_from_this()));
   }
-  forget_callbacks();
+  clear_callbacks();
   phase_ = Phase::reading;
   head_ = std::move(head);
-  with_body_ = std::move(then);
+  body_handler_ = std::move(then);
   parser_.read_body();
   if (parser_.take_expects_continue() && begin_ == end_) push("HTTP/1.1 100 Continue\r\n\r\n");
   if (phase_ == Phase::reading) advance();
 }
 
 void HttpConnection::body_complete() {
-  if (!count_body()) return;
+  if (!reserve_body()) return;
   phase_ = Phase::handling;
   part_ = Part::none;
   read_deadline_ = kNever;
@@ -311,27 +314,27 @@ void HttpConnection::body_complete() {
   HttpRequest rest = parser_.take();
   request.body = std::move(rest.body);
   request.has_body = true;
-  request.body_room = std::exchange(room_, nullptr);
-  const HttpServer::Handler then = std::exchange(with_body_, nullptr);
+  request.body_quota = std::exchange(body_quota_, nullptr);
+  const HttpServer::Handler then = std::exchange(body_handler_, nullptr);
   const auto self = shared_from_this();
   read();
   then(std::move(request), Responder(self));
 }
 
 void HttpConnection::drop_body() {
-  const auto forgotten = std::exchange(with_body_, nullptr);
-  room_.reset();
+  const auto forgotten = std::exchange(body_handler_, nullptr);
+  body_quota_.reset();
   const std::size_t size = parser_.body_size();
   parser_.drop_body();
   server_->on_freed(size);
 }
 
 // False: there is no room for this body, and the client was told so.
-bool HttpConnection::count_body() {
+bool HttpConnection::reserve_body() {
   const std::size_t size = parser_.body_size();
   if (size <= kBodyFree) return true;
-  if (!room_) room_ = std::make_shared<BodyRoom>(server_->body_bytes);
-  const bool fits = room_->grow_to(size - kBodyFree, server_->options.bodies_max);
+  if (!body_quota_) body_quota_ = std::make_shared<BodyQuota>(server_->body_bytes);
+  const bool fits = body_quota_->grow_to(size - kBodyFree, server_->options.bodies_max);
   server_->body_bytes_peak = std::max(server_->body_bytes_peak, *server_->body_bytes);
   if (fits) return true;
   HttpResponse full =
@@ -342,7 +345,7 @@ bool HttpConnection::count_body() {
   return false;
 }
 
-bool BodyRoom::grow_to(std::size_t size, std::size_t max) {
+bool BodyQuota::grow_to(std::size_t size, std::size_t max) {
   const std::size_t more = size - size_;
   if (more > max || *all_ > max - more) return false;
   *all_ += more;
@@ -380,13 +383,13 @@ void HttpConnection::send_head(const HttpResponse& response, std::optional<std::
     add_header(head, header.name, header.value);
   }
   head += "\r\n";
-  keep(std::move(head));
+  enqueue(std::move(head));
 }
 
 // What was only read can be read again; of what was done, the client must look.
-HttpResponse HttpConnection::no_room() const {
+HttpResponse HttpConnection::overload_response() const {
   HttpResponse full =
-      only_reads_
+      is_read_only_
           ? problem(503, code_name(Code::unavailable),
                     "too many large responses at once; retry later, or request less")
           : problem(
@@ -396,14 +399,14 @@ HttpResponse HttpConnection::no_room() const {
   return full;
 }
 
-bool HttpConnection::has_room(std::size_t size) const {
-  return server_ == nullptr || server_->has_room(size, this);
+bool HttpConnection::has_capacity(std::size_t size) const {
+  return server_ == nullptr || server_->has_capacity(size, this);
 }
 
-bool HttpConnection::reads_slowly(std::int64_t now) {
+bool HttpConnection::is_slow_reader(std::int64_t now) {
   const HttpServer::Options& options = server_->options;
   const std::int64_t time = now - out_since_;
-  if (kept_ <= options.answer_small || time < options.slow_after.count()) return false;
+  if (buffered_bytes_ <= options.answer_small || time < options.slow_after.count()) return false;
   const double rate = static_cast<double>(out_written_) * 1e6 / static_cast<double>(time);
   // What the kernel has taken at first says nothing of the client: looked at again from here.
   out_since_ = now;
@@ -411,7 +414,7 @@ bool HttpConnection::reads_slowly(std::int64_t now) {
   return rate < static_cast<double>(options.slow_rate);
 }
 
-void HttpConnection::keep(std::string bytes) {
+void HttpConnection::enqueue(std::string bytes) {
   if (out_.empty()) {
     out_since_ = now_us();
     out_written_ = 0;
@@ -422,7 +425,7 @@ void HttpConnection::keep(std::string bytes) {
     server_->on_freed(bytes.size());  // what it was made of is at least as large
   }
   out_bytes_ += bytes.size();
-  kept_ += bytes.size();
+  buffered_bytes_ += bytes.size();
   server_->out_bytes += bytes.size();
   server_->out_peak = std::max(server_->out_peak, server_->out_bytes);
   out_.push_back(std::move(bytes));
@@ -430,8 +433,8 @@ void HttpConnection::keep(std::string bytes) {
 
 void HttpConnection::answer(HttpResponse response) {
   if (phase_ != Phase::handling) return;  // closed meanwhile
-  if (!is_head_ && !server_->has_room(response.body.size())) response = no_room();
-  forget_callbacks();
+  if (!is_head_ && !server_->has_capacity(response.body.size())) response = overload_response();
+  clear_callbacks();
   phase_ = Phase::answering;
   if (parser_.state() == HttpParser::State::head) keep_alive_ = false;
   send_head(response, response.body.size());
@@ -441,40 +444,40 @@ void HttpConnection::answer(HttpResponse response) {
 
 void HttpConnection::begin(HttpResponse head) {
   if (phase_ != Phase::handling) return;
-  forget_callbacks();
+  clear_callbacks();
   phase_ = Phase::streaming;
-  stream_ended_ = was_high_ = false;
+  stream_ended_ = above_high_water_ = false;
   chunked_ = !is_http_1_0_;
   if (is_http_1_0_ || parser_.state() == HttpParser::State::head) keep_alive_ = false;
   send_head(head, std::nullopt);
   push({});
-  if (peer_gone_) cut();
+  if (peer_closed_) close_now();
 }
 
 bool HttpConnection::write_stream(std::string_view bytes) {
   if (!is_streaming() || is_head_ || bytes.empty()) return true;
   // A first large piece may come before the head has left; what comes after `write` said false may not.
-  if (was_high_ && out_bytes_ + bytes.size() > server_->options.stream_max) {
-    cut();
+  if (above_high_water_ && out_bytes_ + bytes.size() > server_->options.stream_max) {
+    close_now();
     return false;
   }
   std::string piece = chunked_ ? chunk_of(bytes) : std::string(bytes);
-  if (!has_room(piece.size())) {
-    cut();
+  if (!has_capacity(piece.size())) {
+    close_now();
     return false;
   }
   if (out_.size() > in_write_ && out_.back().size() + piece.size() <= kJoinMax) {
     out_.back() += piece;
     out_bytes_ += piece.size();
-    kept_ += piece.size();
+    buffered_bytes_ += piece.size();
     server_->out_bytes += piece.size();
     server_->out_peak = std::max(server_->out_peak, server_->out_bytes);
     flush();
   } else {
     push(std::move(piece));
   }
-  was_high_ = was_high_ || out_bytes_ > server_->options.stream_high;
-  return !was_high_;
+  above_high_water_ = above_high_water_ || out_bytes_ > server_->options.stream_high;
+  return !above_high_water_;
 }
 
 void HttpConnection::end_stream() {
@@ -490,29 +493,29 @@ void HttpConnection::end_stream() {
 void HttpConnection::end_exchange() {
   if (!keep_alive_ || server_->stopping) return linger();
   phase_ = Phase::reading;
-  wait_for(server_->options.idle_timeout);
+  set_read_deadline(server_->options.idle_timeout);
   advance();
 }
 
 // A client that still sends would lose our answer to a reset; so we listen for a moment before we close.
 void HttpConnection::linger() {
-  if (peer_gone_) return cut();
+  if (peer_closed_) return close_now();
   phase_ = Phase::lingering;
-  waits_since_ = now_us();
-  const bool in_body = parser_.state() == HttpParser::State::head ||
-                       (parser_.state() == HttpParser::State::reading && parser_.in_body());
-  read_deadline_ = waits_since_ + (in_body ? kLingerBodyUs : kLingerUs);
-  if (tls_) return say_goodbye();
+  idle_since_ = now_us();
+  const bool is_in_body = parser_.state() == HttpParser::State::head ||
+                          (parser_.state() == HttpParser::State::reading && parser_.is_in_body());
+  read_deadline_ = idle_since_ + (is_in_body ? kLingerBodyUs : kLingerUs);
+  if (tls_) return shutdown_tls();
   boost::system::error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);
   read();
 }
 
 // TLS has an end of its own, by which the client knows that nothing was cut off.
-void HttpConnection::say_goodbye() {
+void HttpConnection::shutdown_tls() {
   tls_->async_shutdown([self = shared_from_this()](const boost::system::error_code&) {
     if (self->phase_ == Phase::closed) return;
-    self->said_goodbye_ = true;
+    self->tls_shut_down_ = true;
     boost::system::error_code ignored;
     self->socket_.shutdown(Socket::shutdown_send, ignored);
     self->read();
@@ -522,7 +525,7 @@ void HttpConnection::say_goodbye() {
 // ---- out
 
 void HttpConnection::push(std::string bytes) {
-  if (!bytes.empty()) keep(std::move(bytes));
+  if (!bytes.empty()) enqueue(std::move(bytes));
   flush();
 }
 
@@ -551,13 +554,13 @@ void HttpConnection::on_written(bool failed, std::size_t size) {
   writing_ = false;
   in_write_ = 0;
   if (phase_ == Phase::closed) return out_.clear();
-  if (failed) return cut();
+  if (failed) return close_now();
   out_bytes_ -= size;
   out_written_ += size;
   size += out_offset_;
   while (!out_.empty() && size >= out_.front().size()) {
     size -= out_.front().size();
-    kept_ -= out_.front().size();
+    buffered_bytes_ -= out_.front().size();
     server_->out_bytes -= out_.front().size();
     out_.pop_front();
   }
@@ -567,7 +570,7 @@ void HttpConnection::on_written(bool failed, std::size_t size) {
   if (phase_ == Phase::answering || (phase_ == Phase::streaming && stream_ended_)) {
     return end_exchange();
   }
-  if (phase_ == Phase::streaming && std::exchange(was_high_, false) && drained_) {
+  if (phase_ == Phase::streaming && std::exchange(above_high_water_, false) && drained_) {
     // The callback may set another, or drop the stream.
     const auto self = shared_from_this();
     async::Task drained = std::move(drained_);
@@ -580,23 +583,23 @@ void HttpConnection::on_written(bool failed, std::size_t size) {
 // ---- ends
 
 void HttpConnection::check_deadlines(std::int64_t now) {
-  if (now >= write_deadline_) return cut();
+  if (now >= write_deadline_) return close_now();
   if (now < read_deadline_) return;
-  if (phase_ != Phase::reading || !parser_.begun()) return cut();
+  if (phase_ != Phase::reading || !parser_.has_begun()) return close_now();
   refuse({408, Code::unavailable, "the request took too long to arrive; it was not processed"});
 }
 
 void HttpConnection::stop() {
   keep_alive_ = false;
-  if (phase_ == Phase::greeting) return cut();
-  if (phase_ == Phase::reading && !parser_.begun()) return cut();
+  if (phase_ == Phase::handshake) return close_now();
+  if (phase_ == Phase::reading && !parser_.has_begun()) return close_now();
   if (is_streaming()) {
-    tell_closed();
+    notify_closed();
     end_stream();
   }
 }
 
-void HttpConnection::cut() {
+void HttpConnection::close_now() {
   if (phase_ == Phase::closed) return;
   const auto self = shared_from_this();
   phase_ = Phase::closed;
@@ -605,13 +608,13 @@ void HttpConnection::cut() {
   socket_.close(ignored);
   drained_ = nullptr;
   drop_body();
-  server_->out_bytes -= std::exchange(kept_, 0);
+  server_->out_bytes -= std::exchange(buffered_bytes_, 0);
   if (!writing_) out_.clear();  // else with the write, whose end comes
-  tell_closed();
+  notify_closed();
   std::exchange(server_, nullptr)->remove(self);
 }
 
-void HttpConnection::tell_closed() {
+void HttpConnection::notify_closed() {
   if (!closed_) return;
   loop_.post([self = shared_from_this()] {
     // Whoever answered or ended meanwhile has taken it back.
@@ -621,10 +624,10 @@ void HttpConnection::tell_closed() {
 
 void HttpConnection::on_closed(async::Task task) {
   closed_ = std::move(task);
-  if (phase_ == Phase::closed || peer_gone_) tell_closed();
+  if (phase_ == Phase::closed || peer_closed_) notify_closed();
 }
 
-void HttpConnection::forget_callbacks() {
+void HttpConnection::clear_callbacks() {
   // Destroyed outside: they may own what comes back here.
   const async::Task closed = std::exchange(closed_, nullptr);
   const async::Task drained = std::exchange(drained_, nullptr);
@@ -636,7 +639,7 @@ Responder::Responder(std::shared_ptr<HttpConnection> connection)
     : connection_(std::move(connection)) {}
 
 Responder::~Responder() {
-  if (connection_ && connection_->waits_for_answer()) {
+  if (connection_ && connection_->is_awaiting_answer()) {
     connection_->answer(
         problem(500, code_name(Code::unknown_outcome),
                 "the server dropped the request; check the outcome before you retry it"));
@@ -666,8 +669,8 @@ HttpStream::HttpStream(std::shared_ptr<HttpConnection> connection)
 
 HttpStream::~HttpStream() {
   if (!connection_) return;
-  connection_->forget_callbacks();
-  if (connection_->is_streaming()) connection_->cut();
+  connection_->clear_callbacks();
+  if (connection_->is_streaming()) connection_->close_now();
 }
 
 HttpStream& HttpStream::operator=(HttpStream&& o) noexcept {
@@ -682,14 +685,14 @@ bool HttpStream::write(std::string_view bytes) {
 void HttpStream::end() {
   if (!connection_) return;
   const auto connection = std::exchange(connection_, nullptr);
-  connection->forget_callbacks();
+  connection->clear_callbacks();
   connection->end_stream();
 }
 
 bool HttpStream::closed() const { return !connection_ || !connection_->is_streaming(); }
 
-bool HttpStream::has_room(std::size_t size) const {
-  return closed() || connection_->has_room(size);
+bool HttpStream::has_capacity(std::size_t size) const {
+  return closed() || connection_->has_capacity(size);
 }
 
 void HttpStream::on_drained(async::Task task) {

@@ -33,12 +33,12 @@ struct TlsIdentity::Impl {
 };
 
 // Bytes of one body that count, among those of all. Copies of a request share it.
-class BodyRoom {
+class BodyQuota {
  public:
-  explicit BodyRoom(std::shared_ptr<std::size_t> all) : all_(std::move(all)) {}
-  ~BodyRoom() { *all_ -= size_; }
-  BodyRoom(const BodyRoom&) = delete;
-  BodyRoom& operator=(const BodyRoom&) = delete;
+  explicit BodyQuota(std::shared_ptr<std::size_t> all) : all_(std::move(all)) {}
+  ~BodyQuota() { *all_ -= size_; }
+  BodyQuota(const BodyQuota&) = delete;
+  BodyQuota& operator=(const BodyQuota&) = delete;
   // False: there is no room for so much.
   bool grow_to(std::size_t size, std::size_t max);
 
@@ -54,9 +54,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // For the server.
   void start();
   void check_deadlines(std::int64_t now);
-  void stop();       // gently
-  void turn_away();  // in place of start: answers that there is no room
-  void cut();        // at once
+  void stop();             // gently
+  void reject_overload();  // in place of start: answers that there is no room
+  void close_now();        // at once
 
   // For Responder and HttpStream.
   void answer(HttpResponse response);
@@ -65,26 +65,26 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void end_stream();
   void on_closed(async::Task task);
   void on_drained(async::Task task) { drained_ = std::move(task); }
-  void forget_callbacks();
+  void clear_callbacks();
   bool is_streaming() const { return phase_ == Phase::streaming && !stream_ended_; }
   // Nothing is done for this client yet: has a request of it begun, and since when is it waited for?
-  struct Silence {
-    bool begun = false;
+  struct Idleness {
+    bool has_begun = false;
     std::int64_t since = 0;
-    auto operator<=>(const Silence&) const = default;
+    auto operator<=>(const Idleness&) const = default;
   };
-  std::optional<Silence> silence() const;
+  std::optional<Idleness> idleness() const;
   void read_body(HttpRequest head, HttpServer::Handler then);
-  bool has_room(std::size_t size) const;
+  bool has_capacity(std::size_t size) const;
   // What has not left yet.
-  std::size_t kept() const { return kept_; }
+  std::size_t buffered_bytes() const { return buffered_bytes_; }
   // Of a large answer: has it read less than it must, since it was looked at last? REQUIRES: it is not closed.
-  bool reads_slowly(std::int64_t now);
-  bool waits_for_answer() const { return phase_ == Phase::handling; }
+  bool is_slow_reader(std::int64_t now);
+  bool is_awaiting_answer() const { return phase_ == Phase::handling; }
 
  private:
   enum class Phase : std::uint8_t {
-    greeting,
+    handshake,
     reading,
     handling,
     answering,
@@ -94,35 +94,35 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   };
   enum class Part : std::uint8_t { none, head, body };
 
-  void greet();
-  void say_goodbye();
+  void start_handshake();
+  void shutdown_tls();
   void read();
   void on_read(bool end_of_stream, bool failed, std::size_t size);
   void advance();
-  void note_part();
-  void wait_for(Duration time);
+  void update_part();
+  void set_read_deadline(Duration time);
   void dispatch();
   void refuse(const HttpRefusal& refusal);
   void refuse_with(HttpResponse response);
   void body_complete();
-  bool count_body();
+  bool reserve_body();
   void drop_body();
-  bool host_is_known(const HttpRequest& request) const;
+  bool is_allowed_host(const HttpRequest& request) const;
   void send_head(const HttpResponse& response, std::optional<std::size_t> length);
   void push(std::string bytes);
-  void keep(std::string bytes);
-  HttpResponse no_room() const;
+  void enqueue(std::string bytes);
+  HttpResponse overload_response() const;
   void flush();
   void on_written(bool failed, std::size_t size);
   void end_exchange();
   void linger();
-  void tell_closed();
+  void notify_closed();
 
   HttpServer::Impl* server_;  // null once closed
   AsioLoop& loop_;
   Socket socket_;
   std::unique_ptr<TlsStream> tls_;  // around the socket; none: in the clear
-  bool said_goodbye_ = false;       // nothing is read through it any more
+  bool tls_shut_down_ = false;      // nothing is read through it any more
   const std::string peer_;
   std::optional<bool> from_tool_;  // nullopt: no request yet
   const bool tcp_;
@@ -133,34 +133,34 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::array<char, 16u << 10> buffer_;
   std::size_t begin_ = 0, end_ = 0;  // unread in buffer_
   bool reading_ = false;
-  bool peer_gone_ = false;
+  bool peer_closed_ = false;
   Part part_ = Part::none;  // of the request that is being read
   std::int64_t read_deadline_ = kNever;
-  std::int64_t waits_since_ = 0;  // for what is read
-  std::size_t lingered_ = 0;      // bytes
+  std::int64_t idle_since_ = 0;  // for what is read
+  std::size_t lingered_ = 0;     // bytes
   // A request whose body is being read.
   HttpRequest head_;
-  HttpServer::Handler with_body_;
-  std::shared_ptr<BodyRoom> room_;  // shared with who handles the request
+  HttpServer::Handler body_handler_;
+  std::shared_ptr<BodyQuota> body_quota_;  // shared with who handles the request
 
   // The exchange.
   bool keep_alive_ = true;
   bool is_head_ = false;
-  bool only_reads_ = false;
+  bool is_read_only_ = false;
   bool is_http_1_0_ = false;
   bool chunked_ = false;
   bool stream_ended_ = false;
-  bool was_high_ = false;
+  bool above_high_water_ = false;
   async::Task closed_, drained_;
 
   // Out.
   std::deque<std::string> out_;
   std::size_t out_bytes_ = 0;
-  std::size_t kept_ = 0;         // the same, with the parts of a string that have left
-  std::int64_t out_since_ = 0;   // since when out_written_ is counted
-  std::size_t out_written_ = 0;  // bytes that have left
-  std::size_t out_offset_ = 0;   // of out_.front(), already written
-  std::size_t in_write_ = 0;     // strings that the write under way reads from
+  std::size_t buffered_bytes_ = 0;  // the same, with the parts of a string that have left
+  std::int64_t out_since_ = 0;      // since when out_written_ is counted
+  std::size_t out_written_ = 0;     // bytes that have left
+  std::size_t out_offset_ = 0;      // of out_.front(), already written
+  std::size_t in_write_ = 0;        // strings that the write under way reads from
   bool writing_ = false;
   std::int64_t write_deadline_ = kNever;
 };
@@ -173,17 +173,17 @@ struct HttpServer::Impl {
   void listen_on(int fd, bool tcp, std::string path);
   void wait_for_clients(const std::shared_ptr<Listener>& listener);
   void accept_clients(const std::shared_ptr<Listener>& listener);
-  void take_client(int fd, bool tcp);
-  bool make_room();
+  void add_client(int fd, bool tcp);
+  bool evict_idle();
   // `of`: the connection that sends them and may keep unsent bytes already; nullptr = none.
-  bool has_room(std::size_t size, const HttpConnection* of = nullptr);
-  void tell_full(int error);
+  bool has_capacity(std::size_t size, const HttpConnection* of = nullptr);
+  void warn_full(int error);
   void close_listeners();
   void sweep_later();
-  void give_memory_back();
+  void trim_memory();
   void on_freed(std::size_t size);
   void remove(const std::shared_ptr<HttpConnection>& connection);
-  void end_if_stopped();
+  void finish_stop();
   void stop(Duration grace, async::Task done);
 
   AsioLoop& loop;
@@ -193,12 +193,12 @@ struct HttpServer::Impl {
   std::vector<std::shared_ptr<Listener>> listeners;                 // shared with their waits
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // shared with the handlers
   std::optional<async::TimerId> sweep, grace_end;
-  const std::shared_ptr<std::size_t> body_bytes = std::make_shared<std::size_t>(0);  // BodyRoom
+  const std::shared_ptr<std::size_t> body_bytes = std::make_shared<std::size_t>(0);  // BodyQuota
   // Since memory was given back.
   std::size_t body_bytes_peak = 0, bytes_freed = 0, connections_peak = 0, out_peak = 0;
-  std::size_t out_bytes = 0;                   // HttpConnection::kept() of all
-  std::size_t made_room = 0, turned_away = 0;  // since it was told last
-  std::int64_t tells_again = 0;
+  std::size_t out_bytes = 0;              // HttpConnection::kept() of all
+  std::size_t evicted = 0, rejected = 0;  // since it was told last
+  std::int64_t next_warning_at = 0;
   bool stopping = false;
   async::Task stopped;
 };

@@ -78,7 +78,7 @@ bool is_host_header(std::string_view host) {
 std::size_t HttpParser::feed(std::string_view bytes) {
   std::size_t used = 0;
   while (state_ == State::reading && used < bytes.size()) {
-    const bool in_data = place_ == Place::body || place_ == Place::chunk;
+    const bool in_data = section_ == Section::body || section_ == Section::chunk;
     used += in_data ? feed_body(bytes.substr(used)) : feed_line(bytes.substr(used));
   }
   return used;
@@ -97,7 +97,7 @@ HttpRequest HttpParser::take() {
     taken.body.reserve(body_size_);
     for (std::string& part : body_) taken.body += std::exchange(part, {});
   }
-  *this = HttpParser(limits_, stops_);
+  *this = HttpParser(limits_, stop_mode_);
   return taken;
 }
 
@@ -116,12 +116,12 @@ void HttpParser::refuse(int status, Code code, std::string detail) {
 // ---- lines
 
 std::size_t HttpParser::line_max() const {
-  switch (place_) {
-    case Place::request_line:
+  switch (section_) {
+    case Section::request_line:
       return limits_.target_max;
-    case Place::chunk_line:
+    case Section::chunk_line:
       return limits_.chunk_line_max;
-    case Place::chunk_end:
+    case Section::chunk_end:
       return 0;
     default:
       return limits_.head_max - head_bytes_;
@@ -134,7 +134,7 @@ std::size_t HttpParser::feed_line(std::string_view bytes) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const char c = bytes[i];
     if (after_cr_) {
-      if (c != '\n') return bad("a carriage return without its line feed"), i;
+      if (c != '\n') return refuse_bad_request("a carriage return without its line feed"), i;
       after_cr_ = false;
       end_line();
       return i + 1;
@@ -142,17 +142,17 @@ std::size_t HttpParser::feed_line(std::string_view bytes) {
     if (c == '\r') {
       after_cr_ = true;
     } else if (c == '\n') {
-      return bad("a line feed without its carriage return"), i;
+      return refuse_bad_request("a line feed without its carriage return"), i;
     } else if (is_control(c) && c != '\t') {
-      return bad("a control character in the head of the request"), i;
+      return refuse_bad_request("a control character in the head of the request"), i;
     } else if (line_.size() == line_max()) {
-      switch (place_) {
-        case Place::request_line:
+      switch (section_) {
+        case Section::request_line:
           refuse(414, Code::payload_too_large, "the request line is too long");
           break;
-        case Place::chunk_line:
-        case Place::chunk_end:
-          bad("invalid chunk framing");
+        case Section::chunk_line:
+        case Section::chunk_end:
+          refuse_bad_request("invalid chunk framing");
           break;
         default:
           refuse(431, Code::payload_too_large, "the headers are too large");
@@ -166,30 +166,30 @@ std::size_t HttpParser::feed_line(std::string_view bytes) {
 }
 
 void HttpParser::end_line() {
-  const bool in_head = place_ <= Place::headers || place_ == Place::trailers;
+  const bool in_head = section_ <= Section::headers || section_ == Section::trailers;
   if (in_head) head_bytes_ = std::min(head_bytes_ + line_.size() + 2, limits_.head_max);
-  switch (place_) {
-    case Place::request_line:
+  switch (section_) {
+    case Section::request_line:
       read_request_line();
       break;
-    case Place::headers:
+    case Section::headers:
       line_.empty() ? end_headers() : read_header();
       break;
-    case Place::chunk_line:
+    case Section::chunk_line:
       read_chunk_line();
       break;
-    case Place::chunk_end:
-      place_ = Place::chunk_line;
+    case Section::chunk_end:
+      section_ = Section::chunk_line;
       break;
-    case Place::trailers:
+    case Section::trailers:
       if (line_.empty()) {
         state_ = State::request;
       } else {
         read_trailer();
       }
       break;
-    case Place::body:
-    case Place::chunk:
+    case Section::body:
+    case Section::chunk:
       break;
   }
   line_.clear();
@@ -202,16 +202,17 @@ void HttpParser::read_request_line() {
   const std::size_t first = line.find(' ');
   const std::size_t last = line.rfind(' ');
   if (first == std::string_view::npos || first == last) {
-    return bad("the request line is not METHOD TARGET HTTP/1.1");
+    return refuse_bad_request("the request line is not METHOD TARGET HTTP/1.1");
   }
   const std::string_view method = line.substr(0, first);
   const std::string_view target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
-  if (!is_header_name(method)) return bad("invalid method token");
+  if (!is_header_name(method)) return refuse_bad_request("invalid method token");
   if (version.starts_with("HTTP/") && version != "HTTP/1.1" && version != "HTTP/1.0") {
     return refuse(505, Code::unsupported, "this server speaks HTTP/1.1");
   }
-  if (!version.starts_with("HTTP/")) return bad("the request line does not end with HTTP/1.1");
+  if (!version.starts_with("HTTP/"))
+    return refuse_bad_request("the request line does not end with HTTP/1.1");
   minor_ = version.back() - '0';
   constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
                                                         "PATCH", "DELETE", "OPTIONS"};
@@ -223,7 +224,7 @@ void HttpParser::read_request_line() {
   }
   request_.method = method;
   read_target(target);
-  place_ = Place::headers;
+  section_ = Section::headers;
 }
 
 // `http://host/path`, as a proxy is sent it: the host counts instead of the Host header (RFC 9112 §3.2.2). What is left is
@@ -251,7 +252,7 @@ void HttpParser::read_target(std::string_view given) {
     target = with_slash;
   }
   if (!target.starts_with('/') || !std::ranges::all_of(target, is_allowed)) {
-    return bad("the target is not a path that begins with /");
+    return refuse_bad_request("the target is not a path that begins with /");
   }
   const std::size_t question = std::min(target.find('?'), target.size());
   std::string piece;
@@ -261,7 +262,7 @@ void HttpParser::read_target(std::string_view given) {
     request_.path.push_back(piece);
     return true;
   });
-  if (!path_is_good) return bad("the path has an invalid segment");
+  if (!path_is_good) return refuse_bad_request("the path has an invalid segment");
   if (request_.path.size() == 1 && request_.path[0].empty()) request_.path.clear();
   if (question == target.size()) return;
   const bool query_is_good = for_each_piece(target.substr(question + 1), '&', [&](auto pair) {
@@ -274,14 +275,15 @@ void HttpParser::read_target(std::string_view given) {
     request_.query.emplace_back(std::move(key), std::move(value));
     return true;
   });
-  if (!query_is_good) bad("the query is not UTF-8 text, percent-encoded");
+  if (!query_is_good) refuse_bad_request("the query is not UTF-8 text, percent-encoded");
 }
 
 void HttpParser::read_header() {
-  if (line_[0] == ' ' || line_[0] == '\t') return bad("a folded header");
+  if (line_[0] == ' ' || line_[0] == '\t') return refuse_bad_request("a folded header");
   const std::size_t colon = line_.find(':');
   const std::string_view name = std::string_view(line_).substr(0, colon);
-  if (colon == std::string::npos || !is_header_name(name)) return bad("a header without a name");
+  if (colon == std::string::npos || !is_header_name(name))
+    return refuse_bad_request("a header without a name");
   if (request_.headers.size() == limits_.headers_max) {
     return refuse(431, Code::payload_too_large, "too many headers");
   }
@@ -297,11 +299,13 @@ void HttpParser::read_header() {
 void HttpParser::read_trailer() {
   const std::size_t colon = line_.find(':');
   const std::string_view name = std::string_view(line_).substr(0, colon);
-  if (colon == std::string::npos || !is_header_name(name)) return bad("a trailer without a name");
+  if (colon == std::string::npos || !is_header_name(name))
+    return refuse_bad_request("a trailer without a name");
   for (const std::string_view forbidden :
        {"content-length", "transfer-encoding", "host", "content-type", "content-encoding",
         "authorization", "connection"}) {
-    if (equal_ignoring_case(name, forbidden)) return bad("a trailer that must be a header");
+    if (equal_ignoring_case(name, forbidden))
+      return refuse_bad_request("a trailer that must be a header");
   }
   if (++trailers_ > limits_.headers_max) {
     refuse(431, Code::payload_too_large, "too many trailers");
@@ -317,10 +321,10 @@ void HttpParser::end_headers() {
   for (const auto& [name, value] : request_.headers) {
     if (name == "host") {
       if (++hosts > 1 || !is_host_header(value))
-        return bad("the Host header does not name exactly one host");
+        return refuse_bad_request("the Host header does not name exactly one host");
     } else if (name == "transfer-encoding") {
       if (++encodings > 1 || minor_ == 0 || !equal_ignoring_case(value, "chunked")) {
-        return bad("the transfer encoding is not one chunked");
+        return refuse_bad_request("the transfer encoding is not one chunked");
       }
       chunked = true;
     } else if (name == "connection") {
@@ -336,7 +340,7 @@ void HttpParser::end_headers() {
       return refuse(415, Code::unsupported_media_type, "send the body without a content encoding");
     }
   }
-  if (hosts == 0 && minor_ == 1) return bad("the Host header is missing");
+  if (hosts == 0 && minor_ == 1) return refuse_bad_request("the Host header is missing");
   if (!target_host_.empty()) {
     std::erase_if(request_.headers, [](const HttpHeader& header) { return header.name == "host"; });
     request_.headers.push_back({"host", target_host_});
@@ -349,8 +353,8 @@ void HttpParser::end_headers() {
     state_ = State::request;
     return;
   }
-  place_ = chunked ? Place::chunk_line : Place::body;
-  if (stops_ == Stops::before_body_too) state_ = State::head;
+  section_ = chunked ? Section::chunk_line : Section::body;
+  if (stop_mode_ == StopMode::before_body_too) state_ = State::head;
 }
 
 bool HttpParser::read_length(bool chunked) {
@@ -358,7 +362,7 @@ bool HttpParser::read_length(bool chunked) {
   for (const auto& [name, value] : request_.headers) {
     if (name != "content-length") continue;
     if (length != nullptr || chunked) {
-      bad("the body has two lengths");
+      refuse_bad_request("the body has two lengths");
       return false;
     }
     length = &value;
@@ -368,7 +372,7 @@ bool HttpParser::read_length(bool chunked) {
   const char* end = length->data() + length->size();
   const auto [stop, error] = std::from_chars(length->data(), end, size);
   if (error != std::errc() || stop != end) {
-    bad("the Content-Length is not a number");
+    refuse_bad_request("the Content-Length is not a number");
     return false;
   }
   if (size > limits_.body_max) {
@@ -395,10 +399,10 @@ std::size_t HttpParser::feed_body(std::string_view bytes) {
   body_size_ += size;
   body_left_ -= size;
   if (body_left_ == 0) {
-    if (place_ == Place::body) {
+    if (section_ == Section::body) {
       state_ = State::request;
     } else {
-      place_ = Place::chunk_end;
+      section_ = Section::chunk_end;
     }
   }
   return size;
@@ -409,20 +413,21 @@ void HttpParser::read_chunk_line() {
   std::uint64_t size = 0;
   const auto [stop, error] = std::from_chars(line_.data(), line_.data() + digits, size, 16);
   if (error != std::errc() || stop != line_.data() + digits) {
-    return bad("the size of a chunk is not a number");
+    return refuse_bad_request("the size of a chunk is not a number");
   }
   if (size == 0) {
-    place_ = Place::trailers;
+    section_ = Section::trailers;
     head_bytes_ = 0;
     return;
   }
-  if (++chunks_ > limits_.chunks_max) return bad("the body comes in too many chunks");
+  if (++chunks_ > limits_.chunks_max)
+    return refuse_bad_request("the body comes in too many chunks");
   if (size > limits_.body_max - body_size_) {
     return refuse(413, Code::payload_too_large,
                   "the body is larger than " + std::to_string(limits_.body_max) + " bytes");
   }
   body_left_ = static_cast<std::size_t>(size);
-  place_ = Place::chunk;
+  section_ = Section::chunk;
 }
 
 }  // namespace ae::net

@@ -39,16 +39,18 @@ class HttpParser {
  public:
   // head: the headers are complete and a body follows; only a parser that stops there is in this state.
   enum class State : std::uint8_t { reading, head, request, refused };
-  enum class Stops : std::uint8_t { after_request, before_body_too };
-  explicit HttpParser(const HttpLimits& limits, Stops stops = Stops::after_request)
-      : limits_(limits), stops_(stops) {}
+  enum class StopMode : std::uint8_t { after_request, before_body_too };
+  explicit HttpParser(const HttpLimits& limits, StopMode stops = StopMode::after_request)
+      : limits_(limits), stop_mode_(stops) {}
 
   // Takes bytes up to the next stop, or to a refusal; says how many.
   std::size_t feed(std::string_view bytes);
 
   State state() const { return state_; }
-  bool begun() const { return place_ != Place::request_line || !line_.empty() || after_cr_; }
-  bool in_body() const { return place_ > Place::headers; }
+  bool has_begun() const {
+    return section_ != Section::request_line || !line_.empty() || after_cr_;
+  }
+  bool is_in_body() const { return section_ > Section::headers; }
   // REQUIRES: state() is head. The request without its body; the parser stays where it is.
   HttpRequest take_head();
   // REQUIRES: state() is head. Goes on with the body.
@@ -69,7 +71,7 @@ class HttpParser {
   const HttpRefusal& refusal() const { return refusal_; }
 
  private:
-  enum class Place : std::uint8_t {
+  enum class Section : std::uint8_t {
     request_line,
     headers,
     body,        // of a known length
@@ -91,13 +93,15 @@ class HttpParser {
   bool read_length(bool chunked);
   void read_chunk_line();
   void refuse(int status, Code code, std::string detail);
-  void bad(std::string detail) { refuse(400, Code::input_invalid, std::move(detail)); }
+  void refuse_bad_request(std::string detail) {
+    refuse(400, Code::input_invalid, std::move(detail));
+  }
   std::size_t line_max() const;
 
   HttpLimits limits_;
-  Stops stops_;
+  StopMode stop_mode_;
   State state_ = State::reading;
-  Place place_ = Place::request_line;
+  Section section_ = Section::request_line;
   std::string line_;               // begun, without its CRLF
   bool after_cr_ = false;          // the line's CR was seen
   bool after_empty_line_ = false;  // before the request line

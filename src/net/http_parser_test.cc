@@ -34,7 +34,7 @@ Parsed parse(std::string_view bytes, std::size_t step, const HttpLimits& limits 
     parsed.keep_alive = parser.keep_alive();
     parsed.request = parser.take();
     EXPECT_EQ(parser.state(), State::reading);
-    EXPECT_FALSE(parser.begun());
+    EXPECT_FALSE(parser.has_begun());
   }
   return parsed;
 }
@@ -243,7 +243,7 @@ AE_TEST("http parser/who waits for leave to send a body is known, once") {
 AE_TEST("http parser/one empty line before a request is skipped, and begins none") {
   HttpParser parser{HttpLimits()};
   EXPECT_EQ(parser.feed("\r\n"), 2u);
-  EXPECT_FALSE(parser.begun());
+  EXPECT_FALSE(parser.has_begun());
   const Parsed parsed = parse("\r\n" + get("/x"));
   ASSERT_EQ(parsed.state, State::request);
   EXPECT_EQ(parsed.request.path, std::vector<std::string>{"x"});
@@ -267,7 +267,7 @@ AE_TEST("http parser/it stops before a body, and goes on when it is to") {
   const std::string body(200'000, 'x');
   const std::string bytes =
       post("Content-Length: 200000\r\nExpect: 100-continue\r\n", body) + get("/next");
-  HttpParser parser(HttpLimits(), HttpParser::Stops::before_body_too);
+  HttpParser parser(HttpLimits(), HttpParser::StopMode::before_body_too);
   std::size_t at = parser.feed(bytes);
   ASSERT_EQ(parser.state(), State::head);
   EXPECT_EQ(parser.feed(bytes.substr(at)), 0u);

@@ -26,7 +26,7 @@ struct HttpRequest {
   std::string peer;        // "127.0.0.1:52100", "[::1]:52100", or "unix"
   bool has_body = false;
   // What `body` takes of HttpServer::Options::bodies_max, for as long as this is kept. shared_ptr: type-erased.
-  std::shared_ptr<void> body_room = {};
+  std::shared_ptr<void> body_quota = {};
 
   std::optional<std::string_view> header(std::string_view name) const {
     return find_header(headers, name);

@@ -26,8 +26,8 @@ namespace {
 constexpr int kAcceptsPerWake = 64;
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // when descriptors run out
 constexpr std::int64_t kSlowUs = 1'000'000;        // a request that has been on its way for longer
-constexpr std::int64_t kTellAgainUs = 60'000'000;  // that there is no room
-constexpr std::size_t kTurnedAwayMax = 16;         // at once, beside those that are served
+constexpr std::int64_t kWarnAgainUs = 60'000'000;  // that there is no room
+constexpr std::size_t kRejectedMax = 16;           // at once, beside those that are served
 // Memory is given back to the system after a peak of so much that is gone again.
 constexpr std::size_t kGiveBackBytes = 8u << 20, kGiveBackConnections = 64;
 
@@ -142,9 +142,9 @@ HttpServer::Impl::~Impl() {
   close_listeners();
   stopping = true;
   stopped = nullptr;
-  while (!connections.empty()) (*connections.begin())->cut();
-  if (sweep) loop.forget(*sweep);
-  if (grace_end) loop.forget(*grace_end);
+  while (!connections.empty()) (*connections.begin())->close_now();
+  if (sweep) loop.cancel(*sweep);
+  if (grace_end) loop.cancel(*grace_end);
 }
 
 // ---- listening
@@ -170,15 +170,15 @@ void HttpServer::Impl::accept_clients(const std::shared_ptr<Listener>& listener)
     const int fd = accept4(listener->descriptor.native_handle(), nullptr, nullptr,
                            SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      take_client(fd, listener->tcp);
+      add_client(fd, listener->tcp);
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) break;
     const int error = errno;
-    const bool has_room = make_room();
-    tell_full(error);
-    if (has_room) continue;
+    const bool has_capacity = evict_idle();
+    warn_full(error);
+    if (has_capacity) continue;
     // No descriptors or memory left: asking again at once would only spin.
     loop.after(kAcceptPause, [this, weak = std::weak_ptr(listener)] {
       const auto still = weak.lock();
@@ -189,11 +189,11 @@ void HttpServer::Impl::accept_clients(const std::shared_ptr<Listener>& listener)
   wait_for_clients(listener);
 }
 
-void HttpServer::Impl::take_client(int fd, bool tcp) {
-  const bool full = connections.size() >= connections_max && !make_room();
-  if (full) ++turned_away;
-  if (full || made_room > 0) tell_full(0);
-  if (full && connections.size() >= connections_max + kTurnedAwayMax) {
+void HttpServer::Impl::add_client(int fd, bool tcp) {
+  const bool full = connections.size() >= connections_max && !evict_idle();
+  if (full) ++rejected;
+  if (full || evicted > 0) warn_full(0);
+  if (full && connections.size() >= connections_max + kRejectedMax) {
     close(fd);
     return;
   }
@@ -215,39 +215,39 @@ void HttpServer::Impl::take_client(int fd, bool tcp) {
   auto connection = std::make_shared<HttpConnection>(*this, std::move(socket), peer, tcp);
   connections.insert(connection);
   connections_peak = std::max(connections_peak, connections.size());
-  full ? connection->turn_away() : connection->start();
+  full ? connection->reject_overload() : connection->start();
   sweep_later();
 }
 
 // Whoever is silent costs nobody else their place.
-bool HttpServer::Impl::make_room() {
+bool HttpServer::Impl::evict_idle() {
   const std::int64_t now = BootClock().since_start().count();
   std::shared_ptr<HttpConnection> longest;
-  std::optional<HttpConnection::Silence> silent;
+  std::optional<HttpConnection::Idleness> silent;
   for (const auto& connection : connections) {
-    const auto silence = connection->silence();
-    if (!silence || (silence->begun && now - silence->since < kSlowUs)) continue;
-    if (silent && *silent <= *silence) continue;
-    silent = silence;
+    const auto idleness = connection->idleness();
+    if (!idleness || (idleness->has_begun && now - idleness->since < kSlowUs)) continue;
+    if (silent && *silent <= *idleness) continue;
+    silent = idleness;
     longest = connection;
   }
   if (!longest) return false;
-  ++made_room;
-  longest->cut();
+  ++evicted;
+  longest->close_now();
   return true;
 }
 
 // `error`: why nobody can be let in; 0 = there are as many as we take.
-void HttpServer::Impl::tell_full(int error) {
+void HttpServer::Impl::warn_full(int error) {
   const std::int64_t now = BootClock().since_start().count();
-  if (!options.full || now < tells_again) return;
-  tells_again = now + kTellAgainUs;
+  if (!options.on_full || now < next_warning_at) return;
+  next_warning_at = now + kWarnAgainUs;
   std::string what =
       error != 0 ? "no more connections can be accepted (" + std::string(std::strerror(error)) + ")"
                  : "all " + std::to_string(connections_max) + " connections are in use";
-  what += ": " + std::to_string(std::exchange(made_room, 0)) + " idle connections were closed, " +
-          std::to_string(std::exchange(turned_away, 0)) + " clients were rejected";
-  options.full(what);
+  what += ": " + std::to_string(std::exchange(evicted, 0)) + " idle connections were closed, " +
+          std::to_string(std::exchange(rejected, 0)) + " clients were rejected";
+  options.on_full(what);
 }
 
 void HttpServer::Impl::close_listeners() {
@@ -276,13 +276,13 @@ void HttpServer::Impl::sweep_later() {
     const std::int64_t now = BootClock().since_start().count();
     const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
     for (const auto& connection : all) connection->check_deadlines(now);
-    give_memory_back();
+    trim_memory();
     sweep_later();
   });
 }
 
 // What an allocator keeps of a peak would stay ours for good.
-void HttpServer::Impl::give_memory_back() {
+void HttpServer::Impl::trim_memory() {
   connections_peak = std::max(connections_peak, connections.size());
   const bool fewer =
       connections_peak > kGiveBackConnections && connections.size() < connections_peak / 2;
@@ -293,20 +293,20 @@ void HttpServer::Impl::give_memory_back() {
   body_bytes_peak = *body_bytes;
   bytes_freed = 0;
   out_peak = out_bytes;
-  give_freed_memory_back();
+  trim_heap();
 }
 
 // Is there room for so many bytes more? Clients that read too slowly make some.
-bool HttpServer::Impl::has_room(std::size_t size, const HttpConnection* of) {
-  if ((of ? of->kept() : 0) + size <= options.answer_small) return true;
+bool HttpServer::Impl::has_capacity(std::size_t size, const HttpConnection* of) {
+  if ((of ? of->buffered_bytes() : 0) + size <= options.answer_small) return true;
   if (out_bytes + size <= options.answers_max) return true;
   const std::int64_t now = BootClock().since_start().count();
   const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
   std::size_t large = 0;
   for (const auto& connection : all) {
-    if (connection.get() == of || connection->kept() <= options.answer_small) continue;
-    if (connection->reads_slowly(now)) {
-      connection->cut();
+    if (connection.get() == of || connection->buffered_bytes() <= options.answer_small) continue;
+    if (connection->is_slow_reader(now)) {
+      connection->close_now();
     } else {
       ++large;
     }
@@ -319,15 +319,15 @@ bool HttpServer::Impl::has_room(std::size_t size, const HttpConnection* of) {
 void HttpServer::Impl::on_freed(std::size_t size) {
   if ((bytes_freed += size) < kGiveBackBytes) return;
   bytes_freed = 0;
-  give_freed_memory_back();
+  trim_heap();
 }
 
 void HttpServer::Impl::remove(const std::shared_ptr<HttpConnection>& connection) {
   connections.erase(connection);
-  end_if_stopped();
+  finish_stop();
 }
 
-void HttpServer::Impl::end_if_stopped() {
+void HttpServer::Impl::finish_stop() {
   if (!stopping || !connections.empty() || !stopped) return;
   loop.post(std::exchange(stopped, nullptr));
 }
@@ -338,10 +338,10 @@ void HttpServer::Impl::stop(Duration grace, async::Task done) {
   close_listeners();
   const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
   for (const auto& connection : all) connection->stop();
-  if (connections.empty()) return end_if_stopped();
+  if (connections.empty()) return finish_stop();
   grace_end = loop.after(grace, [this] {
     grace_end.reset();
-    while (!connections.empty()) (*connections.begin())->cut();
+    while (!connections.empty()) (*connections.begin())->close_now();
   });
 }
 
@@ -405,7 +405,9 @@ Result<std::uint16_t> HttpServer::listen_tcp(const std::string& address_text, st
 }
 
 void HttpServer::stop(Duration grace, async::Task done) { impl_->stop(grace, std::move(done)); }
-bool HttpServer::has_room() const { return impl_->has_room(impl_->options.answer_small + 1); }
+bool HttpServer::has_capacity() const {
+  return impl_->has_capacity(impl_->options.answer_small + 1);
+}
 std::size_t HttpServer::connections() const { return impl_->connections.size(); }
 
 }  // namespace ae::net

@@ -46,12 +46,12 @@ class HttpStream {
   ~HttpStream();
 
   // Sends, or keeps. False: the client is slow, wait for on_drained; who does not wait loses the connection at
-  // Options::stream_max, or where has_room is false. On a closed stream it does nothing and says true.
+  // Options::stream_max, or where has_capacity is false. On a closed stream it does nothing and says true.
   bool write(std::string_view bytes);
   void end();
   bool closed() const;
   // Is there room for so much, among the answers of all? Who has none tries again later.
-  bool has_room(std::size_t size) const;
+  bool has_capacity(std::size_t size) const;
   // Called each time that all which `write` kept has left, after it said false.
   void on_drained(async::Task task);
   // Called once, when the client goes, the server stops, or the stream is cut; never after `end`.
@@ -93,7 +93,7 @@ class HttpServer {
     HttpLimits limits;
     // Gets each request after its headers, before anything of its body is kept or asked for (`100 Continue`), and answers
     // it or goes on with Responder::read_body. Empty: the server reads every body for its handler.
-    Handler admit = {};
+    Handler on_headers = {};
     // Bytes of the bodies that are being read or handled, all together, without the first 16 KiB of each. A body beyond
     // them is answered 503.
     std::size_t bodies_max = 64u << 20;
@@ -101,7 +101,7 @@ class HttpServer {
     // room: nothing of a request was seen, or one has been on its way for over a second. Else more are answered 503.
     std::size_t connections_max = 1024;
     // Told, once a minute at most, that connections were closed or turned away for want of room; may be empty.
-    std::function<void(const std::string& what)> full = {};
+    std::function<void(const std::string& what)> on_full = {};
     // Bytes of all answers and streams that have not left yet; one with up to `answer_small` does not count. An
     // answer beyond them is replaced by 503, and a stream is cut, unless it is the only large one. Clients that have
     // read less than `slow_rate` a second for `slow_after` make room.
@@ -147,7 +147,7 @@ class HttpServer {
 
   std::size_t connections() const;
   // Is there room for another large answer?
-  bool has_room() const;
+  bool has_capacity() const;
 
  private:
   friend class HttpConnection;

@@ -25,15 +25,15 @@ namespace {
 using namespace std::chrono_literals;
 
 // A loop on a thread of its own, and a server on it.
-struct Site {
-  explicit Site(HttpServer::Handler handler, HttpServer::Options options = {})
+struct ServerFixture {
+  explicit ServerFixture(HttpServer::Handler handler, HttpServer::Options options = {})
       : server(std::make_unique<HttpServer>(loop, std::move(handler), std::move(options))) {
     auto listening = server->listen_tcp("127.0.0.1", 0);
     EXPECT_TRUE(listening);
     port = listening.value_or(0);
     thread = std::thread([this] { loop.run(); });
   }
-  ~Site() {
+  ~ServerFixture() {
     on_loop([this] { server.reset(); });
     loop.stop();
     thread.join();
@@ -55,18 +55,18 @@ struct Site {
 };
 
 // A client made of a bare socket.
-class Raw {
+class RawClient {
  public:
-  explicit Raw(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit RawClient(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
-  ~Raw() { close(fd_); }
-  Raw(const Raw&) = delete;
-  Raw& operator=(const Raw&) = delete;
+  ~RawClient() { close(fd_); }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
 
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
@@ -117,7 +117,7 @@ class Raw {
   }
 
   // The one of the two that has something to read, within five seconds.
-  const Raw* wait_readable(const Raw& other) const {
+  const RawClient* wait_readable(const RawClient& other) const {
     pollfd ready[2] = {{fd_, POLLIN, 0}, {other.fd_, POLLIN, 0}};
     if (poll(ready, 2, 5000) < 1) return nullptr;
     return ready[0].revents != 0 ? this : &other;
@@ -151,16 +151,16 @@ std::string get(std::string_view target, std::string_view headers = {}) {
          "\r\n";
 }
 
-bool still_serves(Site& site) {
-  Raw client(site.port);
+bool still_serves(ServerFixture& fixture) {
+  RawClient client(fixture.port);
   client.send(get("/alive"));
   return client.read_answer().ends_with("\r\n\r\nGET alive");
 }
 
 AE_TEST(
     "http server/requests on one connection are answered in turn, also when they come together") {
-  Site site(echo);
-  Raw client(site.port);
+  ServerFixture fixture(echo);
+  RawClient client(fixture.port);
   client.send(get("/a/b%2Fc?x=1"));
   EXPECT_EQ(client.read_answer(),
             "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n"
@@ -180,8 +180,8 @@ AE_TEST(
 }
 
 AE_TEST("http server/a body in chunks or after 100-continue arrives, HEAD gets no body") {
-  Site site(echo);
-  Raw client(site.port);
+  ServerFixture fixture(echo);
+  RawClient client(fixture.port);
   client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n");
   client.send("1\r\nc\r\n0\r\n\r\n");
   EXPECT_TRUE(client.read_answer().ends_with("POST body abc"));
@@ -195,10 +195,10 @@ AE_TEST("http server/a body in chunks or after 100-continue arrives, HEAD gets n
 }
 
 AE_TEST("http server/who asks for the end, or speaks HTTP/1.0, is closed after the answer") {
-  Site site(echo);
+  ServerFixture fixture(echo);
   for (const std::string& request :
        {get("/x", "Connection: close\r\n"), std::string("GET /x HTTP/1.0\r\n\r\n")}) {
-    Raw client(site.port);
+    RawClient client(fixture.port);
     client.send(request);
     const std::string seen = client.read_all();
     EXPECT_NE(seen.find("\r\nConnection: close\r\n"), std::string::npos);
@@ -207,8 +207,8 @@ AE_TEST("http server/who asks for the end, or speaks HTTP/1.0, is closed after t
 }
 
 AE_TEST("http server/who closes their half after the requests still gets all answers") {
-  Site site(echo);
-  Raw client(site.port);
+  ServerFixture fixture(echo);
+  RawClient client(fixture.port);
   client.send(get("/1") + get("/2"));
   client.half_close();
   const std::string seen = client.read_all();
@@ -218,7 +218,7 @@ AE_TEST("http server/who closes their half after the requests still gets all ans
 
 // The framing table: each is answered with its status as problem+json, the connection closed, and somebody else served.
 AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
-  Site site(echo);
+  ServerFixture fixture(echo);
   const auto post = [](std::string headers) {
     return "POST /x HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n";
   };
@@ -242,7 +242,7 @@ AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
   };
   for (const auto& [status, bytes] : cases) {
     for (const bool after_a_good_one : {false, true}) {
-      Raw client(site.port);
+      RawClient client(fixture.port);
       if (after_a_good_one) {
         client.send(get("/good"));
         client.read_answer();
@@ -261,16 +261,17 @@ AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
       EXPECT_TRUE((*body)["detail"].is_string());
     }
   }
-  EXPECT_TRUE(still_serves(site));
-  Raw cut_short(site.port);
+  EXPECT_TRUE(still_serves(fixture));
+  RawClient cut_short(fixture.port);
   cut_short.send(post("Content-Length: 3\r\n") + "a");
   cut_short.half_close();
   EXPECT_TRUE(cut_short.read_all().starts_with("HTTP/1.1 400 "));
 }
 
 AE_TEST("http server/slow heads and bodies get 408, idle connections end in silence") {
-  Site site(echo, {.head_timeout = 40ms, .body_timeout = 40ms, .idle_timeout = 40ms});
-  Raw slow_head(site.port), slow_body(site.port), idle(site.port), idle_after(site.port);
+  ServerFixture fixture(echo, {.head_timeout = 40ms, .body_timeout = 40ms, .idle_timeout = 40ms});
+  RawClient slow_head(fixture.port), slow_body(fixture.port), idle(fixture.port),
+      idle_after(fixture.port);
   idle_after.send(get("/x"));
   slow_body.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab");
   slow_head.send("GET / HT");
@@ -283,33 +284,33 @@ AE_TEST("http server/slow heads and bodies get 408, idle connections end in sile
   EXPECT_TRUE(slow_body.read_all().starts_with("HTTP/1.1 408 "));
   EXPECT_EQ(idle.read_all(), "");
   EXPECT_TRUE(idle_after.read_all().ends_with("GET x"));
-  EXPECT_TRUE(still_serves(site));
+  EXPECT_TRUE(still_serves(fixture));
 }
 
 AE_TEST("http server/an answer may come later, from anywhere, and the client may be gone by then") {
   std::vector<Responder> waiting;
   int gone = 0;
-  Site site([&](HttpRequest request, Responder responder) {
+  ServerFixture fixture([&](HttpRequest request, Responder responder) {
     if (request.path.size() == 1 && request.path[0] == "alive") {
       return echo(std::move(request), std::move(responder));
     }
     responder.on_closed([&] { ++gone; });
     waiting.push_back(std::move(responder));
   });
-  Raw patient(site.port);
+  RawClient patient(fixture.port);
   patient.send(get("/wait"));
   {
-    Raw leaving(site.port);
+    RawClient leaving(fixture.port);
     leaving.send(get("/wait"));
-    EXPECT_TRUE(still_serves(site));
+    EXPECT_TRUE(still_serves(fixture));
   }
   for (int i = 0; i < 500; ++i) {
     int seen = 0;
-    site.on_loop([&] { seen = gone; });
+    fixture.on_loop([&] { seen = gone; });
     if (seen == 1) break;
     std::this_thread::sleep_for(1ms);
   }
-  site.on_loop([&] {
+  fixture.on_loop([&] {
     EXPECT_EQ(gone, 1);
     for (Responder& responder : waiting) {
       HttpResponse response;
@@ -324,12 +325,12 @@ AE_TEST("http server/an answer may come later, from anywhere, and the client may
             "HTTP/1.1 202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
             "X-Content-Type-Options: nosniff\r\n"
             "Location: /api/jobs/1  X-Evil: 1\r\n\r\n{}");
-  site.on_loop([&] { EXPECT_EQ(gone, 1); });
+  fixture.on_loop([&] { EXPECT_EQ(gone, 1); });
 }
 
 AE_TEST("http server/a dropped responder answers 500, so that nobody waits for ever") {
-  Site site([](HttpRequest, Responder) {});
-  Raw client(site.port);
+  ServerFixture fixture([](HttpRequest, Responder) {});
+  RawClient client(fixture.port);
   client.send(get("/x"));
   const std::string seen = client.read_answer();
   EXPECT_TRUE(seen.starts_with("HTTP/1.1 500 "));
@@ -338,22 +339,22 @@ AE_TEST("http server/a dropped responder answers 500, so that nobody waits for e
 
 AE_TEST("http server/a stream goes out in chunks, and the connection serves on") {
   HttpStream kept;
-  Site site([&](HttpRequest request, Responder responder) {
+  ServerFixture fixture([&](HttpRequest request, Responder responder) {
     if (request.path[0] != "stream") return echo(std::move(request), std::move(responder));
     HttpResponse head;
     head.content_type = "text/event-stream";
     kept = std::move(responder).begin(std::move(head));
     EXPECT_TRUE(kept.write("data: 1\n\n"));
   });
-  Raw client(site.port);
+  RawClient client(fixture.port);
   client.send(get("/stream"));
   EXPECT_EQ(client.read_until("data: 1\n\n\r\n"),
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
             "X-Content-Type-Options: nosniff\r\n\r\n"
             "9\r\ndata: 1\n\n\r\n");
-  site.on_loop([&] { kept.write("data: 2\n\n"); });
+  fixture.on_loop([&] { kept.write("data: 2\n\n"); });
   EXPECT_EQ(client.read_until("2\n\n\r\n"), "9\r\ndata: 2\n\n\r\n");
-  site.on_loop([&] {
+  fixture.on_loop([&] {
     kept.write("");
     kept.end();
     EXPECT_TRUE(kept.closed());
@@ -362,10 +363,10 @@ AE_TEST("http server/a stream goes out in chunks, and the connection serves on")
   EXPECT_EQ(client.read_until("0\r\n\r\n"), "0\r\n\r\n");
   client.send(get("/next"));
   EXPECT_TRUE(client.read_answer().ends_with("GET next"));
-  Raw old(site.port);
+  RawClient old(fixture.port);
   old.send("GET /stream HTTP/1.0\r\n\r\n");
   old.read_until("data: 1\n\n");
-  site.on_loop([&] {
+  fixture.on_loop([&] {
     kept.write("x");
     kept.end();
   });
@@ -374,27 +375,28 @@ AE_TEST("http server/a stream goes out in chunks, and the connection serves on")
 
 AE_TEST("http server/a stream that is dropped is cut, so that the client sees it") {
   HttpStream kept;
-  Site site([&](HttpRequest, Responder responder) { kept = std::move(responder).begin({}); });
-  Raw client(site.port);
+  ServerFixture fixture(
+      [&](HttpRequest, Responder responder) { kept = std::move(responder).begin({}); });
+  RawClient client(fixture.port);
   client.send(get("/"));
   client.read_until("\r\n\r\n");
-  site.on_loop([&] { kept = HttpStream(); });
+  fixture.on_loop([&] { kept = HttpStream(); });
   EXPECT_EQ(client.read_all(), "");
 }
 
 AE_TEST("http server/a stream whose client leaves says so") {
   HttpStream kept;
   std::promise<void> closed;
-  Site site([&](HttpRequest, Responder responder) {
+  ServerFixture fixture([&](HttpRequest, Responder responder) {
     kept = std::move(responder).begin({});
     kept.on_closed([&] { closed.set_value(); });
   });
-  Raw client(site.port);
+  RawClient client(fixture.port);
   client.send(get("/"));
   client.read_until("\r\n\r\n");
   client.reset();
   EXPECT_EQ(closed.get_future().wait_for(5s), std::future_status::ready);
-  site.on_loop([&] {
+  fixture.on_loop([&] {
     EXPECT_TRUE(kept.closed());
     EXPECT_TRUE(kept.write("x"));
     kept = HttpStream();
@@ -405,7 +407,7 @@ AE_TEST("http server/a slow reader is told to wait, a client that never reads is
   HttpStream kept;
   int drained = 0;
   bool closed = false;
-  Site site(
+  ServerFixture fixture(
       [&](HttpRequest, Responder responder) {
         kept = std::move(responder).begin({});
         kept.on_drained([&] { ++drained; });
@@ -421,41 +423,41 @@ AE_TEST("http server/a slow reader is told to wait, a client that never reads is
     }
     FAIL() << "it was never told to wait";
   };
-  Raw client(site.port);
+  RawClient client(fixture.port);
   client.send(get("/"));
   client.read_until("\r\n\r\n");
-  site.on_loop(fill);
+  fixture.on_loop(fill);
   client.read_bytes(written);
   for (int i = 0; i < 1000; ++i) {
     int now = 0;
-    site.on_loop([&] { now = drained; });
+    fixture.on_loop([&] { now = drained; });
     if (now == 1) break;
     std::this_thread::sleep_for(1ms);
   }
-  site.on_loop([&] {
+  fixture.on_loop([&] {
     EXPECT_EQ(drained, 1);
     fill();
     for (int i = 0; i < 20; ++i) kept.write(piece);  // does not listen
     EXPECT_TRUE(kept.closed());
   });
-  site.on_loop([&] { EXPECT_TRUE(closed); });
-  site.on_loop([&] { kept = HttpStream(); });
+  fixture.on_loop([&] { EXPECT_TRUE(closed); });
+  fixture.on_loop([&] { kept = HttpStream(); });
 }
 
 AE_TEST("http server/an answer that nobody reads is given up after a while") {
-  Site site(
+  ServerFixture fixture(
       [](HttpRequest, Responder responder) {
         HttpResponse response;
         response.body.assign(64 << 20, 'x');
         std::move(responder).answer(std::move(response));
       },
       {.write_timeout = 50ms});
-  Raw client(site.port);
+  RawClient client(fixture.port);
   client.send(get("/"));
   client.read_until("\r\n\r\n");
   for (int i = 0; i < 1000; ++i) {
     std::size_t left = 1;
-    site.on_loop([&] { left = site.server->connections(); });
+    fixture.on_loop([&] { left = fixture.server->connections(); });
     if (left == 0) return;
     std::this_thread::sleep_for(2ms);
   }
@@ -465,34 +467,34 @@ AE_TEST("http server/an answer that nobody reads is given up after a while") {
 AE_TEST("http server/more clients than the limit are told so, with a code, and the operator too") {
   std::vector<Responder> kept;
   std::vector<std::string> told;
-  Site site(
+  ServerFixture fixture(
       [&](HttpRequest request, Responder responder) {
         if (request.path == std::vector<std::string>{"alive"}) {
           return echo(std::move(request), std::move(responder));
         }
         kept.push_back(std::move(responder));
       },
-      {.connections_max = 2, .full = [&](const std::string& what) { told.push_back(what); }});
-  Raw one(site.port), two(site.port);
+      {.connections_max = 2, .on_full = [&](const std::string& what) { told.push_back(what); }});
+  RawClient one(fixture.port), two(fixture.port);
   one.send(get("/1"));
   two.send(get("/2"));
-  for (std::size_t busy = 0; busy < 2;) site.on_loop([&] { busy = kept.size(); });
+  for (std::size_t busy = 0; busy < 2;) fixture.on_loop([&] { busy = kept.size(); });
   for (int i = 0; i < 3; ++i) {
-    Raw three(site.port);
+    RawClient three(fixture.port);
     const std::string answer = three.read_all();
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\n")) << answer;
     EXPECT_NE(answer.find("application/problem+json"), answer.npos) << answer;
     EXPECT_NE(answer.find("\"code\":\"unavailable\""), answer.npos) << answer;
     EXPECT_NE(answer.find("Retry-After: 1\r\n"), answer.npos) << answer;
   }
-  site.on_loop([&] {
+  fixture.on_loop([&] {
     ASSERT_EQ(told.size(), 1u) << "once a minute";
     EXPECT_NE(told[0].find("all 2 connections are in use"), told[0].npos) << told[0];
     kept.clear();
   });
   one.reset();
   for (int i = 0; i < 1000; ++i) {
-    Raw again(site.port);
+    RawClient again(fixture.port);
     again.send(get("/alive"));
     if (again.read_answer().ends_with("GET alive")) return;
   }
@@ -508,14 +510,14 @@ AE_TEST(
     EXPECT_TRUE(tcp);
     return ++looks == 2;
   };
-  Site site(
+  ServerFixture fixture(
       [](HttpRequest request, Responder responder) {
         HttpResponse response;
         response.body = request.from_tool ? "tool" : "other";
         std::move(responder).answer(std::move(response));
       },
       std::move(options));
-  Raw silent(site.port), first(site.port), second(site.port);
+  RawClient silent(fixture.port), first(fixture.port), second(fixture.port);
   for (const char* path : {"/1", "/2"}) {
     first.send(get(path));
     EXPECT_TRUE(first.read_answer().ends_with("other")) << path;
@@ -524,12 +526,12 @@ AE_TEST(
     second.send(get(path));
     EXPECT_TRUE(second.read_answer().ends_with("tool")) << path;
   }
-  site.on_loop([&] { EXPECT_EQ(looks, 2); });
+  fixture.on_loop([&] { EXPECT_EQ(looks, 2); });
 }
 
 AE_TEST("http server/whoever is silent the longest makes room, and nobody who is served") {
   std::vector<Responder> kept;
-  Site site(
+  ServerFixture fixture(
       [&](HttpRequest request, Responder responder) {
         if (request.path == std::vector<std::string>{"wait"}) {
           return kept.push_back(std::move(responder));
@@ -539,41 +541,41 @@ AE_TEST("http server/whoever is silent the longest makes room, and nobody who is
       {.connections_max = 3});
   const auto connections = [&] {
     std::size_t now = 0;
-    site.on_loop([&] { now = site.server->connections(); });
+    fixture.on_loop([&] { now = fixture.server->connections(); });
     return now;
   };
-  Raw served(site.port);
+  RawClient served(fixture.port);
   served.send(get("/wait"));
-  for (std::size_t busy = 0; busy < 1;) site.on_loop([&] { busy = kept.size(); });
-  Raw silent(site.port);
+  for (std::size_t busy = 0; busy < 1;) fixture.on_loop([&] { busy = kept.size(); });
+  RawClient silent(fixture.port);
   while (connections() < 2) {
   }
-  Raw begun(site.port);
+  RawClient begun(fixture.port);
   begun.send("GET /begun HTTP/1.1\r\n");
   while (connections() < 3) {
   }
-  Raw healthy(site.port);
+  RawClient healthy(fixture.port);
   healthy.send(get("/healthy"));
   EXPECT_TRUE(healthy.read_answer().ends_with("GET healthy"));
   EXPECT_EQ(silent.read_all(), "");
   // `healthy` is silent now.
-  Raw next(site.port);
+  RawClient next(fixture.port);
   next.send(get("/next"));
   EXPECT_TRUE(next.read_answer().ends_with("GET next"));
   EXPECT_EQ(healthy.read_all(), "");
   begun.send("Host: localhost\r\n\r\n");
   EXPECT_TRUE(begun.read_answer().ends_with("GET begun"));
-  site.on_loop([&] { std::move(kept[0]).answer({.body = "{}"}); });
+  fixture.on_loop([&] { std::move(kept[0]).answer({.body = "{}"}); });
   EXPECT_TRUE(served.read_answer().ends_with("{}"));
 }
 
 AE_TEST_SLOW("http server/a request that takes its time on the way costs nobody else their place") {
-  Site site(echo, {.connections_max = 2});
-  Raw one(site.port), two(site.port);
+  ServerFixture fixture(echo, {.connections_max = 2});
+  RawClient one(fixture.port), two(fixture.port);
   one.send("GET /1 HTTP/1.1\r\n");
   two.send("POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1");
   for (int i = 0; i < 1000; ++i) {
-    Raw again(site.port);
+    RawClient again(fixture.port);
     again.send(get("/alive"));
     if (again.read_answer().ends_with("GET alive")) return;
     std::this_thread::sleep_for(5ms);
@@ -582,15 +584,15 @@ AE_TEST_SLOW("http server/a request that takes its time on the way costs nobody 
 }
 
 AE_TEST("http server/a name that is not ours in Host is refused, over TCP") {
-  Site site(echo, {.hosts = {"localhost", "127.0.0.1", "[::1]"}});
+  ServerFixture fixture(echo, {.hosts = {"localhost", "127.0.0.1", "[::1]"}});
   for (const char* host : {"localhost", "LOCALHOST:7070", "127.0.0.1:80", "[::1]:1"}) {
-    Raw client(site.port);
+    RawClient client(fixture.port);
     client.send("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
     EXPECT_TRUE(client.read_answer().starts_with("HTTP/1.1 200 ")) << host;
   }
   for (const char* host :
        {"evil.example", "localhost.evil.example:7070", "127.0.0.1.evil", "[::2]"}) {
-    Raw client(site.port);
+    RawClient client(fixture.port);
     client.send("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
     EXPECT_TRUE(client.read_answer().starts_with("HTTP/1.1 400 ")) << host;
   }
@@ -600,7 +602,7 @@ AE_TEST("http server/a stop lets answers out, ends streams and idle connections,
   std::vector<Responder> waiting;
   HttpStream kept;
   bool stream_closed = false;
-  Site site([&](HttpRequest request, Responder responder) {
+  ServerFixture fixture([&](HttpRequest request, Responder responder) {
     if (request.path[0] == "stream") {
       kept = std::move(responder).begin({});
       kept.on_closed([&] { stream_closed = true; });
@@ -608,16 +610,16 @@ AE_TEST("http server/a stop lets answers out, ends streams and idle connections,
       waiting.push_back(std::move(responder));
     }
   });
-  Raw idle(site.port), waits(site.port), streams(site.port);
+  RawClient idle(fixture.port), waits(fixture.port), streams(fixture.port);
   waits.send(get("/wait"));
   streams.send(get("/stream"));
   streams.read_until("\r\n\r\n");
-  for (std::size_t open = 0; open < 1;) site.on_loop([&] { open = waiting.size(); });
+  for (std::size_t open = 0; open < 1;) fixture.on_loop([&] { open = waiting.size(); });
   std::promise<void> stopped;
-  site.on_loop([&] { site.server->stop(5s, [&] { stopped.set_value(); }); });
+  fixture.on_loop([&] { fixture.server->stop(5s, [&] { stopped.set_value(); }); });
   EXPECT_EQ(idle.read_all(), "");
   EXPECT_EQ(streams.read_all(), "0\r\n\r\n");
-  site.on_loop([&] {
+  fixture.on_loop([&] {
     EXPECT_TRUE(stream_closed);
     std::move(waiting[0]).answer({.body = "1"});
     waiting.clear();
@@ -626,20 +628,21 @@ AE_TEST("http server/a stop lets answers out, ends streams and idle connections,
   streams.reset();
   waits.reset();
   EXPECT_EQ(stopped.get_future().wait_for(5s), std::future_status::ready);
-  site.on_loop([&] { kept = HttpStream(); });
+  fixture.on_loop([&] { kept = HttpStream(); });
 }
 
 AE_TEST("http server/a stop cuts after its grace whoever is still there") {
   std::vector<Responder> waiting;
-  Site site([&](HttpRequest, Responder responder) { waiting.push_back(std::move(responder)); });
-  Raw client(site.port);
+  ServerFixture fixture(
+      [&](HttpRequest, Responder responder) { waiting.push_back(std::move(responder)); });
+  RawClient client(fixture.port);
   client.send(get("/wait"));
-  for (std::size_t open = 0; open < 1;) site.on_loop([&] { open = waiting.size(); });
+  for (std::size_t open = 0; open < 1;) fixture.on_loop([&] { open = waiting.size(); });
   std::promise<void> stopped;
-  site.on_loop([&] { site.server->stop(10ms, [&] { stopped.set_value(); }); });
+  fixture.on_loop([&] { fixture.server->stop(10ms, [&] { stopped.set_value(); }); });
   EXPECT_EQ(stopped.get_future().wait_for(5s), std::future_status::ready);
   EXPECT_EQ(client.read_all(), "");
-  site.on_loop([&] { waiting.clear(); });
+  fixture.on_loop([&] { waiting.clear(); });
 }
 
 // ---- listening
@@ -656,8 +659,8 @@ AE_TEST("http server/a unix socket is ours alone, found by the client, and gone 
   const Folder folder;
   const std::string path = folder.path + "/aetheris.sock";
   {
-    Site site(echo);
-    site.on_loop([&] { EXPECT_TRUE(site.server->listen_unix(path)); });
+    ServerFixture fixture(echo);
+    fixture.on_loop([&] { EXPECT_TRUE(fixture.server->listen_unix(path)); });
     struct stat status{};
     ASSERT_EQ(stat(path.c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777, 0600u);
@@ -666,7 +669,7 @@ AE_TEST("http server/a unix socket is ours alone, found by the client, and gone 
     HttpCall call;
     call.url = "http://localhost/api/jobs/1";
     call.unix_socket = path;
-    client.start(call, [&](HttpAnswer answer) {
+    client.start(call, [&](HttpResult answer) {
       EXPECT_EQ(answer.body, "GET api jobs 1") << answer.error;
       loop.stop();
     });
@@ -728,21 +731,21 @@ AE_TEST("http server/TCP addresses: free and taken ports, IPv6, and no names") {
 
 AE_TEST("http server/what is refused by its headers is answered without its body") {
   HttpServer::Options options;
-  options.admit = [](HttpRequest head, Responder responder) {
+  options.on_headers = [](HttpRequest head, Responder responder) {
     if (head.header("x-may")) return std::move(responder).read_body(std::move(head), echo);
     std::move(responder).answer(problem(401, "unauthorized", "no"));
   };
-  Site site(nullptr, std::move(options));
+  ServerFixture fixture(nullptr, std::move(options));
   const std::string head =
       "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\nExpect: 100-continue\r\n\r\n";
-  Raw stranger(site.port);
+  RawClient stranger(fixture.port);
   stranger.send(head);
   EXPECT_TRUE(stranger.read_until("\r\n\r\n").starts_with("HTTP/1.1 401 "));
-  Raw pushing(site.port);
+  RawClient pushing(fixture.port);
   pushing.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\n");
   pushing.send(std::string(4'000'000, 'x'));
   EXPECT_TRUE(pushing.read_all().starts_with("HTTP/1.1 401 "));
-  Raw known(site.port);
+  RawClient known(fixture.port);
   for (int i = 0; i < 2; ++i) {
     known.send(
         "POST /p HTTP/1.1\r\nHost: a\r\nX-May: 1\r\nContent-Length: 3\r\n"
@@ -756,18 +759,18 @@ AE_TEST("http server/what is refused by its headers is answered without its body
 AE_TEST("http server/bodies beyond the room for all are refused, and small ones are not") {
   HttpServer::Options options;
   options.bodies_max = 100'000;
-  Site site(echo, std::move(options));
+  ServerFixture fixture(echo, std::move(options));
   const std::string head = "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
   // The one that comes later has no room; which one that is the kernel decides.
-  Raw first(site.port), second(site.port);
+  RawClient first(fixture.port), second(fixture.port);
   first.send(head + std::string(90'000, 'x'));
   second.send(head + std::string(90'000, 'x'));
   const bool first_is_refused = first.wait_readable(second) == &first;
   const std::string refused = (first_is_refused ? first : second).read_until("\r\n\r\n");
   EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused;
   EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
-  EXPECT_TRUE(still_serves(site));
-  Raw small(site.port);
+  EXPECT_TRUE(still_serves(fixture));
+  RawClient small(fixture.port);
   small.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
   EXPECT_TRUE(small.read_answer().ends_with("POST p body abc"));
 }
@@ -777,22 +780,22 @@ AE_TEST("http server/streams take of the room for all answers, and one beyond it
   options.answers_max = 20u << 20;
   options.slow_after = 1h;
   std::vector<HttpStream> kept;
-  Site site(
+  ServerFixture fixture(
       [&](HttpRequest, Responder responder) {
         HttpStream stream = std::move(responder).begin({});
         stream.write(std::string(16u << 20, 'x'));
         kept.push_back(std::move(stream));
       },
       std::move(options));
-  Raw unread(site.port);
+  RawClient unread(fixture.port);
   unread.send(get("/a"));
   unread.read_until("\r\n\r\n");
-  Raw other(site.port);
+  RawClient other(fixture.port);
   other.send(get("/b"));
   // Making the piece can take longer than a client of this test waits.
-  for (std::size_t begun = 0; begun < 2;) site.on_loop([&] { begun = kept.size(); });
+  for (std::size_t begun = 0; begun < 2;) fixture.on_loop([&] { begun = kept.size(); });
   EXPECT_LT(other.read_all().size(), 1000u);
-  site.on_loop([&] {
+  fixture.on_loop([&] {
     ASSERT_EQ(kept.size(), 2u);
     EXPECT_FALSE(kept[0].closed());
     EXPECT_TRUE(kept[1].closed());
@@ -804,7 +807,7 @@ AE_TEST("http server/answers beyond the room for all are refused, until clients 
   HttpServer::Options options;
   options.answers_max = 20u << 20;
   options.slow_after = 200ms;
-  Site site(
+  ServerFixture fixture(
       [](HttpRequest, Responder responder) {
         HttpResponse response;
         response.content_type = "text/plain";
@@ -812,10 +815,10 @@ AE_TEST("http server/answers beyond the room for all are refused, until clients 
         std::move(responder).answer(std::move(response));
       },
       std::move(options));
-  Raw unread(site.port);
+  RawClient unread(fixture.port);
   unread.send(get("/a"));
   EXPECT_TRUE(unread.read_until("\r\n\r\n").starts_with("HTTP/1.1 200 "));
-  Raw other(site.port);
+  RawClient other(fixture.port);
   other.send(get("/b"));
   const std::string refused = other.read_until("\r\n\r\n");
   EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused.substr(0, 200);
@@ -823,7 +826,7 @@ AE_TEST("http server/answers beyond the room for all are refused, until clients 
   // A client that does not read makes room in the end.
   bool answered = false;
   for (int i = 0; i < 100 && !answered; ++i) {
-    Raw again(site.port);
+    RawClient again(fixture.port);
     again.send(get("/c"));
     answered = again.read_until("\r\n\r\n").starts_with("HTTP/1.1 200 ");
     if (!answered) std::this_thread::sleep_for(50ms);

@@ -72,8 +72,8 @@ struct Pem {
   std::string certificate, key, locked_key;
 };
 
-struct Site {
-  explicit Site(HttpServer::Handler handler, HttpServer::Options options = {}) {
+struct ServerFixture {
+  explicit ServerFixture(HttpServer::Handler handler, HttpServer::Options options = {}) {
     std::signal(SIGPIPE, SIG_IGN);
     identity = *TlsIdentity::make(pem.certificate, pem.key);
     options.tls = identity;
@@ -81,7 +81,7 @@ struct Site {
     port = server->listen_tcp("127.0.0.1", 0).value_or(0);
     thread = std::thread([this] { loop.run(); });
   }
-  ~Site() {
+  ~ServerFixture() {
     on_loop([this] { server.reset(); });
     loop.stop();
     thread.join();
@@ -124,7 +124,7 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  bool greet() {
+  bool handshake() {
     ssl_.reset(SSL_new(context_.get()));
     SSL_set_fd(ssl_.get(), fd_);
     return SSL_connect(ssl_.get()) == 1;
@@ -141,7 +141,7 @@ class Client {
     return SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())) > 0;
   }
   // Until the server ends it. `whole`: it said that this was all.
-  std::string rest(bool* whole = nullptr) {
+  std::string read_rest(bool* whole = nullptr) {
     std::string got;
     char buffer[4096];
     int n = 0;
@@ -151,13 +151,13 @@ class Client {
     if (whole != nullptr) *whole = SSL_get_error(ssl_.get(), n) == SSL_ERROR_ZERO_RETURN;
     return got;
   }
-  std::string until(std::string_view end) {
+  std::string read_until(std::string_view end) {
     std::string got;
     char byte = 0;
     while (!got.ends_with(end) && SSL_read(ssl_.get(), &byte, 1) == 1) got += byte;
     return got;
   }
-  void goodbye() { SSL_shutdown(ssl_.get()); }
+  void shut_down() { SSL_shutdown(ssl_.get()); }
   int fd() const { return fd_; }
 
  private:
@@ -175,22 +175,22 @@ HttpServer::Handler echo() {
 }
 
 AE_TEST("tls/requests are answered, one after the other, and the end is said") {
-  Site site(echo());
-  Client client(site.port);
-  ASSERT_TRUE(client.greet());
+  ServerFixture fixture(echo());
+  Client client(fixture.port);
+  ASSERT_TRUE(client.handshake());
   EXPECT_EQ(client.name(), "first");
   ASSERT_TRUE(client.send("GET /one HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-  EXPECT_TRUE(client.until("one").starts_with("HTTP/1.1 200 OK\r\n"));
+  EXPECT_TRUE(client.read_until("one").starts_with("HTTP/1.1 200 OK\r\n"));
   ASSERT_TRUE(client.send("GET /two HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
   bool whole = false;
-  EXPECT_TRUE(client.rest(&whole).ends_with("two"));
+  EXPECT_TRUE(client.read_rest(&whole).ends_with("two"));
   EXPECT_TRUE(whole) << "close_notify came";
 }
 
 AE_TEST("tls/large bodies go both ways") {
-  Site site(echo(), {.limits = {.body_max = 4u << 20}});
-  Client client(site.port);
-  ASSERT_TRUE(client.greet());
+  ServerFixture fixture(echo(), {.limits = {.body_max = 4u << 20}});
+  Client client(fixture.port);
+  ASSERT_TRUE(client.handshake());
   const std::string body(3u << 20, 'x');
   std::thread writer([&] {
     client.send("POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
@@ -198,121 +198,122 @@ AE_TEST("tls/large bodies go both ways") {
     client.send(body);
   });
   writer.join();
-  EXPECT_TRUE(client.rest().ends_with(body));
+  EXPECT_TRUE(client.read_rest().ends_with(body));
 }
 
 AE_TEST("tls/a stream comes piece by piece") {
   HttpStream stream;
   std::promise<void> begun;
-  Site site([&](HttpRequest, Responder responder) {
+  ServerFixture fixture([&](HttpRequest, Responder responder) {
     stream = std::move(responder).begin({});
     stream.write("first");
     begun.set_value();
   });
-  Client client(site.port);
-  ASSERT_TRUE(client.greet());
+  Client client(fixture.port);
+  ASSERT_TRUE(client.handshake());
   ASSERT_TRUE(client.send("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
   begun.get_future().wait();
-  EXPECT_TRUE(client.until("first").ends_with("first"));
-  site.on_loop([&] {
+  EXPECT_TRUE(client.read_until("first").ends_with("first"));
+  fixture.on_loop([&] {
     stream.write("second");
     stream.end();
   });
   bool whole = false;
-  EXPECT_NE(client.rest(&whole).find("second"), std::string::npos);
+  EXPECT_NE(client.read_rest(&whole).find("second"), std::string::npos);
   EXPECT_TRUE(whole);
 }
 
 AE_TEST("tls/who leaves with a word or without one costs nothing") {
   std::promise<void> left;
   std::optional<Responder> kept;
-  Site site([&](HttpRequest, Responder responder) {
+  ServerFixture fixture([&](HttpRequest, Responder responder) {
     responder.on_closed([&] { left.set_value(); });
     kept.emplace(std::move(responder));
   });
   {
-    Client client(site.port);
-    ASSERT_TRUE(client.greet());
+    Client client(fixture.port);
+    ASSERT_TRUE(client.handshake());
     ASSERT_TRUE(client.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    client.goodbye();
+    client.shut_down();
   }
   EXPECT_EQ(left.get_future().wait_for(30s), std::future_status::ready);
-  site.on_loop([&] { kept.reset(); });
+  fixture.on_loop([&] { kept.reset(); });
   {
-    Client never(site.port);
+    Client never(fixture.port);
   }
   {
-    Client nonsense(site.port);
+    Client nonsense(fixture.port);
     EXPECT_GT(::send(nonsense.fd(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 0);
     char byte = 0;
     while (::recv(nonsense.fd(), &byte, 1, 0) > 0) {
     }
   }
-  Client good(site.port);
-  EXPECT_TRUE(good.greet());
+  Client good(fixture.port);
+  EXPECT_TRUE(good.handshake());
 }
 
 AE_TEST("tls/a handshake that does not end is ended") {
-  Site site(echo(), {.head_timeout = 50ms});
-  Client client(site.port);
+  ServerFixture fixture(echo(), {.head_timeout = 50ms});
+  Client client(fixture.port);
   char byte = 0;
   EXPECT_EQ(::recv(client.fd(), &byte, 1, 0), 0) << "the server hung up";
 }
 
 AE_TEST("tls/what is older than 1.2 is not spoken") {
-  Site site(echo());
-  Client old(site.port, TLS1_1_VERSION);
-  EXPECT_FALSE(old.greet());
-  Client fine(site.port, TLS1_2_VERSION);
-  EXPECT_TRUE(fine.greet());
+  ServerFixture fixture(echo());
+  Client old(fixture.port, TLS1_1_VERSION);
+  EXPECT_FALSE(old.handshake());
+  Client fine(fixture.port, TLS1_2_VERSION);
+  EXPECT_TRUE(fine.handshake());
 }
 
 AE_TEST("tls/a request that is refused in its middle is still told why") {
-  Site site(echo(), {.limits = {.body_max = 1000}});
-  Client client(site.port);
-  ASSERT_TRUE(client.greet());
+  ServerFixture fixture(echo(), {.limits = {.body_max = 1000}});
+  Client client(fixture.port);
+  ASSERT_TRUE(client.handshake());
   client.send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n");
   client.send(std::string(200000, 'x'));
-  EXPECT_TRUE(client.rest().starts_with("HTTP/1.1 413"));
+  EXPECT_TRUE(client.read_rest().starts_with("HTTP/1.1 413"));
 }
 
 AE_TEST("tls/a stop lets answers out and says the end") {
   std::optional<Responder> kept;
   std::promise<void> came;
-  Site site([&](HttpRequest, Responder responder) {
+  ServerFixture fixture([&](HttpRequest, Responder responder) {
     kept.emplace(std::move(responder));
     came.set_value();
   });
-  Client client(site.port), idle(site.port);
-  ASSERT_TRUE(client.greet());
-  ASSERT_TRUE(idle.greet());
+  Client client(fixture.port), idle(fixture.port);
+  ASSERT_TRUE(client.handshake());
+  ASSERT_TRUE(idle.handshake());
   ASSERT_TRUE(client.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
   came.get_future().wait();
   std::promise<void> stopped;
-  site.on_loop([&] {
-    site.server->stop(10s, [&] { stopped.set_value(); });
+  fixture.on_loop([&] {
+    fixture.server->stop(10s, [&] { stopped.set_value(); });
     std::move(*kept).answer({.body = "late"});
   });
   bool whole = false;
-  EXPECT_TRUE(client.rest(&whole).ends_with("late"));
+  EXPECT_TRUE(client.read_rest(&whole).ends_with("late"));
   EXPECT_TRUE(whole);
-  client.goodbye();
+  client.shut_down();
   shutdown(client.fd(), SHUT_RDWR);
   EXPECT_EQ(stopped.get_future().wait_for(30s), std::future_status::ready);
 }
 
 AE_TEST("tls/a renewed certificate is shown to those who come then") {
-  Site site(echo());
-  Client before(site.port);
-  ASSERT_TRUE(before.greet());
+  ServerFixture fixture(echo());
+  Client before(fixture.port);
+  ASSERT_TRUE(before.handshake());
   const Pem next("second");
-  site.on_loop(
-      [&] { site.identity->become(std::move(**TlsIdentity::make(next.certificate, next.key))); });
-  Client after(site.port);
-  ASSERT_TRUE(after.greet());
+  fixture.on_loop([&] {
+    fixture.identity->replace(std::move(**TlsIdentity::make(next.certificate, next.key)));
+  });
+  Client after(fixture.port);
+  ASSERT_TRUE(after.handshake());
   EXPECT_EQ(after.name(), "second");
   ASSERT_TRUE(before.send("GET /still HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-  EXPECT_TRUE(before.until("still").ends_with("still"));
+  EXPECT_TRUE(before.read_until("still").ends_with("still"));
 }
 
 AE_TEST("tls/what is no certificate, no key or not its key is refused, and no byte of a key told") {

@@ -20,14 +20,14 @@ struct Net4 {
   int bits;
 };
 // What the registry of special addresses (RFC 6890 and its updates) does not call global, and multicast.
-constexpr Net4 kNotPublic4[] = {
+constexpr Net4 kSpecialNets4[] = {
     {0x00000000, 8},  {0x0A000000, 8},  {0x64400000, 10}, {0x7F000000, 8},  {0xA9FE0000, 16},
     {0xAC100000, 12}, {0xC0000000, 24}, {0xC0000200, 24}, {0xC0586300, 24}, {0xC0A80000, 16},
     {0xC6120000, 15}, {0xC6336400, 24}, {0xCB007100, 24}, {0xE0000000, 3},
 };
 
 bool is_public_4(std::uint32_t address) {
-  return std::ranges::none_of(kNotPublic4, [&](const Net4& net) {
+  return std::ranges::none_of(kSpecialNets4, [&](const Net4& net) {
     return (address ^ net.address) >> (32 - net.bits) == 0;
   });
 }
@@ -93,7 +93,7 @@ std::string address_text(const sockaddr& address) {
   return "[" + std::string(text.data()) + "]";
 }
 
-bool names_host(const std::vector<std::string>& allowed, std::string_view url) {
+bool matches_host(const std::vector<std::string>& allowed, std::string_view url) {
   const bool tls = url.starts_with("https://");
   if (!tls && !url.starts_with("http://")) return false;
   url.remove_prefix(tls ? 8 : 7);
@@ -106,7 +106,7 @@ bool names_host(const std::vector<std::string>& allowed, std::string_view url) {
   });
 }
 
-bool is_host(std::string_view text) {
+bool is_valid_host(std::string_view text) {
   const auto [host, port] = split(text);
   const bool has_port = host.size() < text.size();
   unsigned number = 0;

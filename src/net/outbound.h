@@ -20,8 +20,8 @@ bool is_public(const sockaddr& address);
 std::string address_text(const sockaddr& address);
 
 // Does a url lead to one of these, HOST or HOST:PORT? Without a port: to any. Compared as they are written, names in any case.
-bool names_host(const std::vector<std::string>& allowed, std::string_view url);
+bool matches_host(const std::vector<std::string>& allowed, std::string_view url);
 // May this stand in `allowed`?
-bool is_host(std::string_view text);
+bool is_valid_host(std::string_view text);
 
 }  // namespace ae::net

@@ -55,7 +55,7 @@ rlimit descriptor_limit() {
 
 std::size_t descriptors_max() { return descriptor_limit().rlim_cur; }
 
-std::size_t raise_descriptors() {
+std::size_t raise_descriptor_limit() {
   const rlimit before = descriptor_limit();
   rlimit wanted = before;
   wanted.rlim_cur = std::max(before.rlim_cur, std::min(before.rlim_max, kDescriptorsWanted));
@@ -64,19 +64,19 @@ std::size_t raise_descriptors() {
   return before.rlim_cur;
 }
 
-void give_freed_memory_back() {
+void trim_heap() {
   if (mi_collect != nullptr) mi_collect(true);
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif
 }
 
-bool is_scarcity(int error) {
+bool is_resource_shortage(int error) {
   return error == EMFILE || error == ENFILE || error == EAGAIN || error == ENOMEM ||
          error == ENOBUFS;
 }
 
-std::uint64_t SystemChance::next() {
+std::uint64_t SystemRandom::next() {
   if (left_ == 0) {
     auto* bytes = reinterpret_cast<unsigned char*>(buffer_.data());
     std::size_t have = 0;

@@ -51,6 +51,6 @@ Result<std::shared_ptr<TlsIdentity>> TlsIdentity::make(const std::string& certif
              reason);
 }
 
-void TlsIdentity::become(TlsIdentity&& other) { impl_ = std::move(other.impl_); }
+void TlsIdentity::replace(TlsIdentity&& other) { impl_ = std::move(other.impl_); }
 
 }  // namespace ae::net

@@ -21,7 +21,7 @@ class TlsIdentity {
   TlsIdentity& operator=(const TlsIdentity&) = delete;
 
   // Connections from now on are shown this one; those that stand go on.
-  void become(TlsIdentity&& other);
+  void replace(TlsIdentity&& other);
 
   struct Impl;  // http_connection_internal.h, for the sockets of this module
   Impl& impl() { return *impl_; }

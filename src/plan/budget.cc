@@ -39,7 +39,7 @@ std::string_view to_text(Limit limit) {
   return kText[static_cast<std::size_t>(limit)];
 }
 
-std::uint64_t& part(Use& use, Limit limit) {
+std::uint64_t& amount_of(Usage& use, Limit limit) {
   switch (limit) {
     case Limit::tokens:
       return use.tokens;
@@ -52,28 +52,30 @@ std::uint64_t& part(Use& use, Limit limit) {
   }
 }
 
-std::uint64_t part(const Use& use, Limit limit) {
-  Use copy = use;
-  return part(copy, limit);
+std::uint64_t amount_of(const Usage& use, Limit limit) {
+  Usage copy = use;
+  return amount_of(copy, limit);
 }
 
-bool can_add(const Use& to, const Use& more) {
-  return std::ranges::all_of(
-      kCounted, [&](Limit limit) { return part(to, limit) + part(more, limit) <= kNumberMax; });
+bool can_add(const Usage& to, const Usage& more) {
+  return std::ranges::all_of(kCountedLimits, [&](Limit limit) {
+    return amount_of(to, limit) + amount_of(more, limit) <= kNumberMax;
+  });
 }
 
-void add(Use& to, const Use& more) {
-  for (const Limit limit : kCounted) part(to, limit) = sum(part(to, limit), part(more, limit));
+void add(Usage& to, const Usage& more) {
+  for (const Limit limit : kCountedLimits)
+    amount_of(to, limit) = sum(amount_of(to, limit), amount_of(more, limit));
 }
 
-void take_away(Use& from, const Use& less) {
-  for (const Limit limit : kCounted) {
-    AE_CHECK(part(from, limit) >= part(less, limit), std::string(to_text(limit)));
-    part(from, limit) -= part(less, limit);
+void subtract(Usage& from, const Usage& less) {
+  for (const Limit limit : kCountedLimits) {
+    AE_CHECK(amount_of(from, limit) >= amount_of(less, limit), std::string(to_text(limit)));
+    amount_of(from, limit) -= amount_of(less, limit);
   }
 }
 
-std::optional<std::uint64_t>& Limits::most(Limit limit) {
+std::optional<std::uint64_t>& Limits::max_of(Limit limit) {
   switch (limit) {
     case Limit::tokens:
       return tokens;
@@ -86,8 +88,8 @@ std::optional<std::uint64_t>& Limits::most(Limit limit) {
   }
 }
 
-const std::optional<std::uint64_t>& Limits::most(Limit limit) const {
-  return const_cast<Limits*>(this)->most(limit);
+const std::optional<std::uint64_t>& Limits::max_of(Limit limit) const {
+  return const_cast<Limits*>(this)->max_of(limit);
 }
 
 Result<Limits> limits_of(const Value& value) {
@@ -101,7 +103,7 @@ Result<Limits> limits_of(const Value& value) {
         return fail(Code::plan_invalid, "`budget." + key + "` must be a whole number, at most " +
                                             std::to_string(kBudgetMax));
       }
-      limits.most(static_cast<Limit>(counted - std::begin(kStored))) = *n;
+      limits.max_of(static_cast<Limit>(counted - std::begin(kStored))) = *n;
     } else if (key == "wall") {
       auto wall = duration_from_text(member.is_string() ? member.as_string() : "");
       if (!wall || wall->count() < 1'000) {
@@ -120,38 +122,38 @@ Result<Limits> limits_of(const Value& value) {
   return limits;
 }
 
-Value stored(const Limits& limits) {
+Value to_json(const Limits& limits) {
   std::vector<Member> members;
-  for (const Limit limit : kCounted) {
-    if (const auto& most = limits.most(limit)) members.emplace_back(stored_name(limit), *most);
+  for (const Limit limit : kCountedLimits) {
+    if (const auto& most = limits.max_of(limit)) members.emplace_back(stored_name(limit), *most);
   }
   if (limits.wall) members.emplace_back("wall", ae::to_text(*limits.wall));
   if (limits.soft > 0) members.emplace_back("soft", std::uint64_t{limits.soft});
   return Value::object(std::move(members));
 }
 
-std::optional<Use> spent_of(const Value& value) {
+std::optional<Usage> spent_of(const Value& value) {
   if (!value.is_object()) return std::nullopt;
-  Use use;
+  Usage use;
   for (const auto& [key, member] : value.members()) {
     const auto counted = std::ranges::find(kStored, std::string_view(key));
     const auto n = amount_in(member);
     if (counted == std::end(kStored) || !n) return std::nullopt;
-    part(use, static_cast<Limit>(counted - std::begin(kStored))) = *n;
+    amount_of(use, static_cast<Limit>(counted - std::begin(kStored))) = *n;
   }
   return use;
 }
 
-Value stored(const Use& use) {
+Value to_json(const Usage& use) {
   std::vector<Member> members;
-  for (const Limit limit : kCounted) {
-    const std::uint64_t n = std::min(part(use, limit), kBudgetMax);
+  for (const Limit limit : kCountedLimits) {
+    const std::uint64_t n = std::min(amount_of(use, limit), kBudgetMax);
     if (n > 0) members.emplace_back(stored_name(limit), n);
   }
   return Value::object(std::move(members));
 }
 
-Result<Limits> limits_asked(const Value& asked) {
+Result<Limits> parse_limits(const Value& asked) {
   if (!asked.is_object() || asked.size() == 0) {
     return fail(Code::input_invalid,
                 "a budget is an object with some of tokens, cost, model_calls, tool_calls, wall");
@@ -176,27 +178,27 @@ Result<Limits> limits_asked(const Value& asked) {
                     "\"" + key + "\" is a whole number, at most " + std::to_string(kBudgetMax));
       }
       const auto counted = std::ranges::find(kStored, std::string_view(key));
-      limits.most(static_cast<Limit>(counted - std::begin(kStored))) = *n;
+      limits.max_of(static_cast<Limit>(counted - std::begin(kStored))) = *n;
     } else {
       return fail(Code::input_invalid,
-                  "a budget has no \"" + std::string(beginning_of(key, 64)) +
+                  "a budget has no \"" + std::string(truncate_utf8(key, 64)) +
                       "\": it has tokens, cost, model_calls, tool_calls and wall");
     }
   }
   return limits;
 }
 
-Result<Limits> lowered(const Limits& agent, const Limits& asked) {
+Result<Limits> lower_limits(const Limits& agent, const Limits& asked) {
   Limits limits = agent;
   const auto refused = [](Limit limit, const std::string& most) {
     return fail(Code::input_invalid, "the budget of " + std::string(to_text(limit)) +
                                          " is more than the agent's, " + most +
                                          ": a request may only lower it");
   };
-  for (const Limit limit : kCounted) {
-    const auto& wish = asked.most(limit);
+  for (const Limit limit : kCountedLimits) {
+    const auto& wish = asked.max_of(limit);
     if (!wish) continue;
-    auto& most = limits.most(limit);
+    auto& most = limits.max_of(limit);
     if (most && *wish > *most) return refused(limit, amount_text(limit, *most));
     most = wish;
   }
@@ -247,21 +249,21 @@ std::optional<Reservation> reservation_of(const Value& value) {
   return Reservation{.input_tokens = *input, .output_tokens = *output, .cost_micros = *cost};
 }
 
-Value stored(const Reservation& reservation) {
+Value to_json(const Reservation& reservation) {
   std::vector<Member> members{{"input_tokens", reservation.input_tokens},
                               {"output_tokens", reservation.output_tokens}};
   if (reservation.cost_micros > 0) members.emplace_back("cost_micros", reservation.cost_micros);
   return Value::object(std::move(members));
 }
 
-Use model_use(const Reservation& reservation) {
+Usage model_use(const Reservation& reservation) {
   return {.tokens = sum(reservation.input_tokens, reservation.output_tokens),
           .cost_micros = reservation.cost_micros,
           .model_calls = 1,
           .tool_calls = 0};
 }
 
-std::uint64_t tokens_of(const Value& message) {
+std::uint64_t estimate_tokens(const Value& message) {
   const Value& content = message["content"];
   if (!content.is_array()) return tokens_of_bytes(canonical(message).size());
   std::uint64_t tokens = 0;
@@ -272,23 +274,23 @@ std::uint64_t tokens_of(const Value& message) {
   return tokens;
 }
 
-std::uint64_t input_tokens_of(const Value& request) {
+std::uint64_t estimate_input_tokens(const Value& request) {
   std::uint64_t tokens = 0;
   for (const char* key : {"tools", "schema"}) {
     if (const Value* value = request.find(key)) tokens += tokens_of_bytes(canonical(*value).size());
   }
   const Value& messages = request["messages"];
   if (!messages.is_array()) return tokens;
-  for (const Value& message : messages.items()) tokens += tokens_of(message);
+  for (const Value& message : messages.items()) tokens += estimate_tokens(message);
   return tokens;
 }
 
-std::uint64_t output_tokens_of(const Value& request) {
-  return amount_in(request["max_tokens"]).value_or(kOutputTokensUsual);
+std::uint64_t estimate_output_tokens(const Value& request) {
+  return amount_in(request["max_tokens"]).value_or(kDefaultOutputTokens);
 }
 
-Reservation reserve_for(const std::optional<Price>& price, std::uint64_t input,
-                        std::uint64_t output) {
+Reservation make_reservation(const std::optional<Price>& price, std::uint64_t input,
+                             std::uint64_t output) {
   Reservation reservation{.input_tokens = std::min(input, kReservedMax),
                           .output_tokens = std::min(output, kReservedMax)};
   if (price) {
@@ -300,12 +302,12 @@ Reservation reserve_for(const std::optional<Price>& price, std::uint64_t input,
   return reservation;
 }
 
-std::vector<Exceeded> Budget::over(const Use& more) const {
-  std::vector<Exceeded> all;
+std::vector<ExceededLimit> Budget::exceeded_by(const Usage& more) const {
+  std::vector<ExceededLimit> all;
   if (wall_passed) all.push_back({.limit = Limit::wall, .asked = 0});
-  for (const Limit limit : kCounted) {
-    const std::uint64_t asked = part(more, limit);
-    const auto& most = limits.most(limit);
+  for (const Limit limit : kCountedLimits) {
+    const std::uint64_t asked = amount_of(more, limit);
+    const auto& most = limits.max_of(limit);
     if (most && asked > 0 && sum(used(limit), asked) > *most) {
       all.push_back({.limit = limit, .asked = asked});
     }
@@ -314,8 +316,8 @@ std::vector<Exceeded> Budget::over(const Use& more) const {
 }
 
 bool Budget::is_low(Limit limit) const {
-  const auto& most = limits.most(limit);
-  return most && limits.soft > 0 && part(spent, limit) * 100 >= *most * limits.soft;
+  const auto& most = limits.max_of(limit);
+  return most && limits.soft > 0 && amount_of(spent, limit) * 100 >= *most * limits.soft;
 }
 
 }  // namespace ae::engine

@@ -1,7 +1,7 @@
 // Limits as people write them, and what a request is taken for.
 #include "plan/budget.h"
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -24,7 +24,7 @@ AE_TEST("budget/what is stored is read as it was") {
       json("{'cost_micros': 5, 'model_calls': 3, 'soft': 80, 'tokens': 100, 'wall': '1h'}");
   const auto read = limits_of(limits);
   ASSERT_TRUE(read);
-  EXPECT_EQ(stored(*read), limits);
+  EXPECT_EQ(to_json(*read), limits);
   for (const char* wrong :
        {"{'tokens': -1}", "{'tokens': 1.5}", "{'tokens': '1'}", "{'soft': 0}", "{'soft': 101}",
         "{'wall': '0s'}", "{'cost': '1'}", "[]", "{'tokens': 1000000000000001}"}) {
@@ -33,41 +33,41 @@ AE_TEST("budget/what is stored is read as it was") {
 }
 
 AE_TEST("budget/a request says it in people's words, and may only lower its agent's") {
-  const auto asked = limits_asked(json("{'cost': '1.5', 'tokens': 50, 'wall': '10m'}"));
+  const auto asked = parse_limits(json("{'cost': '1.5', 'tokens': 50, 'wall': '10m'}"));
   ASSERT_TRUE(asked);
-  EXPECT_EQ(stored(*asked), json("{'cost_micros': 1500000, 'tokens': 50, 'wall': '10m'}"));
+  EXPECT_EQ(to_json(*asked), json("{'cost_micros': 1500000, 'tokens': 50, 'wall': '10m'}"));
   for (const char* wrong : {"{}", "[]", "{'soft': 5}", "{'cost_micros': 5}", "{'cost': '-1'}",
                             "{'wall': 5}", "{'tokens': -1}"}) {
-    const auto refused = limits_asked(json(wrong));
+    const auto refused = parse_limits(json(wrong));
     ASSERT_FALSE(refused) << wrong;
     EXPECT_EQ(refused.error().code, Code::input_invalid);
   }
   const Limits agent = *limits_of(json("{'soft': 80, 'tokens': 100, 'wall': '1h'}"));
-  const auto both = lowered(agent, *asked);
+  const auto both = lower_limits(agent, *asked);
   ASSERT_TRUE(both);
-  EXPECT_EQ(stored(*both),
+  EXPECT_EQ(to_json(*both),
             json("{'cost_micros': 1500000, 'soft': 80, 'tokens': 50, 'wall': '10m'}"));
-  EXPECT_FALSE(lowered(agent, *limits_asked(json("{'tokens': 101}"))));
-  EXPECT_FALSE(lowered(agent, *limits_asked(json("{'wall': '61m'}"))));
-  EXPECT_TRUE(lowered(agent, *limits_asked(json("{'tokens': 100}"))));
+  EXPECT_FALSE(lower_limits(agent, *parse_limits(json("{'tokens': 101}"))));
+  EXPECT_FALSE(lower_limits(agent, *parse_limits(json("{'wall': '61m'}"))));
+  EXPECT_TRUE(lower_limits(agent, *parse_limits(json("{'tokens': 100}"))));
 }
 
 AE_TEST("budget/a request is taken for a third of its bytes, and an image for its own number") {
   const Value message = json("{'content': 'Hello', 'role': 'user'}");  // 33 bytes
-  EXPECT_EQ(tokens_of(message), 11u);
+  EXPECT_EQ(estimate_tokens(message), 11u);
   const Value picture =
       json("{'content': [{'type': 'image', 'url': 'https://host/0123456789'}], 'role': 'user'}");
-  EXPECT_EQ(tokens_of(picture), kImageTokens);
+  EXPECT_EQ(estimate_tokens(picture), kImageTokens);
   const Value request = Value::object({{"messages", Value::array({message, picture})}});
-  EXPECT_EQ(input_tokens_of(request), 11u + kImageTokens);
-  EXPECT_EQ(output_tokens_of(request), kOutputTokensUsual);
-  EXPECT_EQ(output_tokens_of(request.with("max_tokens", 7)), 7u);
+  EXPECT_EQ(estimate_input_tokens(request), 11u + kImageTokens);
+  EXPECT_EQ(estimate_output_tokens(request), kDefaultOutputTokens);
+  EXPECT_EQ(estimate_output_tokens(request.with("max_tokens", 7)), 7u);
   const Price price{.input = 2'000'000, .output = 10'000'000};
-  EXPECT_EQ(reserve_for(price, 100, 10).cost_micros, 300u);
-  EXPECT_EQ(reserve_for(std::nullopt, 100, 10).cost_micros, 0u);
-  Use all;  // of as many calls as one job may have open
+  EXPECT_EQ(make_reservation(price, 100, 10).cost_micros, 300u);
+  EXPECT_EQ(make_reservation(std::nullopt, 100, 10).cost_micros, 0u);
+  Usage all;  // of as many calls as one job may have open
   for (int i = 0; i < 64; ++i) {
-    const Use one = model_use(reserve_for(price, kBudgetMax, kBudgetMax));
+    const Usage one = model_use(make_reservation(price, kBudgetMax, kBudgetMax));
     ASSERT_TRUE(can_add(all, one)) << i;
     add(all, one);
   }
@@ -80,16 +80,16 @@ AE_TEST("budget/every limit that a call does not fit is named, in one order") {
   budget.limits.model_calls = 1;
   budget.limits.tool_calls = 5;
   budget.spent = {.tokens = 9, .model_calls = 1};
-  const Use call{.tokens = 2, .cost_micros = 7, .model_calls = 1};
-  const auto all = budget.over(call);
+  const Usage call{.tokens = 2, .cost_micros = 7, .model_calls = 1};
+  const auto all = budget.exceeded_by(call);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].limit, Limit::tokens);
   EXPECT_EQ(all[0].asked, 2u);
   EXPECT_EQ(all[1].limit, Limit::model_calls);
   budget.wall_passed = true;
-  EXPECT_EQ(budget.over(call).size(), 3u);
-  EXPECT_EQ(budget.over(call)[0].limit, Limit::wall);
-  EXPECT_TRUE(Budget().over(call).empty());
+  EXPECT_EQ(budget.exceeded_by(call).size(), 3u);
+  EXPECT_EQ(budget.exceeded_by(call)[0].limit, Limit::wall);
+  EXPECT_TRUE(Budget().exceeded_by(call).empty());
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ constexpr std::size_t kPartsMax = 256;
 constexpr std::size_t kUrlMax = 4 << 20;  // an image that stands in its URL
 constexpr std::uint64_t kTokenCountMax = (std::uint64_t{1} << 53) - 1;  // what a JSON number holds
 
-std::unexpected<Error> bad(std::size_t index, std::string_view what) {
+std::unexpected<Error> message_error(std::size_t index, std::string_view what) {
   return fail(Code::expression_failed,
               "messages[" + std::to_string(index) + "] " + std::string(what));
 }
@@ -34,7 +34,7 @@ Status check_parts(const Value& parts, const std::string& where) {
       return fail(Code::plan_invalid,
                   where + ": a part is {type: text, text} or {type: image, url}");
     }
-    if (image && !names_its_host(part.text("url"))) {
+    if (image && !has_literal_host(part.text("url"))) {
       return fail(Code::plan_invalid,
                   where +
                       ": the url of an image begins with its scheme and host, or with "
@@ -51,13 +51,16 @@ Result<Value> parts_of(const Value& parts, std::size_t index) {
   for (const Value& part : parts.items()) {
     const std::string_view key = part.text("type") == "image" ? "url" : "text";
     const Value& value = part[key];
-    if (value.is_null()) return bad(index, "has a part whose " + std::string(key) + " is null");
+    if (value.is_null())
+      return message_error(index, "has a part whose " + std::string(key) + " is null");
     Value text = value.is_string() ? value : Value(canonical(value));
     if (key == "url") {
       const std::string& url = text.as_string();
-      if (url.size() > kUrlMax) return bad(index, "has an image whose url is longer than 4 MiB");
+      if (url.size() > kUrlMax)
+        return message_error(index, "has an image whose url is longer than 4 MiB");
       const auto blank = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
-      if (std::ranges::any_of(url, blank)) return bad(index, "has an image whose url has blanks");
+      if (std::ranges::any_of(url, blank))
+        return message_error(index, "has an image whose url has blanks");
     }
     said.push_back(part.with(key, std::move(text)));
   }
@@ -66,17 +69,17 @@ Result<Value> parts_of(const Value& parts, std::size_t index) {
 
 Result<Value> message_of(const Value& written, const Value& message, std::size_t index) {
   constexpr std::string_view kRoles[] = {"system", "user", "assistant", "developer"};
-  if (!message.is_object()) return bad(index, "is no object {role, content}");
+  if (!message.is_object()) return message_error(index, "is no object {role, content}");
   for (const auto& [key, value] : message.members()) {
     if (key != "role" && key != "content")
-      return bad(index, "has the unknown member `" + key + "`");
+      return message_error(index, "has the unknown member `" + key + "`");
   }
   if (std::ranges::find(kRoles, message.text("role")) == std::end(kRoles)) {
-    return bad(index, "has no role: system, user, assistant or developer");
+    return message_error(index, "has no role: system, user, assistant or developer");
   }
   const Value& content = message["content"];
   if (content.is_string()) return message;
-  if (content.is_null()) return bad(index, "says nothing: its content is null");
+  if (content.is_null()) return message_error(index, "says nothing: its content is null");
   if (written["content"].is_array()) {
     AE_ASSIGN(Value parts, parts_of(content, index));
     return message.with("content", std::move(parts));
@@ -112,7 +115,7 @@ std::vector<Member> members_of(std::string_view blind, std::string_view provider
 
 }  // namespace
 
-bool names_its_host(std::string_view url) {
+bool has_literal_host(std::string_view url) {
   const std::size_t literal = std::min(url.find("${"), url.size());
   const std::string_view begin = url.substr(0, literal);
   if (begin.starts_with("data:image/")) return begin.find(";base64,") != begin.npos;
@@ -125,13 +128,13 @@ bool names_its_host(std::string_view url) {
   return false;
 }
 
-Status check_written(const Value& args) {
+Status check_model_args(const Value& args) {
   if (const Value* schema = args.find("schema")) {
     if (canonical(*schema).find("${") != std::string::npos) {
       return fail(Code::plan_invalid, "`schema` holds no ${ … }");
     }
     if (auto compiled = Schema::compile(*schema); !compiled) {
-      return std::unexpected(std::move(compiled).error().in("`schema`"));
+      return std::unexpected(std::move(compiled).error().with_context("`schema`"));
     }
   }
   const Value& messages = args["messages"];
@@ -149,7 +152,7 @@ Status check_written(const Value& args) {
   return {};
 }
 
-Result<Value> request_of(const Value& written, Value args) {
+Result<Value> build_model_request(const Value& written, Value args) {
   const Value& messages = args["messages"];
   if (!messages.is_array() || messages.size() == 0 || messages.size() > kMessagesMax) {
     return fail(Code::expression_failed,
@@ -174,11 +177,11 @@ CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool
                          .llm_provider = text("llm_provider"),
                          .llm_temperature = said["llm_temperature"],
                          .prompt_hash = hash_from_hex(said.text("prompt_hash"))};
-  if (const Value* usage = said.find("usage")) event.usage = priced(tool, *usage);
+  if (const Value* usage = said.find("usage")) event.usage = with_cost(tool, *usage);
   return event;
 }
 
-Value priced(const ToolPolicy& tool, Value usage) {
+Value with_cost(const ToolPolicy& tool, Value usage) {
   if (!tool.price || !usage.is_object()) return usage;
   const auto cost = cost_micros(*tool.price, usage);
   return cost ? usage.with("cost_micros", *cost) : usage;

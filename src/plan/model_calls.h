@@ -16,16 +16,16 @@ namespace ae::engine {
 
 // Does the URL of an image, as a plan writes it, begin with its scheme and host, or with data:image/…;base64, and no ${ in
 // them? What a stranger says chooses no server.
-bool names_its_host(std::string_view url);
+bool has_literal_host(std::string_view url);
 
 // A node's messages and schema as the plan has them, before any expression is evaluated: a list, or one ${ … }; a content
 // is a text, or parts; the URL of an image names its host in the plan. Fails with plan_invalid.
-Status check_written(const Value& args);
+Status check_model_args(const Value& args);
 
 // The arguments of a model's call, from what the node's expressions gave: each message with a role and a content. A content
 // that is no text is said as JSON, unless `written`, the arguments in the plan, has parts in its place: what a stranger
 // gave never becomes an image. Fails with expression_failed.
-Result<Value> request_of(const Value& written, Value args);
+Result<Value> build_model_request(const Value& written, Value args);
 
 // The fields of command_committed that say which model answered, and what it cost; none for a tool's call, which has no
 // provider. `usage` has `cost_micros` when the plan knows the price and the answer counts its tokens.
@@ -34,7 +34,7 @@ CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool
                                   const Value& arguments, const Value& result);
 
 // `usage` with what it cost, where the plan knows the price and the usage counts tokens.
-Value priced(const ToolPolicy& tool, Value usage);
+Value with_cost(const ToolPolicy& tool, Value usage);
 
 // The same as `metadata` of the effect record: {provider, model, temperature?, prompt_hash, usage?}; what it cost is
 // the log's to say.

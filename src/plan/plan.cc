@@ -65,7 +65,7 @@ Status read_approval(const Value& value, ToolPolicy& tool) {
     }
   }
   if (value.find("approval_expires") == nullptr) return {};
-  if (!tool.may_ask()) {
+  if (!tool.may_require_approval()) {
     return fail(Code::plan_invalid, "`approval_expires` without `approval`");
   }
   AE_ASSIGN(tool.approval_expires,
@@ -86,7 +86,7 @@ Status read_model(const Value& value, ToolPolicy& tool) {
   if (!named) return {};
   AE_ASSIGN(tool.provider, text_at(value, "provider"));
   if (tool.provider.empty() || tool.effect != EffectClass::read ||
-      tool.on_in_doubt != OnInDoubt::resend || tool.may_ask() || tool.args_schema ||
+      tool.on_in_doubt != OnInDoubt::resend || tool.may_require_approval() || tool.args_schema ||
       tool.result_schema || value.find("compensate") != nullptr || !tool.rules.empty() ||
       !tool.capabilities.empty()) {
     return fail(Code::plan_invalid, "a model is `read` and `resend`, has a provider and no more");
@@ -101,7 +101,7 @@ Status read_model(const Value& value, ToolPolicy& tool) {
 Status read_records(const Value& value, ToolPolicy& tool) {
   if (value.find("records") == nullptr) return {};
   AE_ASSIGN(const std::size_t word, required_word_at(value, "records", {"time", "random", "uuid"}));
-  tool.records = static_cast<Records>(word + 1);
+  tool.records = static_cast<RecordedKind>(word + 1);
   if (tool.is_model() || tool.effect != EffectClass::read ||
       tool.on_in_doubt != OnInDoubt::resend || tool.result_schema || tool.local) {
     return fail(Code::plan_invalid,
@@ -138,7 +138,7 @@ Status read_changes(const Value& value, ToolPolicy& tool) {
     }
     for (const Value& entry : changes->items()) {
       auto change = read_change(entry);
-      if (!change) return std::unexpected(std::move(change).error().in("`changes`"));
+      if (!change) return std::unexpected(std::move(change).error().with_context("`changes`"));
       tool.changes.push_back(*std::move(change));
     }
   }
@@ -161,7 +161,7 @@ Result<std::optional<Schema>> schema_at(const Value& value, std::string_view key
   const Value* schema = value.find(key);
   if (schema == nullptr) return std::nullopt;
   auto compiled = Schema::compile(*schema);
-  if (!compiled) return std::unexpected(std::move(compiled).error().in(quoted(key)));
+  if (!compiled) return std::unexpected(std::move(compiled).error().with_context(quoted(key)));
   return *std::move(compiled);
 }
 
@@ -197,7 +197,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
               duration_at(value, "dedupe_window", std::chrono::milliseconds(1)));
   }
   auto retry = read_retry(value["retry"]);
-  if (!retry) return std::unexpected(std::move(retry).error().in("`retry`"));
+  if (!retry) return std::unexpected(std::move(retry).error().with_context("`retry`"));
   tool.retry = *std::move(retry);
   AE_ASSIGN(tool.args_schema, schema_at(value, "args_schema"));
   tool.schema_digest = to_hex(sha256(canonical(value["args_schema"])));
@@ -294,7 +294,7 @@ class Compiler {
         return fail(Code::plan_invalid,
                     "`budget` has no limit, or has a member that only the budget of a job has");
       }
-      if (plan_.budget.cost_micros && !plan_.prices_all()) {
+      if (plan_.budget.cost_micros && !plan_.all_models_priced()) {
         return fail(Code::plan_invalid,
                     "`budget` limits the cost, and not every model has a price");
       }
@@ -308,14 +308,15 @@ class Compiler {
     if (!tools.is_object()) return fail(Code::plan_invalid, "`tools` must be an object");
     for (const auto& [name, value] : tools.members()) {
       auto tool = read_tool(name, value);
-      if (!tool) return std::unexpected(std::move(tool).error().in("tool " + quoted(name)));
+      if (!tool)
+        return std::unexpected(std::move(tool).error().with_context("tool " + quoted(name)));
       tool_by_name_.emplace(name, static_cast<std::uint32_t>(plan_.tools.size()));
       plan_.tools.push_back(*std::move(tool));
     }
     for (ToolPolicy& tool : plan_.tools) {
       auto linked = side_calls(tool, *tools.find(tool.name));
       if (!linked)
-        return std::unexpected(std::move(linked).error().in("tool " + quoted(tool.name)));
+        return std::unexpected(std::move(linked).error().with_context("tool " + quoted(tool.name)));
     }
     return {};
   }
@@ -342,7 +343,7 @@ class Compiler {
     }
     if (probe) {
       auto side = read_side_call(*probe, {"tool", "args", "happened"}, {"args", "call"});
-      if (!side) return std::unexpected(std::move(side).error().in("`probe`"));
+      if (!side) return std::unexpected(std::move(side).error().with_context("`probe`"));
       tool.probe = *std::move(side);
       AE_ASSIGN(tool.probe->tool, side_tool(*probe));
       if (plan_.tools[tool.probe->tool].effect != EffectClass::read) {
@@ -354,7 +355,7 @@ class Compiler {
     }
     if (compensate) {
       auto side = read_side_call(*compensate, {"tool", "args"}, {"args", "call", "result"});
-      if (!side) return std::unexpected(std::move(side).error().in("`compensate`"));
+      if (!side) return std::unexpected(std::move(side).error().with_context("`compensate`"));
       tool.compensate = *std::move(side);
       AE_ASSIGN(tool.compensate->tool, side_tool(*compensate));
       if (plan_.tools[tool.compensate->tool].effect == EffectClass::read) {
@@ -375,7 +376,7 @@ class Compiler {
 
   Result<std::uint32_t> side_tool(const Value& value) {
     AE_ASSIGN(const std::uint32_t tool, tool_named(value));
-    if (plan_.tools[tool].may_ask()) {
+    if (plan_.tools[tool].may_require_approval()) {
       return fail(Code::plan_invalid,
                   "the tool of a `probe` or `compensate` cannot require approval");
     }
@@ -406,7 +407,7 @@ class Compiler {
         return fail(Code::plan_invalid, "two nodes are called " + quoted(node.id));
       }
       if (auto read = read_node(value, node); !read) {
-        return std::unexpected(std::move(read).error().in("node " + quoted(node.id)));
+        return std::unexpected(std::move(read).error().with_context("node " + quoted(node.id)));
       }
       plan_.nodes.push_back(std::move(node));
     }
@@ -432,7 +433,7 @@ class Compiler {
                          {"id", "kind", "tool", "args", "repair", "needs", "when", "on_error"}));
         AE_TRY(read_call(value, node));
         if (value.find("repair") != nullptr) {
-          AE_ASSIGN(node.loop, read_mended(value));
+          AE_ASSIGN(node.loop, read_repair_loop(value));
         }
         return {};
       case NodeKind::wait:
@@ -489,7 +490,7 @@ class Compiler {
       return fail(Code::plan_invalid,
                   "`messages` must be a list that is not empty, or one ${ … } that gives one");
     }
-    AE_TRY(check_written(args));
+    AE_TRY(check_model_args(args));
     const Value& temperature = args["temperature"];
     if (!temperature.is_null() && !temperature.is_number()) {
       return fail(Code::plan_invalid, "`temperature` must be a number");
@@ -527,7 +528,7 @@ class Compiler {
       AE_ASSIGN(const std::size_t on_reject, word_at(value, "on_reject", {"fail", "continue"}));
       node.continue_on_reject = on_reject == 1;
       AE_ASSIGN(const std::size_t answer, word_at(value, "answer", {"decision", "data"}));
-      node.wants_data = answer == 1;
+      node.accepts_data = answer == 1;
     } else {
       AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire"}));
     }
@@ -613,7 +614,7 @@ class Compiler {
   }
 
   Status reach() {
-    const Order order = order_of(needs_);
+    const TopologicalOrder order = topological_order(needs_);
     if (!order.cycles.empty()) {
       return fail(Code::plan_invalid, "dependency cycle that begins at " +
                                           quoted(plan_.nodes[order.cycles.front().front()].id));
@@ -635,7 +636,8 @@ class Compiler {
   }
 
   // SPEC §9: an expression of a node reads only what cannot change any more when it is evaluated.
-  Status check_roots(const Node& node, const Template* part, bool per_item, const Order& order) {
+  Status check_roots(const Node& node, const Template* part, bool per_item,
+                     const TopologicalOrder& order) {
     if (part == nullptr || part->is_constant()) return {};
     const ExprRoots& read = part->roots();
     for (const std::string& root : read.roots) {
@@ -648,7 +650,7 @@ class Compiler {
     }
     for (const std::string& step : read.steps) {
       const auto found = plan_.by_id.find(step);
-      if (found == plan_.by_id.end() || !sees(node.index, found->second, order)) {
+      if (found == plan_.by_id.end() || !reaches(node.index, found->second, order)) {
         return refused(node,
                        " reads " + quoted(".steps." + step) + " without needing " + quoted(step));
       }
@@ -660,10 +662,10 @@ class Compiler {
     return fail(Code::plan_invalid, "node " + quoted(node.id) + why);
   }
 
-  bool sees(std::uint32_t node, std::uint32_t other, const Order& order) {
+  bool reaches(std::uint32_t node, std::uint32_t other, const TopologicalOrder& order) {
     if (std::ranges::binary_search(needs_[node], other)) return true;
     if (!reach_) reach_.emplace(needs_, order.order);
-    return reach_->sees(node, other);
+    return reach_->reaches(node, other);
   }
 
   Status output(const Value& graph) {
@@ -687,7 +689,7 @@ class Compiler {
   const PlanLimits& limits_;
   std::unordered_map<std::string, std::uint32_t> tool_by_name_;
   Needs needs_;  // sorted
-  std::optional<Reach> reach_;
+  std::optional<Reachability> reach_;
 };
 
 bool all_digits(std::string_view text) {
@@ -726,7 +728,7 @@ bool RetryPolicy::covers(std::string_view error_code) const {
   });
 }
 
-Duration RetryPolicy::backoff(std::uint32_t next, std::uint64_t chance,
+Duration RetryPolicy::backoff(std::uint32_t next, std::uint64_t jitter_seed,
                               std::optional<Duration> asked_for) const {
   const auto most = static_cast<double>(max_backoff.count());
   auto wait = static_cast<double>(initial_backoff.count());
@@ -734,7 +736,7 @@ Duration RetryPolicy::backoff(std::uint32_t next, std::uint64_t chance,
   const std::uint32_t times = std::min(next < 2 ? 0 : next - 2, kMaxAttemptsMax);
   for (std::uint32_t i = 0; i < times && wait < most; ++i) wait *= multiplier;
   wait = std::min(wait, most);
-  const double part = static_cast<double>(chance >> 11) * 0x1p-53;  // [0, 1)
+  const double part = static_cast<double>(jitter_seed >> 11) * 0x1p-53;  // [0, 1)
   const Duration jittered(std::llround(wait / 2 + wait / 2 * part));
   return std::min(std::max(jittered, asked_for.value_or(Duration(0))), max_backoff);
 }
@@ -755,11 +757,11 @@ bool is_item_name(std::string_view text) {
          std::ranges::find(kTaken, text) == std::end(kTaken);
 }
 
-Order order_of(const Needs& needs) {
+TopologicalOrder topological_order(const Needs& needs) {
   enum class Mark : std::uint8_t { fresh, open, done };
   std::vector<Mark> marks(needs.size(), Mark::fresh);
   std::vector<bool> reported(needs.size(), false);
-  Order result;
+  TopologicalOrder result;
   result.order.reserve(needs.size());
   struct Frame {
     std::uint32_t node;
@@ -798,7 +800,7 @@ Order order_of(const Needs& needs) {
   return result;
 }
 
-Reach::Reach(const Needs& needs, const std::vector<std::uint32_t>& order)
+Reachability::Reachability(const Needs& needs, const std::vector<std::uint32_t>& order)
     : words_((needs.size() + 63) / 64), bits_(words_ * needs.size(), 0) {
   std::vector<std::uint32_t> rank(needs.size());
   for (std::uint32_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
@@ -817,7 +819,7 @@ Reach::Reach(const Needs& needs, const std::vector<std::uint32_t>& order)
   }
 }
 
-bool Reach::sees(std::uint32_t node, std::uint32_t other) const {
+bool Reachability::reaches(std::uint32_t node, std::uint32_t other) const {
   return (bits_[words_ * node + other / 64] >> (other % 64) & 1) != 0;
 }
 
@@ -837,11 +839,11 @@ Result<std::shared_ptr<const Plan>> Plan::compile(const Value& task_graph,
 
 bool Plan::needs_entropy() const {
   return std::ranges::any_of(tools, [](const ToolPolicy& tool) {
-    return tool.records == Records::random || tool.records == Records::uuid;
+    return tool.records == RecordedKind::random || tool.records == RecordedKind::uuid;
   });
 }
 
-bool Plan::prices_all() const {
+bool Plan::all_models_priced() const {
   return std::ranges::all_of(
       tools, [](const ToolPolicy& tool) { return !tool.is_model() || tool.price.has_value(); });
 }
@@ -856,15 +858,15 @@ std::string Plan::path(std::uint32_t plan_number, std::uint32_t node, std::uint3
 
 Hash plan_hash(const Value& task_graph) { return sha256(canonical(task_graph)); }
 
-PlanSource compile_each_time() {
+PlanSource uncached_plan_source() {
   return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
 }
 
-bool only_plans(const Plan& plan) {
+bool is_planner_only(const Plan& plan) {
   return plan.nodes.size() == 1 && plan.nodes.front().kind == NodeKind::planner;
 }
 
-std::string_view planner_of(const Plan& plan) {
+std::string_view plan_author(const Plan& plan) {
   const Node& first = plan.nodes.front();
   const bool made = first.kind == NodeKind::planner && plan.nodes.size() > 1;
   return made ? std::string_view(plan.tools[first.tool].name) : "file";

@@ -47,9 +47,9 @@
 //     "grants"?: [text…],                           capabilities that a plan made by a model may use
 //     "conditions"?: "strict" }                     `when` of rules and `approval` fail where an argument that they look up
 //                                                   is null or not there, or values of different types are compared
-//                                                   (engine/heart/judge.h); without: null is a value, and any two have an order
+//                                                   (engine/heart/policy.h); without: null is a value, and any two have an order
 //   rule = {"action": "allow" | "require_approval" | "deny", "when"?: template over .args and .job, "label"?: "name:value",
-//           "reason"?: text, "expires"?: duration}       the first one that holds is the one (engine/heart/judge.h)
+//           "reason"?: text, "expires"?: duration}       the first one that holds is the one (engine/heart/policy.h)
 //   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template, "temperature"?,
 //              "max_tokens"?, "schema"?}
 //   part = {"type": "text", "text": template} | {"type": "image", "url": template whose host is literal}
@@ -109,9 +109,9 @@ struct RetryPolicy {
 
   // Does an error code (http_503, connect, timeout, exit_1, …) match `retry_on`?
   bool covers(std::string_view error_code) const;
-  // The wait before try `next` (2, 3, …), with jitter from `chance`: between half and all of the exponential value.
+  // The wait before try `next` (2, 3, …), with jitter from `jitter_seed`: between half and all of the exponential value.
   // `asked_for` (Retry-After) raises it, up to max_backoff.
-  Duration backoff(std::uint32_t next, std::uint64_t chance,
+  Duration backoff(std::uint32_t next, std::uint64_t jitter_seed,
                    std::optional<Duration> asked_for) const;
 };
 
@@ -139,7 +139,7 @@ constexpr std::size_t kCapabilityMax = 64;       // bytes
 constexpr std::size_t kPolicyReasonMax = 1'024;  // bytes
 constexpr std::size_t kPolicyLabelMax = 256;     // bytes of a label's name, and of its value
 
-// A line of the policies that may be about this tool's calls (engine/heart/judge.h).
+// A line of the policies that may be about this tool's calls (engine/heart/policy.h).
 struct PolicyRule {
   PolicyAction action = PolicyAction::allow;
   std::optional<Template> when;         // of .args and .job; nullopt = always
@@ -149,7 +149,7 @@ struct PolicyRule {
 };
 
 // What a tool records that makes no call: `decide` draws the value, and an event of its own holds it.
-enum class Records : std::uint8_t { nothing, time, random, uuid };
+enum class RecordedKind : std::uint8_t { nothing, time, random, uuid };
 
 struct ToolPolicy {
   std::string name;
@@ -169,13 +169,13 @@ struct ToolPolicy {
   std::string provider;        // of a model; "" = it is a tool
   std::optional<Price> price;  // of a model
   bool is_model() const { return !provider.empty(); }
-  Records records = Records::nothing;
-  bool makes_call() const { return records == Records::nothing; }
+  RecordedKind records = RecordedKind::nothing;
+  bool makes_call() const { return records == RecordedKind::nothing; }
   // Is a person asked before the call? By a condition on its arguments, always, or never.
   bool approval_required = false;
   std::optional<Template> approval_when;
   std::optional<Duration> approval_expires;  // after it is asked for; nullopt = never
-  bool may_ask() const { return approval_required || approval_when.has_value(); }
+  bool may_require_approval() const { return approval_required || approval_when.has_value(); }
   std::vector<PolicyRule> rules;          // in the order in which they are asked
   std::vector<std::string> capabilities;  // what it can do, sorted
   // How long a person has to answer what the tool asks in the middle of a call; then it is told that nobody did.
@@ -202,20 +202,20 @@ std::string_view to_text(WaitType type);
 // Who needs whom, by node index; both doors (the file's and the log's) look at it in the same way.
 using Needs = std::vector<std::vector<std::uint32_t>>;
 
-struct Order {
+struct TopologicalOrder {
   std::vector<std::uint32_t>
       order;  // every node after its needs; meaningless when there is a cycle
   // Cycles that share no node: each node needs the next one, the last needs the first.
   std::vector<std::vector<std::uint32_t>> cycles;
 };
-Order order_of(const Needs& needs);
+TopologicalOrder topological_order(const Needs& needs);
 
 // Which nodes a node sees in `.steps`: its needs, their needs, and so on. n²/8 bytes.
-class Reach {
+class Reachability {
  public:
-  // REQUIRES: order_of(needs) without cycles.
-  Reach(const Needs& needs, const std::vector<std::uint32_t>& order);
-  bool sees(std::uint32_t node, std::uint32_t other) const;
+  // REQUIRES: topological_order(needs) without cycles.
+  Reachability(const Needs& needs, const std::vector<std::uint32_t>& order);
+  bool reaches(std::uint32_t node, std::uint32_t other) const;
 
  private:
   std::size_t words_;
@@ -234,8 +234,8 @@ struct LoopSpec {
   std::optional<Template> system;
   Template prompt;
   std::vector<std::uint32_t> tools;  // that it may call: indices into Plan::tools
-  Value offered;               // the same as a request says it: [{name, description?, parameters}]
-  std::string offered_digest;  // 64 hex digits; "" = no tool is offered
+  Value tool_definitions;    // the same as a request says it: [{name, description?, parameters}]
+  std::string tools_digest;  // 64 hex digits; "" = no tool is offered
   std::uint32_t max_turns = 20, parallel_tools = 4;
   std::optional<Schema> schema;  // of its last answer
   Value schema_source;
@@ -243,7 +243,7 @@ struct LoopSpec {
   std::uint32_t repairs = 0;  // turns for an answer that breaks it, beyond max_turns
   bool fail_on_reject = false;
   // Of a planner, which offers no tools: those that its plan may call, how long that may be, what it is told before all else.
-  std::vector<std::uint32_t> plans_with;
+  std::vector<std::uint32_t> planner_tools;
   std::uint32_t nodes_max = 0;
   std::string told;
 };
@@ -259,7 +259,7 @@ struct Node {
   // tool and llm, and what a map does per item; of a loop, its model
   std::uint32_t tool = 0;  // index into Plan::tools
   // One call, and no turns?
-  bool calls() const { return kind == NodeKind::tool || (kind == NodeKind::llm && !loop); }
+  bool is_single_call() const { return kind == NodeKind::tool || (kind == NodeKind::llm && !loop); }
   Template args;
   bool has_args = false;  // without: {}
 
@@ -268,7 +268,7 @@ struct Node {
   std::optional<Template> wait_for, wait_until, wait_key, wait_channel;
   std::optional<Duration> wait_expires;
   bool continue_on_expire = false, continue_on_reject = false;
-  bool wants_data =
+  bool accepts_data =
       false;  // of a human wait: any answer but a rejection counts, not only a decision
 
   // map
@@ -296,10 +296,10 @@ struct Plan {
   std::vector<std::string> grants;  // capabilities that it may use when a model made it, sorted
   bool strict_conditions = false;   // of policies and approvals
 
-  // Does a tool of it record a random number or a UUID? Only then needs a Stamp entropy.
+  // Does a tool of it record a random number or a UUID? Only then needs a DecisionContext entropy.
   bool needs_entropy() const;
   // Has every model of it a price? Only then can a cost be limited.
-  bool prices_all() const;
+  bool all_models_priced() const;
 
   // Fails with plan_invalid. The agents module has checked the file with positions; this is the last door.
   static Result<std::shared_ptr<const Plan>> compile(const Value& task_graph,
@@ -317,12 +317,12 @@ Hash plan_hash(const Value& task_graph);
 // Compiled plans by hash, so that jobs of one agent share one.
 using PlanSource = std::function<Result<std::shared_ptr<const Plan>>(const Value& task_graph,
                                                                      std::string_view plan_hash)>;
-PlanSource compile_each_time();
+PlanSource uncached_plan_source();
 
 // Is the whole plan one planner, which has not made another yet?
-bool only_plans(const Plan& plan);
+bool is_planner_only(const Plan& plan);
 // Who made a plan, by its nodes: `model:NAME`, when a planner comes first and others follow, or `file`. So a fork of a job
 // whose plan a model made is granted no more than that job.
-std::string_view planner_of(const Plan& plan);
+std::string_view plan_author(const Plan& plan);
 
 }  // namespace ae::engine

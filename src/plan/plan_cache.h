@@ -1,5 +1,5 @@
 // PlanCache: compiled plans by their hash. Jobs of one agent share one, and a log that holds its task graph is read
-// without parsing that again (`open`, KnownValue).
+// without parsing that again (`open`, ValueLookup).
 //
 // A plan is found by its hash only for the very task graph that has this hash; any other is compiled, and says its own.
 // Threads: one loop's; a copy of what it gives away may go anywhere.
@@ -26,7 +26,7 @@ class PlanCache {
   // Fails as Plan::compile does.
   const PlanSource& source() const { return source_; }
   // Task graphs of the plans that are kept.
-  const KnownValue& known() const { return known_; }
+  const ValueLookup& known() const { return known_; }
 
  private:
   Result<std::shared_ptr<const Plan>> compiled(const Value& task_graph, std::string_view hash);
@@ -34,7 +34,7 @@ class PlanCache {
   const std::size_t plans_max_;
   std::unordered_map<Hash, std::shared_ptr<const Plan>> plans_;
   const PlanSource source_;  // both borrow this
-  const KnownValue known_;
+  const ValueLookup known_;
 };
 
 }  // namespace ae::engine

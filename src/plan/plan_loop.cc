@@ -16,7 +16,7 @@ constexpr std::uint32_t kPlannedMax = 1'000;  // nodes that a model may plan
 std::string digest_of(const Value& value) { return to_hex(sha256(canonical(value))); }
 
 // As a model is told of it.
-Value offer(const ToolPolicy& tool, const Value& policy) {
+Value tool_definition(const ToolPolicy& tool, const Value& policy) {
   Value parameters = policy["args_schema"];
   if (!parameters.is_object()) parameters = Value::object({{"type", "object"}});
   std::vector<Member> members{{"name", tool.name}, {"parameters", parameters}};
@@ -31,7 +31,7 @@ Status read_tools(const Value& names, const Plan& plan,
   if (names.size() > kLoopToolsMax) {
     return fail(Code::plan_invalid, "a loop may call at most 256 tools");
   }
-  std::vector<Value> offered;
+  std::vector<Value> tool_definitions;
   for (const Value& name : names.items()) {
     const auto found = tool_by_name.find(name.is_string() ? name.as_string() : "");
     if (found == tool_by_name.end()) {
@@ -43,10 +43,10 @@ Status read_tools(const Value& names, const Plan& plan,
       return fail(Code::plan_invalid, "`tools` names " + quoted(tool.name) + " twice");
     }
     loop.tools.push_back(found->second);
-    offered.push_back(offer(tool, plan.task_graph["tools"][tool.name]));
+    tool_definitions.push_back(tool_definition(tool, plan.task_graph["tools"][tool.name]));
   }
-  loop.offered = Value::array(std::move(offered));
-  if (!loop.tools.empty()) loop.offered_digest = digest_of(loop.offered);
+  loop.tool_definitions = Value::array(std::move(tool_definitions));
+  if (!loop.tools.empty()) loop.tools_digest = digest_of(loop.tool_definitions);
   return {};
 }
 
@@ -70,7 +70,7 @@ Status read_settings(const Value& value, LoopSpec& loop) {
 Status read_schema(const Value* schema, LoopSpec& loop) {
   if (schema == nullptr) return {};
   auto compiled = Schema::compile(*schema);
-  if (!compiled) return std::unexpected(std::move(compiled).error().in("`schema`"));
+  if (!compiled) return std::unexpected(std::move(compiled).error().with_context("`schema`"));
   loop.schema = *std::move(compiled);
   loop.schema_source = *schema;
   loop.schema_digest = digest_of(*schema);
@@ -120,7 +120,7 @@ Result<std::shared_ptr<const LoopSpec>> read_planner(
   AE_ASSIGN(loop->prompt, template_of(value["prompt"], "prompt"));
   LoopSpec granted;
   AE_TRY(read_tools(value["tools"], plan, tool_by_name, granted));
-  loop->plans_with = std::move(granted.tools);
+  loop->planner_tools = std::move(granted.tools);
   AE_ASSIGN(loop->nodes_max, count_at(value, "max_nodes", kPlannedMax));
   AE_TRY(read_schema(value.find("schema"), *loop));
   AE_TRY(read_repair(value, *loop));
@@ -129,7 +129,7 @@ Result<std::shared_ptr<const LoopSpec>> read_planner(
   return std::shared_ptr<const LoopSpec>(std::move(loop));
 }
 
-Result<std::shared_ptr<const LoopSpec>> read_mended(const Value& node) {
+Result<std::shared_ptr<const LoopSpec>> read_repair_loop(const Value& node) {
   const Value& args = node["args"];
   auto loop = std::make_shared<LoopSpec>();
   AE_TRY(read_settings(args, *loop));

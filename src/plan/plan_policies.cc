@@ -90,7 +90,7 @@ Status read_policies(const Value& value, ToolPolicy& tool) {
   }
   for (const Value& one : rules->items()) {
     auto rule = read_rule(one);
-    if (!rule) return std::unexpected(std::move(rule).error().in("`rules`"));
+    if (!rule) return std::unexpected(std::move(rule).error().with_context("`rules`"));
     tool.rules.push_back(*std::move(rule));
   }
   return {};

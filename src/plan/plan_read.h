@@ -78,7 +78,7 @@ inline Result<std::size_t> required_word_at(const Value& object, std::string_vie
 
 inline Result<Template> template_of(const Value& value, std::string_view key) {
   auto compiled = Template::compile(value);
-  if (!compiled) return std::unexpected(std::move(compiled).error().in(quoted(key)));
+  if (!compiled) return std::unexpected(std::move(compiled).error().with_context(quoted(key)));
   return compiled;
 }
 
@@ -110,6 +110,6 @@ Result<std::shared_ptr<const LoopSpec>> read_planner(
     const Value& value, const Plan& plan,
     const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
 // The same of a node of kind llm that says `repair`: its checked request, asked once and perhaps once more.
-Result<std::shared_ptr<const LoopSpec>> read_mended(const Value& node);
+Result<std::shared_ptr<const LoopSpec>> read_repair_loop(const Value& node);
 
 }  // namespace ae::engine

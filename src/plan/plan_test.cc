@@ -237,10 +237,10 @@ AE_TEST("retry/no policy overflows the wait") {
 AE_TEST("plan/order and reach agree with a slow walk") {
   // 0 ← 1 ← 2 ← 3, 0 ← 4, 5 alone
   const Needs needs = {{}, {0}, {1}, {2, 0}, {0}, {}};
-  const Order order = order_of(needs);
+  const TopologicalOrder order = topological_order(needs);
   EXPECT_TRUE(order.cycles.empty());
   ASSERT_EQ(order.order.size(), needs.size());
-  const Reach reach(needs, order.order);
+  const Reachability reach(needs, order.order);
   const auto walk = [&](auto&& self, std::uint32_t node, std::uint32_t other) -> bool {
     for (const std::uint32_t need : needs[node]) {
       if (need == other || self(self, need, other)) return true;
@@ -249,10 +249,10 @@ AE_TEST("plan/order and reach agree with a slow walk") {
   };
   for (std::uint32_t node = 0; node < needs.size(); ++node) {
     for (std::uint32_t other = 0; other < needs.size(); ++other) {
-      EXPECT_EQ(reach.sees(node, other), walk(walk, node, other)) << node << " " << other;
+      EXPECT_EQ(reach.reaches(node, other), walk(walk, node, other)) << node << " " << other;
     }
   }
-  const Order circles = order_of({{1}, {2}, {0}, {3}, {5}, {4}, {0}});
+  const TopologicalOrder circles = topological_order({{1}, {2}, {0}, {3}, {5}, {4}, {0}});
   ASSERT_EQ(circles.cycles.size(), 3u);
   EXPECT_EQ(circles.cycles[0], (std::vector<std::uint32_t>{0, 1, 2}));
   EXPECT_EQ(circles.cycles[1], (std::vector<std::uint32_t>{3}));

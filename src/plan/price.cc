@@ -71,7 +71,7 @@ Result<Price> price_of(const Value& value) {
   return price;
 }
 
-Value stored(const Price& price) {
+Value to_json(const Price& price) {
   std::vector<Member> members = {{"input", price.input}, {"output", price.output}};
   if (price.cached) members.emplace_back("cached", *price.cached);
   return Value::object(std::move(members));

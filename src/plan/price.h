@@ -26,7 +26,7 @@ Result<std::uint64_t> price_from_text(std::string_view decimal);
 
 // As it stands in a plan. Fails with plan_invalid.
 Result<Price> price_of(const Value& stored);
-Value stored(const Price& price);
+Value to_json(const Price& price);
 
 // What an answer cost, to the nearest millionth, a half up; at most 2^53-1. Nothing when `usage` does not count the
 // tokens of both directions.

@@ -89,12 +89,12 @@ AE_TEST("price/an answer that does not count its tokens has no known cost") {
 
 AE_TEST("price/a plan's price is whole numbers, and is read back as it was") {
   const Price price{.input = 1, .output = kPriceMax, .cached = 0};
-  const auto again = price_of(stored(price));
+  const auto again = price_of(to_json(price));
   ASSERT_TRUE(again);
   EXPECT_EQ(again->input, 1u);
   EXPECT_EQ(again->output, kPriceMax);
   EXPECT_EQ(again->cached, 0u);
-  EXPECT_EQ(price_of(stored({.input = 2, .output = 3, .cached = {}}))->cached, std::nullopt);
+  EXPECT_EQ(price_of(to_json({.input = 2, .output = 3, .cached = {}}))->cached, std::nullopt);
   for (const char* text :
        {"null", "7", "{}", R"({"input":1})", R"({"input":1,"output":-1})",
         R"({"input":1.5,"output":1})", R"({"input":"1","output":1})",

@@ -18,36 +18,36 @@ namespace ae::runtime {
 
 class Confirmer {
  public:
-  // `seen` is called when there is something new in `confirmations`. Borrows all but `seen`.
-  Confirmer(async::Loop& loop, Performers& performers, std::function<void()> seen);
+  // `on_checked` is called when there is something new in `confirmations`. Borrows all but `on_checked`.
+  Confirmer(async::Loop& loop, ToolRegistry& tool_registry, std::function<void()> on_checked);
   ~Confirmer();
   Confirmer(const Confirmer&) = delete;
   Confirmer& operator=(const Confirmer&) = delete;
 
   // What decide asked for: keys of the state's changes. Those under way are not asked for twice. `versions`: of the plan's
   // tools, as this job uses them; a change is checked by the verifier of that version.
-  void look(const engine::State& state, const std::vector<std::string>& keys,
-            const std::vector<std::string>& versions);
-  const engine::Confirmations& confirmations() const { return seen_; }
+  void check(const engine::State& state, const std::vector<std::string>& keys,
+             const std::vector<std::string>& versions);
+  const engine::Confirmations& confirmations() const { return results_; }
 
  private:
-  struct Look {
+  struct PendingCheck {
     std::uint64_t seq = 0;
     std::string tool, version;
     Value change;
     std::uint32_t tries = 0;
   };
-  void more();
+  void start_next();
   void start(const std::string& key);
-  void answered(const std::string& key, std::uint64_t seq, Sighting sighting);
+  void on_result(const std::string& key, std::uint64_t seq, CheckResult sighting);
 
   async::Loop& loop_;
-  Performers& performers_;
-  std::function<void()> told_;
-  std::map<std::string, Look> looks_;  // asked for, and not seen yet
-  std::deque<std::string> waiting_;    // of them, those that have not begun
-  std::size_t under_way_ = 0;
-  engine::Confirmations seen_;
+  ToolRegistry& tool_registry_;
+  std::function<void()> on_checked_;
+  std::map<std::string, PendingCheck> checks_;  // asked for, and not seen yet
+  std::deque<std::string> queue_;               // of them, those that have not begun
+  std::size_t running_ = 0;
+  engine::Confirmations results_;
   // What is called back when this is gone finds nobody.
   std::shared_ptr<Confirmer*> self_ = std::make_shared<Confirmer*>(this);
 };

@@ -8,7 +8,7 @@
 namespace ae::runtime {
 namespace {
 
-bool agreed(const ForkRequest& request, const Value& effect) {
+bool may_repeat(const ForkRequest& request, const Value& effect) {
   if (request.repeat_all) return true;
   return std::ranges::any_of(request.repeat, [&](const std::string& name) {
     return name == effect.text("step_id") || name == effect.text("idempotency_key") ||
@@ -18,10 +18,10 @@ bool agreed(const ForkRequest& request, const Value& effect) {
 
 }  // namespace
 
-void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
+void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
   const JobId origin = request.origin;
   read(origin, [this, request = std::move(request),
-                done = std::move(done)](Result<Read> read) mutable {
+                done = std::move(done)](Result<JobSnapshot> read) mutable {
     if (!read) return done(std::unexpected(read.error()));
     if (request.at == 0) {
       const auto point = engine::retry_point(read->state, read->events);
@@ -30,26 +30,26 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
     }
     auto fork = engine::fork_at(read->state, read->events, request.at, plans_.source());
     if (!fork) return done(std::unexpected(fork.error()));
-    Forked forked;
+    ForkResult result;
     for (const Value& effect : fork->effects) {
-      if (!agreed(request, effect)) forked.repeated.push_back(effect);
+      if (!may_repeat(request, effect)) result.repeated.push_back(effect);
     }
-    if (!forked.repeated.empty()) return done(std::move(forked));
+    if (!result.repeated.empty()) return done(std::move(result));
     if (request.input) {
       fork->input = std::move(*request.input);
     } else if (fork->input_erased) {
       return done(fail(Code::input_invalid,
                        "the origin's input has been erased from its log; give the fork one"));
     }
-    std::optional<AnotherPlan> another;
+    std::optional<PlanReplacement> replacement;
     if (!request.task_graph.is_null()) {
       auto plan = engine::Plan::compile(request.task_graph);
       if (!plan) return done(std::unexpected(plan.error()));
-      forked.changes = engine::plan_changes(fork->plan->task_graph, request.task_graph);
-      another =
-          AnotherPlan{.plan = *std::move(plan), .drop = std::move(request.drop), .by = request.by};
+      result.changes = engine::plan_changes(fork->plan->task_graph, request.task_graph);
+      replacement = PlanReplacement{
+          .plan = *std::move(plan), .drop = std::move(request.drop), .by = request.by};
     }
-    if (request.job.empty()) request.job = fresh_job_id();
+    if (request.job.empty()) request.job = new_job_id();
     NewJobRequest wish{
         .job = std::move(request.job),
         .agent = fork->agent,
@@ -62,10 +62,11 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
         .required_capabilities = fork->required_capabilities,
         .deadline = {},
         .budget = fork->budget,
-        .asked = another ? Value::object({{"plan_hash", to_hex(another->plan->hash)}}) : Value(),
-        .hold = false,
+        .asked =
+            replacement ? Value::object({{"plan_hash", to_hex(replacement->plan->hash)}}) : Value(),
+        .start_here = false,
         .fork = nullptr,
-        .another_plan = std::move(another),
+        .plan_replacement = std::move(replacement),
         .audit = std::nullopt,
         .traceparent = std::move(request.traceparent),
         .tracestate = std::move(request.tracestate)};
@@ -78,10 +79,10 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
                           .detail = Value::object({{"at", request.at}, {"fork", wish.job.text}})};
     wish.fork = std::make_shared<const engine::Fork>(std::move(*fork));
     create(std::move(wish),
-           [done = std::move(done), forked = std::move(forked)](Result<Created> made) mutable {
+           [done = std::move(done), result = std::move(result)](Result<CreateResult> made) mutable {
              if (!made) return done(std::unexpected(made.error()));
-             forked.created = std::move(*made);
-             done(std::move(forked));
+             result.created = std::move(*made);
+             done(std::move(result));
            });
   });
 }

@@ -3,14 +3,14 @@
 #include <chrono>
 #include <memory>
 
-#include "runtime/desk_test.h"
+#include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {
 namespace {
 
 AE_TEST("plan/a job whose log holds no plan fails with plan_missing, and none is made up") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
   const auto of = plan("idempotent", kOneCall);
   std::vector<EventBody> events = engine::job_events(
       {.agent = "agent", .input = json("1"), .execution_version = "v1", .plan = of.get()});
@@ -20,7 +20,7 @@ AE_TEST("plan/a job whose log holds no plan fails with plan_missing, and none is
                       .first_seq = 1,
                       .prev_hash = Hash{},
                       .first_id = uuid_v7(1, 2, 3),
-                      .created_at = ground.loop.now(),
+                      .created_at = env.loop.now(),
                       .attempt_id = std::nullopt,
                       .salt_seed_a = 4,
                       .salt_seed_b = 5},
@@ -30,104 +30,104 @@ AE_TEST("plan/a job whose log holds no plan fails with plan_missing, and none is
   batch.job = kJob;
   batch.authority = store::Batch::Create{{.agent = "agent"}};
   batch.sealed = std::move(*sealed);
-  auto put = ground.loop.await<Result<store::Committed>>(
-      [&](auto done) { desk.memory->commit(batch, std::move(done)); });
+  auto put = env.loop.await<Result<store::CommitResult>>(
+      [&](auto done) { worker.memory->commit(batch, std::move(done)); });
   ASSERT_TRUE(put);
-  desk.runtime->start();
-  ground.loop.advance(10s);
-  const auto read = desk.read();
+  worker.runtime->start();
+  env.loop.advance(10s);
+  const auto read = worker.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::failed);
   ASSERT_TRUE(read.state.error);
   EXPECT_EQ(read.state.error->code, "plan_missing");
   EXPECT_EQ(read.events.size(), 2u);
   EXPECT_EQ(read.row.status, "failed");
-  EXPECT_TRUE(desk.calls.empty());
+  EXPECT_TRUE(worker.calls.empty());
 }
 
 AE_TEST(
     "probe/a call of this process is asked about after its deadline and grace, though the job is "
     "claimed before") {
-  Ground ground;
-  Desk desk(ground, "only", {.owned = true});
-  desk.runtime->start();
-  desk.create(
+  TestEnvironment env;
+  WorkerFixture worker(env, "only", {.owned = true});
+  worker.runtime->start();
+  worker.create(
       plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
                       "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]"));
-  ASSERT_EQ(desk.calls.size(), 1u);
-  desk.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
-  EXPECT_EQ(desk.status(), "queued");
-  ASSERT_TRUE(desk.signal("k", "1"));  // claimed at once, by a new attempt of the same process
-  ground.loop.advance(45s);
-  EXPECT_EQ(desk.calls.size(), 1u) << "deadline 20 s, grace 30 s";
-  ground.loop.advance(10s);
-  ASSERT_EQ(desk.calls.size(), 2u);
-  EXPECT_EQ(desk.calls[1].call.tool, "ask");
-  EXPECT_EQ(desk.calls[1].call.args["key"], Value(desk.calls[0].call.external_key.text));
-  EXPECT_EQ(desk.calls[1].call.timeout, 10s);
-  desk.answer(1, {.kind = OutcomeKind::success, .result = json("'done'")});
-  EXPECT_EQ(desk.status(), "completed");
+  ASSERT_EQ(worker.calls.size(), 1u);
+  worker.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  EXPECT_EQ(worker.status(), "queued");
+  ASSERT_TRUE(worker.signal("k", "1"));  // claimed at once, by a new attempt of the same process
+  env.loop.advance(45s);
+  EXPECT_EQ(worker.calls.size(), 1u) << "deadline 20 s, grace 30 s";
+  env.loop.advance(10s);
+  ASSERT_EQ(worker.calls.size(), 2u);
+  EXPECT_EQ(worker.calls[1].call.tool, "ask");
+  EXPECT_EQ(worker.calls[1].call.args["key"], Value(worker.calls[0].call.external_key.text));
+  EXPECT_EQ(worker.calls[1].call.timeout, 10s);
+  worker.answer(1, {.kind = OutcomeKind::success, .result = json("'done'")});
+  EXPECT_EQ(worker.status(), "completed");
 }
 
 AE_TEST("undo/a waiting job that is cancelled is claimed and undone, also in split durability") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "only", {.owned = true, .durability = durability});
-    desk.runtime->start();
-    desk.create(plan_with_sides(
+    TestEnvironment env;
+    WorkerFixture worker(env, "only", {.owned = true, .durability = durability});
+    worker.runtime->start();
+    worker.create(plan_with_sides(
         "[{'id':'a', 'kind':'tool', 'tool':'do'},"
         "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['a']}]"));
-    desk.answer(0, {.kind = OutcomeKind::success, .result = json("5")});
-    EXPECT_EQ(desk.status(), "waiting");
-    ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel}));
-    ASSERT_EQ(desk.calls.size(), 2u);
-    EXPECT_EQ(desk.calls[1].call.tool, "undo");
-    EXPECT_EQ(desk.calls[1].call.args, json("{'what':5}"));
-    desk.answer(1, {.kind = OutcomeKind::success});
-    EXPECT_EQ(desk.status(), "cancelled");
-    EXPECT_EQ(desk.read().state.undone.size(), 1u);
+    worker.answer(0, {.kind = OutcomeKind::success, .result = json("5")});
+    EXPECT_EQ(worker.status(), "waiting");
+    ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel}));
+    ASSERT_EQ(worker.calls.size(), 2u);
+    EXPECT_EQ(worker.calls[1].call.tool, "undo");
+    EXPECT_EQ(worker.calls[1].call.args, json("{'what':5}"));
+    worker.answer(1, {.kind = OutcomeKind::success});
+    EXPECT_EQ(worker.status(), "cancelled");
+    EXPECT_EQ(worker.read().state.undone.size(), 1u);
   }
 }
 
 AE_TEST("undo/a cancel without compensation reaches a job that is held, also while it undoes") {
-  Ground ground;
-  Desk desk(ground, "only", {.owned = true});
-  desk.runtime->start();
-  desk.create(plan_with_sides(
+  TestEnvironment env;
+  WorkerFixture worker(env, "only", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan_with_sides(
       "[{'id':'a', 'kind':'tool', 'tool':'do'},"
       "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
       "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['b']}]"));
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  desk.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
-  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel}));
-  ASSERT_EQ(desk.calls.size(), 3u);
-  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .compensate = false}));
-  desk.answer(2, {.kind = OutcomeKind::success});
-  EXPECT_EQ(desk.status(), "cancelled");
-  EXPECT_EQ(desk.calls.size(), 3u);
-  const auto state = desk.read().state;
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  worker.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
+  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel}));
+  ASSERT_EQ(worker.calls.size(), 3u);
+  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .compensate = false}));
+  worker.answer(2, {.kind = OutcomeKind::success});
+  EXPECT_EQ(worker.status(), "cancelled");
+  EXPECT_EQ(worker.calls.size(), 3u);
+  const auto state = worker.read().state;
   EXPECT_EQ(state.undone.size(), 1u);
   EXPECT_EQ(state.undoable.size(), 1u);
 }
 
 AE_TEST("undo/a wait that expires fails the job, which is undone") {
-  Ground ground;
-  Desk desk(ground, "only", {.owned = true});
-  desk.runtime->start();
-  desk.create(
+  TestEnvironment env;
+  WorkerFixture worker(env, "only", {.owned = true});
+  worker.runtime->start();
+  worker.create(
       plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
                       "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', "
                       "'expires':'1m'}, 'needs':['a']}]"));
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  ground.loop.advance(61s);
-  ASSERT_EQ(desk.calls.size(), 2u) << "the wait has expired, the node failed";
-  desk.answer(1, {.kind = OutcomeKind::success});
-  EXPECT_EQ(desk.status(), "failed");
-  EXPECT_EQ(desk.read().state.undone.size(), 1u);
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  env.loop.advance(61s);
+  ASSERT_EQ(worker.calls.size(), 2u) << "the wait has expired, the node failed";
+  worker.answer(1, {.kind = OutcomeKind::success});
+  EXPECT_EQ(worker.status(), "failed");
+  EXPECT_EQ(worker.read().state.undone.size(), 1u);
 }
 
 AE_TEST("undo/a worker that loses the job while it undoes leaves the rest to the next one") {
-  Ground ground;
-  Desk first(ground, "first", {.seed = 1}), second(ground, "second", {.seed = 1'000'001});
+  TestEnvironment env;
+  WorkerFixture first(env, "first", {.seed = 1}), second(env, "second", {.seed = 1'000'001});
   first.runtime->start();
   first.create(
       plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
@@ -137,9 +137,9 @@ AE_TEST("undo/a worker that loses the job while it undoes leaves the rest to the
   ASSERT_EQ(first.calls.size(), 3u);
   EXPECT_EQ(first.calls[2].call.tool, "undo");
   first.script = without_heartbeat;
-  ground.loop.advance(20s);
+  env.loop.advance(20s);
   second.runtime->start();
-  ground.loop.advance(120s);
+  env.loop.advance(120s);
   ASSERT_EQ(second.calls.size(), 1u);
   EXPECT_EQ(second.calls[0].call.external_key, first.calls[2].call.external_key);
   first.answer(2, {.kind = OutcomeKind::success});
@@ -152,133 +152,133 @@ constexpr std::string_view kTwoCalls =
     "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
     " {'id':'b', 'kind':'tool', 'tool':'do', 'args':{'n':'${ .steps.a }'}, 'needs':['a']}]";
 
-Result<Forked> fork(Ground& ground, Desk& desk, ForkRequest wish) {
+Result<ForkResult> fork(TestEnvironment& env, WorkerFixture& worker, ForkRequest wish) {
   wish.origin = kJob;
-  std::optional<Result<Forked>> forked;
-  desk.runtime->fork(std::move(wish), [&](Result<Forked> made) { forked = std::move(made); });
-  ground.loop.advance(500ms);  // whose outcome is unknown is looked at again
+  std::optional<Result<ForkResult>> forked;
+  worker.runtime->fork(std::move(wish), [&](Result<ForkResult> made) { forked = std::move(made); });
+  env.loop.advance(500ms);  // whose outcome is unknown is looked at again
   AE_CHECK(forked.has_value(), "nobody answers");
   return *std::move(forked);
 }
 
-Runtime::Read read_of(Ground& ground, Desk& desk, const char* job) {
-  auto read = ground.loop.await<Result<Runtime::Read>>(
-      [&](auto done) { desk.runtime->read(JobId(job), std::move(done)); });
+Runtime::JobSnapshot read_of(TestEnvironment& env, WorkerFixture& worker, const char* job) {
+  auto read = env.loop.await<Result<Runtime::JobSnapshot>>(
+      [&](auto done) { worker.runtime->read(JobId(job), std::move(done)); });
   AE_CHECK(read.has_value(), read ? "" : read.error().message);
   return *std::move(read);
 }
 
 AE_TEST("fork/of a running job: it goes on undisturbed, and the fork runs beside it") {
-  Ground ground;
-  Desk desk(ground, "w", {});
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kTwoCalls));
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-  ASSERT_EQ(desk.calls.size(), 2u);
-  const auto before = desk.read();
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {});
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kTwoCalls));
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  ASSERT_EQ(worker.calls.size(), 2u);
+  const auto before = worker.read();
   ForkRequest wish{.at = before.row.last_seq, .job = JobId("job-2")};
-  const auto refused = fork(ground, desk, wish);
+  const auto refused = fork(env, worker, wish);
   ASSERT_TRUE(refused);
   ASSERT_EQ(refused->repeated.size(), 1u);
   EXPECT_EQ(refused->repeated[0]["state"], Value("in_doubt"));
   wish.repeat = {std::string(refused->repeated[0].text("idempotency_key"))};
-  const auto made = fork(ground, desk, wish);
+  const auto made = fork(env, worker, wish);
   ASSERT_TRUE(made);
   EXPECT_TRUE(made->repeated.empty());
-  EXPECT_EQ(desk.read().row.last_seq, before.row.last_seq);
-  EXPECT_EQ(desk.read().row.claim, before.row.claim);
-  ground.loop.advance(2s);
-  ASSERT_EQ(desk.calls.size(), 3u) << "a is not called again";
-  EXPECT_EQ(desk.calls[2].call.job, JobId("job-2"));
-  EXPECT_EQ(desk.calls[2].call.args, desk.calls[1].call.args);
-  EXPECT_NE(desk.calls[2].call.external_key, desk.calls[1].call.external_key);
-  desk.answer(1, {.kind = OutcomeKind::success, .result = json("8")});
-  desk.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
-  ground.loop.advance(2s);
-  EXPECT_EQ(desk.read().state.result, json("{'b':8}"));
-  EXPECT_EQ(read_of(ground, desk, "job-2").state.result, json("{'b':9}"));
+  EXPECT_EQ(worker.read().row.last_seq, before.row.last_seq);
+  EXPECT_EQ(worker.read().row.claim, before.row.claim);
+  env.loop.advance(2s);
+  ASSERT_EQ(worker.calls.size(), 3u) << "a is not called again";
+  EXPECT_EQ(worker.calls[2].call.job, JobId("job-2"));
+  EXPECT_EQ(worker.calls[2].call.args, worker.calls[1].call.args);
+  EXPECT_NE(worker.calls[2].call.external_key, worker.calls[1].call.external_key);
+  worker.answer(1, {.kind = OutcomeKind::success, .result = json("8")});
+  worker.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
+  env.loop.advance(2s);
+  EXPECT_EQ(worker.read().state.result, json("{'b':8}"));
+  EXPECT_EQ(read_of(env, worker, "job-2").state.result, json("{'b':9}"));
 }
 
 AE_TEST("fork/a creation whose answer is lost makes one job; the same id again is a conflict") {
-  Ground ground;
-  Desk desk(ground, "w", {});
-  desk.create(plan("idempotent", kOneCall));
-  desk.answer(0, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
-  ASSERT_EQ(desk.status(), "failed");
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {});
+  worker.create(plan("idempotent", kOneCall));
+  worker.answer(0, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
+  ASSERT_EQ(worker.status(), "failed");
   bool once = true;
-  desk.script = [&](const store::Call& call) {
+  worker.script = [&](const store::Call& call) {
     return call.method == Method::commit && std::exchange(once, false) ? Fault::fail_after
                                                                        : Fault::none;
   };
-  const auto made = fork(ground, desk, {.job = JobId("job-2")});  // retry
+  const auto made = fork(env, worker, {.job = JobId("job-2")});  // retry
   ASSERT_TRUE(made) << made.error().message;
-  EXPECT_EQ(read_of(ground, desk, "job-2").state.forked_from["job_id"], Value("job-1"));
-  const auto again = fork(ground, desk, {.job = JobId("job-2")});
+  EXPECT_EQ(read_of(env, worker, "job-2").state.forked_from["job_id"], Value("job-1"));
+  const auto again = fork(env, worker, {.job = JobId("job-2")});
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, Code::already_exists);
   ForkRequest keyed{.idempotency_key = "k"};
-  const auto first = fork(ground, desk, keyed);
-  const auto second = fork(ground, desk, keyed);
+  const auto first = fork(env, worker, keyed);
+  const auto second = fork(env, worker, keyed);
   ASSERT_TRUE(first && second);
   EXPECT_EQ(first->created.job, second->created.job);
   EXPECT_TRUE(second->created.existing);
   keyed.input = json("{'other':1}");
-  EXPECT_EQ(fork(ground, desk, keyed).error().code, Code::idempotency_conflict);
+  EXPECT_EQ(fork(env, worker, keyed).error().code, Code::idempotency_conflict);
 }
 
-engine::Act plan_act(std::string_view effect, std::string_view nodes) {
-  return {.kind = engine::Act::Kind::plan,
+engine::ControlRequest plan_act(std::string_view effect, std::string_view nodes) {
+  return {.kind = engine::ControlRequest::Kind::plan,
           .payload = Value::object({{"task_graph", plan(effect, nodes)->task_graph}})};
 }
 
 AE_TEST("replan/a job that waits gets another plan at once, and is claimed under it") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "w", {.durability = durability});
-    desk.runtime->start();
-    desk.create(
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.durability = durability});
+    worker.runtime->start();
+    worker.create(
         plan("at_most_once", "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]"));
-    ASSERT_EQ(desk.status(), "waiting");
-    const auto said = desk.act(plan_act("at_most_once", kOneCall));
+    ASSERT_EQ(worker.status(), "waiting");
+    const auto said = worker.submit(plan_act("at_most_once", kOneCall));
     ASSERT_TRUE(said) << said.error().message;
     EXPECT_EQ((*said)["plan"], Value(1));
-    ground.loop.advance(2s);
-    ASSERT_EQ(desk.calls.size(), 1u);
-    EXPECT_EQ(desk.act(plan_act("idempotent", kTwoCalls)).error().code, Code::call_pending);
-    desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-    ground.loop.advance(2s);
-    EXPECT_EQ(desk.status(), "completed");
-    EXPECT_EQ(desk.read().state.result, json("{'a':7}"));
+    env.loop.advance(2s);
+    ASSERT_EQ(worker.calls.size(), 1u);
+    EXPECT_EQ(worker.submit(plan_act("idempotent", kTwoCalls)).error().code, Code::call_pending);
+    worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    env.loop.advance(2s);
+    EXPECT_EQ(worker.status(), "completed");
+    EXPECT_EQ(worker.read().state.result, json("{'a':7}"));
   }
 }
 
 AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to who has its tools") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "w", {.durability = durability});
-    desk.runtime->start();
-    desk.create(plan("at_most_once", kTwoCalls));
-    desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.durability = durability});
+    worker.runtime->start();
+    worker.create(plan("at_most_once", kTwoCalls));
+    worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
     // Not sent, and tried again in a moment: the job is held, and nothing is under way.
-    desk.answer(1, {.kind = OutcomeKind::failure,
-                    .definite = true,
-                    .retryable = true,
-                    .error_code = "not_sent"});
-    ASSERT_TRUE(desk.runtime->holds(kJob));
+    worker.answer(1, {.kind = OutcomeKind::failure,
+                      .definite = true,
+                      .retryable = true,
+                      .error_code = "not_sent"});
+    ASSERT_TRUE(worker.runtime->is_leased(kJob));
     const auto said =
-        desk.act_and_wait(plan_act("at_most_once",
-                                   "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
-                                   " {'id':'c', 'kind':'tool', 'tool':'do', "
-                                   "'args':{'other':'${ .steps.a }'}, 'needs':['a']}]"));
+        worker.submit_and_wait(plan_act("at_most_once",
+                                        "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
+                                        " {'id':'c', 'kind':'tool', 'tool':'do', "
+                                        "'args':{'other':'${ .steps.a }'}, 'needs':['a']}]"));
     ASSERT_TRUE(said) << said.error().message;
     EXPECT_EQ((*said)["accepted"], Value(true));
-    ground.loop.advance(2s);
-    ASSERT_EQ(desk.calls.size(), 3u) << "a is not called again";
-    EXPECT_EQ(desk.calls[2].call.args, json("{'other':7}"));
-    desk.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
-    ground.loop.advance(2s);
-    EXPECT_EQ(desk.status(), "completed");
-    const auto read = desk.read();
+    env.loop.advance(2s);
+    ASSERT_EQ(worker.calls.size(), 3u) << "a is not called again";
+    EXPECT_EQ(worker.calls[2].call.args, json("{'other':7}"));
+    worker.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
+    env.loop.advance(2s);
+    EXPECT_EQ(worker.status(), "completed");
+    const auto read = worker.read();
     EXPECT_EQ(read.state.plan_number, 1u);
     EXPECT_EQ(read.state.result, json("{'c':9}"));
     EXPECT_EQ(read.state.lost_claims, 0u);
@@ -287,69 +287,69 @@ AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to wh
 
 AE_TEST("replan/a plan is not said to be accepted when a call began before the holder looked") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "w", {.durability = durability, .delay = 2s});
-    desk.runtime->start();
-    desk.create(plan("at_most_once", kOneCall));
-    not_sent(desk, 0);
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.durability = durability, .delay = 2s});
+    worker.runtime->start();
+    worker.create(plan("at_most_once", kOneCall));
+    not_sent(worker, 0);
     // The commit that declares the next try is under way: nobody who reads the log sees it.
     bool slow = true;
-    desk.script = [&](const store::Call& call) {
+    worker.script = [&](const store::Call& call) {
       const bool now = call.method == Method::commit && std::exchange(slow, false);
       return now ? Fault::delay : Fault::none;
     };
-    ground.loop.advance(300ms);
+    env.loop.advance(300ms);
     ASSERT_FALSE(slow);
-    ASSERT_EQ(desk.calls.size(), 1u);
-    const auto said = desk.act_and_wait(plan_act("idempotent", kTwoCalls));
+    ASSERT_EQ(worker.calls.size(), 1u);
+    const auto said = worker.submit_and_wait(plan_act("idempotent", kTwoCalls));
     ASSERT_FALSE(said) << canonical(*said);
     EXPECT_EQ(said.error().code, Code::call_pending);
-    ASSERT_EQ(desk.calls.size(), 2u);
-    desk.answer(1, {.kind = OutcomeKind::success, .result = json("7")});
-    ground.loop.advance(2s);
-    EXPECT_EQ(desk.status(), "completed");
-    EXPECT_EQ(desk.read().state.plan_number, 0u);
+    ASSERT_EQ(worker.calls.size(), 2u);
+    worker.answer(1, {.kind = OutcomeKind::success, .result = json("7")});
+    env.loop.advance(2s);
+    EXPECT_EQ(worker.status(), "completed");
+    EXPECT_EQ(worker.read().state.plan_number, 0u);
   }
 }
 
 AE_TEST("replan/a plan that nobody has taken in yet is neither accepted nor refused") {
-  Ground ground;
-  Desk desk(ground, "w", {});
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kOneCall));
-  not_sent(desk, 0);
-  desk.script = [](const store::Call& call) {
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {});
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kOneCall));
+  not_sent(worker, 0);
+  worker.script = [](const store::Call& call) {
     return call.method == Method::commit ? Fault::fail_before : Fault::none;
   };
-  ground.loop.advance(300ms);
-  const auto said = desk.act_and_wait(plan_act("idempotent", kTwoCalls));
+  env.loop.advance(300ms);
+  const auto said = worker.submit_and_wait(plan_act("idempotent", kTwoCalls));
   ASSERT_FALSE(said) << canonical(*said);
   EXPECT_EQ(said.error().code, Code::unknown_outcome);
 }
 
 AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "w", {.durability = durability});
-    desk.runtime->start();
-    desk.create(plan("at_most_once", kWaitAndCall));
-    not_sent(desk, 0);
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.durability = durability});
+    worker.runtime->start();
+    worker.create(plan("at_most_once", kWaitAndCall));
+    not_sent(worker, 0);
     std::vector<Result<Value>> said;
     const auto keep = [&](Result<Value> answer) { said.push_back(std::move(answer)); };
-    desk.runtime->act(kJob, plan_act("at_most_once", kOneCall), keep);
-    desk.runtime->act(kJob,
-                      {.kind = engine::Act::Kind::signal,
-                       .id = "s1",
-                       .correlation_key = "k",
-                       .payload = json("1")},
-                      keep);
-    ground.loop.advance(2s);
+    worker.runtime->submit_request(kJob, plan_act("at_most_once", kOneCall), keep);
+    worker.runtime->submit_request(kJob,
+                                   {.kind = engine::ControlRequest::Kind::signal,
+                                    .id = "s1",
+                                    .correlation_key = "k",
+                                    .payload = json("1")},
+                                   keep);
+    env.loop.advance(2s);
     ASSERT_EQ(said.size(), 2u);
     for (const auto& answer : said) {
       ASSERT_TRUE(answer) << answer.error().message;
       EXPECT_EQ((*answer)["accepted"], Value(true));
     }
-    const auto read = desk.read();
+    const auto read = worker.read();
     EXPECT_EQ(read.state.plan_number, 1u);
     EXPECT_EQ(read.state.closed_waits.at("k").outcome, "signalled");
   }
@@ -361,47 +361,47 @@ constexpr std::string_view kTwoCallsMended =
 
 AE_TEST("fork/a retry under a changed plan keeps what was committed and runs what was changed") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "w", {.durability = durability});
-    desk.runtime->start();
-    desk.create(plan("at_most_once", kTwoCalls));
-    desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-    desk.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
-    ASSERT_EQ(desk.status(), "failed");
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.durability = durability});
+    worker.runtime->start();
+    worker.create(plan("at_most_once", kTwoCalls));
+    worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    worker.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
+    ASSERT_EQ(worker.status(), "failed");
     ForkRequest wish{.job = JobId("job-2"), .by = "ann"};
     wish.task_graph = plan("at_most_once", kTwoCallsMended)->task_graph;
-    const auto made = fork(ground, desk, wish);
+    const auto made = fork(env, worker, wish);
     ASSERT_TRUE(made) << made.error().message;
     EXPECT_EQ(made->changes, json("[{'change':'changed','fields':['args'],'path':'nodes.b'}]"));
-    ground.loop.advance(2s);
-    ASSERT_EQ(desk.calls.size(), 3u) << "a is not called again";
-    EXPECT_EQ(desk.calls[2].call.args, json("{'n':8}"));
-    desk.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
-    ground.loop.advance(2s);
-    const auto read = read_of(ground, desk, "job-2");
+    env.loop.advance(2s);
+    ASSERT_EQ(worker.calls.size(), 3u) << "a is not called again";
+    EXPECT_EQ(worker.calls[2].call.args, json("{'n':8}"));
+    worker.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
+    env.loop.advance(2s);
+    const auto read = read_of(env, worker, "job-2");
     EXPECT_EQ(read.state.result, json("{'b':9}"));
     EXPECT_EQ(read.state.plan_number, 1u);
   }
 }
 
 AE_TEST("fork/a changed plan that loses a committed effect is refused until the node is dropped") {
-  Ground ground;
-  Desk desk(ground, "w", {});
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kTwoCalls));
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-  desk.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {});
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kTwoCalls));
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  worker.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
   ForkRequest wish{.job = JobId("job-2"), .by = "ann"};
   wish.task_graph =
       plan("at_most_once", "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':2}}]")->task_graph;
-  const auto refused = fork(ground, desk, wish);
+  const auto refused = fork(env, worker, wish);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::plan_invalid);
   wish.drop = {"a"};
-  ASSERT_TRUE(fork(ground, desk, wish));
-  ground.loop.advance(2s);
-  ASSERT_EQ(desk.calls.size(), 3u);
-  EXPECT_EQ(desk.calls[2].call.args, json("{'n':2}"));
+  ASSERT_TRUE(fork(env, worker, wish));
+  env.loop.advance(2s);
+  ASSERT_EQ(worker.calls.size(), 3u);
+  EXPECT_EQ(worker.calls[2].call.args, json("{'n':2}"));
 }
 
 AE_TEST(
@@ -417,50 +417,50 @@ AE_TEST(
     return *made;
   };
   for (const bool owned : {true, false}) {
-    Ground ground;
-    Desk desk(ground, "w", {.owned = owned});
-    EXPECT_TRUE(desk.runtime->offers("agent", *mine));
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.owned = owned});
+    EXPECT_TRUE(worker.runtime->check_can_run("agent", *mine));
     const auto newer = with("do", tool.with("version", "fedcba9876543210"));
-    ASSERT_FALSE(desk.runtime->offers("agent", *newer));
-    EXPECT_EQ(desk.runtime->offers("agent", *newer).error().code, Code::needs_version);
-    EXPECT_EQ(desk.runtime->offers("agent", *with("elsewhere", tool)).has_value(), !owned);
-    desk.runtime->offer({"another"}, {});
-    EXPECT_EQ(desk.runtime->offers("agent", *mine).has_value(), !owned);
+    ASSERT_FALSE(worker.runtime->check_can_run("agent", *newer));
+    EXPECT_EQ(worker.runtime->check_can_run("agent", *newer).error().code, Code::needs_version);
+    EXPECT_EQ(worker.runtime->check_can_run("agent", *with("elsewhere", tool)).has_value(), !owned);
+    worker.runtime->offer({"another"}, {});
+    EXPECT_EQ(worker.runtime->check_can_run("agent", *mine).has_value(), !owned);
   }
 }
 
 AE_TEST("replan/a plan whose tool is not here leaves the job to another process") {
-  Ground ground;
-  Desk desk(ground, "w", {});
-  desk.runtime->start();
-  desk.create(
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {});
+  worker.runtime->start();
+  worker.create(
       plan("at_most_once", "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]"));
   Value graph = plan("at_most_once", kOneCall)->task_graph;
   graph = graph.with("nodes", json("[{'id':'a','kind':'tool','tool':'elsewhere'}]"))
               .with("tools", Value::object({{"elsewhere", graph["tools"]["do"]}}));
-  ASSERT_TRUE(desk.act(
-      {.kind = engine::Act::Kind::plan, .payload = Value::object({{"task_graph", graph}})}));
-  ground.loop.advance(5s);
-  EXPECT_EQ(desk.status(), "queued");
-  EXPECT_TRUE(desk.warned("cannot run the job"));
+  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::plan,
+                             .payload = Value::object({{"task_graph", graph}})}));
+  env.loop.advance(5s);
+  EXPECT_EQ(worker.status(), "queued");
+  EXPECT_TRUE(worker.warned("cannot run the job"));
 }
 
 AE_TEST("replan/a checkpoint under the new plan is gone on from") {
-  Ground ground;
-  Desk desk(ground, "w", {.checkpoint_every = 1});
-  desk.runtime->start();
-  desk.create(
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.checkpoint_every = 1});
+  worker.runtime->start();
+  worker.create(
       plan("at_most_once", "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]"));
-  ASSERT_TRUE(desk.act(plan_act("at_most_once",
-                                "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}},"
-                                " {'id':'a','kind':'tool','tool':'do','needs':['w']}]")));
-  ground.loop.advance(2s);
-  ASSERT_EQ(desk.status(), "waiting");
-  ASSERT_TRUE(desk.signal("k", "s"));
-  ground.loop.advance(2s);
-  ASSERT_EQ(desk.calls.size(), 1u);
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-  EXPECT_EQ(desk.status(), "completed");
+  ASSERT_TRUE(worker.submit(plan_act("at_most_once",
+                                     "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}},"
+                                     " {'id':'a','kind':'tool','tool':'do','needs':['w']}]")));
+  env.loop.advance(2s);
+  ASSERT_EQ(worker.status(), "waiting");
+  ASSERT_TRUE(worker.signal("k", "s"));
+  env.loop.advance(2s);
+  ASSERT_EQ(worker.calls.size(), 1u);
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(worker.status(), "completed");
 }
 
 }  // namespace

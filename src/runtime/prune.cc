@@ -10,7 +10,7 @@
 #include "json/json.h"
 #include "log/event.h"
 #include "runtime/runtime.h"
-#include "store/points.h"
+#include "store/batch_failpoints.h"
 #include "store/rules.h"
 
 namespace ae::runtime {
@@ -43,51 +43,52 @@ Hash hash_of(const std::vector<store::JobRow>& rows) {
 
 class Pruner : public std::enable_shared_from_this<Pruner> {
  public:
-  Pruner(store::Store& store, PruneRequest request, std::function<void(const JobId&)> gone,
-         async::Done<Result<Pruned>> done)
+  Pruner(store::Store& store, PruneRequest request, std::function<void(const JobId&)> on_deleted,
+         async::Done<Result<PruneResult>> done)
       : store_(store),
         request_(std::move(request)),
-        gone_(std::move(gone)),
+        on_deleted_(std::move(on_deleted)),
         done_(std::move(done)),
         after_(request_.after) {
-    said_.before = store_.now() - request_.older_than;
+    result_.before = store_.now() - request_.older_than;
   }
 
-  void look() {
-    store_.ended({.before = said_.before,
-                  .statuses = request_.statuses,
-                  .agent = request_.agent,
-                  .labels = request_.labels,
-                  .after = after_,
-                  .limit = std::max<std::size_t>(1, request_.jobs_max - said_.jobs)},
-                 [self = shared_from_this()](Result<store::EndedPage> page) {
-                   if (!page) return self->done_(std::unexpected(page.error()));
-                   self->next_ = page->next;
-                   self->rows_.clear();
-                   for (store::JobRow& row : page->rows) {
-                     if (!self->left_.contains(row.id)) self->rows_.push_back(std::move(row));
-                   }
-                   self->go_on();
-                 });
+  void load_page() {
+    store_.list_ended({.before = result_.before,
+                       .statuses = request_.statuses,
+                       .agent = request_.agent,
+                       .labels = request_.labels,
+                       .after = after_,
+                       .limit = std::max<std::size_t>(1, request_.jobs_max - result_.jobs)},
+                      [self = shared_from_this()](Result<store::EndedPage> page) {
+                        if (!page) return self->done_(std::unexpected(page.error()));
+                        self->next_ = page->next;
+                        self->rows_.clear();
+                        for (store::JobRow& row : page->rows) {
+                          if (!self->skipped_.contains(row.id))
+                            self->rows_.push_back(std::move(row));
+                        }
+                        self->continue_page();
+                      });
   }
 
  private:
-  void go_on() {
+  void continue_page() {
     if (request_.dry_run) {
       for (const store::JobRow& row : rows_) count(row);
       rows_.clear();
     }
-    if (!rows_.empty()) return gather();
+    if (!rows_.empty()) return fill_batch();
     if (next_) after_ = *next_;
-    if (!next_ || said_.jobs >= request_.jobs_max) {
-      said_.next = next_;
-      return done_(std::move(said_));
+    if (!next_ || result_.jobs >= request_.jobs_max) {
+      result_.next = next_;
+      return done_(std::move(result_));
     }
-    look();
+    load_page();
   }
 
   // The next ones that go together.
-  void gather() {
+  void fill_batch() {
     batch_.clear();
     pruning_ = {};
     files_.clear();
@@ -99,7 +100,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
       pruning_.jobs.push_back({.job = rows_.front().id,
                                .last_seq = rows_.front().last_seq,
                                .head = rows_.front().head,
-                               .contents = {}});
+                               .content_hash = {}});
       batch_.push_back(std::move(rows_.front()));
       rows_.pop_front();
     }
@@ -117,19 +118,19 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
       pruning_.jobs.resize(i);
       return archive();
     }
-    store_.load(batch_[i].id, 1, [self = shared_from_this(), i](Result<store::Loaded> loaded) {
-      if (!loaded && loaded.error().code == Code::not_found) return self->look_again();
+    store_.load(batch_[i].id, 1, [self = shared_from_this(), i](Result<store::LoadedJob> loaded) {
+      if (!loaded && loaded.error().code == Code::not_found) return self->reload_page();
       if (!loaded) return self->done_(std::unexpected(loaded.error()));
       const JobId job = self->batch_[i].id;
       auto files = archive_of(job, *loaded);
       if (!files) {
-        self->leave(i, files.error());
+        self->skip_job(i, files.error());
         return self->read(i);
       }
       std::vector<Hash> commits;
       commits.reserve(loaded->commits.size());
       for (const std::string& bytes : loaded->commits) commits.push_back(sha256(bytes));
-      self->pruning_.jobs[i].contents = store::contents_of(commits, loaded->signed_head);
+      self->pruning_.jobs[i].content_hash = store::content_hash_of(commits, loaded->signed_head);
       for (Archive::File& file : *files) {
         self->bytes_ += file.bytes.size();
         self->files_.push_back(std::move(file));
@@ -138,19 +139,20 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
     });
   }
 
-  void leave(std::size_t i, const Error& why) {
-    ++said_.left_jobs;
-    left_.insert(batch_[i].id);
-    if (said_.left.size() < kPruneLeftMax) said_.left.emplace_back(batch_[i].id, why);
+  void skip_job(std::size_t i, const Error& why) {
+    ++result_.left_jobs;
+    skipped_.insert(batch_[i].id);
+    if (result_.left.size() < kPruneLeftMax) result_.left.emplace_back(batch_[i].id, why);
     batch_.erase(batch_.begin() + static_cast<std::ptrdiff_t>(i));
     pruning_.jobs.erase(pruning_.jobs.begin() + static_cast<std::ptrdiff_t>(i));
   }
 
   void archive() {
-    if (batch_.empty()) return go_on();
-    request_.archive->keep(std::move(files_), [self = shared_from_this()](Status kept) {
-      if (!kept) return self->done_(std::unexpected(std::move(kept).error().in("the archive")));
-      if (auto error = store::point_before("prune.archived").now) {
+    if (batch_.empty()) return continue_page();
+    request_.archive->put_files(std::move(files_), [self = shared_from_this()](Status kept) {
+      if (!kept)
+        return self->done_(std::unexpected(std::move(kept).error().with_context("the archive")));
+      if (auto error = store::hit_before_failpoint("prune.archived").now) {
         return self->done_(std::unexpected(*std::move(error)));
       }
       self->write();
@@ -165,7 +167,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
         const Code code = done.error().code;
         const bool changed =
             code == Code::sequence_conflict || code == Code::held || code == Code::not_found;
-        if (changed && ++self->tries_ < kPruneTries) return self->look_again();
+        if (changed && ++self->tries_ < kPruneTries) return self->reload_page();
         return self->done_(std::unexpected(done.error()));
       }
       if (!*done) return self->write();
@@ -173,14 +175,14 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
       for (const store::JobRow& row : self->batch_) {
         self->count(row);
         self->after_ = row.number;
-        if (self->gone_) self->gone_(row.id);
+        if (self->on_deleted_) self->on_deleted_(row.id);
       }
-      self->go_on();
+      self->continue_page();
     });
   }
 
   // From behind the last one that was deleted.
-  void look_again() { look(); }
+  void reload_page() { load_page(); }
 
   Value detail() const {
     std::vector<std::uint64_t> numbers;
@@ -190,7 +192,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
       events += row.last_seq;
     }
     std::vector<Member> members{{"archived", request_.archive != nullptr},
-                                {"before", to_text(said_.before)},
+                                {"before", to_text(result_.before)},
                                 {"events", events},
                                 {"hash", to_hex(hash_of(batch_))},
                                 {"jobs", std::uint64_t{batch_.size()}},
@@ -210,17 +212,17 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
   }
 
   void count(const store::JobRow& row) {
-    ++said_.jobs;
-    said_.events += row.last_seq;
-    if (!said_.oldest || row.updated_at < *said_.oldest) said_.oldest = row.updated_at;
-    if (!said_.newest || row.updated_at > *said_.newest) said_.newest = row.updated_at;
+    ++result_.jobs;
+    result_.events += row.last_seq;
+    if (!result_.oldest || row.updated_at < *result_.oldest) result_.oldest = row.updated_at;
+    if (!result_.newest || row.updated_at > *result_.newest) result_.newest = row.updated_at;
   }
 
   store::Store& store_;
   const PruneRequest request_;
-  const std::function<void(const JobId&)> gone_;
-  async::Done<Result<Pruned>> done_;
-  Pruned said_;
+  const std::function<void(const JobId&)> on_deleted_;
+  async::Done<Result<PruneResult>> done_;
+  PruneResult result_;
   std::uint64_t after_ = 0;
   std::optional<std::uint64_t> next_;
   std::deque<store::JobRow> rows_;
@@ -228,13 +230,13 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
   store::Pruning pruning_;
   std::vector<Archive::File> files_;
   std::size_t bytes_ = 0;
-  std::set<JobId> left_;  // not met again
+  std::set<JobId> skipped_;  // not met again
   int tries_ = 0;
 };
 
 }  // namespace
 
-Result<std::vector<Archive::File>> archive_of(const JobId& job, const store::Loaded& loaded) {
+Result<std::vector<Archive::File>> archive_of(const JobId& job, const store::LoadedJob& loaded) {
   AE_ASSIGN(const std::vector<Event> events, open_log(job, loaded));
   std::vector<Archive::File> files{{.name = job.text + ".json", .bytes = {}}};
   std::vector<Value> shown;
@@ -249,9 +251,10 @@ Result<std::vector<Archive::File>> archive_of(const JobId& job, const store::Loa
   return files;
 }
 
-void prune(store::Store& store, PruneRequest request, std::function<void(const JobId&)> gone,
-           async::Done<Result<Pruned>> done) {
-  std::make_shared<Pruner>(store, std::move(request), std::move(gone), std::move(done))->look();
+void prune(store::Store& store, PruneRequest request, std::function<void(const JobId&)> on_deleted,
+           async::Done<Result<PruneResult>> done) {
+  std::make_shared<Pruner>(store, std::move(request), std::move(on_deleted), std::move(done))
+      ->load_page();
 }
 
 }  // namespace ae::runtime

@@ -36,7 +36,7 @@ class Archive {
   virtual ~Archive() = default;
   // Durable, under their names, when it answers. One that is there with these bytes is fine. Fails with already_exists (it
   // has others) · unavailable.
-  virtual void keep(std::vector<File> files, async::Done<Status> done) = 0;
+  virtual void put_files(std::vector<File> files, async::Done<Status> done) = 0;
 };
 
 struct PruneRequest {
@@ -51,7 +51,7 @@ struct PruneRequest {
   std::size_t jobs_max = 512;  // after so many it answers, and says whether there are more
 };
 
-struct Pruned {
+struct PruneResult {
   std::uint64_t jobs = 0, events = 0;
   std::optional<Instant> oldest, newest;  // when the first and the last of them ended
   std::optional<std::uint64_t> next;      // `after` of the next request; nullopt = that was all
@@ -63,11 +63,11 @@ struct Pruned {
 
 // The files of a job in an archive: `<id>.json`, its events as `aetheris events ID --json` prints them, which is what proves
 // the chain; and `<id>.signed_head`, if its head was signed. Fails with log_corrupt · needs_version.
-Result<std::vector<Archive::File>> archive_of(const JobId& job, const store::Loaded& loaded);
+Result<std::vector<Archive::File>> archive_of(const JobId& job, const store::LoadedJob& loaded);
 
-// `gone`: called for each job once it is deleted. Fails with already_exists, unavailable (the archive) · unavailable ·
+// `on_deleted`: called for each job once it is deleted. Fails with already_exists, unavailable (the archive) · unavailable ·
 // unknown_outcome; what was deleted before that is gone.
-void prune(store::Store& store, PruneRequest request, std::function<void(const JobId&)> gone,
-           async::Done<Result<Pruned>> done);
+void prune(store::Store& store, PruneRequest request, std::function<void(const JobId&)> on_deleted,
+           async::Done<Result<PruneResult>> done);
 
 }  // namespace ae::runtime

@@ -18,10 +18,10 @@ namespace ae::runtime {
 namespace {
 
 // Keeps files as a folder would.
-class Shelf final : public Archive {
+class MemoryArchive final : public Archive {
  public:
-  explicit Shelf(async::Loop& loop) : loop_(loop) {}
-  void keep(std::vector<File> files, async::Done<Status> done) override {
+  explicit MemoryArchive(async::Loop& loop) : loop_(loop) {}
+  void put_files(std::vector<File> files, async::Done<Status> done) override {
     Status kept = full ? fail(Code::unavailable, "the shelf is full") : Status();
     for (File& file : files) {
       if (!kept) break;
@@ -37,12 +37,12 @@ class Shelf final : public Archive {
   async::Loop& loop_;
 };
 
-struct Here {
+struct PruneFixture {
   testing::TestLoop loop;
   store::MemoryDisk disk;
   store::MemoryStore memory{loop, loop, disk};
-  std::shared_ptr<Shelf> shelf = std::make_shared<Shelf>(loop);
-  std::uint64_t chance = 0;
+  std::shared_ptr<MemoryArchive> archive = std::make_shared<MemoryArchive>(loop);
+  std::uint64_t next_id = 0;
 
   // A job of two narrative events, as far as the store can tell ended.
   void job(const std::string& id, const std::string& status = "completed") {
@@ -50,24 +50,24 @@ struct Here {
     std::vector<EventBody> drafts;
     drafts.push_back(JobCreated{.agent = "a", .execution_version = "1", .input = Value(id)});
     const Hash nothing{};
-    ++chance;
+    ++next_id;
     auto sealed = seal({.job = batch.job,
                         .first_seq = 1,
                         .prev_hash = nothing,
-                        .first_id = uuid_v7(chance, chance, chance),
+                        .first_id = uuid_v7(next_id, next_id, next_id),
                         .created_at = loop.now(),
                         .attempt_id = std::nullopt,
-                        .salt_seed_a = chance,
-                        .salt_seed_b = chance},
+                        .salt_seed_a = next_id,
+                        .salt_seed_b = next_id},
                        drafts);
     ASSERT_TRUE(sealed) << sealed.error().message;
     batch.sealed = *std::move(sealed);
     batch.row.status = status;
-    ASSERT_TRUE(loop.await<Result<store::Committed>>(
+    ASSERT_TRUE(loop.await<Result<store::CommitResult>>(
         [&](auto done) { memory.commit(std::move(batch), std::move(done)); }));
   }
-  Result<Pruned> prune(store::Store& store, PruneRequest wish) {
-    return loop.await<Result<Pruned>>(
+  Result<PruneResult> prune(store::Store& store, PruneRequest wish) {
+    return loop.await<Result<PruneResult>>(
         [&](auto done) { runtime::prune(store, std::move(wish), {}, std::move(done)); });
   }
   std::string left() {
@@ -80,44 +80,46 @@ struct Here {
 };
 
 AE_TEST("prune/jobs are deleted by age, each after its log is in the archive") {
-  Here here;
+  PruneFixture fixture;
   for (int i = 0; i < 150; ++i)
-    here.job("j" + std::to_string(i), i % 50 == 0 ? "waiting" : "failed");
-  here.loop.advance(std::chrono::hours(2));
-  here.job("young");
-  const auto dry = here.prune(here.memory, {.older_than = std::chrono::hours(1), .dry_run = true});
+    fixture.job("j" + std::to_string(i), i % 50 == 0 ? "waiting" : "failed");
+  fixture.loop.advance(std::chrono::hours(2));
+  fixture.job("young");
+  const auto dry =
+      fixture.prune(fixture.memory, {.older_than = std::chrono::hours(1), .dry_run = true});
   ASSERT_TRUE(dry);
   EXPECT_EQ(dry->jobs, 147u);
-  EXPECT_EQ(here.shelf->files_.size(), 0u);
-  PruneRequest wish{.older_than = std::chrono::hours(1), .archive = here.shelf, .jobs_max = 100};
-  auto done = here.prune(here.memory, wish);
+  EXPECT_EQ(fixture.archive->files_.size(), 0u);
+  PruneRequest wish{
+      .older_than = std::chrono::hours(1), .archive = fixture.archive, .jobs_max = 100};
+  auto done = fixture.prune(fixture.memory, wish);
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(done->jobs, 100u);
   ASSERT_TRUE(done->next.has_value()) << "there are more";
   wish.after = *done->next;
-  done = here.prune(here.memory, wish);
+  done = fixture.prune(fixture.memory, wish);
   EXPECT_EQ(done->jobs, 47u);
   EXPECT_FALSE(done->next.has_value());
-  EXPECT_EQ(here.left(), "young j100 j50 j0 ");
-  EXPECT_EQ(here.shelf->files_.size(), 147u);
-  const auto file = parse_json(here.shelf->files_.at("j7.json"));
+  EXPECT_EQ(fixture.left(), "young j100 j50 j0 ");
+  EXPECT_EQ(fixture.archive->files_.size(), 147u);
+  const auto file = parse_json(fixture.archive->files_.at("j7.json"));
   EXPECT_EQ((*file)["events"].items()[0]["payload"].text("input"), "j7");
 }
 
 AE_TEST("prune/what an archive does not take is not deleted") {
-  Here here;
-  here.job("a");
-  here.job("b");
-  here.loop.advance(std::chrono::hours(2));
-  here.shelf->files_["a.json"] = "something else";
-  const PruneRequest wish{.older_than = std::chrono::hours(1), .archive = here.shelf};
-  EXPECT_EQ(here.prune(here.memory, wish).error().code, Code::already_exists);
-  here.shelf->files_.clear();
-  here.shelf->full = true;
-  EXPECT_EQ(here.prune(here.memory, wish).error().code, Code::unavailable);
-  EXPECT_EQ(here.left(), "b a ");
-  here.shelf->full = false;
-  EXPECT_EQ(here.prune(here.memory, wish)->jobs, 2u);
+  PruneFixture fixture;
+  fixture.job("a");
+  fixture.job("b");
+  fixture.loop.advance(std::chrono::hours(2));
+  fixture.archive->files_["a.json"] = "something else";
+  const PruneRequest wish{.older_than = std::chrono::hours(1), .archive = fixture.archive};
+  EXPECT_EQ(fixture.prune(fixture.memory, wish).error().code, Code::already_exists);
+  fixture.archive->files_.clear();
+  fixture.archive->full = true;
+  EXPECT_EQ(fixture.prune(fixture.memory, wish).error().code, Code::unavailable);
+  EXPECT_EQ(fixture.left(), "b a ");
+  fixture.archive->full = false;
+  EXPECT_EQ(fixture.prune(fixture.memory, wish)->jobs, 2u);
 }
 
 AE_TEST_SLOW(
@@ -126,62 +128,64 @@ AE_TEST_SLOW(
     bool failed = true;
     for (std::uint64_t n = 1; failed; ++n) {
       ASSERT_LT(n, 500u);
-      Here here;
-      for (int i = 0; i < 70; ++i) here.job("j" + std::to_string(i));
-      here.job("w", "waiting");
-      here.loop.advance(std::chrono::hours(2));
-      store::FaultyStore faulty(here.loop, here.memory,
-                                {.script = store::fault_at(n, fault), .on_crash = {}});
-      const PruneRequest wish{.older_than = std::chrono::hours(1), .archive = here.shelf};
-      const auto first = here.prune(faulty, wish);
+      PruneFixture fixture;
+      for (int i = 0; i < 70; ++i) fixture.job("j" + std::to_string(i));
+      fixture.job("w", "waiting");
+      fixture.loop.advance(std::chrono::hours(2));
+      store::FaultyStore faulty(fixture.loop, fixture.memory,
+                                {.script = store::inject_at(n, fault), .on_crash = {}});
+      const PruneRequest wish{.older_than = std::chrono::hours(1), .archive = fixture.archive};
+      const auto first = fixture.prune(faulty, wish);
       failed = !first;
       if (failed) {
         EXPECT_TRUE(first.error().code == Code::unavailable ||
                     first.error().code == Code::unknown_outcome)
             << first.error().message;
-        ASSERT_TRUE(here.prune(faulty, wish));
+        ASSERT_TRUE(fixture.prune(faulty, wish));
       }
-      EXPECT_EQ(here.left(), "w ");
-      EXPECT_EQ(here.shelf->files_.size(), 70u);
+      EXPECT_EQ(fixture.left(), "w ");
+      EXPECT_EQ(fixture.archive->files_.size(), 70u);
     }
   }
 }
 
 AE_TEST("prune/two that prune at once delete each job once, and both come to an end") {
-  Here here;
-  for (int i = 0; i < 300; ++i) here.job("j" + std::to_string(i));
-  here.loop.advance(std::chrono::hours(2));
-  std::vector<Result<Pruned>> said;
+  PruneFixture fixture;
+  for (int i = 0; i < 300; ++i) fixture.job("j" + std::to_string(i));
+  fixture.loop.advance(std::chrono::hours(2));
+  std::vector<Result<PruneResult>> said;
   for (int i = 0; i < 2; ++i) {
-    runtime::prune(here.memory, {.older_than = std::chrono::hours(1), .archive = here.shelf}, {},
-                   [&](Result<Pruned> pruned) { said.push_back(std::move(pruned)); });
+    runtime::prune(fixture.memory,
+                   {.older_than = std::chrono::hours(1), .archive = fixture.archive}, {},
+                   [&](Result<PruneResult> pruned) { said.push_back(std::move(pruned)); });
   }
-  here.loop.run_until([&] { return said.size() == 2; });
+  fixture.loop.run_until([&] { return said.size() == 2; });
   ASSERT_TRUE(said[0] && said[1]);
   EXPECT_EQ(said[0]->jobs + said[1]->jobs, 300u);
-  EXPECT_EQ(here.left(), "");
+  EXPECT_EQ(fixture.left(), "");
 }
 
 AE_TEST("prune/a job whose log cannot be read stays and is named, when it was to be archived") {
-  Here here;
-  here.job("good");
+  PruneFixture fixture;
+  fixture.job("good");
   store::Batch broken{.job = JobId("broken"), .authority = store::Batch::Create{{.agent = "a"}}};
-  broken.sealed = Sealed{};
+  broken.sealed = SealedBatch{};
   broken.sealed->first_seq = broken.sealed->last_seq = 1;
   broken.sealed->bytes = "no commit";
-  broken.sealed->created_at = here.loop.now();
+  broken.sealed->created_at = fixture.loop.now();
   broken.row.status = "completed";
-  ASSERT_TRUE(here.loop.await<Result<store::Committed>>(
-      [&](auto done) { here.memory.commit(std::move(broken), std::move(done)); }));
-  here.loop.advance(std::chrono::hours(2));
-  PruneRequest wish{.older_than = std::chrono::hours(1), .archive = here.shelf};
-  const auto done = here.prune(here.memory, wish);
+  ASSERT_TRUE(fixture.loop.await<Result<store::CommitResult>>(
+      [&](auto done) { fixture.memory.commit(std::move(broken), std::move(done)); }));
+  fixture.loop.advance(std::chrono::hours(2));
+  PruneRequest wish{.older_than = std::chrono::hours(1), .archive = fixture.archive};
+  const auto done = fixture.prune(fixture.memory, wish);
   ASSERT_TRUE(done);
   EXPECT_EQ(done->jobs, 1u);
   ASSERT_EQ(done->left.size(), 1u);
   EXPECT_EQ(done->left[0].first.text, "broken");
   wish.archive = nullptr;
-  EXPECT_EQ(here.prune(here.memory, wish)->jobs, 1u) << "nobody needs to read it to delete it";
+  EXPECT_EQ(fixture.prune(fixture.memory, wish)->jobs, 1u)
+      << "nobody needs to read it to delete it";
 }
 
 }  // namespace

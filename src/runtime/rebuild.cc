@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "async/point.h"
+#include "async/failpoint.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/head.h"
 #include "json/json.h"
@@ -39,10 +39,10 @@ class Projector {
   Result<store::Projection> project() {
     for (const std::string& bytes : log_.commits) AE_TRY(read(bytes));
     if (out_.last_seq == 0) return corrupt("the job has no events");
-    AE_TRY(compare_ends());
+    AE_TRY(check_known_ends());
     out_.row = row_of(state_);
     out_.epoch = state_.epoch;
-    AE_TRY(read_birth());
+    AE_TRY(read_job_created());
     choose_checkpoint();
     return std::move(out_);
   }
@@ -50,11 +50,12 @@ class Projector {
  private:
   Status read(const std::string& bytes) {
     store::Projection::Commit& commit = out_.commits.emplace_back();
-    const BlobSource noting = [&](const Hash& hash) {
+    const BlobSource recording_blobs = [&](const Hash& hash) {
       if (std::ranges::find(commit.blobs, hash) == commit.blobs.end()) commit.blobs.push_back(hash);
       return blobs_(hash);
     };
-    AE_ASSIGN(Opened opened, open(log_.job, bytes, out_.head, noting, plans_.known()));
+    AE_ASSIGN(OpenedBatch opened,
+              open(log_.job, bytes, out_.head, recording_blobs, plans_.known()));
     if (opened.first_seq != out_.last_seq + 1) {
       return corrupt("event " + std::to_string(out_.last_seq + 1) + " is missing");
     }
@@ -63,41 +64,42 @@ class Projector {
       const bool first_plan = event.type == EventType::plan_generated && state_.plan_number == 0;
       if (first_plan) versions_ = state_.plan->versions;
       out_.updated_at = event.created_at;
-      see(event);
+      match_known_ends(event);
     }
-    if (out_.last_seq == 0) birth_ = std::move(opened.events.front());
+    if (out_.last_seq == 0) job_created_ = std::move(opened.events.front());
     commit.first_seq = opened.first_seq;
     commit.last_seq = out_.last_seq = opened.last_seq;
     out_.head = opened.head;
     if (log_.checkpoint && log_.checkpoint->seq == out_.last_seq && state_.plan) {
-      at_checkpoint_ = engine::checkpoint(state_, out_.head);
+      checkpoint_bytes_ = engine::checkpoint(state_, out_.head);
     }
     return {};
   }
 
   // Whoever knows the log to be longer, or to have gone otherwise, is a witness.
-  void see(const Event& event) {
-    if (log_.end && event.seq == log_.end->last_seq) end_stands_ = event.hash == log_.end->head;
-    if (signed_ && event.seq == signed_->count) signed_stands_ = event.hash == signed_->hash;
+  void match_known_ends(const Event& event) {
+    if (log_.end && event.seq == log_.end->last_seq) end_found_ = event.hash == log_.end->head;
+    if (signed_head_ && event.seq == signed_head_->count)
+      signed_head_found_ = event.hash == signed_head_->hash;
   }
-  static std::optional<engine::Head> signed_of(const store::StoredLog& log) {
+  static std::optional<engine::Head> read_signed_head(const store::StoredLog& log) {
     if (!log.signed_head) return std::nullopt;
     auto head = engine::head_from_text(*log.signed_head);
     if (!head) return std::nullopt;
     return *std::move(head);
   }
-  Status compare_ends() const {
+  Status check_known_ends() const {
     const std::string found = "its log ends at event " + std::to_string(out_.last_seq);
-    if (log_.end && !end_stands_) {
+    if (log_.end && !end_found_) {
       return corrupt(found + ", and the store knows event " + std::to_string(log_.end->last_seq) +
                      " with the hash " + to_hex(log_.end->head) +
                      " as its last, which is not there: commits are missing or were changed "
                      "(`aetheris verify " +
                      log_.job.text + "`); restore a backup");
     }
-    if (signed_ && !signed_stands_) {
-      return corrupt(found + ", and event " + std::to_string(signed_->count) + " with the hash " +
-                     to_hex(signed_->hash) +
+    if (signed_head_ && !signed_head_found_) {
+      return corrupt(found + ", and event " + std::to_string(signed_head_->count) +
+                     " with the hash " + to_hex(signed_head_->hash) +
                      " was signed, which is not there: commits are missing or were changed "
                      "(`aetheris verify " +
                      log_.job.text + "`); restore a backup");
@@ -105,24 +107,24 @@ class Projector {
     return {};
   }
 
-  Status read_birth() {
-    if (birth_.type != EventType::job_created) return corrupt("event 1 is not job_created");
-    const JobCreated& born = birth_of(birth_);
-    out_.created_at = birth_.created_at;
-    out_.agent = born.agent;
-    out_.idempotency_key = or_empty(born.idempotency_key);
-    out_.labels = labels_of(born.labels);
-    if (born.priority) out_.priority = *born.priority;
-    if (!or_empty(born.queue).empty()) out_.queue = *born.queue;
+  Status read_job_created() {
+    if (job_created_.type != EventType::job_created) return corrupt("event 1 is not job_created");
+    const JobCreated& created = birth_of(job_created_);
+    out_.created_at = job_created_.created_at;
+    out_.agent = created.agent;
+    out_.idempotency_key = or_empty(created.idempotency_key);
+    out_.labels = labels_of(created.labels);
+    if (created.priority) out_.priority = *created.priority;
+    if (!or_empty(created.queue).empty()) out_.queue = *created.queue;
     std::vector<std::string> required;
-    if (born.required_capabilities.is_array()) {
-      for (const Value& one : born.required_capabilities.items()) {
+    if (created.required_capabilities.is_array()) {
+      for (const Value& one : created.required_capabilities.items()) {
         if (one.is_string()) required.push_back(one.as_string());
       }
     }
     out_.capabilities =
-        needed_capabilities(std::move(required), out_.agent, born.execution_version, versions_);
-    out_.request_hash = request_hash_of(birth_);
+        needed_capabilities(std::move(required), out_.agent, created.execution_version, versions_);
+    out_.request_hash = request_hash_of(job_created_);
     return {};
   }
 
@@ -130,8 +132,8 @@ class Projector {
   // made at the end of the log; so is one that is missing, when whoever goes on would have much to read.
   void choose_checkpoint() {
     if (!state_.plan) return;
-    if (at_checkpoint_) {
-      out_.checkpoint = {log_.checkpoint->seq, std::move(*at_checkpoint_)};
+    if (checkpoint_bytes_) {
+      out_.checkpoint = {log_.checkpoint->seq, std::move(*checkpoint_bytes_)};
     } else if (log_.checkpoint ||
                (out_.last_seq >= kCheckpointFrom && !engine::is_terminal(state_.status))) {
       out_.checkpoint = {out_.last_seq, engine::checkpoint(state_, out_.head)};
@@ -141,13 +143,13 @@ class Projector {
   const store::StoredLog& log_;
   const BlobSource& blobs_;
   const engine::PlanCache& plans_;
-  const std::optional<engine::Head> signed_ = signed_of(log_);
-  bool end_stands_ = false, signed_stands_ = false;
+  const std::optional<engine::Head> signed_head_ = read_signed_head(log_);
+  bool end_found_ = false, signed_head_found_ = false;
   engine::State state_;
-  Event birth_;
+  Event job_created_;
   engine::VersionPolicy versions_ =
       engine::VersionPolicy::warn;  // of the plan that it was created with
-  std::optional<std::string> at_checkpoint_;
+  std::optional<std::string> checkpoint_bytes_;
   store::Projection out_;
 };
 
@@ -158,21 +160,21 @@ Result<store::Projection> project(const store::StoredLog& log, const BlobSource&
   return Projector(log, blobs, plans).project();
 }
 
-Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& now,
-                        const std::function<void(const RebuildProgress&)>& progress,
-                        const std::string& by) {
-  Rebuilt rebuilt;
+Result<RebuildResult> rebuild(store::Rebuild& store, const std::function<Instant()>& now,
+                              const std::function<void(const RebuildProgress&)>& progress,
+                              const std::string& by) {
+  RebuildResult rebuilt;
   AE_ASSIGN(const std::uint64_t jobs, store.jobs());
   engine::PlanCache plans(kPlansMax);
   const BlobSource blobs = [&](const Hash& hash) { return store.blob(hash); };
   const auto note = [&](const JobId& job, std::vector<store::Difference> rows) -> Status {
     if (rows.empty()) return {};
     if (rebuilt.differing_jobs == 0) {
-      AE_TRY(store.record({.at = now(),
-                           .by = by,
-                           .act = "rebuild",
-                           .job = {},
-                           .detail = Value::object({{"first", job.text}})}));
+      AE_TRY(store.append_audit_entry({.at = now(),
+                                       .by = by,
+                                       .act = "rebuild",
+                                       .job = {},
+                                       .detail = Value::object({{"first", job.text}})}));
     }
     ++rebuilt.differing_jobs;
     if (rebuilt.differing.size() < kListedMax) rebuilt.differing.push_back({job, std::move(rows)});
@@ -185,7 +187,7 @@ Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& n
     AE_ASSIGN(const store::StoredLog log, store.read(*job));
     for (const std::string& bytes : log.commits) batch_bytes += bytes.size();
     auto projection = project(log, blobs, plans);
-    auto rows = projection ? store.settle(*projection, now())
+    auto rows = projection ? store.reconcile(*projection, now())
                            : std::unexpected(std::move(projection).error());
     if (rows) {
       AE_TRY(note(*job, *std::move(rows)));
@@ -200,17 +202,17 @@ Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& n
     ++rebuilt.jobs;
     progress({rebuilt.jobs, std::max(jobs, rebuilt.jobs)});
     if (++batch_jobs < kBatchJobs && batch_bytes < kBatchBytes) continue;
-    AE_TRY(store.keep());
-    static_cast<void>(AE_POINT("rebuild.after_batch"));
+    AE_TRY(store.commit());
+    static_cast<void>(AE_FAILPOINT("rebuild.after_batch"));
     batch_jobs = batch_bytes = 0;
   }
-  AE_ASSIGN(auto rest, store.settle_rest());
+  AE_ASSIGN(auto rest, store.reconcile_rest());
   if (!rest.empty()) {
     if (rebuilt.differing.size() >= kListedMax) rebuilt.differing.pop_back();
     rebuilt.differing.push_back({JobId(), std::move(rest)});
   }
-  AE_TRY(store.keep());
-  static_cast<void>(AE_POINT("rebuild.after_batch"));
+  AE_TRY(store.commit());
+  static_cast<void>(AE_FAILPOINT("rebuild.after_batch"));
   return rebuilt;
 }
 

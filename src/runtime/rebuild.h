@@ -22,22 +22,22 @@ namespace ae::runtime {
 Result<store::Projection> project(const store::StoredLog& log, const BlobSource& blobs,
                                   const engine::PlanCache& plans);
 
-struct Rebuilt {
-  struct Differing {
+struct RebuildResult {
+  struct DifferingJob {
     JobId job;  // empty: rows of no job
     std::vector<store::Difference> rows;
   };
-  struct Refused {
+  struct RefusedJob {
     JobId job;
     Error error;
   };
   std::uint64_t jobs = 0;            // looked at
   std::uint64_t differing_jobs = 0;  // all of them; the list below ends at kListedMax
   std::uint64_t refused_jobs = 0;
-  std::vector<Differing> differing;
-  std::vector<Refused> refused;
+  std::vector<DifferingJob> differing;
+  std::vector<RefusedJob> refused;
 };
-inline constexpr std::size_t kListedMax = 1000;  // jobs of which a Rebuilt tells the rows
+inline constexpr std::size_t kListedMax = 1000;  // jobs of which a RebuildResult tells the rows
 
 struct RebuildProgress {
   std::uint64_t done = 0, jobs = 0;
@@ -45,8 +45,8 @@ struct RebuildProgress {
 
 // The first row that is written anew is noted in the audit log, in the same transaction. Fails with unavailable; what was
 // kept before stays.
-Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& now,
-                        const std::function<void(const RebuildProgress&)>& progress,
-                        const std::string& by = {});
+Result<RebuildResult> rebuild(store::Rebuild& store, const std::function<Instant()>& now,
+                              const std::function<void(const RebuildProgress&)>& progress,
+                              const std::string& by = {});
 
 }  // namespace ae::runtime

@@ -11,13 +11,13 @@
 #include <utility>
 #include <variant>
 
-#include "engine/heart/absorb.h"
-#include "engine/heart/beside.h"
-#include "engine/state/left.h"
+#include "engine/heart/ingest.h"
+#include "engine/heart/side_record.h"
+#include "engine/state/retained_value.h"
 #include "json/json.h"
 #include "log/redacted.h"
 #include "log/seal.h"
-#include "runtime/kept.h"
+#include "runtime/retained_values.h"
 #include "runtime/row.h"
 
 namespace ae::runtime {
@@ -27,21 +27,21 @@ constexpr int kRedactTries = 8;
 // A job's blind, as a value that can be named.
 constexpr std::string_view kBlind = "blind";
 
-std::string named(const std::vector<std::string>& names) {
+std::string join_names(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
 }
 
 // What of one event is still there.
-std::vector<std::string> there_of(const Event& event) {
+std::vector<std::string> present_fields(const Event& event) {
   std::vector<std::string> there;
   if (!event.salts.is_object()) return there;
   for (const auto& [name, salt] : event.salts.members()) there.push_back(name);
   return there;
 }
 
-Status has_ended(const JobId& job, const engine::State& state, const store::Loaded& loaded) {
+Status has_ended(const JobId& job, const engine::State& state, const store::LoadedJob& loaded) {
   if (engine::is_terminal(state.status) && !loaded.row.claim) return {};
   return fail(Code::not_settled,
               "job " + job.text + " has not ended (" + std::string(engine::to_text(state.status)) +
@@ -58,23 +58,23 @@ Value names_json(const std::vector<ValueName>& names) {
 }
 
 // A log, read; and then once more without what is to go.
-class Redacting {
+class RedactionBuilder {
  public:
-  Redacting(const RedactRequest& request, const store::Loaded& loaded)
+  RedactionBuilder(const RedactRequest& request, const store::LoadedJob& loaded)
       : request_(request), loaded_(loaded) {}
 
   // nullopt: nothing is to be written.
-  Result<std::optional<store::Redaction>> make(Redacted& said) {
+  Result<std::optional<store::Redaction>> make(RedactResult& result) {
     AE_TRY(read());
     AE_TRY(has_ended(request_.job, state_, loaded_));
-    AE_TRY(choose(said));
-    said.job = request_.job;
-    said.kept = kept_of(request_.job, events_, loaded_, request_);
+    AE_TRY(choose(result));
+    result.job = request_.job;
+    result.kept = retained_values(request_.job, events_, loaded_, request_);
     store::Redaction redaction{.job = request_.job};
     AE_ASSIGN(const std::size_t erased, erase_effects(redaction));
-    if (said.dropped.empty() && erased == 0) return std::nullopt;
+    if (result.dropped.empty() && erased == 0) return std::nullopt;
     AE_TRY(rewrite(redaction));
-    std::vector<Member> detail{{"reason", request_.reason}, {"values", names_json(said.dropped)}};
+    std::vector<Member> detail{{"reason", request_.reason}, {"values", names_json(result.dropped)}};
     if (erased > 0) detail.emplace_back("effects", std::uint64_t{erased});
     redaction.audit = {.by = request_.by,
                        .act = "redact",
@@ -84,10 +84,10 @@ class Redacting {
   }
 
  private:
-  BlobSource blobs(std::vector<Hash>* noted = nullptr) const {
-    return [this, noted](const Hash& hash) -> Result<std::string> {
-      if (noted != nullptr && std::ranges::find(*noted, hash) == noted->end()) {
-        noted->push_back(hash);
+  BlobSource blobs(std::vector<Hash>* used = nullptr) const {
+    return [this, used](const Hash& hash) -> Result<std::string> {
+      if (used != nullptr && std::ranges::find(*used, hash) == used->end()) {
+        used->push_back(hash);
       }
       const auto found = std::ranges::find(loaded_.blobs, hash, &Blob::hash);
       if (found != loaded_.blobs.end()) return found->bytes;
@@ -97,48 +97,48 @@ class Redacting {
 
   Status read() {
     AE_ASSIGN(const std::vector<Event> events, open_log(request_.job, loaded_));
-    AE_ASSIGN(state_, engine::fold(request_.job, events, engine::compile_each_time()));
+    AE_ASSIGN(state_, engine::fold(request_.job, events, engine::uncached_plan_source()));
     events_ = events;
     return {};
   }
 
-  Status choose(Redacted& said) {
+  Status choose(RedactResult& result) {
     if (request_.all) {
       for (const Event& event : events_) {
-        std::vector<std::string> fields = there_of(event);
+        std::vector<std::string> fields = present_fields(event);
         std::erase_if(fields, [&](const std::string& field) {
-          return !engine::why_kept(event, field).empty() ||
+          return !engine::retention_reason(event, field).empty() ||
                  (request_.keep_blind && event.seq == 1 && field == kBlind);
         });
-        take(event, fields, said);
+        take(event, fields, result);
       }
     }
-    for (const ValueName& wish : request_.values) {
-      if (wish.seq == 0 || wish.seq > events_.size()) {
+    for (const ValueName& wanted : request_.values) {
+      if (wanted.seq == 0 || wanted.seq > events_.size()) {
         return fail(Code::input_invalid, "job " + request_.job.text + " has no event " +
-                                             std::to_string(wish.seq) + ": its log has 1 to " +
+                                             std::to_string(wanted.seq) + ": its log has 1 to " +
                                              std::to_string(events_.size()));
       }
-      const Event& event = events_[wish.seq - 1];
-      const auto there = there_of(event);
-      const auto gone = erased_values(event);
-      if (wish.field.empty()) {
+      const Event& event = events_[wanted.seq - 1];
+      const auto there = present_fields(event);
+      const auto gone = erased_fields(event);
+      if (wanted.field.empty()) {
         if (there.empty() && gone.empty()) {
-          return fail(Code::input_invalid, "event " + std::to_string(wish.seq) +
+          return fail(Code::input_invalid, "event " + std::to_string(wanted.seq) +
                                                " holds no value that could be dropped");
         }
-        for (const std::string& field : there) AE_TRY(may_go(event, field));
-        take(event, there, said);
-        for (const std::string& field : gone) said.gone.push_back({wish.seq, field});
-      } else if (std::ranges::find(there, wish.field) != there.end()) {
-        AE_TRY(may_go(event, wish.field));
-        take(event, {wish.field}, said);
-      } else if (std::ranges::find(gone, wish.field) != gone.end()) {
-        said.gone.push_back(wish);
+        for (const std::string& field : there) AE_TRY(check_erasable(event, field));
+        take(event, there, result);
+        for (const std::string& field : gone) result.gone.push_back({wanted.seq, field});
+      } else if (std::ranges::find(there, wanted.field) != there.end()) {
+        AE_TRY(check_erasable(event, wanted.field));
+        take(event, {wanted.field}, result);
+      } else if (std::ranges::find(gone, wanted.field) != gone.end()) {
+        result.gone.push_back(wanted);
       } else {
-        return fail(Code::input_invalid, "event " + std::to_string(wish.seq) + " has no value \"" +
-                                             wish.field + "\"" +
-                                             (there.empty() ? "" : "; it has " + named(there)));
+        return fail(Code::input_invalid,
+                    "event " + std::to_string(wanted.seq) + " has no value \"" + wanted.field +
+                        "\"" + (there.empty() ? "" : "; it has " + join_names(there)));
       }
     }
     // Without it no hash confirms a guess of what is erased.
@@ -147,18 +147,18 @@ class Redacting {
     if (!drop_.empty() && !request_.keep_blind && blind_of(created)) {
       drop_.insert({1, std::string(kBlind)});
     }
-    said.dropped.assign(drop_.begin(), drop_.end());
+    result.dropped.assign(drop_.begin(), drop_.end());
     return {};
   }
 
-  static Status may_go(const Event& event, std::string_view field) {
-    const std::string_view why = engine::why_kept(event, field);
+  static Status check_erasable(const Event& event, std::string_view field) {
+    const std::string_view why = engine::retention_reason(event, field);
     if (why.empty()) return {};
     return fail(Code::input_invalid, "event " + std::to_string(event.seq) + ", " +
                                          std::string(field) + " stays: " + std::string(why));
   }
 
-  void take(const Event& event, const std::vector<std::string>& fields, Redacted&) {
+  void take(const Event& event, const std::vector<std::string>& fields, RedactResult&) {
     for (const std::string& field : fields) drop_.insert({event.seq, field});
     if (fields.empty()) return;
     // The record of the call's effect holds its result too.
@@ -188,24 +188,25 @@ class Redacting {
     Hash head;
     std::vector<Event> events;
     for (const std::string& bytes : loaded_.commits) {
-      const DropValue drop = [&](const Event& event, std::string_view field) {
+      const RedactFilter drop = [&](const Event& event, std::string_view field) {
         return drop_.contains({event.seq, std::string(field)});
       };
-      const LeftOver left_of = [&](const Event& event, std::string_view field) {
-        return engine::left_of(event, field, blinded_);
+      const RetainFilter retained_value = [&](const Event& event, std::string_view field) {
+        return engine::retained_value(event, field, blinded_);
       };
-      AE_ASSIGN(std::string left, ae::redact(request_.job, bytes, head, blobs(), drop, left_of));
-      std::vector<Hash> named_blobs;
-      AE_ASSIGN(Opened opened, open(request_.job, left, head, blobs(&named_blobs)));
+      AE_ASSIGN(std::string left,
+                ae::redact(request_.job, bytes, head, blobs(), drop, retained_value));
+      std::vector<Hash> used_blobs;
+      AE_ASSIGN(OpenedBatch opened, open(request_.job, left, head, blobs(&used_blobs)));
       head = opened.head;
       for (Event& event : opened.events) events.push_back(std::move(event));
       if (left == bytes) continue;
       redaction.commits.push_back({.first_seq = opened.first_seq,
-                                   .replaces = sha256(bytes),
+                                   .expected_hash = sha256(bytes),
                                    .bytes = std::move(left),
-                                   .blobs = std::move(named_blobs)});
+                                   .blobs = std::move(used_blobs)});
     }
-    if (auto folded = engine::fold(request_.job, events, engine::compile_each_time()); !folded) {
+    if (auto folded = engine::fold(request_.job, events, engine::uncached_plan_source()); !folded) {
       return fail(Code::input_invalid,
                   "the job's course follows from one of these values, which therefore stays: " +
                       folded.error().message);
@@ -219,10 +220,10 @@ class Redacting {
     redaction.effects = loaded_.effects;
     for (store::EffectRow& effect : redaction.effects) {
       if (!request_.all && !invocations_.contains(effect.invocation.text)) continue;
-      AE_ASSIGN(
-          std::string left,
-          engine::erased_effect(
-              engine::effect_place(request_.job, effect.invocation, effect.try_no), effect.record));
+      AE_ASSIGN(std::string left,
+                engine::erased_effect(
+                    engine::effect_location(request_.job, effect.invocation, effect.try_no),
+                    effect.record));
       if (left != effect.record) ++erased;
       effect.record = std::move(left);
     }
@@ -230,7 +231,7 @@ class Redacting {
   }
 
   const RedactRequest& request_;
-  const store::Loaded& loaded_;
+  const store::LoadedJob& loaded_;
   std::vector<Event> events_;
   engine::State state_;
   std::set<ValueName> drop_;
@@ -239,22 +240,22 @@ class Redacting {
 };
 
 void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
-                async::Done<Result<Redacted>> done, int tries);
+                async::Done<Result<RedactResult>> done, int tries);
 
 // Nobody knows whether it stands: the same again writes nothing when it does.
 void write(store::Store& store, std::shared_ptr<RedactRequest> request,
-           std::shared_ptr<const store::Redaction> redaction, Redacted said,
-           async::Done<Result<Redacted>> done, int tries, bool may_stand = false) {
-  store.redact(*redaction, [&store, request, redaction, said = std::move(said),
+           std::shared_ptr<const store::Redaction> redaction, RedactResult result,
+           async::Done<Result<RedactResult>> done, int tries, bool may_be_written = false) {
+  store.redact(*redaction, [&store, request, redaction, result = std::move(result),
                             done = std::move(done), tries,
-                            may_stand](Result<void> written) mutable {
-    if (written) return done(std::move(said));
+                            may_be_written](Result<void> written) mutable {
+    if (written) return done(std::move(result));
     const Code code = written.error().code;
     if (code == Code::unknown_outcome && tries < kRedactTries) {
-      return write(store, request, redaction, std::move(said), std::move(done), tries + 1, true);
+      return write(store, request, redaction, std::move(result), std::move(done), tries + 1, true);
     }
     // Of this try nothing stands; of the one before, nobody knows.
-    if (code == Code::unavailable && may_stand) written.error().code = Code::unknown_outcome;
+    if (code == Code::unavailable && may_be_written) written.error().code = Code::unknown_outcome;
     // Somebody else was quicker: what stands there is read again.
     if (code == Code::sequence_conflict && tries < kRedactTries) {
       return try_redact(store, request, std::move(done), tries + 1);
@@ -264,18 +265,18 @@ void write(store::Store& store, std::shared_ptr<RedactRequest> request,
 }
 
 void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
-                async::Done<Result<Redacted>> done, int tries) {
+                async::Done<Result<RedactResult>> done, int tries) {
   store.load(
       request->job, 1,
-      [&store, request, done = std::move(done), tries](Result<store::Loaded> loaded) mutable {
+      [&store, request, done = std::move(done), tries](Result<store::LoadedJob> loaded) mutable {
         if (!loaded) return done(std::unexpected(loaded.error()));
-        Redacted said;
-        auto redaction = Redacting(*request, *loaded).make(said);
+        RedactResult result;
+        auto redaction = RedactionBuilder(*request, *loaded).make(result);
         if (!redaction) return done(std::unexpected(redaction.error()));
-        if (!*redaction) return done(std::move(said));
+        if (!*redaction) return done(std::move(result));
         (*redaction)->audit.at = store.now();
         write(store, request, std::make_shared<store::Redaction>(**std::move(redaction)),
-              std::move(said), std::move(done), tries);
+              std::move(result), std::move(done), tries);
       });
 }
 
@@ -284,7 +285,7 @@ void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
 std::vector<ValueName> redacted_values(const std::vector<Event>& events) {
   std::vector<ValueName> all;
   for (const Event& event : events) {
-    for (std::string& field : erased_values(event)) all.push_back({event.seq, std::move(field)});
+    for (std::string& field : erased_fields(event)) all.push_back({event.seq, std::move(field)});
   }
   return all;
 }
@@ -300,17 +301,18 @@ struct Relative {
 };
 
 // A redaction of a job and, with `tree`, of its forks. The audit log says which job was forked from which.
-class Tree : public std::enable_shared_from_this<Tree> {
+class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
  public:
-  Tree(store::Store& store, RedactRequest request, async::Done<Result<Redacted>> done)
+  FamilyRedaction(store::Store& store, RedactRequest request,
+                  async::Done<Result<RedactResult>> done)
       : store_(store), request_(std::move(request)), done_(std::move(done)) {}
 
   void run() {
     read_audit([self = shared_from_this()](const Status& read) {
       if (!read) return self->done_(std::unexpected(read.error()));
       self->family_ = self->family();
-      if (!self->request_.tree && self->family_.empty()) return self->decided();
-      self->look_at_own();
+      if (!self->request_.tree && self->family_.empty()) return self->start_writing();
+      self->load_own();
     });
   }
 
@@ -319,13 +321,13 @@ class Tree : public std::enable_shared_from_this<Tree> {
 
   // The entries behind those that were read.
   void read_audit(Then then) {
-    store_.audit_log(audited_, [self = shared_from_this(),
-                                then = std::move(then)](Result<store::AuditLog> log) mutable {
+    store_.read_audit_log(audit_seq_, [self = shared_from_this(), then = std::move(then)](
+                                          Result<store::AuditLog> log) mutable {
       if (!log) return then(std::unexpected(log.error()));
       for (const store::AuditRow& row : log->rows) self->note(row);
       if (log->rows.empty()) return then({});
-      self->audited_ = log->rows.back().seq;
-      if (self->audited_ < log->head.seq) return self->read_audit(std::move(then));
+      self->audit_seq_ = log->rows.back().seq;
+      if (self->audit_seq_ < log->head.seq) return self->read_audit(std::move(then));
       then({});
     });
   }
@@ -335,14 +337,14 @@ class Tree : public std::enable_shared_from_this<Tree> {
     if (!entry || entry->text("act") != "fork") return;
     const std::string fork((*entry)["detail"].text("fork"));
     if (fork.empty()) return;
-    made_[std::string(entry->text("job"))].push_back(JobId(fork));
+    forks_of_[std::string(entry->text("job"))].push_back(JobId(fork));
     origins_.insert_or_assign(fork, JobId(std::string(entry->text("job"))));
   }
 
   // Each fork stands after the job that it was forked from.
   void add_forks(const JobId& job, std::vector<JobId>& to) const {
-    const auto made = made_.find(job.text);
-    if (made == made_.end()) return;
+    const auto made = forks_of_.find(job.text);
+    if (made == forks_of_.end()) return;
     for (const JobId& fork : made->second) {
       if (std::ranges::find(to, fork) != to.end()) continue;
       to.push_back(fork);
@@ -369,61 +371,62 @@ class Tree : public std::enable_shared_from_this<Tree> {
   bool is_fork(const JobId& job) const { return std::ranges::find(forks_, job) != forks_.end(); }
 
   // The forks are written first, so the job must be known to be redactable before them.
-  void look_at_own() {
-    store_.load(request_.job, 1, [self = shared_from_this()](Result<store::Loaded> loaded) {
+  void load_own() {
+    store_.load(request_.job, 1, [self = shared_from_this()](Result<store::LoadedJob> loaded) {
       if (!loaded) return self->done_(std::unexpected(loaded.error()));
       const Status may = self->may_redact(*loaded);
       if (!may) return self->done_(std::unexpected(may.error()));
-      self->look(0);
+      self->load_relative(0);
     });
   }
 
-  Status may_redact(const store::Loaded& loaded) {
+  Status may_redact(const store::LoadedJob& loaded) {
     AE_ASSIGN(const std::vector<Event> events, open_log(request_.job, loaded));
     AE_ASSIGN(const engine::State state,
-              engine::fold(request_.job, events, engine::compile_each_time()));
+              engine::fold(request_.job, events, engine::uncached_plan_source()));
     blinded_ = is_blinded(birth_of(events.front()));
     blind_ = blind_of(birth_of(events.front()));
     return has_ended(request_.job, state, loaded);
   }
 
   // All forks that are to be redacted must have ended before the first one is.
-  void look(std::size_t i) {
-    if (i == family_.size()) return decided();
+  void load_relative(std::size_t i) {
+    if (i == family_.size()) return start_writing();
     // Of a job that is not redacted, only the blind matters.
     const std::uint64_t from = is_fork(family_[i]) ? 1 : store::kFirstCommit;
-    store_.load(family_[i], from, [self = shared_from_this(), i](Result<store::Loaded> loaded) {
+    store_.load(family_[i], from, [self = shared_from_this(), i](Result<store::LoadedJob> loaded) {
       const JobId& job = self->family_[i];
-      if (!loaded && loaded.error().code == Code::not_found) return self->look(i + 1);  // pruned
+      if (!loaded && loaded.error().code == Code::not_found)
+        return self->load_relative(i + 1);  // pruned
       if (!loaded) return self->done_(std::unexpected(loaded.error()));
       if (!self->is_fork(job)) {
-        self->take_relative(job, *loaded);
-        return self->look(i + 1);
+        self->add_relative(job, *loaded);
+        return self->load_relative(i + 1);
       }
-      const Status looked = self->take_fork(job, *loaded);
+      const Status looked = self->add_fork(job, *loaded);
       if (!looked) return self->done_(std::unexpected(looked.error()));
-      self->look(i + 1);
+      self->load_relative(i + 1);
     });
   }
 
   bool would_drop(const Event& event, const std::string& field) const {
     if (field == kBlind && event.seq == 1) return !request_.keep_blind;
-    return engine::why_kept(event, field).empty();
+    return engine::retention_reason(event, field).empty();
   }
 
-  void take_relative(const JobId& job, const store::Loaded& loaded) {
-    const auto created = open_created(job, loaded);
+  void add_relative(const JobId& job, const store::LoadedJob& loaded) {
+    const auto created = open_job_created(job, loaded);
     Relative relative{.job = job, .unread = !created.has_value()};  // its log hinders nothing
     if (created) relative.blind = blind_of(birth_of(*created));
     relatives_.push_back(std::move(relative));
   }
 
-  Status take_fork(const JobId& job, const store::Loaded& loaded) {
+  Status add_fork(const JobId& job, const store::LoadedJob& loaded) {
     AE_ASSIGN(const std::vector<Event> events, open_log(job, loaded));
     Relative relative{.job = job, .blind = blind_of(birth_of(events.front()))};
     bool drops = false;
     for (const Event& event : events) {
-      for (const std::string& field : there_of(event)) {
+      for (const std::string& field : present_fields(event)) {
         if (!would_drop(event, field)) continue;
         drops = true;
         relative.values = relative.values || field != kBlind || event.seq != 1;
@@ -432,25 +435,26 @@ class Tree : public std::enable_shared_from_this<Tree> {
     relatives_.push_back(relative);
     if (!drops) return {};
     if (request_.tree) {
-      AE_ASSIGN(const engine::State state, engine::fold(job, events, engine::compile_each_time()));
+      AE_ASSIGN(const engine::State state,
+                engine::fold(job, events, engine::uncached_plan_source()));
       if (!engine::is_terminal(state.status) || loaded.row.claim) {
         return fail(Code::not_settled,
                     "job " + job.text + ", a fork of job " + request_.job.text +
                         ", has not ended: it still uses its values; nothing was redacted");
       }
     }
-    holding_.push_back(job);
+    forks_with_values_.push_back(job);
     return {};
   }
 
-  void decided() {
-    if (!holding_.empty() && !request_.tree && !request_.keep_forks) {
+  void start_writing() {
+    if (!forks_with_values_.empty() && !request_.tree && !request_.keep_forks) {
       std::vector<std::string> names;
-      names.reserve(holding_.size());
-      for (const JobId& fork : holding_) names.push_back(fork.text);
+      names.reserve(forks_with_values_.size());
+      for (const JobId& fork : forks_with_values_) names.push_back(fork.text);
       return done_(fail(Code::input_invalid,
                         "forks of job " + request_.job.text +
-                            " hold copies of its values or its blind: " + named(names) +
+                            " hold copies of its values or its blind: " + join_names(names) +
                             "; redact them too (--tree with --all), or leave them (--keep-forks)"));
     }
     next();
@@ -459,13 +463,13 @@ class Tree : public std::enable_shared_from_this<Tree> {
   // The newest fork first, the job itself last: what fails on the way is found again.
   void next() {
     RedactRequest one = request_;
-    const bool fork = request_.tree && !holding_.empty();
+    const bool fork = request_.tree && !forks_with_values_.empty();
     if (fork) {
-      one.job = holding_.back();
-      holding_.pop_back();
+      one.job = forks_with_values_.back();
+      forks_with_values_.pop_back();
     }
     written_.insert(one.job.text);
-    redact_one(std::move(one), [self = shared_from_this(), fork](Result<Redacted> redacted) {
+    redact_one(std::move(one), [self = shared_from_this(), fork](Result<RedactResult> redacted) {
       if (!redacted) return self->done_(std::unexpected(redacted.error()));
       if (fork) {
         self->redacted_.push_back(std::move(*redacted));
@@ -473,11 +477,11 @@ class Tree : public std::enable_shared_from_this<Tree> {
       }
       redacted->forks = std::move(self->redacted_);
       self->list_relatives(*redacted);
-      self->look_for_new_forks(std::make_shared<Redacted>(std::move(*redacted)));
+      self->check_new_forks(std::make_shared<RedactResult>(std::move(*redacted)));
     });
   }
 
-  void list_relatives(Redacted& own) const {
+  void list_relatives(RedactResult& own) const {
     for (const Relative& relative : relatives_) {
       if (written_.contains(relative.job.text)) continue;
       const std::string where = "job " + relative.job.text;
@@ -501,14 +505,14 @@ class Tree : public std::enable_shared_from_this<Tree> {
   }
 
   // A fork that was made after the audit log was read has the values that were there then.
-  void look_for_new_forks(const std::shared_ptr<Redacted>& own) {
-    if (own->dropped.empty() && own->forks.empty()) return wipe(own);
+  void check_new_forks(const std::shared_ptr<RedactResult>& own) {
+    if (own->dropped.empty() && own->forks.empty()) return erase_dropped_values(own);
     read_audit([self = shared_from_this(), own](const Status& read) {
       if (!read) {  // the values are erased: this is no error of the redaction
         own->kept.push_back({"copies of values", "forks made during the redaction",
                              "whether there are such is not known (" + read.error().message +
                                  "): redact the job again"});
-        return self->wipe(own);
+        return self->erase_dropped_values(own);
       }
       const std::vector<JobId> before = self->family_;
       for (const JobId& job : self->family()) {
@@ -517,48 +521,50 @@ class Tree : public std::enable_shared_from_this<Tree> {
                              "it was forked during the redaction, and may have values and the "
                              "blind: redact it too when it has ended"});
       }
-      self->wipe(own);
+      self->erase_dropped_values(own);
     });
   }
 
   // Also when nothing was dropped now: an earlier redaction may have ended before this.
-  void wipe(const std::shared_ptr<Redacted>& own) {
-    store_.wipe([self = shared_from_this(), own](Result<std::vector<store::OldCopy>> left) {
+  void erase_dropped_values(const std::shared_ptr<RedactResult>& own) {
+    store_.erase_dropped_values([self = shared_from_this(),
+                                 own](Result<std::vector<store::ResidualCopy>> left) {
       if (!left) {  // the values are erased: this is no error of the redaction
         own->kept.push_back(
             {"copies of values", "the files of the store",
              "old copies were not removed (" + left.error().message + "): redact the job again"});
         return self->done_(std::move(*own));
       }
-      for (store::OldCopy& copy : *left) {
+      for (store::ResidualCopy& copy : *left) {
         own->kept.push_back({std::move(copy.what), std::move(copy.where), std::move(copy.why)});
       }
       self->done_(std::move(*own));
     });
   }
 
-  void redact_one(RedactRequest request, async::Done<Result<Redacted>> done) {
+  void redact_one(RedactRequest request, async::Done<Result<RedactResult>> done) {
     try_redact(store_, std::make_shared<RedactRequest>(std::move(request)), std::move(done), 1);
   }
 
   store::Store& store_;
   const RedactRequest request_;
-  async::Done<Result<Redacted>> done_;
-  std::uint64_t audited_ = 0;                       // entries of the audit log that were read
-  std::map<std::string, std::vector<JobId>> made_;  // forks, by the job that they were forked from
-  std::map<std::string, JobId> origins_;            // and that job, by the fork
-  std::vector<JobId> forks_, family_, holding_;
+  async::Done<Result<RedactResult>> done_;
+  std::uint64_t audit_seq_ = 0;  // entries of the audit log that were read
+  std::map<std::string, std::vector<JobId>>
+      forks_of_;                          // forks, by the job that they were forked from
+  std::map<std::string, JobId> origins_;  // and that job, by the fork
+  std::vector<JobId> forks_, family_, forks_with_values_;
   std::vector<Relative> relatives_;
   std::set<std::string> written_;     // jobs that this redaction writes
   bool blinded_ = false;              // the job has, or had, a blind
   std::optional<std::string> blind_;  // nullopt: it is erased
-  std::vector<Redacted> redacted_;
+  std::vector<RedactResult> redacted_;
 };
 
 }  // namespace
 
-void redact(store::Store& store, RedactRequest request, async::Done<Result<Redacted>> done) {
-  std::make_shared<Tree>(store, std::move(request), std::move(done))->run();
+void redact(store::Store& store, RedactRequest request, async::Done<Result<RedactResult>> done) {
+  std::make_shared<FamilyRedaction>(store, std::move(request), std::move(done))->run();
 }
 
 }  // namespace ae::runtime

@@ -35,16 +35,16 @@ struct RedactRequest {
 };
 
 // Something that stays readable.
-struct KeptValue {
+struct RetainedValue {
   std::string what, where, why;
 };
 
-struct Redacted {
+struct RedactResult {
   JobId job;
   std::vector<ValueName> dropped;  // now
   std::vector<ValueName> gone;     // those that were asked for and had been dropped before
-  std::vector<KeptValue> kept;
-  std::vector<Redacted> forks;  // with `tree`, each before what it was forked from
+  std::vector<RetainedValue> kept;
+  std::vector<RedactResult> forks;  // with `tree`, each before what it was forked from
 };
 
 // Values of these events that were dropped.
@@ -53,6 +53,6 @@ std::vector<ValueName> redacted_values(const std::vector<Event>& events);
 // Each job's is written to the audit log in the same transaction. Fails with not_settled (the job, or one of its forks, has
 // not ended) · input_invalid (no such value, or one that the job's course follows from; forks, and neither `tree` nor
 // `keep_forks`) · not_found · log_corrupt · needs_version · unavailable · unknown_outcome.
-void redact(store::Store& store, RedactRequest request, async::Done<Result<Redacted>> done);
+void redact(store::Store& store, RedactRequest request, async::Done<Result<RedactResult>> done);
 
 }  // namespace ae::runtime

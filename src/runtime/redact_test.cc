@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/desk_test.h"
 #include "runtime/prune.h"
 #include "runtime/row.h"
+#include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {
 namespace {
@@ -19,69 +19,69 @@ constexpr std::string_view kTwoCalls =
 const JobId kFork("job-2");
 
 // One worker, and a job of two calls that waits for the answer to the first.
-struct Erasing {
-  explicit Erasing() : desk(ground, "w", {.owned = true}) {
-    desk.runtime->start();
+struct RedactFixture {
+  explicit RedactFixture() : worker(env, "w", {.owned = true}) {
+    worker.runtime->start();
     NewJobRequest request;
     request.job = kJob;
     request.agent = "agent";
     request.plan = plan("idempotent", kTwoCalls);
     request.input = json("'ada@x.org'");
-    const auto made = ground.loop.await<Result<Created>>(
-        [&](auto done) { desk.runtime->create(request, std::move(done)); });
+    const auto made = env.loop.await<Result<CreateResult>>(
+        [&](auto done) { worker.runtime->create(request, std::move(done)); });
     AE_CHECK(made.has_value(), made ? "" : made.error().message);
     settle();
   }
 
   void settle() {
-    for (int i = 0; i < 20; ++i) ground.loop.advance(100ms);
+    for (int i = 0; i < 20; ++i) env.loop.advance(100ms);
   }
   // Answers every call that waits, until no new one comes.
   void end_all() {
-    for (; answered < desk.calls.size(); settle()) answer_one();
+    for (; answered < worker.calls.size(); settle()) answer_one();
   }
   void answer_one() {
-    desk.answer(answered++, {.kind = OutcomeKind::success, .result = json("'ada@x.org'")});
+    worker.answer(answered++, {.kind = OutcomeKind::success, .result = json("'ada@x.org'")});
   }
   void fork(const JobId& origin, const JobId& job, std::uint64_t at = 2) {
-    const auto made = ground.loop.await<Result<Forked>>([&](auto done) {
+    const auto made = env.loop.await<Result<ForkResult>>([&](auto done) {
       ForkRequest request;
       request.origin = origin;
       request.at = at;
       request.job = job;
       request.repeat_all = true;
-      desk.runtime->fork(std::move(request), std::move(done));
+      worker.runtime->fork(std::move(request), std::move(done));
     });
     AE_CHECK(made.has_value(), made ? "" : made.error().message);
     AE_CHECK(made->repeated.empty());
   }
-  Result<Redacted> redact(RedactRequest request) {
+  Result<RedactResult> redact(RedactRequest request) {
     request.by = request.reason = "test";
-    return ground.loop.await<Result<Redacted>>(
-        [&](auto done) { runtime::redact(*desk.faulty, request, std::move(done)); });
+    return env.loop.await<Result<RedactResult>>(
+        [&](auto done) { runtime::redact(*worker.faulty, request, std::move(done)); });
   }
-  Runtime::Read read(const JobId& job) {
-    auto read = ground.loop.await<Result<Runtime::Read>>(
-        [&](auto done) { desk.runtime->read(job, std::move(done)); });
+  Runtime::JobSnapshot read(const JobId& job) {
+    auto read = env.loop.await<Result<Runtime::JobSnapshot>>(
+        [&](auto done) { worker.runtime->read(job, std::move(done)); });
     AE_CHECK(read.has_value(), read ? "" : read.error().message);
     return *std::move(read);
   }
   JobCreated birth(const JobId& job) { return birth_of(read(job).events.front()); }
   std::size_t erased(const JobId& job) { return redacted_values(read(job).events).size(); }
 
-  Ground ground;
-  Desk desk;
+  TestEnvironment env;
+  WorkerFixture worker;
   std::size_t answered = 0;
 };
 
 AE_TEST("redact/with its tree, no fork is written before the job itself is known to have ended") {
-  Erasing e;
+  RedactFixture e;
   e.fork(kJob, kFork);
   e.settle();
-  ASSERT_EQ(e.desk.calls.size(), 2u) << "the first call of both jobs";
-  e.desk.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
+  ASSERT_EQ(e.worker.calls.size(), 2u) << "the first call of both jobs";
+  e.worker.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
   e.settle();
-  e.desk.answer(2, {.kind = OutcomeKind::success, .result = json("2")});
+  e.worker.answer(2, {.kind = OutcomeKind::success, .result = json("2")});
   e.settle();
   ASSERT_EQ(e.read(kFork).row.status, "completed");
   ASSERT_EQ(e.read(kJob).row.status, "running");
@@ -91,7 +91,7 @@ AE_TEST("redact/with its tree, no fork is written before the job itself is known
   EXPECT_EQ(e.erased(kFork), 0u) << "the fork's values are still there";
   e.answer_one();
   e.settle();
-  e.desk.answer(3, {.kind = OutcomeKind::success, .result = json("2")});
+  e.worker.answer(3, {.kind = OutcomeKind::success, .result = json("2")});
   e.settle();
   const auto done = e.redact({.job = kJob, .all = true, .tree = true});
   ASSERT_TRUE(done) << done.error().message;
@@ -100,14 +100,15 @@ AE_TEST("redact/with its tree, no fork is written before the job itself is known
 }
 
 AE_TEST("redact/with its tree, the forks of a job that was deleted keep their values") {
-  Erasing e;
+  RedactFixture e;
   e.end_all();
-  e.ground.loop.advance(2h);
+  e.env.loop.advance(2h);
   e.fork(kJob, kFork);
   e.settle();
   e.end_all();
-  const auto pruned = e.ground.loop.await<Result<Pruned>>(
-      [&](auto done) { runtime::prune(*e.desk.faulty, {.older_than = 1h}, {}, std::move(done)); });
+  const auto pruned = e.env.loop.await<Result<PruneResult>>([&](auto done) {
+    runtime::prune(*e.worker.faulty, {.older_than = 1h}, {}, std::move(done));
+  });
   ASSERT_TRUE(pruned) << pruned.error().message;
   ASSERT_EQ(pruned->jobs, 1u);
   const auto refused = e.redact({.job = kJob, .all = true, .tree = true});
@@ -116,8 +117,8 @@ AE_TEST("redact/with its tree, the forks of a job that was deleted keep their va
   EXPECT_EQ(e.erased(kFork), 0u);
 }
 
-bool lists(const Redacted& redacted, std::string_view what, const JobId& job) {
-  return std::ranges::any_of(redacted.kept, [&](const KeptValue& one) {
+bool lists(const RedactResult& redacted, std::string_view what, const JobId& job) {
+  return std::ranges::any_of(redacted.kept, [&](const RetainedValue& one) {
     return one.what == what && one.where == "job " + job.text;
   });
 }
@@ -125,7 +126,7 @@ bool lists(const Redacted& redacted, std::string_view what, const JobId& job) {
 const JobId kThird("job-3");
 
 AE_TEST("redact/the answer names each job that keeps the blind, the origin and other forks too") {
-  Erasing e;
+  RedactFixture e;
   e.end_all();
   e.fork(kJob, kFork);
   e.settle();
@@ -151,7 +152,7 @@ AE_TEST("redact/the answer names each job that keeps the blind, the origin and o
 }
 
 AE_TEST("redact/a single value with --keep-forks lists the forks' copies and their blind") {
-  Erasing e;
+  RedactFixture e;
   e.end_all();
   e.fork(kJob, kFork);
   e.settle();
@@ -164,7 +165,7 @@ AE_TEST("redact/a single value with --keep-forks lists the forks' copies and the
 }
 
 AE_TEST("redact/a fork of which only the blind is left goes with the tree, unless it is kept") {
-  Erasing e;
+  RedactFixture e;
   e.end_all();
   e.fork(kJob, kFork);
   e.settle();
@@ -184,7 +185,7 @@ AE_TEST("redact/a fork of which only the blind is left goes with the tree, unles
 }
 
 AE_TEST("redact/with --keep-blind a fork of which only the blind is left is no holder of values") {
-  Erasing e;
+  RedactFixture e;
   e.end_all();
   e.fork(kJob, kFork);
   e.settle();
@@ -197,17 +198,17 @@ AE_TEST("redact/with --keep-blind a fork of which only the blind is left is no h
 }
 
 AE_TEST("redact/a fork that is made between the look at the audit log and the write is listed") {
-  Erasing e;
+  RedactFixture e;
   e.end_all();
-  e.desk.script = [](const store::Call& call) {
+  e.worker.script = [](const store::Call& call) {
     return call.method == Method::redact ? Fault::delay : Fault::none;
   };
-  std::optional<Result<Redacted>> answer;
+  std::optional<Result<RedactResult>> answer;
   RedactRequest request{.job = kJob, .all = true};
   request.by = request.reason = "test";
-  runtime::redact(*e.desk.faulty, request,
-                  [&](Result<Redacted> redacted) { answer = std::move(redacted); });
-  e.ground.loop.run_ready();
+  runtime::redact(*e.worker.faulty, request,
+                  [&](Result<RedactResult> redacted) { answer = std::move(redacted); });
+  e.env.loop.run_ready();
   ASSERT_FALSE(answer) << "its write is on the way";
   e.fork(kJob, kFork);
   e.settle();
@@ -218,16 +219,16 @@ AE_TEST("redact/a fork that is made between the look at the audit log and the wr
 }
 
 AE_TEST("redact/an audit log that cannot be read after the write is no failure of the redaction") {
-  Erasing e;
+  RedactFixture e;
   e.end_all();
   std::size_t asked = 0;
-  e.desk.script = [&](const store::Call& call) {
-    return call.method == Method::audit_log && ++asked == 2 ? Fault::fail_before : Fault::none;
+  e.worker.script = [&](const store::Call& call) {
+    return call.method == Method::read_audit_log && ++asked == 2 ? Fault::fail_before : Fault::none;
   };
   const auto done = e.redact({.job = kJob, .all = true});
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(asked, 2u);
-  EXPECT_TRUE(std::ranges::any_of(done->kept, [](const KeptValue& one) {
+  EXPECT_TRUE(std::ranges::any_of(done->kept, [](const RetainedValue& one) {
     return one.where == "forks made during the redaction";
   }));
 }

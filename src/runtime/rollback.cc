@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::size_t kRollbackPage = 100;
 
-MayRepeat may_repeat(const engine::State& state) {
-  MayRepeat found{.job = state.job, .seq = state.seq, .at = state.updated_at, .calls = {}};
+RepeatableCalls may_repeat(const engine::State& state) {
+  RepeatableCalls found{.job = state.job, .seq = state.seq, .at = state.updated_at, .calls = {}};
   if (!state.plan) return found;
   const engine::Plan& plan = *state.plan;
   const auto add = [&](const engine::Node& node, std::uint32_t index) {
@@ -25,28 +25,28 @@ MayRepeat may_repeat(const engine::State& state) {
   };
   for (const engine::Node& node : plan.nodes) {
     if (state.steps[node.index].result_type != engine::ResultType::none) continue;
-    if (node.calls() || node.kind == engine::NodeKind::map) add(node, node.tool);
+    if (node.is_single_call() || node.kind == engine::NodeKind::map) add(node, node.tool);
     if (!node.loop) continue;
     for (const std::uint32_t tool : node.loop->tools) add(node, tool);
-    for (const std::uint32_t tool : node.loop->plans_with) add(node, tool);
+    for (const std::uint32_t tool : node.loop->planner_tools) add(node, tool);
   }
   return found;
 }
 
 // Walks the jobs of one status after the other, newest first. Those that are parked come first, so that nobody is met
 // twice.
-class Parking : public std::enable_shared_from_this<Parking> {
+class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
  public:
-  Parking(store::Store& store, Runtime& runtime, std::string by, std::string token,
-          async::Done<Result<ParkedJobs>> done)
+  RollbackParker(store::Store& store, Runtime& runtime, std::string by, std::string token,
+                 async::Done<Result<ParkResult>> done)
       : store_(store),
         runtime_(runtime),
         by_(std::move(by)),
         token_(std::move(token)),
         done_(std::move(done)) {}
 
-  void look() {
-    if (statuses_.empty()) return done_(count_);
+  void load_page() {
+    if (statuses_.empty()) return done_(result_);
     filter_.status = statuses_.back();
     filter_.limit = kRollbackPage;
     store_.query(filter_, [self = shared_from_this()](Result<std::vector<store::JobRow>> rows) {
@@ -59,7 +59,7 @@ class Parking : public std::enable_shared_from_this<Parking> {
 
  private:
   void park() {
-    if (next_ < rows_.size()) return note(rows_[next_++].id);
+    if (next_ < rows_.size()) return check_repeatable(rows_[next_++].id);
     if (rows_.size() < kRollbackPage) {
       statuses_.pop_back();
       filter_.after.clear();
@@ -68,38 +68,40 @@ class Parking : public std::enable_shared_from_this<Parking> {
       filter_.after = rows_.back().id.text;
       filter_.after_number = rows_.back().number;
     }
-    look();
+    load_page();
   }
 
   void park_one(const JobId& job) {
-    engine::Act act{.kind = engine::Act::Kind::pause,
-                    .id = "rolled-back-" + token_,
-                    .by = by_,
-                    .reason = std::string(code_name(Code::store_rolled_back))};
-    runtime_.act(job, std::move(act), [self = shared_from_this(), job](Result<Value> answer) {
-      if (!answer && answer.error().code == Code::job_terminal) {
-        self->count_.ending++;
-      } else if (!answer) {
-        return self->done_(std::unexpected(std::move(answer).error().in("job " + job.text)));
-      } else if (answer->find("paused") != nullptr || self->filter_.status == "parked") {
-        self->count_.parked++;
-      } else {
-        self->count_.pausing++;
-      }
-      self->park();
-    });
+    engine::ControlRequest act{.kind = engine::ControlRequest::Kind::pause,
+                               .id = "rolled-back-" + token_,
+                               .by = by_,
+                               .reason = std::string(code_name(Code::store_rolled_back))};
+    runtime_.submit_request(
+        job, std::move(act), [self = shared_from_this(), job](Result<Value> answer) {
+          if (!answer && answer.error().code == Code::job_terminal) {
+            self->result_.ending++;
+          } else if (!answer) {
+            return self->done_(
+                std::unexpected(std::move(answer).error().with_context("job " + job.text)));
+          } else if (answer->find("paused") != nullptr || self->filter_.status == "parked") {
+            self->result_.parked++;
+          } else {
+            self->result_.pausing++;
+          }
+          self->park();
+        });
   }
 
   // Before it is parked, so that the last event is one that the store had.
-  void note(const JobId& job) {
-    if (count_.may_repeat.size() == kRepeatJobsMax) {
-      count_.more = true;
+  void check_repeatable(const JobId& job) {
+    if (result_.may_repeat.size() == kRepeatJobsMax) {
+      result_.more = true;
       return park_one(job);
     }
-    runtime_.read_state(job, [self = shared_from_this(), job](Result<Runtime::Read> read) {
+    runtime_.read_state(job, [self = shared_from_this(), job](Result<Runtime::JobSnapshot> read) {
       if (read) {  // the act reports what is wrong with the log
-        MayRepeat found = may_repeat(read->state);
-        if (!found.calls.empty()) self->count_.may_repeat.push_back(std::move(found));
+        RepeatableCalls found = may_repeat(read->state);
+        if (!found.calls.empty()) self->result_.may_repeat.push_back(std::move(found));
       }
       self->park_one(job);
     });
@@ -108,20 +110,20 @@ class Parking : public std::enable_shared_from_this<Parking> {
   store::Store& store_;
   Runtime& runtime_;
   const std::string by_, token_;
-  async::Done<Result<ParkedJobs>> done_;
+  async::Done<Result<ParkResult>> done_;
   std::vector<std::string> statuses_{"running", "queued", "waiting", "parked"};
   store::Filter filter_;
   std::vector<store::JobRow> rows_;
   std::size_t next_ = 0;
-  ParkedJobs count_;
+  ParkResult result_;
 };
 
 }  // namespace
 
 void park_rolled_back(store::Store& store, Runtime& runtime, std::string by, std::string token,
-                      async::Done<Result<ParkedJobs>> done) {
-  std::make_shared<Parking>(store, runtime, std::move(by), std::move(token), std::move(done))
-      ->look();
+                      async::Done<Result<ParkResult>> done) {
+  std::make_shared<RollbackParker>(store, runtime, std::move(by), std::move(token), std::move(done))
+      ->load_page();
 }
 
 }  // namespace ae::runtime

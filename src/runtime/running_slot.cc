@@ -15,7 +15,7 @@ constexpr std::string_view kMagic = "ae-run-1";
 constexpr std::size_t kLengthAt = 8, kNameAt = 16;
 static_assert(std::endian::native == std::endian::little, "the length is stored little-endian");
 
-std::optional<RunningSlot::Named> read(std::span<const std::byte> memory) {
+std::optional<RunningSlot::SliceName> read(std::span<const std::byte> memory) {
   const auto* const bytes = reinterpret_cast<const char*>(memory.data());
   if (std::string_view(bytes, kMagic.size()) != kMagic) return std::nullopt;
   std::uint64_t length = 0;
@@ -26,7 +26,7 @@ std::optional<RunningSlot::Named> read(std::span<const std::byte> memory) {
   const std::size_t second = first == name.npos ? first : name.find('\n', first + 1);
   if (second == name.npos) return std::nullopt;
   const std::string_view epoch = name.substr(second + 1);
-  RunningSlot::Named named;
+  RunningSlot::SliceName named;
   named.job = JobId(std::string(name.substr(0, first)));
   named.fence.attempt = AttemptId(std::string(name.substr(first + 1, second - first - 1)));
   const auto [end, error] =
@@ -37,18 +37,19 @@ std::optional<RunningSlot::Named> read(std::span<const std::byte> memory) {
 
 }  // namespace
 
-RunningSlot::RunningSlot(std::span<std::byte> memory) : memory_(memory), died_(read(memory)) {
+RunningSlot::RunningSlot(std::span<std::byte> memory)
+    : memory_(memory), interrupted_(read(memory)) {
   AE_CHECK(memory_.size() >= kBytes);
-  if (!died_) forget_died();
+  if (!interrupted_) clear_interrupted();
 }
 
-void RunningSlot::forget_died() {
-  died_.reset();
+void RunningSlot::clear_interrupted() {
+  interrupted_.reset();
   store_length(0);
   std::memcpy(memory_.data(), kMagic.data(), kMagic.size());
 }
 
-bool RunningSlot::names_a_job(std::span<const std::byte> memory) {
+bool RunningSlot::has_interrupted_slice(std::span<const std::byte> memory) {
   return memory.size() >= kBytes && read(memory).has_value();
 }
 
@@ -57,8 +58,8 @@ std::string RunningSlot::name_of(const JobId& job, const store::Fence& fence) {
 }
 
 // The length is stored last and erased first: a process that dies in between names nothing.
-void RunningSlot::put(const std::string* name) {
-  if (died_ || name == running_) return;
+void RunningSlot::set_running(const std::string* name) {
+  if (interrupted_ || name == running_) return;
   store_length(0);
   running_ = name;
   if (name == nullptr || name->size() > kBytes - kNameAt) return;
@@ -72,12 +73,12 @@ void RunningSlot::store_length(std::uint64_t length) {
 }
 
 RunningSlot::Slice::Slice(RunningSlot* slot, const std::string& name)
-    : slot_(slot), before_(slot == nullptr ? nullptr : slot->running_) {
-  if (slot_ != nullptr) slot_->put(&name);
+    : slot_(slot), outer_(slot == nullptr ? nullptr : slot->running_) {
+  if (slot_ != nullptr) slot_->set_running(&name);
 }
 
 RunningSlot::Slice::~Slice() {
-  if (slot_ != nullptr) slot_->put(before_);
+  if (slot_ != nullptr) slot_->set_running(outer_);
 }
 
 }  // namespace ae::runtime

@@ -5,19 +5,19 @@
 #include <functional>
 #include <utility>
 
-#include "async/point.h"
-#include "async/portions.h"
+#include "async/failpoint.h"
+#include "async/time_slices.h"
 #include "base/bytes.h"
-#include "engine/heart/absorb.h"
-#include "engine/heart/beside.h"
+#include "engine/heart/ingest.h"
+#include "engine/heart/side_record.h"
 #include "inspect/head.h"
 #include "json/json.h"
 #include "log/redacted.h"
 #include "log/seal.h"
-#include "runtime/death.h"
-#include "runtime/log_opening.h"
+#include "runtime/log_opener.h"
+#include "runtime/output_hub.h"
+#include "runtime/process_death.h"
 #include "runtime/row.h"
-#include "runtime/sayings.h"
 
 namespace ae::runtime {
 namespace {
@@ -28,13 +28,13 @@ constexpr int kLateTries = 30;
 constexpr std::size_t kDuePage = 256;      // jobs that are looked up and fired at once
 constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are remembered
 // A plan in the inbox is looked after for about ten seconds, ever more slowly, until its holder has taken it or not.
-constexpr int kPlanLooks = 20;
+constexpr int kPlanChecks = 20;
 // Between two sweeps for jobs whose versions this process offers: one may have parked while the earlier one went by.
 constexpr Duration kSweepEvery = std::chrono::minutes(1);
-constexpr int kActTries = 64;  // an act that loses this many races in a row answers unavailable
+constexpr int kRequestTries = 64;  // an act that loses this many races in a row answers unavailable
 
 // One act is one entry, however often it is sent; acts that are about different things may use the same id.
-std::string inbox_id(const engine::Act& act) {
+std::string inbox_id(const engine::ControlRequest& act) {
   return to_hex(sha256(canonical(Value::object({{"about", act.correlation_key + act.approval},
                                                 {"channel", act.channel},
                                                 {"id", act.id},
@@ -42,9 +42,9 @@ std::string inbox_id(const engine::Act& act) {
 }
 
 // May these two be about one wait, or one call? An answer names its wait by its key or by its id among the approvals.
-bool may_meet(const engine::Act& before, const engine::Act& act) {
-  using Kind = engine::Act::Kind;
-  const auto answers = [](const engine::Act& a) {
+bool concern_same_wait(const engine::ControlRequest& before, const engine::ControlRequest& act) {
+  using Kind = engine::ControlRequest::Kind;
+  const auto answers = [](const engine::ControlRequest& a) {
     return a.kind == Kind::signal || a.kind == Kind::resolve;
   };
   if (!answers(before) || !answers(act)) return false;
@@ -55,27 +55,28 @@ bool may_meet(const engine::Act& before, const engine::Act& act) {
 // What stands in the inbox before the act comes first; whoever holds the job has not taken it in yet. A pause is asked for,
 // so that `resume` takes it back; a wait has its answer, a call its resolution, so that a second one is told so. True: the
 // state is ahead of the log.
-bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inbox,
-                 const engine::Act& wanted, const engine::Stamp& stamp,
-                 const engine::PlanSource& plans) {
-  using Kind = engine::Act::Kind;
+bool apply_earlier_requests(engine::State& state, const std::vector<store::InboxEntry>& inbox,
+                            const engine::ControlRequest& wanted,
+                            const engine::DecisionContext& context,
+                            const engine::PlanSource& plans) {
+  using Kind = engine::ControlRequest::Kind;
   if (inbox.empty()) return false;
   bool ahead = false;
   const std::string own = inbox_id(wanted);
   for (const store::InboxEntry& entry : inbox) {
     auto json = parse_json(entry.act);
-    auto act = json ? engine::Act::from_json(*json) : std::unexpected(json.error());
+    auto act = json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
     if (!act) continue;
     // Itself, sent again, and what is behind it. With another payload it is another answer under one id.
     if (entry.id == own && act->payload == wanted.payload && act->arguments == wanted.arguments) {
       break;
     }
-    const bool rests = act->kind == Kind::pause || act->kind == Kind::resume;
-    if (rests || may_meet(*act, wanted)) {
-      auto taken = engine::take_in(state, *act, stamp);
+    const bool is_pause_or_resume = act->kind == Kind::pause || act->kind == Kind::resume;
+    if (is_pause_or_resume || concern_same_wait(*act, wanted)) {
+      auto taken = engine::apply_request(state, *act, context);
       for (const EventBody& draft : taken ? taken->events : std::vector<EventBody>()) {
         ahead = true;
-        if (!engine::apply(state, draft, stamp.now, plans)) return true;
+        if (!engine::apply(state, draft, context.now, plans)) return true;
       }
     }
     if (entry.id == own) break;
@@ -86,21 +87,24 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
 // The messages of a channel, and the answers to a wait or a call, count in the order in which they were accepted,
 // also where a job was parked with its inbox: those that it holds come before a later one. The inbox's numbers of
 // what `events` got.
-Result<std::vector<std::uint64_t>> accepted_ahead(
-    engine::State& state, const std::vector<store::InboxEntry>& inbox, const engine::Act& wanted,
-    const engine::Stamp& stamp, const engine::PlanSource& plans, std::vector<EventBody>& events) {
+Result<std::vector<std::uint64_t>> collect_earlier_requests(
+    engine::State& state, const std::vector<store::InboxEntry>& inbox,
+    const engine::ControlRequest& wanted, const engine::DecisionContext& context,
+    const engine::PlanSource& plans, std::vector<EventBody>& events) {
   std::vector<std::uint64_t> numbers;
   const std::string own = inbox_id(wanted);
   for (const store::InboxEntry& entry : inbox) {
-    const auto json = engine::read_beside(engine::inbox_place(state.job, entry.id), entry.act);
-    const auto act = json ? engine::Act::from_json(*json) : std::unexpected(json.error());
-    const bool same_channel = act && act->kind == engine::Act::Kind::message &&
+    const auto json =
+        engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.act);
+    const auto act =
+        json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
+    const bool same_channel = act && act->kind == engine::ControlRequest::Kind::message &&
                               wanted.kind == act->kind && act->channel == wanted.channel;
-    if (!same_channel && !(act && may_meet(*act, wanted))) continue;
-    auto taken = engine::take_in(state, *act, stamp);
+    if (!same_channel && !(act && concern_same_wait(*act, wanted))) continue;
+    auto taken = engine::apply_request(state, *act, context);
     if (!taken) continue;  // the job is ending: its holder says what becomes of it
     for (EventBody& draft : taken->events) {
-      AE_TRY(engine::apply(state, draft, stamp.now, plans));
+      AE_TRY(engine::apply(state, draft, context.now, plans));
       events.push_back(std::move(draft));
     }
     numbers.push_back(entry.number);
@@ -111,36 +115,38 @@ Result<std::vector<std::uint64_t>> accepted_ahead(
 
 // What an end in this commit would lose: the acts that the job was parked with. They are taken in as a holder does it.
 // `numbers`: of the acts that are in the log already; those of the others are added.
-Status acts_before_end(const engine::State& state, const std::vector<store::InboxEntry>& inbox,
-                       const engine::Stamp& stamp, std::vector<std::uint64_t>& numbers,
-                       const std::function<Status(EventBody)>& follow) {
+Status apply_remaining_requests(const engine::State& state,
+                                const std::vector<store::InboxEntry>& inbox,
+                                const engine::DecisionContext& context,
+                                std::vector<std::uint64_t>& numbers,
+                                const std::function<Status(EventBody)>& follow) {
   for (const store::InboxEntry& entry : inbox) {
     if (std::ranges::find(numbers, entry.number) != numbers.end()) continue;
     AE_ASSIGN(const Value json,
-              engine::read_beside(engine::inbox_place(state.job, entry.id), entry.act));
-    AE_ASSIGN(const engine::Act act, engine::Act::from_json(json));
+              engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.act));
+    AE_ASSIGN(const engine::ControlRequest act, engine::ControlRequest::from_json(json));
     numbers.push_back(entry.number);
-    if (act.kind == engine::Act::Kind::timers) continue;
-    auto taken = engine::take_in(state, act, stamp);
+    if (act.kind == engine::ControlRequest::Kind::timers) continue;
+    auto taken = engine::apply_request(state, act, context);
     auto drafts = taken ? std::move(taken->events) : std::vector<EventBody>();
-    if (drafts.empty()) drafts = engine::overtake(state, act);
+    if (drafts.empty()) drafts = engine::expire_request(state, act);
     for (EventBody& draft : drafts) AE_TRY(follow(std::move(draft)));
   }
   return {};
 }
 
-engine::Act act_of(const AnotherPlan& another) {
-  std::vector<Value> drop(another.drop.begin(), another.drop.end());
-  return {.kind = engine::Act::Kind::plan,
-          .by = another.by,
-          .payload = Value::object(
-              {{"drop", Value::array(std::move(drop))}, {"task_graph", another.plan->task_graph}})};
+engine::ControlRequest plan_request(const PlanReplacement& replacement) {
+  std::vector<Value> drop(replacement.drop.begin(), replacement.drop.end());
+  return {.kind = engine::ControlRequest::Kind::plan,
+          .by = replacement.by,
+          .payload = Value::object({{"drop", Value::array(std::move(drop))},
+                                    {"task_graph", replacement.plan->task_graph}})};
 }
 
 // Taking in what came late may be what kills the process: of a worn-out job its next attempt does it. These acts stand on no
 // outcome of a call.
-bool leaves_late(const engine::State& state, const engine::Act& act) {
-  using Kind = engine::Act::Kind;
+bool skips_late_results(const engine::State& state, const engine::ControlRequest& act) {
+  using Kind = engine::ControlRequest::Kind;
   switch (act.kind) {
     case Kind::pause:
     case Kind::resume:
@@ -161,15 +167,16 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       options_(std::move(options)),
       observer_(observer),
       plans_(world.plans != nullptr ? *world.plans : own_plans_),
-      versions_(world.store, [this](const store::JobRow& row, async::Done<Result<bool>> resumed) {
-        // A job that this process resumed and cannot claim would park again.
-        if (!missing(row).empty()) return resumed(false);
-        offer_versions(row.id, std::move(resumed));
-      }) {
-  note_offered();
+      version_sweeper_(world.store,
+                       [this](const store::JobRow& row, async::Done<Result<bool>> resumed) {
+                         // A job that this process resumed and cannot claim would park again.
+                         if (!missing_capabilities(row).empty()) return resumed(false);
+                         offer_versions(row.id, std::move(resumed));
+                       }) {
+  update_offered();
 }
 
-void Runtime::note_offered() {
+void Runtime::update_offered() {
   offered_ = options_.capabilities;
   for (const auto& [agent, version] : options_.agent_versions) {
     offered_.push_back(version_capability(agent, version));
@@ -180,8 +187,8 @@ void Runtime::offer(std::vector<std::string> agents,
                     std::map<std::string, std::string, std::less<>> agent_versions) {
   options_.agents = std::move(agents);
   options_.agent_versions = std::move(agent_versions);
-  note_offered();
-  versions_.changed();
+  update_offered();
+  version_sweeper_.changed();
   claimable_ = true;
   claim_more();
   if (started_) sweep_versions();
@@ -189,29 +196,30 @@ void Runtime::offer(std::vector<std::string> agents,
 
 // Parked jobs of our agents: those that wait for a version of ours go on.
 void Runtime::sweep_versions() {
-  if (!options_.claims || stopping_) return;
-  swept_at_ = world_.steady.since_start();
+  if (!options_.may_claim || stopping_) return;
+  last_sweep_ = world_.steady.since_start();
   std::vector<std::string> agents;
   agents.reserve(options_.agent_versions.size());
   for (const auto& [agent, version] : options_.agent_versions) agents.push_back(agent);
-  versions_.sweep(std::move(agents));
+  version_sweeper_.sweep(std::move(agents));
 }
 
 // Tells a job which versions this process offers.
 void Runtime::offer_versions(const JobId& job, async::Done<Result<bool>> resumed) {
-  act(job, {.kind = engine::Act::Kind::version, .by = options_.worker},
-      [resumed = std::move(resumed)](Result<Value> answer) mutable {
-        if (!answer) return resumed(std::unexpected(answer.error()));
-        resumed((*answer)["resumed"] == Value(true));
-      });
+  submit_request(job, {.kind = engine::ControlRequest::Kind::version, .by = options_.worker},
+                 [resumed = std::move(resumed)](Result<Value> answer) mutable {
+                   if (!answer) return resumed(std::unexpected(answer.error()));
+                   resumed((*answer)["resumed"] == Value(true));
+                 });
 }
 
-void Runtime::offered_elsewhere(const store::JobRow& row, const std::string& version,
-                                async::Done<Result<bool>> done) {
-  versions_.offered(row, version, std::move(done));
+void Runtime::check_offered_elsewhere(const store::JobRow& row, const std::string& version,
+                                      async::Done<Result<bool>> done) {
+  version_sweeper_.check_elsewhere(row, version, std::move(done));
 }
 
-bool Runtime::claims(const std::string& agent, const std::vector<std::string>& capabilities) const {
+bool Runtime::may_claim(const std::string& agent,
+                        const std::vector<std::string>& capabilities) const {
   const std::vector<std::string>& agents = options_.agents;
   const bool ours = agents.empty() || std::ranges::find(agents, agent) != agents.end();
   return ours && std::ranges::all_of(capabilities, [&](const std::string& needed) {
@@ -219,16 +227,16 @@ bool Runtime::claims(const std::string& agent, const std::vector<std::string>& c
          });
 }
 
-Status Runtime::offers(const std::string& agent, const engine::Plan& plan) const {
+Status Runtime::check_can_run(const std::string& agent, const engine::Plan& plan) const {
   const bool alone = world_.store.owned();
-  if (!claims(agent, {})) {
+  if (!may_claim(agent, {})) {
     if (!alone) return {};
     return fail(Code::needs_version, "the process that owns this store does not run agent \"" +
                                          agent + "\"; serve this file too");
   }
   for (const engine::ToolPolicy& tool : plan.tools) {
     if (!tool.makes_call()) continue;
-    const Performers::Entry* const entry = world_.performers.find(tool.name, tool.version);
+    const ToolRegistry::Entry* const entry = world_.tool_registry.find(tool.name, tool.version);
     if (entry == nullptr ? !alone : entry->version == tool.version) continue;
     std::string problem = "the process that runs agent \"" + agent + "\" has ";
     problem.append(entry ? "another version of" : "no").append(" tool \"").append(tool.name);
@@ -237,30 +245,31 @@ Status Runtime::offers(const std::string& agent, const engine::Plan& plan) const
   return {};
 }
 
-std::vector<std::string> Runtime::missing(const store::JobRow& row) const {
-  std::vector<std::string> missing;
+std::vector<std::string> Runtime::missing_capabilities(const store::JobRow& row) const {
+  std::vector<std::string> missing_capabilities;
   for (const std::string& needed : row.capabilities) {
-    if (std::ranges::find(offered_, needed) == offered_.end()) missing.push_back(needed);
+    if (std::ranges::find(offered_, needed) == offered_.end())
+      missing_capabilities.push_back(needed);
   }
-  return missing;
+  return missing_capabilities;
 }
 
 Runtime::~Runtime() {
   world_.store.on_hint(nullptr);
-  if (tick_timer_) world_.loop.forget(*tick_timer_);
-  if (beat_timer_) world_.loop.forget(*beat_timer_);
-  if (look_timer_) world_.loop.forget(*look_timer_);
+  if (tick_timer_) world_.loop.cancel(*tick_timer_);
+  if (heartbeat_timer_) world_.loop.cancel(*heartbeat_timer_);
+  if (due_timer_) world_.loop.cancel(*due_timer_);
 }
 
-AttemptId Runtime::fresh_attempt() {
+AttemptId Runtime::new_attempt_id() {
   return AttemptId(to_text(uuid_v7(static_cast<std::uint64_t>(world_.store.now().us / 1000),
-                                   world_.chance.next(), world_.chance.next())));
+                                   world_.random.next(), world_.random.next())));
 }
 
 void Runtime::start() {
-  when_death_is_recorded([this] {
+  run_after_death_recorded([this] {
     started_ = true;
-    world_.store.on_hint([this](const store::Hint& hint) { hinted(hint); });
+    world_.store.on_hint([this](const store::Hint& hint) { on_hint(hint); });
     tick();
     heartbeat();
     sweep_versions();
@@ -268,40 +277,41 @@ void Runtime::start() {
 }
 
 // A job that was on the processor when an earlier process died is not claimed before its log says so.
-void Runtime::when_death_is_recorded(async::Task next) {
-  if (world_.slot == nullptr || !world_.slot->died()) return next();
+void Runtime::run_after_death_recorded(async::Task next) {
+  if (world_.slot == nullptr || !world_.slot->interrupted()) return next();
   after_death_.push_back(std::move(next));
   if (after_death_.size() > 1) return;
-  const JobId job = world_.slot->died()->job;
-  record_death(world_, plans_, *world_.slot->died(), handle(),
-               [this, job](const Result<std::vector<Event>>& recorded) {
-                 world_.slot->forget_died();
-                 if (!recorded) {
-                   warn(job, "a process died while it ran the job, which cannot be recorded: " +
-                                 recorded.error().message);
-                 } else if (!recorded->empty()) {
-                   warn(job, "a process died while it ran the job");
-                   committed(job, *recorded);
-                 }
-                 for (async::Task& task : std::exchange(after_death_, {})) task();
-               });
+  const JobId job = world_.slot->interrupted()->job;
+  record_process_death(world_, plans_, *world_.slot->interrupted(), handle(),
+                       [this, job](const Result<std::vector<Event>>& recorded) {
+                         world_.slot->clear_interrupted();
+                         if (!recorded) {
+                           warn(job,
+                                "a process died while it ran the job, which cannot be recorded: " +
+                                    recorded.error().message);
+                         } else if (!recorded->empty()) {
+                           warn(job, "a process died while it ran the job");
+                           on_committed_events(job, *recorded);
+                         }
+                         for (async::Task& task : std::exchange(after_death_, {})) task();
+                       });
 }
 
 // Another process has done something. What is looked at now would be looked at by the poll as well.
-void Runtime::hinted(const store::Hint& hint) {
+void Runtime::on_hint(const store::Hint& hint) {
   ++counters_.aetheris_store_hint_total;
-  if (!hint.rested.empty()) {
-    for (const JobId& job : hint.rested) {
-      if (observer_) observer_->on_rested(job);
+  if (!hint.idle.empty()) {
+    for (const JobId& job : hint.idle) {
+      if (observer_) observer_->on_idle(job);
     }
     return;
   }
   if (!hint.inbox_of) {
-    if (hint.needs && !claims(hint.needs->agent, hint.needs->capabilities)) return;
+    if (hint.needs && !may_claim(hint.needs->agent, hint.needs->capabilities)) return;
     claimable_ = true;
     return claim_more();
   }
-  if (auto it = holders_.find(*hint.inbox_of); it != holders_.end()) it->second->told();
+  if (auto it = drivers_.find(*hint.inbox_of); it != drivers_.end()) it->second->on_inbox_notify();
 }
 
 // The poll floor: every hint may be lost, this comes back.
@@ -315,73 +325,73 @@ void Runtime::tick() {
     claimable_ = true;
     tick();
   });
-  fire_due();
+  fire_due_timers();
   claim_more();
 }
 
 // The next timer may be nearer than the poll floor.
-void Runtime::look_ahead() {
+void Runtime::schedule_next_due() {
   if (!started_ || stopping_) return;
   world_.store.next_due([this](Result<std::optional<Instant>> next) {
     if (!next || !*next || stopping_) return;
     const Duration wait =
         std::max(Duration(0), **next - world_.store.now()) + std::chrono::milliseconds(1);
     if (wait >= options_.poll) return;
-    if (look_timer_) world_.loop.forget(*look_timer_);
-    look_timer_ = world_.loop.after(wait, [this] {
-      look_timer_.reset();
+    if (due_timer_) world_.loop.cancel(*due_timer_);
+    due_timer_ = world_.loop.after(wait, [this] {
+      due_timer_.reset();
       claimable_ = true;
-      fire_due();
+      fire_due_timers();
       claim_more();
     });
   });
 }
 
 void Runtime::heartbeat() {
-  beat_timer_ = world_.loop.after(options_.lease / 3, [this] {
-    beat_timer_.reset();
+  heartbeat_timer_ = world_.loop.after(options_.lease / 3, [this] {
+    heartbeat_timer_.reset();
     heartbeat();
   });
-  if (options_.claims && !stopping_) announce(options_.lease);
-  if (world_.steady.since_start() - swept_at_ >= kSweepEvery) sweep_versions();
-  versions_.look_again([this](const std::vector<JobId>& jobs) {
+  if (options_.may_claim && !stopping_) announce(options_.lease);
+  if (world_.steady.since_start() - last_sweep_ >= kSweepEvery) sweep_versions();
+  version_sweeper_.recheck_deferred([this](const std::vector<JobId>& jobs) {
     for (const JobId& job : jobs) refused_.erase(job);
     claimable_ = true;
     claim_more();
   });
-  if (holders_.empty()) return;
+  if (drivers_.empty()) return;
   std::vector<std::pair<JobId, store::Fence>> held;
-  held.reserve(holders_.size());
+  held.reserve(drivers_.size());
   const Instant at = world_.store.now();
-  for (const auto& [job, holder] : holders_) {
-    held.emplace_back(job, holder->fence());
-    holder->asks(at);
+  for (const auto& [job, driver] : drivers_) {
+    held.emplace_back(job, driver->fence());
+    driver->on_heartbeat_sent(at);
   }
   auto asked = held;
   world_.store.heartbeat(
       std::move(held), options_.lease,
       [this, at, asked = std::move(asked)](Result<std::vector<std::optional<Instant>>> renewed) {
-        store_answered(renewed ? nullptr : &renewed.error());
+        update_store_health(renewed ? nullptr : &renewed.error());
         for (std::size_t i = 0; i < asked.size(); ++i) {
-          auto it = holders_.find(asked[i].first);
-          if (it == holders_.end() || it->second->fence() != asked[i].second) continue;
-          const std::shared_ptr<Holder> holder = it->second;
-          if (!renewed) holder->not_renewed();
+          auto it = drivers_.find(asked[i].first);
+          if (it == drivers_.end() || it->second->fence() != asked[i].second) continue;
+          const std::shared_ptr<JobDriver> driver = it->second;
+          if (!renewed) driver->on_renewal_failed();
           if (renewed && (*renewed)[i]) {
-            holder->renewed(*(*renewed)[i]);
+            driver->on_lease_renewed(*(*renewed)[i]);
             // Others may have posted, and their hint may have been lost.
-            if (!world_.store.owned()) holder->told();
+            if (!world_.store.owned()) driver->on_inbox_notify();
           } else if (!world_.store.owned() &&
-                     (renewed || holder->lease_until() <= world_.store.now())) {
-            holder->lost();
+                     (renewed || driver->lease_until() <= world_.store.now())) {
+            driver->on_lease_lost();
           }
-          holder->answered(at);
+          driver->on_heartbeat_answered(at);
         }
       });
 }
 
 // Those who share the store are told who works on it, and what we offer.
-void Runtime::announce(Duration lasts) {
+void Runtime::announce(Duration ttl) {
   if (world_.store.owned()) return;
   const auto texts = [](const std::vector<std::string>& from) {
     return Value::array(std::vector<Value>(from.begin(), from.end()));
@@ -389,37 +399,37 @@ void Runtime::announce(Duration lasts) {
   world_.store.announce(options_.worker,
                         canonical(Value::object({{"agents", texts(options_.agents)},
                                                  {"capabilities", texts(options_.capabilities)},
-                                                 {"jobs_max", std::uint64_t{options_.held_max}},
+                                                 {"jobs_max", std::uint64_t{options_.leased_max}},
                                                  {"offers", texts(offered_)},
                                                  {"version", options_.execution_version}})),
-                        lasts);
+                        ttl);
 }
 
 // Every lease that is given to this process comes in here, and the answers that bring them may overtake each other. An
 // older holder is told that it has lost the job before the new one is entered; nullptr: a newer one holds it already.
-std::shared_ptr<Holder> Runtime::take_on(store::Lease lease) {
+std::shared_ptr<JobDriver> Runtime::acquire(store::Lease lease) {
   const JobId job = lease.job;
-  if (auto it = holders_.find(job); it != holders_.end()) {
+  if (auto it = drivers_.find(job); it != drivers_.end()) {
     if (it->second->fence().epoch >= lease.fence.epoch) return nullptr;
-    const std::shared_ptr<Holder> older = it->second;
-    older->lost();
+    const std::shared_ptr<JobDriver> older = it->second;
+    older->on_lease_lost();
   }
-  auto holder = std::make_shared<Holder>(world_, host(), job, std::move(lease), options_.worker);
-  holders_[job] = holder;
-  return holder;
+  auto driver = std::make_shared<JobDriver>(world_, host(), job, std::move(lease), options_.worker);
+  drivers_[job] = driver;
+  return driver;
 }
 
-void Runtime::hold(store::Lease lease) {
-  const std::shared_ptr<Holder> holder = take_on(std::move(lease));
-  if (!holder) return;
+void Runtime::start_driver(store::Lease lease) {
+  const std::shared_ptr<JobDriver> driver = acquire(std::move(lease));
+  if (!driver) return;
   ++counters_.aetheris_lease_acquired;
-  holder->begin();
-  if (stopping_) holder->drain(grace_);
+  driver->begin();
+  if (stopping_) driver->drain(grace_);
 }
 
 void Runtime::claim_more() {
-  if (!started_ || !options_.claims || stopping_ || claiming_ || !claimable_ ||
-      holders_.size() >= options_.held_max) {
+  if (!started_ || !options_.may_claim || stopping_ || claiming_ || !claimable_ ||
+      drivers_.size() >= options_.leased_max) {
     return;
   }
   claiming_ = true;
@@ -427,37 +437,37 @@ void Runtime::claim_more() {
       false;  // what becomes so from here on may not have been seen: then it is looked again
   store::ClaimRequest request;
   request.worker = options_.worker;
-  request.limit = std::min<std::size_t>(64, options_.held_max - holders_.size());
+  request.limit = std::min<std::size_t>(64, options_.leased_max - drivers_.size());
   request.lease = options_.lease;
   request.agents = options_.agents;
   request.capabilities = offered_;
   request.queues = options_.queues;
-  for (const auto& [job, why] : refused_) request.except.push_back(job);
-  for (const auto& [job, holder] : holders_) request.except.push_back(job);
-  for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(fresh_attempt());
+  for (const auto& [job, why] : refused_) request.excluded_jobs.push_back(job);
+  for (const auto& [job, driver] : drivers_) request.excluded_jobs.push_back(job);
+  for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(new_attempt_id());
   const std::size_t limit = request.limit;
   world_.store.claim(std::move(request), [this, limit](Result<std::vector<store::Lease>> leases) {
     claiming_ = false;
     if (!leases) {
       if (leases.error().code == Code::store_stopped) return store_stopped(leases.error());
       ++counters_.aetheris_lease_acquire_failed;
-      return store_answered(&leases.error());
+      return update_store_health(&leases.error());
     }
-    store_answered(nullptr);
+    update_store_health(nullptr);
     if (leases->size() == limit) claimable_ = true;  // there may be more
-    for (store::Lease& lease : *leases) hold(std::move(lease));
+    for (store::Lease& lease : *leases) start_driver(std::move(lease));
     claim_more();
   });
 }
 
 void Runtime::claim_job(JobId job, async::Done<Result<bool>> done) {
-  when_death_is_recorded([this, job = std::move(job), done = std::move(done)]() mutable {
+  run_after_death_recorded([this, job = std::move(job), done = std::move(done)]() mutable {
     claim_now(job, std::move(done));
   });
 }
 
 void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
-  if (holders_.contains(job)) {
+  if (drivers_.contains(job)) {
     return world_.loop.post([done = std::move(done)]() mutable { done(true); });
   }
   store::ClaimRequest request;
@@ -465,13 +475,13 @@ void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
   request.lease = options_.lease;
   request.capabilities = offered_;
   request.queues = options_.queues;
-  request.attempts.push_back(fresh_attempt());
+  request.attempts.push_back(new_attempt_id());
   world_.store.claim_job(
       job, std::move(request),
       [this, job, done = std::move(done)](Result<std::optional<store::Lease>> lease) mutable {
         if (!lease) return done(std::unexpected(lease.error()));
         if (*lease) {
-          hold(std::move(**lease));
+          start_driver(std::move(**lease));
           return done(true);
         }
         // It may wait for nothing but the versions of this process.
@@ -485,14 +495,14 @@ void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
 // Jobs that nobody holds and for which a timer, an expiry or the deadline has come. A full page is followed by the next
 // one as soon as it is done, and not with the next poll: many may be due at one instant. One of which nothing fired is
 // not: the same would be found again.
-void Runtime::fire_due() {
+void Runtime::fire_due_timers() {
   if (stopping_ || firing_) return;
   firing_ = true;
-  world_.store.due(kDuePage, [this](Result<std::vector<JobId>> due) {
+  world_.store.list_due(kDuePage, [this](Result<std::vector<JobId>> due) {
     firing_ = false;
     if (!due && due.error().code == Code::store_stopped) return store_stopped(due.error());
     // Who claims hears of an outage there.
-    if (!options_.claims) store_answered(due ? nullptr : &due.error());
+    if (!options_.may_claim) update_store_health(due ? nullptr : &due.error());
     if (!due) return;
     struct Page {
       std::size_t left = 0;
@@ -500,27 +510,27 @@ void Runtime::fire_due() {
     };
     auto page = std::make_shared<Page>(Page{.left = due->size(), .full = due->size() == kDuePage});
     for (const JobId& job : *due) {
-      act(job, {.kind = engine::Act::Kind::timers},
-          [this, alive = handle(), page](const Result<Value>& answer) {
-            page->fired = page->fired || (answer && (*answer)["fired"] != Value(0));
-            if (--page->left > 0 || !page->full || !page->fired || !alive.lock()) return;
-            fire_due();
-          });
+      submit_request(job, {.kind = engine::ControlRequest::Kind::timers},
+                     [this, alive = handle(), page](const Result<Value>& answer) {
+                       page->fired = page->fired || (answer && (*answer)["fired"] != Value(0));
+                       if (--page->left > 0 || !page->full || !page->fired || !alive.lock()) return;
+                       fire_due_timers();
+                     });
     }
   });
 }
 
 // ---------------------------------------------------------------- creating
 
-JobId Runtime::fresh_job_id() {
+JobId Runtime::new_job_id() {
   const auto ms = static_cast<std::uint64_t>(world_.store.now().us / 1000);
-  return JobId(to_text(uuid_v7(ms, world_.chance.next(), world_.chance.next())));
+  return JobId(to_text(uuid_v7(ms, world_.random.next(), world_.random.next())));
 }
 
-void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
+void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> done) {
   const Instant now = world_.store.now();
   JobId job = request.job;
-  if (job.empty()) job = fresh_job_id();
+  if (job.empty()) job = new_job_id();
   const Value labels = labels_value(request.labels);
   engine::NewJobEvents fresh{.agent = request.agent,
                              .input = request.input,
@@ -541,10 +551,10 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     fresh.spent = request.fork->spent;
     fresh.blind = request.fork->blind;
   }
-  if (!request.fork || request.fork->blind_gone) {
+  if (!request.fork || request.fork->blind_erased) {
     std::string chance;
-    put_big_endian64(world_.chance.next(), chance);
-    put_big_endian64(world_.chance.next(), chance);
+    put_big_endian64(world_.random.next(), chance);
+    put_big_endian64(world_.random.next(), chance);
     fresh.blind = to_hex(chance);
   }
   fresh.budget = request.budget;
@@ -552,13 +562,13 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   fresh.traceparent = request.traceparent;
   fresh.tracestate = request.tracestate;
   const std::shared_ptr<const engine::Plan> runs =
-      request.another_plan ? request.another_plan->plan : request.plan;
+      request.plan_replacement ? request.plan_replacement->plan : request.plan;
   if (runs->deadline) {
     const Instant of_agent = now + *runs->deadline;
     fresh.deadline = std::min(fresh.deadline.value_or(of_agent), of_agent);
   }
   std::vector<EventBody> events = engine::job_events(fresh);
-  const AttemptId attempt = fresh_attempt();
+  const AttemptId attempt = new_attempt_id();
   store::JobRow needs;
   needs.capabilities = needed_capabilities(request.required_capabilities, request.agent,
                                            fresh.execution_version, runs->versions);
@@ -567,9 +577,10 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   // Only a claim counts how many of its queue are held.
   const bool limited = std::ranges::find(options_.queues, row.queue, &store::QueueLimit::queue) !=
                        options_.queues.end();
-  const bool hold = request.hold && !stopping_ && !limited && holders_.size() < options_.held_max &&
-                    missing(needs).empty();
-  if (hold)
+  const bool start_here = request.start_here && !stopping_ && !limited &&
+                          drivers_.size() < options_.leased_max &&
+                          missing_capabilities(needs).empty();
+  if (start_here)
     events.push_back(engine::running_event(attempt, 1, options_.worker, world_.store.opened_at()));
 
   const engine::PlanSource plan =
@@ -582,9 +593,9 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     Status applied = engine::apply(*state, draft, now, plan);
     AE_CHECK(applied, applied.error().message);
   }
-  if (request.another_plan) {
-    auto taken =
-        engine::take_in(*state, act_of(*request.another_plan), {.now = now, .lease_until = now});
+  if (request.plan_replacement) {
+    auto taken = engine::apply_request(*state, plan_request(*request.plan_replacement),
+                                       {.now = now, .lease_until = now});
     if (!taken) {
       return world_.loop.post([done = std::move(done), error = taken.error()]() mutable {
         done(std::unexpected(error));
@@ -600,11 +611,11 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                       .first_seq = 1,
                       .prev_hash = Hash{},
                       .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
-                                          world_.chance.next(), world_.chance.next()),
+                                          world_.random.next(), world_.random.next()),
                       .created_at = now,
-                      .attempt_id = hold ? std::optional(attempt) : std::nullopt,
-                      .salt_seed_a = world_.chance.next(),
-                      .salt_seed_b = world_.chance.next()},
+                      .attempt_id = start_here ? std::optional(attempt) : std::nullopt,
+                      .salt_seed_a = world_.random.next(),
+                      .salt_seed_b = world_.random.next()},
                      events);
   if (!sealed) {
     return world_.loop.post([done = std::move(done), error = sealed.error()]() mutable {
@@ -624,43 +635,43 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   row.labels = labels_of(labels);
   row.priority = request.priority;
   row.capabilities = std::move(needs.capabilities);
-  if (hold) row.claim = store::ClaimWish{options_.worker, attempt, options_.lease};
+  if (start_here) row.claim = store::InitialClaimParams{options_.worker, attempt, options_.lease};
   const Hash asked = row.request_hash;
-  const bool ours = claims(row.agent, row.capabilities);
+  const bool ours = may_claim(row.agent, row.capabilities);
   batch.authority = store::Batch::Create{std::move(row)};
   batch.audit = request.audit;
   batch.row = row_of(*state);
   const std::vector<Event> shown = std::move(sealed->events);
   const Hash head = sealed->head;
-  if (world_.signer != nullptr && !hold) {
+  if (world_.signer != nullptr && !start_here) {
     batch.signed_head =
         engine::signed_head(*world_.signer, job, sealed->last_seq, sealed->head, now);
   }
   const std::size_t bytes = bytes_of(*sealed);
   batch.sealed = std::move(*sealed);
-  commit_surely(
+  commit_until_known(
       std::make_shared<store::Batch>(std::move(batch)),
       [this, job, state, shown, head, bytes, asked, ours, plan = request.plan,
-       wish = std::move(wish), done = std::move(done)](Result<store::Committed> result) mutable {
+       wish = std::move(wish), done = std::move(done)](Result<store::CommitResult> result) mutable {
         if (!result) return done(std::unexpected(result.error()));
         if (result->existing) {
           if (result->existing_request == asked) {
-            return done(Created{*result->existing, true});
+            return done(CreateResult{*result->existing, true});
           }
-          return created_before(*result->existing, *result->existing_request, std::move(wish),
-                                std::move(done));
+          return compare_with_existing(*result->existing, *result->existing_request,
+                                       std::move(wish), std::move(done));
         }
-        committed(job, shown);
+        on_committed_events(job, shown);
         if (result->lease) {
           plans_.keep(plan);
-          const std::shared_ptr<Holder> holder = take_on(*result->lease);
-          done(Created{job, false});
-          if (!holder) return;
-          holder->adopt(std::move(*state), head, bytes);
-          if (stopping_) holder->drain(grace_);
+          const std::shared_ptr<JobDriver> driver = acquire(*result->lease);
+          done(CreateResult{job, false});
+          if (!driver) return;
+          driver->adopt(std::move(*state), head, bytes);
+          if (stopping_) driver->drain(grace_);
           return;
         }
-        done(Created{job, false});
+        done(CreateResult{job, false});
         if (!ours) return;
         claimable_ = true;
         claim_more();
@@ -669,33 +680,34 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
 
 // A request with an idempotency key that has made a job. The hash of a request is blinded with the secret of its own job, so
 // that of the earlier one is computed again from what that job's first event says. The rest of its log is not read.
-void Runtime::created_before(JobId job, Hash known, JobRequest wish,
-                             async::Done<Result<Created>> done) {
-  world_.store.load(job, store::kFirstCommit,
-                    [job, known, wish = std::move(wish),
-                     done = std::move(done)](Result<store::Loaded> loaded) mutable {
-                      if (!loaded) return done(std::unexpected(loaded.error()));
-                      const auto created = open_created(job, *loaded);
-                      if (!created) return done(std::unexpected(created.error()));
-                      switch (same_request(*created, known, wish)) {
-                        case SameRequest::yes:
-                          return done(Created{.job = job, .existing = true});
-                        case SameRequest::as_far_as_known:
-                          return done(Created{.job = job, .existing = true, .input_erased = true});
-                        case SameRequest::no:
-                          break;
-                      }
-                      done(fail(Code::idempotency_conflict,
-                                "the idempotency key was used for another request (job " +
-                                    job.text + "); use a new key"));
-                    });
+void Runtime::compare_with_existing(JobId job, Hash known, JobRequest wish,
+                                    async::Done<Result<CreateResult>> done) {
+  world_.store.load(
+      job, store::kFirstCommit,
+      [job, known, wish = std::move(wish),
+       done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
+        if (!loaded) return done(std::unexpected(loaded.error()));
+        const auto created = open_job_created(job, *loaded);
+        if (!created) return done(std::unexpected(created.error()));
+        switch (same_request(*created, known, wish)) {
+          case SameRequest::yes:
+            return done(CreateResult{.job = job, .existing = true});
+          case SameRequest::as_far_as_known:
+            return done(CreateResult{.job = job, .existing = true, .input_erased = true});
+          case SameRequest::no:
+            break;
+        }
+        done(fail(Code::idempotency_conflict,
+                  "the idempotency key was used for another request (job " + job.text +
+                      "); use a new key"));
+      });
 }
 
 // An unknown outcome is looked at before anything else: the same bytes sent again change nothing when they are there.
-void Runtime::commit_surely(std::shared_ptr<store::Batch> batch,
-                            async::Done<Result<store::Committed>> done, int tries) {
+void Runtime::commit_until_known(std::shared_ptr<store::Batch> batch,
+                                 async::Done<Result<store::CommitResult>> done, int tries) {
   world_.store.commit(*batch, [this, batch, tries,
-                               done = std::move(done)](Result<store::Committed> result) mutable {
+                               done = std::move(done)](Result<store::CommitResult> result) mutable {
     const Code code = result ? Code{} : result.error().code;
     const bool nothing_new = code == Code::unavailable || code == Code::store_stopped;
     // It may have happened the first time: nobody must take it for "nothing changed".
@@ -705,7 +717,7 @@ void Runtime::commit_surely(std::shared_ptr<store::Batch> batch,
     }
     world_.loop.after(std::chrono::milliseconds(20 << tries),
                       [this, alive = handle(), batch, tries, done = std::move(done)]() mutable {
-                        if (alive.lock()) commit_surely(batch, std::move(done), tries + 1);
+                        if (alive.lock()) commit_until_known(batch, std::move(done), tries + 1);
                       });
   });
 }
@@ -713,91 +725,93 @@ void Runtime::commit_surely(std::shared_ptr<store::Batch> batch,
 // ---------------------------------------------------------------- acting
 
 // One reading of a whole log: opens its commits, then folds its events.
-struct Runtime::Reading {
-  Reading(const JobId& job, store::Loaded&& all, const engine::PlanCache& cache,
-          async::Done<Result<Read>> answer)
+struct Runtime::LogReading {
+  LogReading(const JobId& job, store::LoadedJob&& all, const engine::PlanCache& cache,
+             async::Done<Result<JobSnapshot>> answer)
       : loaded(std::move(all)),
         plans(cache),
-        opening(job, loaded, plans.known()),
+        opener(job, loaded, plans.known()),
         done(std::move(answer)) {}
 
   bool next() {
     if (folding) return folding->next();
-    if (opening.next()) return true;
-    opened = opening.take();
+    if (opener.next()) return true;
+    opened = opener.take();
     if (opened) folding.emplace(loaded.row.id, *opened, plans.source());
     return opened.has_value();
   }
-  Result<Read> take() {
+  Result<JobSnapshot> take() {
     if (!opened) return std::unexpected(opened.error());
     AE_ASSIGN(engine::State state, std::move(*folding).take());
-    return Read{std::move(loaded.row), std::move(*opened), std::move(state),
-                std::move(loaded.effects), std::move(loaded.inbox)};
+    return JobSnapshot{std::move(loaded.row), std::move(*opened), std::move(state),
+                       std::move(loaded.effects), std::move(loaded.inbox)};
   }
 
-  store::Loaded loaded;
+  store::LoadedJob loaded;
   const engine::PlanCache& plans;
-  LogOpening opening;
+  LogOpener opener;
   Result<std::vector<Event>> opened;
-  std::optional<engine::Folding> folding;
-  async::Done<Result<Read>> done;
+  std::optional<engine::IncrementalFold> folding;
+  async::Done<Result<JobSnapshot>> done;
 };
 
-void Runtime::read(JobId job, async::Done<Result<Read>> done) {
-  world_.store.load(
-      job, 1,
-      [this, alive = handle(), job, done = std::move(done)](Result<store::Loaded> loaded) mutable {
-        if (!loaded) return done(std::unexpected(loaded.error()));
-        if (alive.expired()) return;
-        const auto reading =
-            std::make_shared<Reading>(job, std::move(*loaded), plans_, std::move(done));
-        async::in_portions(
-            world_.loop, world_.steady,
-            [reading, alive] { return !alive.expired() && reading->next(); },
-            [reading, alive] {
-              if (!alive.expired()) reading->done(reading->take());
-            });
-      });
+void Runtime::read(JobId job, async::Done<Result<JobSnapshot>> done) {
+  world_.store.load(job, 1,
+                    [this, alive = handle(), job,
+                     done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
+                      if (!loaded) return done(std::unexpected(loaded.error()));
+                      if (alive.expired()) return;
+                      const auto log_reading = std::make_shared<LogReading>(
+                          job, std::move(*loaded), plans_, std::move(done));
+                      async::run_in_slices(
+                          world_.loop, world_.steady,
+                          [log_reading, alive] { return !alive.expired() && log_reading->next(); },
+                          [log_reading, alive] {
+                            if (!alive.expired()) log_reading->done(log_reading->take());
+                          });
+                    });
 }
 
-void Runtime::read_state(JobId job, async::Done<Result<Read>> done) {
-  look(job, std::nullopt, std::move(done));
+void Runtime::read_state(JobId job, async::Done<Result<JobSnapshot>> done) {
+  read_with_cache(job, std::nullopt, std::move(done));
 }
 
-void Runtime::look(const JobId& job, std::optional<Rested> rested, async::Done<Result<Read>> done) {
+void Runtime::read_with_cache(const JobId& job, std::optional<CachedJob> rested,
+                              async::Done<Result<JobSnapshot>> done) {
   load_state(world_.store, job, plans_, std::move(rested),
-             [done = std::move(done)](Result<Stood> stood) mutable {
-               if (!stood) return done(std::unexpected(stood.error()));
-               if (!stood->state) return done(std::unexpected(stood->state.error()));
-               store::Loaded& loaded = stood->loaded;
-               done(Read{std::move(loaded.row),
-                         {},
-                         std::move(*stood->state),
-                         std::move(loaded.effects),
-                         std::move(loaded.inbox),
-                         stood->bytes,
-                         stood->checkpoint_seq,
-                         stood->checkpoint_bytes});
+             [done = std::move(done)](Result<LoadedState> loaded_state) mutable {
+               if (!loaded_state) return done(std::unexpected(loaded_state.error()));
+               if (!loaded_state->state) return done(std::unexpected(loaded_state->state.error()));
+               store::LoadedJob& loaded = loaded_state->loaded;
+               done(JobSnapshot{std::move(loaded.row),
+                                {},
+                                std::move(*loaded_state->state),
+                                std::move(loaded.effects),
+                                std::move(loaded.inbox),
+                                loaded_state->bytes,
+                                loaded_state->checkpoint_seq,
+                                loaded_state->checkpoint_bytes});
              });
 }
 
 // REQUIRES: the state is the log's, as far as the row says that it goes.
-void Runtime::keep_resting(const JobId& job, Read&& read) {
+void Runtime::cache_state(const JobId& job, JobSnapshot&& read) {
   if (engine::is_terminal(read.state.status)) return;
-  resting_.keep(job, {std::move(read.state), read.row.head, read.bytes, read.checkpoint_seq,
-                      read.checkpoint_bytes});
+  job_cache_.put(job, {std::move(read.state), read.row.head, read.bytes, read.checkpoint_seq,
+                       read.checkpoint_bytes});
 }
 
-struct Runtime::Acting {
+struct Runtime::ActiveRequest {
   JobId job;
-  engine::Act act;
+  engine::ControlRequest act;
   async::Done<Result<Value>> done;
-  bool tells = false;  // whoever holds the job is told, also when there is nothing to write
+  bool must_notify = false;  // whoever holds the job is told, also when there is nothing to write
   int tries = 0;
-  int looks = 0;  // whether it has been taken in
+  int checks = 0;  // whether it has been taken in
 };
 
-void Runtime::act(JobId job, engine::Act act, async::Done<Result<Value>> done) {
+void Runtime::submit_request(JobId job, engine::ControlRequest act,
+                             async::Done<Result<Value>> done) {
   if (canonical_exceeds(act.payload, kValueMax) ||
       (act.result && canonical_exceeds(*act.result, kValueMax))) {
     return world_.loop.post([done = std::move(done)]() mutable {
@@ -806,92 +820,96 @@ void Runtime::act(JobId job, engine::Act act, async::Done<Result<Value>> done) {
                     " MiB as canonical JSON; keep the rest elsewhere and send where it is"));
     });
   }
-  if (act.id.empty()) act.id = fresh_attempt().text;
-  if (act.kind == engine::Act::Kind::resolve) {
+  if (act.id.empty()) act.id = new_attempt_id().text;
+  if (act.kind == engine::ControlRequest::Kind::resolve) {
     // Nobody has looked later than now, however long the act waits from here on.
     const Instant now = world_.store.now();
     act.looked_at = std::min(now, act.looked_at.value_or(now));
   }
-  try_act(std::make_shared<Acting>(
-      Acting{.job = std::move(job), .act = std::move(act), .done = std::move(done)}));
+  try_request(std::make_shared<ActiveRequest>(
+      ActiveRequest{.job = std::move(job), .act = std::move(act), .done = std::move(done)}));
 }
 
-void Runtime::try_act(std::shared_ptr<Acting> acting) {
-  if (++acting->tries > kActTries) {
-    return acting->done(fail(Code::unavailable, "the job changes too quickly; try again"));
+void Runtime::try_request(std::shared_ptr<ActiveRequest> active) {
+  if (++active->tries > kRequestTries) {
+    return active->done(fail(Code::unavailable, "the job changes too quickly; try again"));
   }
-  look(acting->job, resting_.take(acting->job), [this, acting](Result<Read> read) {
-    if (!read) return acting->done(std::unexpected(read.error()));
-    act_on(acting, std::move(*read));
-  });
+  read_with_cache(active->job, job_cache_.take(active->job),
+                  [this, active](Result<JobSnapshot> read) {
+                    if (!read) return active->done(std::unexpected(read.error()));
+                    apply_or_enqueue(active, std::move(*read));
+                  });
 }
 
 // One transaction chooses between inbox and log: each write names the state of the claim that it wants to see, and is
 // refused when that has changed; then everything is read again (SPEC §10).
-void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
-  const engine::Stamp stamp = act_stamp();
-  const Instant now = stamp.now;
+void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read) {
+  const engine::DecisionContext context = request_context();
+  const Instant now = context.now;
   // Results that came late are taken in first: what they say is true, whatever the act says.
   std::vector<EventBody> events;
-  if (!read.row.claim && !leaves_late(read.state, acting->act)) {
-    auto caught = engine::catch_up(read.state, stored_effects(read.effects));
-    if (!caught) return acting->done(std::unexpected(caught.error()));
+  if (!read.row.claim && !skips_late_results(read.state, active->act)) {
+    auto caught = engine::import_stored_effects(read.state, stored_effects(read.effects));
+    if (!caught) return active->done(std::unexpected(caught.error()));
     events = std::move(*caught);
     for (const EventBody& draft : events) {
       Status applied = engine::apply(read.state, draft, now, plans_.source());
-      if (!applied) return acting->done(std::unexpected(applied.error()));
+      if (!applied) return active->done(std::unexpected(applied.error()));
     }
   }
   std::vector<std::uint64_t> numbers;
   if (!read.row.claim) {
-    auto ahead =
-        accepted_ahead(read.state, read.inbox, acting->act, stamp, plans_.source(), events);
-    if (!ahead) return acting->done(std::unexpected(ahead.error()));
+    auto ahead = collect_earlier_requests(read.state, read.inbox, active->act, context,
+                                          plans_.source(), events);
+    if (!ahead) return active->done(std::unexpected(ahead.error()));
     numbers = *std::move(ahead);
   }
   // A job that was parked with its inbox takes in the rest of it when it is claimed.
   const bool as_logged =
-      !read.row.claim || !taken_ahead(read.state, read.inbox, acting->act, stamp, plans_.source());
+      !read.row.claim ||
+      !apply_earlier_requests(read.state, read.inbox, active->act, context, plans_.source());
   const std::vector<std::string> offered = tool_versions(read.state);
-  engine::Stamp offering = stamp;  // the act is taken in as this process would go on with it
+  engine::DecisionContext offering =
+      context;  // the act is taken in as this process would go on with it
   offering.tool_versions = &offered;
   offering.execution_version = &options_.version_of(read.state.agent);
-  auto taken = engine::take_in(read.state, acting->act, offering);
+  auto taken = engine::apply_request(read.state, active->act, offering);
   const bool accepted_before =
-      std::ranges::count(read.inbox, inbox_id(acting->act), &store::InboxEntry::id) > 0;
+      std::ranges::count(read.inbox, inbox_id(active->act), &store::InboxEntry::id) > 0;
   if (taken && !taken->events.empty() && !accepted_before) {
-    if (auto timely = engine::in_time(read.state, acting->act, now); !timely) {
+    if (auto timely = engine::check_not_expired(read.state, active->act, now); !timely) {
       taken = std::unexpected(timely.error());
     }
   }
   const Result<Value> answer =
       taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
-  const bool tells = acting->tells && read.row.claim;
-  if (events.empty() && (!taken || taken->events.empty()) && !tells) {
-    if (as_logged) keep_resting(acting->job, std::move(read));
-    return acting->done(answer);
+  const bool must_notify = active->must_notify && read.row.claim;
+  if (events.empty() && (!taken || taken->events.empty()) && !must_notify) {
+    if (as_logged) cache_state(active->job, std::move(read));
+    return active->done(answer);
   }
 
-  const bool counts = acting->act.kind == engine::Act::Kind::signal ||
-                      acting->act.kind == engine::Act::Kind::message;
+  const bool counts = active->act.kind == engine::ControlRequest::Kind::signal ||
+                      active->act.kind == engine::ControlRequest::Kind::message;
   const std::uint64_t accepted = read.state.signals + read.inbox.size() - numbers.size();
   if (counts && accepted >= engine::kSignalsMax) {
-    return acting->done(fail(Code::signals_limit, "the job has accepted " +
+    return active->done(fail(Code::signals_limit, "the job has accepted " +
                                                       std::to_string(engine::kSignalsMax) +
                                                       " signals, the most that one job may have"));
   }
   if (read.row.claim) {
     // Whoever holds it fires its timers, after what the inbox holds.
-    if (acting->act.kind == engine::Act::Kind::timers && !tells) {
-      return acting->done(Value::object({{"fired", 0}}));
+    if (active->act.kind == engine::ControlRequest::Kind::timers && !must_notify) {
+      return active->done(Value::object({{"fired", 0}}));
     }
-    if (as_logged) keep_resting(acting->job, std::move(read));
-    return put(acting, taken ? *taken : engine::Taken{});
+    if (as_logged) cache_state(active->job, std::move(read));
+    return post_to_inbox(active, taken ? *taken : engine::AppliedRequest{});
   }
 
   std::vector<std::pair<InvocationId, std::uint32_t>> decided;
   const auto follow = [&](EventBody draft) -> Status {
-    if (auto slot = engine::slot_decided(read.state, draft)) decided.push_back(*std::move(slot));
+    if (auto slot = engine::decided_effect_slot(read.state, draft))
+      decided.push_back(*std::move(slot));
     AE_TRY(engine::apply(read.state, draft, now, plans_.source()));
     events.push_back(std::move(draft));
     return {};
@@ -899,146 +917,149 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   if (taken) {
     for (EventBody& draft : taken->events) {
       if (auto followed = follow(std::move(draft)); !followed) {
-        return acting->done(std::unexpected(followed.error()));
+        return active->done(std::unexpected(followed.error()));
       }
     }
   }
   if (read.state.ending) {
-    if (auto followed = acts_before_end(read.state, read.inbox, stamp, numbers, follow);
+    if (auto followed = apply_remaining_requests(read.state, read.inbox, context, numbers, follow);
         !followed) {
-      return acting->done(std::unexpected(followed.error()));
+      return active->done(std::unexpected(followed.error()));
     }
   }
   // With nothing under way, a job that is to end ends in this commit.
   while (read.state.ending && !engine::is_terminal(read.state.status)) {
-    engine::Decision decision = engine::decide(read.state, stamp);
+    engine::Decision decision = engine::decide(read.state, context);
     if (decision.events.empty()) break;
     for (EventBody& draft : decision.events) {
       const Status followed = follow(std::move(draft));
       AE_CHECK(followed, followed.error().message);
     }
   }
-  auto sealed = seal({.job = acting->job,
+  auto sealed = seal({.job = active->job,
                       .first_seq = read.row.last_seq + 1,
                       .prev_hash = read.row.head,
                       .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
-                                          world_.chance.next(), world_.chance.next()),
+                                          world_.random.next(), world_.random.next()),
                       .created_at = now,
                       .attempt_id = std::nullopt,
-                      .salt_seed_a = world_.chance.next(),
-                      .salt_seed_b = world_.chance.next()},
+                      .salt_seed_a = world_.random.next(),
+                      .salt_seed_b = world_.random.next()},
                      events);
-  if (!sealed) return acting->done(std::unexpected(sealed.error()));
+  if (!sealed) return active->done(std::unexpected(sealed.error()));
   store::Batch batch;
-  batch.job = acting->job;
-  batch.authority = store::Batch::Free{};
+  batch.job = active->job;
+  batch.authority = store::Batch::Unleased{};
   batch.expected_seq = read.row.last_seq;
   batch.effects_absent = std::move(decided);
-  batch.inbox_taken = std::move(numbers);
+  batch.inbox_consumed = std::move(numbers);
   batch.row = row_of(read.state);
   const std::vector<Event> shown = std::move(sealed->events);
   if (world_.signer != nullptr) {
     batch.signed_head =
-        engine::signed_head(*world_.signer, acting->job, sealed->last_seq, sealed->head, now);
+        engine::signed_head(*world_.signer, active->job, sealed->last_seq, sealed->head, now);
   }
   read.row.head = sealed->head;
   read.bytes += bytes_of(*sealed);
   batch.sealed = std::move(*sealed);
-  commit_surely(std::make_shared<store::Batch>(std::move(batch)),
-                [this, acting, shown, answer, as_logged,
-                 read = std::move(read)](Result<store::Committed> result) mutable {
-                  if (!result) {
-                    const Code code = result.error().code;
-                    if (code == Code::held || code == Code::sequence_conflict)
-                      return try_act(acting);
-                    return acting->done(std::unexpected(result.error()));
-                  }
-                  committed(acting->job, shown);
-                  if (read.state.ending) {
-                    for (const Asker& asker : askers_of(read.state)) {
-                      stop_asking(world_.performers, asker);
-                    }
-                  }
-                  const bool ours = claims(read.row.agent, read.row.capabilities);
-                  if (as_logged) keep_resting(acting->job, std::move(read));
-                  acting->done(answer);
-                  if (!ours) return;
-                  claimable_ = true;
-                  claim_more();
-                });
+  commit_until_known(std::make_shared<store::Batch>(std::move(batch)),
+                     [this, active, shown, answer, as_logged,
+                      read = std::move(read)](Result<store::CommitResult> result) mutable {
+                       if (!result) {
+                         const Code code = result.error().code;
+                         if (code == Code::held || code == Code::sequence_conflict)
+                           return try_request(active);
+                         return active->done(std::unexpected(result.error()));
+                       }
+                       on_committed_events(active->job, shown);
+                       if (read.state.ending) {
+                         for (const OpenQuestion& question : open_questions_of(read.state)) {
+                           abandon_question(world_.tool_registry, question);
+                         }
+                       }
+                       const bool ours = may_claim(read.row.agent, read.row.capabilities);
+                       if (as_logged) cache_state(active->job, std::move(read));
+                       active->done(answer);
+                       if (!ours) return;
+                       claimable_ = true;
+                       claim_more();
+                     });
 }
 
 // Post for whoever holds the job.
-void Runtime::put(std::shared_ptr<Acting> acting, const engine::Taken& taken) {
+void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
+                            const engine::AppliedRequest& taken) {
   // A resolution is taken in later: it answers for the try it was judged against, for no later one.
-  acting->act.try_no = taken.try_no;
+  active->act.try_no = taken.try_no;
   Value answer = Value::object({{"accepted", true}});
   if (taken.answer.find("buffered")) answer = taken.answer;
   if (const Value* why = taken.answer.find("reason")) {  // of an approval that is not used
     answer = answer.with("applied", false).with("reason", *why);
   }
-  store::InboxEntry entry{.number = 0, .id = inbox_id(acting->act), .act = {}};
+  store::InboxEntry entry{.number = 0, .id = inbox_id(active->act), .act = {}};
   entry.act = canonical(
-      engine::with_checksum(engine::inbox_place(acting->job, entry.id), acting->act.to_json()));
-  world_.store.put_inbox(acting->job, std::move(entry),
-                         [this, acting, answer](Result<void> put) mutable {
-                           if (!put && put.error().code == Code::not_held) return try_act(acting);
-                           if (!put) return acting->done(std::unexpected(put.error()));
-                           if (auto it = holders_.find(acting->job); it != holders_.end())
-                             it->second->told();
-                           if (acting->act.kind == engine::Act::Kind::timers)
-                             return acting->done(std::move(answer));
-                           accepted(acting, std::move(answer));
+      engine::with_checksum(engine::inbox_location(active->job, entry.id), active->act.to_json()));
+  world_.store.put_inbox(active->job, std::move(entry),
+                         [this, active, answer](Result<void> put) mutable {
+                           if (!put && put.error().code == Code::not_held)
+                             return try_request(active);
+                           if (!put) return active->done(std::unexpected(put.error()));
+                           if (auto it = drivers_.find(active->job); it != drivers_.end())
+                             it->second->on_inbox_notify();
+                           if (active->act.kind == engine::ControlRequest::Kind::timers)
+                             return active->done(std::move(answer));
+                           recheck_accepted(active, std::move(answer));
                          });
 }
 
 // The holder may have closed what the act is about between the reading and the post. Whatever closes it from now on
 // reads the inbox in its own commit, so that one more look is enough: either the act can still be taken in, or it has
 // been, or the job says what came before it.
-void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
-  look(acting->job, resting_.take(acting->job),
-       [this, acting, answer = std::move(answer)](Result<Read> read) mutable {
-         if (!read) {
-           return acting->done(
-               fail(Code::unknown_outcome,
-                    "the request is in the job's inbox, and whether it was in time is unknown: " +
-                        read.error().message));
-         }
-         engine::State& state = read->state;
-         const bool taken_in = engine::was_taken(state, acting->act);
-         const bool plan = acting->act.kind == engine::Act::Kind::plan;
-         const bool unread = plan && std::ranges::count(read->inbox, inbox_id(acting->act),
-                                                        &store::InboxEntry::id) > 0;
-         const engine::Stamp stamp = act_stamp();
-         const bool as_logged =
-             !taken_ahead(state, read->inbox, acting->act, stamp, plans_.source());
-         auto taken = engine::take_in(state, acting->act, stamp);
-         // An early answer that its wait turns out not to take is kept, and listed as undelivered in the end.
-         const bool kept =
-             !taken && answer.find("buffered") && !engine::overtake(state, acting->act).empty();
-         if (as_logged) keep_resting(acting->job, std::move(*read));
-         if (taken_in || kept) return acting->done(std::move(answer));
-         if (unread) return wait_for_plan(acting, std::move(answer));
-         if (taken && plan && !taken->events.empty()) {
-           taken = fail(Code::call_pending,
-                        "the plan was rejected because a call was running when the lease holder "
-                        "checked it; try again, or pause the job first");
-         }
-         if (!taken) return acting->done(std::unexpected(taken.error()));
-         acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
-       });
+void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer) {
+  read_with_cache(
+      active->job, job_cache_.take(active->job),
+      [this, active, answer = std::move(answer)](Result<JobSnapshot> read) mutable {
+        if (!read) {
+          return active->done(
+              fail(Code::unknown_outcome,
+                   "the request is in the job's inbox, and whether it was in time is unknown: " +
+                       read.error().message));
+        }
+        engine::State& state = read->state;
+        const bool taken_in = engine::is_handled(state, active->act);
+        const bool plan = active->act.kind == engine::ControlRequest::Kind::plan;
+        const bool unread = plan && std::ranges::count(read->inbox, inbox_id(active->act),
+                                                       &store::InboxEntry::id) > 0;
+        const engine::DecisionContext context = request_context();
+        const bool as_logged =
+            !apply_earlier_requests(state, read->inbox, active->act, context, plans_.source());
+        auto taken = engine::apply_request(state, active->act, context);
+        // An early answer that its wait turns out not to take is kept, and listed as undelivered in the end.
+        const bool kept = !taken && answer.find("buffered") &&
+                          !engine::expire_request(state, active->act).empty();
+        if (as_logged) cache_state(active->job, std::move(*read));
+        if (taken_in || kept) return active->done(std::move(answer));
+        if (unread) return wait_for_plan(active, std::move(answer));
+        if (taken && plan && !taken->events.empty()) {
+          taken = fail(Code::call_pending,
+                       "the plan was rejected because a call was running when the lease holder "
+                       "checked it; try again, or pause the job first");
+        }
+        if (!taken) return active->done(std::unexpected(taken.error()));
+        active->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
+      });
 }
 
 // A plan is refused while a call is under way, and of that only the job's holder knows.
-void Runtime::wait_for_plan(std::shared_ptr<Acting> acting, Value answer) {
-  if (++acting->looks > kPlanLooks) {
-    return acting->done(fail(Code::unknown_outcome,
+void Runtime::wait_for_plan(std::shared_ptr<ActiveRequest> active, Value answer) {
+  if (++active->checks > kPlanChecks) {
+    return active->done(fail(Code::unknown_outcome,
                              "the plan is in the job's inbox, and the lease holder has not checked "
                              "it yet; the hash of the job's plan shows whether it was replaced"));
   }
-  world_.loop.after(std::chrono::milliseconds(10 << std::min(acting->looks, 6)),
-                    [this, alive = handle(), acting, answer = std::move(answer)]() mutable {
-                      if (alive.lock()) accepted(acting, std::move(answer));
+  world_.loop.after(std::chrono::milliseconds(10 << std::min(active->checks, 6)),
+                    [this, alive = handle(), active, answer = std::move(answer)]() mutable {
+                      if (alive.lock()) recheck_accepted(active, std::move(answer));
                     });
 }
 
@@ -1047,51 +1068,51 @@ std::vector<std::string> Runtime::tool_versions(const engine::State& state) {
   std::vector<std::string> versions;
   if (!state.plan) return versions;
   for (const engine::ToolPolicy& tool : state.plan->tools) {
-    const Performers::Entry* entry = world_.performers.find(tool.name, tool.version);
+    const ToolRegistry::Entry* entry = world_.tool_registry.find(tool.name, tool.version);
     versions.push_back(entry ? entry->version : "");
   }
   return versions;
 }
 
-engine::Stamp Runtime::act_stamp() {
+engine::DecisionContext Runtime::request_context() {
   const Instant now = world_.store.now();
   return {.now = now,
           .lease_until = now,
           .owned = world_.store.owned(),
-          .chance = world_.chance.next()};
+          .jitter_seed = world_.random.next()};
 }
 
 // ---------------------------------------------------------------- holders
 
 std::string Runtime::agent_of(const JobId& job) const {
-  const auto found = holders_.find(job);
-  return found == holders_.end() ? "" : found->second->agent();
+  const auto found = drivers_.find(job);
+  return found == drivers_.end() ? "" : found->second->agent();
 }
 
 const engine::State* Runtime::state_of(const JobId& job) const {
-  const auto found = holders_.find(job);
-  return found == holders_.end() ? nullptr : &found->second->state();
+  const auto found = drivers_.find(job);
+  return found == drivers_.end() ? nullptr : &found->second->state();
 }
 
-void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
+void Runtime::on_committed_events(const JobId& job, const std::vector<Event>& events) {
   const bool fired = std::ranges::any_of(
       events, [](const Event& event) { return event.type == EventType::timer_fired; });
-  if (fired) static_cast<void>(AE_POINT("timer.after_fire"));
+  if (fired) static_cast<void>(AE_FAILPOINT("timer.after_fire"));
   for (const Event& event : events) {
     if (const auto* checked = std::get_if<ConfirmationChecked>(&event.body)) {
-      confirmed(job, *checked);
+      on_verification(job, *checked);
     }
     const auto* finished = std::get_if<ToolInvocationFinished>(&event.body);
-    if (world_.sayings != nullptr && finished != nullptr) {
-      world_.sayings->end(job, finished->invocation_id,
-                          static_cast<std::uint32_t>(finished->try_no));
+    if (world_.output_hub != nullptr && finished != nullptr) {
+      world_.output_hub->end(job, finished->invocation_id,
+                             static_cast<std::uint32_t>(finished->try_no));
     }
   }
   if (observer_) observer_->on_events(job, events);
 }
 
 // A mismatch with which the job goes on is counted, and said.
-void Runtime::confirmed(const JobId& job, const ConfirmationChecked& event) {
+void Runtime::on_verification(const JobId& job, const ConfirmationChecked& event) {
   if (event.verdict != "mismatch" || event.detail.text("mode") != "warn") return;
   counters_.aetheris_confirmation_replay_warn_total++;
   // What was seen there is the job's: its log has it.
@@ -1100,16 +1121,17 @@ void Runtime::confirmed(const JobId& job, const ConfirmationChecked& event) {
                 "shows what was found");
 }
 
-void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fate) {
-  const JobId& job = holder.job();
-  if (world_.sayings != nullptr) world_.sayings->end_all(job);
+void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> problem,
+                             ExitState exit_state) {
+  const JobId& job = driver.job();
+  if (world_.output_hub != nullptr) world_.output_hub->end_all(job);
   if (problem && problem->code == Code::stale_attempt) ++counters_.aetheris_lease_conflict_total;
-  if (fate == Fate::over) left_in_doubt_.erase(job);
-  if (fate == Fate::in_doubt) left_in_doubt_.insert(job);
-  if (problem && problem->code == Code::stale_attempt && holder.store_is_out()) {
+  if (exit_state == ExitState::finished) jobs_left_in_doubt_.erase(job);
+  if (exit_state == ExitState::in_doubt) jobs_left_in_doubt_.insert(job);
+  if (problem && problem->code == Code::stale_attempt && driver.is_store_unavailable()) {
     // One that is forgotten counts as a lost claim.
     if (lost_to_outage_.size() >= kOutagesMax) lost_to_outage_.erase(lost_to_outage_.begin());
-    lost_to_outage_[job].insert(holder.fence().attempt);
+    lost_to_outage_[job].insert(driver.fence().attempt);
   } else {
     lost_to_outage_.erase(job);
   }
@@ -1124,19 +1146,19 @@ void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fat
       warn(job, "this process cannot run the job: " + problem->message);
     }
   }
-  if (auto it = holders_.find(job); it != holders_.end() && it->second.get() == &holder) {
+  if (auto it = drivers_.find(job); it != drivers_.end() && it->second.get() == &driver) {
     // The holder is still on the stack: let it go in a later turn.
     world_.loop.post([gone = std::move(it->second)] {});
-    holders_.erase(it);
+    drivers_.erase(it);
   }
   if (observer_) observer_->on_released(job, problem);
-  if (stopping_ && holders_.empty() && stopped_) {
+  if (stopping_ && drivers_.empty() && stopped_) {
     world_.loop.post([stopped = std::exchange(stopped_, nullptr)] { stopped(); });
     return;
   }
-  if (fate != Fate::over) {  // it may be claimed or woken again
+  if (exit_state != ExitState::finished) {  // it may be claimed or woken again
     claimable_ = true;
-    look_ahead();
+    schedule_next_due();
   }
   if (!options_.queues.empty()) claimable_ = true;  // there may be room for another of its queue
   claim_more();
@@ -1144,57 +1166,59 @@ void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fat
 
 // ---------------------------------------------------------------- late results
 
-void Runtime::came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) {
+void Runtime::on_late_result(const JobId& job, const engine::SentTry& sent,
+                             const Outcome& outcome) {
   if (!engine::is_certain(outcome) || store_stopped_) return;
   auto batch = std::make_shared<store::Batch>();
   batch->job = job;
-  batch->authority = store::Batch::Late{};
+  batch->authority = store::Batch::LateResult{};
   batch->effects.push_back({sent.invocation, sent.try_no,
                             canonical(engine::effect_record(job, sent, outcome, world_.store.now(),
                                                             engine::Arrival::late))});
-  keep_late(std::move(batch), 0);
+  store_late_result(std::move(batch), 0);
 }
 
 // A job whose values were erased gets no new one: that the call happened, and its outcome, is kept without what it gave.
-void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
+void Runtime::store_late_result(std::shared_ptr<store::Batch> batch, int tries) {
   world_.store.load(
-      batch->job, store::kFirstCommit, [this, batch, tries](Result<store::Loaded> loaded) {
+      batch->job, store::kFirstCommit, [this, batch, tries](Result<store::LoadedJob> loaded) {
         const auto created =
-            loaded ? open_created(batch->job, *loaded) : std::unexpected(loaded.error());
-        if (!created) return late_is_kept(batch, tries, std::unexpected(created.error()));
-        if (!erased_values(*created).empty()) {
+            loaded ? open_job_created(batch->job, *loaded) : std::unexpected(loaded.error());
+        if (!created) return on_late_result_stored(batch, tries, std::unexpected(created.error()));
+        if (!erased_fields(*created).empty()) {
           store::EffectRow& effect = batch->effects.front();
           auto left = engine::erased_effect(
-              engine::effect_place(batch->job, effect.invocation, effect.try_no), effect.record);
+              engine::effect_location(batch->job, effect.invocation, effect.try_no), effect.record);
           AE_CHECK(left.has_value(), batch->job.text);  // it was made here
           effect.record = *std::move(left);
         }
-        batch->authority = store::Batch::Late{.first_commit = sha256(loaded->commits.front())};
-        world_.store.commit(*batch, [this, batch, tries](Result<store::Committed> result) {
-          late_is_kept(batch, tries, std::move(result));
+        batch->authority =
+            store::Batch::LateResult{.first_commit = sha256(loaded->commits.front())};
+        world_.store.commit(*batch, [this, batch, tries](Result<store::CommitResult> result) {
+          on_late_result_stored(batch, tries, std::move(result));
         });
       });
 }
 
 // The lease holder gets it through the job's inbox, so that the job cannot come to rest without it. Without a holder the
 // result is taken in here, because no process reads a job again that has ended.
-void Runtime::late_is_kept(std::shared_ptr<store::Batch> batch, int tries,
-                           Result<store::Committed> result) {
-  if (!result) return keep_late_again(batch, tries, "cannot be stored", result.error());
+void Runtime::on_late_result_stored(std::shared_ptr<store::Batch> batch, int tries,
+                                    Result<store::CommitResult> result) {
+  if (!result) return retry_late_result(batch, tries, "cannot be stored", result.error());
   if (tries == 0) warn(batch->job, "a late result is stored");
-  try_act(std::make_shared<Acting>(
-      Acting{.job = batch->job,
-             .act = {.kind = engine::Act::Kind::timers, .id = fresh_attempt().text},
-             .done =
-                 [this, batch, tries](Result<Value> taken) {
-                   if (taken) return;
-                   keep_late_again(batch, tries, "is stored but not in the log", taken.error());
-                 },
-             .tells = true}));
+  try_request(std::make_shared<ActiveRequest>(ActiveRequest{
+      .job = batch->job,
+      .act = {.kind = engine::ControlRequest::Kind::timers, .id = new_attempt_id().text},
+      .done =
+          [this, batch, tries](Result<Value> taken) {
+            if (taken) return;
+            retry_late_result(batch, tries, "is stored but not in the log", taken.error());
+          },
+      .must_notify = true}));
 }
 
-void Runtime::keep_late_again(const std::shared_ptr<store::Batch>& batch, int tries,
-                              const std::string& what, const Error& error) {
+void Runtime::retry_late_result(const std::shared_ptr<store::Batch>& batch, int tries,
+                                const std::string& what, const Error& error) {
   const bool passing = error.code == Code::unavailable || error.code == Code::unknown_outcome ||
                        error.code == Code::sequence_conflict;  // its values were erased meanwhile
   if (!passing || tries >= kLateTries) {
@@ -1203,7 +1227,7 @@ void Runtime::keep_late_again(const std::shared_ptr<store::Batch>& batch, int tr
   }
   world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
                     [this, alive = handle(), batch, tries] {
-                      if (alive.lock()) keep_late(batch, tries + 1);
+                      if (alive.lock()) store_late_result(batch, tries + 1);
                     });
 }
 
@@ -1212,15 +1236,16 @@ void Runtime::keep_late_again(const std::shared_ptr<store::Batch>& batch, int tr
 void Runtime::store_stopped(const Error& error) {
   if (std::exchange(store_stopped_, true)) return;
   stopping_ = true;
-  const auto holders = holders_;
-  for (const auto& [job, holder] : holders) holder->give_up();
+  const auto drivers = drivers_;
+  for (const auto& [job, driver] : drivers) driver->give_up();
   if (observer_) observer_->on_store_stopped(error);
 }
 
 // An outage is told when it begins, and when it is over.
-void Runtime::store_answered(const Error* error) {
-  if (std::exchange(store_out_, error != nullptr) == (error != nullptr) || !observer_) return;
-  observer_->on_store(error ? std::optional(*error) : std::nullopt);
+void Runtime::update_store_health(const Error* error) {
+  if (std::exchange(store_unavailable_, error != nullptr) == (error != nullptr) || !observer_)
+    return;
+  observer_->on_store_health(error ? std::optional(*error) : std::nullopt);
 }
 
 void Runtime::warn(const JobId& job, const std::string& what) {
@@ -1231,13 +1256,13 @@ void Runtime::stop(Duration grace, std::function<void()> stopped) {
   stopping_ = true;
   grace_ = grace;
   stopped_ = std::move(stopped);
-  if (started_ && options_.claims) announce(Duration(0));
-  if (holders_.empty()) {
+  if (started_ && options_.may_claim) announce(Duration(0));
+  if (drivers_.empty()) {
     world_.loop.post([done = std::exchange(stopped_, nullptr)] { done(); });
     return;
   }
-  const auto holders = holders_;
-  for (const auto& [job, holder] : holders) holder->drain(grace);
+  const auto drivers = drivers_;
+  for (const auto& [job, driver] : drivers) driver->drain(grace);
 }
 
 }  // namespace ae::runtime

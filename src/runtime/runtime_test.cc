@@ -4,7 +4,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "runtime/desk_test.h"
+#include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {
 namespace {
@@ -14,20 +14,20 @@ AE_TEST("call/its trace context is the same again after a crash, but for the try
   constexpr std::string_view kAsked = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   std::string key;
   for (const bool asked : {true, false}) {
-    Ground ground;
+    TestEnvironment env;
     std::string first;
     {
-      Desk desk(ground, "w1", {.owned = true});
+      WorkerFixture worker(env, "w1", {.owned = true});
       NewJobRequest request;
       request.job = kJob;
       request.agent = "agent";
       request.plan = plan("idempotent", kOneCall);
       if (asked) request.traceparent = kAsked, request.tracestate = "congo=x";
-      ASSERT_TRUE(ground.loop.await<Result<Created>>(
-          [&](auto done) { desk.runtime->create(request, std::move(done)); }));
-      ground.loop.run_ready();
-      ASSERT_EQ(desk.calls.size(), 1u);
-      const tools::Call& call = desk.calls[0].call;
+      ASSERT_TRUE(env.loop.await<Result<CreateResult>>(
+          [&](auto done) { worker.runtime->create(request, std::move(done)); }));
+      env.loop.run_ready();
+      ASSERT_EQ(worker.calls.size(), 1u);
+      const tools::Call& call = worker.calls[0].call;
       first = call.traceparent;
       const std::string trace = asked ? "0af7651916cd43dd8448eb211c80319c" : trace_id_of(kJob);
       EXPECT_EQ(first, traceparent(trace, span_id_of(kJob, call.invocation, 1), 1));
@@ -37,67 +37,68 @@ AE_TEST("call/its trace context is the same again after a crash, but for the try
       }
       key = call.key.text;
     }
-    Desk desk(ground, "w2", {.owned = true, .seed = 1000});
-    desk.runtime->start();
-    ground.loop.run_ready();
-    ASSERT_EQ(desk.calls.size(), 1u);
-    const tools::Call& again = desk.calls[0].call;
+    WorkerFixture worker(env, "w2", {.owned = true, .seed = 1000});
+    worker.runtime->start();
+    env.loop.run_ready();
+    ASSERT_EQ(worker.calls.size(), 1u);
+    const tools::Call& again = worker.calls[0].call;
     EXPECT_EQ(again.try_no, 2u);
     EXPECT_EQ(again.traceparent.substr(0, 36), first.substr(0, 36)) << "one trace";
     EXPECT_NE(again.traceparent, first) << "a span of its own";
     EXPECT_EQ(again.traceparent.substr(36, 16), span_id_of(kJob, again.invocation, 2));
-    desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-    EXPECT_EQ(desk.status(), "completed");
+    worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    EXPECT_EQ(worker.status(), "completed");
   }
 }
 
 AE_TEST("call/one that is durable too late is not sent; the next try is") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true, .delay = 40s});
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true, .delay = 40s});
   int commits = 0;
-  desk.script = [&](const store::Call& call) {
+  worker.script = [&](const store::Call& call) {
     const bool declares = call.method == Method::commit && ++commits == 2;
     return declares ? Fault::delay_answer : Fault::none;
   };
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kOneCall));
-  EXPECT_EQ(desk.calls.size(), 0u) << "nobody knows yet that it is declared";
-  ground.loop.advance(41s);
-  ASSERT_EQ(desk.calls.size(), 1u);
-  EXPECT_EQ(desk.calls[0].call.try_no, 2u) << "the first one's time to be sent had passed";
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-  EXPECT_EQ(desk.status(), "completed");
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kOneCall));
+  EXPECT_EQ(worker.calls.size(), 0u) << "nobody knows yet that it is declared";
+  env.loop.advance(41s);
+  ASSERT_EQ(worker.calls.size(), 1u);
+  EXPECT_EQ(worker.calls[0].call.try_no, 2u) << "the first one's time to be sent had passed";
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(worker.status(), "completed");
 }
 
 AE_TEST("call/what was slept while a claim or a commit was answered is no time to send in") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = false});
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = false});
   int commits = 0;
-  desk.script = [&](const store::Call& call) {
+  worker.script = [&](const store::Call& call) {
     // The answer to the declaration took so long, on a clock that counts suspend, that the lease may be over.
-    if (call.method == Method::commit) desk.faulty->doubt_clock(++commits == 2 ? 31s : 0s);
+    if (call.method == Method::commit)
+      worker.faulty->set_clock_uncertainty(++commits == 2 ? 31s : 0s);
     return Fault::none;
   };
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kOneCall));
-  EXPECT_EQ(desk.calls.size(), 0u);
-  ground.loop.advance(5s);
-  ASSERT_EQ(desk.calls.size(), 1u);
-  EXPECT_EQ(desk.calls[0].call.try_no, 2u) << "the first one was withdrawn";
-  EXPECT_LE(desk.calls[0].call.send_within, 30s);
-  const auto read = desk.read();
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kOneCall));
+  EXPECT_EQ(worker.calls.size(), 0u);
+  env.loop.advance(5s);
+  ASSERT_EQ(worker.calls.size(), 1u);
+  EXPECT_EQ(worker.calls[0].call.try_no, 2u) << "the first one was withdrawn";
+  EXPECT_LE(worker.calls[0].call.send_within, 30s);
+  const auto read = worker.read();
   const auto ended = all_of<ToolInvocationFinished>(read.events);
   ASSERT_FALSE(ended.empty());
   ASSERT_TRUE(ended[0]->error);
   EXPECT_EQ(ended[0]->error->code, "not_sent");
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-  EXPECT_EQ(desk.status(), "completed");
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(worker.status(), "completed");
 }
 
 AE_TEST_SLOW("timer/more jobs than one look finds are woken without waiting for the poll") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
   constexpr int kJobs = 800;
   const auto waits =
       plan("idempotent", "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'600s'}}]");
@@ -105,18 +106,18 @@ AE_TEST_SLOW("timer/more jobs than one look finds are woken without waiting for 
     NewJobRequest request;
     request.agent = "agent";
     request.plan = waits;
-    ASSERT_TRUE(ground.loop.await<Result<Created>>(
-        [&](auto done) { desk.runtime->create(request, std::move(done)); }));
+    ASSERT_TRUE(env.loop.await<Result<CreateResult>>(
+        [&](auto done) { worker.runtime->create(request, std::move(done)); }));
   }
   const auto completed = [&] {
-    auto jobs = ground.loop.await<Result<std::vector<store::JobRow>>>([&](auto done) {
-      desk.memory->query({.status = "completed", .limit = kJobs}, std::move(done));
+    auto jobs = env.loop.await<Result<std::vector<store::JobRow>>>([&](auto done) {
+      worker.memory->query({.status = "completed", .limit = kJobs}, std::move(done));
     });
     return jobs ? jobs->size() : 0;
   };
-  ground.loop.advance(599s);
+  env.loop.advance(599s);
   EXPECT_EQ(completed(), 0u);
-  ground.loop.advance(1500ms);
+  env.loop.advance(1500ms);
   EXPECT_EQ(completed(), std::size_t{kJobs});
 }
 
@@ -126,60 +127,62 @@ constexpr std::string_view kManyCalls =
     " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['m']},"
     " {'id':'a', 'kind':'tool', 'tool':'do', 'needs':['w']}]";
 
-store::Loaded from_checkpoint(Ground& ground, Desk& desk) {
-  auto loaded = ground.loop.await<Result<store::Loaded>>(
-      [&](auto done) { desk.memory->load(kJob, store::kFromCheckpoint, std::move(done)); });
+store::LoadedJob from_checkpoint(TestEnvironment& env, WorkerFixture& worker) {
+  auto loaded = env.loop.await<Result<store::LoadedJob>>(
+      [&](auto done) { worker.memory->load(kJob, store::kFromCheckpoint, std::move(done)); });
   AE_CHECK(loaded.has_value());
   return *std::move(loaded);
 }
 
-void answer_all(Desk& desk) {
-  for (std::size_t i = 0; i < desk.calls.size(); ++i) {
-    if (desk.calls[i].done) desk.answer(i, {.kind = OutcomeKind::success, .result = json("'r'")});
+void answer_all(WorkerFixture& worker) {
+  for (std::size_t i = 0; i < worker.calls.size(); ++i) {
+    if (worker.calls[i].done)
+      worker.answer(i, {.kind = OutcomeKind::success, .result = json("'r'")});
   }
 }
 
 AE_TEST("checkpoint/a job that rests leaves one, and is woken and run from there") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "w", {.owned = true, .durability = durability, .checkpoint_every = 40});
-    desk.runtime->start();
-    desk.create(plan("idempotent", kManyCalls));
-    answer_all(desk);
-    ASSERT_EQ(desk.status(), "waiting");
-    const store::Loaded tail = from_checkpoint(ground, desk);
+    TestEnvironment env;
+    WorkerFixture worker(env, "w",
+                         {.owned = true, .durability = durability, .checkpoint_every = 40});
+    worker.runtime->start();
+    worker.create(plan("idempotent", kManyCalls));
+    answer_all(worker);
+    ASSERT_EQ(worker.status(), "waiting");
+    const store::LoadedJob tail = from_checkpoint(env, worker);
     ASSERT_TRUE(tail.checkpoint);
     EXPECT_EQ(tail.checkpoint->seq, tail.row.last_seq) << "it is made at the very end";
     EXPECT_TRUE(tail.commits.empty());
-    const engine::State whole = desk.read().state;
+    const engine::State whole = worker.read().state;
     EXPECT_EQ(engine::checkpoint(whole, tail.row.head), tail.checkpoint->bytes);
-    ASSERT_TRUE(desk.signal("k", "s1"));
-    ground.loop.advance(2s);
-    answer_all(desk);
-    EXPECT_EQ(desk.status(), "completed");
+    ASSERT_TRUE(worker.signal("k", "s1"));
+    env.loop.advance(2s);
+    answer_all(worker);
+    EXPECT_EQ(worker.status(), "completed");
   }
 }
 
 // What a signal costs that wakes a job with a long past.
 AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of it") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
   std::string over;
   for (int i = 0; i < 2400; ++i) over += (i == 0 ? "" : ",") + std::to_string(i);
-  desk.create(
+  worker.create(
       plan("idempotent",
            "[{'id':'m', 'kind':'map', 'over':[" + over +
                "], 'max_parallel':64, 'do':{'tool':'do'}},"
                " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['m']}]"));
-  while (!desk.calls.empty()) {
-    Waiting next = std::move(desk.calls.front());
-    desk.calls.pop_front();
+  while (!worker.calls.empty()) {
+    PendingCall next = std::move(worker.calls.front());
+    worker.calls.pop_front();
     next.done({.kind = OutcomeKind::success, .result = json("{'item':'of a list'}")});
-    ground.loop.run_ready();
+    env.loop.run_ready();
   }
-  ASSERT_EQ(desk.status(), "waiting");
-  const store::Loaded tail = from_checkpoint(ground, desk);
+  ASSERT_EQ(worker.status(), "waiting");
+  const store::LoadedJob tail = from_checkpoint(env, worker);
   ASSERT_GT(tail.row.last_seq, 15'000u);
   ASSERT_TRUE(tail.checkpoint);
   EXPECT_LT(tail.row.last_seq - tail.checkpoint->seq, 2'500u);
@@ -189,8 +192,8 @@ AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of i
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
         .count();
   };
-  const double whole = took([&] { static_cast<void>(desk.read()); });
-  const double act = took([&] { EXPECT_FALSE(desk.signal("no such key", "s0")); });
+  const double whole = took([&] { static_cast<void>(worker.read()); });
+  const double act = took([&] { EXPECT_FALSE(worker.signal("no such key", "s0")); });
   std::printf("%llu events: the whole log %.1f ms, an act %.1f ms, a checkpoint of %zu bytes\n",
               static_cast<unsigned long long>(tail.row.last_seq), whole, act,
               tail.checkpoint->bytes.size());
@@ -198,41 +201,41 @@ AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of i
 }
 
 AE_TEST("runtime/a plan that somebody else on the loop has compiled is not compiled again") {
-  Ground ground;
+  TestEnvironment env;
   engine::PlanCache plans;
-  Desk first(ground, "first", {.seed = 1, .plans = &plans});
-  Desk second(ground, "second", {.seed = 1'000'001, .plans = &plans});
+  WorkerFixture first(env, "first", {.seed = 1, .plans = &plans});
+  WorkerFixture second(env, "second", {.seed = 1'000'001, .plans = &plans});
   first.runtime->start();
   const auto made = plan("idempotent", kTwoWaits);
   first.create(made);
   ASSERT_EQ(first.status(), "waiting");
   EXPECT_EQ(first.read().state.plan, made);
   EXPECT_EQ(second.read().state.plan, made);
-  Desk apart(ground, "apart", {.seed = 2'000'001});
+  WorkerFixture apart(env, "apart", {.seed = 2'000'001});
   EXPECT_NE(apart.read().state.plan, made);
   EXPECT_EQ(apart.read().state.plan->hash, made->hash);
 }
 
 AE_TEST("checkpoint/one that is damaged or lies is passed over") {
-  Ground ground;
-  std::optional<Desk> desk;
-  desk.emplace(ground, "w", Desk::Setup{.owned = true, .checkpoint_every = 1'000'000});
-  desk->runtime->start();
-  desk->create(plan("idempotent", kOneCall));
-  const auto read = desk->read();
+  TestEnvironment env;
+  std::optional<WorkerFixture> worker;
+  worker.emplace(env, "w", WorkerFixture::Setup{.owned = true, .checkpoint_every = 1'000'000});
+  worker->runtime->start();
+  worker->create(plan("idempotent", kOneCall));
+  const auto read = worker->read();
   ASSERT_TRUE(read.row.claim);
   store::Batch batch;
   batch.job = kJob;
-  batch.authority = store::Batch::Held{*read.row.claim};
+  batch.authority = store::Batch::Leased{*read.row.claim};
   batch.expected_seq = read.row.last_seq;
   for (const std::string& bytes :
        {std::string("nonsense"), engine::checkpoint(read.state, sha256("another head"))}) {
     batch.checkpoint = bytes;
-    auto put = ground.loop.await<Result<store::Committed>>(
-        [&](auto done) { desk->memory->commit(batch, std::move(done)); });
+    auto put = env.loop.await<Result<store::CommitResult>>(
+        [&](auto done) { worker->memory->commit(batch, std::move(done)); });
     ASSERT_TRUE(put);
-    Desk next(ground, "next", {.owned = false, .seed = 77});
-    auto state = ground.loop.await<Result<Runtime::Read>>(
+    WorkerFixture next(env, "next", {.owned = false, .seed = 77});
+    auto state = env.loop.await<Result<Runtime::JobSnapshot>>(
         [&](auto done) { next.runtime->read_state(kJob, std::move(done)); });
     ASSERT_TRUE(state) << state.error().message;
     EXPECT_EQ(engine::checkpoint(state->state, Hash{}), engine::checkpoint(read.state, Hash{}));
@@ -240,26 +243,26 @@ AE_TEST("checkpoint/one that is damaged or lies is passed over") {
 }
 
 AE_TEST("stop/a job that is ending is drained, not cut short") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kOneCall));
-  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel}));
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kOneCall));
+  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel}));
   bool stopped = false;
-  desk.runtime->stop(10s, [&] { stopped = true; });
-  ground.loop.advance(1s);
+  worker.runtime->stop(10s, [&] { stopped = true; });
+  env.loop.advance(1s);
   EXPECT_FALSE(stopped) << "its call is awaited";
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  ground.loop.advance(1s);
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  env.loop.advance(1s);
   EXPECT_TRUE(stopped);
-  const auto read = desk.read();
+  const auto read = worker.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
   EXPECT_TRUE(read.state.steps[0].committed) << "and what it did is recorded";
 }
 
 AE_TEST("stop/a job that undoes is given back after the call in flight, and goes on elsewhere") {
-  Ground ground;
-  Desk first(ground, "first", {.owned = true});
+  TestEnvironment env;
+  WorkerFixture first(env, "first", {.owned = true});
   first.runtime->start();
   first.create(
       plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
@@ -271,15 +274,15 @@ AE_TEST("stop/a job that undoes is given back after the call in flight, and goes
   ASSERT_EQ(first.calls.size(), 4u);
   bool stopped = false;
   first.runtime->stop(10s, [&] { stopped = true; });
-  ground.loop.advance(1s);
+  env.loop.advance(1s);
   EXPECT_FALSE(stopped) << "its call is awaited";
   first.answer(3, {.kind = OutcomeKind::success});
-  ground.loop.advance(1s);
+  env.loop.advance(1s);
   EXPECT_TRUE(stopped);
   EXPECT_EQ(first.calls.size(), 4u) << "nothing more is begun";
-  Desk second(ground, "second", {.owned = true, .seed = 1'000'001});
+  WorkerFixture second(env, "second", {.owned = true, .seed = 1'000'001});
   second.runtime->start();
-  ground.loop.advance(1s);
+  env.loop.advance(1s);
   ASSERT_EQ(second.calls.size(), 1u);
   EXPECT_EQ(second.calls[0].call.args, json("{'what':1}"));
   second.answer(0, {.kind = OutcomeKind::success});
@@ -288,70 +291,70 @@ AE_TEST("stop/a job that undoes is given back after the call in flight, and goes
 }
 
 AE_TEST("stop/ends in time when the store cannot be written, and says what that means") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kOneCall));
-  desk.script = [](const store::Call& call) {
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kOneCall));
+  worker.script = [](const store::Call& call) {
     return call.method == Method::commit ? Fault::fail_before : Fault::none;
   };
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   bool stopped = false;
-  desk.runtime->stop(10s, [&] { stopped = true; });
-  ground.loop.advance(9s);
+  worker.runtime->stop(10s, [&] { stopped = true; });
+  env.loop.advance(9s);
   EXPECT_FALSE(stopped);
-  ground.loop.advance(2s);
+  env.loop.advance(2s);
   EXPECT_TRUE(stopped);
-  EXPECT_EQ(desk.read().state.open_tries, 1u) << "the call is in doubt, not forgotten";
+  EXPECT_EQ(worker.read().state.open_tries, 1u) << "the call is in doubt, not forgotten";
 }
 
 AE_TEST("store/an outage is warned about once, not once for every try") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.script = [](const store::Call& call) {
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.script = [](const store::Call& call) {
     return call.method == Method::claim ? Fault::fail_before : Fault::none;
   };
-  desk.runtime->start();
-  ground.loop.advance(20s);
-  EXPECT_EQ(desk.outages, "out ");
-  desk.script = [](const store::Call&) { return Fault::none; };
-  ground.loop.advance(20s);
-  EXPECT_EQ(desk.outages, "out back ") << "and so is its end";
-  EXPECT_EQ(desk.warnings.size(), 0u);
+  worker.runtime->start();
+  env.loop.advance(20s);
+  EXPECT_EQ(worker.outages, "out ");
+  worker.script = [](const store::Call&) { return Fault::none; };
+  env.loop.advance(20s);
+  EXPECT_EQ(worker.outages, "out back ") << "and so is its end";
+  EXPECT_EQ(worker.warnings.size(), 0u);
 }
 
 AE_TEST("store/an outage is noticed also where nothing is claimed") {
-  Ground ground;
-  Desk desk(ground, "w", {.claims = false});
-  desk.script = [](const store::Call& call) {
-    return call.method == Method::due ? Fault::fail_before : Fault::none;
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.may_claim = false});
+  worker.script = [](const store::Call& call) {
+    return call.method == Method::list_due ? Fault::fail_before : Fault::none;
   };
-  desk.runtime->start();
-  ground.loop.advance(5s);
-  EXPECT_EQ(desk.outages, "out ");
-  desk.script = [](const store::Call&) { return Fault::none; };
-  ground.loop.advance(5s);
-  EXPECT_EQ(desk.outages, "out back ");
+  worker.runtime->start();
+  env.loop.advance(5s);
+  EXPECT_EQ(worker.outages, "out ");
+  worker.script = [](const store::Call&) { return Fault::none; };
+  env.loop.advance(5s);
+  EXPECT_EQ(worker.outages, "out back ");
 }
 
 AE_TEST(
     "versions/a worker without the job's tool writes nothing, says what is missing, and leaves "
     "it") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.create(plan("idempotent", kOneCall));
-  desk.runtime.reset();
-  desk.calls.clear();
-  Desk other(ground, "other", {.owned = true, .seed = 99});
-  other.performers = Performers();
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.create(plan("idempotent", kOneCall));
+  worker.runtime.reset();
+  worker.calls.clear();
+  WorkerFixture other(env, "other", {.owned = true, .seed = 99});
+  other.tool_registry = ToolRegistry();
   const auto before = other.read().row.last_seq;
   other.runtime->start();
-  ground.loop.advance(60s);
+  env.loop.advance(60s);
   const auto read = other.read();
   EXPECT_EQ(read.row.last_seq, before);
   EXPECT_FALSE(read.row.claim);
-  ASSERT_TRUE(other.runtime->refuses(kJob));
-  EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::needs_version);
+  ASSERT_TRUE(other.runtime->refusal_of(kJob));
+  EXPECT_EQ(other.runtime->refusal_of(kJob)->code, Code::needs_version);
   EXPECT_EQ(std::ranges::count_if(
                 other.warnings,
                 [](const std::string& text) { return text.find("cannot run") != text.npos; }),
@@ -361,36 +364,36 @@ AE_TEST(
 
 // How long a job keeps the loop to itself, by a clock that counts how often the runtime looks at it: between two
 // commits, or two turns of another timer.
-class Turns {
+class SliceRecorder {
  public:
   static constexpr Duration kEach = 20ms;
 
-  Turns(Ground& ground, Desk& desk) : ground_(ground) {
-    ground.steady.each = kEach;
-    desk.script = [this](const store::Call& call) {
-      if (call.method == Method::commit) note();
+  SliceRecorder(TestEnvironment& env, WorkerFixture& worker) : env_(env) {
+    env.steady.each = kEach;
+    worker.script = [this](const store::Call& call) {
+      if (call.method == Method::commit) record();
       return Fault::none;
     };
-    others();
+    tick();
   }
   // The clock is looked at before and after a decision, and by the timers of the runtime.
   void expect_slices() const {
     EXPECT_LE(longest_, 50ms + 3 * kEach);
-    EXPECT_GE(ground_.steady.spent(), 4 * longest_) << "there is more to do than a slice holds";
+    EXPECT_GE(env_.steady.spent(), 4 * longest_) << "there is more to do than a slice holds";
   }
 
  private:
-  void note() {
-    longest_ = std::max(longest_, ground_.steady.spent() - noted_);
-    noted_ = ground_.steady.spent();
+  void record() {
+    longest_ = std::max(longest_, env_.steady.spent() - last_spent_);
+    last_spent_ = env_.steady.spent();
   }
-  void others() {
-    note();
-    ground_.loop.after(1ms, [this] { others(); });
+  void tick() {
+    record();
+    env_.loop.after(1ms, [this] { tick(); });
   }
 
-  Ground& ground_;
-  Duration noted_{}, longest_{};
+  TestEnvironment& env_;
+  Duration last_spent_{}, longest_{};
 };
 
 AE_TEST("decide/a job that goes on for long gives the loop away after each slice of 50 ms") {
@@ -399,13 +402,13 @@ AE_TEST("decide/a job that goes on for long gives the loop away after each slice
     nodes += std::string(i > 0 ? "," : "") + "{'id':'n" + std::to_string(i) +
              "', 'kind':'tool', 'tool':'do', 'when':'${ false }'}";
   }
-  Ground ground;
-  Desk desk(ground, "worker", {});
-  Turns turns(ground, desk);
-  desk.runtime->start();
-  desk.create(plan("idempotent", "[" + nodes + "]"));
-  ground.loop.advance(5s);
-  EXPECT_EQ(desk.status(), "completed");
+  TestEnvironment env;
+  WorkerFixture worker(env, "worker", {});
+  SliceRecorder turns(env, worker);
+  worker.runtime->start();
+  worker.create(plan("idempotent", "[" + nodes + "]"));
+  env.loop.advance(5s);
+  EXPECT_EQ(worker.status(), "completed");
   turns.expect_slices();
 }
 
@@ -425,28 +428,28 @@ AE_TEST("decide/what a used-up budget holds back is looked at to the end, slice 
   const auto compiled = engine::Plan::compile(
       simple.with("tools", Value::object({{"do", tool}})).with("budget", json("{'tool_calls':0}")));
   ASSERT_TRUE(compiled) << compiled.error().message;
-  Ground ground;
-  Desk desk(ground, "worker", {});
-  Turns turns(ground, desk);
-  desk.runtime->start();
-  desk.create(*compiled);
-  ground.loop.advance(5s);
-  const auto read = desk.read();
+  TestEnvironment env;
+  WorkerFixture worker(env, "worker", {});
+  SliceRecorder turns(env, worker);
+  worker.runtime->start();
+  worker.create(*compiled);
+  env.loop.advance(5s);
+  const auto read = worker.read();
   EXPECT_EQ(read.state.parked_until, "budget");
   EXPECT_EQ(read.state.waits.size(), 1U);
-  EXPECT_TRUE(desk.calls.empty());
+  EXPECT_TRUE(worker.calls.empty());
   turns.expect_slices();
 }
 
 AE_TEST("versions/a worker of another version goes on, and the log says so") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.create(plan("idempotent", kOneCall));
-  desk.runtime.reset();
-  desk.calls.clear();
-  Desk other(ground, "other", {.owned = true, .seed = 99, .version = "0.2.0"});
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.create(plan("idempotent", kOneCall));
+  worker.runtime.reset();
+  worker.calls.clear();
+  WorkerFixture other(env, "other", {.owned = true, .seed = 99, .version = "0.2.0"});
   other.runtime->start();
-  ground.loop.advance(2s);
+  env.loop.advance(2s);
   const auto read = other.read();
   const auto noted = all_of<VersionMismatched>(read.events);
   ASSERT_EQ(noted.size(), 1u);
@@ -462,22 +465,24 @@ static_assert(!std::is_copy_constructible_v<tools::Permit> &&
               "only the ledger makes permits");
 
 AE_TEST("ledger/a try that a crash left open stays unknown when the next one succeeds") {
-  Ground ground;
-  std::optional<Desk> desk;
-  desk.emplace(ground, "first", Desk::Setup{.owned = true, .durability = Durability::split});
-  desk->create(plan("idempotent",
-                    "[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                    " {'id':'t', 'kind':'wait', 'needs':['a'], 'wait':{'type':'timer','for':'5s'}},"
-                    " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['t']}]"));
-  desk->runtime.reset();  // it dies during the call
-  Desk next(ground, "next", {.owned = true, .durability = Durability::split, .seed = 99});
+  TestEnvironment env;
+  std::optional<WorkerFixture> worker;
+  worker.emplace(env, "first",
+                 WorkerFixture::Setup{.owned = true, .durability = Durability::split});
+  worker->create(
+      plan("idempotent",
+           "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+           " {'id':'t', 'kind':'wait', 'needs':['a'], 'wait':{'type':'timer','for':'5s'}},"
+           " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['t']}]"));
+  worker->runtime.reset();  // it dies during the call
+  WorkerFixture next(env, "next", {.owned = true, .durability = Durability::split, .seed = 99});
   next.runtime->start();
-  ground.loop.advance(2s);
+  env.loop.advance(2s);
   ASSERT_EQ(next.calls.size(), 1u);
   next.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  ground.loop.advance(10s);  // it rests, is woken and claimed again
+  env.loop.advance(10s);  // it rests, is woken and claimed again
   next.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
-  auto loaded = ground.loop.await<Result<store::Loaded>>(
+  auto loaded = env.loop.await<Result<store::LoadedJob>>(
       [&](auto done) { next.memory->load(kJob, 1, std::move(done)); });
   ASSERT_TRUE(loaded);
   std::vector<std::string> states;
@@ -501,34 +506,34 @@ std::string unknown_event(std::uint64_t seq) {
 }
 
 AE_TEST("versions/a job with an event of an unknown type is given back unread, once, unchanged") {
-  Ground ground;
-  std::optional<Desk> desk;
-  desk.emplace(ground, "w", Desk::Setup{.owned = true});
-  desk->create(plan("idempotent", kOneCall));
-  const auto read = desk->read();
+  TestEnvironment env;
+  std::optional<WorkerFixture> worker;
+  worker.emplace(env, "w", WorkerFixture::Setup{.owned = true});
+  worker->create(plan("idempotent", kOneCall));
+  const auto read = worker->read();
   ASSERT_TRUE(read.row.claim);
   store::Batch batch;
   batch.job = kJob;
-  batch.authority = store::Batch::Held{*read.row.claim};
+  batch.authority = store::Batch::Leased{*read.row.claim};
   batch.expected_seq = read.row.last_seq;
   batch.row.status = "running";
   const std::uint64_t seq = read.row.last_seq + 1;
-  batch.sealed = Sealed{.bytes = unknown_event(seq),
-                        .blobs = {},
-                        .first_seq = seq,
-                        .last_seq = seq,
-                        .head = sha256("a newer program knows"),
-                        .events = {}};
-  desk->runtime.reset();
-  auto put = ground.loop.await<Result<store::Committed>>(
-      [&](auto done) { desk->memory->commit(batch, std::move(done)); });
+  batch.sealed = SealedBatch{.bytes = unknown_event(seq),
+                             .blobs = {},
+                             .first_seq = seq,
+                             .last_seq = seq,
+                             .head = sha256("a newer program knows"),
+                             .events = {}};
+  worker->runtime.reset();
+  auto put = env.loop.await<Result<store::CommitResult>>(
+      [&](auto done) { worker->memory->commit(batch, std::move(done)); });
   ASSERT_TRUE(put);
-  Desk other(ground, "other", {.owned = true, .seed = 99});
+  WorkerFixture other(env, "other", {.owned = true, .seed = 99});
   other.runtime->start();
-  ground.loop.advance(120s);
-  ASSERT_TRUE(other.runtime->refuses(kJob));
-  EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::needs_version);
-  auto loaded = ground.loop.await<Result<store::Loaded>>(
+  env.loop.advance(120s);
+  ASSERT_TRUE(other.runtime->refusal_of(kJob));
+  EXPECT_EQ(other.runtime->refusal_of(kJob)->code, Code::needs_version);
+  auto loaded = env.loop.await<Result<store::LoadedJob>>(
       [&](auto done) { other.memory->load(kJob, 1, std::move(done)); });
   ASSERT_TRUE(loaded);
   EXPECT_EQ(loaded->row.last_seq, seq) << "nothing was appended, no attempt begun";
@@ -539,11 +544,11 @@ AE_TEST("versions/a job with an event of an unknown type is given back unread, o
 }
 
 AE_TEST("ledger/a try is permitted once, and only to the attempt that declared it") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
-  desk.create(plan("idempotent", kOneCall));
-  auto state = desk.read().state;
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("idempotent", kOneCall));
+  auto state = worker.read().state;
   Ledger first;
   EXPECT_TRUE(first.permit(state, state.steps[0]));
   EXPECT_FALSE(first.permit(state, state.steps[0])) << "a second time";
@@ -553,19 +558,19 @@ AE_TEST("ledger/a try is permitted once, and only to the attempt that declared i
     return state.plan;
   };
   ASSERT_TRUE(engine::apply(state, engine::running_event(AttemptId("next"), state.epoch + 1, "n"),
-                            ground.loop.now(), plans));
+                            env.loop.now(), plans));
   EXPECT_FALSE(another.permit(state, state.steps[0])) << "another attempt declared it";
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  state = desk.read().state;
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  state = worker.read().state;
   EXPECT_FALSE(another.permit(state, state.steps[0])) << "it is recorded";
 }
 
 AE_TEST("ledger/a permit is good for its own try, once") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
-  desk.create(plan("idempotent", kOneCall));
-  const auto state = desk.read().state;
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("idempotent", kOneCall));
+  const auto state = worker.read().state;
   const InvocationId call = state.steps[0].call->id;
   const auto permit = [&] { return *Ledger().permit(state, state.steps[0]); };
   auto used = permit();
@@ -577,10 +582,10 @@ AE_TEST("ledger/a permit is good for its own try, once") {
 
 AE_TEST("durability/fused is one commit for each step, split one for each phase") {
   const auto commits_of = [](Durability durability, int nodes) {
-    Ground ground;
-    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
     int commits = 0;
-    desk.script = [&](const store::Call& call) {
+    worker.script = [&](const store::Call& call) {
       commits += call.method == Method::commit ? 1 : 0;
       return Fault::none;
     };
@@ -589,12 +594,13 @@ AE_TEST("durability/fused is one commit for each step, split one for each phase"
       chain += ",{'id':'n" + std::to_string(i) + "', 'kind':'tool', 'tool':'do', 'needs':['n" +
                std::to_string(i - 1) + "']}";
     }
-    desk.runtime->start();
-    desk.create(plan("idempotent", chain + "]"));
+    worker.runtime->start();
+    worker.create(plan("idempotent", chain + "]"));
     for (int i = 0; i < nodes; ++i) {
-      desk.answer(static_cast<std::size_t>(i), {.kind = OutcomeKind::success, .result = json("1")});
+      worker.answer(static_cast<std::size_t>(i),
+                    {.kind = OutcomeKind::success, .result = json("1")});
     }
-    AE_CHECK(desk.status() == "completed");
+    AE_CHECK(worker.status() == "completed");
     return commits;
   };
   EXPECT_EQ(commits_of(Durability::fused, 9) - commits_of(Durability::fused, 4), 5);
@@ -605,44 +611,44 @@ AE_TEST("durability/fused is one commit for each step, split one for each phase"
 AE_TEST(
     "queue/no more jobs of a queue are run at once than its limit, and an end lets the next one "
     "in") {
-  Ground ground;
-  Desk desk(ground, "only", {.queues = {{"narrow", 2}}});
-  desk.runtime->start();
+  TestEnvironment env;
+  WorkerFixture worker(env, "only", {.queues = {{"narrow", 2}}});
+  worker.runtime->start();
   for (int i = 0; i < 5; ++i) {
     NewJobRequest request{.job = JobId("n" + std::to_string(i)),
                           .agent = "a",
                           .plan = plan("read", kOneCall),
                           .input = Value::object({}),
                           .queue = i < 4 ? "narrow" : ""};
-    const auto made = ground.loop.await<Result<Created>>(
-        [&](auto done) { desk.runtime->create(std::move(request), std::move(done)); });
+    const auto made = env.loop.await<Result<CreateResult>>(
+        [&](auto done) { worker.runtime->create(std::move(request), std::move(done)); });
     ASSERT_TRUE(made) << made.error().message;
   }
-  ground.loop.run_ready();
-  EXPECT_EQ(desk.calls.size(), 3u) << "two of the queue, and the one that is in none";
-  EXPECT_TRUE(desk.runtime->holds(JobId("n4")));
-  const Instant before = ground.loop.now();
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-  EXPECT_EQ(desk.calls.size(), 4u);
-  desk.answer(1, {.kind = OutcomeKind::success, .result = json("7")});
-  desk.answer(2, {.kind = OutcomeKind::success, .result = json("7")});
-  desk.answer(3, {.kind = OutcomeKind::success, .result = json("7")});
-  EXPECT_EQ(desk.calls.size(), 5u);
-  EXPECT_EQ(ground.loop.now(), before) << "nobody waits for the next look";
-  const auto row = ground.loop.await<Result<Runtime::Read>>(
-      [&](auto done) { desk.runtime->read(JobId("n0"), std::move(done)); });
+  env.loop.run_ready();
+  EXPECT_EQ(worker.calls.size(), 3u) << "two of the queue, and the one that is in none";
+  EXPECT_TRUE(worker.runtime->is_leased(JobId("n4")));
+  const Instant before = env.loop.now();
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(worker.calls.size(), 4u);
+  worker.answer(1, {.kind = OutcomeKind::success, .result = json("7")});
+  worker.answer(2, {.kind = OutcomeKind::success, .result = json("7")});
+  worker.answer(3, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(worker.calls.size(), 5u);
+  EXPECT_EQ(env.loop.now(), before) << "nobody waits for the next look";
+  const auto row = env.loop.await<Result<Runtime::JobSnapshot>>(
+      [&](auto done) { worker.runtime->read(JobId("n0"), std::move(done)); });
   EXPECT_EQ(row->row.queue, "narrow");
   EXPECT_EQ(std::get<JobCreated>(row->events.front().body).queue, "narrow");
 }
 
 AE_TEST("create/a job without an id gets a UUIDv7 of the store's time") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
   NewJobRequest request;
   request.agent = "agent";
   request.plan = plan("idempotent", kOneCall);
-  auto made = ground.loop.await<Result<Created>>(
-      [&](auto done) { desk.runtime->create(request, std::move(done)); });
+  auto made = env.loop.await<Result<CreateResult>>(
+      [&](auto done) { worker.runtime->create(request, std::move(done)); });
   ASSERT_TRUE(made);
   const auto id = uuid_from_text(made->job.text);
   ASSERT_TRUE(id) << made->job.text;
@@ -650,62 +656,63 @@ AE_TEST("create/a job without an id gets a UUIDv7 of the store's time") {
   EXPECT_EQ(id->bytes[8] >> 6, 2);
   std::int64_t ms = 0;
   for (std::size_t i = 0; i < 6; ++i) ms = ms << 8 | id->bytes[i];
-  EXPECT_EQ(ms, desk.memory->now().us / 1000);
+  EXPECT_EQ(ms, worker.memory->now().us / 1000);
 }
 
 AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
-  desk.create(plan("idempotent", kWaitAndCall));
-  const auto seq = desk.read().row.last_seq;
-  const auto said = desk.act({.kind = engine::Act::Kind::signal,
-                              .correlation_key = "k",
-                              .payload = Value(std::string(17u << 20, 'x'))});
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("idempotent", kWaitAndCall));
+  const auto seq = worker.read().row.last_seq;
+  const auto said = worker.submit({.kind = engine::ControlRequest::Kind::signal,
+                                   .correlation_key = "k",
+                                   .payload = Value(std::string(17u << 20, 'x'))});
   ASSERT_FALSE(said);
   EXPECT_EQ(said.error().code, Code::payload_too_large);
-  EXPECT_EQ(desk.read().row.last_seq, seq);
+  EXPECT_EQ(worker.read().row.last_seq, seq);
 }
 
 AE_TEST("checkpoint/the commit that makes one says so, with the event that it stands on") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "w", {.owned = true, .durability = durability, .checkpoint_every = 40});
-    desk.runtime->start();
-    desk.create(plan("idempotent", kManyCalls));
-    answer_all(desk);
-    const store::Loaded tail = from_checkpoint(ground, desk);
+    TestEnvironment env;
+    WorkerFixture worker(env, "w",
+                         {.owned = true, .durability = durability, .checkpoint_every = 40});
+    worker.runtime->start();
+    worker.create(plan("idempotent", kManyCalls));
+    answer_all(worker);
+    const store::LoadedJob tail = from_checkpoint(env, worker);
     ASSERT_TRUE(tail.checkpoint);
-    const auto read = desk.read();
+    const auto read = worker.read();
     const auto notes = all_of(read.events, EventType::state_checkpointed);
     ASSERT_FALSE(notes.empty());
-    const Event& note = *notes.back();
-    EXPECT_EQ(note.seq, tail.checkpoint->seq) << "it is covered, too";
-    const Value& covered = std::get<StateCheckpointed>(note.body).detail;
-    EXPECT_EQ(covered["seq"], Value(note.seq - 1));
-    EXPECT_EQ(covered.text("hash"), to_hex(read.events[note.seq - 2].hash));
-    EXPECT_EQ(note.prev_hash, read.events[note.seq - 2].hash);
+    const Event& record = *notes.back();
+    EXPECT_EQ(record.seq, tail.checkpoint->seq) << "it is covered, too";
+    const Value& covered = std::get<StateCheckpointed>(record.body).detail;
+    EXPECT_EQ(covered["seq"], Value(record.seq - 1));
+    EXPECT_EQ(covered.text("hash"), to_hex(read.events[record.seq - 2].hash));
+    EXPECT_EQ(record.prev_hash, read.events[record.seq - 2].hash);
   }
 }
 
 AE_TEST("progress/reports are written rarely, the last one with the end; the fold passes them by") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    Ground ground;
-    Desk desk(ground, "w", {.owned = true, .durability = durability});
-    desk.runtime->start();
-    desk.create(plan("at_most_once", kOneCall));
-    ASSERT_EQ(desk.calls.size(), 1u);
-    tools::Call& call = desk.calls[0].call;
+    TestEnvironment env;
+    WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
+    worker.runtime->start();
+    worker.create(plan("at_most_once", kOneCall));
+    ASSERT_EQ(worker.calls.size(), 1u);
+    tools::Call& call = worker.calls[0].call;
     for (int i = 0; i < 100; ++i) {
       call.progress(Value::object({{"done", i}}));
-      ground.loop.advance(100ms);
+      env.loop.advance(100ms);
     }
-    const auto written = all_of(desk.read().events, EventType::progress).size();
+    const auto written = all_of(worker.read().events, EventType::progress).size();
     EXPECT_GE(written, 9u);
     EXPECT_LE(written, 11u) << "once a second, of a hundred in ten";
     call.progress(Value::object({{"done", "all"}}));
-    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-    const auto read = desk.read();
+    worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    const auto read = worker.read();
     EXPECT_EQ(read.state.status, engine::JobStatus::completed);
     const auto reports = all_of(read.events, EventType::progress);
     const auto& last = std::get<Progress>(reports.back()->body);
@@ -715,59 +722,59 @@ AE_TEST("progress/reports are written rarely, the last one with the end; the fol
     EXPECT_LT(reports.back()->seq,
               all_of(read.events, EventType::tool_invocation_finished)[0]->seq);
     call.progress(Value("too late"));
-    ground.loop.advance(5s);
-    EXPECT_EQ(desk.read().events.size(), read.events.size());
+    env.loop.advance(5s);
+    EXPECT_EQ(worker.read().events.size(), read.events.size());
   }
 }
 
 AE_TEST("progress/the longer a call runs the rarer its reports are written, the newest is kept") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kOneCall));
-  tools::Call& call = desk.calls[0].call;
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kOneCall));
+  tools::Call& call = worker.calls[0].call;
   constexpr int kTimes = 180;
   for (int i = 0; i < kTimes; ++i) {
     call.progress(Value(i));
-    ground.loop.advance(5s);
+    env.loop.advance(5s);
   }
-  const auto read = desk.read();
+  const auto read = worker.read();
   const auto reports = all_of<Progress>(read.events);
   EXPECT_LE(reports.size(), kTimes * 3u / 4) << "at the end they are 14 s apart";
   EXPECT_GE(reports.back()->detail["report"].as_int(), kTimes - 4);
 }
 
 AE_TEST("progress/a report that cannot be written holds up no result, and is not missed") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
-  desk.runtime->start();
-  desk.create(plan("at_most_once", kOneCall));
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.runtime->start();
+  worker.create(plan("at_most_once", kOneCall));
   int commits = 0;
-  desk.script = [&](const store::Call& made) {
+  worker.script = [&](const store::Call& made) {
     return made.method == Method::commit && commits++ < 3 ? Fault::fail_before : Fault::none;
   };
-  desk.calls[0].call.progress(Value("half"));
-  ground.loop.run_ready();
+  worker.calls[0].call.progress(Value("half"));
+  env.loop.run_ready();
   EXPECT_EQ(commits, 1);
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  ground.loop.advance(1s);
-  EXPECT_EQ(desk.status(), "completed");
-  EXPECT_EQ(desk.calls.size(), 1u);
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  env.loop.advance(1s);
+  EXPECT_EQ(worker.status(), "completed");
+  EXPECT_EQ(worker.calls.size(), 1u);
 }
 
 AE_TEST("progress/a worker that lost the job writes no report more") {
-  TwoWorkers two("at_most_once");
+  TwoWorkersFixture two("at_most_once");
   const auto events = two.second.read().events.size();
   two.first.calls[0].call.progress(Value("half"));
-  two.ground.loop.run_ready();
+  two.env.loop.run_ready();
   EXPECT_EQ(two.second.read().events.size(), events);
 }
 
 AE_TEST("create/a repeated request reads the first commit of its job, whatever came after it") {
-  Ground ground;
-  Desk desk(ground, "w", {.owned = true});
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
   std::vector<std::uint64_t> loads;
-  desk.script = [&](const store::Call& call) {
+  worker.script = [&](const store::Call& call) {
     if (call.method == Method::load) loads.push_back(call.from_seq);
     return Fault::none;
   };
@@ -777,24 +784,24 @@ AE_TEST("create/a repeated request reads the first commit of its job, whatever c
     request.idempotency_key = "k";
     request.plan = plan("idempotent", kTwoWaits);
     request.input = json(input);
-    request.hold = false;
-    return ground.loop.await<Result<Created>>(
-        [&](auto done) { desk.runtime->create(request, std::move(done)); });
+    request.start_here = false;
+    return env.loop.await<Result<CreateResult>>(
+        [&](auto done) { worker.runtime->create(request, std::move(done)); });
   };
   const auto made = create("1");
   ASSERT_TRUE(made) << made.error().message;
   // A commit that this build cannot open, as a later one may write it.
-  const auto first = ground.loop.await<Result<store::Loaded>>(
-      [&](auto done) { desk.memory->load(made->job, 1, std::move(done)); });
+  const auto first = env.loop.await<Result<store::LoadedJob>>(
+      [&](auto done) { worker.memory->load(made->job, 1, std::move(done)); });
   ASSERT_TRUE(first);
   const std::uint64_t last = first->row.last_seq;
-  store::Batch later{.job = made->job, .authority = store::Batch::Free{}, .expected_seq = last};
+  store::Batch later{.job = made->job, .authority = store::Batch::Unleased{}, .expected_seq = last};
   later.sealed.emplace();
   later.sealed->first_seq = later.sealed->last_seq = last + 1;
   later.sealed->bytes = "of a later version";
   later.row.status = "waiting";
-  const auto put = ground.loop.await<Result<store::Committed>>(
-      [&](auto done) { desk.memory->commit(later, std::move(done)); });
+  const auto put = env.loop.await<Result<store::CommitResult>>(
+      [&](auto done) { worker.memory->commit(later, std::move(done)); });
   ASSERT_TRUE(put) << put.error().message;
   loads.clear();
   const auto again = create("1");

@@ -11,15 +11,18 @@ namespace ae::runtime {
 namespace {
 
 constexpr std::size_t kVersionsPage = 100;
-constexpr Duration kLeftFor = std::chrono::minutes(1);  // so that what is over is not remembered
-constexpr std::size_t kSeenMax = 100'000;  // more parked jobs than that are looked at in each sweep
+constexpr Duration kDeferredFor =
+    std::chrono::minutes(1);  // so that what is over is not remembered
+constexpr std::size_t kCheckedMax =
+    100'000;  // more parked jobs than that are looked at in each sweep
 
 // Does a worker that claims jobs of the agent offer all that is needed?
-bool offers(const store::Census& census, const std::string& agent,
-            const std::vector<std::string>& needed) {
-  return std::ranges::any_of(census.workers, [&](const auto& entry) {
+bool has_offer(const store::JobStats& job_stats, const std::string& agent,
+               const std::vector<std::string>& needed) {
+  return std::ranges::any_of(job_stats.workers, [&](const auto& entry) {
     const auto offer = worker_offer(entry.second.says);
-    return offer && takes(*offer, agent) && std::ranges::all_of(needed, [&](const auto& one) {
+    return offer && may_claim_agent(*offer, agent) &&
+           std::ranges::all_of(needed, [&](const auto& one) {
              return std::ranges::find(offer->offers, one) != offer->offers.end();
            });
   });
@@ -41,49 +44,52 @@ std::optional<WorkerOffer> worker_offer(std::string_view says) {
   return offer;
 }
 
-bool takes(const WorkerOffer& offer, const std::string& agent) {
+bool may_claim_agent(const WorkerOffer& offer, const std::string& agent) {
   return offer.agents.empty() || std::ranges::find(offer.agents, agent) != offer.agents.end();
 }
 
-Versions::Versions(store::Store& store, Tell tell) : store_(store), tell_(std::move(tell)) {}
+VersionSweeper::VersionSweeper(store::Store& store, ResumeJob resume)
+    : store_(store), resume_(std::move(resume)) {}
 
 // ---------------------------------------------------------------- what others offer
 
-void Versions::offered(const store::JobRow& row, const std::string& version,
-                       async::Done<Result<bool>> done) {
+void VersionSweeper::check_elsewhere(const store::JobRow& row, const std::string& version,
+                                     async::Done<Result<bool>> done) {
   std::vector<std::string> needed = row.capabilities;
   needed.push_back(version_capability(row.agent, version));
-  store_.census([this, alive = std::weak_ptr(alive_), job = row.id, agent = row.agent,
-                 needed = std::move(needed),
-                 done = std::move(done)](Result<store::Census> census) mutable {
+  store_.count_jobs([this, alive = std::weak_ptr(alive_), job = row.id, agent = row.agent,
+                     needed = std::move(needed),
+                     done = std::move(done)](Result<store::JobStats> job_stats) mutable {
     if (!alive.lock()) return;
-    if (!census) return done(std::unexpected(census.error()));
-    const bool elsewhere = offers(*census, agent, needed);
-    if (elsewhere) left_.insert_or_assign(job, Left{agent, needed, store_.now()});
+    if (!job_stats) return done(std::unexpected(job_stats.error()));
+    const bool elsewhere = has_offer(*job_stats, agent, needed);
+    if (elsewhere) deferred_.insert_or_assign(job, DeferredJob{agent, needed, store_.now()});
     done(elsewhere);
   });
 }
 
-void Versions::look_again(std::function<void(const std::vector<JobId>&)> then) {
-  if (left_.empty()) return;
-  store_.census(
-      [this, alive = std::weak_ptr(alive_), then = std::move(then)](Result<store::Census> census) {
-        if (!alive.lock() || !census) return;
-        std::vector<JobId> jobs;
-        const Instant now = store_.now();
-        std::erase_if(left_, [&](const auto& entry) {
-          const auto& [job, left] = entry;
-          if (now < left.since + kLeftFor && offers(*census, left.agent, left.needed)) return false;
-          jobs.push_back(job);
-          return true;
-        });
-        if (!jobs.empty()) then(jobs);
-      });
+void VersionSweeper::recheck_deferred(std::function<void(const std::vector<JobId>&)> then) {
+  if (deferred_.empty()) return;
+  store_.count_jobs([this, alive = std::weak_ptr(alive_),
+                     then = std::move(then)](Result<store::JobStats> job_stats) {
+    if (!alive.lock() || !job_stats) return;
+    std::vector<JobId> jobs;
+    const Instant now = store_.now();
+    std::erase_if(deferred_, [&](const auto& entry) {
+      const auto& [job, deferred] = entry;
+      if (now < deferred.since + kDeferredFor &&
+          has_offer(*job_stats, deferred.agent, deferred.needed))
+        return false;
+      jobs.push_back(job);
+      return true;
+    });
+    if (!jobs.empty()) then(jobs);
+  });
 }
 
 // ---------------------------------------------------------------- the sweep
 
-struct Versions::Walk {
+struct VersionSweeper::Sweep {
   std::vector<std::string> agents;  // still to be looked at, the last one now
   store::Filter filter;
   std::deque<store::JobRow> rows;
@@ -91,72 +97,73 @@ struct Versions::Walk {
   std::map<JobId, std::uint64_t> seen;
 };
 
-void Versions::changed() {
-  seen_.clear();
-  changed_ = true;
+void VersionSweeper::changed() {
+  checked_.clear();
+  offer_changed_ = true;
 }
 
-void Versions::sweep(std::vector<std::string> agents) {
+void VersionSweeper::sweep(std::vector<std::string> agents) {
   if (agents.empty() || std::exchange(sweeping_, true)) return;
-  changed_ = false;
-  auto walk = std::make_shared<Walk>();
-  walk->agents = std::move(agents);
-  walk->filter.status = "parked";
-  walk->filter.limit = kVersionsPage;
-  next_page(std::move(walk));
+  offer_changed_ = false;
+  auto sweep_run = std::make_shared<Sweep>();
+  sweep_run->agents = std::move(agents);
+  sweep_run->filter.status = "parked";
+  sweep_run->filter.limit = kVersionsPage;
+  next_page(std::move(sweep_run));
 }
 
-void Versions::next_page(std::shared_ptr<Walk> walk) {
-  if (walk->last_page) {
-    walk->agents.pop_back();
-    walk->filter.after.clear();
-    walk->filter.after_number.reset();
-    walk->last_page = false;
+void VersionSweeper::next_page(std::shared_ptr<Sweep> sweep_run) {
+  if (sweep_run->last_page) {
+    sweep_run->agents.pop_back();
+    sweep_run->filter.after.clear();
+    sweep_run->filter.after_number.reset();
+    sweep_run->last_page = false;
   }
-  if (walk->agents.empty()) {
+  if (sweep_run->agents.empty()) {
     sweeping_ = false;
     // What this walk passed by was offered the versions of before.
-    if (!changed_) seen_ = std::move(walk->seen);
+    if (!offer_changed_) checked_ = std::move(sweep_run->seen);
     return;
   }
-  walk->filter.agent = walk->agents.back();
-  store_.query(walk->filter, [this, alive = std::weak_ptr(alive_),
-                              walk](Result<std::vector<store::JobRow>> rows) {
+  sweep_run->filter.agent = sweep_run->agents.back();
+  store_.query(sweep_run->filter, [this, alive = std::weak_ptr(alive_),
+                                   sweep_run](Result<std::vector<store::JobRow>> rows) {
     if (!alive.lock()) return;
     if (!rows) {  // the next sweep begins again
       sweeping_ = false;
       return;
     }
-    walk->last_page = rows->size() < kVersionsPage;
+    sweep_run->last_page = rows->size() < kVersionsPage;
     if (!rows->empty()) {
-      walk->filter.after = rows->back().id.text;
-      walk->filter.after_number = rows->back().number;
+      sweep_run->filter.after = rows->back().id.text;
+      sweep_run->filter.after_number = rows->back().number;
     }
-    walk->rows.assign(rows->begin(), rows->end());
-    next_job(walk);
+    sweep_run->rows.assign(rows->begin(), rows->end());
+    next_job(sweep_run);
   });
 }
 
-void Versions::next_job(std::shared_ptr<Walk> walk) {
-  while (!walk->rows.empty()) {
-    const store::JobRow row = std::move(walk->rows.front());
-    walk->rows.pop_front();
-    const auto known = seen_.find(row.id);
-    const bool looked_at = known != seen_.end() && known->second == row.last_seq;
-    const auto mark = [walk, job = row.id, seq = row.last_seq] {
-      if (walk->seen.size() < kSeenMax) walk->seen.insert_or_assign(job, seq);
+void VersionSweeper::next_job(std::shared_ptr<Sweep> sweep_run) {
+  while (!sweep_run->rows.empty()) {
+    const store::JobRow row = std::move(sweep_run->rows.front());
+    sweep_run->rows.pop_front();
+    const auto known = checked_.find(row.id);
+    const bool was_checked = known != checked_.end() && known->second == row.last_seq;
+    const auto mark_checked = [sweep_run, job = row.id, seq = row.last_seq] {
+      if (sweep_run->seen.size() < kCheckedMax) sweep_run->seen.insert_or_assign(job, seq);
     };
-    if (looked_at) {
-      mark();
+    if (was_checked) {
+      mark_checked();
       continue;
     }
-    return tell_(row, [this, alive = std::weak_ptr(alive_), walk, mark](Result<bool> told) {
-      if (!alive.lock()) return;
-      if (told) mark();
-      next_job(walk);
-    });
+    return resume_(
+        row, [this, alive = std::weak_ptr(alive_), sweep_run, mark_checked](Result<bool> resumed) {
+          if (!alive.lock()) return;
+          if (resumed) mark_checked();
+          next_job(sweep_run);
+        });
   }
-  next_page(std::move(walk));
+  next_page(std::move(sweep_run));
 }
 
 }  // namespace ae::runtime

@@ -1,7 +1,7 @@
 // Jobs that wait for a process that offers their versions: left to it, parked, and resumed.
 #include "runtime/versions.h"
 
-#include "runtime/desk_test.h"
+#include "runtime/worker_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::runtime::testing {
@@ -19,21 +19,23 @@ std::shared_ptr<const engine::Plan> bound(std::string_view policy,
   return *compiled;
 }
 
-Desk::Setup worker(std::string version, std::uint64_t seed) {
+WorkerFixture::Setup worker_setup(std::string version, std::uint64_t seed) {
   return {.seed = seed, .version = std::move(version), .announces = true};
 }
 
-Desk::Setup owner(std::string version, std::uint64_t seed) {
-  Desk::Setup setup = worker(std::move(version), seed);
+WorkerFixture::Setup owner_setup(std::string version, std::uint64_t seed) {
+  WorkerFixture::Setup setup = worker_setup(std::move(version), seed);
   setup.owned = true;
   return setup;
 }
 
-std::size_t count(Desk& desk, EventType type) { return all_of(desk.read().events, type).size(); }
+std::size_t count(WorkerFixture& worker, EventType type) {
+  return all_of(worker.read().events, type).size();
+}
 
 // The job's first process has made it and is gone.
-void left_by_first(Ground& ground, std::string_view policy, bool owned) {
-  Desk first(ground, "first", owned ? owner("one", 1) : worker("one", 1));
+void create_and_drop_first(TestEnvironment& env, std::string_view policy, bool owned) {
+  WorkerFixture first(env, "first", owned ? owner_setup("one", 1) : worker_setup("one", 1));
   first.create(bound(policy));
   AE_CHECK(first.calls.size() == 1);
   first.runtime.reset();
@@ -41,24 +43,24 @@ void left_by_first(Ground& ground, std::string_view policy, bool owned) {
 
 AE_TEST(
     "versions/the owner of a store parks a strict job of another version, and its own resumes it") {
-  Ground ground;
-  left_by_first(ground, "strict", true);
+  TestEnvironment env;
+  create_and_drop_first(env, "strict", true);
   {
-    Desk other(ground, "other", owner("two", 2));
+    WorkerFixture other(env, "other", owner_setup("two", 2));
     other.runtime->start();
-    ground.loop.advance(5s);
+    env.loop.advance(5s);
     ASSERT_EQ(other.status(), "parked");
     EXPECT_EQ(other.calls.size(), 0u);
     EXPECT_FALSE(other.read().row.claim);
     EXPECT_TRUE(other.read().state.awaits_version());
     EXPECT_EQ(count(other, EventType::version_mismatched), 1u);
-    ground.loop.advance(3min);
+    env.loop.advance(3min);
     EXPECT_EQ(count(other, EventType::job_parked), 1u) << "it rests";
     other.runtime.reset();
   }
-  Desk right(ground, "right", owner("one", 3));
+  WorkerFixture right(env, "right", owner_setup("one", 3));
   right.runtime->start();
-  ground.loop.advance(5s);
+  env.loop.advance(5s);
   ASSERT_EQ(right.calls.size(), 1u);
   EXPECT_EQ(right.calls[0].call.try_no, 2u) << "the open call was sent again under its key";
   right.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
@@ -68,16 +70,16 @@ AE_TEST(
 
 AE_TEST(
     "versions/without a worker of its version a strict job parks, and goes on when one starts") {
-  Ground ground;
-  left_by_first(ground, "strict", false);
-  Desk other(ground, "other", worker("two", 2));
+  TestEnvironment env;
+  create_and_drop_first(env, "strict", false);
+  WorkerFixture other(env, "other", worker_setup("two", 2));
   other.runtime->start();
-  ground.loop.advance(65s);  // the first one's lease has run out
+  env.loop.advance(65s);  // the first one's lease has run out
   ASSERT_EQ(other.status(), "parked");
   EXPECT_EQ(other.calls.size(), 0u);
-  Desk right(ground, "right", worker("one", 3));
+  WorkerFixture right(env, "right", worker_setup("one", 3));
   right.runtime->start();
-  ground.loop.advance(65s);
+  env.loop.advance(65s);
   ASSERT_EQ(right.calls.size(), 1u);
   EXPECT_EQ(other.calls.size(), 0u);
   right.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
@@ -85,131 +87,132 @@ AE_TEST(
 }
 
 AE_TEST("versions/while a worker of its version is announced a strict job is left to it") {
-  Ground ground;
-  Desk right(ground, "right", worker("one", 1));
+  TestEnvironment env;
+  WorkerFixture right(env, "right", worker_setup("one", 1));
   right.script = [](const store::Call& call) {  // it is busy: it claims nothing
     return call.method == Method::claim ? Fault::fail_before : Fault::none;
   };
   right.runtime->start();
-  left_by_first(ground, "strict", false);
-  Desk other(ground, "other", worker("two", 2));
+  create_and_drop_first(env, "strict", false);
+  WorkerFixture other(env, "other", worker_setup("two", 2));
   const auto before = other.read().row.last_seq;
   other.runtime->start();
-  ground.loop.advance(2min);
+  env.loop.advance(2min);
   EXPECT_EQ(other.read().row.last_seq, before) << "nothing is written by who leaves it";
   EXPECT_FALSE(other.read().row.claim);
-  ASSERT_TRUE(other.runtime->refuses(kJob));
-  EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::execution_version_mismatch);
+  ASSERT_TRUE(other.runtime->refusal_of(kJob));
+  EXPECT_EQ(other.runtime->refusal_of(kJob)->code, Code::execution_version_mismatch);
   right.runtime.reset();  // it dies: what it announced lapses
-  ground.loop.advance(2min);
+  env.loop.advance(2min);
   EXPECT_EQ(other.status(), "parked");
   EXPECT_EQ(other.calls.size(), 0u);
 }
 
 AE_TEST("versions/a route job stays queued, whoever looks, and never parks") {
-  Ground ground;
+  TestEnvironment env;
   {
-    Desk first(ground, "first", worker("one", 1));
+    WorkerFixture first(env, "first", worker_setup("one", 1));
     NewJobRequest request;
     request.job = kJob;
     request.agent = "agent";
     request.plan = bound("route");
-    request.hold = false;
-    auto made = ground.loop.await<Result<Created>>(
+    request.start_here = false;
+    auto made = env.loop.await<Result<CreateResult>>(
         [&](auto done) { first.runtime->create(request, std::move(done)); });
     ASSERT_TRUE(made);
     first.runtime.reset();
   }
-  Desk other(ground, "other", worker("two", 2));
+  WorkerFixture other(env, "other", worker_setup("two", 2));
   const auto before = other.read().row.last_seq;
   other.runtime->start();
-  ground.loop.advance(3min);
+  env.loop.advance(3min);
   EXPECT_EQ(other.status(), "queued");
   EXPECT_EQ(other.read().row.last_seq, before);
   EXPECT_EQ(other.read().state.epoch, 0u) << "it was never claimed";
-  EXPECT_EQ(other.runtime->missing(other.read().row),
+  EXPECT_EQ(other.runtime->missing_capabilities(other.read().row),
             std::vector<std::string>{"execution_version:agent=one"});
-  Desk right(ground, "right", worker("one", 3));
+  WorkerFixture right(env, "right", worker_setup("one", 3));
   right.runtime->start();
-  ground.loop.advance(5s);
+  env.loop.advance(5s);
   EXPECT_EQ(right.calls.size(), 1u);
 }
 
 AE_TEST("versions/a strict job that parks behind a sweep is found by the next one") {
-  Ground ground;
-  Desk right(ground, "right", worker("one", 1));
+  TestEnvironment env;
+  WorkerFixture right(env, "right", worker_setup("one", 1));
   bool blind = true;
   right.script = [&](const store::Call& call) {
     return blind && call.method == Method::query ? Fault::fail_before : Fault::none;
   };
-  left_by_first(ground, "strict", false);
+  create_and_drop_first(env, "strict", false);
   {
-    Desk other(ground, "other", worker("two", 2));
+    WorkerFixture other(env, "other", worker_setup("two", 2));
     other.runtime->start();
-    ground.loop.advance(65s);
+    env.loop.advance(65s);
     ASSERT_EQ(other.status(), "parked");
     other.runtime.reset();
   }
   right.runtime->start();
-  ground.loop.advance(5s);
+  env.loop.advance(5s);
   EXPECT_EQ(right.status(), "parked");
   blind = false;
-  ground.loop.advance(2min);
+  env.loop.advance(2min);
   EXPECT_EQ(right.calls.size(), 1u);
 }
 
 AE_TEST("versions/a process that offers other versions from now on looks at what is parked again") {
-  Ground ground;
-  left_by_first(ground, "strict", true);
-  Desk desk(ground, "desk", owner("two", 2));
-  desk.runtime->start();
-  ground.loop.advance(5s);
-  ASSERT_EQ(desk.status(), "parked");
-  ground.loop.advance(5min);  // it has looked, and waits for the log to grow
-  desk.runtime->offer({"agent"}, {{"agent", "one"}});
-  ground.loop.advance(5s);
-  ASSERT_EQ(desk.calls.size(), 1u);
-  EXPECT_EQ(count(desk, EventType::job_resumed), 1u);
+  TestEnvironment env;
+  create_and_drop_first(env, "strict", true);
+  WorkerFixture worker(env, "desk", owner_setup("two", 2));
+  worker.runtime->start();
+  env.loop.advance(5s);
+  ASSERT_EQ(worker.status(), "parked");
+  env.loop.advance(5min);  // it has looked, and waits for the log to grow
+  worker.runtime->offer({"agent"}, {{"agent", "one"}});
+  env.loop.advance(5s);
+  ASSERT_EQ(worker.calls.size(), 1u);
+  EXPECT_EQ(count(worker, EventType::job_resumed), 1u);
 }
 
 AE_TEST("versions/a process that gets the version while it looks who else has it takes the job") {
-  Ground ground;
-  left_by_first(ground, "strict", false);
-  Desk desk(ground, "desk", worker("two", 2));
+  TestEnvironment env;
+  create_and_drop_first(env, "strict", false);
+  WorkerFixture worker(env, "desk", worker_setup("two", 2));
   bool asks = false;
-  desk.script = [&](const store::Call& call) {
-    if (call.method != Method::census) return Fault::none;
+  worker.script = [&](const store::Call& call) {
+    if (call.method != Method::count_jobs) return Fault::none;
     asks = true;
     return Fault::delay_answer;
   };
-  desk.runtime->start();
-  for (int i = 0; i < 2000 && !(asks && desk.runtime->holds(kJob)); ++i) ground.loop.advance(50ms);
-  ASSERT_TRUE(asks && desk.runtime->holds(kJob));
-  EXPECT_EQ(count(desk, EventType::job_running), 1u) << "its own attempt has not begun";
-  desk.runtime->offer({"agent"}, {{"agent", "one"}});
-  ground.loop.advance(45s);
-  ASSERT_EQ(desk.calls.size(), 1u);
-  EXPECT_EQ(count(desk, EventType::job_parked), 0u);
-  EXPECT_EQ(count(desk, EventType::version_mismatched), 0u);
-  const auto read = desk.read();
+  worker.runtime->start();
+  for (int i = 0; i < 2000 && !(asks && worker.runtime->is_leased(kJob)); ++i)
+    env.loop.advance(50ms);
+  ASSERT_TRUE(asks && worker.runtime->is_leased(kJob));
+  EXPECT_EQ(count(worker, EventType::job_running), 1u) << "its own attempt has not begun";
+  worker.runtime->offer({"agent"}, {{"agent", "one"}});
+  env.loop.advance(45s);
+  ASSERT_EQ(worker.calls.size(), 1u);
+  EXPECT_EQ(count(worker, EventType::job_parked), 0u);
+  EXPECT_EQ(count(worker, EventType::version_mismatched), 0u);
+  const auto read = worker.read();
   for (const auto* started : all_of<ToolInvocationStarted>(read.events)) {
     EXPECT_EQ(started->tool_version, "0123456789abcdef");
   }
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  EXPECT_EQ(desk.status(), "completed");
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(worker.status(), "completed");
 }
 
 AE_TEST("versions/a parked job that the store did not let a sweep tell is told by the next one") {
-  Ground ground;
-  left_by_first(ground, "strict", true);
+  TestEnvironment env;
+  create_and_drop_first(env, "strict", true);
   {
-    Desk other(ground, "other", owner("two", 2));
+    WorkerFixture other(env, "other", owner_setup("two", 2));
     other.runtime->start();
-    ground.loop.advance(5s);
+    env.loop.advance(5s);
     ASSERT_EQ(other.status(), "parked");
     other.runtime.reset();
   }
-  Desk right(ground, "right", owner("one", 3));
+  WorkerFixture right(env, "right", owner_setup("one", 3));
   std::size_t refused = 0;
   right.script = [&](const store::Call& call) {
     if (call.method != Method::load || refused > 0) return Fault::none;
@@ -217,115 +220,115 @@ AE_TEST("versions/a parked job that the store did not let a sweep tell is told b
     return Fault::fail_before;
   };
   right.runtime->start();
-  ground.loop.advance(5s);
+  env.loop.advance(5s);
   ASSERT_EQ(refused, 1u);
   EXPECT_EQ(right.status(), "parked");
-  ground.loop.advance(2min);
+  env.loop.advance(2min);
   EXPECT_EQ(right.calls.size(), 1u);
 }
 
 AE_TEST("versions/a strict job is left to no worker that cannot claim it, nor resumed by one") {
-  Ground ground;
-  Desk::Setup able = worker("one", 1);
+  TestEnvironment env;
+  WorkerFixture::Setup able = worker_setup("one", 1);
   able.capabilities = {"gpu"};
   {
-    Desk first(ground, "first", able);
+    WorkerFixture first(env, "first", able);
     NewJobRequest request;
     request.job = kJob;
     request.agent = "agent";
     request.plan = bound("strict");
     request.required_capabilities = {"gpu"};
-    request.hold = false;
-    ASSERT_TRUE(ground.loop.await<Result<Created>>(
+    request.start_here = false;
+    ASSERT_TRUE(env.loop.await<Result<CreateResult>>(
         [&](auto done) { first.runtime->create(request, std::move(done)); }));
     first.runtime.reset();
   }
-  Desk unable(ground, "unable", worker("one", 2));
+  WorkerFixture unable(env, "unable", worker_setup("one", 2));
   unable.runtime->start();
-  Desk::Setup two = worker("two", 3);
+  WorkerFixture::Setup two = worker_setup("two", 3);
   two.capabilities = {"gpu"};
-  Desk other(ground, "other", two);
+  WorkerFixture other(env, "other", two);
   other.runtime->start();
-  ground.loop.advance(10s);
+  env.loop.advance(10s);
   EXPECT_EQ(other.status(), "parked");
-  ground.loop.advance(4min);
+  env.loop.advance(4min);
   EXPECT_EQ(count(other, EventType::job_parked), 1u);
   EXPECT_EQ(other.status(), "parked");
   able.seed = 4;
-  Desk right(ground, "right", able);
+  WorkerFixture right(env, "right", able);
   right.runtime->start();
-  ground.loop.advance(5s);
+  env.loop.advance(5s);
   EXPECT_EQ(right.calls.size(), 1u);
 }
 
 AE_TEST("versions/an attempt keeps the version under which it began") {
-  Ground ground;
-  Desk desk(ground, "desk", owner("one", 1));
-  desk.runtime->start();
-  desk.create(bound("strict", "at_most_once",
-                    "[{'id':'a', 'kind':'tool', 'tool':'do'}, {'id':'b', 'kind':'tool', "
-                    "'tool':'do'}, {'id':'c', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
-  ASSERT_EQ(desk.calls.size(), 2u);
-  desk.runtime->offer({"agent"}, {{"agent", "two"}});
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  EXPECT_EQ(desk.status(), "running");
-  EXPECT_EQ(count(desk, EventType::job_parked), 0u);
-  ASSERT_EQ(desk.calls.size(), 3u);
-  desk.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
-  desk.answer(2, {.kind = OutcomeKind::success, .result = json("1")});
-  EXPECT_EQ(desk.status(), "completed");
-  EXPECT_EQ(count(desk, EventType::version_mismatched), 0u);
+  TestEnvironment env;
+  WorkerFixture worker(env, "desk", owner_setup("one", 1));
+  worker.runtime->start();
+  worker.create(bound("strict", "at_most_once",
+                      "[{'id':'a', 'kind':'tool', 'tool':'do'}, {'id':'b', 'kind':'tool', "
+                      "'tool':'do'}, {'id':'c', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  ASSERT_EQ(worker.calls.size(), 2u);
+  worker.runtime->offer({"agent"}, {{"agent", "two"}});
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(worker.status(), "running");
+  EXPECT_EQ(count(worker, EventType::job_parked), 0u);
+  ASSERT_EQ(worker.calls.size(), 3u);
+  worker.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
+  worker.answer(2, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(worker.status(), "completed");
+  EXPECT_EQ(count(worker, EventType::version_mismatched), 0u);
 }
 
 AE_TEST("versions/a process that claims nothing by itself resumes the job that it is given") {
-  Ground ground;
-  left_by_first(ground, "strict", true);
+  TestEnvironment env;
+  create_and_drop_first(env, "strict", true);
   {
-    Desk other(ground, "other", owner("two", 2));
+    WorkerFixture other(env, "other", owner_setup("two", 2));
     other.runtime->start();
-    ground.loop.advance(5s);
+    env.loop.advance(5s);
     ASSERT_EQ(other.status(), "parked");
     other.runtime.reset();
   }
-  Desk::Setup only = owner("one", 3);
-  only.claims = false;
-  Desk right(ground, "right", only);
+  WorkerFixture::Setup only = owner_setup("one", 3);
+  only.may_claim = false;
+  WorkerFixture right(env, "right", only);
   right.runtime->start();
-  ground.loop.advance(5s);
+  env.loop.advance(5s);
   EXPECT_EQ(right.status(), "parked");
-  const auto claimed = ground.loop.await<Result<bool>>(
+  const auto claimed = env.loop.await<Result<bool>>(
       [&](auto done) { right.runtime->claim_job(kJob, std::move(done)); });
   ASSERT_TRUE(claimed);
   EXPECT_TRUE(*claimed);
-  ground.loop.run_ready();
+  env.loop.run_ready();
   EXPECT_EQ(right.calls.size(), 1u);
 }
 
 AE_TEST(
     "versions/a call that a changed tool left in doubt is sent again where the tool is as it was") {
-  Ground ground;
+  TestEnvironment env;
   std::string key;
   {
-    Desk first(ground, "first", owner("one", 1));
+    WorkerFixture first(env, "first", owner_setup("one", 1));
     first.create(plan("idempotent", kOneCall));
     key = first.calls.at(0).call.key.text;
     first.runtime.reset();
   }
   {
-    Desk::Setup changed = owner("one", 2);
+    WorkerFixture::Setup changed = owner_setup("one", 2);
     changed.tool_version = "ffffffffffffffff";
-    Desk other(ground, "other", changed);
+    WorkerFixture other(env, "other", changed);
     other.runtime->start();
-    ground.loop.advance(5s);
+    env.loop.advance(5s);
     ASSERT_EQ(other.status(), "parked");
     EXPECT_EQ(other.read().state.parked_until, "resolve");
-    ground.loop.advance(2min);
+    env.loop.advance(2min);
     EXPECT_EQ(other.status(), "parked");
     other.runtime.reset();
   }
-  Desk right(ground, "right", owner("one", 3));
+  WorkerFixture right(env, "right", owner_setup("one", 3));
   right.runtime->start();
-  ground.loop.advance(5s);
+  env.loop.advance(5s);
   ASSERT_EQ(right.calls.size(), 1u);
   EXPECT_EQ(right.calls[0].call.key.text, key);
   right.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
@@ -333,20 +336,20 @@ AE_TEST(
 }
 
 AE_TEST("versions/a job keeps the tool that it has when there is a newer one") {
-  Ground ground;
-  Desk desk(ground, "w", owner("one", 1));
-  desk.create(plan("idempotent",
-                   "[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                   " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
-  ASSERT_EQ(desk.calls.size(), 1u);
-  std::deque<Waiting> newer;
-  desk.performers.renew("do", {std::make_unique<SlowTool>(newer), "ffffffffffffffff"});
-  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  ASSERT_EQ(desk.calls.size(), 2u) << "its next call is one of the same tool";
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", owner_setup("one", 1));
+  worker.create(plan("idempotent",
+                     "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                     " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  ASSERT_EQ(worker.calls.size(), 1u);
+  std::deque<PendingCall> newer;
+  worker.tool_registry.renew("do", {std::make_unique<ManualTool>(newer), "ffffffffffffffff"});
+  worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ASSERT_EQ(worker.calls.size(), 2u) << "its next call is one of the same tool";
   EXPECT_TRUE(newer.empty());
-  desk.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
-  EXPECT_EQ(desk.status(), "completed");
-  EXPECT_FALSE(desk.warned("has changed"));
+  worker.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
+  EXPECT_EQ(worker.status(), "completed");
+  EXPECT_FALSE(worker.warned("has changed"));
 }
 
 AE_TEST("versions/what a worker announces is read with care") {
@@ -354,8 +357,8 @@ AE_TEST("versions/what a worker announces is read with care") {
   EXPECT_FALSE(worker_offer("[]"));
   const auto offer = worker_offer(R"({"agents":["a"],"offers":["gpu","execution_version:a=1"]})");
   ASSERT_TRUE(offer);
-  EXPECT_TRUE(takes(*offer, "a"));
-  EXPECT_FALSE(takes(*offer, "b"));
+  EXPECT_TRUE(may_claim_agent(*offer, "a"));
+  EXPECT_FALSE(may_claim_agent(*offer, "b"));
 }
 
 }  // namespace

@@ -18,11 +18,11 @@
 
 namespace ae::runtime {
 
-class Sayings;      // sayings.h
+class OutputHub;    // sayings.h
 class RunningSlot;  // running_slot.h
 
 // The tools this process can perform, by their name in the agents file.
-class Performers {
+class ToolRegistry {
  public:
   struct Entry {
     std::unique_ptr<tools::Tool> tool;
@@ -68,15 +68,15 @@ class Performers {
 struct World {
   async::Loop& loop;
   async::SteadyClock& steady;
-  async::Chance& chance;
+  async::RandomSource& random;
   store::Store& store;  // its clock is the clock of leases, timers and deadlines
-  Performers& performers;
+  ToolRegistry& tool_registry;
   // Compiled plans, shared with whoever else runs on this loop; null: the runtime keeps its own.
   engine::PlanCache* plans = nullptr;
   const SigningKey* signer =
-      nullptr;                  // signs the heads of jobs that rest; null: they stay unsigned
-  Sayings* sayings = nullptr;   // keeps what answers say as they come; null: nobody hears it
-  RunningSlot* slot = nullptr;  // names the job whose slice runs; null: deaths are not counted
+      nullptr;                      // signs the heads of jobs that rest; null: they stay unsigned
+  OutputHub* output_hub = nullptr;  // keeps what answers say as they come; null: nobody hears it
+  RunningSlot* slot = nullptr;      // names the job whose slice runs; null: deaths are not counted
 };
 
 }  // namespace ae::runtime

@@ -15,7 +15,7 @@ bool was_refused(const Value& answer) {
 
 }  // namespace
 
-Result<Value> json_of_answer(const Schema& schema, const Value& answer, std::size_t* work) {
+Result<Value> parse_answer_json(const Schema& schema, const Value& answer, std::size_t* work) {
   const std::string why = answer.find("refusal") != nullptr
                               ? " (the model refused: " + std::string(answer.text("refusal")) + ")"
                           : answer.text("finish_reason") == "length"
@@ -31,7 +31,7 @@ Result<Value> json_of_answer(const Schema& schema, const Value& answer, std::siz
   return json;
 }
 
-bool can_be_mended(const Value& answer) {
+bool is_repairable(const Value& answer) {
   return !was_refused(answer) && answer.text("finish_reason") != "length";
 }
 

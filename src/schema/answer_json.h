@@ -12,10 +12,10 @@ namespace ae {
 
 // Its text as JSON. Fails with tool_output_invalid: "is no JSON …" or "breaks the schema …".
 // Adds what the schema cost to `work` (Schema::check).
-Result<Value> json_of_answer(const Schema& schema, const Value& answer,
-                             std::size_t* work = nullptr);
+Result<Value> parse_answer_json(const Schema& schema, const Value& answer,
+                                std::size_t* work = nullptr);
 
 // Could its model mend an answer that broke its schema? Not what it refused to say, nor what was cut off: it would be again.
-bool can_be_mended(const Value& answer);
+bool is_repairable(const Value& answer);
 
 }  // namespace ae

@@ -7,57 +7,57 @@
 namespace ae {
 namespace {
 
-bool says_type(const Value& schema, std::string_view word) {
+bool has_type(const Value& schema, std::string_view word) {
   const Value& type = schema["type"];
   if (type.is_string()) return type.as_string() == word;
   if (!type.is_array()) return false;
   return std::ranges::any_of(type.items(), [&](const Value& one) { return one == Value(word); });
 }
 
-bool is_about_objects(const Value& schema) {
-  return says_type(schema, "object") || schema["properties"].is_object();
+bool describes_objects(const Value& schema) {
+  return has_type(schema, "object") || schema["properties"].is_object();
 }
 
 // Holds the rule for this schema and for all that stand in it? A schema that is no object says nothing of objects.
 template <class Rule>
-bool everywhere(const Value& schema, Rule rule) {
+bool holds_for_all_subschemas(const Value& schema, Rule rule) {
   if (!schema.is_object()) return true;
   if (!rule(schema)) return false;
   for (const std::string_view key :
        {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}) {
     if (!schema[key].is_object()) continue;
     for (const auto& [name, below] : schema[key].members()) {
-      if (!everywhere(below, rule)) return false;
+      if (!holds_for_all_subschemas(below, rule)) return false;
     }
   }
   for (const std::string_view key : {"anyOf", "allOf", "oneOf", "prefixItems"}) {
     if (!schema[key].is_array()) continue;
     for (const Value& below : schema[key].items()) {
-      if (!everywhere(below, rule)) return false;
+      if (!holds_for_all_subschemas(below, rule)) return false;
     }
   }
   for (const std::string_view key : {"items", "additionalProperties", "not", "if", "then", "else",
                                      "contains", "propertyNames"}) {
-    if (!everywhere(schema[key], rule)) return false;
+    if (!holds_for_all_subschemas(schema[key], rule)) return false;
   }
   return true;
 }
 
-bool closes(const Value& schema) {
-  return !is_about_objects(schema) || schema["additionalProperties"] == Value(false);
+bool object_is_closed(const Value& schema) {
+  return !describes_objects(schema) || schema["additionalProperties"] == Value(false);
 }
 
-bool completes(const Value& schema) {
-  constexpr std::string_view kRefused[] = {"allOf",
-                                           "oneOf",
-                                           "not",
-                                           "if",
-                                           "then",
-                                           "else",
-                                           "patternProperties",
-                                           "dependentRequired",
-                                           "dependentSchemas"};
-  for (const std::string_view key : kRefused) {
+bool object_is_complete(const Value& schema) {
+  constexpr std::string_view kUnsupportedKeywords[] = {"allOf",
+                                                       "oneOf",
+                                                       "not",
+                                                       "if",
+                                                       "then",
+                                                       "else",
+                                                       "patternProperties",
+                                                       "dependentRequired",
+                                                       "dependentSchemas"};
+  for (const std::string_view key : kUnsupportedKeywords) {
     if (schema.find(key) != nullptr) return false;
   }
   const Value& properties = schema["properties"];
@@ -72,11 +72,11 @@ bool completes(const Value& schema) {
 
 }  // namespace
 
-bool is_closed(const Value& schema) { return everywhere(schema, closes); }
+bool is_closed(const Value& schema) { return holds_for_all_subschemas(schema, object_is_closed); }
 
 bool is_complete(const Value& schema) {
   return schema["type"] == Value("object") && schema.find("anyOf") == nullptr &&
-         is_closed(schema) && everywhere(schema, completes);
+         is_closed(schema) && holds_for_all_subschemas(schema, object_is_complete);
 }
 
 }  // namespace ae

@@ -31,7 +31,7 @@ Result<Schema> schema_of(const Value& question) {
   return Schema::compile(schema);
 }
 
-Value as_it_stands(const Value& question) {
+Value default_content(const Value& question) {
   std::vector<Member> content;
   const Value& fields = question["schema"]["properties"];
   if (!fields.is_object()) return Value::object({});
@@ -48,8 +48,10 @@ Status check_formats(const Value& question, const Value& filled) {
   for (const auto& [name, field] : fields.members()) {
     const std::string_view format = field.text("format");
     const Value* said = filled.find(name);
-    if (said == nullptr || !said->is_string() || has_format(format, said->as_string())) continue;
-    return fail(Code::input_invalid, "/" + name + " must be " + std::string(format_words(format)));
+    if (said == nullptr || !said->is_string() || matches_format(format, said->as_string()))
+      continue;
+    return fail(Code::input_invalid,
+                "/" + name + " must be " + std::string(describe_format(format)));
   }
   return {};
 }
@@ -88,21 +90,21 @@ Status check_questions(const Value& asked) {
   }
   if (const Value* state = asked.find("state"); state != nullptr) {
     if (!state->is_string()) return fail(Code::input_invalid, "the state is not a string");
-    if (state->as_string().size() > kAskedStateMax) {
+    if (state->as_string().size() > kQuestionStateMax) {
       return fail(Code::payload_too_large, "the state is larger than 1 MiB");
     }
   }
   for (const auto& [key, question] : requests.members()) {
     if (auto good = check_question(question); !good) {
-      const std::string where = "\"" + std::string(beginning_of(key, 64)) + "\"";
-      return std::unexpected(std::move(good).error().in(where));
+      const std::string where = "\"" + std::string(truncate_utf8(key, 64)) + "\"";
+      return std::unexpected(std::move(good).error().with_context(where));
     }
   }
   return {};
 }
 
-Result<Value> answer_to(const Value& question, std::string_view action,
-                        const std::optional<Value>& content) {
+Result<Value> validate_answer(const Value& question, std::string_view action,
+                              const std::optional<Value>& content) {
   if (action != "accept" && action != "decline" && action != "cancel") {
     return fail(Code::input_invalid, "an answer's \"action\" is accept, decline or cancel");
   }
@@ -111,16 +113,16 @@ Result<Value> answer_to(const Value& question, std::string_view action,
     return fail(Code::input_invalid, "only a form that is accepted has content");
   }
   if (!fills_in) return Value::object({{"action", action}});
-  Value filled = content ? *content : as_it_stands(question);
+  Value filled = content ? *content : default_content(question);
   if (canonical_exceeds(filled, kQuestionMax)) {
     return fail(Code::payload_too_large, "an answer is at most 64 KiB");
   }
   AE_ASSIGN(const Schema schema, schema_of(question));
   if (auto fits = schema.check(filled); !fits) {
-    return std::unexpected(std::move(fits).error().in("the answer"));
+    return std::unexpected(std::move(fits).error().with_context("the answer"));
   }
   if (auto fits = check_formats(question, filled); !fits) {
-    return std::unexpected(std::move(fits).error().in("the answer"));
+    return std::unexpected(std::move(fits).error().with_context("the answer"));
   }
   return Value::object({{"action", action}, {"content", std::move(filled)}});
 }

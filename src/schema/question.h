@@ -19,7 +19,7 @@ namespace ae {
 constexpr std::size_t kQuestionMax = 64u << 10;  // bytes of one question, and of one answer
 constexpr std::size_t kQuestionMessageMax = 16u << 10;
 constexpr std::size_t kQuestionsMax = 16;  // that one answer of a tool may ask
-constexpr std::size_t kAskedStateMax =
+constexpr std::size_t kQuestionStateMax =
     1u << 20;  // bytes of what a tool wants to have back with the answers
 
 // Fails with input_invalid, payload_too_large.
@@ -30,7 +30,7 @@ Status check_questions(const Value& asked);
 
 // The answer, if it is one to this question. A form that is accepted without content is taken as it stands: with the
 // values that its fields have by default. Also held to the formats of text_format.h. Fails with input_invalid, naming the field, or payload_too_large.
-Result<Value> answer_to(const Value& question, std::string_view action,
-                        const std::optional<Value>& content);
+Result<Value> validate_answer(const Value& question, std::string_view action,
+                              const std::optional<Value>& content);
 
 }  // namespace ae

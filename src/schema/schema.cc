@@ -15,15 +15,15 @@ Result<Schema> Schema::compile(const Value& schema) {
   return result;
 }
 
-std::vector<SchemaFault> Schema::validate(const Value& instance, std::size_t* work) const {
+std::vector<SchemaViolation> Schema::validate(const Value& instance, std::size_t* work) const {
   AE_CHECK(root_ != nullptr);
   return root_->validate(instance, work);
 }
 
 Status Schema::check(const Value& instance, std::size_t* work) const {
-  const std::vector<SchemaFault> faults = validate(instance, work);
+  const std::vector<SchemaViolation> faults = validate(instance, work);
   if (faults.empty()) return {};
-  const SchemaFault& first = faults.front();
+  const SchemaViolation& first = faults.front();
   const std::string where = first.instance_path.empty() ? "the value" : first.instance_path;
   return fail(Code::input_invalid, where + " " + first.message);
 }

@@ -15,7 +15,7 @@
 
 namespace ae {
 
-struct SchemaFault {
+struct SchemaViolation {
   std::string instance_path;  // JSON pointer into the value ("" = the whole)
   std::string schema_path;    // JSON pointer into the schema
   std::string message;        // "must be a string"
@@ -27,7 +27,7 @@ class Schema {
   static Result<Schema> compile(const Value& schema);
   // Empty = valid. At most 16 faults. Work is bounded: a $ref loop, too deep a value and too much work are faults. Adds
   // what it cost to `work`, in the steps of an evaluation (ExprLimits::fuel).
-  std::vector<SchemaFault> validate(const Value& instance, std::size_t* work = nullptr) const;
+  std::vector<SchemaViolation> validate(const Value& instance, std::size_t* work = nullptr) const;
   // Fails with input_invalid naming the first fault's path.
   Status check(const Value& instance, std::size_t* work = nullptr) const;
 

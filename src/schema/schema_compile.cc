@@ -20,11 +20,11 @@ constexpr std::string_view kAnnotations[] = {
     "$comment", "title",     "description",     "default",          "examples",     "deprecated",
     "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"};
 
-struct Refused {
+struct UnsupportedKeyword {
   std::string_view keyword;
   std::string_view why;
 };
-constexpr Refused kRefused[] = {
+constexpr UnsupportedKeyword kUnsupportedKeywords[] = {
     {"$id", "a schema has no address of its own here; refer with `$ref: \"#/$defs/…\"`"},
     {"$dynamicRef", "dynamic references are not supported; use `$ref`"},
     {"$dynamicAnchor", "dynamic references are not supported; use `$anchor`"},
@@ -39,7 +39,7 @@ constexpr Refused kRefused[] = {
     {"nullable", "this is a keyword of OpenAPI 3.0; use `type: [\"…\", \"null\"]`"},
 };
 
-struct CompileFault {
+struct CompileError {
   std::string pointer;
   std::string why;
 };
@@ -78,7 +78,7 @@ class Schema::Compiled::Compiler {
   };
 
   [[noreturn]] static void refuse(std::string pointer, std::string why) {
-    throw CompileFault{std::move(pointer), std::move(why)};
+    throw CompileError{std::move(pointer), std::move(why)};
   }
 
   const Node* node_at(const Value& schema, const std::string& pointer, std::size_t depth) {
@@ -93,7 +93,7 @@ class Schema::Compiled::Compiler {
     Node& node = out_.nodes.emplace_back();
     by_pointer_.emplace(pointer, &node);
     node.pointer = pointer;
-    node.never = schema.is_bool() && !schema.as_bool();
+    node.rejects_all = schema.is_bool() && !schema.as_bool();
     if (schema.is_object()) {
       for (const auto& [key, value] : schema.members()) {
         keyword(node, key, value, {pointer + "/" + pointer_token(key), depth + 1});
@@ -113,7 +113,7 @@ class Schema::Compiled::Compiler {
                        number_keyword(n, key, v, at) || object_keyword(n, key, v, at) ||
                        array_keyword(n, key, v, at) || logic_keyword(n, key, v, at);
     if (known || std::ranges::find(kAnnotations, key) != std::end(kAnnotations)) return;
-    for (const Refused& refused : kRefused) {
+    for (const UnsupportedKeyword& refused : kUnsupportedKeywords) {
       if (refused.keyword == key) refuse(at.pointer, std::string(refused.why));
     }
     refuse(at.pointer, "there is no such keyword in JSON Schema 2020-12");
@@ -194,7 +194,7 @@ class Schema::Compiled::Compiler {
       }
       n.types |= found->bit;
       if (!n.types_text.empty()) n.types_text += " or ";
-      n.types_text += found->in_words;
+      n.types_text += found->description;
     }
     if (n.types == 0) refuse(at.pointer, "at least one type must be named");
   }
@@ -405,7 +405,7 @@ Result<std::shared_ptr<const Schema::Compiled>> Schema::Compiled::compile(const 
   auto compiled = std::make_shared<Compiled>();
   try {
     Compiler(schema, *compiled).run();
-  } catch (const CompileFault& fault) {
+  } catch (const CompileError& fault) {
     return fail(Code::plan_invalid,
                 (fault.pointer.empty() ? "the schema" : fault.pointer) + ": " + fault.why);
   }

@@ -20,7 +20,7 @@ using TypeBits = std::uint8_t;
 struct SchemaType {
   std::string_view name;
   TypeBits bit;
-  std::string_view in_words;
+  std::string_view description;
 };
 inline constexpr SchemaType kSchemaTypes[] = {
     {"null", 1, "null"},          {"boolean", 2, "a boolean"}, {"number", 4, "a number"},
@@ -49,8 +49,8 @@ struct Schema::Compiled {
 
   struct Node {
     std::string pointer;
-    bool never = false;  // the schema `false`
-    TypeBits types = 0;  // 0: any
+    bool rejects_all = false;  // the schema `false`
+    TypeBits types = 0;        // 0: any
     std::string types_text;
     std::vector<Value> options;  // enum, const
     bool has_options = false;
@@ -87,7 +87,7 @@ struct Schema::Compiled {
 
   // Fails with plan_invalid.
   static Result<std::shared_ptr<const Compiled>> compile(const Value& schema);
-  std::vector<SchemaFault> validate(const Value& instance, std::size_t* work) const;
+  std::vector<SchemaViolation> validate(const Value& instance, std::size_t* work) const;
 };
 
 }  // namespace ae

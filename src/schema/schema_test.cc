@@ -29,7 +29,7 @@ std::string verdict(std::string_view schema, std::string_view instance) {
   const auto compiled = Schema::compile(json(schema));
   if (!compiled) return compiled.error().message;
   std::string text;
-  for (const SchemaFault& fault : compiled->validate(json(instance))) {
+  for (const SchemaViolation& fault : compiled->validate(json(instance))) {
     text += (text.empty() ? "" : "; ") + fault.instance_path + " " + fault.message + " (" +
             fault.schema_path + ")";
   }

@@ -13,7 +13,7 @@
 namespace ae {
 namespace {
 
-constexpr std::size_t kFaultsMax = 16;
+constexpr std::size_t kViolationsMax = 16;
 constexpr std::size_t kWorkMax = 4'000'000;  // nodes, items and compared values of one validation
 // Subschemas within subschemas, whether the value gets smaller or not.
 constexpr std::size_t kWalkDepthMax = 512;
@@ -89,21 +89,21 @@ TypeBits type_of(const Value& v) {
 // One validation: a budget, the faults so far, and the place in the value.
 class Schema::Compiled::Walk {
  public:
-  std::vector<SchemaFault> run(const Node& top, const Value& instance) {
+  std::vector<SchemaViolation> run(const Node& top, const Value& instance) {
     walk(top, instance, nullptr, {.report = true});
     return std::move(faults_);
   }
   std::size_t spent() const { return kWorkMax - work_; }
 
  private:
-  struct Place {
-    const Place* parent = nullptr;
+  struct Location {
+    const Location* parent = nullptr;
     std::string_view key;
     std::size_t index = 0;
     bool is_index = false;
   };
 
-  struct Wish {
+  struct Collect {
     bool report = false;  // note the faults; else the first one ends the walk
     std::vector<bool>* seen =
         nullptr;  // to be marked: members or items that a schema has looked at
@@ -113,12 +113,12 @@ class Schema::Compiled::Walk {
   struct Here {
     const Node& n;
     const Value& v;
-    const Place* place;
+    const Location* location;
     bool report;
     std::vector<bool>* seen;
   };
 
-  bool walk(const Node& n, const Value& v, const Place* place, Wish wish) {
+  bool walk(const Node& n, const Value& v, const Location* location, Collect wish) {
     if (stopped_ || !spend(1)) return false;
     if (depth_ >= kWalkDepthMax) {
       return stop("nests too deep to be checked, or the schema refers to itself without end");
@@ -131,7 +131,7 @@ class Schema::Compiled::Walk {
       seen.assign(v.size(), false);
     }
     ++depth_;
-    const Here here{n, v, place, wish.report, asks ? &seen : nullptr};
+    const Here here{n, v, location, wish.report, asks ? &seen : nullptr};
     const bool ok = all_of(here) && !stopped_;
     if (ok && wish.seen != nullptr) {
       for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -155,17 +155,19 @@ class Schema::Compiled::Walk {
     return ok;
   }
 
-  bool enough(const Here& h) const { return stopped_ || !h.report || faults_.size() >= kFaultsMax; }
+  bool enough(const Here& h) const {
+    return stopped_ || !h.report || faults_.size() >= kViolationsMax;
+  }
 
   // Faults.
 
   // `say` makes the message, only for a fault that is reported.
   template <class Say>
   bool wrong(const Here& h, std::string_view keyword, const Say& say) {
-    if (!h.report || faults_.size() >= kFaultsMax) return false;
+    if (!h.report || faults_.size() >= kViolationsMax) return false;
     std::string path = h.n.pointer;
     if (!keyword.empty()) path.append("/").append(keyword);
-    faults_.push_back({pointer(h.place), std::move(path), std::string(say())});
+    faults_.push_back({pointer(h.location), std::move(path), std::string(say())});
     spend(faults_.back().instance_path.size() / 64);
     return false;
   }
@@ -185,9 +187,9 @@ class Schema::Compiled::Walk {
     return true;
   }
 
-  static std::string pointer(const Place* place) {
-    std::vector<const Place*> places;
-    for (; place != nullptr; place = place->parent) places.push_back(place);
+  static std::string pointer(const Location* location) {
+    std::vector<const Location*> places;
+    for (; location != nullptr; location = location->parent) places.push_back(location);
     std::string text;
     for (auto i = places.rbegin(); i != places.rend(); ++i) {
       text += "/" + ((*i)->is_index ? std::to_string((*i)->index) : pointer_token((*i)->key));
@@ -195,7 +197,7 @@ class Schema::Compiled::Walk {
     return text;
   }
 
-  static std::string in_words(double number) {
+  static std::string description(double number) {
     std::string text;
     write_canonical_number(number, text);
     return text;
@@ -207,7 +209,7 @@ class Schema::Compiled::Walk {
     if (string.size() <= kShownMax) write_canonical_string(string, text);
     return !text.empty() && text.size() <= kShownMax ? text : "a long string";
   }
-  static std::string in_words(const Value& value) {
+  static std::string description(const Value& value) {
     if (value.is_string()) return quoted(value.as_string());
     if (value.is_array() || value.is_object()) return value.is_array() ? "[…]" : "{…}";
     return canonical(value);
@@ -222,7 +224,7 @@ class Schema::Compiled::Walk {
   // Keywords.
 
   bool value_itself(const Here& h) {
-    if (h.n.never) {
+    if (h.n.rejects_all) {
       return wrong(h, "", [] { return "is not allowed here"; });
     }
     bool ok = true;
@@ -231,14 +233,14 @@ class Schema::Compiled::Walk {
     }
     if (!h.n.has_options) return ok;
     for (const Value& option : h.n.options) {
-      const auto result = order(option, h.v, work_);
+      const auto result = compare_values(option, h.v, work_);
       if (!result) return spend(1);
       if (*result == 0) return ok;
     }
     return wrong(h, h.n.is_const ? "const" : "enum", [&] {
       std::string message = h.n.is_const ? "must be " : "must be one of ";
       for (std::size_t i = 0; i < std::min<std::size_t>(h.n.options.size(), 8); ++i) {
-        message += (i == 0 ? "" : ", ") + in_words(h.n.options[i]);
+        message += (i == 0 ? "" : ", ") + description(h.n.options[i]);
       }
       if (h.n.options.size() > 8) message += ", …";
       return message;
@@ -254,7 +256,7 @@ class Schema::Compiled::Walk {
     }
     if (is_multiple(a, of)) return true;
     return wrong(h, "multipleOf",
-                 [&] { return "must be a multiple of " + in_words(*h.n.multiple_of); });
+                 [&] { return "must be a multiple of " + description(*h.n.multiple_of); });
   }
 
   bool number(const Here& h) {
@@ -263,7 +265,7 @@ class Schema::Compiled::Walk {
     const double d = h.v.as_number();
     bool ok = !n.multiple_of || multiple(h, d);
     const auto outside = [&](std::string_view keyword, std::string_view must, double bound) {
-      return wrong(h, keyword, [&] { return std::string(must) + " " + in_words(bound); });
+      return wrong(h, keyword, [&] { return std::string(must) + " " + description(bound); });
     };
     if (n.maximum && d > *n.maximum) ok = outside("maximum", "must be at most", *n.maximum);
     if (n.exclusive_maximum && d >= *n.exclusive_maximum) {
@@ -284,7 +286,7 @@ class Schema::Compiled::Walk {
     bool ok = true;
     const auto must_have = [&](std::string_view keyword, std::string_view bound, double number) {
       return wrong(h, keyword, [&] {
-        return "must have at " + std::string(bound) + " " + in_words(number) + " " +
+        return "must have at " + std::string(bound) + " " + description(number) + " " +
                std::string(what);
       });
     };
@@ -317,10 +319,10 @@ class Schema::Compiled::Walk {
   // Subschemas of the same value.
 
   bool also(const Here& h, const Node& schema) {
-    return walk(schema, h.v, h.place, {.report = h.report, .seen = h.seen});
+    return walk(schema, h.v, h.location, {.report = h.report, .seen = h.seen});
   }
   bool quietly(const Here& h, const Node& schema) {
-    return walk(schema, h.v, h.place, {.report = false, .seen = h.seen});
+    return walk(schema, h.v, h.location, {.report = false, .seen = h.seen});
   }
 
   bool in_place(const Here& h) {
@@ -357,7 +359,7 @@ class Schema::Compiled::Walk {
   bool conditions(const Here& h) {
     const Node& n = h.n;
     bool ok = true;
-    if (n.not_schema != nullptr && walk(*n.not_schema, h.v, h.place, {})) {
+    if (n.not_schema != nullptr && walk(*n.not_schema, h.v, h.location, {})) {
       ok = wrong(h, "not", [] { return "must not match the schema of not"; });
     }
     if (n.if_schema != nullptr) {
@@ -374,12 +376,12 @@ class Schema::Compiled::Walk {
   // Subschemas of the parts.
 
   bool item(const Here& h, std::size_t i, const Node& schema, bool report) {
-    const Place place{.parent = h.place, .index = i, .is_index = true};
-    return walk(schema, h.v.items()[i], &place, {.report = report});
+    const Location location{.parent = h.location, .index = i, .is_index = true};
+    return walk(schema, h.v.items()[i], &location, {.report = report});
   }
   bool member(const Here& h, const Member& m, const Node& schema) {
-    const Place place{.parent = h.place, .key = m.first};
-    return walk(schema, m.second, &place, {.report = h.report});
+    const Location location{.parent = h.location, .key = m.first};
+    return walk(schema, m.second, &location, {.report = h.report});
   }
   static void mark(const Here& h, std::size_t i) {
     if (h.seen != nullptr) (*h.seen)[i] = true;
@@ -421,7 +423,7 @@ class Schema::Compiled::Walk {
     for (const Value& v : h.v.items()) items.push_back(&v);
     bool ok = true;
     const auto compare = [&](const Value* a, const Value* b) {
-      const auto result = ok ? order(*a, *b, work_) : std::nullopt;
+      const auto result = ok ? compare_values(*a, *b, work_) : std::nullopt;
       ok = result.has_value();
       return result.value_or(std::strong_ordering::equal);
     };
@@ -478,8 +480,8 @@ class Schema::Compiled::Walk {
     const std::size_t copied = n.property_names != nullptr ? m.first.size() / 64 : 0;
     if (!spend(1 + copied + find_cost(n.properties.size(), m.first))) return false;
     if (n.property_names != nullptr) {
-      const Place place{.parent = h.place, .key = m.first};
-      if (!walk(*n.property_names, Value(m.first), &place, {.report = h.report})) ok = false;
+      const Location location{.parent = h.location, .key = m.first};
+      if (!walk(*n.property_names, Value(m.first), &location, {.report = h.report})) ok = false;
     }
     const auto named = std::lower_bound(
         n.properties.begin(), n.properties.end(), m.first,
@@ -522,13 +524,13 @@ class Schema::Compiled::Walk {
   std::size_t work_ = kWorkMax;
   std::size_t depth_ = 0;
   bool stopped_ = false;
-  std::vector<SchemaFault> faults_;
+  std::vector<SchemaViolation> faults_;
 };
 
-std::vector<SchemaFault> Schema::Compiled::validate(const Value& instance,
-                                                    std::size_t* work) const {
+std::vector<SchemaViolation> Schema::Compiled::validate(const Value& instance,
+                                                        std::size_t* work) const {
   Walk walk;
-  std::vector<SchemaFault> faults = walk.run(*root, instance);
+  std::vector<SchemaViolation> faults = walk.run(*root, instance);
   if (work != nullptr) *work += walk.spent();
   return faults;
 }

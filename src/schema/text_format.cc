@@ -104,12 +104,12 @@ const Format* find(std::string_view name) {
 
 }  // namespace
 
-std::string_view format_words(std::string_view format) {
+std::string_view describe_format(std::string_view format) {
   const Format* known = find(format);
   return known != nullptr ? known->words : std::string_view();
 }
 
-bool has_format(std::string_view format, std::string_view text) {
+bool matches_format(std::string_view format, std::string_view text) {
   const Format* known = find(format);
   return known == nullptr || known->holds(text);
 }

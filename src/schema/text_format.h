@@ -8,8 +8,8 @@ namespace ae {
 
 // What a text of this format is, in words: "an email address". Empty: a format that nothing is held to; the four of MCP's
 // questions are email, uri, date and date-time.
-std::string_view format_words(std::string_view format);
+std::string_view describe_format(std::string_view format);
 // Is it one? True for a format that nothing is held to.
-bool has_format(std::string_view format, std::string_view text);
+bool matches_format(std::string_view format, std::string_view text);
 
 }  // namespace ae

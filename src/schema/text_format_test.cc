@@ -36,19 +36,19 @@ AE_TEST("format/the four that MCP asks people for are told from what only looks 
         "2026-05-02T09:30:00+02:00:00", "2026-05-02T09:30:00+24:00", "2026-05-02T09:30:00ZZ"}},
   };
   for (const auto& [format, texts] : good) {
-    EXPECT_FALSE(format_words(format).empty());
+    EXPECT_FALSE(describe_format(format).empty());
     for (const std::string& text : texts)
-      EXPECT_TRUE(has_format(format, text)) << format << " " << text;
+      EXPECT_TRUE(matches_format(format, text)) << format << " " << text;
   }
   for (const auto& [format, texts] : bad) {
     for (const std::string& text : texts)
-      EXPECT_FALSE(has_format(format, text)) << format << " " << text;
+      EXPECT_FALSE(matches_format(format, text)) << format << " " << text;
   }
 }
 
 AE_TEST("format/to another nothing is held") {
-  EXPECT_TRUE(has_format("ipv4", "anything"));
-  EXPECT_TRUE(format_words("ipv4").empty());
+  EXPECT_TRUE(matches_format("ipv4", "anything"));
+  EXPECT_TRUE(describe_format("ipv4").empty());
 }
 
 }  // namespace

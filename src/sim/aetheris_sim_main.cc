@@ -398,15 +398,15 @@ int run_sweep(const Options& o) {
     runs += shared->jobs;
   }
   show_marks(all, false);
-  std::size_t wanted = 0;
-  for (std::size_t i = 0; i < sweep_cases().size(); ++i) wanted += is_wanted(o, i) ? 1 : 0;
+  std::size_t requested_jobs = 0;
+  for (std::size_t i = 0; i < sweep_cases().size(); ++i) requested_jobs += is_wanted(o, i) ? 1 : 0;
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf(
       "%s crash points, %s recovery crash points, %s third crash points, %s violations; "
       "%zu cases, %s runs in %.1f s\n",
       grouped(points).c_str(), grouped(recovery).c_str(), grouped(third).c_str(),
-      grouped(violations).c_str(), wanted, grouped(runs).c_str(), seconds);
+      grouped(violations).c_str(), requested_jobs, grouped(runs).c_str(), seconds);
   const std::string share = o.share ? " --share " + std::to_string(*o.share) : "";
   std::printf("repeat: ./dev sim --sweep%s%s\n", o.full ? " --full" : "", share.c_str());
   return end;
@@ -425,7 +425,7 @@ int run_case(const Options& o) {
     at = static_cast<std::size_t>(end - o.crashes.data()) + 1;
   }
   PlanBook plans;
-  const SmallEnd end = run_small(cases[o.sweep_case], crashes, plans, o.verbose);
+  const SmallResult end = run_small_job(cases[o.sweep_case], crashes, plans, o.verbose);
   std::printf("%s: %s %s\n", cases[o.sweep_case].name().c_str(), end.status.c_str(),
               end.result.c_str());
   for (const Violation& v : end.report.violations) {

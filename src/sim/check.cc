@@ -12,7 +12,7 @@
 #include "inspect/view.h"
 #include "json/json.h"
 #include "runtime/runtime.h"
-#include "sim/judge.h"
+#include "sim/checker.h"
 
 namespace ae::sim {
 bool is_end(EventType type) {
@@ -41,7 +41,7 @@ const KeyRecord* record_of(const JobEvidence& e, std::string_view key) {
 }
 
 const engine::Plan& plan_at(const JobEvidence& e, std::uint64_t seq) {
-  const auto later = std::ranges::upper_bound(e.planned, seq, {}, &JobEvidence::Planned::seq);
+  const auto later = std::ranges::upper_bound(e.planned, seq, {}, &JobEvidence::PlanChange::seq);
   return *std::prev(later)->plan;
 }
 
@@ -50,7 +50,7 @@ const engine::Node& node_of(const JobEvidence& e, const Event& event) {
   return plan.nodes[plan.by_id.at(std::string(node_of(event)))];
 }
 
-void Parts::take_in(const Event& event) {
+void PartSteps::apply(const Event& event) {
   if (const auto* started = as<NodeStarted>(event)) {
     const engine::Node& node = node_of(e_, event);
     if (node.kind != engine::NodeKind::map && node.loop == nullptr) return;
@@ -66,22 +66,22 @@ void Parts::take_in(const Event& event) {
   }
 }
 
-bool Parts::fails_job(const Event& event) const {
+bool PartSteps::fails_job(const Event& event) const {
   const auto& finished = std::get<NodeFinished>(event.body);
   return finished.result_type.ends_with("_failure") && !node_of(e_, event).continue_on_error &&
          !parts_.contains(finished.step_id.text);
 }
 
-bool answers_confirmation(const JobEvidence& e, const engine::Act& act) {
-  if (act.kind == engine::Act::Kind::resolve) return !act.step_id.empty();
-  if (act.kind != engine::Act::Kind::signal || act.approval.empty()) return false;
+bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& act) {
+  if (act.kind == engine::ControlRequest::Kind::resolve) return !act.step_id.empty();
+  if (act.kind != engine::ControlRequest::Kind::signal || act.approval.empty()) return false;
   return std::ranges::any_of(e.events, [&](const Event& event) {
     return decision_of(event, "confirmation") && step_of(event) == act.approval;
   });
 }
 
-std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
-  std::map<std::string, Calls> calls;  // by invocation
+std::map<std::string, CallHistory> calls_of(const std::vector<Event>& events) {
+  std::map<std::string, CallHistory> calls;  // by invocation
   std::optional<Instant> opening;
   for (const Event& event : events) {
     if (const auto* running = as<JobRunning>(event)) {
@@ -89,30 +89,30 @@ std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
       for (auto& [invocation, call] : calls) {
         for (auto& [number, t] : call.tries) {
           if (!opening || t.opening == opening) continue;
-          t.unsent_from = std::min(t.unsent_from, *opening);
+          t.no_send_after = std::min(t.no_send_after, *opening);
         }
       }
     } else if (const auto* started = as<ToolInvocationStarted>(event)) {
-      Calls& call = calls[started->invocation_id.text];
+      CallHistory& call = calls[started->invocation_id.text];
       call.step = started->step_id.text;
       call.key = started->idempotency_key.text;
       call.external_key = started->external_key.text;
       call.tool = started->tool_name;
       call.effect_class = started->effect_class;
-      Calls::Try& t = call.tries[started->try_no];
+      CallHistory::Try& t = call.tries[started->try_no];
       t.deadline = started->deadline;
-      t.unsent_from = started->send_by;
+      t.no_send_after = started->send_by;
       t.opening = opening;
       t.seq = event.seq;
     } else if (const auto* finished = as<ToolInvocationFinished>(event)) {
-      Calls::Try& t = calls[finished->invocation_id.text].tries[finished->try_no];
+      CallHistory::Try& t = calls[finished->invocation_id.text].tries[finished->try_no];
       t.finished = true;
       t.success = finished->outcome == "success";
       t.definite = is_definite(*finished);
-      t.heard_seq = event.seq;
-      if (t.closed_seq == 0) {
-        t.closed_seq = event.seq;
-        t.closed_definite = t.definite;
+      t.newest_outcome_seq = event.seq;
+      if (t.first_outcome_seq == 0) {
+        t.first_outcome_seq = event.seq;
+        t.is_first_outcome_definite = t.definite;
         t.settled = finished->settled == true;
         t.error = finished->error ? finished->error->code : "";
       }
@@ -136,7 +136,7 @@ const Event* end_of(const JobEvidence& e) {
   return end == e.events.end() ? nullptr : &*end;
 }
 
-bool undelivered(const JobEvidence& e, std::string_view act) {
+bool is_expired_request(const JobEvidence& e, std::string_view act) {
   std::string quoted = "\"";
   quoted += act;
   quoted += '"';
@@ -144,7 +144,7 @@ bool undelivered(const JobEvidence& e, std::string_view act) {
   if (!end) return false;
   const Value listed = std::visit(
       [](const auto& ended) {
-        if constexpr (requires { ended.undelivered; }) return ended.undelivered;
+        if constexpr (requires { ended.is_expired_request; }) return ended.is_expired_request;
         return Value();
       },
       end->body);
@@ -159,7 +159,7 @@ const Event* completion_of(const JobEvidence& e, std::string_view id) {
   return found == e.events.end() ? nullptr : &*found;
 }
 
-std::string wait_of(const JobEvidence& e, const engine::Act& act) {
+std::string wait_of(const JobEvidence& e, const engine::ControlRequest& act) {
   if (act.approval.empty()) return act.correlation_key;
   std::string asking;  // the step whose call this approval is about
   for (const Event& event : e.events) {
@@ -173,7 +173,7 @@ std::string wait_of(const JobEvidence& e, const engine::Act& act) {
   return {};
 }
 
-bool was_ended(const JobEvidence& e) {
+bool was_ended_early(const JobEvidence& e) {
   return e.state.status == engine::JobStatus::failed ||
          e.state.status == engine::JobStatus::cancelled;
 }
@@ -184,40 +184,40 @@ using engine::is_terminal;
 
 // ---------------------------------------------------------------- the log
 
-void log_is_gapless(const JobEvidence& e, Judge& judge) {
+void log_is_gapless(const JobEvidence& e, Checker& checker) {
   std::uint64_t seq = 0;
   for (const Event& event : e.events) {
-    if (event.seq != ++seq) return judge.broken("event " + std::to_string(seq) + " is missing");
+    if (event.seq != ++seq) return checker.fail("event " + std::to_string(seq) + " is missing");
   }
 }
 
-void ids_are_unique(const JobEvidence& e, Judge& judge) {
+void ids_are_unique(const JobEvidence& e, Checker& checker) {
   std::set<Uuid> ids;
   for (const Event& event : e.events) {
-    if (!ids.insert(event.id).second) judge.broken("event " + std::to_string(event.seq));
+    if (!ids.insert(event.id).second) checker.fail("event " + std::to_string(event.seq));
   }
 }
 
-void row_is_a_copy(const JobEvidence& e, Judge& judge) {
-  judge.broken_if(e.loaded.row.status != engine::to_text(e.state.status),
+void row_is_a_copy(const JobEvidence& e, Checker& checker) {
+  checker.fail_if(e.loaded.row.status != engine::to_text(e.state.status),
                   "the row says " + e.loaded.row.status + ", the log " +
                       std::string(engine::to_text(e.state.status)));
-  judge.broken_if(e.loaded.row.last_seq != e.events.back().seq, "the row's last_seq differs");
-  judge.broken_if(!is_terminal(e.state.status) && e.loaded.row.wake_at != e.state.next_due(),
+  checker.fail_if(e.loaded.row.last_seq != e.events.back().seq, "the row's last_seq differs");
+  checker.fail_if(!is_terminal(e.state.status) && e.loaded.row.wake_at != e.state.next_due(),
                   "the row's wake_at is not the next due instant of the log");
 }
 
-void end_is_final(const JobEvidence& e, Judge& judge) {
+void end_is_final(const JobEvidence& e, Checker& checker) {
   bool ended = false;
   for (const Event& event : e.events) {
     if (ended && static_cast<int>(event.type) < 128) {
-      judge.broken(std::string(event_name(event)) + " after the end");
+      checker.fail(std::string(event_name(event)) + " after the end");
     }
     ended = ended || is_end(event.type);
   }
 }
 
-void log_verifies(const JobEvidence& e, Judge& judge) {
+void log_verifies(const JobEvidence& e, Checker& checker) {
   engine::VerifyInput input{.job = e.job,
                             .events = e.events,
                             .refused = {},
@@ -232,24 +232,24 @@ void log_verifies(const JobEvidence& e, Judge& judge) {
     input.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
   }
   const engine::Verification proof = engine::verify(input, e.plans);
-  if (!proof.ok) judge.broken(canonical(proof.to_json()));
+  if (!proof.ok) checker.fail(canonical(proof.to_json()));
 }
 
 // ---------------------------------------------------------------- fencing
 
-void epochs_rise(const JobEvidence& e, Judge& judge) {
+void epochs_rise(const JobEvidence& e, Checker& checker) {
   std::int64_t epoch = 0;
   for (const Event& event : e.events) {
     const auto* running = as<JobRunning>(event);
     if (!running) continue;
     const std::int64_t next = running->epoch;
-    judge.broken_if(next <= epoch,
+    checker.fail_if(next <= epoch,
                     "epoch " + std::to_string(next) + " after " + std::to_string(epoch));
     epoch = next;
   }
 }
 
-void nobody_writes_late(const JobEvidence& e, Judge& judge) {
+void no_write_after_lease_loss(const JobEvidence& e, Checker& checker) {
   std::set<AttemptId> over;
   AttemptId running;
   for (const Event& event : e.events) {
@@ -258,93 +258,94 @@ void nobody_writes_late(const JobEvidence& e, Judge& judge) {
       running = AttemptId(begins->attempt_id);
     }
     if (event.attempt_id && over.contains(*event.attempt_id)) {
-      judge.broken("event " + std::to_string(event.seq) + " is of an attempt that was over");
+      checker.fail("event " + std::to_string(event.seq) + " is of an attempt that was over");
     }
   }
 }
 
 // ---------------------------------------------------------------- effects
 
-void traces_stand(const JobEvidence& e, Judge& judge) {
-  std::set<std::pair<std::string, std::int64_t>> declared;
+void trace_ids_are_stable(const JobEvidence& e, Checker& checker) {
+  std::set<std::pair<std::string, std::int64_t>> was_declared;
   for (const auto& [invocation, call] : calls_of(e.events)) {
-    for (const auto& [number, t] : call.tries) declared.emplace(invocation, number);
+    for (const auto& [number, t] : call.tries) was_declared.emplace(invocation, number);
   }
   for (const KeyRecord* record : e.touched) {
     for (const Arrival& arrival : record->arrivals) {
-      if (!declared.contains({arrival.invocation.text, arrival.try_no})) {
-        judge.broken(record->tool + " " + arrival.invocation.text + " arrived, undeclared");
+      if (!was_declared.contains({arrival.invocation.text, arrival.try_no})) {
+        checker.fail(record->tool + " " + arrival.invocation.text + " arrived, undeclared");
       }
     }
   }
 }
 
-void at_most_once_arrives_once(const JobEvidence& e, Judge& judge) {
+void at_most_once_arrives_once(const JobEvidence& e, Checker& checker) {
   for (const KeyRecord* record : e.touched) {
-    if (record->nature != Nature::at_most_once) continue;
+    if (record->effect_class != EffectClass::at_most_once) continue;
     std::size_t arrivals = 0;
     for (const Arrival& arrival : record->arrivals) arrivals += arrival.refused ? 0 : 1;
-    judge.broken_if(arrivals > 1 || record->effects > 1,
+    checker.fail_if(arrivals > 1 || record->effects > 1,
                     record->tool + " arrived " + std::to_string(arrivals) + " times, " +
                         std::to_string(record->effects) + " effects");
   }
 }
 
-void idempotent_takes_effect_once(const JobEvidence& e, Judge& judge) {
+void idempotent_takes_effect_once(const JobEvidence& e, Checker& checker) {
   for (const KeyRecord* record : e.touched) {
-    if (record->nature != Nature::idempotent) continue;
-    judge.broken_if(record->effects > 1, record->tool + " took effect twice");
-    judge.broken_if(record->external_keys.size() > 1, record->tool + " was sent under two keys");
+    if (record->effect_class != EffectClass::idempotent) continue;
+    checker.fail_if(record->effects > 1, record->tool + " took effect twice");
+    checker.fail_if(record->external_keys.size() > 1, record->tool + " was sent under two keys");
   }
 }
 
-void records_are_true(const JobEvidence& e, Judge& judge) {
+void records_are_true(const JobEvidence& e, Checker& checker) {
   for (const auto& [invocation, call] : calls_of(e.events)) {
     const KeyRecord* record = record_of(e, call.key);
     const bool read = call.effect_class == "read";
     for (const auto& [number, t] : call.tries) {
       if (!t.success) continue;
       const bool happened = record && (read || record->effects == 1);
-      judge.broken_if(!happened, call.tool + " is recorded as done, but was not");
+      checker.fail_if(!happened, call.tool + " is recorded as done, but was not");
       const bool invalid = t.result["invalid"].is_bool();
-      bool answered = happened && t.result == record->result;
+      bool on_answered = happened && t.result == record->result;
       for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
-        answered = answered || (!arrival.answer.is_null() && arrival.answer == t.result);
+        on_answered = on_answered || (!arrival.answer.is_null() && arrival.answer == t.result);
       }
-      judge.broken_if(happened && !invalid && !answered,
+      checker.fail_if(happened && !invalid && !on_answered,
                       call.tool + ": the recorded result is not what was answered");
     }
-    if (!call.any_doubt() && !call.tries.empty() && !call.tries.rbegin()->second.success) {
-      judge.broken_if(record && record->effects > 0,
+    if (!call.has_unknown_outcome() && !call.tries.empty() &&
+        !call.tries.rbegin()->second.success) {
+      checker.fail_if(record && record->effects > 0,
                       call.tool + " is recorded as definitely failed, but took effect");
     }
   }
 }
 
-void completed_means_done(const JobEvidence& e, Judge& judge) {
+void completed_means_done(const JobEvidence& e, Checker& checker) {
   for (const engine::Step& step : e.state.steps) {
     const engine::Node& node = e.state.node_of(step);
     if (e.state.status == engine::JobStatus::completed && step.phase != engine::StepPhase::done) {
       const bool dropped_item = step.is_part();
-      judge.broken_if(!dropped_item, "node " + node.id + " is not done");
+      checker.fail_if(!dropped_item, "node " + node.id + " is not done");
     }
     if (!step.call) continue;
     const KeyRecord* record = record_of(e, step.call->key.text);
-    const bool read = tool_kind(step.call->tool)->nature == Nature::read;
+    const bool read = tool_kind(step.call->tool)->effect_class == EffectClass::read;
     const std::uint64_t effects = record ? record->effects : 0;
     if (step.committed && !read) {
-      judge.broken_if(effects != 1, "node " + node.id + " is committed with " +
+      checker.fail_if(effects != 1, "node " + node.id + " is committed with " +
                                         std::to_string(effects) + " effects");
     }
-    judge.broken_if(effects > 1, "node " + node.id + " has more than one effect");
+    checker.fail_if(effects > 1, "node " + node.id + " has more than one effect");
   }
 }
 
-void doubt_is_never_guessed(const JobEvidence& e, Judge& judge) {
-  const std::map<std::string, Calls> calls = calls_of(e.events);
+void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
+  const std::map<std::string, CallHistory> calls = calls_of(e.events);
   for (const auto& [invocation, call] : calls) {
     if (call.effect_class != "at_most_once" || call.tries.size() < 2) continue;
-    const Calls::Try* before = nullptr;
+    const CallHistory::Try* before = nullptr;
     for (const auto& [number, t] : call.tries) {
       if (before && !before->definite) {
         bool said = false;
@@ -353,7 +354,7 @@ void doubt_is_never_guessed(const JobEvidence& e, Judge& judge) {
           said = said || (decision && event.seq > before->seq && event.seq < t.seq &&
                           step_of(event) == call.step && decision->state == "not_happened");
         }
-        judge.broken_if(!said, call.tool + " try " + std::to_string(number) +
+        checker.fail_if(!said, call.tool + " try " + std::to_string(number) +
                                    " was declared though the one before may have happened");
       }
       before = &t;
@@ -362,21 +363,21 @@ void doubt_is_never_guessed(const JobEvidence& e, Judge& judge) {
   if (!is_terminal(e.state.status)) return;
   for (const auto& [invocation, call] : calls) {
     for (const auto& [number, t] : call.tries) {
-      judge.broken_if(!t.finished, call.tool + " is open in an ended job");
+      checker.fail_if(!t.finished, call.tool + " is open in an ended job");
     }
   }
 }
 
-void keys_are_injective(const JobEvidence& e, Judge& judge) {
+void keys_are_injective(const JobEvidence& e, Checker& checker) {
   std::set<std::string> external, keys;
   for (const auto& [invocation, call] : calls_of(e.events)) {
-    judge.broken_if(!external.insert(call.external_key).second,
+    checker.fail_if(!external.insert(call.external_key).second,
                     "external key " + call.external_key);
-    judge.broken_if(!keys.insert(call.key).second, "idempotency key " + call.key);
+    checker.fail_if(!keys.insert(call.key).second, "idempotency key " + call.key);
   }
 }
 
-void nothing_starts_after_cancel(const JobEvidence& e, Judge& judge) {
+void nothing_starts_after_cancel(const JobEvidence& e, Checker& checker) {
   const auto side = side_commands(e.events);
   bool cancelled = false;
   // A call in doubt that could be undone is sent again, so that its outcome is known before it is undone. What may be sent
@@ -388,29 +389,29 @@ void nothing_starts_after_cancel(const JobEvidence& e, Judge& judge) {
   for (const Event& event : e.events) {
     if (event.type == EventType::job_cancel_requested) cancelled = true;
     const auto* started = as<ToolInvocationStarted>(event);
-    judge.broken_if(
+    checker.fail_if(
         cancelled && started && !side.contains(started->step_id.text) && !repeats(*started),
         "event " + std::to_string(event.seq) + " declares a call");
-    judge.broken_if(cancelled && event.type == EventType::job_completed,
+    checker.fail_if(cancelled && event.type == EventType::job_completed,
                     "the job completed though it was cancelled");
   }
 }
 
 // What the log knew of a call when somebody said what became of it: may one of its tries still arrive?
-std::vector<std::int64_t> under_way(const Calls& call, std::uint64_t seq) {
+std::vector<std::int64_t> under_way(const CallHistory& call, std::uint64_t seq) {
   std::vector<std::int64_t> tries;
   for (const auto& [number, t] : call.tries) {
     if (t.seq > seq) break;
-    const bool definite = t.closed_definite && t.closed_seq < seq;
-    if (definite && !t.never_arrived()) tries.clear();  // an answer under this key
-    if (!definite && !(t.settled && t.closed_seq < seq)) tries.push_back(number);
+    const bool definite = t.is_first_outcome_definite && t.first_outcome_seq < seq;
+    if (definite && !t.was_never_delivered()) tries.clear();  // an answer under this key
+    if (!definite && !(t.settled && t.first_outcome_seq < seq)) tries.push_back(number);
   }
   return tries;
 }
 
-void not_happened_waits(const JobEvidence& e, Judge& judge) {
+void not_happened_waits(const JobEvidence& e, Checker& checker) {
   if (e.clock_jumped) return;
-  const std::map<std::string, Calls> calls = calls_of(e.events);
+  const std::map<std::string, CallHistory> calls = calls_of(e.events);
   for (const Event& event : e.events) {
     const auto* decision = as<DecisionRecorded>(event);
     if (!decision || decision->state != "not_happened") continue;
@@ -418,7 +419,7 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
     for (const auto& [invocation, call] : calls) {
       if (call.key != decision->payload.value.text("idempotency_key")) continue;
       for (const std::int64_t number : under_way(call, event.seq)) {
-        judge.broken_if(at < call.tries.at(number).settles(kToolTimeout, kToolGrace),
+        checker.fail_if(at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
                         call.tool + " try " + std::to_string(number) + " could still arrive");
       }
     }
@@ -429,8 +430,8 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
     for (const auto& [invocation, call] : calls) {
       if (!believed || call.key != ack->act.idempotency_key) continue;
       for (const std::int64_t number : under_way(call, believed->seq)) {
-        judge.broken_if(
-            ack->act.looked_at < call.tries.at(number).settles(kToolTimeout, kToolGrace),
+        checker.fail_if(
+            ack->act.looked_at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
             call.tool + " try " + std::to_string(number) +
                 " could still arrive when somebody looked, at " +
                 to_text(ack->act.looked_at.value_or(Instant{})));
@@ -441,69 +442,72 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
 
 // ---------------------------------------------------------------- what was acknowledged
 
-void signals_are_kept(const JobEvidence& e, Judge& judge) {
+void signals_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::Act::Kind::signal || ack->answer["duplicate"].is_bool()) continue;
+    if (ack->act.kind != engine::ControlRequest::Kind::signal || ack->answer["duplicate"].is_bool())
+      continue;
     if (answers_confirmation(e, ack->act)) continue;
-    if (completion_of(e, ack->act.id) || undelivered(e, ack->act.id)) continue;
+    if (completion_of(e, ack->act.id) || is_expired_request(e, ack->act.id)) continue;
     // Another signal for the same wait was accepted before it; asked again, the job answers with that one.
     const std::string key = wait_of(e, ack->act);
-    bool answered = false;
+    bool on_answered = false;
     for (const Event& event : e.events) {
       const auto* completed = as<WaitCompleted>(event);
-      answered = answered || (completed && completed->correlation_key == key &&
-                              !or_empty(completed->signal_id).empty());
+      on_answered = on_answered || (completed && completed->correlation_key == key &&
+                                    !or_empty(completed->signal_id).empty());
     }
-    if (answered) continue;
-    judge.broken("the signal " + ack->act.id + " for " + key + " was accepted and is nowhere");
+    if (on_answered) continue;
+    checker.fail("the signal " + ack->act.id + " for " + key + " was accepted and is nowhere");
   }
 }
 
-void cancels_are_kept(const JobEvidence& e, Judge& judge) {
+void cancels_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::Act::Kind::cancel) continue;
-    bool there = undelivered(e, ack->act.id);
+    if (ack->act.kind != engine::ControlRequest::Kind::cancel) continue;
+    bool there = is_expired_request(e, ack->act.id);
     for (const Event& event : e.events) {
       there = there || event.type == EventType::job_cancel_requested;
     }
-    judge.broken_if(!there, "the cancel " + ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!there, "the cancel " + ack->act.id + " was accepted and is nowhere");
   }
 }
 
-void resolutions_are_kept(const JobEvidence& e, Judge& judge) {
+void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::Act::Kind::resolve || answers_confirmation(e, ack->act)) continue;
-    if (completion_of(e, ack->act.id) || undelivered(e, ack->act.id)) continue;
-    bool answered = false;  // by the call itself, or by somebody before
+    if (ack->act.kind != engine::ControlRequest::Kind::resolve || answers_confirmation(e, ack->act))
+      continue;
+    if (completion_of(e, ack->act.id) || is_expired_request(e, ack->act.id)) continue;
+    bool on_answered = false;  // by the call itself, or by somebody before
     for (const Event& event : e.events) {
       const auto* completed = as<WaitCompleted>(event);
-      answered = answered ||
-                 (completed &&
-                  completed->correlation_key.starts_with("resolve/" + ack->act.idempotency_key) &&
-                  (completed->outcome == "signalled" || completed->outcome == "rejected" ||
-                   completed->outcome == "cancelled"));
+      on_answered =
+          on_answered ||
+          (completed &&
+           completed->correlation_key.starts_with("resolve/" + ack->act.idempotency_key) &&
+           (completed->outcome == "signalled" || completed->outcome == "rejected" ||
+            completed->outcome == "cancelled"));
     }
-    judge.broken_if(!answered, "the resolution " + ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!on_answered, "the resolution " + ack->act.id + " was accepted and is nowhere");
   }
 }
 
-void waits_resolve_once(const JobEvidence& e, Judge& judge) {
+void waits_resolve_once(const JobEvidence& e, Checker& checker) {
   std::set<std::string, std::less<>> opened, completed;
   for (const Event& event : e.events) {
     if (const auto* wait = as<WaitOpened>(event)) {
       const std::string& key = wait->correlation_key;
-      judge.broken_if(!opened.insert(key).second, key + " was opened twice");
+      checker.fail_if(!opened.insert(key).second, key + " was opened twice");
     } else if (const auto* end = as<WaitCompleted>(event)) {
       const std::string& key = end->correlation_key;
-      judge.broken_if(!opened.contains(key), key + " was completed, never opened");
-      judge.broken_if(!completed.insert(key).second, key + " was completed twice");
+      checker.fail_if(!opened.contains(key), key + " was completed, never opened");
+      checker.fail_if(!completed.insert(key).second, key + " was completed twice");
     }
   }
-  judge.broken_if(is_terminal(e.state.status) && opened.size() != completed.size(),
+  checker.fail_if(is_terminal(e.state.status) && opened.size() != completed.size(),
                   "a wait is open in an ended job");
 }
 
-void timers_fire_late_and_once(const JobEvidence& e, Judge& judge) {
+void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   std::set<std::string, std::less<>> fired;
   for (const Event& event : e.events) {
     // More time was given: it passes once more.
@@ -511,8 +515,8 @@ void timers_fire_late_and_once(const JobEvidence& e, Judge& judge) {
     if (raised && !raised->payload.value["wall"].is_null()) fired.erase("budget");
     const auto* timer = as<TimerFired>(event);
     if (!timer) continue;
-    judge.broken_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");
-    judge.broken_if(instant(timer->value.value) < timer->due_at, timer->effect_id + " fired early");
+    checker.fail_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");
+    checker.fail_if(instant(timer->value.value) < timer->due_at, timer->effect_id + " fired early");
   }
 }
 
@@ -534,39 +538,39 @@ Drawn drawn_by(const Event& event) {
 }
 
 // A step has one value of time, chance or an id: its result. What a fork brought in has its origin's.
-void values_are_drawn_once(const JobEvidence& e, Judge& judge) {
+void values_are_drawn_once(const JobEvidence& e, Checker& checker) {
   std::map<std::string, Value, std::less<>> values;
   for (const Event& event : e.events) {
-    const engine::Records records = engine::records_of(event.type);
+    const engine::RecordedKind records = engine::recorded_kind_of(event.type);
     const Drawn drawn = drawn_by(event);
     const auto step = engine::step_of_effect(drawn.effect, records);
-    if (records == engine::Records::nothing || !step) continue;
-    judge.broken_if(!values.emplace(step->text, drawn.value).second,
+    if (records == engine::RecordedKind::nothing || !step) continue;
+    checker.fail_if(!values.emplace(step->text, drawn.value).second,
                     "event " + std::to_string(event.seq) + " is a second value of its step");
   }
   for (const engine::Step& step : e.state.steps) {
     const auto value = values.find(step.id.text);
     if (value == values.end()) continue;
-    judge.broken_if(step.imported != nullptr, step.id.text + " was brought in, and drawn again");
-    judge.broken_if(step.item == engine::kNoItem && !(step.result == value->second),
+    checker.fail_if(step.imported != nullptr, step.id.text + " was brought in, and drawn again");
+    checker.fail_if(step.item == engine::kNoItem && !(step.result == value->second),
                     step.id.text + " has another result than its value");
   }
 }
 
-constexpr Checker kCheckers[] = {
+constexpr Rule kRules[] = {
     {"L1 a log has no gap", log_is_gapless},
     {"L2 an event id occurs once", ids_are_unique},
     {"L3 the row is a copy of the log", row_is_a_copy},
     {"L4 an end is unique and final", end_is_final},
     {"L6 the log verifies: chain, states, ledger, replay", log_verifies},
-    {"D2 no effect without a declaration", traces_stand},
+    {"D2 no effect without a declaration", trace_ids_are_stable},
     {"F1 epochs rise", epochs_rise},
-    {"F2 an attempt that is over writes nothing more", nobody_writes_late},
+    {"F2 an attempt that is over writes nothing more", no_write_after_lease_loss},
     {"A1 at_most_once arrives at most once", at_most_once_arrives_once},
     {"A1 idempotent takes effect once, under one key", idempotent_takes_effect_once},
     {"A2 what is recorded is what happened", records_are_true},
     {"A3 what is committed has exactly one effect", completed_means_done},
-    {"A4 doubt is never guessed", doubt_is_never_guessed},
+    {"A4 doubt is never guessed", unknown_outcome_is_never_guessed},
     {"A5 keys are injective", keys_are_injective},
     {"A6 no declaration after a cancel", nothing_starts_after_cancel},
     {"A7 not_happened only when the call is settled", not_happened_waits},
@@ -578,24 +582,24 @@ constexpr Checker kCheckers[] = {
     {"T2 a time, a number or an id is drawn once", values_are_drawn_once},
 };
 
-std::array<std::span<const Checker>, 7> all_checkers() {
-  return {kCheckers,         people_checkers(),  side_checkers(), model_checkers(),
-          budget_checkers(), confirm_checkers(), plan_checkers()};
+std::array<std::span<const Rule>, 7> all_rules() {
+  return {kRules,         user_rules(),    side_rules(), model_rules(),
+          budget_rules(), confirm_rules(), plan_rules()};
 }
 
 // What is known of one job, kept together.
-struct Loading {
-  store::Loaded loaded;
+struct PendingLoad {
+  store::LoadedJob loaded;
   engine::State state;
-  std::vector<JobEvidence::Planned> planned;
+  std::vector<JobEvidence::PlanChange> planned;
 };
 
-Result<Loading> load(SimWorld& world, const JobId& job, const engine::PlanSource& plans,
-                     std::vector<Event>& events) {
-  Loading all;
+Result<PendingLoad> load(SimWorld& world, const JobId& job, const engine::PlanSource& plans,
+                         std::vector<Event>& events) {
+  PendingLoad all;
   AE_ASSIGN(all.loaded, world.read_disk(job));
-  const auto seen = world.witness().jobs().find(job);
-  if (seen != world.witness().jobs().end() && seen->second.commits == all.loaded.commits) {
+  const auto seen = world.observer().jobs().find(job);
+  if (seen != world.observer().jobs().end() && seen->second.commits == all.loaded.commits) {
     events = seen->second.log;  // byte for byte what was read when it was written
   } else {
     AE_ASSIGN(events, runtime::open_log(job, all.loaded));
@@ -617,8 +621,8 @@ Result<Loading> load(SimWorld& world, const JobId& job, const engine::PlanSource
 // What shows only when all jobs are looked at together.
 void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& logs) {
   Report& report = world.report();
-  for (const auto& [name, thing] : world.outside().things()) {
-    if (thing.version != thing.made.size() + thing.strangers) {
+  for (const auto& [name, resource] : world.external_world().resources()) {
+    if (resource.version != resource.made.size() + resource.foreign_changes) {
       report.violate("V5 a verifier only reads", {}, name + " was changed, and nobody did it");
     }
   }
@@ -630,9 +634,9 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
           checked && checked->verdict == "mismatch" && checked->detail.text("mode") == "warn";
     }
   }
-  const std::uint64_t counted = world.warned();
+  const std::uint64_t counted = world.warning_count();
   // Who dies between a commit and its answer does not count it.
-  if (counted > warnings || (counted < warnings && !world.disturbed())) {
+  if (counted > warnings || (counted < warnings && !world.was_disturbed())) {
     report.violate(
         "V6 a mismatch with which a job goes on is counted", {},
         std::to_string(counted) + " were counted, the logs have " + std::to_string(warnings));
@@ -642,30 +646,30 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
 
 }  // namespace
 
-std::vector<std::string_view> checker_names() {
+std::vector<std::string_view> rule_names() {
   std::vector<std::string_view> names;
-  for (const auto& checkers : all_checkers()) {
-    for (const Checker& checker : checkers) names.push_back(checker.name);
+  for (const auto& rules : all_rules()) {
+    for (const Rule& rule : rules) names.push_back(rule.name);
   }
   return names;
 }
 
-void check_all(SimWorld& world, People& people, const engine::PlanSource& plans) {
+void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans) {
   Report& report = world.report();
   std::map<JobId, std::vector<const KeyRecord*>> touched;
-  for (const auto& [key, record] : world.outside().journal())
+  for (const auto& [key, record] : world.external_world().journal())
     touched[record.job].push_back(&record);
   std::map<JobId, std::vector<const Ack*>> acks;
-  for (const Ack& ack : people.acks()) acks[ack.job].push_back(&ack);
-  for (const auto* acknowledged : {&people.created(), &people.forked()}) {
+  for (const Ack& ack : users.acks()) acks[ack.job].push_back(&ack);
+  for (const auto* acknowledged : {&users.created(), &users.forked()}) {
     for (const JobId& job : *acknowledged) {
-      if (world.witness().jobs().contains(job)) continue;
+      if (world.observer().jobs().contains(job)) continue;
       report.violate("D1 an acknowledged job exists", job, "the disk never saw it");
     }
   }
   std::map<JobId, std::vector<Event>> logs;
-  std::map<JobId, Loading> loadings;
-  for (const auto& [job, seen] : world.witness().jobs()) {
+  std::map<JobId, PendingLoad> loadings;
+  for (const auto& [job, seen] : world.observer().jobs()) {
     auto all = load(world, job, plans, logs[job]);
     if (!all) {
       report.violate("L1 a log has no gap", job, all.error().message);
@@ -673,41 +677,42 @@ void check_all(SimWorld& world, People& people, const engine::PlanSource& plans)
     }
     loadings.emplace(job, *std::move(all));
   }
-  std::map<std::string_view, std::vector<const Look*>> looks;
-  for (const Look& look : world.outside().looks()) looks[look.job.text].push_back(&look);
+  std::map<std::string_view, std::vector<const VerifierCheck*>> verifier_checks;
+  for (const VerifierCheck& look : world.external_world().verifier_checks())
+    verifier_checks[look.job.text].push_back(&look);
   for (const auto& [job, all] : loadings) {
     const std::vector<Event>& events = logs.at(job);
     report.events += events.size();
     for (const Event& event : world.options().verbose ? events : std::vector<Event>()) {
-      world.say(job.text + " " + std::to_string(event.seq) + " " + to_text(event.created_at) + " " +
-                std::string(event_name(event)) + " " +
-                canonical(payload_json(event.body)).substr(0, 200));
+      world.log_line(job.text + " " + std::to_string(event.seq) + " " + to_text(event.created_at) +
+                     " " + std::string(event_name(event)) + " " +
+                     canonical(payload_json(event.body)).substr(0, 200));
     }
     const JobEvidence evidence{.job = job,
                                .loaded = all.loaded,
                                .events = events,
                                .state = all.state,
-                               .journal = world.outside().journal(),
+                               .journal = world.external_world().journal(),
                                .touched = touched[job],
                                .acks = acks[job],
-                               .asked = people.asked(job),
+                               .requested = users.requested(job),
                                .clock_jumped = world.clock().jumped(),
                                .plans = plans,
                                .planned = all.planned,
-                               .looks = looks[job.text],
+                               .verifier_checks = verifier_checks[job.text],
                                .logs = logs,
-                               .forks = people.forks()};
-    for (const auto& checkers : all_checkers()) {
-      for (const Checker& checker : checkers) {
-        Judge judge(report, job, checker.name);
-        checker.check(evidence, judge);
+                               .forks = users.forks()};
+    for (const auto& rules : all_rules()) {
+      for (const Rule& rule : rules) {
+        Checker checker(report, job, rule.name);
+        rule.check(evidence, checker);
       }
     }
     report.mark("ended." + std::string(engine::to_text(all.state.status)));
   }
   check_together(world, logs);
   for (const auto& [job, records] : touched) {
-    if (!world.witness().jobs().contains(job)) {
+    if (!world.observer().jobs().contains(job)) {
       report.violate("D2 no effect without a declaration", job, "the job is not on the disk");
     }
   }
@@ -716,7 +721,7 @@ void check_all(SimWorld& world, People& people, const engine::PlanSource& plans)
 void check_visible(SimWorld& world, const engine::PlanSource& plans) {
   constexpr std::string_view kRule =
       "PR1 every job has ended or says what it waits for and which command answers";
-  for (const auto& [job, seen] : world.witness().jobs()) {
+  for (const auto& [job, seen] : world.observer().jobs()) {
     if (seen.status == "completed" || seen.status == "failed" || seen.status == "cancelled") {
       continue;
     }
@@ -733,7 +738,7 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     const bool blocked = engine::is_blocked(all->state.status);
     if (!blocked || !visible) {
       world.report().violate(kRule, job, "it is " + seen.status + ": " + canonical(view),
-                             Harm::liveness);
+                             ViolationKind::liveness);
     }
   }
 }

@@ -5,36 +5,37 @@
 #include <map>
 #include <string>
 
-#include "sim/judge.h"
+#include "sim/checker.h"
 
 namespace ae::sim {
 namespace {
 
-using engine::kCounted;
+using engine::kCountedLimits;
 using engine::Limit;
-using engine::Use;
+using engine::Usage;
 
 // A command's newest charge.
 struct Charge {
-  Use use;
+  Usage use;
   bool model = false, open = false, held = false, spent = false;
-  bool asked = false;  // its newest try ended with questions: the next is another call
+  bool requested = false;  // its newest try ended with questions: the next is another call
   std::string attempt;
 };
 
 std::string at(const Event& event) { return "event " + std::to_string(event.seq) + ": "; }
 
 // Walks the log of a job that has a budget.
-class Count {
+class UsageCounter {
  public:
-  // `asked`: what people wanted of this job; nullptr = that is judged elsewhere.
-  Count(const std::vector<Event>& events, const People::Sayings* asked, Judge& judge)
-      : asked_(asked), judge_(judge), side_(side_commands(events)) {}
+  // `requested`: what people wanted of this job; nullptr = that is judged elsewhere.
+  UsageCounter(const std::vector<Event>& events, const Users::SentRequests* requested,
+               Checker& checker)
+      : requested_(requested), checker_(checker), side_(side_commands(events)) {}
 
   const engine::Limits& limits() const { return limits_; }
-  const Use& spent() const { return spent_; }
+  const Usage& spent() const { return spent_; }
 
-  void take_in(const Event& event) {
+  void apply(const Event& event) {
     if (const auto* created = as<JobCreated>(event)) {
       if (!created->budget.is_null()) begin(created->budget);
     } else if (const auto* call = as<ToolInvocationStarted>(event)) {
@@ -51,15 +52,15 @@ class Count {
   }
 
   void end(const engine::Budget& state) {
-    for (const Limit limit : kCounted) {
+    for (const Limit limit : kCountedLimits) {
       if (!limits_.any()) return;
-      const bool same = part(state.spent, limit) == part(spent_, limit) &&
-                        part(state.reserved, limit) == part(held_, limit);
-      judge_.broken_if(!same, "the state counts " + std::to_string(part(state.spent, limit)) +
-                                  " and " + std::to_string(part(state.reserved, limit)) + " of " +
-                                  std::string(to_text(limit)) + ", the log " +
-                                  std::to_string(part(spent_, limit)) + " and " +
-                                  std::to_string(part(held_, limit)));
+      const bool same = amount_of(state.spent, limit) == amount_of(spent_, limit) &&
+                        amount_of(state.reserved, limit) == amount_of(deferred_, limit);
+      checker_.fail_if(!same, "the state counts " + std::to_string(amount_of(state.spent, limit)) +
+                                  " and " + std::to_string(amount_of(state.reserved, limit)) +
+                                  " of " + std::string(to_text(limit)) + ", the log " +
+                                  std::to_string(amount_of(spent_, limit)) + " and " +
+                                  std::to_string(amount_of(deferred_, limit)));
     }
   }
 
@@ -70,41 +71,42 @@ class Count {
 
   void begin(const Value& budget) {
     limits_ = read(budget);
-    spent_ = engine::spent_of(budget["spent"]).value_or(Use());
+    spent_ = engine::spent_of(budget["spent"]).value_or(Usage());
   }
 
   void started(const Event& event, const ToolInvocationStarted& call) {
     if (!limits_.any()) return;
     Charge& charge = charges_[call.invocation_id.text];
-    const bool again = charge.spent && !charge.model && !std::exchange(charge.asked, false);
+    const bool again = charge.spent && !charge.model && !std::exchange(charge.requested, false);
     charge.open = true;
     charge.attempt = event.attempt_id ? event.attempt_id->text : "";
     if (again) return;  // another try of a tool's call
     charge.model = call.tool_name.starts_with(kModelToolPrefix);
-    charge.use = Use{.tool_calls = 1};
+    charge.use = Usage{.tool_calls = 1};
     if (charge.model) {
       const auto reserved = engine::reservation_of(call.reserved);
-      if (!reserved) return judge_.broken(at(event) + "a question that reserves nothing");
-      charge.use = Use{.tokens = reserved->input_tokens + reserved->output_tokens,
-                       .cost_micros = reserved->cost_micros,
-                       .model_calls = 1};
+      if (!reserved) return checker_.fail(at(event) + "a question that reserves nothing");
+      charge.use = Usage{.tokens = reserved->input_tokens + reserved->output_tokens,
+                         .cost_micros = reserved->cost_micros,
+                         .model_calls = 1};
     }
-    judge_.broken_if(charge.held, at(event) + "the try before it is not settled");
-    judge_.broken_if(wall_passed_, at(event) + "a call begins after the time has passed");
-    for (const Limit limit : kCounted) {
-      const auto& most = limits_.most(limit);
-      const std::uint64_t use = part(charge.use, limit);
-      judge_.broken_if(most && use > 0 && part(spent_, limit) + part(held_, limit) + use > *most,
-                       at(event) + "there is no room in its " + std::string(to_text(limit)));
+    checker_.fail_if(charge.held, at(event) + "the try before it is not settled");
+    checker_.fail_if(wall_passed_, at(event) + "a call begins after the time has passed");
+    for (const Limit limit : kCountedLimits) {
+      const auto& most = limits_.max_of(limit);
+      const std::uint64_t use = amount_of(charge.use, limit);
+      checker_.fail_if(
+          most && use > 0 && amount_of(spent_, limit) + amount_of(deferred_, limit) + use > *most,
+          at(event) + "there is no room in its " + std::string(to_text(limit)));
     }
-    add(held_, charge.use);
+    add(deferred_, charge.use);
     charge.held = true;
     charge.spent = false;
   }
 
-  void settle(Charge& charge, const Use& used) {
+  void settle(Charge& charge, const Usage& used) {
     if (!std::exchange(charge.held, false)) return;
-    take_away(held_, charge.use);
+    subtract(deferred_, charge.use);
     add(spent_, used);
     charge.spent = true;
   }
@@ -115,14 +117,14 @@ class Count {
     Charge& charge = found->second;
     charge.open = false;
     const std::string& outcome = finish.outcome;
-    charge.asked = outcome == "input_required";
+    charge.requested = outcome == "input_required";
     const bool definite = outcome == "failure" && finish.definite == true;
     if (charge.held && definite && finish.error && finish.error->code == "not_sent") {
       charge.held = false;
-      return take_away(held_, charge.use);
+      return subtract(deferred_, charge.use);
     }
     if (charge.model && outcome == "success") return;  // its command says what it cost
-    Use used = charge.use;
+    Usage used = charge.use;
     if (charge.model && definite) used.tokens = used.cost_micros = 0;
     settle(charge, used);
   }
@@ -130,7 +132,7 @@ class Count {
   void committed(const CommandCommitted& command) {
     const auto found = charges_.find(or_empty(command.result_of));
     if (found == charges_.end() || !found->second.model) return;
-    Use used = found->second.use;
+    Usage used = found->second.use;
     const Value& total = command.usage["total_tokens"];
     if (total.is_integer() && total.as_int() > 0) {
       used.tokens = static_cast<std::uint64_t>(total.as_int());
@@ -140,92 +142,93 @@ class Count {
 
   void decided(const Event& event, const DecisionRecorded& decision) {
     if (decision.state == "raised") return raised(event, decision);
-    judge_.mark("budget.exceeded");
+    checker_.mark("budget.exceeded");
     for (const auto& [id, charge] : charges_) {
       const bool ours = event.attempt_id && charge.attempt == event.attempt_id->text;
-      judge_.broken_if(charge.open && ours, at(event) + "it parks with a call under way");
+      checker_.fail_if(charge.open && ours, at(event) + "it parks with a call under way");
     }
     const Value& said = decision.payload.value;
     if (said.text("limit") == "wall") {
-      return judge_.broken_if(!wall_passed_, at(event) + "no time has passed");
+      return checker_.fail_if(!wall_passed_, at(event) + "no time has passed");
     }
-    for (const Limit limit : kCounted) {
+    for (const Limit limit : kCountedLimits) {
       if (to_text(limit) != said.text("limit")) continue;
-      const std::uint64_t used = part(spent_, limit) + part(held_, limit);
+      const std::uint64_t used = amount_of(spent_, limit) + amount_of(deferred_, limit);
       const bool fits = used + static_cast<std::uint64_t>(said["asked"].as_int()) <=
-                        limits_.most(limit).value_or(0);
-      judge_.broken_if(fits, at(event) + "there was room");
+                        limits_.max_of(limit).value_or(0);
+      checker_.fail_if(fits, at(event) + "there was room");
     }
   }
 
   void raised(const Event& event, const DecisionRecorded& decision) {
-    judge_.mark("budget.raised");
+    checker_.mark("budget.raised");
     const engine::Limits more = read(decision.payload.value);
-    if (asked_ != nullptr) {
-      const auto asked = asked_->find(or_empty(decision.by));
-      if (asked == asked_->end()) return judge_.broken(at(event) + "nobody raised it");
-      const engine::Limits wish = read(asked->second.act.payload);
-      for (const Limit limit : kCounted) {
-        judge_.broken_if(more.most(limit) && more.most(limit) != wish.most(limit),
+    if (requested_ != nullptr) {
+      const auto request = requested_->find(or_empty(decision.by));
+      if (request == requested_->end()) return checker_.fail(at(event) + "nobody raised it");
+      const engine::Limits requested = read(request->second.act.payload);
+      for (const Limit limit : kCountedLimits) {
+        checker_.fail_if(more.max_of(limit) && more.max_of(limit) != requested.max_of(limit),
                          at(event) + "nobody let it use so much");
       }
-      judge_.broken_if(more.wall && more.wall != wish.wall,
+      checker_.fail_if(more.wall && more.wall != requested.wall,
                        at(event) + "nobody gave it so much time");
     }
-    for (const Limit limit : kCounted) {
-      if (more.most(limit)) limits_.most(limit) = more.most(limit);
+    for (const Limit limit : kCountedLimits) {
+      if (more.max_of(limit)) limits_.max_of(limit) = more.max_of(limit);
     }
     if (!more.wall) return;
     limits_.wall = more.wall;
     wall_passed_ = false;
   }
 
-  const People::Sayings* asked_;
-  Judge& judge_;
+  const Users::SentRequests* requested_;
+  Checker& checker_;
   std::map<std::string, std::string, std::less<>> side_;
   engine::Limits limits_;
-  Use spent_, held_;
+  Usage spent_, deferred_;
   bool wall_passed_ = false;
   std::map<std::string, Charge> charges_;  // by invocation
 };
 
-void nothing_begins_without_room(const JobEvidence& e, Judge& judge) {
-  Count count(e.events, &e.asked, judge);
-  for (const Event& event : e.events) count.take_in(event);
+void nothing_begins_without_room(const JobEvidence& e, Checker& checker) {
+  UsageCounter count(e.events, &e.requested, checker);
+  for (const Event& event : e.events) count.apply(event);
   count.end(e.state.budget);
 }
 
-void a_fork_pays_on(const JobEvidence& e, Judge& judge) {
+void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
   const Value& from = e.state.forked_from;
   if (from.is_null()) return;
   const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
-  if (origin == e.logs.end()) return judge.broken("its origin is nowhere");
+  if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
   Report unread;
-  Judge nobody(unread, e.job, "the origin is judged for itself");
-  Count then(origin->second, nullptr, nobody);
+  Checker nobody(unread, e.job, "the origin is judged for itself");
+  UsageCounter then(origin->second, nullptr, nobody);
   for (const Event& event : origin->second) {
-    then.take_in(event);
+    then.apply(event);
     if (Value(event.seq) == from["seq"]) break;
   }
-  Count now(e.events, nullptr, nobody);
-  now.take_in(e.events.front());
-  for (const Limit limit : kCounted) {
+  UsageCounter now(e.events, nullptr, nobody);
+  now.apply(e.events.front());
+  for (const Limit limit : kCountedLimits) {
     const std::string name(to_text(limit));
-    judge.broken_if(now.limits().most(limit) != then.limits().most(limit),
+    checker.fail_if(now.limits().max_of(limit) != then.limits().max_of(limit),
                     "it may use another amount of " + name + " than its origin might");
     if (!then.limits().any()) continue;
-    judge.broken_if(part(now.spent(), limit) != part(then.spent(), limit),
-                    "it begins with " + std::to_string(part(now.spent(), limit)) + " of " + name +
-                        " spent, its origin had spent " +
-                        std::to_string(part(then.spent(), limit)));
-    if (part(now.spent(), limit) > 0) judge.mark("fork.has_spent");
+    checker.fail_if(amount_of(now.spent(), limit) != amount_of(then.spent(), limit),
+                    "it begins with " + std::to_string(amount_of(now.spent(), limit)) + " of " +
+                        name + " spent, its origin had spent " +
+                        std::to_string(amount_of(then.spent(), limit)));
+    if (amount_of(now.spent(), limit) > 0) checker.mark("fork.has_spent");
   }
-  judge.broken_if(now.limits().wall != then.limits().wall, "it has another time than its origin");
+  checker.fail_if(now.limits().wall != then.limits().wall, "it has another time than its origin");
 }
 
-void raises_are_kept(const JobEvidence& e, Judge& judge) {
+void raises_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::Act::Kind::budget || ack->answer["raised"] != Value(true)) {
+    if (ack->act.kind != engine::ControlRequest::Kind::budget ||
+        ack->answer["raised"] != Value(true)) {
       continue;
     }
     bool there = false;
@@ -233,19 +236,19 @@ void raises_are_kept(const JobEvidence& e, Judge& judge) {
       const auto* raise = decision_of(event, "budget");
       there = there || (raise && or_empty(raise->by) == ack->act.by);
     }
-    judge.broken_if(!there, ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!there, ack->act.id + " was accepted and is nowhere");
   }
 }
 
-constexpr Checker kBudgetCheckers[] = {
+constexpr Rule kBudgetRules[] = {
     {"B1 no call begins that its budget has no room for, and what was used is counted",
      nothing_begins_without_room},
     {"B2 an accepted raise is never lost", raises_are_kept},
-    {"K5 a fork has spent what its origin had spent by then", a_fork_pays_on},
+    {"K5 a fork has spent what its origin had spent by then", fork_keeps_budget},
 };
 
 }  // namespace
 
-std::span<const Checker> budget_checkers() { return kBudgetCheckers; }
+std::span<const Rule> budget_rules() { return kBudgetRules; }
 
 }  // namespace ae::sim

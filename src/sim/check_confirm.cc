@@ -6,74 +6,74 @@
 
 #include "inspect/view.h"
 #include "json/json.h"
-#include "sim/judge.h"
+#include "sim/checker.h"
 
 namespace ae::sim {
 namespace {
 
-struct Deviating {  // from what was recorded
+struct Mismatch {  // from what was recorded
   std::string verdict, observed;
-  friend bool operator==(const Deviating&, const Deviating&) = default;
+  friend bool operator==(const Mismatch&, const Mismatch&) = default;
 };
 
 // The last change of a thing, as the log says it at one of its events.
-struct Changed {
+struct RecordedChange {
   std::string step, tool, version, attempt;
   std::uint64_t epoch = 0;
   bool looked_at = false;  // by the attempt that runs
-  std::optional<Deviating> accepted, raised;
+  std::optional<Mismatch> accepted, raised;
 };
 
-class Confirming {
+class ConfirmationWalker {
  public:
-  Confirming(const JobEvidence& e, Judge& judge) : e_(e), judge_(judge) {}
-  std::map<std::string, Changed, std::less<>> things;
+  ConfirmationWalker(const JobEvidence& e, Checker& checker) : e_(e), checker_(checker) {}
+  std::map<std::string, RecordedChange, std::less<>> resources;
   std::string attempt;
   std::uint64_t epoch = 0;
 
-  virtual ~Confirming() = default;
+  virtual ~ConfirmationWalker() = default;
   void run() {
     for (index_ = 0; index_ < e_.events.size(); ++index_) {
       const Event& event = e_.events[index_];
       at_ = "event " + std::to_string(event.seq) + ": ";
       look(event);
-      take_in(event);
+      apply(event);
     }
   }
 
  protected:
   virtual void look(const Event& event) = 0;
   const JobEvidence& e_;
-  Judge& judge_;
+  Checker& checker_;
   std::string at_;
   std::size_t index_ = 0;
 
  private:
-  void take_in(const Event& event) {
+  void apply(const Event& event) {
     const std::string step(step_of(event));
     if (const auto* running = as<JobRunning>(event)) {
       attempt = running->attempt_id;
       epoch = static_cast<std::uint64_t>(running->epoch);
-      for (auto& [name, thing] : things) {
-        thing.looked_at = false;
-        thing.raised.reset();
+      for (auto& [name, resource] : resources) {
+        resource.looked_at = false;
+        resource.raised.reset();
       }
     } else if (const auto* call = as<ToolInvocationStarted>(event)) {
       tools_[step] = call->tool_name;
       attempts_[step] = {event.attempt_id ? event.attempt_id->text : "", epoch};
     } else if (const auto* change = as<StateChanged>(event)) {
-      things[change->resource_id] = {.step = step,
-                                     .tool = tools_[step],
-                                     .version = or_empty(change->version),
-                                     .attempt = attempts_[step].first,
-                                     .epoch = attempts_[step].second,
-                                     .looked_at = false,
-                                     .accepted = {},
-                                     .raised = {}};
+      resources[change->resource_id] = {.step = step,
+                                        .tool = tools_[step],
+                                        .version = or_empty(change->version),
+                                        .attempt = attempts_[step].first,
+                                        .epoch = attempts_[step].second,
+                                        .looked_at = false,
+                                        .accepted = {},
+                                        .raised = {}};
       nodes_[change->resource_id] = change->node_id;
     } else if (const auto* checked = as<ConfirmationChecked>(event)) {
-      const auto thing = things.find(or_empty(checked->resource_id));
-      if (thing != things.end()) thing->second.looked_at = true;
+      const auto resource = resources.find(or_empty(checked->resource_id));
+      if (resource != resources.end()) resource->second.looked_at = true;
     } else if (const auto* decision = decision_of(event, "confirmation")) {
       decided(*decision, step);
     } else if (const auto* plan = as<PlanGenerated>(event)) {
@@ -84,22 +84,23 @@ class Confirming {
   void decided(const DecisionRecorded& decision, const std::string& step) {
     if (decision.state == "requested") {
       for (const Value& one : decision.payload.value["resources"].items()) {
-        const auto thing = things.find(one.text("resource_id"));
-        if (thing == things.end()) continue;
-        thing->second.raised =
-            Deviating{std::string(one.text("verdict")), std::string(one.text("observed"))};
+        const auto resource = resources.find(one.text("resource_id"));
+        if (resource == resources.end()) continue;
+        resource->second.raised =
+            Mismatch{std::string(one.text("verdict")), std::string(one.text("observed"))};
       }
     }
-    for (auto& [name, thing] : things) {
-      if (thing.step != step || decision.state != "accept" || !thing.raised) continue;
-      thing.accepted = std::exchange(thing.raised, std::nullopt);
+    for (auto& [name, resource] : resources) {
+      if (resource.step != step || decision.state != "accept" || !resource.raised) continue;
+      resource.accepted = std::exchange(resource.raised, std::nullopt);
     }
   }
 
   void let_go(const Value& carried) {
     std::set<std::string, std::less<>> nodes;
     for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
-    std::erase_if(things, [&](const auto& thing) { return !nodes.contains(nodes_[thing.first]); });
+    std::erase_if(resources,
+                  [&](const auto& resource) { return !nodes.contains(nodes_[resource.first]); });
   }
 
   std::map<std::string, std::string> tools_;  // by step
@@ -109,13 +110,14 @@ class Confirming {
 
 // ---------------------------------------------------------------- when it is looked
 
-class Looking final : public Confirming {
+class VerifierCheckWalker final : public ConfirmationWalker {
  public:
-  Looking(const JobEvidence& e, Judge& judge) : Confirming(e, judge), parts_(e) {}
+  VerifierCheckWalker(const JobEvidence& e, Checker& checker)
+      : ConfirmationWalker(e, checker), parts_(e) {}
 
  private:
   void look(const Event& event) override {
-    parts_.take_in(event);
+    parts_.apply(event);
     ending_ = ending_ || begins_end(event);
     const auto* command = as<CommandEmitted>(event);
     if (command && command->of) side_.insert(command->step_id.text);
@@ -125,8 +127,8 @@ class Looking final : public Confirming {
     // What asks about a call or undoes it may follow the end; and a call that may have changed something is settled first.
     const bool again = call->try_no != 1 && !tool_kind(call->tool_name)->changes.empty();
     if (again || side_.contains(call->step_id.text)) return;
-    for (const auto& [name, thing] : things) {
-      judge_.broken_if(thing.attempt != attempt && !thing.looked_at,
+    for (const auto& [name, resource] : resources) {
+      checker_.fail_if(resource.attempt != attempt && !resource.looked_at,
                        at_ + "a call begins, and nobody has looked at " + name);
     }
   }
@@ -141,29 +143,31 @@ class Looking final : public Confirming {
 
   void checked(const ConfirmationChecked& check) {
     const std::string& name = or_empty(check.resource_id);
-    const auto thing = things.find(name);
-    if (thing == things.end()) return judge_.broken(at_ + name + " was not changed by the job");
-    judge_.broken_if(thing->second.looked_at, at_ + name + " is looked at twice by one attempt");
-    judge_.broken_if(thing->second.attempt == attempt,
+    const auto resource = resources.find(name);
+    if (resource == resources.end())
+      return checker_.fail(at_ + name + " was not changed by the job");
+    checker_.fail_if(resource->second.looked_at, at_ + name + " is looked at twice by one attempt");
+    checker_.fail_if(resource->second.attempt == attempt,
                      at_ + name + " is looked at by the attempt that changed it");
   }
 
-  Parts parts_;
+  PartSteps parts_;
   std::set<std::string, std::less<>> side_;
   bool ending_ = false;
 };
 
-void looks_after_recovery(const JobEvidence& e, Judge& judge) {
-  Looking(e, judge).run();
+void looks_after_recovery(const JobEvidence& e, Checker& checker) {
+  VerifierCheckWalker(e, checker).run();
   // An attempt looks once; only where it could see nothing, a few times more.
-  std::map<std::pair<std::string, std::string>, std::pair<std::uint64_t, std::uint64_t>> looks;
-  for (const Look* look : e.looks) {
-    auto& [seen, all] = looks[{look->thing, look->expected}];
-    seen += look->said != Sight::unreachable;
+  std::map<std::pair<std::string, std::string>, std::pair<std::uint64_t, std::uint64_t>>
+      verifier_checks;
+  for (const VerifierCheck* look : e.verifier_checks) {
+    auto& [seen, all] = verifier_checks[{look->resource, look->expected}];
+    seen += look->said != CheckVerdict::unreachable;
     all++;
   }
-  for (const auto& [what, times] : looks) {
-    judge.broken_if(times.first > e.state.epoch || times.second > 4 * e.state.epoch,
+  for (const auto& [what, times] : verifier_checks) {
+    checker.fail_if(times.first > e.state.epoch || times.second > 4 * e.state.epoch,
                     what.first + " was looked at " + std::to_string(times.second) + " times in " +
                         std::to_string(e.state.epoch) + " attempts");
   }
@@ -171,39 +175,41 @@ void looks_after_recovery(const JobEvidence& e, Judge& judge) {
 
 // ---------------------------------------------------------------- what is seen
 
-class Seeing final : public Confirming {
+class ObservedStateWalker final : public ConfirmationWalker {
  public:
-  using Confirming::Confirming;
+  using ConfirmationWalker::ConfirmationWalker;
 
  private:
   void look(const Event& event) override {
     const auto* check = as<ConfirmationChecked>(event);
     if (!check) return;
     const std::string& name = or_empty(check->resource_id);
-    const auto found = things.find(name);
-    if (found == things.end()) return;
-    const Changed& thing = found->second;
+    const auto found = resources.find(name);
+    if (found == resources.end()) return;
+    const RecordedChange& resource = found->second;
     const std::string& verdict = or_empty(check->verdict);
-    judge_.mark("confirm." + verdict);
-    const bool verified = tool_kind(thing.tool)->verified();
-    judge_.broken_if(verified == (verdict == "unconfirmed"), at_ + name + " is " + verdict);
+    checker_.mark("confirm." + verdict);
+    const bool verified = tool_kind(resource.tool)->verified();
+    checker_.fail_if(verified == (verdict == "unconfirmed"), at_ + name + " is " + verdict);
     if (!verified) return;
-    const bool seen = std::ranges::any_of(e_.looks, [&](const Look* look) {
+    const bool seen = std::ranges::any_of(e_.verifier_checks, [&](const VerifierCheck* look) {
       const bool same = verdict != "mismatch" || check->detail.text("observed") == look->there;
-      return look->thing == name && look->expected == thing.version &&
+      return look->resource == name && look->expected == resource.version &&
              to_text(look->truth()) == verdict && same;
     });
-    judge_.broken_if(!seen, at_ + name + " is said to be " + verdict + ", and nobody saw that");
+    checker_.fail_if(!seen, at_ + name + " is said to be " + verdict + ", and nobody saw that");
   }
 };
 
-void what_is_seen_was_there(const JobEvidence& e, Judge& judge) { Seeing(e, judge).run(); }
+void observed_state_is_true(const JobEvidence& e, Checker& checker) {
+  ObservedStateWalker(e, checker).run();
+}
 
 // ---------------------------------------------------------------- what follows
 
-class Following final : public Confirming {
+class ConsequenceWalker final : public ConfirmationWalker {
  public:
-  using Confirming::Confirming;
+  using ConfirmationWalker::ConfirmationWalker;
   bool failed() const { return failed_; }
 
  private:
@@ -214,21 +220,21 @@ class Following final : public Confirming {
     const std::string_view state = or_empty(decision->state);
     if (state == "checked") return consequence();
     if (state == "failed" || state == "fail") failed_ = true;
-    if (state == "accept" || state == "fail") answered(event, *decision);
+    if (state == "accept" || state == "fail") on_answered(event, *decision);
   }
 
   void checked(const ConfirmationChecked& check) {
-    const auto thing = things.find(or_empty(check.resource_id));
+    const auto resource = resources.find(or_empty(check.resource_id));
     const std::string_view verdict = or_empty(check.verdict);
-    if (thing == things.end() || (verdict != "mismatch" && verdict != "unreachable")) return;
-    const Deviating seen{std::string(verdict), verdict == "mismatch"
-                                                   ? std::string(check.detail.text("observed"))
-                                                   : std::string()};
-    const std::string_view mode = tool_kind(thing->second.tool)->changes;
-    if (thing->second.accepted == seen) {
-      judge_.mark("confirm.accepted_before");
+    if (resource == resources.end() || (verdict != "mismatch" && verdict != "unreachable")) return;
+    const Mismatch seen{std::string(verdict), verdict == "mismatch"
+                                                  ? std::string(check.detail.text("observed"))
+                                                  : std::string()};
+    const std::string_view mode = tool_kind(resource->second.tool)->changes;
+    if (resource->second.accepted == seen) {
+      checker_.mark("confirm.accepted_before");
     } else if (verdict == "unreachable" || mode == "human") {
-      raises_.insert(thing->second.step);
+      raises_.insert(resource->second.step);
       raises_mismatch_ = raises_mismatch_ || verdict == "mismatch";
     } else if (mode == "strict") {
       strict_ = true;
@@ -237,7 +243,7 @@ class Following final : public Confirming {
 
   // What stands after the decision says what follows from what was seen.
   void consequence() {
-    std::set<std::string> asked;
+    std::set<std::string> requested;
     std::size_t next = index_ + 1;
     const auto state_at = [&](std::size_t i) {
       const auto* decision =
@@ -245,14 +251,14 @@ class Following final : public Confirming {
       return decision ? std::string_view(or_empty(decision->state)) : std::string_view();
     };
     while (state_at(next) == "requested") {
-      asked.emplace(step_of(e_.events[next++]));
+      requested.emplace(step_of(e_.events[next++]));
     }
-    judge_.broken_if(strict_ != (state_at(next) == "failed"),
+    checker_.fail_if(strict_ != (state_at(next) == "failed"),
                      at_ + (strict_ ? "a strict mismatch does not end the job"
                                     : "the job ends without a strict mismatch"));
-    if (strict_) judge_.mark("confirm.failed");
+    if (strict_) checker_.mark("confirm.failed");
     const bool raises = !raises_.empty() && !strict_;
-    judge_.broken_if(asked != (raises ? raises_ : std::set<std::string>()),
+    checker_.fail_if(requested != (raises ? raises_ : std::set<std::string>()),
                      at_ + "what is raised is not what was seen and not accepted");
     if (raises) parks(next);
     raises_.clear();
@@ -263,37 +269,37 @@ class Following final : public Confirming {
   void parks(std::size_t next) {
     const auto* park = next < e_.events.size() ? as<JobParked>(e_.events[next]) : nullptr;
     const bool parked = park && park->until == (raises_mismatch_ ? "confirmation" : "resume");
-    judge_.broken_if(!parked, at_ + "somebody is asked, and the job does not rest");
-    judge_.mark("confirm.asked");
+    checker_.fail_if(!parked, at_ + "somebody is asked, and the job does not rest");
+    checker_.mark("confirm.asked");
     if (!parked) return;
     const std::vector<Event> so_far(e_.events.begin(),
                                     e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
     const auto state = engine::fold(e_.job, so_far, e_.plans);
-    if (!state) return judge_.broken(at_ + state.error().message);
+    if (!state) return checker_.fail(at_ + state.error().message);
     std::set<std::string> listed;
     for (const Value& one : engine::approvals_view(*state)) {
       if (one.text("kind") == "confirmation") listed.emplace(one.text("step_id"));
     }
-    judge_.broken_if(listed != raises_,
+    checker_.fail_if(listed != raises_,
                      at_ + "the approvals list other steps than are asked about");
   }
 
   // Who answers said so.
-  void answered(const Event& event, const DecisionRecorded& decision) {
-    const auto asked = e_.asked.find(or_empty(decision.by));
+  void on_answered(const Event& event, const DecisionRecorded& decision) {
+    const auto requested = e_.requested.find(or_empty(decision.by));
     const bool accepts = decision.state == "accept";
-    bool said = asked != e_.asked.end();
+    bool said = requested != e_.requested.end();
     if (said) {
-      const engine::Act& act = asked->second.act;
+      const engine::ControlRequest& act = requested->second.act;
       const std::string_view step =
-          act.kind == engine::Act::Kind::resolve ? act.step_id : act.approval;
-      const bool yes = act.kind == engine::Act::Kind::resolve
+          act.kind == engine::ControlRequest::Kind::resolve ? act.step_id : act.approval;
+      const bool yes = act.kind == engine::ControlRequest::Kind::resolve
                            ? act.resolution == "accept"
                            : act.payload.text("decision") == "approve";
       said = step == step_of(event) && yes == accepts;
     }
-    judge_.broken_if(!said, at_ + "nobody said that");
-    judge_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
+    checker_.fail_if(!said, at_ + "nobody said that");
+    checker_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
   }
 
   std::set<std::string> raises_;  // steps
@@ -301,30 +307,30 @@ class Following final : public Confirming {
   bool strict_ = false, failed_ = false;
 };
 
-void mismatches_have_consequences(const JobEvidence& e, Judge& judge) {
-  Following following(e, judge);
+void mismatches_have_consequences(const JobEvidence& e, Checker& checker) {
+  ConsequenceWalker following(e, checker);
   following.run();
   if (e.state.status != engine::JobStatus::failed) return;
   const bool says = e.state.error && e.state.error->code == "confirmation_failed";
-  judge.broken_if(says && !following.failed(), "it failed, and nothing was found otherwise");
-  judge.broken_if(!says && following.failed(), "it failed for another reason than what was found");
+  checker.fail_if(says && !following.failed(), "it failed, and nothing was found otherwise");
+  checker.fail_if(!says && following.failed(), "it failed for another reason than what was found");
 }
 
-void answers_are_kept(const JobEvidence& e, Judge& judge) {
+void answers_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
     if (!answers_confirmation(e, ack->act)) continue;
     const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
       const auto* answer = decision_of(event, "confirmation");
       return answer && or_empty(answer->by) == ack->act.by;
     });
-    judge.broken_if(!there, ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!there, ack->act.id + " was accepted and is nowhere");
   }
 }
 
-constexpr Checker kConfirmCheckers[] = {
+constexpr Rule kConfirmRules[] = {
     {"V1 what was changed is looked at after a recovery, once, before a new call begins",
      looks_after_recovery},
-    {"V2 what is said of a change is what was there", what_is_seen_was_there},
+    {"V2 what is said of a change is what was there", observed_state_is_true},
     {"V3 a mismatch ends the job, is counted, or asks; what was accepted is not raised again",
      mismatches_have_consequences},
     {"N1 an accepted answer about a change is never lost", answers_are_kept},
@@ -332,6 +338,6 @@ constexpr Checker kConfirmCheckers[] = {
 
 }  // namespace
 
-std::span<const Checker> confirm_checkers() { return kConfirmCheckers; }
+std::span<const Rule> confirm_rules() { return kConfirmRules; }
 
 }  // namespace ae::sim

@@ -2,89 +2,89 @@
 // kept. (That no try is made which an answer forbids is seen when it leaves: outside.cc.)
 #include <set>
 
-#include "sim/judge.h"
+#include "sim/checker.h"
 
 namespace ae::sim {
 namespace {
 
-bool is_model(const Calls& call) { return call.tool.starts_with(kModelToolPrefix); }
+bool is_model(const CallHistory& call) { return call.tool.starts_with(kModelToolPrefix); }
 
-void answers_are_injected(const JobEvidence& e, Judge& judge) {
+void answers_are_injected(const JobEvidence& e, Checker& checker) {
   for (const auto& [invocation, call] : calls_of(e.events)) {
     if (!is_model(call)) continue;
     const KeyRecord* record = record_of(e, call.key);
-    std::int64_t answered = 0;  // the try
+    std::int64_t on_answered = 0;  // the try
     for (const auto& [number, t] : call.tries) {
-      judge.broken_if(answered > 0, call.tool + " try " + std::to_string(number) +
-                                        " was made after try " + std::to_string(answered) +
-                                        " was answered");
-      if (!t.answered() || answered > 0) continue;
-      answered = number;
+      checker.fail_if(on_answered > 0, call.tool + " try " + std::to_string(number) +
+                                           " was made after try " + std::to_string(on_answered) +
+                                           " was answered");
+      if (!t.on_answered() || on_answered > 0) continue;
+      on_answered = number;
       bool said = t.result["invalid"].is_bool();
       for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
         said = said || (arrival.try_no == number && arrival.answer == t.result);
       }
-      judge.broken_if(!said, call.tool + " try " + std::to_string(number) +
+      checker.fail_if(!said, call.tool + " try " + std::to_string(number) +
                                  ": what is recorded is not what that question was answered");
-      judge.mark("model.answered");
+      checker.mark("model.answered");
     }
   }
 }
 
-void asked_once_for_each_try(const JobEvidence& e, Judge& judge) {
+void asked_once_for_each_try(const JobEvidence& e, Checker& checker) {
   for (const KeyRecord* record : e.touched) {
     if (!record->tool.starts_with(kModelToolPrefix)) continue;
     std::set<std::uint32_t> tries;
     for (const Arrival& arrival : record->arrivals) {
-      judge.broken_if(!tries.insert(arrival.try_no).second,
+      checker.fail_if(!tries.insert(arrival.try_no).second,
                       record->tool + " try " + std::to_string(arrival.try_no) + " arrived twice");
     }
   }
 }
 
-void bill_is_kept(const JobEvidence& e, Judge& judge) {
+void bill_is_kept(const JobEvidence& e, Checker& checker) {
   std::uint64_t tries = 0, withdrawn = 0, tokens = 0;
   for (const auto& [invocation, call] : calls_of(e.events)) {
     if (!is_model(call)) continue;
     tries += call.tries.size();
     bool paid = false;
     for (const auto& [number, t] : call.tries) {
-      withdrawn += t.closed_definite && t.error == "not_sent";
-      if (!t.answered() || std::exchange(paid, true)) continue;
+      withdrawn += t.is_first_outcome_definite && t.error == "not_sent";
+      if (!t.on_answered() || std::exchange(paid, true)) continue;
       const Value& total = t.result["usage"]["total_tokens"];
       if (total.is_integer()) tokens += static_cast<std::uint64_t>(total.as_int());
     }
   }
   const engine::ModelUsage& bill = e.state.models;
-  judge.broken_if(bill.tries != tries || bill.withdrawn != withdrawn,
+  checker.fail_if(bill.tries != tries || bill.withdrawn != withdrawn,
                   "the state counts " + std::to_string(bill.tries) + " questions, " +
                       std::to_string(bill.withdrawn) + " withdrawn; the log has " +
                       std::to_string(tries) + ", " + std::to_string(withdrawn));
-  judge.broken_if(bill.total_tokens != tokens, "the state counts " +
+  checker.fail_if(bill.total_tokens != tokens, "the state counts " +
                                                    std::to_string(bill.total_tokens) +
                                                    " tokens, the log " + std::to_string(tokens));
 }
 
-void nobody_is_asked_about_models(const JobEvidence& e, Judge& judge) {
+void models_need_no_approval(const JobEvidence& e, Checker& checker) {
   std::set<std::string, std::less<>> steps;
   for (const auto& [invocation, call] : calls_of(e.events)) {
     if (is_model(call)) steps.insert(call.step);
   }
   for (const Event& event : e.events) {
-    judge.broken_if(event.type == EventType::wait_opened && steps.contains(step_of(event)),
+    checker.fail_if(event.type == EventType::wait_opened && steps.contains(step_of(event)),
                     "event " + std::to_string(event.seq) + " waits for a person");
   }
 }
 
-constexpr Checker kModelCheckers[] = {
+constexpr Rule kModelRules[] = {
     {"M1 a model's answer is injected, never asked for again", answers_are_injected},
     {"M2 a model is asked once for each try", asked_once_for_each_try},
     {"M3 what models cost is counted", bill_is_kept},
-    {"M4 nobody is asked what became of a question to a model", nobody_is_asked_about_models},
+    {"M4 nobody is asked what became of a question to a model", models_need_no_approval},
 };
 
 }  // namespace
 
-std::span<const Checker> model_checkers() { return kModelCheckers; }
+std::span<const Rule> model_rules() { return kModelRules; }
 
 }  // namespace ae::sim

@@ -4,30 +4,30 @@
 #include <set>
 
 #include "json/json.h"
-#include "sim/judge.h"
+#include "sim/checker.h"
 
 namespace ae::sim {
 namespace {
 
 // What the plan has to do once: a node, or an item of a map; and who does it, or did.
-struct Place {
+struct WorkItem {
   std::string step;
   bool done = false, effect = false, imported = false;
 };
 
 // Does what is brought in say that a map or a loop goes on? That is no step which is done.
-bool goes_on(const Value& entry) {
+bool is_unfinished(const Value& entry) {
   return entry["over"] == Value(true) || entry["under_way"] == Value(true);
 }
 
 // The places of a job, event by event.
-class Places {
+class WorkItemWalker {
  public:
-  Places(const JobEvidence& e, Judge& judge, bool imported)
-      : e_(e), judge_(judge), imported_(imported), side_(side_commands(e.events)) {}
+  WorkItemWalker(const JobEvidence& e, Checker& checker, bool imported)
+      : e_(e), checker_(checker), imported_(imported), side_(side_commands(e.events)) {}
 
   void run() {
-    for (const Event& event : e_.events) take_in(event);
+    for (const Event& event : e_.events) apply(event);
   }
 
  private:
@@ -44,16 +44,16 @@ class Places {
     return parse_json(args["messages"].items().back().text("content")).value_or(Value());
   }
 
-  void take_in(const Event& event) {
+  void apply(const Event& event) {
     if (const auto* fork = as<ForkImported>(event)) {
       for (const Value& entry : fork->commands.items()) brought_in(entry);
     } else if (const auto* call = as<ToolInvocationStarted>(event)) {
       if (!side_.contains(call->step_id.text)) started(event, *call);
     } else if (event.type == EventType::command_committed) {
-      for (auto& [name, place] : places_) {
+      for (auto& [name, place] : work_items_) {
         if (place.step != step_of(event)) continue;
         place.done = true;
-        place.effect = tool_kind(tools_[place.step])->nature != Nature::read;
+        place.effect = tool_kind(tools_[place.step])->effect_class != EffectClass::read;
       }
     } else if (const auto* plan = as<PlanGenerated>(event)) {
       if (plan->carried.is_array()) replaced(event, *plan);
@@ -61,24 +61,24 @@ class Places {
   }
 
   void brought_in(const Value& entry) {
-    if (goes_on(entry)) return;
+    if (is_unfinished(entry)) return;
     const ToolKind* kind = tool_kind(entry.text("tool"));
     const bool committed =
         entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
     const bool of_loop = entry.find("turn") != nullptr;
-    places_[name_of(entry.text("node_id"), entry[of_loop ? "step_id" : "item"])] = {
-        std::string(entry.text("step_id")), true, kind && committed && kind->nature != Nature::read,
-        true};
+    work_items_[name_of(entry.text("node_id"), entry[of_loop ? "step_id" : "item"])] = {
+        std::string(entry.text("step_id")), true,
+        kind && committed && kind->effect_class != EffectClass::read, true};
   }
 
   void started(const Event& event, const ToolInvocationStarted& call) {
     const std::string& step = call.step_id.text;
     tools_[step] = call.tool_name;
-    const auto whole = places_.find(call.node_id);
-    judge_.broken_if(of_loop(event) && whole != places_.end() && whole->second.imported,
+    const auto whole = work_items_.find(call.node_id);
+    checker_.fail_if(of_loop(event) && whole != work_items_.end() && whole->second.imported,
                      "event " + std::to_string(event.seq) + ": a loop goes on that was brought in");
-    Place& place = places_[name_of(call.node_id, item_of(event, call))];
-    judge_.broken_if(place.done && place.imported == imported_,
+    WorkItem& place = work_items_[name_of(call.node_id, item_of(event, call))];
+    checker_.fail_if(place.done && place.imported == imported_,
                      "event " + std::to_string(event.seq) + ": " + call.node_id +
                          " is called, which " + (imported_ ? "was brought in" : "was done before"));
     if (place.step != step) place = {.step = step};
@@ -90,50 +90,50 @@ class Places {
     if (plan.drop.is_array()) {
       for (const Value& node : plan.drop.items()) dropped.insert(node.as_string());
     }
-    for (const auto& [name, place] : places_) {
+    for (const auto& [name, place] : work_items_) {
       const std::string node = name.substr(0, name.find('/'));
       if (carried.contains(node)) {
-        if (place.effect) judge_.mark("plan.effect_carried");
+        if (place.effect) checker_.mark("plan.effect_carried");
         continue;
       }
-      judge_.broken_if(place.effect && !dropped.contains(node),
+      checker_.fail_if(place.effect && !dropped.contains(node),
                        "event " + std::to_string(event.seq) + " lets go what " + name +
                            " did, and nobody named it");
-      if (place.effect) judge_.mark("plan.effect_dropped");
+      if (place.effect) checker_.mark("plan.effect_dropped");
     }
-    std::erase_if(places_, [&](const auto& entry) {
+    std::erase_if(work_items_, [&](const auto& entry) {
       return !carried.contains(entry.first.substr(0, entry.first.find('/')));
     });
   }
 
   const JobEvidence& e_;
-  Judge& judge_;
+  Checker& checker_;
   bool imported_;
   std::map<std::string, std::string, std::less<>> side_;
-  std::map<std::string, Place> places_;       // by node, or node/item
-  std::map<std::string, std::string> tools_;  // by step
+  std::map<std::string, WorkItem> work_items_;  // by node, or node/item
+  std::map<std::string, std::string> tools_;    // by step
 };
 
 // ---------------------------------------------------------------- forks
 
-void imports_are_not_done_again(const JobEvidence& e, Judge& judge) {
+void imports_are_not_done_again(const JobEvidence& e, Checker& checker) {
   if (e.state.forked_from.is_null()) return;
-  Places(e, judge, true).run();
+  WorkItemWalker(e, checker, true).run();
   std::set<std::string, std::less<>> imported;
   for (const Event& event : e.events) {
     if (const auto* fork = as<ForkImported>(event)) {
       for (const Value& entry : fork->commands.items()) {
-        if (!goes_on(entry)) imported.emplace(entry.text("step_id"));
-        judge.mark("fork.brought_in");
-        if (entry["under_way"] == Value(true)) judge.mark("fork.loop_goes_on");
+        if (!is_unfinished(entry)) imported.emplace(entry.text("step_id"));
+        checker.mark("fork.brought_in");
+        if (entry["under_way"] == Value(true)) checker.mark("fork.loop_goes_on");
       }
     }
-    judge.broken_if(event.type == EventType::command_emitted && imported.contains(step_of(event)),
+    checker.fail_if(event.type == EventType::command_emitted && imported.contains(step_of(event)),
                     "event " + std::to_string(event.seq) + " is a command of what was brought in");
   }
 }
 
-const ForkAsk* ask_of(const JobEvidence& e) {
+const RequestedFork* requested_fork_of(const JobEvidence& e) {
   const auto ask = e.forks.find(e.job);
   return ask == e.forks.end() ? nullptr : &ask->second;
 }
@@ -145,7 +145,7 @@ std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
     const auto* fork = as<ForkImported>(event);
     if (!fork) continue;
     for (const Value& entry : fork->commands.items()) {
-      if (!goes_on(entry)) steps.emplace(entry.text("step_id"));
+      if (!is_unfinished(entry)) steps.emplace(entry.text("step_id"));
     }
   }
   return steps;
@@ -163,7 +163,7 @@ std::set<std::string, std::less<>> dropped_nodes(const std::vector<Event>& event
 }
 
 // The event that declared the try which took effect; 0 = none did.
-std::uint64_t effect_declared(const Calls& call, const KeyRecord& record) {
+std::uint64_t effect_declared(const CallHistory& call, const KeyRecord& record) {
   for (const Arrival& arrival : record.arrivals) {
     const auto t = call.tries.find(arrival.try_no);
     if (arrival.effect && t != call.tries.end()) return t->second.seq;
@@ -171,42 +171,42 @@ std::uint64_t effect_declared(const Calls& call, const KeyRecord& record) {
   return 0;
 }
 
-void repeats_are_agreed_to(const JobEvidence& e, Judge& judge) {
-  const ForkAsk* ask = ask_of(e);
+void repeats_are_agreed_to(const JobEvidence& e, Checker& checker) {
+  const RequestedFork* ask = requested_fork_of(e);
   if (e.state.forked_from.is_null() || !ask || ask->request.repeat_all) return;
   const auto origin = e.logs.find(ask->request.origin);
-  if (origin == e.logs.end()) return judge.broken("its origin is nowhere");
+  if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
   const auto imported = imported_steps(e), dropped = dropped_nodes(origin->second);
   const auto side = side_commands(origin->second);
   const std::vector<std::string>& agreed = ask->request.repeat;
   for (const auto& [invocation, call] : calls_of(origin->second)) {
     const KeyRecord* record = record_of(e, call.key);
-    if (side.contains(call.step) || !record || record->nature == Nature::read) continue;
+    if (side.contains(call.step) || !record || record->effect_class == EffectClass::read) continue;
     const bool named = std::ranges::any_of(
         agreed, [&](const std::string& name) { return name == call.step || name == call.key; });
     if (imported.contains(call.step) || named) continue;
-    const Event& declared = origin->second[call.tries.begin()->second.seq - 1];
-    if (dropped.contains(node_of(declared))) continue;
+    const Event& was_declared = origin->second[call.tries.begin()->second.seq - 1];
+    if (dropped.contains(node_of(was_declared))) continue;
     // The service itself said at last that nothing has happened.
-    if (const Calls::Try& last = call.tries.rbegin()->second; last.finished && last.definite)
+    if (const CallHistory::Try& last = call.tries.rbegin()->second; last.finished && last.definite)
       continue;
     const std::uint64_t seq = record->effects > 0 ? effect_declared(call, *record) : 0;
-    judge.broken_if(seq > 0 && seq <= ask->origin_events,
+    checker.fail_if(seq > 0 && seq <= ask->origin_events,
                     "the origin's " + call.tool + " (" + call.step +
                         ") had happened when the fork was asked for, and nobody agreed to "
                         "another one");
   }
-  if (!agreed.empty()) judge.mark("fork.agreed_by_name");
+  if (!agreed.empty()) checker.mark("fork.agreed_by_name");
 }
 
-void fork_shares_no_key(const JobEvidence& e, Judge& judge) {
+void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
   if (e.state.forked_from.is_null()) return;
   const Value& from = e.state.forked_from;
   const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
-  if (origin == e.logs.end()) return judge.broken("its origin is nowhere");
+  if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
   const auto seq = static_cast<std::size_t>(from["seq"].as_int());
   const std::vector<Event>& log = origin->second;
-  judge.broken_if(seq == 0 || seq > log.size() || to_hex(log[seq - 1].hash) != from.text("hash"),
+  checker.fail_if(seq == 0 || seq > log.size() || to_hex(log[seq - 1].hash) != from.text("hash"),
                   "the origin's log has another event where the fork begins");
   std::set<std::string, std::less<>> keys;
   std::map<std::string, Value, std::less<>> results;  // of the origin's steps
@@ -218,7 +218,7 @@ void fork_shares_no_key(const JobEvidence& e, Judge& judge) {
     }
   }
   for (const auto& [invocation, call] : calls_of(e.events)) {
-    judge.broken_if(keys.contains(call.key) || keys.contains(call.external_key),
+    checker.fail_if(keys.contains(call.key) || keys.contains(call.external_key),
                     call.tool + " is called under a key of the origin");
   }
   for (const Event& event : e.events) {
@@ -228,20 +228,20 @@ void fork_shares_no_key(const JobEvidence& e, Judge& judge) {
       const auto had = results.find(step);
       const bool other =
           had != results.end() && result.find("error") == nullptr && had->second != result;
-      judge.broken_if(other, "what was brought in of " + step + " is not what the origin had");
+      checker.fail_if(other, "what was brought in of " + step + " is not what the origin had");
     }
   }
 }
 
-void fork_is_what_was_asked(const JobEvidence& e, Judge& judge) {
-  const ForkAsk* ask = ask_of(e);
+void fork_is_what_was_asked(const JobEvidence& e, Checker& checker) {
+  const RequestedFork* ask = requested_fork_of(e);
   const Value& from = e.state.forked_from;
-  judge.broken_if(from.is_null() != (ask == nullptr), "a fork that nobody asked for, or none");
+  checker.fail_if(from.is_null() != (ask == nullptr), "a fork that nobody asked for, or none");
   if (!ask || from.is_null()) return;
-  judge.broken_if(from.text("job_id") != ask->request.origin.text, "it is a fork of another job");
-  judge.broken_if(ask->request.at > 0 && from["seq"] != Value(ask->request.at),
+  checker.fail_if(from.text("job_id") != ask->request.origin.text, "it is a fork of another job");
+  checker.fail_if(ask->request.at > 0 && from["seq"] != Value(ask->request.at),
                   "it begins at another event");
-  judge.broken_if(ask->request.input && e.state.input != *ask->request.input,
+  checker.fail_if(ask->request.input && e.state.input != *ask->request.input,
                   "its input is not the one that it was given");
 }
 
@@ -251,7 +251,7 @@ bool made_by_model(const Event& plan) {
   return or_empty(std::get<PlanGenerated>(plan.body).planned_by).starts_with(kModelToolPrefix);
 }
 
-void replaced_in_peace(const JobEvidence& e, Judge& judge) {
+void replaced_only_when_idle(const JobEvidence& e, Checker& checker) {
   std::map<std::string, std::string, std::less<>> open;  // tries, and waits about calls in doubt
   bool first = true;
   for (const Event& event : e.events) {
@@ -280,9 +280,9 @@ void replaced_in_peace(const JobEvidence& e, Judge& judge) {
           std::string said = "event " + std::to_string(event.seq);
           said.append(" replaces the plan while ").append(what);
           said.append(" (").append(tool).append(") is open");
-          judge.broken(std::move(said));
+          checker.fail(std::move(said));
         }
-        judge.mark(made_by_model(event) ? "plan.made_by_model" : "plan.replaced");
+        checker.mark(made_by_model(event) ? "plan.made_by_model" : "plan.replaced");
         break;
       default:
         break;
@@ -290,48 +290,49 @@ void replaced_in_peace(const JobEvidence& e, Judge& judge) {
   }
 }
 
-void carried_is_not_done_again(const JobEvidence& e, Judge& judge) {
-  Places(e, judge, false).run();
+void carried_is_not_done_again(const JobEvidence& e, Checker& checker) {
+  WorkItemWalker(e, checker, false).run();
 }
 
-void plans_are_those_asked_for(const JobEvidence& e, Judge& judge) {
+void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
   for (std::size_t i = 0; i + 1 < e.events.size(); ++i) {
     const auto* decision = decision_of(e.events[i], "re_plan");
     if (!decision) continue;
     const std::string at = "event " + std::to_string(i + 1) + ": ";
-    const auto asked = e.asked.find(or_empty(decision->by));
-    if (asked == e.asked.end()) {
-      judge.broken(at + "nobody gave it another plan");
+    const auto request = e.requested.find(or_empty(decision->by));
+    if (request == e.requested.end()) {
+      checker.fail(at + "nobody gave it another plan");
       continue;
     }
-    const Value& wish = asked->second.act.payload;
+    const Value& requested = request->second.act.payload;
     const auto* made = as<PlanGenerated>(e.events[i + 1]);
-    judge.broken_if(!made || made->task_graph != wish["task_graph"],
+    checker.fail_if(!made || made->task_graph != requested["task_graph"],
                     at + "the plan is another one");
     std::set<std::string> said, done;
-    for (const Value& node : wish["drop"].items()) said.insert(node.as_string());
+    for (const Value& node : requested["drop"].items()) said.insert(node.as_string());
     if (made && made->drop.is_array()) {
       for (const Value& node : made->drop.items()) done.insert(node.as_string());
     }
-    judge.broken_if(said != done, at + "other nodes are let go than somebody said");
+    checker.fail_if(said != done, at + "other nodes are let go than somebody said");
   }
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::Act::Kind::plan || ack->answer["unchanged"].is_bool()) continue;
+    if (ack->act.kind != engine::ControlRequest::Kind::plan || ack->answer["unchanged"].is_bool())
+      continue;
     const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
       const auto* plan = as<PlanGenerated>(event);
       return plan && plan->task_graph == ack->act.payload["task_graph"];
     });
-    judge.broken_if(!there,
+    checker.fail_if(!there,
                     ack->act.id + " was accepted and is nowhere: " + canonical(ack->answer));
   }
 }
 
-constexpr Checker kPlanCheckers[] = {
+constexpr Rule kPlanRules[] = {
     {"K1 a fork does not do what it brought in", imports_are_not_done_again},
     {"K2 a fork repeats what somebody agreed to, and nothing else", repeats_are_agreed_to},
     {"K3 a fork stands on what its origin has, and shares no key with it", fork_shares_no_key},
     {"K4 a fork is what somebody asked for", fork_is_what_was_asked},
-    {"R1 a plan is replaced while nothing is pending or in doubt", replaced_in_peace},
+    {"R1 a plan is replaced while nothing is pending or in doubt", replaced_only_when_idle},
     {"R2 what is carried is never done again, what is not was named", carried_is_not_done_again},
     {"R3 a plan is what somebody asked for, and what was accepted is kept",
      plans_are_those_asked_for},
@@ -339,6 +340,6 @@ constexpr Checker kPlanCheckers[] = {
 
 }  // namespace
 
-std::span<const Checker> plan_checkers() { return kPlanCheckers; }
+std::span<const Rule> plan_rules() { return kPlanRules; }
 
 }  // namespace ae::sim

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "json/json.h"
-#include "sim/judge.h"
+#include "sim/checker.h"
 
 namespace ae::sim {
 namespace {
@@ -16,7 +16,7 @@ struct Command {
   bool node = false;  // not about another call
   bool open = false, doubt = false, probing = false, committed = false;
   bool absent = false;             // of the newest try it was said that it did not happen
-  Instant settles;                 // the newest try may take effect until then
+  Instant settled_at;              // the newest try may take effect until then
   bool unsettled = false;          // a try ended, and may still take effect
   std::optional<Instant> opening;  // of the store, that it was sent under
   bool unknown = false;   // a try ended without an answer, and nothing since says what it did
@@ -26,9 +26,9 @@ struct Command {
 };
 
 // Walks the log; each rule looks before an event is taken in.
-class Walk {
+class CommandWalker {
  public:
-  explicit Walk(const JobEvidence& e) : side_(side_commands(e.events)) {}
+  explicit CommandWalker(const JobEvidence& e) : side_(side_commands(e.events)) {}
 
   std::map<std::string, Command, std::less<>> commands;  // by step
   bool is_node(std::string_view step) const { return !side_.contains(step); }
@@ -38,7 +38,7 @@ class Walk {
     return of == side_.end() ? nullptr : &commands[of->second];
   }
 
-  void take_in(const Event& event) {
+  void apply(const Event& event) {
     if (const auto* running = as<JobRunning>(event)) return opened(*running);
     const std::string step(step_of(event));
     if (step.empty()) return;
@@ -51,7 +51,7 @@ class Walk {
       command.node_id = call->node_id;
       command.open = true;
       command.probing = command.absent = false;
-      command.settles = call->deadline + kToolGrace;
+      command.settled_at = call->deadline + kToolGrace;
       command.opening = opening_;
     } else if (const auto* finish = as<ToolInvocationFinished>(event)) {
       if (!finish->late) finished(command, *finish);
@@ -73,7 +73,7 @@ class Walk {
     for (auto& [step, command] : commands) {
       if (command.opening == opening_) continue;
       const Instant over = *opening_ + kToolTimeout + kToolGrace;
-      command.settles = std::min(command.settles, over);
+      command.settled_at = std::min(command.settled_at, over);
     }
   }
   static void decided(Command& command, std::string_view state) {
@@ -98,7 +98,7 @@ class Walk {
       command.doubt = command.unknown = false;
       command.answers[finish.invocation_id.text] = finish.result.value;
     } else if (!definite) {
-      command.doubt = !command.absent && tool_kind(command.tool)->nature != Nature::read;
+      command.doubt = !command.absent && tool_kind(command.tool)->effect_class != EffectClass::read;
       command.unknown = command.unknown || command.doubt;
     } else if (error != "connect" && error != "not_sent") {
       command.doubt = command.unknown = false;
@@ -111,70 +111,73 @@ class Walk {
 
 // ---------------------------------------------------------------- probes
 
-void probe_begins(const JobEvidence& e, Walk& walk, const Event& event, Judge& judge) {
-  Command* asked = walk.about(event);
-  if (!asked || asked->committed) return;  // else it is undone
-  const std::string at = "event " + std::to_string(event.seq) + ": " + asked->tool;
-  judge.broken_if(tool_kind(asked->tool)->probe.empty() || (!asked->open && !asked->doubt),
-                  at + " is asked about, and is not in doubt");
-  const bool settled = !asked->open && !asked->unsettled;
-  judge.broken_if(!e.clock_jumped && !settled && event.created_at < asked->settles,
+void probe_begins(const JobEvidence& e, CommandWalker& walker, const Event& event,
+                  Checker& checker) {
+  Command* requested = walker.about(event);
+  if (!requested || requested->committed) return;  // else it is undone
+  const std::string at = "event " + std::to_string(event.seq) + ": " + requested->tool;
+  checker.fail_if(
+      tool_kind(requested->tool)->probe.empty() || (!requested->open && !requested->doubt),
+      at + " is asked about, and is not in doubt");
+  const bool settled = !requested->open && !requested->unsettled;
+  checker.fail_if(!e.clock_jumped && !settled && event.created_at < requested->settled_at,
                   at + " is asked about while it may still arrive");
-  asked->probing = true;
+  requested->probing = true;
 }
 
-void probe_said(const JobEvidence& e, Walk& walk, std::size_t index, Judge& judge) {
+void probe_answered(const JobEvidence& e, CommandWalker& walker, std::size_t index,
+                    Checker& checker) {
   const auto& decision = std::get<DecisionRecorded>(e.events[index].body);
   const std::string at = "event " + std::to_string(index + 1) + ": ";
   const std::string invocation(decision.payload.value.text("probe"));
   const Value* answer = nullptr;
-  for (const auto& [step, command] : walk.commands) {
+  for (const auto& [step, command] : walker.commands) {
     if (const auto it = command.answers.find(invocation); it != command.answers.end()) {
       answer = &it->second;
     }
   }
-  if (!answer) return judge.broken(at + "no probe said so");
+  if (!answer) return checker.fail(at + "no probe said so");
   const Value& found = (*answer)["found"];
   const bool happened = decision.state == "happened";
-  judge.broken_if(happened == found.is_null(), at + "the probe said otherwise");
-  judge.mark(happened ? "probe.happened" : "probe.not_happened");
+  checker.fail_if(happened == found.is_null(), at + "the probe said otherwise");
+  checker.mark(happened ? "probe.happened" : "probe.not_happened");
   if (!happened) return;
   const auto* next =
       index + 1 < e.events.size() ? as<CommandCommitted>(e.events[index + 1]) : nullptr;
-  judge.broken_if(
+  checker.fail_if(
       !next || next->step_id.text != step_of(e.events[index]) || next->result.value != found,
       at + "what the probe found is not what is committed");
 }
 
-void probes_are_believed(const JobEvidence& e, Judge& judge) {
-  Walk walk(e);
+void probes_are_believed(const JobEvidence& e, Checker& checker) {
+  CommandWalker walker(e);
   for (std::size_t i = 0; i < e.events.size(); ++i) {
     const Event& event = e.events[i];
-    if (event.type == EventType::command_emitted) probe_begins(e, walk, event, judge);
+    if (event.type == EventType::command_emitted) probe_begins(e, walker, event, checker);
     const auto* decision = as<DecisionRecorded>(event);
-    if (decision && decision->by == "probe") probe_said(e, walk, i, judge);
+    if (decision && decision->by == "probe") probe_answered(e, walker, i, checker);
     if (const auto* call = as<ToolInvocationStarted>(event)) {
-      const Command& command = walk.commands[call->step_id.text];
-      judge.broken_if(command.probing, "event " + std::to_string(event.seq) +
+      const Command& command = walker.commands[call->step_id.text];
+      checker.fail_if(command.probing, "event " + std::to_string(event.seq) +
                                            ": a try begins while its probe is asking");
-      judge.broken_if(command.committed, "event " + std::to_string(event.seq) +
+      checker.fail_if(command.committed, "event " + std::to_string(event.seq) +
                                              ": a try begins after the call was committed");
     }
-    walk.take_in(event);
+    walker.apply(event);
   }
 }
 
 // ---------------------------------------------------------------- compensations
 
 // The undoing of a job, event by event.
-class Undoing {
+class CompensationWalker {
  public:
-  Undoing(const JobEvidence& e, Judge& judge) : e_(e), judge_(judge), walk_(e) {}
+  CompensationWalker(const JobEvidence& e, Checker& checker) : e_(e), checker_(checker), walk_(e) {}
 
   void run() {
     for (const Event& event : e_.events) {
       look(event);
-      walk_.take_in(event);
+      walk_.apply(event);
     }
     if (const Event* const end = end_of(e_)) ended(*end);
     match_effects();
@@ -198,7 +201,7 @@ class Undoing {
         }
         break;
       case EventType::tool_invocation_started:
-        judge_.broken_if(!undoing_.empty() && walk_.is_node(step),
+        checker_.fail_if(!undoing_.empty() && walk_.is_node(step),
                          at_ + "a call starts while something is undone");
         break;
       case EventType::decision_recorded:
@@ -242,7 +245,7 @@ class Undoing {
     if (fork.unknown.is_array()) {
       for (const Value& call : fork.unknown.items()) {
         earlier_unknown_.emplace(call.text("idempotency_key"));
-        judge_.mark("fork.unknown");
+        checker_.mark("fork.unknown");
       }
     }
     for (const Value& entry : fork.commands.items()) {
@@ -255,12 +258,12 @@ class Undoing {
 
   void begins(const CommandEmitted& undo) {
     const std::string of = undo.of.value_or(StepId()).text;
-    judge_.broken_if(undoable_.empty() || undoable_.back() != of,
+    checker_.fail_if(undoable_.empty() || undoable_.back() != of,
                      at_ + "what is undone is not what was committed last");
-    judge_.broken_if(!undoing_.empty(), at_ + "two are undone at once");
+    checker_.fail_if(!undoing_.empty(), at_ + "two are undone at once");
     for (const auto& [step, command] : walk_.commands) {
-      judge_.broken_if(command.open, at_ + command.tool + " is in flight");
-      judge_.broken_if(command.node && command.doubt, at_ + command.tool + " is in doubt");
+      checker_.fail_if(command.open, at_ + command.tool + " is in flight");
+      checker_.fail_if(command.node && command.doubt, at_ + command.tool + " is in doubt");
     }
     undoing_ = of;
     undo_ = undo.step_id.text;
@@ -271,18 +274,18 @@ class Undoing {
     const bool called = walk_.commands.contains(step) && !walk_.commands[step].key.empty();
     if (decision.state == "happened" && !called) by_hand_.insert(undoing_);
     if (decision.state != "fail") return;
-    judge_.mark("undo.given_up");
+    checker_.mark("undo.given_up");
     given_up_.insert(undoing_);
     over();
   }
 
   void compensated(const StepCompensated& undone) {
     const std::string& step = undone.step_id.text;
-    judge_.mark("undo.done");
-    judge_.broken_if(undoing_ != step, at_ + "nothing undoes it");
-    judge_.broken_if(!by_hand_.contains(step) && !walk_.commands[undo_].committed,
+    checker_.mark("undo.done");
+    checker_.fail_if(undoing_ != step, at_ + "nothing undoes it");
+    checker_.fail_if(!by_hand_.contains(step) && !walk_.commands[undo_].committed,
                      at_ + "its compensation is not committed");
-    judge_.broken_if(undone.compensation_invocation_id.empty(), at_ + "by no call");
+    checker_.fail_if(undone.compensation_invocation_id.empty(), at_ + "by no call");
     done_.push_back(step);
     over();
   }
@@ -297,16 +300,16 @@ class Undoing {
     at_ = "the end: ";
     const bool completed = end.type == EventType::job_completed;
     lists_unknown(end, completed);
-    judge_.broken_if(completed && !(done_.empty() && given_up_.empty() && undoing_.empty()),
+    checker_.fail_if(completed && !(done_.empty() && given_up_.empty() && undoing_.empty()),
                      at_ + "a completed job undid something");
     if (completed) return;
-    judge_.broken_if(!undoable_.empty() && !stays_,
+    checker_.fail_if(!undoable_.empty() && !stays_,
                      at_ + std::to_string(undoable_.size()) + " steps are not compensated");
     const auto [compensated, uncompensated] = listed_by(end);
-    judge_.broken_if(compensated != done_.size() ||
+    checker_.fail_if(compensated != done_.size() ||
                          uncompensated != given_up_.size() + undoable_.size() + others_.size(),
                      at_ + "it lists other steps");
-    if (!undoable_.empty()) judge_.mark("undo.left");
+    if (!undoable_.empty()) checker_.mark("undo.left");
   }
 
   // How many steps an end lists as undone, and as not undone.
@@ -338,14 +341,14 @@ class Undoing {
       unknown.insert(command.key);
       const ToolKind& kind = *tool_kind(command.tool);
       const bool undoable = command.node && !kind.undo.empty() && kind.in_doubt != "fail";
-      judge_.broken_if(!completed && !stays_ && undoable && !command.given_up,
+      checker_.fail_if(!completed && !stays_ && undoable && !command.given_up,
                        at_ + command.tool + " is in doubt and could have been undone");
-      judge_.mark(completed ? "end.completed_in_doubt" : "end.in_doubt");
+      checker_.mark(completed ? "end.completed_in_doubt" : "end.in_doubt");
     }
     if (const Value list = in_doubt_by(end); list.is_array()) {
       for (const Value& key : list.items()) listed.emplace(key.as_string());
     }
-    judge_.broken_if(listed != unknown, at_ + "it lists " + std::to_string(listed.size()) +
+    checker_.fail_if(listed != unknown, at_ + "it lists " + std::to_string(listed.size()) +
                                             " calls in doubt, " + std::to_string(unknown.size()) +
                                             " are");
   }
@@ -354,7 +357,8 @@ class Undoing {
   void match_effects() {
     std::map<std::string, std::uint64_t, std::less<>> undone;  // by the key of what was undone
     for (const KeyRecord* record : e_.touched) {
-      if (tool_kind(record->tool)->side && record->nature != Nature::read && record->effects > 0) {
+      if (tool_kind(record->tool)->side && record->effect_class != EffectClass::read &&
+          record->effects > 0) {
         undone[std::string(record->undoes())] += record->effects;
       }
     }
@@ -362,27 +366,27 @@ class Undoing {
     for (const auto& [step, command] : walk_.commands) {
       const std::uint64_t times = undone.contains(command.key) ? undone[command.key] : 0;
       const bool done = std::ranges::count(done_, step) > 0;
-      judge_.broken_if(done && !by_hand_.contains(step) && times != 1,
+      checker_.fail_if(done && !by_hand_.contains(step) && times != 1,
                        command.tool + " is undone, says the log; that took effect " +
                            std::to_string(times) + " times");
-      judge_.broken_if(times > 1, command.tool + " was undone twice");
+      checker_.fail_if(times > 1, command.tool + " was undone twice");
       const bool may = done || given_up_.contains(step) || undoing_ == step;
-      judge_.broken_if(times > 0 && !may,
+      checker_.fail_if(times > 0 && !may,
                        command.tool + " was undone, and the log does not say so");
       if (command.key.empty()) continue;
       steps.insert(command.key);
       const KeyRecord* record = record_of(e_, command.key);
-      judge_.broken_if(times > 0 && (!record || record->effects != 1),
+      checker_.fail_if(times > 0 && (!record || record->effects != 1),
                        command.tool + " was undone and had not happened");
     }
     for (const auto& [key, times] : undone) {
-      judge_.broken_if(!steps.contains(key), "something was undone that the log does not know");
+      checker_.fail_if(!steps.contains(key), "something was undone that the log does not know");
     }
   }
 
   const JobEvidence& e_;
-  Judge& judge_;
-  Walk walk_;
+  Checker& checker_;
+  CommandWalker walk_;
   std::string at_;
   std::vector<std::string> undoable_, done_;  // steps, in order
   std::set<std::string> given_up_, by_hand_;
@@ -393,15 +397,17 @@ class Undoing {
   bool stays_ = false;                     // somebody said that what was done stays
 };
 
-void what_was_done_is_undone(const JobEvidence& e, Judge& judge) { Undoing(e, judge).run(); }
+void what_was_done_is_undone(const JobEvidence& e, Checker& checker) {
+  CompensationWalker(e, checker).run();
+}
 
-constexpr Checker kSideCheckers[] = {
+constexpr Rule kSideRules[] = {
     {"A8 a probe is asked in time, and believed", probes_are_believed},
     {"C1 what was done is undone once, newest first, and nothing else", what_was_done_is_undone},
 };
 
 }  // namespace
 
-std::span<const Checker> side_checkers() { return kSideCheckers; }
+std::span<const Rule> side_rules() { return kSideRules; }
 
 }  // namespace ae::sim

@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-#include "sim/people.h"
+#include "sim/users.h"
 #include "sim/workload.h"
 #include "sim/world.h"
 #include "store/sqlite/database.h"
@@ -86,7 +86,7 @@ Dump dump(const std::string& path) {
 
 // A world in the midst of its work, as a file.
 void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
-  SimChance chance(seed);
+  SimRandom random(seed);
   SimWorld world(
       {.seed = seed,
        .workers = 2,
@@ -94,61 +94,65 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
        .sqlite = true,
        .durability = {seed % 2 == 0 ? runtime::Durability::fused : runtime::Durability::split},
        .odds = {.refused = 10, .denied = 15, .silent = 10, .late = 10, .broken = 30}});
-  People people(world, {});
-  world.set_fates({.dies = [&](const Life&, std::string_view) { return chance.one_in(400); },
-                   .fails = {},
-                   .store = {},
-                   .died =
-                       [&](std::size_t worker) {
-                         world.loop().after(1s, [&world, worker] {
-                           if (!world.lives(worker)) world.start(worker);
-                         });
-                       }});
+  Users users(world, {});
+  world.set_fault_plan(
+      {.dies = [&](const SimProcess&, std::string_view) { return random.one_in(400); },
+       .fails = {},
+       .store = {},
+       .died =
+           [&](std::size_t worker) {
+             world.loop().after(1s, [&world, worker] {
+               if (!world.is_alive(worker)) world.start(worker);
+             });
+           }});
   for (std::size_t i = 0; i < world.workers(); ++i) world.start(i);
   for (std::uint64_t i = 0; i < 12; ++i) {
-    const SimPlan& plan = plans.random(chance.below(PlanBook::kPlans));
+    const SimPlan& plan = plans.plan_by_number(random.below(PlanBook::kPlans));
     runtime::NewJobRequest request;
     request.job = JobId("job-" + std::to_string(i));
     request.agent = "sim";
     request.plan = plan.plan;
-    request.input = random_input(chance);
-    if (chance.one_in(2)) request.labels = {{"team", "red"}, {"a", std::to_string(i)}};
-    if (chance.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
-    if (chance.one_in(3)) request.priority = static_cast<std::int64_t>(i) - 5;
-    if (chance.one_in(3)) request.queue = "narrow";
-    if (chance.one_in(5)) request.required_capabilities = {"a-gpu", "much-memory"};
-    request.hold = !chance.one_in(3);
+    request.input = random_input(random);
+    if (random.one_in(2)) request.labels = {{"team", "red"}, {"a", std::to_string(i)}};
+    if (random.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
+    if (random.one_in(3)) request.priority = static_cast<std::int64_t>(i) - 5;
+    if (random.one_in(3)) request.queue = "narrow";
+    if (random.one_in(5)) request.required_capabilities = {"a-gpu", "much-memory"};
+    request.start_here = !random.one_in(3);
     for (const auto& [type, key] : plan.waits) {
-      if (chance.one_in(3)) continue;
-      engine::Act signal{.kind = engine::Act::Kind::signal,
-                         .id = "first-" + key,
-                         .by = "someone",
-                         .correlation_key = key,
-                         .payload = Value::object({{"decision", "approve"}, {"from", "first"}})};
+      if (random.one_in(3)) continue;
+      engine::ControlRequest signal{
+          .kind = engine::ControlRequest::Kind::signal,
+          .id = "first-" + key,
+          .by = "someone",
+          .correlation_key = key,
+          .payload = Value::object({{"decision", "approve"}, {"from", "first"}})};
       if (type == "message") {
-        signal.kind = engine::Act::Kind::message;
+        signal.kind = engine::ControlRequest::Kind::message;
         signal.channel = std::exchange(signal.correlation_key, {});
       }
-      world.loop().after(chance.between(5s, 20s),
-                         [&people, job = request.job, signal] { people.act(job, signal, 5); });
+      world.loop().after(random.between(5s, 20s),
+                         [&users, job = request.job, signal] { users.act(job, signal, 5); });
     }
-    if (chance.one_in(6)) {
-      world.loop().after(chance.between(5s, 20s), [&people, job = request.job] {
-        people.act(job, {.kind = engine::Act::Kind::cancel, .id = "cancel", .by = "someone"}, 5);
+    if (random.one_in(6)) {
+      world.loop().after(random.between(5s, 20s), [&users, job = request.job] {
+        users.act(job,
+                  {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel", .by = "someone"},
+                  5);
       });
     }
-    world.loop().after(chance.between(0s, 15s), [&people, request = std::move(request)]() mutable {
-      people.create(std::move(request));
+    world.loop().after(random.between(0s, 15s), [&users, request = std::move(request)]() mutable {
+      users.create(std::move(request));
     });
   }
-  world.loop().run([] { return false; }, world.loop().now() + chance.between(14s, 40s));
+  world.loop().run([] { return false; }, world.loop().now() + random.between(14s, 40s));
   world.freeze();
   const Status copied = store::backup_sqlite(world.disk_file(), to);
   AE_CHECK(copied.has_value(), copied ? "" : copied.error().message);
 }
 
-runtime::Rebuilt rebuild(const std::string& path, bool compare_only = false,
-                         const std::string& job = "") {
+runtime::RebuildResult rebuild(const std::string& path, bool compare_only = false,
+                               const std::string& job = "") {
   auto opened =
       store::SqliteRebuild::open({.path = path, .compare_only = compare_only, .job = job});
   AE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
@@ -158,7 +162,7 @@ runtime::Rebuilt rebuild(const std::string& path, bool compare_only = false,
   return *std::move(rebuilt);
 }
 
-std::string text_of(const runtime::Rebuilt& rebuilt) {
+std::string text_of(const runtime::RebuildResult& rebuilt) {
   std::string text;
   for (const auto& [job, rows] : rebuilt.differing) {
     for (const auto& row : rows) {
@@ -200,18 +204,18 @@ void expect_made_anew(std::uint64_t seed, PlanBook& plans, std::set<std::string>
       statuses.insert(std::move(status));
     }
   }
-  const runtime::Rebuilt whole = rebuild(path, true);
+  const runtime::RebuildResult whole = rebuild(path, true);
   EXPECT_EQ(text_of(whole), "") << "what the runtime wrote is what follows";
   EXPECT_GT(whole.jobs, 0U);
 
   run_sql(path, kDamage);
   const Dump damaged = dump(path);
   EXPECT_NE(damaged, before);
-  const runtime::Rebuilt compared = rebuild(path, true);
+  const runtime::RebuildResult compared = rebuild(path, true);
   EXPECT_EQ(compared.differing_jobs, whole.jobs);
   EXPECT_EQ(dump(path), damaged) << "who compares writes nothing";
 
-  const runtime::Rebuilt made = rebuild(path);
+  const runtime::RebuildResult made = rebuild(path);
   EXPECT_EQ(made.differing_jobs, whole.jobs);
   EXPECT_EQ(made.refused_jobs, 0U) << text_of(made);
   const Dump after = dump(path);
@@ -253,13 +257,13 @@ AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
     const BlobSource blobs = [&](const Hash& hash) { return (*store)->blob(hash); };
     const auto projection = runtime::project(*log, blobs, plans.cache());
     ASSERT_TRUE(projection);
-    const auto rows = (*store)->settle(*projection, kNow);
+    const auto rows = (*store)->reconcile(*projection, kNow);
     ASSERT_TRUE(rows);
     EXPECT_FALSE(rows->empty());
   }
   EXPECT_EQ(dump(path), damaged);
 
-  const runtime::Rebuilt one = rebuild(path, false, "job-3");
+  const runtime::RebuildResult one = rebuild(path, false, "job-3");
   EXPECT_EQ(one.jobs, 1U);
   EXPECT_EQ(one.differing_jobs, 1U);
   const auto row_of = [](const Dump& all, const std::string& job) {
@@ -286,7 +290,7 @@ AE_TEST("rebuild/a log that has lost its end, or a commit, keeps the rows that t
                  "UPDATE commits SET body = substr(body, 1, 20) WHERE id = (SELECT min(id) FROM "
                  "commits WHERE job = 2)"});
   const Dump cut = dump(path);
-  const runtime::Rebuilt made = rebuild(path);
+  const runtime::RebuildResult made = rebuild(path);
   EXPECT_EQ(made.refused_jobs, 2U);
   EXPECT_EQ(made.differing_jobs, 0U) << text_of(made);
   for (const auto& [job, error] : made.refused) EXPECT_EQ(error.code, Code::log_corrupt);

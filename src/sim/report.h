@@ -19,7 +19,7 @@ struct Violation {
 };
 
 // `liveness`: nothing wrong was done, but something that had to come did not.
-enum class Harm { correctness, liveness };
+enum class ViolationKind { correctness, liveness };
 
 struct Report {
   std::vector<Violation> violations;
@@ -29,8 +29,8 @@ struct Report {
   std::uint64_t jobs = 0, events = 0;
 
   void violate(std::string_view rule, const JobId& job, std::string what,
-               Harm harm = Harm::correctness) {
-    (harm == Harm::liveness ? stuck : wrong) = true;
+               ViolationKind kind = ViolationKind::correctness) {
+    (kind == ViolationKind::liveness ? stuck : wrong) = true;
     if (violations.size() < 64)
       violations.push_back({std::string(rule), job.text, std::move(what)});
   }

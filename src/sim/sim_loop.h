@@ -1,6 +1,6 @@
 // The simulated loop, clocks and chance: one thread, one seed, time that passes only when nothing else is to be done.
 //
-// Tasks belong to the world or to an Owner (a process). An owner's tasks are withheld while it is paused and dropped
+// Tasks belong to the world or to an TaskOwner (a process). An owner's tasks are withheld while it is paused and dropped
 // when it dies; the world's go on. Threads: one.
 #pragma once
 
@@ -14,9 +14,9 @@
 namespace ae::sim {
 
 // splitmix64; the last number drawn tells whether two runs were the same.
-class SimChance : public async::Chance {
+class SimRandom : public async::RandomSource {
  public:
-  explicit SimChance(std::uint64_t seed) : state_(seed) {}
+  explicit SimRandom(std::uint64_t seed) : state_(seed) {}
   std::uint64_t next() override {
     state_ += 0x9e3779b97f4a7c15ULL;
     std::uint64_t x = state_;
@@ -39,17 +39,17 @@ class SimChance : public async::Chance {
 };
 
 // Whose tasks they are.
-struct Owner {
+struct TaskOwner {
   bool paused = false, dead = false;
 
  private:
   friend class SimLoop;
-  struct Held {
+  struct DeferredTask {
     Instant at;
     std::uint64_t order;
     std::uint32_t slot;
   };
-  std::vector<Held> held_;  // what came due while it was paused
+  std::vector<DeferredTask> deferred_;  // what came due while it was paused
 };
 
 class SimLoop : public async::Loop, public async::Clock, public async::SteadyClock {
@@ -58,7 +58,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   async::TimerId after(Duration delay, async::Task task) override {
     return add(now_ + std::max(delay, Duration(0)), nullptr, std::move(task));
   }
-  async::TimerId add(Instant at, Owner* owner, async::Task task) {
+  async::TimerId add(Instant at, TaskOwner* owner, async::Task task) {
     std::uint32_t slot = 0;
     if (free_.empty()) {
       slot = static_cast<std::uint32_t>(slots_.size());
@@ -71,7 +71,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
     push({at, order_, slot});
     return order_ << kSlotBits | slot;
   }
-  void forget(async::TimerId timer) override {
+  void cancel(async::TimerId timer) override {
     const std::uint32_t slot = static_cast<std::uint32_t>(timer & ((1u << kSlotBits) - 1));
     if (slots_[slot].order == timer >> kSlotBits) take(slot);
   }
@@ -79,17 +79,17 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   Duration since_start() override { return now_ - kStart; }
 
   // The owner whose task runs; nullptr = the world's, or none.
-  Owner* running() const { return running_; }
-  void resume(Owner& owner) {
+  TaskOwner* running() const { return running_; }
+  void resume(TaskOwner& owner) {
     owner.paused = false;
-    for (const Owner::Held& held : std::exchange(owner.held_, {})) push(held);
+    for (const TaskOwner::DeferredTask& held : std::exchange(owner.deferred_, {})) push(held);
   }
   // Whatever the owner was to do is forgotten.
-  void drop(Owner& owner) {
+  void drop(TaskOwner& owner) {
     for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
       if (slots_[slot].order != 0 && slots_[slot].owner == &owner) take(slot);
     }
-    owner.held_.clear();
+    owner.deferred_.clear();
   }
   void clear() {
     steps_ = 0;
@@ -103,7 +103,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   template <class Done>
   bool run(Done done, Instant until) {
     while (!done()) {
-      if (spins()) return false;
+      if (is_livelocked()) return false;
       if (heap_.empty() || heap_.front().at > until) {
         now_ = std::max(now_, until);
         return false;
@@ -114,17 +114,17 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   }
   std::uint64_t steps() const { return steps_; }
   // Far more was done than such a world has to do: somebody works without getting anywhere.
-  bool spins() const { return steps_ > kStepsMax; }
+  bool is_livelocked() const { return steps_ > kStepsMax; }
 
  private:
   static constexpr unsigned kSlotBits = 20;  // a million tasks at once
   static constexpr std::uint64_t kStepsMax = 400'000;
   static constexpr Instant kStart{1'700'000'000'000'000};
-  using Entry = Owner::Held;
+  using Entry = TaskOwner::DeferredTask;
   struct Slot {
     async::Task task;
     std::uint64_t order = 0;  // 0 = free
-    Owner* owner = nullptr;
+    TaskOwner* owner = nullptr;
   };
   static bool later(const Entry& a, const Entry& b) {
     return a.at != b.at ? a.at > b.at : a.order > b.order;
@@ -146,9 +146,9 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
     Slot& slot = slots_[entry.slot];
     if (slot.order != entry.order) return;  // forgotten
     now_ = std::max(now_, entry.at);
-    Owner* owner = slot.owner;
+    TaskOwner* owner = slot.owner;
     if (owner && owner->paused) {
-      owner->held_.push_back(entry);
+      owner->deferred_.push_back(entry);
       return;
     }
     async::Task task = take(entry.slot);
@@ -161,7 +161,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
 
   Instant now_ = kStart;
   std::uint64_t order_ = 0, steps_ = 0;
-  Owner* running_ = nullptr;
+  TaskOwner* running_ = nullptr;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
   std::vector<Entry> heap_;
@@ -188,9 +188,9 @@ class JumpingClock : public async::Clock {
 };
 
 // One process from its start to its death: the loop that its runtime runs on.
-class Life : public Owner, public async::Loop, public async::SteadyClock {
+class SimProcess : public TaskOwner, public async::Loop, public async::SteadyClock {
  public:
-  Life(SimLoop& loop, std::size_t worker_index, std::uint64_t nth)
+  SimProcess(SimLoop& loop, std::size_t worker_index, std::uint64_t nth)
       : worker(worker_index), number(nth), loop_(loop) {}
   void post(async::Task task) override {
     if (!dead) loop_.add(loop_.now(), this, std::move(task));
@@ -198,7 +198,7 @@ class Life : public Owner, public async::Loop, public async::SteadyClock {
   async::TimerId after(Duration delay, async::Task task) override {
     return loop_.add(loop_.now() + std::max(delay, Duration(0)), this, std::move(task));
   }
-  void forget(async::TimerId timer) override { loop_.forget(timer); }
+  void cancel(async::TimerId timer) override { loop_.cancel(timer); }
   Duration since_start() override { return loop_.since_start(); }
 
   const std::size_t worker;

@@ -20,25 +20,25 @@ class SimStore final : public store::Store {
   struct Host {
     store::Store* inner;  // borrowed
     // Something can die here: false when the life has.
-    std::function<bool(Life&, std::string_view where)> boundary;
+    std::function<bool(SimProcess&, std::string_view where)> at_boundary;
     std::set<AttemptId>* refused;  // attempts that were told that they have lost their job
     Report* report;
     Duration latency;  // of every answer
     bool owned;
   };
-  SimStore(Host host, std::shared_ptr<Life> life)
-      : host_(std::move(host)), life_(std::move(life)) {}
+  SimStore(Host host, std::shared_ptr<SimProcess> process)
+      : host_(std::move(host)), process_(std::move(process)) {}
 
-  void commit(store::Batch batch, async::Done<Result<store::Committed>> done) override {
-    const auto* held = std::get_if<store::Batch::Held>(&batch.authority);
+  void commit(store::Batch batch, async::Done<Result<store::CommitResult>> done) override {
+    const auto* held = std::get_if<store::Batch::Leased>(&batch.authority);
     const AttemptId attempt = held ? held->fence.attempt : AttemptId();
-    if (held && host_.refused->contains(attempt) && !life_->dead) {
+    if (held && host_.refused->contains(attempt) && !process_->dead) {
       host_.report->violate("F4 who was told that the job is lost writes nothing more", batch.job,
                             attempt.text);
     }
-    call<store::Committed>(
+    call<store::CommitResult>(
         {"commit", "commit.answer"},
-        [this, attempt, done = std::move(done)](Result<store::Committed> answer) mutable {
+        [this, attempt, done = std::move(done)](Result<store::CommitResult> answer) mutable {
           if (!answer && answer.error().code == Code::stale_attempt && !attempt.empty()) {
             host_.refused->insert(attempt);
           }
@@ -65,38 +65,41 @@ class SimStore final : public store::Store {
   }
   void heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done) override {
-    auto asked = held;
+    auto requested = held;
     call<std::vector<std::optional<Instant>>>(
         {"heartbeat", "heartbeat.answer"},
-        [this, asked = std::move(asked),
+        [this, requested = std::move(requested),
          done = std::move(done)](Result<std::vector<std::optional<Instant>>> until) mutable {
-          for (std::size_t i = 0; until && !host_.owned && i < asked.size(); ++i) {
-            if (!(*until)[i]) host_.refused->insert(asked[i].second.attempt);
+          for (std::size_t i = 0; until && !host_.owned && i < requested.size(); ++i) {
+            if (!(*until)[i]) host_.refused->insert(requested[i].second.attempt);
           }
           done(std::move(until));
         },
         [&](auto d) { host_.inner->heartbeat(std::move(held), lease, std::move(d)); });
   }
-  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override {
+  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override {
     call<std::vector<JobId>>({"due", "due.answer"}, std::move(done),
-                             [&](auto d) { host_.inner->due(limit, std::move(d)); });
+                             [&](auto d) { host_.inner->list_due(limit, std::move(d)); });
   }
   void next_due(async::Done<Result<std::optional<Instant>>> done) override {
     call<std::optional<Instant>>({"next_due", "next_due.answer"}, std::move(done),
                                  [&](auto d) { host_.inner->next_due(std::move(d)); });
   }
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::Loaded>> done) override {
-    call<store::Loaded>({"load", "load.answer"}, std::move(done),
-                        [&](auto d) { host_.inner->load(std::move(job), from_seq, std::move(d)); });
+  void load(JobId job, std::uint64_t from_seq,
+            async::Done<Result<store::LoadedJob>> done) override {
+    call<store::LoadedJob>({"load", "load.answer"}, std::move(done), [&](auto d) {
+      host_.inner->load(std::move(job), from_seq, std::move(d));
+    });
   }
   void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override {
     call<std::vector<store::JobRow>>({"query", "query.answer"}, std::move(done), [&](auto d) {
       host_.inner->query(std::move(filter), std::move(d));
     });
   }
-  void ended(store::EndedFilter filter, async::Done<Result<store::EndedPage>> done) override {
-    call<store::EndedPage>({"ended", "ended.answer"}, std::move(done),
-                           [&](auto d) { host_.inner->ended(std::move(filter), std::move(d)); });
+  void list_ended(store::EndedFilter filter, async::Done<Result<store::EndedPage>> done) override {
+    call<store::EndedPage>({"ended", "ended.answer"}, std::move(done), [&](auto d) {
+      host_.inner->list_ended(std::move(filter), std::move(d));
+    });
   }
   void prune(store::Pruning pruning, async::Done<Result<bool>> done) override {
     call<bool>({"prune", "prune.answer"}, std::move(done),
@@ -106,21 +109,22 @@ class SimStore final : public store::Store {
     call<void>({"redact", "redact.answer"}, std::move(done),
                [&](auto d) { host_.inner->redact(std::move(redaction), std::move(d)); });
   }
-  void wipe(async::Done<Result<std::vector<store::OldCopy>>> done) override {
-    call<std::vector<store::OldCopy>>({"wipe", "wipe.answer"}, std::move(done),
-                                      [&](auto d) { host_.inner->wipe(std::move(d)); });
+  void erase_dropped_values(async::Done<Result<std::vector<store::ResidualCopy>>> done) override {
+    call<std::vector<store::ResidualCopy>>({"wipe", "wipe.answer"}, std::move(done), [&](auto d) {
+      host_.inner->erase_dropped_values(std::move(d));
+    });
   }
-  void record(store::AuditEntry entry, async::Done<Result<void>> done) override {
+  void append_audit_entry(store::AuditEntry entry, async::Done<Result<void>> done) override {
     call<void>({"record", "record.answer"}, std::move(done),
-               [&](auto d) { host_.inner->record(std::move(entry), std::move(d)); });
+               [&](auto d) { host_.inner->append_audit_entry(std::move(entry), std::move(d)); });
   }
-  void audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
+  void read_audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
     call<store::AuditLog>({"audit_log", "audit_log.answer"}, std::move(done),
-                          [&](auto d) { host_.inner->audit_log(after, std::move(d)); });
+                          [&](auto d) { host_.inner->read_audit_log(after, std::move(d)); });
   }
-  void census(async::Done<Result<store::Census>> done) override {
-    call<store::Census>({"census", "census.answer"}, std::move(done),
-                        [&](auto d) { host_.inner->census(std::move(d)); });
+  void count_jobs(async::Done<Result<store::JobStats>> done) override {
+    call<store::JobStats>({"census", "census.answer"}, std::move(done),
+                          [&](auto d) { host_.inner->count_jobs(std::move(d)); });
   }
   Instant now() override { return host_.inner->now(); }
   bool owned() const override { return host_.owned; }
@@ -132,19 +136,19 @@ class SimStore final : public store::Store {
   };
   template <class T, class Start>
   void call(Where where, async::Done<Result<T>> done, Start start) {
-    if (life_->dead || !host_.boundary(*life_, where.call)) return;
-    start(async::Done<Result<T>>([this, life = life_, answer_of = where.answer,
+    if (process_->dead || !host_.at_boundary(*process_, where.call)) return;
+    start(async::Done<Result<T>>([this, process = process_, answer_of = where.answer,
                                   done = std::move(done)](Result<T> answer) mutable {
-      if (life->dead || !host_.boundary(*life, answer_of)) return;
-      life->after(host_.latency,
-                  [life, done = std::move(done), answer = std::move(answer)]() mutable {
-                    done(std::move(answer));
-                  });
+      if (process->dead || !host_.at_boundary(*process, answer_of)) return;
+      process->after(host_.latency,
+                     [process, done = std::move(done), answer = std::move(answer)]() mutable {
+                       done(std::move(answer));
+                     });
     }));
   }
 
   Host host_;
-  std::shared_ptr<Life> life_;
+  std::shared_ptr<SimProcess> process_;
 };
 
 }  // namespace ae::sim

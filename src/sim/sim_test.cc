@@ -62,7 +62,7 @@ AE_TEST("sim/the end of the sweep's longest loop tells all that was said in its 
     return one.name.starts_with("a loop of five turns");
   });
   ASSERT_NE(job, small_jobs().end());
-  const SmallEnd end = run_small({.job = &*job}, {}, plans);
+  const SmallResult end = run_small_job({.job = &*job}, {}, plans);
   EXPECT_EQ(end.status, "completed");
   EXPECT_NE(end.result.find("\"turns\":5"), std::string::npos) << end.result;
   EXPECT_GE(end.effects.size(), 6u) << "a call that is asked for again is another one";
@@ -71,7 +71,7 @@ AE_TEST("sim/the end of the sweep's longest loop tells all that was said in its 
     std::string nodes(job->nodes);
     nodes.replace(nodes.find(said), said.size(), "\\\"n\\\":7");
     const SmallJob other{.name = said, .nodes = nodes};
-    const SmallEnd told = run_small({.job = &other}, {}, plans);
+    const SmallResult told = run_small_job({.job = &other}, {}, plans);
     EXPECT_EQ(told.status, "completed");
     EXPECT_NE(told.result, end.result) << said;
   }
@@ -107,11 +107,11 @@ AE_TEST("sim/the alarm works: planted faults are found") {
 // One job in a world whose troubles a test makes itself.
 class Rig {
  public:
-  Rig(WorldOptions options, SmallJob job) : small_(job), world_(options), people_(world_, {}) {
-    world_.set_fates(
+  Rig(WorldOptions options, SmallJob job) : small_(job), world_(options), users_(world_, {}) {
+    world_.set_fault_plan(
         {.dies =
-             [this](const Life& life, std::string_view where) {
-               if (watch) watch(life, where);
+             [this](const SimProcess& process, std::string_view where) {
+               if (watch) watch(process, where);
                return false;
              },
          .fails = {},
@@ -127,60 +127,60 @@ class Rig {
     request.agent = "sim";
     request.plan = plans_.small(small);
     request.input = Value::object({{"x", 1}});
-    people_.create(std::move(request));
+    users_.create(std::move(request));
   }
   // To a worker of the test's choice; nothing is repeated.
   void signal(std::size_t worker, const std::string& key, const std::string& id = "signal") {
-    act(worker, {.kind = engine::Act::Kind::signal,
+    act(worker, {.kind = engine::ControlRequest::Kind::signal,
                  .id = id + "-" + key,
                  .correlation_key = key,
                  .payload = Value::object({{"key", key}})});
   }
-  void act(std::size_t worker, const engine::Act& act) {
-    people_.remember(kJob, act);
+  void act(std::size_t worker, const engine::ControlRequest& act) {
+    users_.record_request(kJob, act);
     world_.act(worker, kJob, act, [this](Result<Value> answer) {
       if (answer) answers.push_back(*answer);
     });
   }
   void cancel(std::size_t worker) {
-    act(worker, {.kind = engine::Act::Kind::cancel, .id = "cancel"});
+    act(worker, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel"});
   }
   // What became of the job's one call, as somebody sees it now.
   void resolve(std::size_t worker, const std::string& resolution) {
-    AE_CHECK(world_.outside().journal().size() == 1);
-    const auto& [key, record] = *world_.outside().journal().begin();
-    engine::Act act{.kind = engine::Act::Kind::resolve,
-                    .id = resolution,
-                    .idempotency_key = key,
-                    .resolution = resolution,
-                    .looked_at = world_.clock().now()};
+    AE_CHECK(world_.external_world().journal().size() == 1);
+    const auto& [key, record] = *world_.external_world().journal().begin();
+    engine::ControlRequest act{.kind = engine::ControlRequest::Kind::resolve,
+                               .id = resolution,
+                               .idempotency_key = key,
+                               .resolution = resolution,
+                               .looked_at = world_.clock().now()};
     if (resolution == "happened") act.result = record.result;
-    people_.remember(kJob, act);
+    users_.record_request(kJob, act);
     world_.act(worker, kJob, std::move(act), [this](Result<Value> answer) {
       answers.push_back(answer ? *answer : Value(std::string(code_name(answer.error().code))));
     });
   }
   void fire_timers(std::size_t worker) {
-    world_.act(worker, kJob, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
+    world_.act(worker, kJob, {.kind = engine::ControlRequest::Kind::timers}, [](Result<Value>) {});
   }
   void run(Duration span) {
     world_.loop().run([] { return false; }, world_.loop().now() + span);
   }
   const std::string& status() { return status_of(kJob); }
-  const std::string& status_of(const JobId& job) { return world_.witness().jobs().at(job).status; }
+  const std::string& status_of(const JobId& job) { return world_.observer().jobs().at(job).status; }
   SimWorld& world() { return world_; }
 
   // Stops the world, judges it, and gives the job's result.
   Value end() {
     world_.freeze();
-    check_all(world_, people_, plans_.source());
+    check_all(world_, users_, plans_.source());
     EXPECT_TRUE(world_.report().violations.empty()) << text_of(world_.report());
     auto loaded = world_.read_disk(kJob);
     auto events = runtime::open_log(kJob, *loaded);
     return engine::fold(kJob, *events, plans_.source())->result;
   }
 
-  std::function<void(const Life&, std::string_view)> watch;
+  std::function<void(const SimProcess&, std::string_view)> watch;
   store::FaultScript fault;
   std::vector<Value> answers;
 
@@ -189,7 +189,7 @@ class Rig {
   SmallJob small_;
   PlanBook plans_;
   SimWorld world_;
-  People people_;
+  Users users_;
 };
 
 constexpr std::string_view kTwoSignals = R"({"schema":1,"nodes":[
@@ -206,12 +206,12 @@ AE_TEST("sim/what is accepted while a claimed job is being read is taken in afte
     rig.create();
     rig.run(1s);
     ASSERT_EQ(rig.status(), "waiting");
-    bool claimed = false, reading = false;
-    rig.watch = [&](const Life&, std::string_view where) {
-      claimed = claimed || where == "claim.after";
+    bool on_claimed = false, reading = false;
+    rig.watch = [&](const SimProcess&, std::string_view where) {
+      on_claimed = on_claimed || where == "claim.after";
     };
     rig.fault = [&](const store::Call& call) {
-      if (!claimed || reading || call.method != store::Method::load) return store::Fault::none;
+      if (!on_claimed || reading || call.method != store::Method::load) return store::Fault::none;
       reading = true;
       return store::Fault::delay_answer;
     };
@@ -234,8 +234,8 @@ AE_TEST("sim/a worker that sleeps between its claim and its first read has lost 
   rig.start(0);
   rig.create();
   rig.run(1s);
-  rig.watch = [&](const Life& life, std::string_view where) {
-    if (life.worker == 0 && where == "claim.after") {
+  rig.watch = [&](const SimProcess& process, std::string_view where) {
+    if (process.worker == 0 && where == "claim.after") {
       rig.watch = {};
       rig.world().pause(0);
     }
@@ -339,7 +339,7 @@ AE_TEST(
   rig.start(1);
   rig.run(3100ms);  // the call is given up, and arrives all the same
   ASSERT_EQ(rig.status(), "parked");
-  ASSERT_EQ(rig.world().outside().journal().begin()->second.in_transit, 1u);
+  ASSERT_EQ(rig.world().external_world().journal().begin()->second.in_transit, 1u);
   rig.world().pause(1);
   rig.resolve(1, "not_happened");
   rig.run(60s);
@@ -362,14 +362,14 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others 
                 {"id":"a","kind":"tool","tool":"put","args":{}},
                 {"id":"poison","kind":"tool","tool":"put","needs":["a"],"args":{}}],
                 "output":"done"})"});
-      const SmallJob calm{.name = "calm", .nodes = R"({"schema":1,"nodes":[
+      const SmallJob disable_faults{.name = "calm", .nodes = R"({"schema":1,"nodes":[
                 {"id":"a","kind":"tool","tool":"put","args":{}}]})"};
       const JobId other("job-1");
       int deaths = 0;
-      rig.watch = [&](const Life& life, std::string_view where) {
+      rig.watch = [&](const SimProcess& process, std::string_view where) {
         if (where != kPoison) return;
         deaths++;
-        rig.world().kill(life.worker);
+        rig.world().kill(process.worker);
       };
       const auto until_death = [&](int count) {
         rig.world().start(0);
@@ -383,14 +383,14 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others 
       ASSERT_EQ(deaths, 1);
       until_death(2);
       rig.world().start(0);
-      rig.create(other, calm);
+      rig.create(other, disable_faults);
       rig.run(60s);
       EXPECT_EQ(deaths, 2) << "it is decided no more";
       EXPECT_EQ(rig.status(), "parked");
-      EXPECT_EQ(rig.world().witness().jobs().at(JobId("job-0")).parked, "worn_out");
+      EXPECT_EQ(rig.world().observer().jobs().at(JobId("job-0")).parked, "worn_out");
       EXPECT_EQ(rig.status_of(other), "completed");
       rig.watch = {};
-      rig.act(0, {.kind = engine::Act::Kind::resume, .id = "resume", .by = "resume"});
+      rig.act(0, {.kind = engine::ControlRequest::Kind::resume, .id = "resume", .by = "resume"});
       rig.run(60s);  // the call that the dead process left open has to settle first
       EXPECT_EQ(rig.status(), "completed");
       EXPECT_EQ(canonical(rig.end()), R"("done")");

@@ -6,7 +6,7 @@
 
 #include "json/json.h"
 #include "sim/check.h"
-#include "sim/people.h"
+#include "sim/users.h"
 
 namespace ae::sim {
 
@@ -15,43 +15,43 @@ using namespace std::chrono_literals;
 namespace {
 
 template <class T, std::size_t N>
-T pick(SimChance& chance, const T (&all)[N]) {
-  return all[chance.below(N)];
+T pick(SimRandom& random, const T (&all)[N]) {
+  return all[random.below(N)];
 }
 
-struct Troubles {
+struct FaultSettings {
   std::uint64_t dies_one_in = 0;    // at a boundary
   std::uint64_t deaths_max = 0;     // in all
   std::uint64_t again_percent = 0;  // dies again soon after it came back …
   std::uint64_t again_depth = 3;    // … so many times in a row
   store::FaultRates store;          // of 1,000 calls
-  std::uint64_t points_one_in = 0;  // an AE_POINT fails
+  std::uint64_t points_one_in = 0;  // an AE_FAILPOINT fails
   std::uint64_t pauses = 0, jumps = 0, swaps = 0;
-  std::uint64_t meddles = 0, blinds = 0;             // things change, verifiers cannot look
+  std::uint64_t mutations = 0, blinds = 0;           // things change, verifiers cannot look
   std::uint64_t forks_one_in = 0, plans_one_in = 0;  // of jobs
   Duration jump_max{};
   Duration horizon = 40s;  // then everything heals
 };
 
-WorldOptions draw_world(SimChance& chance, const StormOptions& wish, PlanBook& plans) {
+WorldOptions draw_world(SimRandom& random, const StormOptions& settings, PlanBook& plans) {
   using runtime::Durability;
   WorldOptions o;
-  o.seed = chance.next();
-  o.workers = 1 + chance.below(3);
-  o.owned = o.workers == 1 && chance.one_in(2);
-  o.sqlite = chance.one_in(40);
+  o.seed = random.next();
+  o.workers = 1 + random.below(3);
+  o.owned = o.workers == 1 && random.one_in(2);
+  o.sqlite = random.one_in(40);
   o.durability.clear();
   for (std::size_t i = 0; i < o.workers; ++i) {
-    o.durability.push_back(i == 0 || chance.one_in(4)
-                               ? (chance.one_in(2) ? Durability::fused : Durability::split)
+    o.durability.push_back(i == 0 || random.one_in(4)
+                               ? (random.one_in(2) ? Durability::fused : Durability::split)
                                : o.durability.back());
   }
-  o.lease = pick(chance, {Duration(6s), Duration(12s), Duration(25s)});
-  o.poll = pick(chance, {Duration(3s), Duration(8s)});
-  o.held_max = pick(chance, {std::size_t{2}, std::size_t{8}, std::size_t{16}});
-  o.store_latency = pick(chance, {Duration(100us), Duration(1ms), Duration(30ms)});
-  o.store_delay = pick(chance, {Duration(20ms), Duration(700ms), Duration(8s)});
-  switch (chance.below(3)) {
+  o.lease = pick(random, {Duration(6s), Duration(12s), Duration(25s)});
+  o.poll = pick(random, {Duration(3s), Duration(8s)});
+  o.leased_max = pick(random, {std::size_t{2}, std::size_t{8}, std::size_t{16}});
+  o.store_latency = pick(random, {Duration(100us), Duration(1ms), Duration(30ms)});
+  o.store_delay = pick(random, {Duration(20ms), Duration(700ms), Duration(8s)});
+  switch (random.below(3)) {
     case 0:
       break;
     case 1:
@@ -84,52 +84,52 @@ WorldOptions draw_world(SimChance& chance, const StormOptions& wish, PlanBook& p
       break;
   }
   for (std::size_t i = 0; i < o.workers; ++i) {
-    if (chance.one_in(2)) o.capable.insert(i);
+    if (random.one_in(2)) o.capable.insert(i);
   }
   o.plans = &plans.cache();
-  o.canary = wish.canary;
-  o.verbose = wish.verbose;
+  o.canary = settings.canary;
+  o.verbose = settings.verbose;
   return o;
 }
 
-Troubles draw_troubles(SimChance& chance, const WorldOptions& world) {
-  Troubles t;
+FaultSettings draw_faults(SimRandom& random, const WorldOptions& world) {
+  FaultSettings t;
   t.dies_one_in =
-      pick(chance, {std::uint64_t{0}, std::uint64_t{40}, std::uint64_t{150}, std::uint64_t{600}});
-  t.deaths_max = chance.below(10);
-  t.again_percent = pick(chance, {std::uint64_t{0}, std::uint64_t{40}, std::uint64_t{90}});
+      pick(random, {std::uint64_t{0}, std::uint64_t{40}, std::uint64_t{150}, std::uint64_t{600}});
+  t.deaths_max = random.below(10);
+  t.again_percent = pick(random, {std::uint64_t{0}, std::uint64_t{40}, std::uint64_t{90}});
   const auto rate = [&] {
-    return pick(chance, {std::uint32_t{0}, std::uint32_t{0}, std::uint32_t{15}, std::uint32_t{80}});
+    return pick(random, {std::uint32_t{0}, std::uint32_t{0}, std::uint32_t{15}, std::uint32_t{80}});
   };
   t.store = {.fail_before = rate(), .fail_after = rate(), .delay = rate(), .delay_answer = rate()};
-  t.points_one_in = pick(chance, {std::uint64_t{0}, std::uint64_t{30}});
-  if (!world.owned) t.pauses = chance.below(4);
-  if (chance.one_in(4)) {
-    t.jumps = 1 + chance.below(2);
-    t.jump_max = chance.one_in(2) ? Duration(3s) : Duration(1h);
+  t.points_one_in = pick(random, {std::uint64_t{0}, std::uint64_t{30}});
+  if (!world.owned) t.pauses = random.below(4);
+  if (random.one_in(4)) {
+    t.jumps = 1 + random.below(2);
+    t.jump_max = random.one_in(2) ? Duration(3s) : Duration(1h);
   }
-  if (world.workers > 1 && chance.one_in(6)) t.swaps = 1;
-  t.meddles = pick(chance, {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{12}});
-  if (chance.one_in(4)) t.blinds = 1 + chance.below(2);
-  t.forks_one_in = pick(chance, {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{3}});
-  t.plans_one_in = pick(chance, {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{2}});
-  t.horizon = chance.between(15s, 60s);
+  if (world.workers > 1 && random.one_in(6)) t.swaps = 1;
+  t.mutations = pick(random, {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{12}});
+  if (random.one_in(4)) t.blinds = 1 + random.below(2);
+  t.forks_one_in = pick(random, {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{3}});
+  t.plans_one_in = pick(random, {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{2}});
+  t.horizon = random.between(15s, 60s);
   return t;
 }
 
 // One storm in one world.
 class Storm {
  public:
-  Storm(SimChance chance, const StormOptions& options, PlanBook& plans)
+  Storm(SimRandom random, const StormOptions& options, PlanBook& plans)
       : plans_(plans),
-        chance_(chance),
-        world_(draw_world(chance_, options, plans)),
-        troubles_(draw_troubles(chance_, world_.options())),
-        people_(world_, {.impatient = troubles_.jumps == 0 && chance_.one_in(2),
-                         .say_fail_one_in = chance_.one_in(4) ? 4u : 0u,
-                         .hands = chance_.one_in(2)}) {
+        random_(random),
+        world_(draw_world(random_, options, plans)),
+        faults_(draw_faults(random_, world_.options())),
+        users_(world_, {.impatient = faults_.jumps == 0 && random_.one_in(2),
+                        .resolve_fail_one_in = random_.one_in(4) ? 4u : 0u,
+                        .resolves_by_hand = random_.one_in(2)}) {
     // By the store's clock the grace may have passed though it has not.
-    if (troubles_.jumps > 0) world_.outside().set_grace_binds(false);
+    if (faults_.jumps > 0) world_.external_world().set_grace_binds(false);
   }
 
   StormResult run();
@@ -143,24 +143,24 @@ class Storm {
   void schedule_forks(const JobId& origin, const SimPlan& plan, int depth);
   void fork(const runtime::ForkRequest& request, const SimPlan& plan, int depth);
   void schedule_plans(const JobId& job, Value task_graph, std::uint64_t times);
-  void look_around();
+  void review_open_requests();
   bool all_over() const;
-  bool dies(const Life& life, std::string_view where);
+  bool dies(const SimProcess& process, std::string_view where);
   void died(std::size_t worker);
   store::Fault fault();
 
   PlanBook& plans_;
-  SimChance chance_;  // of the storm; the world has its own
+  SimRandom random_;  // of the storm; the world has its own
   SimWorld world_;
-  Troubles troubles_;
-  People people_;
+  FaultSettings faults_;
+  Users users_;
   bool healed_ = false;
   std::uint64_t again_ = 0, again_left_ = 0;  // dies in so many boundaries, so many times more
 };
 
-bool Storm::dies(const Life&, std::string_view where) {
-  if (world_.deaths() >= troubles_.deaths_max) return false;
-  bool now = chance_.one_in(troubles_.dies_one_in);
+bool Storm::dies(const SimProcess&, std::string_view where) {
+  if (world_.deaths() >= faults_.deaths_max) return false;
+  bool now = random_.one_in(faults_.dies_one_in);
   if (again_ > 0 && --again_ == 0) {
     now = true;
     world_.report().mark("death.in_recovery");
@@ -171,25 +171,25 @@ bool Storm::dies(const Life&, std::string_view where) {
 
 void Storm::died(std::size_t worker) {
   if (healed_) return;
-  const Duration away = chance_.one_in(3) ? chance_.between(0s, 30s) : chance_.between(0s, 500ms);
+  const Duration away = random_.one_in(3) ? random_.between(0s, 30s) : random_.between(0s, 500ms);
   world_.loop().after(away, [this, worker] {
-    if (world_.lives(worker)) return;
+    if (world_.is_alive(worker)) return;
     world_.start(worker);
     if (healed_) return;
-    if (again_left_ == 0 && chance_.below(100) < troubles_.again_percent) {
-      again_left_ = troubles_.again_depth;
+    if (again_left_ == 0 && random_.below(100) < faults_.again_percent) {
+      again_left_ = faults_.again_depth;
     }
     if (again_left_ > 0) {
       again_left_--;
-      again_ = 1 + chance_.below(25);
+      again_ = 1 + random_.below(25);
     }
   });
 }
 
 store::Fault Storm::fault() {
   using store::Fault;
-  std::uint64_t draw = chance_.below(1000);
-  const store::FaultRates& rates = troubles_.store;
+  std::uint64_t draw = random_.below(1000);
+  const store::FaultRates& rates = faults_.store;
   const std::pair<std::uint32_t, Fault> faults[] = {{rates.fail_before, Fault::fail_before},
                                                     {rates.fail_after, Fault::fail_after},
                                                     {rates.delay, Fault::delay},
@@ -202,28 +202,28 @@ store::Fault Storm::fault() {
 }
 
 void Storm::schedule_jobs() {
-  const std::uint64_t count = 4 + chance_.below(9);
+  const std::uint64_t count = 4 + random_.below(9);
   for (std::uint64_t i = 0; i < count; ++i) {
-    const SimPlan& plan = plans_.random(chance_.below(PlanBook::kPlans));
+    const SimPlan& plan = plans_.plan_by_number(random_.below(PlanBook::kPlans));
     runtime::NewJobRequest request;
     request.job = JobId("job-" + std::to_string(i));
     request.agent = "sim";
     request.plan = plan.plan;
-    request.input = random_input(chance_);
-    if (chance_.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
-    request.hold = !chance_.one_in(3);
-    request.priority = static_cast<std::int64_t>(chance_.below(5)) - 2;
-    if (chance_.one_in(6)) request.required_capabilities = {"gpu"};
-    if (chance_.one_in(4)) request.queue = kNarrow.queue;
-    world_.loop().after(chance_.between(0s, troubles_.horizon / 2),
+    request.input = random_input(random_);
+    if (random_.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
+    request.start_here = !random_.one_in(3);
+    request.priority = static_cast<std::int64_t>(random_.below(5)) - 2;
+    if (random_.one_in(6)) request.required_capabilities = {"gpu"};
+    if (random_.one_in(4)) request.queue = kNarrowQueue.queue;
+    world_.loop().after(random_.between(0s, faults_.horizon / 2),
                         [this, request = std::move(request), &plan]() mutable {
                           const JobId job = request.job;
                           schedule_people(job, plan);
-                          people_.create(std::move(request));
-                          if (chance_.one_in(troubles_.forks_one_in)) schedule_forks(job, plan, 0);
+                          users_.create(std::move(request));
+                          if (random_.one_in(faults_.forks_one_in)) schedule_forks(job, plan, 0);
                           // Another plan for a planner is one that nobody has made.
-                          if (!plan.planner && chance_.one_in(troubles_.plans_one_in)) {
-                            schedule_plans(job, plan.plan->task_graph, 1 + chance_.below(3));
+                          if (!plan.planner && random_.one_in(faults_.plans_one_in)) {
+                            schedule_plans(job, plan.plan->task_graph, 1 + random_.below(3));
                           }
                         });
   }
@@ -231,122 +231,124 @@ void Storm::schedule_jobs() {
 }
 
 void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
-  const auto later = [&](const engine::Act& act) {
-    world_.loop().after(chance_.between(0s, troubles_.horizon),
-                        [this, job, act] { people_.act(job, act, 5); });
+  const auto later = [&](const engine::ControlRequest& act) {
+    world_.loop().after(random_.between(0s, faults_.horizon),
+                        [this, job, act] { users_.act(job, act, 5); });
   };
-  using Kind = engine::Act::Kind;
+  using Kind = engine::ControlRequest::Kind;
   std::uint64_t written = 0;
   for (const auto& [type, key] : plan.waits) {
     if (type == "message") {
-      for (std::uint64_t left = chance_.below(4); left > 0; --left) {
+      for (std::uint64_t left = random_.below(4); left > 0; --left) {
         const std::string id = "mail-" + key + "-" + std::to_string(++written);
-        const engine::Act message{.kind = Kind::message,
-                                  .id = id,
-                                  .by = "someone",
-                                  .payload = Value::object({{"message", id}}),
-                                  .channel = key};
+        const engine::ControlRequest message{.kind = Kind::message,
+                                             .id = id,
+                                             .by = "someone",
+                                             .payload = Value::object({{"message", id}}),
+                                             .channel = key};
         later(message);
-        if (chance_.one_in(3)) later(message);  // the same again
+        if (random_.one_in(3)) later(message);  // the same again
       }
       continue;
     }
     const bool human = type == "human";
     const auto answer = [&](std::string_view who) {
-      engine::Act act{.kind = Kind::signal,
-                      .id = std::string(who) + "-" + key,
-                      .by = "someone",
-                      .correlation_key = key,
-                      .buffer = chance_.one_in(3),
-                      .payload = Value::object({{"from", who}})};
+      engine::ControlRequest act{.kind = Kind::signal,
+                                 .id = std::string(who) + "-" + key,
+                                 .by = "someone",
+                                 .correlation_key = key,
+                                 .buffer = random_.one_in(3),
+                                 .payload = Value::object({{"from", who}})};
       // Else it is no answer, unless any will do; of an early one nobody can be told (docs/status.md).
-      if (human && (act.buffer || !chance_.one_in(8))) {
-        act.payload = act.payload.with("decision", chance_.one_in(3) ? "reject" : "approve");
+      if (human && (act.buffer || !random_.one_in(8))) {
+        act.payload = act.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
       }
       return act;
     };
-    const engine::Act first = answer("first");
-    if (chance_.one_in(3)) later(first);  // the same twice
-    const bool too_late = chance_.one_in(4);
+    const engine::ControlRequest first = answer("first");
+    if (random_.one_in(3)) later(first);  // the same twice
+    const bool too_late = random_.one_in(4);
     if (too_late) later(answer("second"));  // another, perhaps too late
-    if (!too_late || chance_.one_in(2)) later(first);
+    if (!too_late || random_.one_in(2)) later(first);
   }
-  if (chance_.one_in(4)) {  // nobody waits for it
+  if (random_.one_in(4)) {  // nobody waits for it
     later({.kind = Kind::message,
            .id = "junk",
            .by = "someone",
            .payload = Value::object({{"message", "junk"}}),
            .channel = "junk"});
   }
-  if (chance_.one_in(5)) {
+  if (random_.one_in(5)) {
     later({.kind = Kind::cancel,
            .id = "cancel",
            .by = "someone",
            .reason = "a storm",
            .compensate =
-               pick(chance_, {std::optional<bool>(), std::optional(true), std::optional(false)})});
-    if (chance_.one_in(4)) {
+               pick(random_, {std::optional<bool>(), std::optional(true), std::optional(false)})});
+    if (random_.one_in(4)) {
       later({.kind = Kind::cancel, .id = "leave-it", .by = "someone", .compensate = false});
     }
   }
-  if (chance_.one_in(4)) pause_and_resume(job, 1 + chance_.below(3));
+  if (random_.one_in(4)) pause_and_resume(job, 1 + random_.below(3));
 }
 
 // Rests the job for a while, and once more.
 void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
   if (times == 0) return;
   const std::string nth = std::to_string(times);
-  world_.loop().after(chance_.between(0s, troubles_.horizon / 2), [this, job, times, nth] {
+  world_.loop().after(random_.between(0s, faults_.horizon / 2), [this, job, times, nth] {
     const std::string pause = "pause-" + nth, resume = "resume-" + nth;
     const auto go_on = [this, job, times, resume] {
       const Duration rest =
-          chance_.one_in(2) ? chance_.between(0s, 100ms) : chance_.between(0s, 9s);
+          random_.one_in(2) ? random_.between(0s, 100ms) : random_.between(0s, 9s);
       world_.loop().after(rest, [this, job, times, resume] {
         world_.report().mark("people.resume");
-        people_.act(job, {.kind = engine::Act::Kind::resume, .id = resume, .by = resume}, 5,
-                    [this, job, times] { pause_and_resume(job, times - 1); });
+        users_.act(job, {.kind = engine::ControlRequest::Kind::resume, .id = resume, .by = resume},
+                   5, [this, job, times] { pause_and_resume(job, times - 1); });
       });
     };
     world_.report().mark("people.pause");
-    people_.act(job, {.kind = engine::Act::Kind::pause, .id = pause, .by = pause, .reason = pause},
-                5, go_on);
+    users_.act(
+        job,
+        {.kind = engine::ControlRequest::Kind::pause, .id = pause, .by = pause, .reason = pause}, 5,
+        go_on);
   });
 }
 
 // Somebody begins it again from one of its events, or where it failed; at any moment, also long after its end.
 void Storm::schedule_forks(const JobId& origin, const SimPlan& plan, int depth) {
-  world_.loop().after(chance_.between(0s, troubles_.horizon), [this, origin, &plan, depth] {
-    const auto seen = world_.witness().jobs().find(origin);
-    if (seen == world_.witness().jobs().end()) return;
+  world_.loop().after(random_.between(0s, faults_.horizon), [this, origin, &plan, depth] {
+    const auto seen = world_.observer().jobs().find(origin);
+    if (seen == world_.observer().jobs().end()) return;
     runtime::ForkRequest request{.origin = origin, .job = JobId(origin.text + "-f")};
-    if (!chance_.one_in(4)) request.at = 1 + chance_.below(seen->second.events + 1);
-    if (chance_.one_in(4)) request.input = random_input(chance_);
-    if (chance_.one_in(2)) request.idempotency_key = "fork-" + request.job.text;
-    request.repeat_all = chance_.one_in(4);
+    if (!random_.one_in(4)) request.at = 1 + random_.below(seen->second.events + 1);
+    if (random_.one_in(4)) request.input = random_input(random_);
+    if (random_.one_in(2)) request.idempotency_key = "fork-" + request.job.text;
+    request.repeat_all = random_.one_in(4);
     if (request.repeat_all) world_.report().mark("fork.agreed_to_all");
     fork(request, plan, depth);
   });
 }
 
 void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int depth) {
-  people_.fork(request, 6, [this, request, &plan, depth](const std::vector<Value>& repeated) {
+  users_.fork(request, 6, [this, request, &plan, depth](const std::vector<Value>& repeated) {
     if (repeated.empty()) {
       world_.report().jobs++;
       if (healed_) return;
       schedule_people(request.job, plan);
-      if (depth < 2 && chance_.one_in(4)) schedule_forks(request.job, plan, depth + 1);
-      if (!plan.planner && chance_.one_in(2 * troubles_.plans_one_in)) {
+      if (depth < 2 && random_.one_in(4)) schedule_forks(request.job, plan, depth + 1);
+      if (!plan.planner && random_.one_in(2 * faults_.plans_one_in)) {
         schedule_plans(request.job, plan.plan->task_graph, 1);
       }
       return;
     }
-    if (request.job.text.ends_with("-again") || chance_.one_in(3)) return;
+    if (request.job.text.ends_with("-again") || random_.one_in(3)) return;
     runtime::ForkRequest again = request;  // told what it repeats, somebody agrees
     again.job.text += "-again";
     again.idempotency_key.clear();
-    again.repeat_all = chance_.one_in(3);
+    again.repeat_all = random_.one_in(3);
     for (const Value& effect : repeated) {
-      const bool by_key = effect["idempotency_key"].is_string() && chance_.one_in(2);
+      const bool by_key = effect["idempotency_key"].is_string() && random_.one_in(2);
       again.repeat.emplace_back(effect.text(by_key ? "idempotency_key" : "step_id"));
     }
     fork(again, plan, depth);
@@ -356,16 +358,17 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
 // Somebody gives it another plan, and another one after that.
 void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t times) {
   if (times == 0) return;
-  world_.loop().after(chance_.between(0s, troubles_.horizon / 2), [this, job, task_graph, times] {
-    Variation other = vary(task_graph, chance_);
+  world_.loop().after(random_.between(0s, faults_.horizon / 2), [this, job, task_graph, times] {
+    Variation other = vary(task_graph, random_);
     const std::string id = "plan-" + std::to_string(times);
-    const engine::Act act{.kind = engine::Act::Kind::plan,
-                          .id = id,
-                          .by = id,
-                          .payload = Value::object({{"drop", Value::array(std::move(other.drop))},
-                                                    {"task_graph", other.task_graph}})};
+    const engine::ControlRequest act{
+        .kind = engine::ControlRequest::Kind::plan,
+        .id = id,
+        .by = id,
+        .payload = Value::object(
+            {{"drop", Value::array(std::move(other.drop))}, {"task_graph", other.task_graph}})};
     world_.report().mark("people.plan");
-    people_.act(job, act, 4, [this, job, graph = other.task_graph, times] {
+    users_.act(job, act, 4, [this, job, graph = other.task_graph, times] {
       schedule_plans(job, graph, times - 1);
     });
   });
@@ -373,46 +376,46 @@ void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t tim
 
 // What happens to the things that jobs change, and to those who look at them.
 void Storm::schedule_outside() {
-  const auto sometime = [&] { return chance_.between(0s, troubles_.horizon); };
-  for (std::uint64_t i = 0; i < troubles_.meddles; ++i) {
-    world_.loop().after(sometime(), [this] { world_.outside().meddle(); });
+  const auto sometime = [&] { return random_.between(0s, faults_.horizon); };
+  for (std::uint64_t i = 0; i < faults_.mutations; ++i) {
+    world_.loop().after(sometime(), [this] { world_.external_world().mutate(); });
   }
-  for (std::uint64_t i = 0; i < troubles_.blinds; ++i) {
-    const Duration span = chance_.between(500ms, 12s);
+  for (std::uint64_t i = 0; i < faults_.blinds; ++i) {
+    const Duration span = random_.between(500ms, 12s);
     world_.loop().after(sometime(), [this, span] {
       if (healed_) return;
       world_.report().mark("verifiers.blind");
-      world_.outside().blind(true);
-      world_.loop().after(span, [this] { world_.outside().blind(false); });
+      world_.external_world().blind(true);
+      world_.loop().after(span, [this] { world_.external_world().blind(false); });
     });
   }
 }
 
 void Storm::schedule_troubles() {
-  const auto sometime = [&] { return chance_.between(0s, troubles_.horizon); };
-  for (std::uint64_t i = 0; i < troubles_.pauses; ++i) {
-    const std::size_t worker = chance_.below(world_.workers());
-    const Duration span = chance_.between(1s, 3 * world_.options().lease);
+  const auto sometime = [&] { return random_.between(0s, faults_.horizon); };
+  for (std::uint64_t i = 0; i < faults_.pauses; ++i) {
+    const std::size_t worker = random_.below(world_.workers());
+    const Duration span = random_.between(1s, 3 * world_.options().lease);
     world_.loop().after(sometime(), [this, worker, span] {
-      if (healed_ || !world_.lives(worker) || world_.paused(worker)) return;
+      if (healed_ || !world_.is_alive(worker) || world_.paused(worker)) return;
       world_.report().mark(span > world_.options().lease ? "pause.past_the_lease" : "pause");
       world_.pause(worker);
       world_.loop().after(span, [this, worker] { world_.resume(worker); });
     });
   }
-  for (std::uint64_t i = 0; i < troubles_.jumps; ++i) {
-    const Duration offset = chance_.between(-troubles_.jump_max, troubles_.jump_max);
+  for (std::uint64_t i = 0; i < faults_.jumps; ++i) {
+    const Duration offset = random_.between(-faults_.jump_max, faults_.jump_max);
     world_.loop().after(sometime(), [this, offset] {
       if (healed_) return;
       world_.report().mark("clock.jump");
-      world_.say("the store's clock is set");
+      world_.log_line("the store's clock is set");
       world_.clock().set(offset);
     });
   }
-  for (std::uint64_t i = 0; i < troubles_.swaps; ++i) {
-    const std::size_t worker = chance_.below(world_.workers());
-    const bool gone = chance_.one_in(2);
-    const std::string without(gone ? kTools[chance_.below(std::size(kTools))].name : "");
+  for (std::uint64_t i = 0; i < faults_.swaps; ++i) {
+    const std::size_t worker = random_.below(world_.workers());
+    const bool gone = random_.one_in(2);
+    const std::string without(gone ? kTools[random_.below(std::size(kTools))].name : "");
     world_.loop().after(sometime(), [this, worker, without] {
       if (healed_) return;
       world_.report().mark("swap");
@@ -423,17 +426,17 @@ void Storm::schedule_troubles() {
   }
 }
 
-void Storm::look_around() {
-  people_.look_around({.waits = healed_,
-                       .answer_one_in = healed_ ? 1u : 3u,
-                       .confirm_one_in = healed_ ? 1u : 3u,
-                       .raise_one_in = healed_ ? 1u : 2u});
-  world_.loop().after(healed_ ? 3s : 7s, [this] { look_around(); });
+void Storm::review_open_requests() {
+  users_.review_open_requests({.waits = healed_,
+                               .answer_one_in = healed_ ? 1u : 3u,
+                               .confirm_one_in = healed_ ? 1u : 3u,
+                               .raise_one_in = healed_ ? 1u : 2u});
+  world_.loop().after(healed_ ? 3s : 7s, [this] { review_open_requests(); });
 }
 
 bool Storm::all_over() const {
-  if (people_.created().size() < people_.wanted() || people_.busy() > 0) return false;
-  for (const auto& [job, seen] : const_cast<SimWorld&>(world_).witness().jobs()) {
+  if (users_.created().size() < users_.requested_jobs() || users_.busy() > 0) return false;
+  for (const auto& [job, seen] : const_cast<SimWorld&>(world_).observer().jobs()) {
     if (seen.status != "completed" && seen.status != "failed" && seen.status != "cancelled") {
       return false;
     }
@@ -442,50 +445,52 @@ bool Storm::all_over() const {
 }
 
 StormResult Storm::run() {
-  world_.set_fates(
-      {.dies = [this](const Life& life, std::string_view where) { return dies(life, where); },
-       .fails = [this](std::string_view) { return chance_.one_in(troubles_.points_one_in); },
+  world_.set_fault_plan(
+      {.dies = [this](const SimProcess& process,
+                      std::string_view where) { return dies(process, where); },
+       .fails = [this](std::string_view) { return random_.one_in(faults_.points_one_in); },
        .store = [this](const store::Call&) { return fault(); },
        .died = [this](std::size_t worker) { died(worker); }});
   for (std::size_t i = 0; i < world_.workers(); ++i) world_.start(i);
   schedule_jobs();
   schedule_troubles();
   schedule_outside();
-  look_around();
+  review_open_requests();
   SimLoop& loop = world_.loop();
-  loop.run([] { return false; }, loop.now() + troubles_.horizon);
+  loop.run([] { return false; }, loop.now() + faults_.horizon);
   // Safety was watched all along. From here on the world is kind, and everything must come to its end.
   healed_ = true;
-  world_.say("the world heals");
+  world_.log_line("the world heals");
   world_.heal();
   // Who asked to be woken while the clock was set back sleeps that much longer.
   const bool over =
-      loop.run([this] { return all_over(); }, loop.now() + 20min + 2 * troubles_.jump_max);
-  if (loop.spins()) {
+      loop.run([this] { return all_over(); }, loop.now() + 20min + 2 * faults_.jump_max);
+  if (loop.is_livelocked()) {
     world_.report().violate("PR5 nobody works without getting anywhere", {},
-                            "the world was stopped", Harm::liveness);
+                            "the world was stopped", ViolationKind::liveness);
   } else if (!over) {
-    if (people_.created().size() < people_.wanted() || people_.busy() > 0) {
+    if (users_.created().size() < users_.requested_jobs() || users_.busy() > 0) {
       world_.report().violate("PR1 people are answered once the world is healed", {},
-                              std::to_string(people_.busy()) + " still ask", Harm::liveness);
+                              std::to_string(users_.busy()) + " still ask",
+                              ViolationKind::liveness);
     }
     world_.freeze();
     check_visible(world_, plans_.source());
     world_.report().violate("PR1 all jobs end once the world is healed and people answer", {},
                             "not within 20 minutes (and twice what the clock was set)",
-                            Harm::liveness);
+                            ViolationKind::liveness);
   }
   // Whoever wrote the last word hears of it.
   if (over) loop.run([] { return false; }, loop.now() + 1s);
   world_.freeze();
-  check_all(world_, people_, plans_.source());
-  return {std::move(world_.report()), chance_.next() ^ world_.chance().next()};
+  check_all(world_, users_, plans_.source());
+  return {std::move(world_.report()), random_.next() ^ world_.random().next()};
 }
 
 }  // namespace
 
 StormResult run_storm(const StormOptions& options, PlanBook& plans) {
-  return Storm(SimChance(options.seed), options, plans).run();
+  return Storm(SimRandom(options.seed), options, plans).run();
 }
 
 }  // namespace ae::sim

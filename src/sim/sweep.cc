@@ -6,7 +6,7 @@
 
 #include "json/json.h"
 #include "sim/check.h"
-#include "sim/people.h"
+#include "sim/users.h"
 
 namespace ae::sim {
 
@@ -28,39 +28,39 @@ WorldOptions world_of(const SweepCase& c, PlanBook& plans, bool verbose) {
   o.durability = {c.durability};
   o.lease = 6s;
   o.poll = 5s;
-  o.held_max = 2;
+  o.leased_max = 2;
   o.plans = &plans.cache();
   o.verbose = verbose;
   return o;
 }
 
 // People come and go until the job has ended.
-void look_around(SimWorld& world, People& people, const SmallJob& job) {
-  people.look_around({.answer_one_in = job.answer.empty() ? 0u : 1u,
-                      .decision = job.answer,
-                      .confirm_one_in = 1,
-                      .confirm = job.confirm});
-  world.loop().after(3s, [&world, &people, &job] { look_around(world, people, job); });
+void review_open_requests(SimWorld& world, Users& users, const SmallJob& job) {
+  users.review_open_requests({.answer_one_in = job.answer.empty() ? 0u : 1u,
+                              .decision = job.answer,
+                              .confirm_one_in = 1,
+                              .confirm = job.confirm});
+  world.loop().after(3s, [&world, &users, &job] { review_open_requests(world, users, job); });
 }
 
 const JobId kJob("job-0"), kFork("job-0-fork");
 
 bool has_ended(SimWorld& world, const JobId& job) {
-  const auto it = world.witness().jobs().find(job);
-  return it != world.witness().jobs().end() &&
+  const auto it = world.observer().jobs().find(job);
+  return it != world.observer().jobs().end() &&
          (it->second.status == "completed" || it->second.status == "failed" ||
           it->second.status == "cancelled");
 }
 
-void fork(SimWorld& world, People& people, const Deed& deed, std::function<void()> then) {
+void fork(SimWorld& world, Users& users, const Action& action, std::function<void()> then) {
   runtime::ForkRequest request{.origin = kJob, .job = kFork, .repeat_all = true};
-  const Seen& origin = world.witness().jobs().at(kJob);
-  if (!deed.at_node.empty()) {  // of a map that is over no step is committed: its last item is
-    const auto done = origin.done.find(deed.at_node);
+  const ObservedJob& origin = world.observer().jobs().at(kJob);
+  if (!action.at_node.empty()) {  // of a map that is over no step is committed: its last item is
+    const auto done = origin.done.find(action.at_node);
     request.at = done == origin.done.end() ? origin.events : done->second;
   }
-  request.input = deed.input;
-  people.fork(std::move(request), 100, [then](const std::vector<Value>&) { then(); });
+  request.input = action.input;
+  users.fork(std::move(request), 100, [then](const std::vector<Value>&) { then(); });
 }
 
 // The call of an effect, by its step and arguments. Its idempotency key holds the blind of the job, which a creation draws
@@ -73,29 +73,32 @@ std::string call_of(const KeyRecord& record) {
 }
 
 // One after the other.
-void do_deeds(SimWorld& world, People& people, const std::vector<Deed>& deeds, std::size_t next) {
-  if (next >= deeds.size()) return;
-  const Deed& deed = deeds[next];
-  const JobId job = deed.of_fork ? kFork : kJob;
-  const auto then = [&world, &people, &deeds, next] { do_deeds(world, people, deeds, next + 1); };
-  world.loop().after(deed.after, [&world, &people, &deeds, &deed, job, next, then] {
-    const auto seen = world.witness().jobs().find(job);
-    const bool there = seen != world.witness().jobs().end();
+void do_actions(SimWorld& world, Users& users, const std::vector<Action>& actions,
+                std::size_t next) {
+  if (next >= actions.size()) return;
+  const Action& action = actions[next];
+  const JobId job = action.of_fork ? kFork : kJob;
+  const auto then = [&world, &users, &actions, next] {
+    do_actions(world, users, actions, next + 1);
+  };
+  world.loop().after(action.after, [&world, &users, &actions, &action, job, next, then] {
+    const auto seen = world.observer().jobs().find(job);
+    const bool there = seen != world.observer().jobs().end();
     // Two deaths of its process park a job too, and that is not what the deed waits for.
     const bool is_so =
-        there && seen->second.status == deed.when && seen->second.parked != "worn_out";
-    if (!deed.when.empty() && !is_so) return do_deeds(world, people, deeds, next);  // not yet
-    switch (deed.kind) {
-      case Deed::Kind::act:
-        return people.act(job, deed.act, 100, then);
-      case Deed::Kind::fork:
-        return fork(world, people, deed, then);
-      case Deed::Kind::meddle:
-        world.outside().meddle();
+        there && seen->second.status == action.when && seen->second.parked != "worn_out";
+    if (!action.when.empty() && !is_so) return do_actions(world, users, actions, next);  // not yet
+    switch (action.kind) {
+      case Action::Kind::act:
+        return users.act(job, action.act, 100, then);
+      case Action::Kind::fork:
+        return fork(world, users, action, then);
+      case Action::Kind::mutate:
+        world.external_world().mutate();
         return then();
-      case Deed::Kind::blind:
-      case Deed::Kind::see:
-        world.outside().blind(deed.kind == Deed::Kind::blind);
+      case Action::Kind::blind:
+      case Action::Kind::see:
+        world.external_world().blind(action.kind == Action::Kind::blind);
         return then();
     }
   });
@@ -107,30 +110,33 @@ std::string end_text(const engine::State& state) {
   return text;
 }
 
-void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes, const SmallEnd& calm,
-             SmallEnd& end, Report& report) {
+void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
+             const SmallResult& disable_faults, SmallResult& end, Report& report) {
   const std::string where = c.name() + ", crashes " + text_of(crashes);
   for (const Violation& v : end.report.violations) {
     report.violate(v.rule, JobId(v.job), where + ": " + v.what,
-                   end.report.stuck && !end.report.wrong ? Harm::liveness : Harm::correctness);
+                   end.report.stuck && !end.report.wrong ? ViolationKind::liveness
+                                                         : ViolationKind::correctness);
   }
   if (c.job->races) return;
   constexpr std::string_view kRule = "SW a crash changes nothing of the end";
-  const bool other = end.status != calm.status;
+  const bool other = end.status != disable_faults.status;
   if (other &&
       std::ranges::find(c.job->may_end, std::string_view(end.status)) == c.job->may_end.end()) {
-    report.violate(kRule, {}, where + ": it ended " + end.status + ", undisturbed " + calm.status);
-  }
-  if (!other && end.result != calm.result) {
     report.violate(kRule, {},
-                   where + ": the result is " + end.result + ", undisturbed " + calm.result);
+                   where + ": it ended " + end.status + ", undisturbed " + disable_faults.status);
   }
-  if (end.status == "completed" && !other && end.effects != calm.effects) {
+  if (!other && end.result != disable_faults.result) {
+    report.violate(
+        kRule, {},
+        where + ": the result is " + end.result + ", undisturbed " + disable_faults.result);
+  }
+  if (end.status == "completed" && !other && end.effects != disable_faults.effects) {
     report.violate(kRule, {}, where + ": the effects are not those of the undisturbed run");
   }
   for (const auto& [key, effects] : end.effects) {
     // A cancel that a crash delays comes later into the course of the job.
-    if (!calm.effects.contains(key) && !c.job->cancelled()) {
+    if (!disable_faults.effects.contains(key) && !c.job->cancelled()) {
       std::string what = where;
       what.append(": an effect that the undisturbed run has not: ").append(key);
       report.violate(kRule, {}, std::move(what));
@@ -156,11 +162,11 @@ std::vector<SweepCase> sweep_cases() {
   return cases;
 }
 
-SmallEnd run_small(const SweepCase& c, const std::vector<std::uint64_t>& crashes, PlanBook& plans,
-                   bool verbose) {
+SmallResult run_small_job(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
+                          PlanBook& plans, bool verbose) {
   SimWorld world(world_of(c, plans, verbose));
-  People people(world, {.impatient = true});
-  SmallEnd end;
+  Users users(world, {.impatient = true});
+  SmallResult end;
   end.boundaries.push_back(0);
   std::size_t crashed = 0;
   // After the first crash, boundaries between which nothing happened count as one.
@@ -169,56 +175,56 @@ SmallEnd run_small(const SweepCase& c, const std::vector<std::uint64_t>& crashes
     if (crashed == 0) return true;
     if (where == "load.answer" || where == "due.answer" || where.starts_with("next_due"))
       return false;
-    const std::pair now(world.loop().steps(), world.witness().writes());
+    const std::pair now(world.loop().steps(), world.observer().writes());
     return std::exchange(counted, now) != now;
   };
-  world.set_fates({.dies =
-                       [&](const Life&, std::string_view where) {
-                         if (!counts(where)) return false;
-                         end.boundaries.back()++;
-                         if (crashed >= crashes.size() ||
-                             end.boundaries.back() != crashes[crashed]) {
-                           return false;
-                         }
-                         crashed++;
-                         end.boundaries.push_back(0);
-                         return true;
-                       },
-                   .fails = {},
-                   .store = {},
-                   .died =
-                       [&](std::size_t worker) {
-                         world.loop().after(200ms, [&world, worker] {
-                           if (!world.lives(worker)) world.start(worker);
-                         });
-                       }});
+  world.set_fault_plan({.dies =
+                            [&](const SimProcess&, std::string_view where) {
+                              if (!counts(where)) return false;
+                              end.boundaries.back()++;
+                              if (crashed >= crashes.size() ||
+                                  end.boundaries.back() != crashes[crashed]) {
+                                return false;
+                              }
+                              crashed++;
+                              end.boundaries.push_back(0);
+                              return true;
+                            },
+                        .fails = {},
+                        .store = {},
+                        .died =
+                            [&](std::size_t worker) {
+                              world.loop().after(200ms, [&world, worker] {
+                                if (!world.is_alive(worker)) world.start(worker);
+                              });
+                            }});
   for (std::size_t i = 0; i < world.workers(); ++i) world.start(i);
   runtime::NewJobRequest request;
   request.job = kJob;
   request.agent = "sim";
   request.plan = plans.small(*c.job);
   request.input = Value::object({{"fate", Value::array({"denied"})}, {"x", 5}});
-  people.create(std::move(request));
-  do_deeds(world, people, c.job->deeds, 0);
-  look_around(world, people, *c.job);
+  users.create(std::move(request));
+  do_actions(world, users, c.job->actions, 0);
+  review_open_requests(world, users, *c.job);
   const auto over = [&] {
-    return people.busy() == 0 && has_ended(world, kJob) &&
+    return users.busy() == 0 && has_ended(world, kJob) &&
            (!c.job->forked() || has_ended(world, kFork));
   };
   world.report().jobs = 1;
   const bool ended = world.loop().run(over, world.loop().now() + 1h);
-  if (world.loop().spins()) {
+  if (world.loop().is_livelocked()) {
     world.report().violate("PR5 nobody works without getting anywhere", kJob,
-                           "the world was stopped", Harm::liveness);
+                           "the world was stopped", ViolationKind::liveness);
   } else if (!ended) {
     world.freeze();
     check_visible(world, plans.source());
     world.report().violate("PR1 all jobs end once the world is healed and people answer", kJob,
-                           "not within an hour", Harm::liveness);
+                           "not within an hour", ViolationKind::liveness);
   }
   world.freeze();
-  check_all(world, people, plans.source());
-  for (const auto& [job, seen] : world.witness().jobs()) {
+  check_all(world, users, plans.source());
+  for (const auto& [job, seen] : world.observer().jobs()) {
     auto loaded = world.read_disk(job);
     if (!loaded) continue;
     if (auto events = runtime::open_log(job, *loaded)) {
@@ -228,33 +234,33 @@ SmallEnd run_small(const SweepCase& c, const std::vector<std::uint64_t>& crashes
       }
     }
   }
-  for (const auto& [key, record] : world.outside().journal()) {
+  for (const auto& [key, record] : world.external_world().journal()) {
     if (record.effects > 0) end.effects[call_of(record)] += record.effects;
   }
-  end.last_draw = world.chance().next();
-  world.set_fates({});
+  end.last_draw = world.random().next();
+  world.set_fault_plan({});
   end.report = std::move(world.report());
   return end;
 }
 
 SweepCount sweep(const SweepCase& c, const SweepDepth& depth, PlanBook& plans, Report& report) {
   SweepCount count;
-  const auto gather = [&](SmallEnd& end) {
+  const auto gather = [&](SmallResult& end) {
     count.runs++;
     report.jobs++;
     report.events += end.report.events;
     for (const auto& [mark, times] : end.report.marks) report.marks[mark] += times;
   };
-  SmallEnd calm = run_small(c, {}, plans);
-  gather(calm);
-  compare(c, {}, calm, calm, report);
+  SmallResult disable_faults = run_small_job(c, {}, plans);
+  gather(disable_faults);
+  compare(c, {}, disable_faults, disable_faults, report);
   const auto run = [&](const std::vector<std::uint64_t>& crashes) {
-    SmallEnd end = run_small(c, crashes, plans);
+    SmallResult end = run_small_job(c, crashes, plans);
     gather(end);
-    compare(c, crashes, calm, end, report);
+    compare(c, crashes, disable_faults, end, report);
     return end.boundaries.back();
   };
-  for (std::uint64_t first = 1; first <= calm.boundaries[0]; ++first) {
+  for (std::uint64_t first = 1; first <= disable_faults.boundaries[0]; ++first) {
     count.points++;
     const std::uint64_t recovery = run({first});
     for (std::uint64_t second = 1; depth.recovery && second <= recovery; ++second) {

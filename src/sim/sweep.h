@@ -1,9 +1,9 @@
 // The sweep: every small job, fused and split, on a store that one process owns and on one with leases; a crash at every
 // boundary, and at every boundary of every recovery again. Nothing is sampled but the third crash in a row.
 //
-// A boundary is the moment before a store call and that of its answer, an AE_POINT, and the moments at which a request
+// A boundary is the moment before a store call and that of its answer, an AE_FAILPOINT, and the moments at which a request
 // leaves, takes effect and is answered. Where the leases bind, two workers share the store and one of them dies. Some
-// boundaries lie beside each other with nothing between (a call and the AE_POINT inside it; the answer of a read): the
+// boundaries lie beside each other with nothing between (a call and the AE_FAILPOINT inside it; the answer of a read): the
 // first crash is made at each of them, the later ones at one of each such pair.
 // Threads: one.
 #pragma once
@@ -44,7 +44,7 @@ SweepCount sweep(const SweepCase& the_case, const SweepDepth& depth, PlanBook& p
                  Report& report);
 
 // One run with these crashes, each counted in boundaries from the one before. For repeating.
-struct SmallEnd {
+struct SmallResult {
   std::string status;  // "completed", "failed:<code>", "cancelled"
   std::string result;
   std::map<std::string, std::uint64_t> effects;  // by call
@@ -52,7 +52,7 @@ struct SmallEnd {
   Report report;
   std::uint64_t last_draw = 0;
 };
-SmallEnd run_small(const SweepCase& the_case, const std::vector<std::uint64_t>& crashes,
-                   PlanBook& plans, bool verbose = false);
+SmallResult run_small_job(const SweepCase& the_case, const std::vector<std::uint64_t>& crashes,
+                          PlanBook& plans, bool verbose = false);
 
 }  // namespace ae::sim

@@ -9,7 +9,7 @@
 #include "engine/planner/planner.h"
 #include "engine/state/state.h"
 #include "json/json.h"
-#include "sim/outside.h"
+#include "sim/external_world.h"
 
 namespace ae::sim {
 
@@ -65,7 +65,7 @@ std::shared_ptr<const engine::Plan> compile(const Value& graph) {
 }
 
 struct Draft {  // what a node's kind may look at
-  SimChance& chance;
+  SimRandom& random;
   std::string id;
   Value read;  // an expression
   std::vector<SimPlan::Wait>& waits;
@@ -73,9 +73,9 @@ struct Draft {  // what a node's kind may look at
 
 constexpr bool is_for_nodes(const ToolKind& kind) { return !kind.side && kind.provider.empty(); }
 
-Value any_tool(SimChance& chance) {
+Value any_tool(SimRandom& random) {
   constexpr auto kNodes = static_cast<std::uint64_t>(std::ranges::count_if(kTools, is_for_nodes));
-  std::uint64_t draw = chance.below(kNodes);
+  std::uint64_t draw = random.below(kNodes);
   for (const ToolKind& kind : kTools) {
     if (is_for_nodes(kind) && draw-- == 0) return kind.name;
   }
@@ -83,9 +83,9 @@ Value any_tool(SimChance& chance) {
 }
 
 void maybe_expires(const Draft& draft, std::vector<Member>& wait) {
-  if (!draft.chance.one_in(2)) return;
-  wait.emplace_back("expires", std::to_string(3 + draft.chance.below(25)) + "s");
-  if (draft.chance.one_in(2)) wait.emplace_back("on_expire", "continue");
+  if (!draft.random.one_in(2)) return;
+  wait.emplace_back("expires", std::to_string(3 + draft.random.below(25)) + "s");
+  if (draft.random.one_in(2)) wait.emplace_back("on_expire", "continue");
 }
 
 std::vector<Member> wait_node(std::vector<Member> wait) {
@@ -95,12 +95,12 @@ std::vector<Member> wait_node(std::vector<Member> wait) {
 // Each node has a thing of its own, or shares one.
 void name_thing(const Draft& draft, const Value& tool, std::vector<Member>& args, std::string own) {
   if (tool_kind(tool.as_string())->changes.empty()) return;
-  if (draft.chance.one_in(3)) own = "shared";
+  if (draft.random.one_in(3)) own = "shared";
   args.emplace_back("thing", "${ .job.id }/" + own);
 }
 
 std::vector<Member> tool_node(const Draft& draft) {
-  const Value tool = any_tool(draft.chance);
+  const Value tool = any_tool(draft.random);
   std::vector<Member> args{{"n", draft.id}, {"r", draft.read}};
   name_thing(draft, tool, args, draft.id);
   return {{"kind", "tool"}, {"tool", tool}, {"args", Value::object(std::move(args))}};
@@ -120,10 +120,10 @@ std::vector<Member> llm_node(const Draft& draft) {
 }
 
 // Tools for a model, of which some are asked about, in doubt, undone; each once.
-std::vector<Value> some_tools(SimChance& chance) {
+std::vector<Value> some_tools(SimRandom& random) {
   std::vector<Value> tools;
-  for (std::uint64_t left = 1 + chance.below(3); left > 0; --left) {
-    Value tool = any_tool(chance);
+  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+    Value tool = any_tool(random);
     const bool changes = !tool_kind(tool.as_string())->changes.empty();
     if (!changes && std::ranges::find(tools, tool) == tools.end()) tools.push_back(std::move(tool));
   }
@@ -133,14 +133,14 @@ std::vector<Value> some_tools(SimChance& chance) {
 
 // A model that leads: so many turns, in each of which it asks for some calls, now and then for one that is not granted.
 std::vector<Member> loop_node(const Draft& draft) {
-  SimChance& chance = draft.chance;
-  const std::vector<Value> tools = some_tools(chance);
+  SimRandom& random = draft.random;
+  const std::vector<Value> tools = some_tools(random);
   std::vector<Value> script;
   std::uint64_t nth = 0;
-  for (std::uint64_t turns = chance.below(4); turns > 0; --turns) {
+  for (std::uint64_t turns = random.below(4); turns > 0; --turns) {
     std::vector<Value> calls;
-    for (std::uint64_t left = 1 + chance.below(2); left > 0; --left) {
-      const Value name = chance.one_in(12) ? Value("unknown") : tools[chance.below(tools.size())];
+    for (std::uint64_t left = 1 + random.below(2); left > 0; --left) {
+      const Value name = random.one_in(12) ? Value("unknown") : tools[random.below(tools.size())];
       calls.push_back(Value::object(
           {{"arguments", Value::object({{"n", draft.id}, {"nth", ++nth}})}, {"name", name}}));
     }
@@ -150,17 +150,17 @@ std::vector<Member> loop_node(const Draft& draft) {
                            {"model", "echo"},
                            {"prompt", canonical(Value::array(std::move(script)))},
                            {"tools", Value::array(tools)},
-                           {"max_turns", 2 + chance.below(3)},
-                           {"parallel_tools", 1 + chance.below(2)}};
-  if (chance.one_in(3)) loop.emplace_back("on_reject", "fail");
+                           {"max_turns", 2 + random.below(3)},
+                           {"parallel_tools", 1 + random.below(2)}};
+  if (random.one_in(3)) loop.emplace_back("on_reject", "fail");
   return {{"kind", "loop"}, {"loop", Value::object(std::move(loop))}};
 }
 
 // What a model says, turn by turn: at first it may be no use.
-std::string says(SimChance& chance, std::string_view good) {
+std::string says(SimRandom& random, std::string_view good) {
   std::vector<Value> texts;
-  if (chance.one_in(2)) texts.emplace_back("let me see");
-  texts.emplace_back(chance.one_in(8) ? std::string_view("nothing at all") : good);
+  if (random.one_in(2)) texts.emplace_back("let me see");
+  texts.emplace_back(random.one_in(8) ? std::string_view("nothing at all") : good);
   return canonical(Value::object({{"says", Value::array(std::move(texts))}}));
 }
 
@@ -168,7 +168,7 @@ std::string says(SimChance& chance, std::string_view good) {
 std::vector<Member> mended_node(const Draft& draft) {
   const Value schema = Value::object({{"required", Value::array({"n"})}, {"type", "object"}});
   const Value messages = Value::array(
-      {Value::object({{"content", says(draft.chance, R"({"n": 1})")}, {"role", "system"}}),
+      {Value::object({{"content", says(draft.random, R"({"n": 1})")}, {"role", "system"}}),
        Value::object({{"content", draft.id + " " + draft.read.as_string()}, {"role", "user"}})});
   return {{"kind", "llm"},
           {"tool", kModel},
@@ -178,24 +178,24 @@ std::vector<Member> mended_node(const Draft& draft) {
 
 std::vector<Member> map_node(const Draft& draft) {
   std::vector<Member> call;
-  if (draft.chance.one_in(6)) {
+  if (draft.random.one_in(6)) {
     call = {{"tool", kModel}, {"args", question("${ .index }")}};
   } else {
-    const Value tool = any_tool(draft.chance);
+    const Value tool = any_tool(draft.random);
     std::vector<Member> args{{"i", "${ .index }"}, {"v", "${ .item }"}};
     name_thing(draft, tool, args, draft.id + "-${ .index }");
     call = {{"tool", tool}, {"args", Value::object(std::move(args))}};
   }
   return {{"kind", "map"},
           {"over", "${ .input.list }"},
-          {"max_parallel", 1 + draft.chance.below(3)},
-          {"on_item_error", draft.chance.one_in(2) ? "collect" : "fail"},
+          {"max_parallel", 1 + draft.random.below(3)},
+          {"on_item_error", draft.random.one_in(2) ? "collect" : "fail"},
           {"do", Value::object(std::move(call))}};
 }
 
 std::vector<Member> signal_node(const Draft& draft) {
   const std::string key = "key-" + draft.id;
-  const std::string type = draft.chance.one_in(3) ? "webhook" : "signal";
+  const std::string type = draft.random.one_in(3) ? "webhook" : "signal";
   draft.waits.push_back({type, key});
   std::vector<Member> wait{{"key", key}, {"type", type}};
   maybe_expires(draft, wait);
@@ -207,13 +207,13 @@ std::vector<Member> human_node(const Draft& draft) {
   draft.waits.push_back({"human", key});
   std::vector<Member> wait{{"key", key}, {"type", "human"}};
   maybe_expires(draft, wait);
-  if (draft.chance.one_in(2)) wait.emplace_back("on_reject", "continue");
-  if (draft.chance.one_in(4)) wait.emplace_back("answer", "data");
+  if (draft.random.one_in(2)) wait.emplace_back("on_reject", "continue");
+  if (draft.random.one_in(4)) wait.emplace_back("answer", "data");
   return wait_node(std::move(wait));
 }
 
 std::vector<Member> message_node(const Draft& draft) {
-  const std::string channel = draft.chance.one_in(3) ? "other" : "news";
+  const std::string channel = draft.random.one_in(3) ? "other" : "news";
   draft.waits.push_back({"message", channel});
   std::vector<Member> wait{{"channel", channel}, {"type", "message"}};
   maybe_expires(draft, wait);
@@ -221,7 +221,7 @@ std::vector<Member> message_node(const Draft& draft) {
 }
 
 std::vector<Member> timer_node(const Draft& draft) {
-  const std::string span = std::to_string(draft.chance.below(15)) + "s";
+  const std::string span = std::to_string(draft.random.below(15)) + "s";
   return wait_node({{"for", span}, {"type", "timer"}});
 }
 
@@ -233,31 +233,31 @@ constexpr struct {
               {2, message_node}, {1, timer_node}, {3, loop_node}, {2, mended_node}};
 
 // Most are used up.
-Value random_budget(SimChance& chance) {
+Value random_budget(SimRandom& random) {
   std::vector<Member> limits;
-  if (chance.one_in(2)) limits.emplace_back("model_calls", chance.below(3));
-  if (chance.one_in(3)) limits.emplace_back("tokens", 500 + chance.below(4'000));
-  if (chance.one_in(4)) limits.emplace_back("wall", std::to_string(2 + chance.below(40)) + "s");
-  if (limits.empty() || chance.one_in(2)) limits.emplace_back("tool_calls", chance.below(5));
+  if (random.one_in(2)) limits.emplace_back("model_calls", random.below(3));
+  if (random.one_in(3)) limits.emplace_back("tokens", 500 + random.below(4'000));
+  if (random.one_in(4)) limits.emplace_back("wall", std::to_string(2 + random.below(40)) + "s");
+  if (limits.empty() || random.one_in(2)) limits.emplace_back("tool_calls", random.below(5));
   return Value::object(std::move(limits));
 }
 
 // A job whose model plans it: a call or two, one after the other or side by side, perhaps with a pause between them.
-Value planner_graph(SimChance& chance) {
-  const std::vector<Value> tools = some_tools(chance);
+Value planner_graph(SimRandom& random) {
+  const std::vector<Value> tools = some_tools(random);
   std::vector<Value> nodes;
-  for (std::uint64_t i = 0, count = 1 + chance.below(3); i < count; ++i) {
+  for (std::uint64_t i = 0, count = 1 + random.below(3); i < count; ++i) {
     const std::string id = "p" + std::to_string(i);
     const std::string args = canonical(Value::object({{"n", id}}));
     std::vector<Member> node{{"id", id}};
-    if (chance.one_in(5)) {
-      node.emplace_back("wait_for", std::to_string(1 + chance.below(5)) + "s");
+    if (random.one_in(5)) {
+      node.emplace_back("wait_for", std::to_string(1 + random.below(5)) + "s");
     } else {
-      node.emplace_back("tool", tools[chance.below(tools.size())]);
+      node.emplace_back("tool", tools[random.below(tools.size())]);
       node.emplace_back("args", args);
-      if (chance.one_in(2)) node.emplace_back("on_error", "continue");
+      if (random.one_in(2)) node.emplace_back("on_error", "continue");
     }
-    if (i > 0 && chance.one_in(2)) {
+    if (i > 0 && random.one_in(2)) {
       node.emplace_back("needs", Value::array({Value("p" + std::to_string(i - 1))}));
     }
     nodes.push_back(Value::object(std::move(node)));
@@ -265,7 +265,7 @@ Value planner_graph(SimChance& chance) {
   const std::string plan = canonical(Value::object({{"nodes", Value::array(std::move(nodes))}}));
   const Value planner = Value::object({{"tool", kModel},
                                        {"model", "echo"},
-                                       {"told", says(chance, plan)},
+                                       {"told", says(random, plan)},
                                        {"prompt", "x is ${ .input.x }"},
                                        {"tools", Value::array(tools)},
                                        {"max_nodes", 3},
@@ -290,16 +290,16 @@ void add_recorded(std::uint64_t number, std::vector<Value>& nodes) {
 }
 
 SimPlan random_plan(std::uint64_t number) {
-  SimChance chance(number * 7919 + 17);
+  SimRandom random(number * 7919 + 17);
   SimPlan made;
-  if (chance.one_in(15)) {
-    Value graph = planner_graph(chance);
-    if (chance.one_in(4)) graph = graph.with("budget", random_budget(chance));
+  if (random.one_in(15)) {
+    Value graph = planner_graph(random);
+    if (random.one_in(4)) graph = graph.with("budget", random_budget(random));
     made.plan = compile(graph);
     made.planner = true;
     return made;
   }
-  const std::uint64_t count = 1 + chance.below(5);
+  const std::uint64_t count = 1 + random.below(5);
   std::uint64_t weights = 0;
   for (const auto& kind : kKinds) weights += kind.weight;
   std::vector<Value> nodes;
@@ -308,43 +308,43 @@ SimPlan random_plan(std::uint64_t number) {
     std::vector<Value> needs;
     Value read = "${ .input.x }";
     for (std::uint64_t j = 0; j < i; ++j) {
-      if (!chance.one_in(3)) continue;
+      if (!random.one_in(3)) continue;
       needs.emplace_back("n" + std::to_string(j));
       read = "${ .steps.n" + std::to_string(j) + " }";
     }
-    std::uint64_t draw = chance.below(weights);
+    std::uint64_t draw = random.below(weights);
     std::vector<Member> node;
     for (const auto& kind : kKinds) {
       if (draw < kind.weight) {
-        node = kind.make({chance, id, read, made.waits});
+        node = kind.make({random, id, read, made.waits});
         break;
       }
       draw -= kind.weight;
     }
     node.emplace_back("id", id);
     if (!needs.empty()) node.emplace_back("needs", Value::array(std::move(needs)));
-    if (chance.one_in(6)) {
-      node.emplace_back("when", "${ .input.x > " + std::to_string(chance.below(6)) + " }");
+    if (random.one_in(6)) {
+      node.emplace_back("when", "${ .input.x > " + std::to_string(random.below(6)) + " }");
     }
-    if (chance.one_in(2)) node.emplace_back("on_error", "continue");
+    if (random.one_in(2)) node.emplace_back("on_error", "continue");
     nodes.push_back(Value::object(std::move(node)));
   }
   constexpr std::uint64_t kRecordedOneIn = 7;
   if (number % kRecordedOneIn == 0) add_recorded(number, nodes);
   std::vector<Member> graph{{"nodes", Value::array(std::move(nodes))}, {"schema", 1}};
-  if (chance.one_in(2)) graph.emplace_back("output", "${ .steps }");
-  if (chance.one_in(8)) {
-    graph.emplace_back("deadline", std::to_string(5 + chance.below(60)) + "s");
+  if (random.one_in(2)) graph.emplace_back("output", "${ .steps }");
+  if (random.one_in(8)) {
+    graph.emplace_back("deadline", std::to_string(5 + random.below(60)) + "s");
   }
-  if (chance.one_in(4)) graph.emplace_back("max_attempts", 2 + chance.below(4));
-  if (chance.one_in(4)) graph.emplace_back("budget", random_budget(chance));
+  if (random.one_in(4)) graph.emplace_back("max_attempts", 2 + random.below(4));
+  if (random.one_in(4)) graph.emplace_back("budget", random_budget(random));
   made.plan = compile(Value::object(std::move(graph)));
   return made;
 }
 
 }  // namespace
 
-const SimPlan& PlanBook::random(std::uint64_t number) {
+const SimPlan& PlanBook::plan_by_number(std::uint64_t number) {
   if (auto it = plans_.find(number); it != plans_.end()) return it->second;
   SimPlan made = random_plan(number);
   cache_.keep(made.plan);
@@ -362,28 +362,28 @@ std::shared_ptr<const engine::Plan> PlanBook::small(const SmallJob& job) {
   return plan;
 }
 
-Value random_input(SimChance& chance) {
-  std::vector<Value> list(chance.below(4));
-  for (Value& item : list) item = Value(chance.below(100));
-  return Value::object({{"list", Value::array(std::move(list))}, {"x", chance.below(7)}});
+Value random_input(SimRandom& random) {
+  std::vector<Value> list(random.below(4));
+  for (Value& item : list) item = Value(random.below(100));
+  return Value::object({{"list", Value::array(std::move(list))}, {"x", random.below(7)}});
 }
 
-Variation vary(const Value& task_graph, SimChance& chance) {
+Variation vary(const Value& task_graph, SimRandom& random) {
   std::vector<Value> nodes(task_graph["nodes"].items().begin(), task_graph["nodes"].items().end());
   Variation made;
-  const bool names_it = !chance.one_in(3);
-  const std::string nth = std::to_string(chance.next() % 1000);
+  const bool names_it = !random.one_in(3);
+  const std::string nth = std::to_string(random.next() % 1000);
   const auto other = [&](Value& node) {  // what is asked of it, if it calls anything
     if (names_it) made.drop.push_back(node["id"]);
     if (node["args"].is_null()) return;
     const bool model = node.text("tool") == kModel;
     node = node.with(
-        "args", node["args"].with(model ? "max_tokens" : "again", Value(1 + chance.below(1000))));
+        "args", node["args"].with(model ? "max_tokens" : "again", Value(1 + random.below(1000))));
   };
-  switch (chance.below(6)) {
+  switch (random.below(6)) {
     case 0:
     case 1: {
-      const Value tool = any_tool(chance);
+      const Value tool = any_tool(random);
       std::vector<Member> args{{"n", "x" + nth}};
       if (!tool_kind(tool.as_string())->changes.empty()) {
         args.emplace_back("thing", "${ .job.id }/x" + nth);
@@ -392,13 +392,13 @@ Variation vary(const Value& task_graph, SimChance& chance) {
                                {"kind", "tool"},
                                {"tool", tool},
                                {"args", Value::object(std::move(args))}};
-      if (chance.one_in(2)) node.emplace_back("needs", Value::array({nodes.back()["id"]}));
+      if (random.one_in(2)) node.emplace_back("needs", Value::array({nodes.back()["id"]}));
       nodes.push_back(Value::object(std::move(node)));
       break;
     }
     case 2:
     case 3:
-      other(nodes[chance.below(nodes.size())]);
+      other(nodes[random.below(nodes.size())]);
       break;
     case 4:
       if (nodes.size() == 1) break;
@@ -406,7 +406,7 @@ Variation vary(const Value& task_graph, SimChance& chance) {
       nodes.pop_back();
       break;
     default:
-      if (chance.one_in(2)) break;
+      if (random.one_in(2)) break;
       for (Value& node : nodes) other(node);
       break;
   }
@@ -416,47 +416,47 @@ Variation vary(const Value& task_graph, SimChance& chance) {
 
 namespace {
 
-using Kind = engine::Act::Kind;
+using Kind = engine::ControlRequest::Kind;
 
-engine::Act signal(std::string key, Value payload = Value::object({{"go", true}})) {
+engine::ControlRequest signal(std::string key, Value payload = Value::object({{"go", true}})) {
   return {.kind = Kind::signal,
           .id = "signal-" + key,
           .by = "someone",
           .correlation_key = std::move(key),
           .payload = std::move(payload)};
 }
-engine::Act early(std::string key) {
-  engine::Act act = signal(std::move(key));
+engine::ControlRequest early(std::string key) {
+  engine::ControlRequest act = signal(std::move(key));
   act.buffer = true;
   return act;
 }
-engine::Act says(std::string key, std::string_view decision) {
+engine::ControlRequest says(std::string key, std::string_view decision) {
   return signal(std::move(key), Value::object({{"decision", decision}}));
 }
-engine::Act message(std::string id) {
+engine::ControlRequest message(std::string id) {
   return {.kind = Kind::message,
           .id = id,
           .by = "someone",
           .payload = Value::object({{"message", id}}),
           .channel = "news"};
 }
-engine::Act cancel(std::optional<bool> compensate = std::nullopt) {
+engine::ControlRequest cancel(std::optional<bool> compensate = std::nullopt) {
   return {.kind = Kind::cancel, .id = "cancel", .by = "someone", .compensate = compensate};
 }
-engine::Act pause(std::string id) {
+engine::ControlRequest pause(std::string id) {
   return {.kind = Kind::pause, .id = id, .by = id, .reason = id};
 }
-engine::Act resume(std::string id) { return {.kind = Kind::resume, .id = id, .by = id}; }
+engine::ControlRequest resume(std::string id) { return {.kind = Kind::resume, .id = id, .by = id}; }
 
 // More budget: limits as they are stored.
-engine::Act raise(std::string_view limits) {
+engine::ControlRequest raise(std::string_view limits) {
   const auto payload = parse_json(limits);
   AE_CHECK(payload.has_value(), std::string(limits));
   return {.kind = Kind::budget, .id = "raise", .by = "raise", .payload = *payload};
 }
 
 // Another plan, of which some nodes are let go.
-engine::Act plan(std::string_view nodes, std::vector<Value> drop = {}) {
+engine::ControlRequest plan(std::string_view nodes, std::vector<Value> drop = {}) {
   auto graph = parse_json(nodes);
   AE_CHECK(graph.has_value(), std::string(nodes));
   return {.kind = Kind::plan,
@@ -466,9 +466,9 @@ engine::Act plan(std::string_view nodes, std::vector<Value> drop = {}) {
               {{"drop", Value::array(std::move(drop))}, {"task_graph", with_tools(*graph)}})};
 }
 constexpr std::string_view kWaiting = "waiting", kParked = "parked";
-Deed meddle() { return {.after = 100ms, .when = kWaiting, .kind = Deed::Kind::meddle}; }
+Action mutate() { return {.after = 100ms, .when = kWaiting, .kind = Action::Kind::mutate}; }
 // When nobody holds the job any more: whoever takes it up next has to look.
-Deed go_on() { return {.after = 100ms, .act = signal("go"), .when = kWaiting}; }
+Action go_on() { return {.after = 100ms, .act = signal("go"), .when = kWaiting}; }
 
 // A planner whose model answers first with words and then with a plan of two calls.
 constexpr std::string_view kPlanner = R"({"schema":1,"nodes":[
@@ -560,13 +560,13 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go","expires":"2h"},"needs":["t"]},
          {"id":"a","kind":"tool","tool":"put","needs":["s"],"args":{"s":"${ .steps.s }"}}]})",
-       .deeds = {{1s, signal("go")}}},
+       .actions = {{1s, signal("go")}}},
       {.name = "a signal while another branch works",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"s","kind":"wait","wait":{"type":"webhook","key":"go"}},
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["s","a"],"args":{}}]})",
-       .deeds = {{500ms, signal("go")}}},
+       .actions = {{500ms, signal("go")}}},
       {.name = "waits that expire: one goes on, one ends the job", .nodes = R"({"schema":1,"nodes":[
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k1","expires":"2s",
           "on_expire":"continue"}},
@@ -577,13 +577,13 @@ const std::vector<SmallJob>& small_jobs() {
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}]})",
-       .deeds = {{1s, cancel()}},
+       .actions = {{1s, cancel()}},
        .may_end = {"completed"}},  // a crash delays whoever cancels
       {.name = "cancelled while it waits",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
-       .deeds = {{3s, cancel()}}},
+       .actions = {{3s, cancel()}}},
       {.name = "a deadline while it waits", .nodes = R"({"schema":1,"deadline":"4s","nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})"},
@@ -613,31 +613,31 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"put","needs":["y","n","x"],
           "args":{"y":"${ .steps.y.decision }","n":"${ .steps.n.decision }"}},
          {"id":"z","kind":"wait","wait":{"type":"human","key":"z"},"needs":["a"]}]})",
-       .deeds = {{200ms, says("y", "approve")},
-                 {100ms, says("n", "reject")},
-                 {3s, says("z", "reject")}}},
+       .actions = {{200ms, says("y", "approve")},
+                   {100ms, says("n", "reject")},
+                   {3s, says("z", "reject")}}},
       {.name = "messages before and after their waits, one of them twice",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"t","kind":"wait","wait":{"type":"timer","for":"1s"}},
          {"id":"p","kind":"wait","wait":{"type":"message","channel":"news"},"needs":["t"]},
          {"id":"q","kind":"wait","wait":{"type":"message","channel":"news"},"needs":["p"]}],
          "output":["${ .steps.p.message }","${ .steps.q.message }"]})",
-       .deeds = {{100ms, message("m1")}, {100ms, message("m1")}, {1500ms, message("m2")}}},
+       .actions = {{100ms, message("m1")}, {100ms, message("m1")}, {1500ms, message("m2")}}},
       {.name = "a signal that comes before its wait",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["t"]},
          {"id":"a","kind":"tool","tool":"put","needs":["s"],"args":{"s":"${ .steps.s }"}}]})",
-       .deeds = {{100ms, early("go")}}},
+       .actions = {{100ms, early("go")}}},
       {.name = "paused while a call is in flight",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["refused","ok"]}}]})",
-       .deeds = {{10ms, pause("p")}, {2s, resume("r")}}},
+       .actions = {{10ms, pause("p")}, {2s, resume("r")}}},
       {.name = "paused while it waits",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
          {"id":"a","kind":"tool","tool":"put","needs":["t"],"args":{}}]})",
-       .deeds = {{1s, pause("p")}, {3s, resume("r")}}},
+       .actions = {{1s, pause("p")}, {3s, resume("r")}}},
       {.name = "a probe finds the call", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"wire","args":{"fate":["silent"]}}]})"},
       {.name = "a probe finds that the call never came, and it is made again",
@@ -651,51 +651,51 @@ const std::vector<SmallJob>& small_jobs() {
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
-       .deeds = {{2s, cancel()}}},
+       .actions = {{2s, cancel()}}},
       {.name = "a cancelled job whose only call is in doubt: a person says what happened",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"grab","args":{"fate":["silent"]}}]})",
-       .deeds = {{2s, cancel()}},
+       .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "a cancelled job whose only call is in doubt: it is sent again, and undone",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"fate":["silent","ok"]}}]})",
-       .deeds = {{2s, cancel()}},
+       .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "a cancelled job whose only call is in doubt: its probe says what happened",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"hire","args":{"fate":["silent"]}}]})",
-       .deeds = {{2s, cancel()}},
+       .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
       {.name =
            "a cancelled job whose only call arrives late: a person answers as early as possible",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"grab","args":{"fate":["late"]}}]})",
-       .deeds = {{2s, cancel()}},
+       .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "a cancelled job whose only call arrives late: its probe asks as early as possible",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"hire","args":{"fate":["late"]}}]})",
-       .deeds = {{2s, cancel()}},
+       .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "a cancelled job with two items of a map that arrive late: a person answers",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"map","over":"${ [[\"late\"],[\"late\"]] }","max_parallel":2,
           "do":{"tool":"grab","args":{"fate":"${ .item }","i":"${ .index }"}}}]})",
-       .deeds = {{2s, cancel()}},
+       .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "a cancelled job with two calls of a loop that arrive late: a person, and a probe",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":3,
           "parallel_tools":2,"tools":["grab","hire"],"prompt":
           "[[{\"name\":\"grab\",\"arguments\":{\"fate\":[\"late\"]}},{\"name\":\"hire\",\"arguments\":{\"fate\":[\"late\"]}}]]"}}]})",
-       .deeds = {{2s, cancel()}},
+       .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "what was done stays, says who cancels",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
-       .deeds = {{2s, cancel(false)}}},
+       .actions = {{2s, cancel(false)}}},
       {.name = "a compensation in doubt: a person says what happened",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"grab","args":{"undo_fate":["silent"]}},
@@ -730,106 +730,107 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"alter","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .deeds = {meddle(), go_on()}},
+       .actions = {mutate(), go_on()}},
       {.name = "strict: what was changed is as it was",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"alter","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"alter","needs":["s"],"args":{"thing":"${ .job.id }/t"}}],
          "output":"${ .steps.b.version }"})",
-       .deeds = {go_on()}},
+       .actions = {go_on()}},
       {.name = "warn: what was changed is otherwise, and the job goes on",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"amend","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .deeds = {meddle(), go_on()}},
+       .actions = {mutate(), go_on()}},
       {.name = "human: somebody accepts what was changed",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"edit","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .deeds = {meddle(), go_on()}},
+       .actions = {mutate(), go_on()}},
       {.name = "human: somebody does not accept it, and what was done is undone",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"z","kind":"tool","tool":"book","args":{}},
          {"id":"a","kind":"tool","tool":"edit","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a","z"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .deeds = {meddle(), go_on()},
+       .actions = {mutate(), go_on()},
        .confirm = "fail"},
       {.name = "nobody can look for a while, and then somebody looks again",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"amend","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .deeds = {{.after = 100ms, .when = kWaiting, .kind = Deed::Kind::blind},
-                 go_on(),
-                 {.after = 9s, .kind = Deed::Kind::see},
-                 {.after = 100ms, .act = resume("look-again")}}},
+       .actions = {{.after = 100ms, .when = kWaiting, .kind = Action::Kind::blind},
+                   go_on(),
+                   {.after = 9s, .kind = Action::Kind::see},
+                   {.after = 100ms, .act = resume("look-again")}}},
       {.name = "a job that has ended is begun again from its middle",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"x":"${ .input.x }"}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{"a":"${ .steps.a.tool }"}},
          {"id":"c","kind":"tool","tool":"book","needs":["b"],"args":{}}],
          "output":"${ .steps.a.args }"})",
-       .deeds = {{.after = 100ms, .when = "completed", .kind = Deed::Kind::fork, .at_node = "a"}}},
+       .actions =
+           {{.after = 100ms, .when = "completed", .kind = Action::Kind::fork, .at_node = "a"}}},
       {.name = "a job that has failed is tried again with another input",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{"fate":"${ .input.fate }"}}]})",
-       .deeds = {{.after = 100ms,
-                  .when = "failed",
-                  .kind = Deed::Kind::fork,
-                  .input = Value::object({{"fate", Value::array({"ok"})}, {"x", 5}})}}},
+       .actions = {{.after = 100ms,
+                    .when = "failed",
+                    .kind = Action::Kind::fork,
+                    .input = Value::object({{"fate", Value::array({"ok"})}, {"x", 5}})}}},
       {.name =
            "a loop that used up its turns is tried again, and goes on with those before the last",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":2,
           "parallel_tools":2,"tools":["put","once"],"prompt":
           "[[{\"name\":\"put\",\"arguments\":{\"n\":1}},{\"name\":\"once\",\"arguments\":{\"n\":2}}],[{\"name\":\"put\",\"arguments\":{\"n\":3}}]]"}}]})",
-       .deeds = {{.after = 100ms, .when = "failed", .kind = Deed::Kind::fork}}},
+       .actions = {{.after = 100ms, .when = "failed", .kind = Action::Kind::fork}}},
       {.name = "a fork of a job that waits, and both go on",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"map","over":"${ [1,2] }","max_parallel":2,
           "do":{"tool":"put","args":{"i":"${ .index }"}}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["m"]},
          {"id":"b","kind":"tool","tool":"once","needs":["s"],"args":{"s":"${ .steps.s }"}}]})",
-       .deeds = {{.after = 100ms, .when = kWaiting, .kind = Deed::Kind::fork, .at_node = "m"},
-                 go_on(),
-                 {.after = 100ms, .act = signal("go"), .when = kWaiting, .of_fork = true}}},
+       .actions = {{.after = 100ms, .when = kWaiting, .kind = Action::Kind::fork, .at_node = "m"},
+                   go_on(),
+                   {.after = 100ms, .act = signal("go"), .when = kWaiting, .of_fork = true}}},
       {.name = "another plan for a job that waits: all of it is carried",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]}]})",
-       .deeds = {{.after = 100ms,
-                  .act = plan(R"({"schema":1,"nodes":[
+       .actions = {{.after = 100ms,
+                    .act = plan(R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"once","needs":["s"],"args":{"n":2}}]})"),
-                  .when = kWaiting},
-                 go_on()}},
+                    .when = kWaiting},
+                   go_on()}},
       {.name = "another plan lets a call go, and makes it otherwise",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
          {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
           {"role":"user","content":"well?"}]}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a","m"]}]})",
-       .deeds = {{.after = 100ms,
-                  .act = plan(R"({"schema":1,"nodes":[
+       .actions = {{.after = 100ms,
+                    .act = plan(R"({"schema":1,"nodes":[
          {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
           {"role":"user","content":"well?"}]}},
          {"id":"a","kind":"tool","tool":"book","args":{"n":2}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]}],
          "output":"${ .steps.m.text }"})",
-                              {"a"}),
-                  .when = kWaiting},
-                 {.after = 100ms, .act = signal("go#1"), .when = kWaiting}}},
+                                {"a"}),
+                    .when = kWaiting},
+                   {.after = 100ms, .act = signal("go#1"), .when = kWaiting}}},
       {.name = "another plan while a call is in flight: refused, and asked for again",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}}]})",
-       .deeds = {{.after = 100ms, .act = plan(R"({"schema":1,"nodes":[
+       .actions = {{.after = 100ms, .act = plan(R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}},
          {"id":"c","kind":"tool","tool":"once","needs":["b"],"args":{}}]})")}},
@@ -863,16 +864,16 @@ const std::vector<SmallJob>& small_jobs() {
           "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"look\",\"arguments\":{\"n\":2}}]]"}},
          {"id":"z","kind":"tool","tool":"put","needs":["chat"],
           "args":{"t":"${ .steps.chat.text }"}}]})",
-       .deeds = {{.after = 100ms,
-                  .act = raise(R"({"model_calls":100,"tool_calls":100})"),
-                  .when = kParked}}},
+       .actions = {{.after = 100ms,
+                    .act = raise(R"({"model_calls":100,"tool_calls":100})"),
+                    .when = kParked}}},
       {.name = "a loop whose model is told that little is left, and which then has no room",
        .nodes = R"({"schema":1,"budget":{"tool_calls":2,"soft":50},"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
           "parallel_tools":2,"tools":["put","once"],"prompt":
           "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":2}},{\"name\":\"once\",\"arguments\":{\"n\":3}}]]"}}],
          "output":{"t":"${ .steps.chat.text }"}})",
-       .deeds = {{.after = 100ms, .act = raise(R"({"tool_calls":3})"), .when = kParked}}},
+       .actions = {{.after = 100ms, .act = raise(R"({"tool_calls":3})"), .when = kParked}}},
       {.name = "a model's answer has another shape, and is mended",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"llm","tool":"model:echo","repair":1,"args":{"model":"echo","messages":[

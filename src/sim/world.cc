@@ -40,30 +40,31 @@ Value more_than(const Value& limits) {
 
 SimWorld::SimWorld(const WorldOptions& options)
     : options_(options),
-      chance_(options.seed),
-      outside_(
+      random_(options.seed),
+      external_world_(
           {.loop = loop_,
-           .chance = chance_,
+           .random = random_,
            .clock = clock_,
-           .witness = witness_,
+           .observer = observer_,
            .report = report_,
-           .boundary = [this](Life& life, std::string_view where) { return boundary(life, where); },
+           .at_boundary = [this](SimProcess& process,
+                                 std::string_view where) { return at_boundary(process, where); },
            .refused = [this](const AttemptId& attempt) { return refused_.contains(attempt); }},
           options.odds),
       workers_(options.workers) {
-  earlier_handler_ = async::point_handler;
-  async::point_handler = this;
-  outside_.duplicate_requests(options_.canary == Canary::duplicate_request);
-  witness_.forget_posts(options_.canary == Canary::lost_signal);
-  witness_.say_yes(options_.canary == Canary::false_approval);
-  witness_.forget_limits(options_.canary == Canary::open_queue);
-  witness_.say_twice(options_.canary == Canary::double_message);
-  outside_.lie_to_probes(options_.canary == Canary::lying_probe);
-  outside_.ask_twice(options_.canary == Canary::double_question);
-  outside_.praise(options_.canary == Canary::praising_verifier);
-  outside_.touch_when_looking(options_.canary == Canary::touching_verifier);
+  earlier_handler_ = async::failpoint_handler;
+  async::failpoint_handler = this;
+  external_world_.set_duplicate_requests(options_.canary == Canary::duplicate_request);
+  observer_.set_losing_posts(options_.canary == Canary::lost_signal);
+  observer_.set_false_approvals(options_.canary == Canary::false_approval);
+  observer_.set_ignoring_limits(options_.canary == Canary::open_queue);
+  observer_.set_double_messages(options_.canary == Canary::double_message);
+  external_world_.set_lying_probes(options_.canary == Canary::lying_probe);
+  external_world_.set_double_questions(options_.canary == Canary::double_question);
+  external_world_.set_praising_verifiers(options_.canary == Canary::praising_verifier);
+  external_world_.set_touching_verifiers(options_.canary == Canary::touching_verifier);
   for (std::size_t i : options_.capable) workers_[i].capable = true;
-  if (options_.canary == Canary::forgotten_job) witness_.never_give(JobId("job-0"));
+  if (options_.canary == Canary::forgotten_job) observer_.set_withheld_job(JobId("job-0"));
   if (options_.sqlite) {
     const auto root = std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
                                                           : std::filesystem::temp_directory_path();
@@ -71,7 +72,7 @@ SimWorld::SimWorld(const WorldOptions& options)
     AE_CHECK(mkdtemp(pattern.data()) != nullptr, pattern);
     folder_ = pattern;
   }
-  witness_.know_plans(options_.plans);
+  observer_.set_plan_cache(options_.plans);
   if (!options_.owned) open_disk();
 }
 
@@ -80,7 +81,7 @@ SimWorld::~SimWorld() {
   for (Worker& worker : workers_) worker.runtime.reset();
   loop_.clear();
   close_disk();
-  async::point_handler = earlier_handler_;
+  async::failpoint_handler = earlier_handler_;
   if (!folder_.empty()) {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
@@ -92,21 +93,22 @@ void SimWorld::open_disk() {
     auto opened =
         store::SqliteStore::open({.path = disk_file(), .loop = mailbox_, .clock = clock_});
     AE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
-    disk_ = std::make_unique<PatientStore>(loop_, mailbox_, std::move(*opened));
+    disk_ = std::make_unique<BlockingStore>(loop_, mailbox_, std::move(*opened));
   } else {
     disk_ = std::make_unique<store::MemoryStore>(
         loop_, clock_, memory_, store::MemoryStore::Options{.owned = options_.owned});
   }
-  if (options_.owned) witness_.opened_by_owner();
-  witness_.stand_on(disk_.get());
+  if (options_.owned) observer_.on_opened_by_owner();
+  observer_.set_inner(disk_.get());
   faulty_ = std::make_unique<store::FaultyStore>(
-      loop_, witness_,
+      loop_, observer_,
       store::FaultyStore::Options{.script =
                                       [this](const store::Call& call) {
-                                        const store::Fault fault =
-                                            fates_.store ? fates_.store(call) : store::Fault::none;
+                                        const store::Fault fault = fault_plan_.store
+                                                                       ? fault_plan_.store(call)
+                                                                       : store::Fault::none;
                                         if (fault != store::Fault::none) {
-                                          disturbed_ = true;
+                                          was_disturbed_ = true;
                                           report_.mark("store." + std::string(to_text(fault)) +
                                                        "." + std::string(to_text(call.method)));
                                         }
@@ -123,86 +125,88 @@ void SimWorld::close_disk() {
 
 void SimWorld::start(std::size_t index) {
   Worker& worker = workers_[index];
-  AE_CHECK(!lives(index));
-  if (worker.life) bury(worker.life);
+  AE_CHECK(!is_alive(index));
+  if (worker.process) reap(worker.process);
   if (!disk_) open_disk();
-  worker.life = std::make_shared<Life>(loop_, index, ++worker.lives);
+  worker.process = std::make_shared<SimProcess>(loop_, index, ++worker.life_count);
   worker.store = std::make_unique<SimStore>(
       SimStore::Host{
           .inner = faulty_.get(),
-          .boundary = [this](Life& life, std::string_view where) { return boundary(life, where); },
+          .at_boundary = [this](SimProcess& process,
+                                std::string_view where) { return at_boundary(process, where); },
           .refused = &refused_,
           .report = &report_,
           .latency = options_.store_latency,
           .owned = options_.owned},
-      worker.life);
-  worker.performers = std::make_unique<runtime::Performers>();
+      worker.process);
+  worker.tool_registry = std::make_unique<runtime::ToolRegistry>();
   for (const ToolKind& kind : kTools) {
     if (kind.name == worker.without) continue;
-    worker.performers->add(
-        std::string(kind.name),
-        {outside_.tool(kind, worker.life), worker.version, outside_.verifier(kind, worker.life)});
+    worker.tool_registry->add(std::string(kind.name),
+                              {external_world_.tool(kind, worker.process), worker.version,
+                               external_world_.verifier(kind, worker.process)});
   }
-  worker.sayings = std::make_unique<runtime::Sayings>();
+  worker.output_hub = std::make_unique<runtime::OutputHub>();
   worker.page = worker.left;
   worker.slot = std::make_unique<runtime::RunningSlot>(worker.page);
-  runtime::World world{*worker.life,  *worker.life,         chance_,
-                       *worker.store, *worker.performers,   options_.plans,
-                       nullptr,       worker.sayings.get(), worker.slot.get()};
+  runtime::World world{*worker.process, *worker.process,         random_,
+                       *worker.store,   *worker.tool_registry,   options_.plans,
+                       nullptr,         worker.output_hub.get(), worker.slot.get()};
   runtime::RuntimeOptions options;
   options.worker = "w" + std::to_string(index);
   options.lease = options_.lease;
   options.poll = options_.poll;
-  options.held_max = options_.held_max;
+  options.leased_max = options_.leased_max;
   options.durability = options_.durability[std::min(index, options_.durability.size() - 1)];
   if (worker.capable) options.capabilities = {"gpu"};
-  witness_.offers(options.worker, options.capabilities);
-  options.queues = {kNarrow};
-  witness_.limits(options.queues);
+  observer_.set_capabilities(options.worker, options.capabilities);
+  options.queues = {kNarrowQueue};
+  observer_.limits(options.queues);
   runtime::RuntimeObserver* observer = this;
   worker.runtime = std::make_unique<runtime::Runtime>(world, options, observer);
-  say("worker " + std::to_string(index) + " starts, life " + std::to_string(worker.lives));
-  worker.life->post([runtime = worker.runtime.get()] { runtime->start(); });
+  log_line("worker " + std::to_string(index) + " starts, life " +
+           std::to_string(worker.life_count));
+  worker.process->post([runtime = worker.runtime.get()] { runtime->start(); });
 }
 
 void SimWorld::kill(std::size_t index) {
-  if (!lives(index)) return;
-  const std::shared_ptr<Life> life = workers_[index].life;
-  life->dead = true;
+  if (!is_alive(index)) return;
+  const std::shared_ptr<SimProcess> process = workers_[index].process;
+  process->dead = true;
   workers_[index].left = workers_[index].page;
   deaths_++;
-  disturbed_ = true;
-  say("worker " + std::to_string(index) + " dies");
+  was_disturbed_ = true;
+  log_line("worker " + std::to_string(index) + " dies");
   // Its runtime may be on the stack: it goes in a task of the world. Nothing that it does until then has an effect.
-  loop_.post([this, life] {
-    bury(life);
-    if (fates_.died) fates_.died(life->worker);
+  loop_.post([this, process] {
+    reap(process);
+    if (fault_plan_.died) fault_plan_.died(process->worker);
   });
 }
 
-void SimWorld::bury(const std::shared_ptr<Life>& life) {
-  Worker& worker = workers_[life->worker];
-  if (worker.life != life || !worker.runtime) return;
-  loop_.drop(*life);
-  warned_ += worker.runtime->counters().aetheris_confirmation_replay_warn_total;
+void SimWorld::reap(const std::shared_ptr<SimProcess>& process) {
+  Worker& worker = workers_[process->worker];
+  if (worker.process != process || !worker.runtime) return;
+  loop_.drop(*process);
+  warning_count_ += worker.runtime->counters().aetheris_confirmation_replay_warn_total;
   worker.runtime.reset();
-  loop_.drop(*life);
-  worker.performers.reset();
+  loop_.drop(*process);
+  worker.tool_registry.reset();
   worker.store.reset();
   if (options_.owned) close_disk();  // it was the process that owned the store
 }
 
 void SimWorld::pause(std::size_t index) {
-  if (!lives(index)) return;
-  say("worker " + std::to_string(index) + " is paused");
-  workers_[index].life->paused = true;
-  disturbed_ = true;
+  if (!is_alive(index)) return;
+  log_line("worker " + std::to_string(index) + " is paused");
+  workers_[index].process->paused = true;
+  was_disturbed_ = true;
 }
 
 void SimWorld::resume(std::size_t index) {
   if (!paused(index)) return;
-  say("worker " + std::to_string(index) + " goes on");
-  loop_.resume(*workers_[index].life);
+  log_line("worker " + std::to_string(index) + " goes on");
+  loop_.resume(*workers_[index].process);
 }
 
 void SimWorld::swap_tools(std::size_t index, std::string version, std::string without) {
@@ -211,8 +215,8 @@ void SimWorld::swap_tools(std::size_t index, std::string version, std::string wi
 }
 
 void SimWorld::heal() {
-  fates_ = {};
-  outside_.calm();
+  fault_plan_ = {};
+  external_world_.disable_faults();
   clock_.catch_up();
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     resume(i);
@@ -220,46 +224,48 @@ void SimWorld::heal() {
                          !std::exchange(workers_[i].capable, true);
     swap_tools(i, std::string(kToolVersion), {});
     if (swapped) kill(i);
-    if (!lives(i)) start(i);
+    if (!is_alive(i)) start(i);
   }
 }
 
 void SimWorld::create(std::size_t index, runtime::NewJobRequest request,
-                      async::Done<Result<runtime::Created>> done) {
-  if (!lives(index)) return;
+                      async::Done<Result<runtime::CreateResult>> done) {
+  if (!is_alive(index)) return;
   Worker& worker = workers_[index];
-  worker.life->post(
+  worker.process->post(
       [runtime = worker.runtime.get(), request = std::move(request),
        done = std::move(done)]() mutable { runtime->create(std::move(request), std::move(done)); });
 }
 
-void SimWorld::act(std::size_t index, JobId job, engine::Act act, async::Done<Result<Value>> done) {
-  if (!lives(index)) return;
-  if (options_.canary == Canary::greedy_plan && act.kind == engine::Act::Kind::plan) {
+void SimWorld::act(std::size_t index, JobId job, engine::ControlRequest act,
+                   async::Done<Result<Value>> done) {
+  if (!is_alive(index)) return;
+  if (options_.canary == Canary::greedy_plan && act.kind == engine::ControlRequest::Kind::plan) {
     act.payload = act.payload.with("drop", nodes_of(act.payload["task_graph"]));
   }
-  if (options_.canary == Canary::generous_raise && act.kind == engine::Act::Kind::budget) {
+  if (options_.canary == Canary::generous_raise &&
+      act.kind == engine::ControlRequest::Kind::budget) {
     act.payload = more_than(act.payload);
   }
   Worker& worker = workers_[index];
-  worker.life->post([runtime = worker.runtime.get(), job = std::move(job), act = std::move(act),
-                     done = std::move(done)]() mutable {
-    runtime->act(std::move(job), std::move(act), std::move(done));
+  worker.process->post([runtime = worker.runtime.get(), job = std::move(job), act = std::move(act),
+                        done = std::move(done)]() mutable {
+    runtime->submit_request(std::move(job), std::move(act), std::move(done));
   });
 }
 
 void SimWorld::fork(std::size_t index, runtime::ForkRequest request,
-                    async::Done<Result<runtime::Forked>> done) {
-  if (!lives(index)) return;
+                    async::Done<Result<runtime::ForkResult>> done) {
+  if (!is_alive(index)) return;
   if (options_.canary == Canary::rash_fork) request.repeat_all = true;
   Worker& worker = workers_[index];
-  worker.life->post(
+  worker.process->post(
       [runtime = worker.runtime.get(), request = std::move(request),
        done = std::move(done)]() mutable { runtime->fork(std::move(request), std::move(done)); });
 }
 
-std::uint64_t SimWorld::warned() const {
-  std::uint64_t sum = warned_;
+std::uint64_t SimWorld::warning_count() const {
+  std::uint64_t sum = warning_count_;
   for (const Worker& worker : workers_) {
     if (worker.runtime) sum += worker.runtime->counters().aetheris_confirmation_replay_warn_total;
   }
@@ -268,43 +274,45 @@ std::uint64_t SimWorld::warned() const {
 
 void SimWorld::freeze() {
   for (Worker& worker : workers_) {
-    if (worker.life) worker.life->dead = true;
+    if (worker.process) worker.process->dead = true;
   }
   loop_.clear();
   if (!disk_) open_disk();
 }
 
-Result<store::Loaded> SimWorld::read_disk(const JobId& job) {
-  std::optional<Result<store::Loaded>> loaded;
-  disk_->load(job, 1, [&](Result<store::Loaded> answer) { loaded.emplace(std::move(answer)); });
+Result<store::LoadedJob> SimWorld::read_disk(const JobId& job) {
+  std::optional<Result<store::LoadedJob>> loaded;
+  disk_->load(job, 1, [&](Result<store::LoadedJob> answer) { loaded.emplace(std::move(answer)); });
   loop_.run([&] { return loaded.has_value(); }, loop_.now());
   if (!loaded) return fail(Code::unavailable, "the disk did not answer");
   return std::move(*loaded);
 }
 
-bool SimWorld::boundary(Life& life, std::string_view where) {
-  if (life.dead) return false;
-  if (options_.verbose) say("    w" + std::to_string(life.worker) + " " + std::string(where));
-  if (fates_.dies && fates_.dies(life, where)) {
-    say("  at " + std::string(where));
-    kill(life.worker);
+bool SimWorld::at_boundary(SimProcess& process, std::string_view where) {
+  if (process.dead) return false;
+  if (options_.verbose)
+    log_line("    w" + std::to_string(process.worker) + " " + std::string(where));
+  if (fault_plan_.dies && fault_plan_.dies(process, where)) {
+    log_line("  at " + std::string(where));
+    kill(process.worker);
   }
-  return !life.dead;
+  return !process.dead;
 }
 
-async::PointAction SimWorld::hit(std::string_view name) {
+async::FailpointAction SimWorld::hit(std::string_view name) {
   // In the middle of a slice: a test of its own ends the worker there.
-  if (name.starts_with("decided.") && name != kPoison) return async::PointAction::go;
+  if (name.starts_with("decided.") && name != kPoison) return async::FailpointAction::go;
   report_.mark(name);
-  auto* life = static_cast<Life*>(loop_.running());
-  if (life == nullptr) return async::PointAction::go;  // the store works for nobody who could die
-  const bool after = is_after(name, witness_.inside_batch());
-  if (!boundary(*life, name)) {
-    return after ? async::PointAction::go : async::PointAction::error;
+  auto* process = static_cast<SimProcess*>(loop_.running());
+  if (process == nullptr)
+    return async::FailpointAction::go;  // the store works for nobody who could die
+  const bool after = is_after(name, observer_.inside_batch());
+  if (!at_boundary(*process, name)) {
+    return after ? async::FailpointAction::go : async::FailpointAction::error;
   }
-  const bool fails = !after && fates_.fails && fates_.fails(name);
+  const bool fails = !after && fault_plan_.fails && fault_plan_.fails(name);
   if (fails) report_.mark("fails." + std::string(name));
-  return fails ? async::PointAction::error : async::PointAction::go;
+  return fails ? async::FailpointAction::error : async::FailpointAction::go;
 }
 
 namespace {
@@ -312,32 +320,32 @@ constexpr std::string_view kSilence = "M5 what was said of a call is gone when i
 }
 
 void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
-  const auto* life = static_cast<Life*>(loop_.running());
-  if (life == nullptr || life->dead) return;
+  const auto* process = static_cast<SimProcess*>(loop_.running());
+  if (process == nullptr || process->dead) return;
   for (const Event& event : events) {
     const auto* finished = as<ToolInvocationFinished>(event);
     if (!finished) continue;
-    for (const auto& saying : workers_[life->worker].sayings->of(job)) {
-      if (finished->invocation_id == saying->invocation && finished->try_no == saying->try_no) {
-        report_.violate(kSilence, job, saying->invocation.text);
+    for (const auto& output : workers_[process->worker].output_hub->of(job)) {
+      if (finished->invocation_id == output->invocation && finished->try_no == output->try_no) {
+        report_.violate(kSilence, job, output->invocation.text);
       }
     }
   }
 }
 
 void SimWorld::on_released(const JobId& job, const std::optional<Error>&) {
-  const auto* life = static_cast<Life*>(loop_.running());
-  if (life == nullptr || life->dead) return;
-  if (!workers_[life->worker].sayings->of(job).empty()) {
+  const auto* process = static_cast<SimProcess*>(loop_.running());
+  if (process == nullptr || process->dead) return;
+  if (!workers_[process->worker].output_hub->of(job).empty()) {
     report_.violate(kSilence, job, "it is no longer held, and still says something");
   }
 }
 
 void SimWorld::on_warning(const JobId& job, const std::string& what) {
-  if (options_.verbose) say("  warning " + job.text + ": " + what);
+  if (options_.verbose) log_line("  warning " + job.text + ": " + what);
 }
 
-void SimWorld::say(const std::string& what) {
+void SimWorld::log_line(const std::string& what) {
   if (!options_.verbose) return;
   std::fprintf(stderr, "%12.3f  %s\n", static_cast<double>(loop_.since_start().count()) / 1e6,
                what.c_str());

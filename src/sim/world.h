@@ -3,7 +3,7 @@
 // A world has a disk, a clock that may jump, workers that are born, paused and killed, and an outside that none of this
 // touches. Who decides what goes wrong stands apart: the storm draws it (storm.cc), the sweep counts it (sweep.cc).
 //
-//   worker: Runtime → SimStore → FaultyStore → Witness → MemoryStore or SQLite
+//   worker: Runtime → SimStore → FaultyStore → Observer → MemoryStore or SQLite
 //
 // Threads: one.
 #pragma once
@@ -18,16 +18,16 @@
 #include <string_view>
 #include <vector>
 
-#include "async/point.h"
+#include "async/failpoint.h"
+#include "runtime/output_hub.h"
 #include "runtime/running_slot.h"
 #include "runtime/runtime.h"
-#include "runtime/sayings.h"
-#include "sim/outside.h"
-#include "sim/patient_store.h"
+#include "sim/blocking_store.h"
+#include "sim/external_world.h"
+#include "sim/observer.h"
 #include "sim/report.h"
 #include "sim/sim_loop.h"
 #include "sim/sim_store.h"
-#include "sim/witness.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 
@@ -54,7 +54,7 @@ enum class Canary : std::uint8_t {
 // The point of a node of this name, in the slice that decides to call it.
 inline constexpr std::string_view kPoison = "decided.poison";
 
-inline const store::QueueLimit kNarrow{"narrow", 1};  // what every worker keeps
+inline const store::QueueLimit kNarrowQueue{"narrow", 1};  // what every worker keeps
 
 struct WorldOptions {
   std::uint64_t seed = 1;
@@ -65,7 +65,7 @@ struct WorldOptions {
       runtime::Durability::fused};  // by worker, the last one for the rest
   Duration lease = std::chrono::seconds(10);
   Duration poll = std::chrono::seconds(5);
-  std::size_t held_max = 8;
+  std::size_t leased_max = 8;
   std::set<std::size_t> capable;  // workers that offer what some jobs need, before the healing
   Odds odds;
   Duration store_latency = std::chrono::milliseconds(1);  // of every answer
@@ -75,7 +75,7 @@ struct WorldOptions {
   engine::PlanCache* plans = nullptr;  // of all lives of all workers; null: each compiles its own
 };
 
-class SimWorld final : private async::PointHandler, private runtime::RuntimeObserver {
+class SimWorld final : private async::FailpointHandler, private runtime::RuntimeObserver {
  public:
   explicit SimWorld(const WorldOptions& options);
   ~SimWorld() override;
@@ -83,23 +83,25 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
   SimWorld& operator=(const SimWorld&) = delete;
 
   // Who decides. `at` is asked at every boundary of a live process, with where it is: true = it dies there.
-  // `point` at every AE_POINT that may fail: true = it does. `fault` at every store call.
-  struct Fates {
-    std::function<bool(const Life&, std::string_view)> dies;
+  // `point` at every AE_FAILPOINT that may fail: true = it does. `fault` at every store call.
+  struct FaultPlan {
+    std::function<bool(const SimProcess&, std::string_view)> dies;
     std::function<bool(std::string_view)> fails;
     store::FaultScript store;
     std::function<void(std::size_t worker)> died;  // when to start again is up to you
   };
-  void set_fates(Fates fates) { fates_ = std::move(fates); }
+  void set_fault_plan(FaultPlan fault_plan) { fault_plan_ = std::move(fault_plan); }
 
   void start(std::size_t worker);
   void kill(std::size_t worker);  // at once, between two of its tasks or inside one
   void pause(std::size_t worker);
   void resume(std::size_t worker);
-  bool lives(std::size_t worker) const {
-    return workers_[worker].life && !workers_[worker].life->dead;
+  bool is_alive(std::size_t worker) const {
+    return workers_[worker].process && !workers_[worker].process->dead;
   }
-  bool paused(std::size_t worker) const { return lives(worker) && workers_[worker].life->paused; }
+  bool paused(std::size_t worker) const {
+    return is_alive(worker) && workers_[worker].process->paused;
+  }
   std::size_t workers() const { return workers_.size(); }
   // From now on nothing goes wrong any more: all workers live and offer everything.
   void heal();
@@ -108,63 +110,64 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
 
   // Asks a worker; the answer never comes when it dies.
   void create(std::size_t worker, runtime::NewJobRequest request,
-              async::Done<Result<runtime::Created>> done);
-  void act(std::size_t worker, JobId job, engine::Act act, async::Done<Result<Value>> done);
+              async::Done<Result<runtime::CreateResult>> done);
+  void act(std::size_t worker, JobId job, engine::ControlRequest act,
+           async::Done<Result<Value>> done);
   void fork(std::size_t worker, runtime::ForkRequest request,
-            async::Done<Result<runtime::Forked>> done);
+            async::Done<Result<runtime::ForkResult>> done);
   // All is over: nothing moves any more, what is on the disk can be read in peace.
   void freeze();
   // The disk itself, past all workers. REQUIRES: frozen.
-  Result<store::Loaded> read_disk(const JobId& job);
+  Result<store::LoadedJob> read_disk(const JobId& job);
 
   std::string disk_file() const { return folder_ + "/jobs.db"; }  // REQUIRES: sqlite
 
   SimLoop& loop() { return loop_; }
-  SimChance& chance() { return chance_; }
+  SimRandom& random() { return random_; }
   JumpingClock& clock() { return clock_; }
-  Witness& witness() { return witness_; }
-  Outside& outside() { return outside_; }
+  Observer& observer() { return observer_; }
+  ExternalWorld& external_world() { return external_world_; }
   Report& report() { return report_; }
   const WorldOptions& options() const { return options_; }
   std::uint64_t deaths() const { return deaths_; }
   // Of all workers and their lives: mismatches with which a job went on.
-  std::uint64_t warned() const;
+  std::uint64_t warning_count() const;
   // Something went wrong between a commit and whoever was to hear of it.
-  bool disturbed() const { return disturbed_; }
+  bool was_disturbed() const { return was_disturbed_; }
   // For whoever looks at one seed.
-  void say(const std::string& what);
+  void log_line(const std::string& what);
 
  private:
   struct Worker {
-    std::shared_ptr<Life> life;
+    std::shared_ptr<SimProcess> process;
     std::unique_ptr<SimStore> store;
-    std::unique_ptr<runtime::Performers> performers;
-    std::unique_ptr<runtime::Sayings> sayings;
+    std::unique_ptr<runtime::ToolRegistry> tool_registry;
+    std::unique_ptr<runtime::OutputHub> output_hub;
     // The page that outlives the process, and what stood in it when the process died.
     alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, left{};
     std::unique_ptr<runtime::RunningSlot> slot;
     std::unique_ptr<runtime::Runtime> runtime;
-    std::uint64_t lives = 0;
+    std::uint64_t life_count = 0;
     std::string version{kToolVersion}, without;
     bool capable = false;
   };
-  async::PointAction hit(std::string_view name) override;
+  async::FailpointAction hit(std::string_view name) override;
   void on_events(const JobId& job, const std::vector<Event>& events) override;
   void on_released(const JobId& job, const std::optional<Error>& problem) override;
   void on_warning(const JobId& job, const std::string& what) override;
-  bool boundary(Life& life, std::string_view where);
+  bool at_boundary(SimProcess& process, std::string_view where);
   void open_disk();
   void close_disk();
-  void bury(const std::shared_ptr<Life>& life);
+  void reap(const std::shared_ptr<SimProcess>& process);
 
   WorldOptions options_;
   Report report_;
   SimLoop loop_;
-  SimChance chance_;
+  SimRandom random_;
   JumpingClock clock_{loop_};
-  Fates fates_;
-  Witness witness_{report_};
-  Outside outside_;
+  FaultPlan fault_plan_;
+  Observer observer_{report_};
+  ExternalWorld external_world_;
   std::set<AttemptId> refused_;
   store::MemoryDisk memory_;
   Mailbox mailbox_;
@@ -172,9 +175,9 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
   std::unique_ptr<store::Store> disk_;
   std::unique_ptr<store::FaultyStore> faulty_;
   std::vector<Worker> workers_;
-  std::uint64_t deaths_ = 0, warned_ = 0;
-  bool disturbed_ = false;
-  async::PointHandler* earlier_handler_ = nullptr;
+  std::uint64_t deaths_ = 0, warning_count_ = 0;
+  bool was_disturbed_ = false;
+  async::FailpointHandler* earlier_handler_ = nullptr;
 };
 
 // Waits in simulated time for an answer that comes; nullopt when it does not within `limit`.

@@ -17,7 +17,7 @@ Hash hash_of(const Hash& prev, std::string_view body) {
 
 }  // namespace
 
-AuditRow chained(const AuditHead& head, const AuditEntry& entry) {
+AuditRow chain_entry(const AuditHead& head, const AuditEntry& entry) {
   AuditRow row{.seq = head.seq + 1};
   row.body = canonical(Value::object({{"act", entry.act},
                                       {"at", to_text(entry.at)},
@@ -29,10 +29,11 @@ AuditRow chained(const AuditHead& head, const AuditEntry& entry) {
   return row;
 }
 
-AuditProof prove(const AuditLog& log) {
+AuditVerification verify_audit_log(const AuditLog& log) {
   AuditHead at;
   const auto found = [&](const char* head, std::string detail) {
-    return AuditProof{.ok = false, .head = head, .detail = std::move(detail), .entries = at.seq};
+    return AuditVerification{
+        .ok = false, .head = head, .detail = std::move(detail), .entries = at.seq};
   };
   for (const AuditRow& row : log.rows) {
     const std::string behind = "behind entry " + std::to_string(at.seq);

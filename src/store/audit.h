@@ -45,21 +45,21 @@ struct AuditHead {
   friend bool operator==(const AuditHead&, const AuditHead&) = default;
 };
 
-AuditRow chained(const AuditHead& head, const AuditEntry& entry);
+AuditRow chain_entry(const AuditHead& head, const AuditEntry& entry);
 
 struct AuditLog {
   std::vector<AuditRow> rows;  // by seq, as they are found
   AuditHead head;              // as it is kept beside them
 };
 
-struct AuditProof {
+struct AuditVerification {
   bool ok = false;
   std::string head;    // intact | altered | truncated
   std::string detail;  // what was found, and where
   std::uint64_t entries = 0;
 };
 // The whole log, from its first entry.
-AuditProof prove(const AuditLog& log);
+AuditVerification verify_audit_log(const AuditLog& log);
 
 // {act, at, by, detail, hash, job, prev_hash, seq}; a body that cannot be read is shown as such.
 Value audit_view(const AuditRow& row, const Hash& prev);

@@ -15,7 +15,7 @@ AuditLog log_of(int entries) {
                            .act = "redact",
                            .job = JobId("j" + std::to_string(i)),
                            .detail = Value::object({{"reason", "asked"}})};
-    log.rows.push_back(chained(log.head, entry));
+    log.rows.push_back(chain_entry(log.head, entry));
     log.head = {log.rows.back().seq, log.rows.back().hash};
   }
   return log;
@@ -34,13 +34,13 @@ AE_TEST("audit/the bytes and the hash of an entry never change") {
 
 AE_TEST("audit/each changed byte of the log is found") {
   const AuditLog whole = log_of(3);
-  ASSERT_TRUE(prove(whole).ok) << prove(whole).detail;
-  EXPECT_EQ(prove(whole).entries, 3u);
+  ASSERT_TRUE(verify_audit_log(whole).ok) << verify_audit_log(whole).detail;
+  EXPECT_EQ(verify_audit_log(whole).entries, 3u);
   for (std::size_t row = 0; row < whole.rows.size(); ++row) {
     for (std::size_t at = 0; at < whole.rows[row].body.size(); ++at) {
       AuditLog log = whole;
       log.rows[row].body[at] ^= 1;
-      const AuditProof proof = prove(log);
+      const AuditVerification proof = verify_audit_log(log);
       EXPECT_FALSE(proof.ok);
       EXPECT_EQ(proof.head, "altered");
       EXPECT_EQ(proof.entries, row) << "what is proved ends before it";
@@ -48,25 +48,25 @@ AE_TEST("audit/each changed byte of the log is found") {
     for (std::size_t at = 0; at < sizeof(Hash); ++at) {
       AuditLog log = whole;
       log.rows[row].hash.bytes[at] ^= 1;
-      EXPECT_FALSE(prove(log).ok);
+      EXPECT_FALSE(verify_audit_log(log).ok);
     }
     AuditLog log = whole;
     log.rows[row].seq += 1;
-    EXPECT_FALSE(prove(log).ok);
+    EXPECT_FALSE(verify_audit_log(log).ok);
     log = whole;
     log.rows.erase(log.rows.begin() + static_cast<std::ptrdiff_t>(row));
-    EXPECT_EQ(prove(log).head, row == 2 ? "truncated" : "altered");
+    EXPECT_EQ(verify_audit_log(log).head, row == 2 ? "truncated" : "altered");
   }
   AuditLog log = whole;
   std::swap(log.rows[0], log.rows[1]);
-  EXPECT_EQ(prove(log).head, "altered");
+  EXPECT_EQ(verify_audit_log(log).head, "altered");
   log = whole;
   log.head.hash.bytes[0] ^= 1;
-  EXPECT_EQ(prove(log).head, "altered");
+  EXPECT_EQ(verify_audit_log(log).head, "altered");
   log = whole;
   log.rows.push_back(
-      chained(log.head, {.at = {}, .by = {}, .act = "more", .job = {}, .detail = {}}));
-  EXPECT_EQ(prove(log).head, "altered") << "an entry that its end does not know";
+      chain_entry(log.head, {.at = {}, .by = {}, .act = "more", .job = {}, .detail = {}}));
+  EXPECT_EQ(verify_audit_log(log).head, "altered") << "an entry that its end does not know";
 }
 
 }  // namespace

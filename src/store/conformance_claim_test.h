@@ -17,11 +17,11 @@ inline RowState delayed(Instant not_before) {
 }
 inline RowState waking(Instant wake_at) { return {.status = "waiting", .wake_at = wake_at}; }
 
-inline void epochs_rise(Rig& r) {
-  r.must(r.create("j1"));
+inline void epochs_rise(ConformanceFixture& r) {
+  r.must_commit(r.create("j1"));
   std::uint64_t epoch = 0, seq = 2;
   for (int i = 0; i < 4; ++i) {
-    const auto leases = r.claim(r.wish("A" + std::to_string(i)));
+    const auto leases = r.claim(r.claim_request("A" + std::to_string(i)));
     ASSERT_EQ(leases->size(), 1u);
     const Lease lease = leases->at(0);
     EXPECT_GT(lease.fence.epoch, epoch);
@@ -29,35 +29,35 @@ inline void epochs_rise(Rig& r) {
     EXPECT_EQ(lease.lease_until, r.loop.now() + kLease);
     EXPECT_EQ(r.row("j1").claim_worker, "w2");
     if (i % 2 == 0) {
-      Batch release = r.append("j1", Batch::Held{lease.fence}, seq++, "queued");
+      Batch release = r.append("j1", Batch::Leased{lease.fence}, seq++, "queued");
       release.release = true;
-      r.must(release);
+      r.must_commit(release);
     } else {
       r.loop.advance(kLease);
     }
   }
 }
 
-inline void expiry(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void expiry(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   r.loop.advance(kLease - Duration(1));
-  EXPECT_EQ(r.claimed(r.wish("A2")), "");
-  EXPECT_EQ(*r.claim_job("j1", r.wish("A2")), std::nullopt) << "a lease runs to its end";
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2")), "");
+  EXPECT_EQ(*r.claim_job("j1", r.claim_request("A2")), std::nullopt) << "a lease runs to its end";
   r.loop.advance(Duration(1));
-  EXPECT_EQ(r.claimed(r.wish("A2")), "j1");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
   EXPECT_EQ(r.row("j1").claim, fence("A2", 2));
 }
 
-inline void heartbeats(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  r.must(r.create_claimed("j2", "B1"));
-  r.must(r.create("j3"));
+inline void heartbeats(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  r.must_commit(r.create_claimed("j2", "B1"));
+  r.must_commit(r.create("j3"));
   r.loop.advance(std::chrono::seconds(20));
-  const auto until = r.beat({{JobId("j2"), fence("B1", 1)},
-                             {JobId("j3"), fence("A1", 1)},
-                             {JobId("j1"), fence("A1", 2)},
-                             {JobId("none"), fence("A1", 1)},
-                             {JobId("j1"), fence("A1", 1)}});
+  const auto until = r.heartbeat({{JobId("j2"), fence("B1", 1)},
+                                  {JobId("j3"), fence("A1", 1)},
+                                  {JobId("j1"), fence("A1", 2)},
+                                  {JobId("none"), fence("A1", 1)},
+                                  {JobId("j1"), fence("A1", 1)}});
   ASSERT_TRUE(until);
   ASSERT_EQ(until->size(), 5u);
   EXPECT_EQ(until->at(0), r.loop.now() + kLease);
@@ -66,99 +66,101 @@ inline void heartbeats(Rig& r) {
   EXPECT_EQ(until->at(3), std::nullopt);
   EXPECT_EQ(until->at(4), r.loop.now() + kLease);
   r.loop.advance(std::chrono::seconds(20));
-  EXPECT_EQ(r.claimed(r.wish("A2", 2)), "j3") << "heartbeats kept the other two";
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2", 2)), "j3") << "heartbeats kept the other two";
   EXPECT_EQ(r.row("j1").claim, fence("A1", 1)) << "a heartbeat changes neither attempt nor epoch";
 }
 
-inline void heartbeat_never_revives(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void heartbeat_never_revives(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   r.loop.advance(kLease);
-  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
-  EXPECT_EQ(r.claimed(r.wish("A2")), "j1");
-  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
-  Batch release = r.append("j1", r.held("A2", 2), 2, "queued");
+  EXPECT_EQ(r.heartbeat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
+  EXPECT_EQ(r.heartbeat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
+  Batch release = r.append("j1", r.leased("A2", 2), 2, "queued");
   release.release = true;
-  r.must(release);
-  EXPECT_EQ(r.beat({{JobId("j1"), fence("A2", 2)}})->at(0), std::nullopt);
+  r.must_commit(release);
+  EXPECT_EQ(r.heartbeat({{JobId("j1"), fence("A2", 2)}})->at(0), std::nullopt);
 }
 
-inline void claim_order(Rig& r) {
+inline void claim_order(ConformanceFixture& r) {
   const std::int64_t priorities[] = {0, 5, -3, 5, 0};
   for (int i = 0; i < 5; ++i) {
-    r.must(r.create("j" + std::to_string(i), {.agent = "a", .priority = priorities[i]}));
+    r.must_commit(r.create("j" + std::to_string(i), {.agent = "a", .priority = priorities[i]}));
   }
-  EXPECT_EQ(r.claimed(r.wish("A", 2)), "j1 j3");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A", 2)), "j1 j3");
   r.loop.advance(kLease);  // j1's and j3's leases run out: their age is that of the job
-  r.must(r.create("j5", {.agent = "a", .priority = 5}));
-  EXPECT_EQ(r.claimed(r.wish("B", 2)), "j1 j3");
-  EXPECT_EQ(r.claimed(r.wish("C", 10)), "j5 j0 j4 j2");
-  EXPECT_EQ(r.claimed(r.wish("D", 10)), "");
+  r.must_commit(r.create("j5", {.agent = "a", .priority = 5}));
+  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "j1 j3");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("C", 10)), "j5 j0 j4 j2");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("D", 10)), "");
 }
 
-inline void claim_filters(Rig& r) {
-  r.must(r.create("j0", {.agent = "a"}));
-  r.must(r.create("j1", {.agent = "b"}));
-  r.must(r.create("j2", {.agent = "c"}));
-  ClaimRequest request = r.wish("A", 10);
+inline void claim_filters(ConformanceFixture& r) {
+  r.must_commit(r.create("j0", {.agent = "a"}));
+  r.must_commit(r.create("j1", {.agent = "b"}));
+  r.must_commit(r.create("j2", {.agent = "c"}));
+  ClaimRequest request = r.claim_request("A", 10);
   request.agents = {"b", "c"};
-  request.except = {JobId("j1")};
-  EXPECT_EQ(r.claimed(request), "j2");
+  request.excluded_jobs = {JobId("j1")};
+  EXPECT_EQ(r.claimed_ids(request), "j2");
   EXPECT_EQ(*r.claim_job("j0", request), std::nullopt);
   EXPECT_EQ(*r.claim_job("j1", request), std::nullopt);
-  request.except.clear();
+  request.excluded_jobs.clear();
   EXPECT_EQ(show(*r.claim_job("j1", request)), "j1 A0@1 until 30000000");
   EXPECT_EQ(*r.claim_job("j1", request), std::nullopt);
   request.agents.clear();
   request.limit = 0;
-  EXPECT_EQ(r.claimed(request), "");
+  EXPECT_EQ(r.claimed_ids(request), "");
 }
 
-inline void blocked_is_never_claimed(Rig& r) {
+inline void blocked_is_never_claimed(ConformanceFixture& r) {
   for (const char* status : {"waiting", "parked", "completed", "failed", "cancelled"}) {
-    r.must(r.create(status, {.agent = "a"}, {.status = status}));
+    r.must_commit(r.create(status, {.agent = "a"}, {.status = status}));
     const std::string held_one = std::string("held-") + status;
-    r.must(r.create_claimed(held_one));
-    Batch b = r.append(held_one, r.held(), 2, status);
+    r.must_commit(r.create_claimed(held_one));
+    Batch b = r.append(held_one, r.leased(), 2, status);
     b.release = true;
-    r.must(b);
+    r.must_commit(b);
   }
   r.loop.advance(std::chrono::hours(1000));
-  EXPECT_EQ(r.claimed(r.wish("A", 20)), "");
-  EXPECT_EQ(*r.claim_job("waiting", r.wish("A")), std::nullopt);
-  r.must(r.append("waiting", r.free(), 2, "queued"));
-  EXPECT_EQ(r.claimed(r.wish("A", 20)), "waiting");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A", 20)), "");
+  EXPECT_EQ(*r.claim_job("waiting", r.claim_request("A")), std::nullopt);
+  r.must_commit(r.append("waiting", r.unleased(), 2, "queued"));
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A", 20)), "waiting");
 }
 
 // A worker that cannot read the log gives the claim back and writes nothing: the job stays for another.
-inline void released_unread(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  Batch release = r.rows_only("j1", r.held(), 2);
+inline void released_unread(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  Batch release = r.rows_only("j1", r.leased(), 2);
   release.release = true;
-  r.must(release);
+  r.must_commit(release);
   EXPECT_EQ(r.row("j1").status, "running");
-  EXPECT_EQ(r.claimed(r.wish("A2")), "j1");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
 }
 
-inline void not_before(Rig& r) {
-  r.must(r.create("j1", {}, delayed(r.at(std::chrono::seconds(10)))));
-  r.must(r.create("j2", {}, delayed(r.at(std::chrono::seconds(5)))));
-  EXPECT_EQ(r.claimed(r.wish("A", 5)), "");
-  EXPECT_EQ(*r.claim_job("j1", r.wish("A")), std::nullopt);
+inline void not_before(ConformanceFixture& r) {
+  r.must_commit(r.create("j1", {}, delayed(r.at(std::chrono::seconds(10)))));
+  r.must_commit(r.create("j2", {}, delayed(r.at(std::chrono::seconds(5)))));
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A", 5)), "");
+  EXPECT_EQ(*r.claim_job("j1", r.claim_request("A")), std::nullopt);
   EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(5)));
   r.loop.advance(std::chrono::seconds(5));
   EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(10)));
-  EXPECT_EQ(r.claimed(r.wish("A", 5)), "j2");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A", 5)), "j2");
   r.loop.advance(std::chrono::seconds(5));
   EXPECT_EQ(*r.next_due(), std::nullopt);
-  EXPECT_EQ(show(*r.claim_job("j1", r.wish("B"))), "j1 B@1 until 40000000");
+  EXPECT_EQ(show(*r.claim_job("j1", r.claim_request("B"))), "j1 B@1 until 40000000");
 }
 
-inline void due_jobs(Rig& r) {
-  r.must(r.create("late", {}, waking(r.at(std::chrono::seconds(30)))));
-  r.must(r.create("soon", {}, waking(r.at(std::chrono::seconds(10)))));
-  r.must(r.create("queued", {}, {.status = "queued", .wake_at = r.at(std::chrono::seconds(20))}));
-  r.must(r.create("parked", {}, {.status = "parked", .wake_at = r.at(std::chrono::seconds(15))}));
-  r.must(r.create("never"));
+inline void due_jobs(ConformanceFixture& r) {
+  r.must_commit(r.create("late", {}, waking(r.at(std::chrono::seconds(30)))));
+  r.must_commit(r.create("soon", {}, waking(r.at(std::chrono::seconds(10)))));
+  r.must_commit(
+      r.create("queued", {}, {.status = "queued", .wake_at = r.at(std::chrono::seconds(20))}));
+  r.must_commit(
+      r.create("parked", {}, {.status = "parked", .wake_at = r.at(std::chrono::seconds(15))}));
+  r.must_commit(r.create("never"));
   EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(10)));
   EXPECT_EQ(r.due_now(), "");
   r.loop.advance(std::chrono::seconds(10));
@@ -168,36 +170,36 @@ inline void due_jobs(Rig& r) {
   EXPECT_EQ(r.due_now(2), "soon parked");
   EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(10))) << "what is due stays due";
   // Whoever holds the job keeps its time itself, also when the lease has run out.
-  ASSERT_TRUE((*r.claim_job("queued", r.wish("A"))).has_value());
+  ASSERT_TRUE((*r.claim_job("queued", r.claim_request("A"))).has_value());
   EXPECT_EQ(r.due_now(), "soon parked late");
   r.loop.advance(kLease + kLease);
   EXPECT_EQ(r.due_now(), "soon parked late");
-  Batch release = r.rows_only("queued", r.held("A", 1), 2);
+  Batch release = r.rows_only("queued", r.leased("A", 1), 2);
   release.release = true;
-  r.must(release);
+  r.must_commit(release);
   EXPECT_EQ(r.due_now(), "soon parked queued late");
   // A commit sets the next instant, or none.
-  r.must(r.append("soon", r.free(), 2, "queued"));
+  r.must_commit(r.append("soon", r.unleased(), 2, "queued"));
   EXPECT_EQ(r.due_now(), "parked queued late");
 }
 
-inline void nothing_planned(Rig& r) {
+inline void nothing_planned(ConformanceFixture& r) {
   EXPECT_EQ(*r.next_due(), std::nullopt);
-  r.must(r.create("j1"));
-  r.must(r.create_claimed("j2"));
+  r.must_commit(r.create("j1"));
+  r.must_commit(r.create_claimed("j2"));
   EXPECT_EQ(*r.next_due(), std::nullopt) << "claimable now, and the end of a lease: no plan";
 }
 
-inline void loads_from(Rig& r) {
-  r.must(r.create_claimed("j1"));  // 1..2
+inline void loads_from(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));  // 1..2
   std::vector<std::uint64_t> firsts{1};
   std::uint64_t seq = 2;
   for (std::uint64_t i = 0; i < 40; ++i) {
-    Batch b = r.append("j1", r.held(), seq);
+    Batch b = r.append("j1", r.leased(), seq);
     b.sealed = sealed("j1", seq + 1, 1 + i % 3);
     firsts.push_back(seq + 1);
     seq = b.sealed->last_seq;
-    r.must(b);
+    r.must_commit(b);
   }
   const auto whole = r.load("j1", 0)->commits;
   ASSERT_EQ(whole.size(), firsts.size());
@@ -213,46 +215,46 @@ inline void loads_from(Rig& r) {
   EXPECT_EQ(r.load("j1", seq + 1)->row.last_seq, seq);
   // Every commit can be found again.
   for (std::size_t i = 1; i < firsts.size(); ++i) {
-    Batch b = r.append("j1", r.held("gone", 99), firsts[i] - 1);
+    Batch b = r.append("j1", r.leased("gone", 99), firsts[i] - 1);
     b.sealed = sealed("j1", firsts[i], 1 + (i - 1) % 3);
-    EXPECT_TRUE(r.commit(b)->repeated) << i;
+    EXPECT_TRUE(r.commit(b)->is_duplicate) << i;
     b.sealed->bytes += "x";
-    EXPECT_EQ(r.refused(b), Code::stale_attempt) << i;
+    EXPECT_EQ(r.expect_refused(b), Code::stale_attempt) << i;
   }
 }
 
-inline void queries(Rig& r) {
+inline void queries(ConformanceFixture& r) {
   for (int i = 0; i < 10; ++i) {
     NewJob job{.agent = i % 2 == 0 ? "even" : "odd"};
     job.labels = {{"n", std::to_string(i)}, {"third", std::to_string(i % 3)}};
-    r.must(r.create("j" + std::to_string(i), job,
-                    {.status = i < 5   ? "completed"
-                               : i < 7 ? "failed"
-                                       : "parked"}));
+    r.must_commit(r.create("j" + std::to_string(i), job,
+                           {.status = i < 5   ? "completed"
+                                      : i < 7 ? "failed"
+                                              : "parked"}));
     r.loop.advance(std::chrono::seconds(1));
   }
-  EXPECT_EQ(r.listed({}), "j9 j8 j7 j6 j5 j4 j3 j2 j1 j0");
-  EXPECT_EQ(r.listed({.limit = 3}), "j9 j8 j7");
-  EXPECT_EQ(r.listed({.after = "j7", .limit = 3}), "j6 j5 j4");
-  EXPECT_EQ(r.listed({.after = "j0", .limit = 3}), "");
-  EXPECT_EQ(r.listed({.after = "nope"}), "not_found");
-  EXPECT_EQ(r.listed({.status = "failed"}), "j6 j5");
-  EXPECT_EQ(r.listed({.status = "completed", .agent = "odd"}), "j3 j1");
-  EXPECT_EQ(r.listed({.agent = "even", .after = "j6"}), "j4 j2 j0");
-  EXPECT_EQ(r.listed({.labels = {{"third", "1"}}}), "j7 j4 j1");
-  EXPECT_EQ(r.listed({.labels = {{"third", "1"}, {"n", "4"}}}), "j4");
-  EXPECT_EQ(r.listed({.status = "parked", .labels = {{"third", "0"}}}), "j9");
-  EXPECT_EQ(r.listed({.labels = {{"third", "9"}}}), "");
-  EXPECT_EQ(r.listed({.limit = 0}), "");
-  r.must(r.append("j8", r.free(), 2, "queued"));
-  EXPECT_EQ(r.listed({.status = "parked"}), "j9 j7");
+  EXPECT_EQ(r.listed_ids({}), "j9 j8 j7 j6 j5 j4 j3 j2 j1 j0");
+  EXPECT_EQ(r.listed_ids({.limit = 3}), "j9 j8 j7");
+  EXPECT_EQ(r.listed_ids({.after = "j7", .limit = 3}), "j6 j5 j4");
+  EXPECT_EQ(r.listed_ids({.after = "j0", .limit = 3}), "");
+  EXPECT_EQ(r.listed_ids({.after = "nope"}), "not_found");
+  EXPECT_EQ(r.listed_ids({.status = "failed"}), "j6 j5");
+  EXPECT_EQ(r.listed_ids({.status = "completed", .agent = "odd"}), "j3 j1");
+  EXPECT_EQ(r.listed_ids({.agent = "even", .after = "j6"}), "j4 j2 j0");
+  EXPECT_EQ(r.listed_ids({.labels = {{"third", "1"}}}), "j7 j4 j1");
+  EXPECT_EQ(r.listed_ids({.labels = {{"third", "1"}, {"n", "4"}}}), "j4");
+  EXPECT_EQ(r.listed_ids({.status = "parked", .labels = {{"third", "0"}}}), "j9");
+  EXPECT_EQ(r.listed_ids({.labels = {{"third", "9"}}}), "");
+  EXPECT_EQ(r.listed_ids({.limit = 0}), "");
+  r.must_commit(r.append("j8", r.unleased(), 2, "queued"));
+  EXPECT_EQ(r.listed_ids({.status = "parked"}), "j9 j7");
   EXPECT_EQ(show(r.query({.status = "queued"})->at(0)), show(r.row("j8")));
 }
 
-inline void counts(Rig& r) {
+inline void counts(ConformanceFixture& r) {
   const auto make = [&](Batch b) {
     b.sealed->created_at = r.loop.now();
-    r.must(std::move(b));
+    r.must_commit(std::move(b));
   };
   make(r.create("old", {.agent = "a"}));
   r.loop.advance(std::chrono::seconds(10));
@@ -265,54 +267,54 @@ inline void counts(Rig& r) {
   later.not_before = r.at(std::chrono::hours(1));
   make(r.create("q5", {.agent = "a"}, later));
   make(r.create_claimed("mine"));
-  EXPECT_EQ(r.listed({.updated_before = between}), "old");
-  EXPECT_EQ(r.listed({.status = "queued", .updated_before = r.at(std::chrono::hours(1))}),
+  EXPECT_EQ(r.listed_ids({.updated_before = between}), "old");
+  EXPECT_EQ(r.listed_ids({.status = "queued", .updated_before = r.at(std::chrono::hours(1))}),
             "q5 q1 old");
   const auto text = [](const std::map<std::string, std::uint64_t>& numbers) {
     std::string all;
     for (const auto& [name, n] : numbers) all += name + "=" + std::to_string(n) + " ";
     return all;
   };
-  Census census = r.census();
-  EXPECT_EQ(text(census.statuses), "parked=1 queued=3 running=1 waiting=1 ");
-  EXPECT_EQ(text(census.ready), "default=1 narrow=1 ");
-  ASSERT_EQ(census.workers.size(), 1U);
-  EXPECT_EQ(census.workers.begin()->second.live, 1U);
+  JobStats job_stats = r.count_jobs();
+  EXPECT_EQ(text(job_stats.statuses), "parked=1 queued=3 running=1 waiting=1 ");
+  EXPECT_EQ(text(job_stats.ready), "default=1 narrow=1 ");
+  ASSERT_EQ(job_stats.workers.size(), 1U);
+  EXPECT_EQ(job_stats.workers.begin()->second.live, 1U);
   r.loop.advance(kLease + std::chrono::seconds(1));
-  census = r.census();
-  ASSERT_EQ(census.workers.size(), 1U);
-  EXPECT_EQ(census.workers.begin()->second.live, 0U);
-  EXPECT_EQ(census.workers.begin()->second.expired, 1U);
+  job_stats = r.count_jobs();
+  ASSERT_EQ(job_stats.workers.size(), 1U);
+  EXPECT_EQ(job_stats.workers.begin()->second.live, 0U);
+  EXPECT_EQ(job_stats.workers.begin()->second.expired, 1U);
 }
 
-inline void knows_its_opening(Rig& r) {
+inline void knows_its_opening(ConformanceFixture& r) {
   const std::optional<Instant> first = r.store().opened_at();
   EXPECT_EQ(first.has_value(), r.store().owned()) << "nobody owns a store that is shared";
   if (!first) return;
   EXPECT_LE(*first, r.loop.now());
-  r.must(r.create_claimed("j1"));
+  r.must_commit(r.create_claimed("j1"));
   r.loop.advance(std::chrono::seconds(3));
   EXPECT_EQ(r.store().opened_at(), first) << "it is one instant for as long as it is open";
-  r.driver->restart();
+  r.store_driver->restart();
   ASSERT_TRUE(r.store().opened_at());
   EXPECT_GE(*r.store().opened_at(), *first + std::chrono::seconds(3));
   EXPECT_LE(*r.store().opened_at(), r.loop.now());
 }
 
-inline void restarts(Rig& r) {
+inline void restarts(ConformanceFixture& r) {
   Batch b = r.create_claimed("j1");
   b.sealed->blobs = {blob("plan")};
-  r.must(b);
-  Batch more = r.append("j1", r.held(), 2);
+  r.must_commit(b);
+  Batch more = r.append("j1", r.leased(), 2);
   more.effects = {{InvocationId("i1"), 1, "e"}};
   more.ledger_put = {{InvocationId("i2"), 1, "INFLIGHT", "l"}};
   more.row.wake_at = r.at(std::chrono::seconds(77));
-  r.must(more);
+  r.must_commit(more);
   r.put("j1", "s1", "act").value();
-  r.must(r.create("j2", {.agent = "a", .idempotency_key = "k", .labels = {{"x", "y"}}}));
+  r.must_commit(r.create("j2", {.agent = "a", .idempotency_key = "k", .labels = {{"x", "y"}}}));
   const std::string j1 = show(r.load("j1")), j2 = show(r.load("j2"));
   const bool owned = r.store().owned();
-  r.driver->restart();
+  r.store_driver->restart();
   EXPECT_EQ(show(r.load("j2")), j2);
   if (!owned) {
     EXPECT_EQ(show(r.load("j1")), j1);
@@ -325,32 +327,32 @@ inline void restarts(Rig& r) {
   const std::string after = show(r.load("j1"));
   EXPECT_EQ(after.substr(after.find('\n')), j1.substr(j1.find('\n')));
   EXPECT_EQ(show(r.put("j1", "s2")), "ok");
-  EXPECT_EQ(r.refused(r.append("j1", r.free(), 3)), Code::held);
-  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
-  EXPECT_EQ(r.claimed(r.wish("A2", 5)), "j1 j2");
+  EXPECT_EQ(r.expect_refused(r.append("j1", r.unleased(), 3)), Code::held);
+  EXPECT_EQ(r.heartbeat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2", 5)), "j1 j2");
   EXPECT_EQ(r.row("j1").claim, fence("A20", 2));
   EXPECT_EQ(r.load("j1")->inbox.size(), 2u);
   EXPECT_EQ(show(r.commit(r.create("j3", {.agent = "a", .idempotency_key = "k"})))
                 .starts_with("seq 2 existing j2"),
             true);
-  r.must(r.append("j1", r.held("A20", 2), 3));
+  r.must_commit(r.append("j1", r.leased("A20", 2), 3));
 }
 
-inline void claim_capabilities(Rig& r) {
-  r.must(r.create("j0", {.agent = "a", .capabilities = {"eu", "gpu"}}));
-  r.must(r.create("j1", {.agent = "a", .capabilities = {"gpu"}}));
-  r.must(r.create("j2", {.agent = "a"}));
+inline void claim_capabilities(ConformanceFixture& r) {
+  r.must_commit(r.create("j0", {.agent = "a", .capabilities = {"eu", "gpu"}}));
+  r.must_commit(r.create("j1", {.agent = "a", .capabilities = {"gpu"}}));
+  r.must_commit(r.create("j2", {.agent = "a"}));
   EXPECT_EQ(r.row("j0").capabilities, (std::vector<std::string>{"eu", "gpu"}));
-  ClaimRequest none = r.wish("A", 10);
+  ClaimRequest none = r.claim_request("A", 10);
   EXPECT_EQ(*r.claim_job("j1", none), std::nullopt);
-  EXPECT_EQ(r.claimed(none), "j2");
-  ClaimRequest gpu = r.wish("B", 10);
+  EXPECT_EQ(r.claimed_ids(none), "j2");
+  ClaimRequest gpu = r.claim_request("B", 10);
   gpu.capabilities = {"gpu", "tpu"};
-  EXPECT_EQ(r.claimed(gpu), "j1");
+  EXPECT_EQ(r.claimed_ids(gpu), "j1");
   gpu.capabilities = {"gpu", "eu"};
   EXPECT_EQ(show(*r.claim_job("j0", gpu)), "j0 B0@1 until 30000000");
   r.loop.advance(kLease);
-  EXPECT_EQ(r.claimed(none), "j2") << "also after their leases have run out";
+  EXPECT_EQ(r.claimed_ids(none), "j2") << "also after their leases have run out";
 }
 
 inline NewJob in_queue(std::string queue, std::int64_t priority = 0) {
@@ -359,60 +361,61 @@ inline NewJob in_queue(std::string queue, std::int64_t priority = 0) {
 
 inline ClaimRequest limited(std::string attempt, std::size_t limit,
                             std::vector<QueueLimit> queues) {
-  ClaimRequest request = Rig::wish(std::move(attempt), limit);
+  ClaimRequest request = ConformanceFixture::claim_request(std::move(attempt), limit);
   request.queues = std::move(queues);
   return request;
 }
 
-inline void queue_limits(Rig& r) {
-  for (int i = 0; i < 4; ++i) r.must(r.create("n" + std::to_string(i), in_queue("narrow", 5)));
-  for (int i = 0; i < 2; ++i) r.must(r.create("d" + std::to_string(i), {.agent = "a"}));
+inline void queue_limits(ConformanceFixture& r) {
+  for (int i = 0; i < 4; ++i)
+    r.must_commit(r.create("n" + std::to_string(i), in_queue("narrow", 5)));
+  for (int i = 0; i < 2; ++i) r.must_commit(r.create("d" + std::to_string(i), {.agent = "a"}));
   EXPECT_EQ(r.row("n0").queue, "narrow");
   EXPECT_EQ(r.row("d0").queue, "default");
   const std::vector<QueueLimit> two{{"narrow", 2}};
-  EXPECT_EQ(r.claimed(limited("A", 1, two)), "n0");
-  EXPECT_EQ(r.claimed(limited("B", 10, two)), "n1 d0 d1") << "across workers and claims";
-  EXPECT_EQ(r.claimed(limited("C", 10, two)), "");
+  EXPECT_EQ(r.claimed_ids(limited("A", 1, two)), "n0");
+  EXPECT_EQ(r.claimed_ids(limited("B", 10, two)), "n1 d0 d1") << "across workers and claims";
+  EXPECT_EQ(r.claimed_ids(limited("C", 10, two)), "");
   EXPECT_EQ(*r.claim_job("n2", limited("C", 1, two)), std::nullopt) << "asked for by name too";
-  Batch done = r.append("n1", r.held("B0", 1), 2, "completed");
+  Batch done = r.append("n1", r.leased("B0", 1), 2, "completed");
   done.release = true;
-  r.must(done);
+  r.must_commit(done);
   EXPECT_EQ(show(*r.claim_job("n3", limited("C", 1, two))), "n3 C@1 until 30000000");
-  EXPECT_EQ(r.claimed(limited("D", 10, two)), "");
-  EXPECT_EQ(r.claimed(limited("E", 10, {{"narrow", 3}})), "n2") << "a limit is the claimer's";
+  EXPECT_EQ(r.claimed_ids(limited("D", 10, two)), "");
+  EXPECT_EQ(r.claimed_ids(limited("E", 10, {{"narrow", 3}})), "n2") << "a limit is the claimer's";
 }
 
 // A claim whose lease has run out holds nothing any more: its place is free, and is taken once.
-inline void queue_limits_count_live_claims(Rig& r) {
-  for (int i = 0; i < 3; ++i) r.must(r.create("n" + std::to_string(i), in_queue("narrow")));
+inline void queue_limits_count_live_claims(ConformanceFixture& r) {
+  for (int i = 0; i < 3; ++i) r.must_commit(r.create("n" + std::to_string(i), in_queue("narrow")));
   const std::vector<QueueLimit> one{{"narrow", 1}};
-  EXPECT_EQ(r.claimed(limited("A", 3, one)), "n0");
+  EXPECT_EQ(r.claimed_ids(limited("A", 3, one)), "n0");
   r.loop.advance(kLease - Duration(1));
-  EXPECT_EQ(r.claimed(limited("B", 3, one)), "");
+  EXPECT_EQ(r.claimed_ids(limited("B", 3, one)), "");
   r.loop.advance(Duration(1));
-  EXPECT_EQ(r.claimed(limited("C", 3, one)), "n0");
-  ASSERT_TRUE(r.beat({{JobId("n0"), fence("C0", 2)}}));
-  EXPECT_EQ(r.claimed(limited("D", 3, one)), "");
+  EXPECT_EQ(r.claimed_ids(limited("C", 3, one)), "n0");
+  ASSERT_TRUE(r.heartbeat({{JobId("n0"), fence("C0", 2)}}));
+  EXPECT_EQ(r.claimed_ids(limited("D", 3, one)), "");
 }
 
 // The job of a full queue is passed over and keeps its place.
-inline void queue_order(Rig& r) {
-  r.must(r.create("b0", in_queue("b")));
-  r.must(r.create("a0", in_queue("a")));
-  r.must(r.create("b1", in_queue("b", 9)));
-  r.must(r.create("a1", in_queue("a")));
-  r.must(r.create("c0", in_queue("c", -1)));
-  EXPECT_EQ(r.claimed(limited("A", 9, {{"b", 1}, {"c", 0}})), "b1 a0 a1");
-  EXPECT_EQ(r.claimed(r.wish("B", 9)), "b0 c0") << "priority and age go across queues";
+inline void queue_order(ConformanceFixture& r) {
+  r.must_commit(r.create("b0", in_queue("b")));
+  r.must_commit(r.create("a0", in_queue("a")));
+  r.must_commit(r.create("b1", in_queue("b", 9)));
+  r.must_commit(r.create("a1", in_queue("a")));
+  r.must_commit(r.create("c0", in_queue("c", -1)));
+  EXPECT_EQ(r.claimed_ids(limited("A", 9, {{"b", 1}, {"c", 0}})), "b1 a0 a1");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 9)), "b0 c0") << "priority and age go across queues";
 }
 
-inline void takes_turns(Rig& r) {
-  Store* store = r.driver->fair_by("tenant");
+inline void is_fair(ConformanceFixture& r) {
+  Store* store = r.store_driver->fair_by("tenant");
   ASSERT_NE(store, nullptr);
   const auto create = [&](const std::string& id, std::string tenant, std::int64_t priority = 0) {
     NewJob job{.agent = "a", .priority = priority};
     if (!tenant.empty()) job.labels = {{"other", "x"}, {"tenant", std::move(tenant)}};
-    r.must(r.create(id, std::move(job)));
+    r.must_commit(r.create(id, std::move(job)));
   };
   for (int i = 0; i < 6; ++i) create("big" + std::to_string(i), "big");
   create("small0", "small");
@@ -420,30 +423,31 @@ inline void takes_turns(Rig& r) {
   create("ad0", "ad");
   create("urgent0", "big", 7);
   create("big6", "big");
-  EXPECT_EQ(r.claimed(r.wish("A", 5)), "urgent0 none0 ad0 big0 small0")
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A", 5)), "urgent0 none0 ad0 big0 small0")
       << "priority first, then each value in turn";
-  EXPECT_EQ(r.claimed(r.wish("B", 2)), "big1 big2") << "nobody else stands in line";
+  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "big1 big2") << "nobody else stands in line";
   create("ad1", "ad");
   create("small1", "small");
-  EXPECT_EQ(r.claimed(r.wish("C", 1)), "small1") << "the turn goes on behind the last";
-  EXPECT_EQ(r.claimed(r.wish("D", 3)), "ad1 big3 big4");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("C", 1)), "small1") << "the turn goes on behind the last";
+  EXPECT_EQ(r.claimed_ids(r.claim_request("D", 3)), "ad1 big3 big4");
 }
 
 // However many jobs one has in line, another's is claimed in the next round; also over queues, and when jobs that do
 // not fit stand before it.
-inline void turns_starve_nobody(Rig& r) {
-  ASSERT_NE(r.driver->fair_by("tenant"), nullptr);
+inline void turns_starve_nobody(ConformanceFixture& r) {
+  ASSERT_NE(r.store_driver->fair_by("tenant"), nullptr);
   for (int i = 0; i < 300; ++i) {
     NewJob job{.agent = "a", .labels = {{"tenant", "big"}}, .queue = i % 2 == 0 ? "x" : "y"};
-    r.must(r.create("big" + std::to_string(i), std::move(job)));
+    r.must_commit(r.create("big" + std::to_string(i), std::move(job)));
   }
-  r.must(r.create("needy", {.agent = "a", .labels = {{"tenant", "one"}}, .capabilities = {"gpu"}}));
-  r.must(r.create("one", {.agent = "a", .labels = {{"tenant", "one"}}}));
-  const auto claimed = r.claim(r.wish("A", 2));
-  ASSERT_TRUE(claimed);
-  EXPECT_EQ(claimed->at(0).job.text, "big0");
-  EXPECT_EQ(claimed->at(1).job.text, "one");
-  EXPECT_EQ(r.claimed(r.wish("B", 2)), "big1 big2") << "by age within a turn";
+  r.must_commit(
+      r.create("needy", {.agent = "a", .labels = {{"tenant", "one"}}, .capabilities = {"gpu"}}));
+  r.must_commit(r.create("one", {.agent = "a", .labels = {{"tenant", "one"}}}));
+  const auto claimed_ids = r.claim(r.claim_request("A", 2));
+  ASSERT_TRUE(claimed_ids);
+  EXPECT_EQ(claimed_ids->at(0).job.text, "big0");
+  EXPECT_EQ(claimed_ids->at(1).job.text, "one");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "big1 big2") << "by age within a turn";
 }
 
 // The order of claims said once more, in the plainest way: look at all jobs, for each one that is taken.
@@ -452,10 +456,10 @@ class PlainOrder {
   struct Job {
     std::string id;
     NewJob wish;
-    std::string turn;
+    std::string fairness_key;
     bool ready = true;
   };
-  explicit PlainOrder(bool turns) : turns_(turns) {}
+  explicit PlainOrder(bool served_keys) : turns_(served_keys) {}
   std::vector<Job> jobs;  // by age
 
   std::string claim(const ClaimRequest& request) {
@@ -468,7 +472,7 @@ class PlainOrder {
       if (best == nullptr) break;
       best->ready = false;
       ++held_[best->wish.queue];
-      last_[best->wish.priority] = best->turn;
+      last_[best->wish.priority] = best->fairness_key;
       taken += (taken.empty() ? "" : " ") + best->id;
     }
     return taken;
@@ -476,14 +480,14 @@ class PlainOrder {
 
  private:
   bool may_take(const ClaimRequest& request, const Job& job) {
-    const auto limit = limit_of(request, job.wish.queue);
+    const auto limit = queue_limit_of(request, job.wish.queue);
     return job.ready && (!limit || held_[job.wish.queue] < *limit) &&
-           fits(request, {JobId(job.id), job.wish.agent, job.wish.capabilities});
+           matches(request, {JobId(job.id), job.wish.agent, job.wish.capabilities});
   }
   std::tuple<std::int64_t, bool, std::string> order(const Job& job) const {
     const auto last = last_.find(job.wish.priority);
-    const bool next_round = turns_ && last != last_.end() && job.turn <= last->second;
-    return {-job.wish.priority, next_round, turns_ ? job.turn : std::string()};
+    const bool next_round = turns_ && last != last_.end() && job.fairness_key <= last->second;
+    return {-job.wish.priority, next_round, turns_ ? job.fairness_key : std::string()};
   }
 
   const bool turns_;
@@ -492,16 +496,16 @@ class PlainOrder {
 };
 
 // Jobs of many kinds in many queues, and workers that may run some of them.
-inline void one_order(Rig& r, bool turns) {
-  if (turns) {
-    ASSERT_NE(r.driver->fair_by("tenant"), nullptr);
+inline void one_order(ConformanceFixture& r, bool served_keys) {
+  if (served_keys) {
+    ASSERT_NE(r.store_driver->fair_by("tenant"), nullptr);
   }
-  std::uint64_t state = turns ? 7 : 11;
+  std::uint64_t state = served_keys ? 7 : 11;
   const auto below = [&state](std::uint64_t n) {
     state = state * 6364136223846793005U + 1442695040888963407U;
     return (state >> 33) % n;
   };
-  PlainOrder plain(turns);
+  PlainOrder plain(served_keys);
   const auto create = [&] {
     NewJob job{.agent = "agent" + std::to_string(below(3)),
                .priority = static_cast<std::int64_t>(below(3)),
@@ -511,26 +515,27 @@ inline void one_order(Rig& r, bool turns) {
     const std::string tenant = "t" + std::to_string(below(3));
     job.labels = {{"tenant", tenant}};
     const std::string id = "j" + std::to_string(plain.jobs.size());
-    plain.jobs.push_back({.id = id, .wish = job, .turn = turns ? tenant : ""});
-    r.must(r.create(id, std::move(job)));
+    plain.jobs.push_back({.id = id, .wish = job, .fairness_key = served_keys ? tenant : ""});
+    r.must_commit(r.create(id, std::move(job)));
   };
   for (int i = 0; i < 50; ++i) create();
   for (int i = 0; i < 25; ++i) {
-    ClaimRequest request = Rig::wish("A" + std::to_string(i) + ".", 1 + below(4));
+    ClaimRequest request =
+        ConformanceFixture::claim_request("A" + std::to_string(i) + ".", 1 + below(4));
     if (below(2) == 0) request.agents = {"agent" + std::to_string(below(3)), "agent9"};
     if (below(2) == 0) request.capabilities.emplace_back("gpu");
     if (below(2) == 0) request.capabilities.emplace_back("eu");
     if (below(3) == 0) request.queues = {{"q" + std::to_string(below(2)), 1 + below(20)}};
     for (std::uint64_t n = below(4); n > 0; --n) {
-      request.except.emplace_back("j" + std::to_string(below(plain.jobs.size())));
+      request.excluded_jobs.emplace_back("j" + std::to_string(below(plain.jobs.size())));
     }
     const std::string expected = plain.claim(request);
-    EXPECT_EQ(r.claimed(request), expected) << i;
+    EXPECT_EQ(r.claimed_ids(request), expected) << i;
     if (below(2) == 0) create();
   }
 }
-inline void one_order_by_age(Rig& r) { one_order(r, false); }
-inline void one_order_in_turns(Rig& r) { one_order(r, true); }
+inline void one_order_by_age(ConformanceFixture& r) { one_order(r, false); }
+inline void one_order_in_turns(ConformanceFixture& r) { one_order(r, true); }
 
 inline std::vector<Case> claim_cases() {
   return {
@@ -541,7 +546,7 @@ inline std::vector<Case> claim_cases() {
       {"a limit of a queue counts claims that are live, and no others",
        queue_limits_count_live_claims},
       {"a queue at its limit lets the others by, in their order", queue_order},
-      {"at equal priority claims take turns between the values of a label", takes_turns},
+      {"at equal priority claims take turns between the values of a label", is_fair},
       {"a crowd of one value starves no other value", turns_starve_nobody},
       {"each claim of a job has a higher epoch", epochs_rise},
       {"an expired lease is claimed, not before its end", expiry},

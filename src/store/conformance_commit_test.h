@@ -7,7 +7,7 @@
 
 namespace ae::store::conformance {
 
-inline void creates(Rig& r) {
+inline void creates(ConformanceFixture& r) {
   NewJob job{.agent = "refund", .request_hash = sha256("r"), .priority = 7};
   job.labels = {{"team", "a"}, {"env", "prod"}};
   Batch b = r.create("j1", job, {.status = "queued", .wake_at = r.at(std::chrono::hours(1))});
@@ -24,20 +24,20 @@ inline void creates(Rig& r) {
                 " not_before=- wake_at=3600000000 claim=- worker= until=-");
 }
 
-inline void creates_claimed(Rig& r) {
+inline void creates_claimed(ConformanceFixture& r) {
   const auto answer = r.commit(r.create_claimed("j1"));
   EXPECT_EQ(show(answer), "seq 2 lease j1 A1@1 until 30000000");
   const JobRow row = r.row("j1");
   EXPECT_EQ(row.claim, fence("A1", 1));
   EXPECT_EQ(row.claim_worker, "w1");
   EXPECT_EQ(row.lease_until, r.loop.now() + kLease);
-  EXPECT_EQ(r.claimed(r.wish("A2")), "");
-  r.must(r.append("j1", r.held(), 2));
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2")), "");
+  r.must_commit(r.append("j1", r.leased(), 2));
 }
 
-inline void same_key_gives_the_same_job(Rig& r) {
+inline void same_key_gives_the_same_job(ConformanceFixture& r) {
   NewJob job{.agent = "refund", .idempotency_key = "k", .request_hash = sha256("one")};
-  r.must(r.create("j1", job));
+  r.must_commit(r.create("j1", job));
   job.request_hash = sha256("two");
   const auto again = r.commit(r.create("j2", job));
   EXPECT_EQ(show(again), "seq 2 existing j1 request " + to_hex(sha256("one")).substr(0, 8));
@@ -54,181 +54,183 @@ inline void same_key_gives_the_same_job(Rig& r) {
   EXPECT_EQ(show(r.commit(r.create("j5"))), "seq 2");
 }
 
-inline void job_id_is_used_once(Rig& r) {
-  r.must(r.create("j1"));
+inline void job_id_is_used_once(ConformanceFixture& r) {
+  r.must_commit(r.create("j1"));
   Batch other = r.create("j1");
   other.sealed = sealed("j1", 1, 2, "other");
-  EXPECT_EQ(r.refused(other), Code::already_exists);
+  EXPECT_EQ(r.expect_refused(other), Code::already_exists);
 }
 
-inline void repeated_create(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void repeated_create(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   r.loop.advance(std::chrono::seconds(1));
   EXPECT_EQ(show(r.commit(r.create_claimed("j1"))), "seq 2 repeated lease j1 A1@1 until 30000000");
-  r.must(r.append("j1", r.held(), 2));
+  r.must_commit(r.append("j1", r.leased(), 2));
   EXPECT_EQ(show(r.commit(r.create_claimed("j1"))), "seq 2 repeated lease j1 A1@1 until 30000000");
   r.loop.advance(std::chrono::seconds(60));
-  ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
+  ASSERT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
   EXPECT_EQ(show(r.commit(r.create_claimed("j1"))), "seq 2 repeated");
 }
 
-inline void unknown_job(Rig& r) {
-  EXPECT_EQ(r.refused(r.append("nope", r.held(), 0)), Code::not_found);
-  EXPECT_EQ(r.refused(r.append("nope", r.free(), 0)), Code::not_found);
-  EXPECT_EQ(r.refused(r.rows_only("nope", Batch::Late{}, 0)), Code::not_found);
+inline void unknown_job(ConformanceFixture& r) {
+  EXPECT_EQ(r.expect_refused(r.append("nope", r.leased(), 0)), Code::not_found);
+  EXPECT_EQ(r.expect_refused(r.append("nope", r.unleased(), 0)), Code::not_found);
+  EXPECT_EQ(r.expect_refused(r.rows_only("nope", Batch::LateResult{}, 0)), Code::not_found);
   EXPECT_EQ(show(r.put("nope", "s")), "not_found");
   EXPECT_EQ(show(r.load("nope")), "not_found");
-  EXPECT_EQ(r.claim_job("nope", r.wish("A")).error().code, Code::not_found);
+  EXPECT_EQ(r.claim_job("nope", r.claim_request("A")).error().code, Code::not_found);
 }
 
 // Every authority against every state of the claim.
-inline void authority_and_claim(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void authority_and_claim(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   const auto ask = [&](Batch::Authority authority) {
     const auto answer = r.commit(r.rows_only("j1", std::move(authority), 2));
     return answer ? std::string("ok") : std::string(code_name(answer.error().code));
   };
   const auto late = [&] {
-    Batch b = r.rows_only("j1", Batch::Late{}, 0);
+    Batch b = r.rows_only("j1", Batch::LateResult{}, 0);
     b.effects.push_back({InvocationId("i"), 1, "{}"});
     return r.commit(b).has_value();
   };
   // live
-  EXPECT_EQ(ask(r.held("A1", 1)), "ok");
-  EXPECT_EQ(ask(r.held("A1", 2)), "stale_attempt");
-  EXPECT_EQ(ask(r.held("A2", 1)), "stale_attempt");
-  EXPECT_EQ(ask(r.free()), "held");
+  EXPECT_EQ(ask(r.leased("A1", 1)), "ok");
+  EXPECT_EQ(ask(r.leased("A1", 2)), "stale_attempt");
+  EXPECT_EQ(ask(r.leased("A2", 1)), "stale_attempt");
+  EXPECT_EQ(ask(r.unleased()), "held");
   EXPECT_TRUE(late());
   // expired, not taken by another: the claim row stands
   r.loop.advance(kLease + kLease);
-  EXPECT_EQ(ask(r.held("A1", 1)), "ok");
-  EXPECT_EQ(ask(r.free()), "held");
+  EXPECT_EQ(ask(r.leased("A1", 1)), "ok");
+  EXPECT_EQ(ask(r.unleased()), "held");
   EXPECT_EQ(show(r.put("j1", "s")), "ok");
   // taken by another
-  ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
-  EXPECT_EQ(ask(r.held("A1", 1)), "stale_attempt");
-  EXPECT_EQ(ask(r.held("A2", 1)), "stale_attempt");
-  EXPECT_EQ(ask(r.held("A2", 2)), "ok");
-  EXPECT_EQ(ask(r.free()), "held");
+  ASSERT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
+  EXPECT_EQ(ask(r.leased("A1", 1)), "stale_attempt");
+  EXPECT_EQ(ask(r.leased("A2", 1)), "stale_attempt");
+  EXPECT_EQ(ask(r.leased("A2", 2)), "ok");
+  EXPECT_EQ(ask(r.unleased()), "held");
   EXPECT_TRUE(late());
   // released
-  Batch release = r.append("j1", r.held("A2", 2), 2, "queued");
+  Batch release = r.append("j1", r.leased("A2", 2), 2, "queued");
   release.release = true;
-  release.inbox_taken = {r.load("j1")->inbox.at(0).number};
-  r.must(release);
+  release.inbox_consumed = {r.load("j1")->inbox.at(0).number};
+  r.must_commit(release);
   const auto ask3 = [&](Batch::Authority authority) {
     const auto answer = r.commit(r.rows_only("j1", std::move(authority), 3));
     return answer ? std::string("ok") : std::string(code_name(answer.error().code));
   };
-  EXPECT_EQ(ask3(r.held("A2", 2)), "stale_attempt");
-  EXPECT_EQ(ask3(r.held("A1", 1)), "stale_attempt");
-  EXPECT_EQ(ask3(r.free()), "ok");
+  EXPECT_EQ(ask3(r.leased("A2", 2)), "stale_attempt");
+  EXPECT_EQ(ask3(r.leased("A1", 1)), "stale_attempt");
+  EXPECT_EQ(ask3(r.unleased()), "ok");
   EXPECT_TRUE(late());
 }
 
-inline void stale_before_sequence(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  r.must(r.append("j1", r.held(), 2));
-  EXPECT_EQ(r.refused(r.append("j1", r.held("A9", 9), 2, "running", "b")), Code::stale_attempt);
-  EXPECT_EQ(r.refused(r.append("j1", r.free(), 2, "running", "b")), Code::held);
+inline void stale_before_sequence(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  r.must_commit(r.append("j1", r.leased(), 2));
+  EXPECT_EQ(r.expect_refused(r.append("j1", r.leased("A9", 9), 2, "running", "b")),
+            Code::stale_attempt);
+  EXPECT_EQ(r.expect_refused(r.append("j1", r.unleased(), 2, "running", "b")), Code::held);
 }
 
-inline void expected_seq(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  EXPECT_EQ(r.refused(r.append("j1", r.held(), 1)), Code::sequence_conflict);
-  EXPECT_EQ(r.refused(r.append("j1", r.held(), 3)), Code::sequence_conflict);
-  EXPECT_EQ(r.refused(r.rows_only("j1", r.held(), 1)), Code::sequence_conflict);
-  r.must(r.append("j1", r.held(), 2));
-  EXPECT_EQ(r.refused(r.append("j1", r.held(), 2, "running", "b")), Code::sequence_conflict);
+inline void expected_seq(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  EXPECT_EQ(r.expect_refused(r.append("j1", r.leased(), 1)), Code::sequence_conflict);
+  EXPECT_EQ(r.expect_refused(r.append("j1", r.leased(), 3)), Code::sequence_conflict);
+  EXPECT_EQ(r.expect_refused(r.rows_only("j1", r.leased(), 1)), Code::sequence_conflict);
+  r.must_commit(r.append("j1", r.leased(), 2));
+  EXPECT_EQ(r.expect_refused(r.append("j1", r.leased(), 2, "running", "b")),
+            Code::sequence_conflict);
   EXPECT_EQ(r.row("j1").last_seq, 3u);
 }
 
-inline void repeated_bytes(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  const Batch b = r.append("j1", r.held(), 2);
+inline void repeated_bytes(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  const Batch b = r.append("j1", r.leased(), 2);
   EXPECT_EQ(show(r.commit(b)), "seq 3");
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
-  for (std::uint64_t seq = 3; seq < 12; ++seq) r.must(r.append("j1", r.held(), seq));
+  for (std::uint64_t seq = 3; seq < 12; ++seq) r.must_commit(r.append("j1", r.leased(), seq));
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
   // A part of a commit, or other bytes at its place, is not that commit.
   Batch part = b;
   part.sealed = sealed("j1", 3, 2);
-  EXPECT_EQ(r.refused(part), Code::sequence_conflict);
+  EXPECT_EQ(r.expect_refused(part), Code::sequence_conflict);
   part.expected_seq = 1;
   part.sealed = sealed("j1", 2, 1);
-  EXPECT_EQ(r.refused(part), Code::sequence_conflict);
+  EXPECT_EQ(r.expect_refused(part), Code::sequence_conflict);
   EXPECT_EQ(r.row("j1").last_seq, 12u);
 }
 
-inline void repeated_after_release(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  Batch b = r.append("j1", r.held(), 2, "queued");
+inline void repeated_after_release(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  Batch b = r.append("j1", r.leased(), 2, "queued");
   b.release = true;
   b.effects.push_back({InvocationId("i"), 1, "once"});
-  r.must(b);
+  r.must_commit(b);
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
-  ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
+  ASSERT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
   EXPECT_EQ(r.row("j1").claim, fence("A2", 2));  // and did not release the other's claim
 }
 
-inline void reads_the_inbox(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void reads_the_inbox(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   EXPECT_EQ(show(r.put("j1", "s1", "one")), "ok");
   EXPECT_EQ(show(r.put("j1", "s2", "two")), "ok");
   const auto inbox = r.load("j1")->inbox;
-  Batch b = r.append("j1", r.held(), 2);
-  b.inbox_read = inbox[0].number;
-  EXPECT_EQ(r.refused(b), Code::inbox_pending) << "the second one came after what was read";
-  b.inbox_taken = {inbox[1].number};
-  EXPECT_EQ(r.refused(b), Code::inbox_pending) << "also if it takes what it has not read";
-  b.inbox_taken.clear();
-  b.inbox_read = inbox[1].number;
-  r.must(b);
+  Batch b = r.append("j1", r.leased(), 2);
+  b.inbox_read_through = inbox[0].number;
+  EXPECT_EQ(r.expect_refused(b), Code::inbox_pending) << "the second one came after what was read";
+  b.inbox_consumed = {inbox[1].number};
+  EXPECT_EQ(r.expect_refused(b), Code::inbox_pending) << "also if it takes what it has not read";
+  b.inbox_consumed.clear();
+  b.inbox_read_through = inbox[1].number;
+  r.must_commit(b);
   EXPECT_EQ(r.load("j1")->inbox.size(), 2u) << "what was read may be left for a later commit";
 }
 
-inline void release_with_inbox(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void release_with_inbox(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   EXPECT_EQ(show(r.put("j1", "s1", "one")), "ok");
   EXPECT_EQ(show(r.put("j1", "s2", "two")), "ok");
   const auto inbox = r.load("j1")->inbox;
   ASSERT_EQ(inbox.size(), 2u);
-  Batch b = r.append("j1", r.held(), 2, "waiting");
+  Batch b = r.append("j1", r.leased(), 2, "waiting");
   b.release = true;
-  EXPECT_EQ(r.refused(b), Code::inbox_pending);
-  b.inbox_taken = {inbox[1].number};
-  EXPECT_EQ(r.refused(b), Code::inbox_pending);
+  EXPECT_EQ(r.expect_refused(b), Code::inbox_pending);
+  b.inbox_consumed = {inbox[1].number};
+  EXPECT_EQ(r.expect_refused(b), Code::inbox_pending);
   EXPECT_EQ(r.load("j1")->inbox.size(), 2u) << "a refused batch takes nothing";
-  b.inbox_taken = {inbox[0].number, inbox[1].number, 4711};
-  r.must(b);
+  b.inbox_consumed = {inbox[0].number, inbox[1].number, 4711};
+  r.must_commit(b);
   EXPECT_EQ(r.load("j1")->inbox.size(), 0u);
   EXPECT_EQ(r.row("j1").claim, std::nullopt);
   EXPECT_EQ(r.row("j1").lease_until, std::nullopt);
   EXPECT_EQ(show(r.put("j1", "s3")), "not_held");
 }
 
-inline void rests_with_inbox(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void rests_with_inbox(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   for (const char* id : {"s1", "s2", "s3"}) EXPECT_EQ(show(r.put("j1", id, id)), "ok");
-  Batch parks = r.append("j1", r.held(), 2, "parked");
-  parks.release = parks.leaves_inbox = true;
-  r.must(parks);
+  Batch parks = r.append("j1", r.leased(), 2, "parked");
+  parks.release = parks.keeps_inbox = true;
+  r.must_commit(parks);
   const auto inbox = r.load("j1")->inbox;
   ASSERT_EQ(inbox.size(), 3u);
   EXPECT_EQ(show(r.put("j1", "s4")), "not_held");
   // A commit that acts on it takes the entries before its own act.
-  Batch act = r.append("j1", Rig::free(), 3, "parked");
-  act.inbox_taken = {inbox[0].number, inbox[2].number};
-  r.must(act);
+  Batch act = r.append("j1", ConformanceFixture::unleased(), 3, "parked");
+  act.inbox_consumed = {inbox[0].number, inbox[2].number};
+  r.must_commit(act);
   ASSERT_EQ(r.load("j1")->inbox.size(), 1u);
   EXPECT_EQ(r.load("j1")->inbox.at(0).number, inbox[1].number);
 }
 
-inline void inbox(Rig& r) {
-  r.must(r.create("j1"));
+inline void inbox(ConformanceFixture& r) {
+  r.must_commit(r.create("j1"));
   EXPECT_EQ(show(r.put("j1", "s1")), "not_held");
-  ASSERT_EQ(r.claimed(r.wish("A1")), "j1");
+  ASSERT_EQ(r.claimed_ids(r.claim_request("A1")), "j1");
   for (const char* id : {"s3", "s1", "s2", "s1", "s3"}) {
     EXPECT_EQ(show(r.put("j1", id, std::string("act of ") + id)), "ok");
   }
@@ -239,9 +241,9 @@ inline void inbox(Rig& r) {
             "act of s3,act of s1,act of s2");
   EXPECT_LT(entries[0].number, entries[1].number);
   EXPECT_LT(entries[1].number, entries[2].number);
-  Batch take = r.append("j1", r.held("A1", 1), 2);
-  for (const auto& entry : entries) take.inbox_taken.push_back(entry.number);
-  r.must(take);
+  Batch take = r.append("j1", r.leased("A1", 1), 2);
+  for (const auto& entry : entries) take.inbox_consumed.push_back(entry.number);
+  r.must_commit(take);
   // A number is never given twice.
   EXPECT_EQ(show(r.put("j1", "s4")), "ok");
   EXPECT_GT(r.load("j1")->inbox.at(0).number, entries[2].number);
@@ -250,20 +252,20 @@ inline void inbox(Rig& r) {
   EXPECT_EQ(show(r.put("j1", "s5")), "ok");
 }
 
-inline void inbox_of_another(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  r.must(r.create_claimed("j2", "A2"));
+inline void inbox_of_another(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  r.must_commit(r.create_claimed("j2", "A2"));
   r.put("j1", "s1").value();
   r.put("j2", "s1").value();
-  Batch take = r.append("j1", r.held(), 2);
-  take.inbox_taken = {r.load("j2")->inbox.at(0).number};
-  r.must(take);
+  Batch take = r.append("j1", r.leased(), 2);
+  take.inbox_consumed = {r.load("j2")->inbox.at(0).number};
+  r.must_commit(take);
   EXPECT_EQ(r.load("j2")->inbox.size(), 1u);
 }
 
-inline void effects_once(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  Batch b = r.rows_only("j1", r.held(), 2);
+inline void effects_once(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  Batch b = r.rows_only("j1", r.leased(), 2);
   b.effects = {
       {InvocationId("i2"), 1, "x"}, {InvocationId("i1"), 2, "y"}, {InvocationId("i1"), 1, "z"}};
   EXPECT_EQ(show(r.commit(b)), "seq 2");
@@ -277,54 +279,54 @@ inline void effects_once(Rig& r) {
   EXPECT_EQ(seen, "i1/1=z i1/2=y i2/1=x i3/1=new ");
 }
 
-inline void late_effect(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void late_effect(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   r.loop.advance(kLease + kLease);
-  ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
-  Batch late = r.rows_only("j1", Batch::Late{}, 0);
+  ASSERT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
+  Batch late = r.rows_only("j1", Batch::LateResult{}, 0);
   late.effects = {{InvocationId("i1"), 1, "the result"}};
   EXPECT_EQ(show(r.commit(late)), "seq 2");
   EXPECT_EQ(r.load("j1")->effects.at(0).record, "the result");
 }
 
-inline void closed_slots(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  Batch decide = r.append("j1", r.held(), 2);
+inline void closed_slots(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  Batch decide = r.append("j1", r.leased(), 2);
   decide.effects_absent = {{InvocationId("i1"), 1}};
-  Batch late = r.rows_only("j1", Batch::Late{}, 0);
+  Batch late = r.rows_only("j1", Batch::LateResult{}, 0);
   late.effects = {{InvocationId("i1"), 2, "{}"}};
-  r.must(late);
+  r.must_commit(late);
   Batch first = decide;
   first.effects_absent = {{InvocationId("i1"), 2}};
-  EXPECT_EQ(r.refused(first), Code::sequence_conflict);
-  r.must(decide);
+  EXPECT_EQ(r.expect_refused(first), Code::sequence_conflict);
+  r.must_commit(decide);
 }
 
-inline void ledger(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  Batch b = r.append("j1", r.held(), 2);
+inline void ledger(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  Batch b = r.append("j1", r.leased(), 2);
   b.ledger_put = {{InvocationId("i1"), 1, "INFLIGHT", "a"},
                   {InvocationId("i1"), 2, "INFLIGHT", "b"}};
-  r.must(b);
-  b = r.rows_only("j1", r.held(), 3);
+  r.must_commit(b);
+  b = r.rows_only("j1", r.leased(), 3);
   b.ledger_put = {{InvocationId("i1"), 2, "COMMITTED", "c"}};
   b.ledger_erase = {{InvocationId("i1"), 1}, {InvocationId("none"), 1}};
-  r.must(b);
+  r.must_commit(b);
   const auto rows = r.load("j1")->ledger;
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].state + rows[0].record, "COMMITTEDc");
 }
 
-inline void blobs_are_shared(Rig& r) {
+inline void blobs_are_shared(ConformanceFixture& r) {
   Batch b = r.create_claimed("j1");
   b.sealed->blobs = {blob("plan"), blob("big")};
-  r.must(b);
+  r.must_commit(b);
   Batch other = r.create_claimed("j2");
   other.sealed->blobs = {blob("plan")};
-  r.must(other);
-  Batch more = r.append("j1", r.held(), 2);
+  r.must_commit(other);
+  Batch more = r.append("j1", r.leased(), 2);
   more.sealed->blobs = {blob("big"), blob("new")};
-  r.must(more);
+  r.must_commit(more);
   const auto texts = [&](std::string_view job, std::uint64_t from) {
     std::string text;
     const auto blobs = r.load(job, from)->blobs;
@@ -340,19 +342,19 @@ inline void blobs_are_shared(Rig& r) {
 }
 
 // A refused batch changes nothing at all, also when it stands between others.
-inline void refused_in_a_group(Rig& r) {
-  for (int i = 0; i < 20; ++i) r.must(r.create_claimed("j" + std::to_string(i)));
+inline void refused_in_a_group(ConformanceFixture& r) {
+  for (int i = 0; i < 20; ++i) r.must_commit(r.create_claimed("j" + std::to_string(i)));
   std::vector<std::string> answers(60);
   std::size_t left = answers.size();
   for (std::size_t i = 0; i < 20; ++i) {
     const std::string id = "j" + std::to_string(i);
-    Batch wrong_seq = r.append(id, r.held(), 7, "failed", "wrong");
+    Batch wrong_seq = r.append(id, r.leased(), 7, "failed", "wrong");
     wrong_seq.release = true;
-    Batch stale = r.append(id, r.held("A9", 4), 2, "running", "stale");
+    Batch stale = r.append(id, r.leased("A9", 4), 2, "running", "stale");
     stale.effects = {{InvocationId("i1"), 1, "stale"}};
-    Batch batches[] = {std::move(wrong_seq), r.append(id, r.held(), 2), std::move(stale)};
+    Batch batches[] = {std::move(wrong_seq), r.append(id, r.leased(), 2), std::move(stale)};
     for (std::size_t k = 0; k < 3; ++k) {
-      r.store().commit(std::move(batches[k]), [&, at = i * 3 + k](Result<Committed> answer) {
+      r.store().commit(std::move(batches[k]), [&, at = i * 3 + k](Result<CommitResult> answer) {
         answers[at] = show(answer);
         --left;
       });
@@ -372,12 +374,12 @@ inline void refused_in_a_group(Rig& r) {
 }
 
 // Commits of one job may be sent without waiting for each other.
-inline void in_order(Rig& r) {
-  r.must(r.create_claimed("j1"));
+inline void in_order(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
   std::string answers;
   std::size_t left = 50;
   for (std::uint64_t seq = 2; seq < 52; ++seq) {
-    r.store().commit(r.append("j1", r.held(), seq), [&](Result<Committed> answer) {
+    r.store().commit(r.append("j1", r.leased(), seq), [&](Result<CommitResult> answer) {
       answers += answer ? "+" : "-";
       --left;
     });
@@ -388,45 +390,45 @@ inline void in_order(Rig& r) {
   EXPECT_EQ(r.load("j1")->commits.size(), 51u);
 }
 
-inline void failpoints(Rig& r) {
-  Points points;
-  r.must(r.create_claimed("j1"));
-  EXPECT_EQ(points.hits(), "append.before append.after claim.after");
-  Batch split = r.rows_only("j1", r.held(), 2);
-  split.points = {"effect.after_put"};
+inline void failpoints(ConformanceFixture& r) {
+  FailpointRecorder failpoints;
+  r.must_commit(r.create_claimed("j1"));
+  EXPECT_EQ(failpoints.hits(), "append.before append.after claim.after");
+  Batch split = r.rows_only("j1", r.leased(), 2);
+  split.failpoints = {"effect.after_put"};
   split.effects = {{InvocationId("i1"), 1, "{}"}};
-  r.must(split);
-  EXPECT_EQ(points.hits(), "effect.after_put");
-  Batch fused = r.append("j1", r.held(), 2);
-  fused.points = {"effect.after_put", "ledger.after_commit"};
-  r.must(fused);
-  EXPECT_EQ(points.hits(), "append.before effect.after_put ledger.after_commit append.after");
-  EXPECT_EQ(r.refused(r.append("j1", r.held("A9", 9), 3)), Code::stale_attempt);
-  EXPECT_EQ(points.hits(), "append.before");
+  r.must_commit(split);
+  EXPECT_EQ(failpoints.hits(), "effect.after_put");
+  Batch fused = r.append("j1", r.leased(), 2);
+  fused.failpoints = {"effect.after_put", "ledger.after_commit"};
+  r.must_commit(fused);
+  EXPECT_EQ(failpoints.hits(), "append.before effect.after_put ledger.after_commit append.after");
+  EXPECT_EQ(r.expect_refused(r.append("j1", r.leased("A9", 9), 3)), Code::stale_attempt);
+  EXPECT_EQ(failpoints.hits(), "append.before");
   EXPECT_TRUE(r.put("j1", "s1"));
-  EXPECT_EQ(points.hits(), "signal.after_inbox");
-  EXPECT_TRUE(r.beat({{JobId("j1"), fence("A1", 1)}}));
-  EXPECT_EQ(points.hits(), "heartbeat.before");
-  EXPECT_EQ(r.claimed(r.wish("A2")), "");
-  EXPECT_EQ(points.hits(), "");
-  r.must(r.create("j2"));
-  points.hits();
-  EXPECT_EQ(r.claimed(r.wish("A2")), "j2");
-  EXPECT_EQ(points.hits(), "claim.after");
+  EXPECT_EQ(failpoints.hits(), "signal.after_inbox");
+  EXPECT_TRUE(r.heartbeat({{JobId("j1"), fence("A1", 1)}}));
+  EXPECT_EQ(failpoints.hits(), "heartbeat.before");
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2")), "");
+  EXPECT_EQ(failpoints.hits(), "");
+  r.must_commit(r.create("j2"));
+  failpoints.hits();
+  EXPECT_EQ(r.claimed_ids(r.claim_request("A2")), "j2");
+  EXPECT_EQ(failpoints.hits(), "claim.after");
 }
 
-inline void failpoints_that_fail(Rig& r) {
-  Points points;
-  r.must(r.create_claimed("j1"));
+inline void failpoints_that_fail(ConformanceFixture& r) {
+  FailpointRecorder failpoints;
+  r.must_commit(r.create_claimed("j1"));
   std::uint64_t seq = 2;
-  const auto commit_with = [&](const char* name, async::PointAction action) {
-    points.action_at = name;
-    points.action = action;
-    Batch b = r.append("j1", r.held(), seq);
-    b.points = {"effect.after_put", "ledger.after_commit"};
+  const auto commit_with = [&](const char* name, async::FailpointAction action) {
+    failpoints.action_at = name;
+    failpoints.action = action;
+    Batch b = r.append("j1", r.leased(), seq);
+    b.failpoints = {"effect.after_put", "ledger.after_commit"};
     b.ledger_put = {{InvocationId("i"), static_cast<std::uint32_t>(seq), "COMMITTED", "{}"}};
     const auto answer = r.commit(b);
-    points.action = async::PointAction::go;
+    failpoints.action = async::FailpointAction::go;
     const auto loaded = r.load("j1");
     const bool done = loaded->row.last_seq == seq + 1;
     EXPECT_EQ(loaded->ledger.size(), loaded->row.last_seq - 2);
@@ -434,119 +436,121 @@ inline void failpoints_that_fail(Rig& r) {
     return show(answer) + (done ? ", done" : ", not done");
   };
   for (const char* name : {"append.before", "effect.after_put", "ledger.after_commit"}) {
-    EXPECT_EQ(commit_with(name, async::PointAction::error), "unavailable, not done") << name;
-    EXPECT_EQ(commit_with(name, async::PointAction::error_after), "unknown_outcome, done") << name;
+    EXPECT_EQ(commit_with(name, async::FailpointAction::error), "unavailable, not done") << name;
+    EXPECT_EQ(commit_with(name, async::FailpointAction::error_after), "unknown_outcome, done")
+        << name;
   }
-  EXPECT_EQ(commit_with("append.after", async::PointAction::error), "unknown_outcome, done");
-  EXPECT_EQ(commit_with("append.after", async::PointAction::error_after), "unknown_outcome, done");
+  EXPECT_EQ(commit_with("append.after", async::FailpointAction::error), "unknown_outcome, done");
+  EXPECT_EQ(commit_with("append.after", async::FailpointAction::error_after),
+            "unknown_outcome, done");
 
-  points.action_at = "heartbeat.before";
-  points.action = async::PointAction::error;
-  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}}).error().code, Code::unavailable);
-  points.action = async::PointAction::error_after;
-  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}}).error().code, Code::unknown_outcome);
-  points.action_at = "signal.after_inbox";
-  points.action = async::PointAction::error;
+  failpoints.action_at = "heartbeat.before";
+  failpoints.action = async::FailpointAction::error;
+  EXPECT_EQ(r.heartbeat({{JobId("j1"), fence("A1", 1)}}).error().code, Code::unavailable);
+  failpoints.action = async::FailpointAction::error_after;
+  EXPECT_EQ(r.heartbeat({{JobId("j1"), fence("A1", 1)}}).error().code, Code::unknown_outcome);
+  failpoints.action_at = "signal.after_inbox";
+  failpoints.action = async::FailpointAction::error;
   EXPECT_EQ(show(r.put("j1", "s1")), "unknown_outcome");
   EXPECT_EQ(r.load("j1")->inbox.size(), 1u);
-  r.must(r.create("j2"));
-  points.action_at = "claim.after";
-  EXPECT_EQ(r.claim(r.wish("A2")).error().code, Code::unknown_outcome);
+  r.must_commit(r.create("j2"));
+  failpoints.action_at = "claim.after";
+  EXPECT_EQ(r.claim(r.claim_request("A2")).error().code, Code::unknown_outcome);
   EXPECT_EQ(r.row("j2").claim, fence("A2", 1));
 }
 
 // An undone batch leaves its neighbours in the same group alone.
-inline void failpoint_in_a_group(Rig& r) {
-  Points points;
-  for (const char* id : {"j1", "j2", "j3"}) r.must(r.create_claimed(id));
-  points.action_at = "effect.after_put";
-  points.action = async::PointAction::error;
+inline void failpoint_in_a_group(ConformanceFixture& r) {
+  FailpointRecorder failpoints;
+  for (const char* id : {"j1", "j2", "j3"}) r.must_commit(r.create_claimed(id));
+  failpoints.action_at = "effect.after_put";
+  failpoints.action = async::FailpointAction::error;
   std::string answers;
   for (const char* id : {"j1", "j2", "j3"}) {
-    Batch b = r.append(id, r.held(), 2);
-    if (id == std::string_view("j2")) b.points = {"effect.after_put"};
-    r.store().commit(std::move(b), [&](Result<Committed> a) { answers += show(a) + ";"; });
+    Batch b = r.append(id, r.leased(), 2);
+    if (id == std::string_view("j2")) b.failpoints = {"effect.after_put"};
+    r.store().commit(std::move(b), [&](Result<CommitResult> a) { answers += show(a) + ";"; });
   }
   ASSERT_TRUE(r.loop.run_until([&] { return std::ranges::count(answers, ';') == 3; }));
   EXPECT_EQ(answers, "seq 3;unavailable;seq 3;");
   EXPECT_EQ(r.row("j2").last_seq, 2u);
-  r.must(r.append("j1", r.held(), 3));
-  points.action = async::PointAction::go;
-  r.must(r.append("j2", r.held(), 2));
+  r.must_commit(r.append("j1", r.leased(), 3));
+  failpoints.action = async::FailpointAction::go;
+  r.must_commit(r.append("j2", r.leased(), 2));
 }
 
-inline void signed_heads(Rig& r) {
+inline void signed_heads(ConformanceFixture& r) {
   Batch born = r.create_claimed("j1");
-  r.must(born);
+  r.must_commit(born);
   EXPECT_FALSE(r.load("j1")->signed_head);
-  Batch next = r.append("j1", r.held(), 2);
+  Batch next = r.append("j1", r.leased(), 2);
   next.signed_head = "one";
-  r.must(next);
+  r.must_commit(next);
   EXPECT_EQ(r.load("j1")->signed_head, "one");
-  r.must(r.append("j1", r.held(), 3));
+  r.must_commit(r.append("j1", r.leased(), 3));
   EXPECT_EQ(r.load("j1")->signed_head, "one") << "it stays until another comes";
-  Batch rows = r.rows_only("j1", r.held(), 4);
+  Batch rows = r.rows_only("j1", r.leased(), 4);
   rows.signed_head = "two";
   rows.release = true;
-  r.must(rows);
+  r.must_commit(rows);
   EXPECT_EQ(r.load("j1")->signed_head, "two");
-  Batch freely = r.append("j1", r.free(), 4, "queued");
+  Batch freely = r.append("j1", r.unleased(), 4, "queued");
   freely.signed_head = "three";
-  r.must(freely);
+  r.must_commit(freely);
   EXPECT_EQ(r.load("j1")->signed_head, "three");
   Batch other = r.create("j2");
   other.signed_head = "four";
-  r.must(other);
+  r.must_commit(other);
   EXPECT_EQ(r.load("j2")->signed_head, "four");
   EXPECT_EQ(r.load("j1")->signed_head, "three");
 }
 
-inline Result<Loaded> load_from(Rig& r, const char* job, std::uint64_t seq) {
-  return r.loop.await<Result<Loaded>>(
+inline Result<LoadedJob> load_from(ConformanceFixture& r, const char* job, std::uint64_t seq) {
+  return r.loop.await<Result<LoadedJob>>(
       [&](auto done) { r.store().load(JobId(job), seq, std::move(done)); });
 }
 
-inline void checkpoints(Rig& r) {
-  r.must(r.create_claimed("j1"));
-  r.must(r.append("j1", r.held(), 2));
+inline void checkpoints(ConformanceFixture& r) {
+  r.must_commit(r.create_claimed("j1"));
+  r.must_commit(r.append("j1", r.leased(), 2));
   EXPECT_EQ(load_from(r, "j1", kFromCheckpoint)->commits.size(), 2u)
       << "without one: the whole log";
-  Batch with = r.append("j1", r.held(), 3);
+  Batch with = r.append("j1", r.leased(), 3);
   with.checkpoint = "at four";
-  r.must(with);
-  r.must(r.append("j1", r.held(), 4));
+  r.must_commit(with);
+  r.must_commit(r.append("j1", r.leased(), 4));
   const auto tail = load_from(r, "j1", kFromCheckpoint);
   EXPECT_EQ(tail->checkpoint->seq, 4u);
   EXPECT_EQ(tail->checkpoint->bytes, "at four");
-  EXPECT_EQ(tail->commits, std::vector<std::string>{r.append("j1", r.held(), 4).sealed->bytes});
+  EXPECT_EQ(tail->commits, std::vector<std::string>{r.append("j1", r.leased(), 4).sealed->bytes});
   const auto whole = load_from(r, "j1", 1);
   EXPECT_EQ(whole->commits.size(), 4u);
   EXPECT_EQ(whole->checkpoint->seq, 4u);
   EXPECT_FALSE(load_from(r, "j1", 2)->checkpoint) << "only whoever asks gets it";
   // A refused commit leaves the old one; a later one replaces it; at the very end there is no tail.
-  Batch stale = r.append("j1", r.held("A9", 9), 5);
+  Batch stale = r.append("j1", r.leased("A9", 9), 5);
   stale.checkpoint = "stale";
-  EXPECT_EQ(r.refused(stale), Code::stale_attempt);
+  EXPECT_EQ(r.expect_refused(stale), Code::stale_attempt);
   EXPECT_EQ(load_from(r, "j1", 1)->checkpoint->bytes, "at four");
-  Batch rows = r.rows_only("j1", r.held(), 5);
+  Batch rows = r.rows_only("j1", r.leased(), 5);
   rows.checkpoint = "at five";
-  r.must(rows);
+  r.must_commit(rows);
   const auto last = load_from(r, "j1", kFromCheckpoint);
   EXPECT_EQ(last->checkpoint->seq, 5u);
   EXPECT_TRUE(last->commits.empty());
   EXPECT_EQ(last->row.last_seq, 5u);
 }
 
-inline void first_commit_alone(Rig& r) {
+inline void first_commit_alone(ConformanceFixture& r) {
   Batch birth = r.create_claimed("j1");
   birth.sealed->blobs = {blob("apart")};
-  r.must(birth);
+  r.must_commit(birth);
   const std::uint64_t born = birth.sealed->last_seq;
   for (std::uint64_t seq = born; seq < born + 40; ++seq) {
-    Batch more = r.append("j1", r.held(), seq);
+    Batch more = r.append("j1", r.leased(), seq);
     more.sealed->blobs = {blob("later")};
     if (seq == born + 20) more.checkpoint = "in the middle";
-    r.must(more);
+    r.must_commit(more);
   }
   const auto first = load_from(r, "j1", kFirstCommit);
   ASSERT_TRUE(first) << first.error().message;
@@ -566,10 +570,10 @@ inline AuditEntry entry(std::string act, std::string job = {}) {
           .detail = Value::object({{"why", "asked"}})};
 }
 
-inline Redaction redaction_of(std::string job, const Sealed& stands, std::string bytes) {
+inline Redaction redaction_of(std::string job, const SealedBatch& stands, std::string bytes) {
   Redaction r{.job = JobId(job)};
   r.commits.push_back({.first_seq = stands.first_seq,
-                       .replaces = sha256(stands.bytes),
+                       .expected_hash = sha256(stands.bytes),
                        .bytes = std::move(bytes),
                        .blobs = {}});
   r.audit = entry("redact", job);
@@ -577,22 +581,22 @@ inline Redaction redaction_of(std::string job, const Sealed& stands, std::string
 }
 
 // An ended job of three commits, each with a blob of its own and one that another job has too.
-inline void ended_job(Rig& r) {
+inline void ended_job(ConformanceFixture& r) {
   Batch born = r.create_claimed("j1");
   born.sealed->blobs = {blob("own"), blob("shared")};
-  r.must(born);
-  Batch more = r.append("j1", r.held(), 2);
+  r.must_commit(born);
+  Batch more = r.append("j1", r.leased(), 2);
   more.sealed->blobs = {blob("middle")};
   more.effects = {
       {InvocationId("i1"), 1, "e1"}, {InvocationId("i1"), 2, "e2"}, {InvocationId("i2"), 1, "e3"}};
   more.checkpoint = "state";
-  r.must(more);
-  Batch done = r.append("j1", r.held(), 3, "completed");
+  r.must_commit(more);
+  Batch done = r.append("j1", r.leased(), 3, "completed");
   done.release = true;
-  r.must(done);
+  r.must_commit(done);
   Batch other = r.create("j2", {}, {.status = "completed"});
   other.sealed->blobs = {blob("shared")};
-  r.must(other);
+  r.must_commit(other);
 }
 
 // Its effects, the first call's with other records.
@@ -602,13 +606,13 @@ inline std::vector<EffectRow> effects_of(const std::string& first) {
           {InvocationId("i2"), 1, "e3"}};
 }
 
-inline void redacts(Rig& r) {
+inline void redacts(ConformanceFixture& r) {
   ended_job(r);
-  const Loaded before = *r.load("j1");
+  const LoadedJob before = *r.load("j1");
   Redaction wish = redaction_of("j1", sealed("j1", 1, 2), "left");
   wish.effects = effects_of("left");
   EXPECT_EQ(show(r.redact(wish)), "ok");
-  const Loaded after = *r.load("j1");
+  const LoadedJob after = *r.load("j1");
   EXPECT_EQ(after.commits.at(0), "left");
   EXPECT_EQ(after.commits.at(1), before.commits.at(1));
   EXPECT_EQ(after.commits.at(2), before.commits.at(2));
@@ -632,13 +636,13 @@ inline void redacts(Rig& r) {
   // A value that had gone is stored again when somebody writes it again.
   Batch again = r.create("j3", {}, {.status = "completed"});
   again.sealed->blobs = {blob("own")};
-  r.must(again);
+  r.must_commit(again);
   EXPECT_EQ(r.load("j3")->blobs.at(0).bytes, "own");
 }
 
-inline void redacts_only_what_was_read(Rig& r) {
+inline void redacts_only_what_was_read(ConformanceFixture& r) {
   ended_job(r);
-  r.must(r.create_claimed("held"));
+  r.must_commit(r.create_claimed("held"));
   EXPECT_EQ(show(r.redact(redaction_of("held", sealed("held", 1, 2), "left"))), "held");
   EXPECT_EQ(show(r.redact(redaction_of("none", sealed("none", 1, 2), "left"))), "not_found");
   // Two who read the same log: the second must not bring back what the first dropped.
@@ -648,17 +652,20 @@ inline void redacts_only_what_was_read(Rig& r) {
   first.effects = effects_of("e");
   EXPECT_EQ(show(r.redact(first)), "ok");
   Redaction second = redaction_of("j1", sealed("j1", 1, 2), "left otherwise");
-  second.commits.push_back(
-      {.first_seq = 3, .replaces = sha256(sealed("j1", 3).bytes), .bytes = "third", .blobs = {}});
+  second.commits.push_back({.first_seq = 3,
+                            .expected_hash = sha256(sealed("j1", 3).bytes),
+                            .bytes = "third",
+                            .blobs = {}});
   second.effects = effects_of("e");
   EXPECT_EQ(show(r.redact(second)), "sequence_conflict");
   EXPECT_EQ(show(r.redact(redaction_of("j1", sealed("j1", 2), "x"))), "sequence_conflict");
   // A late result of whoever read the job before the redaction.
-  Batch late = r.rows_only("j1", Batch::Late{.first_commit = sha256(sealed("j1", 1, 2).bytes)}, 0);
+  Batch late =
+      r.rows_only("j1", Batch::LateResult{.first_commit = sha256(sealed("j1", 1, 2).bytes)}, 0);
   late.effects = {{InvocationId("i3"), 1, "late"}};
-  EXPECT_EQ(r.refused(late), Code::sequence_conflict);
+  EXPECT_EQ(r.expect_refused(late), Code::sequence_conflict);
   EXPECT_EQ(r.load("j1")->effects.size(), 3u);
-  late.authority = Batch::Late{.first_commit = sha256("left")};
+  late.authority = Batch::LateResult{.first_commit = sha256("left")};
   EXPECT_EQ(show(r.commit(late)), "seq 4");
   EXPECT_EQ(r.load("j1")->effects.size(), 4u);
   EXPECT_EQ(r.load("j1")->commits.at(0), "left");
@@ -667,23 +674,23 @@ inline void redacts_only_what_was_read(Rig& r) {
   EXPECT_EQ(r.row("held").last_seq, 2u);
 }
 
-inline void audits(Rig& r) {
-  EXPECT_TRUE(prove(r.audit()).ok) << "an empty one";
-  r.record(entry("first"));
+inline void audits(ConformanceFixture& r) {
+  EXPECT_TRUE(verify_audit_log(r.audit()).ok) << "an empty one";
+  r.append_audit_entry(entry("first"));
   Batch born = r.create("j1", {.agent = "a", .idempotency_key = "k"});
   born.audit = entry("fork", "j0");
-  r.must(born);
-  r.must(born);  // repeated
+  r.must_commit(born);
+  r.must_commit(born);  // repeated
   Batch same_key = r.create("j2", {.agent = "a", .idempotency_key = "k"});
   same_key.audit = entry("fork", "j0");
-  r.must(same_key);
-  Batch refused = r.append("j1", r.free(), 7);
-  refused.audit = entry("never");
-  EXPECT_EQ(r.refused(refused), Code::sequence_conflict);
-  if (r.store().owned()) r.driver->restart();
-  Batch more = r.append("j1", r.free(), 2, "queued");
+  r.must_commit(same_key);
+  Batch expect_refused = r.append("j1", r.unleased(), 7);
+  expect_refused.audit = entry("never");
+  EXPECT_EQ(r.expect_refused(expect_refused), Code::sequence_conflict);
+  if (r.store().owned()) r.store_driver->restart();
+  Batch more = r.append("j1", r.unleased(), 2, "queued");
   more.audit = entry("last", "j1");
-  r.must(more);
+  r.must_commit(more);
   const AuditLog log = r.audit();
   std::string acts;
   Hash prev;
@@ -694,7 +701,7 @@ inline void audits(Rig& r) {
     EXPECT_EQ(view.text("by"), "ada");
   }
   EXPECT_EQ(acts, "first fork last ") << "with what was written, and only then";
-  EXPECT_TRUE(prove(log).ok);
+  EXPECT_TRUE(verify_audit_log(log).ok);
   for (std::uint64_t after = 0; after <= log.rows.size() + 1; ++after) {
     const AuditLog tail = r.audit(after);
     EXPECT_EQ(tail.head, log.head);

@@ -14,22 +14,22 @@ namespace ae::store::conformance {
 inline Instant hour(int n) { return testing::TestLoop::kStart + std::chrono::hours(n); }
 
 // Made in one hour, ended in another.
-inline void ended_job(Rig& r, const std::string& id, int made, int ended,
+inline void ended_job(ConformanceFixture& r, const std::string& id, int made, int ended,
                       const std::string& status = "completed", NewJob job = {}) {
   Batch create = r.create(id, std::move(job));
   create.sealed->created_at = hour(made);
-  r.must(create);
-  Batch end = r.append(id, r.free(), 2, status);
+  r.must_commit(create);
+  Batch end = r.append(id, r.unleased(), 2, status);
   end.sealed->created_at = hour(ended);
-  r.must(end);
+  r.must_commit(end);
 }
 
-inline Pruning pruning_of(Rig& r, const std::vector<std::string>& jobs) {
+inline Pruning pruning_of(ConformanceFixture& r, const std::vector<std::string>& jobs) {
   Pruning pruning;
   for (const std::string& job : jobs) {
     const JobRow row = r.row(job);
     pruning.jobs.push_back(
-        {.job = JobId(job), .last_seq = row.last_seq, .head = row.head, .contents = {}});
+        {.job = JobId(job), .last_seq = row.last_seq, .head = row.head, .content_hash = {}});
   }
   pruning.audit = {.at = r.loop.now(),
                    .by = "me",
@@ -39,7 +39,7 @@ inline Pruning pruning_of(Rig& r, const std::vector<std::string>& jobs) {
   return pruning;
 }
 
-inline Result<bool> prune(Rig& r, const Pruning& pruning) {
+inline Result<bool> prune(ConformanceFixture& r, const Pruning& pruning) {
   for (int asked = 0; asked < 1000; ++asked) {
     auto done = r.loop.await<Result<bool>>(
         [&](auto answer) { r.store().prune(pruning, std::move(answer)); });
@@ -48,14 +48,15 @@ inline Result<bool> prune(Rig& r, const Pruning& pruning) {
   return fail(Code::unavailable, "it never comes to an end");
 }
 
-inline std::string pruned(Rig& r, const Pruning& pruning) {
+inline std::string pruned(ConformanceFixture& r, const Pruning& pruning) {
   const auto done = prune(r, pruning);
   return done ? "gone" : std::string(code_name(done.error().code));
 }
 
-inline std::string ended(Rig& r, EndedFilter filter, std::optional<std::uint64_t>* next = nullptr) {
+inline std::string ended_ids(ConformanceFixture& r, EndedFilter filter,
+                             std::optional<std::uint64_t>* next = nullptr) {
   const auto page = r.loop.await<Result<EndedPage>>(
-      [&](auto done) { r.store().ended(std::move(filter), std::move(done)); });
+      [&](auto done) { r.store().list_ended(std::move(filter), std::move(done)); });
   if (!page) return std::string(code_name(page.error().code));
   if (next != nullptr) *next = page->next;
   std::string text;
@@ -64,25 +65,26 @@ inline std::string ended(Rig& r, EndedFilter filter, std::optional<std::uint64_t
 }
 
 // Something in every place that a job has.
-inline void everywhere(Rig& r, const std::string& id, const std::string& last_status) {
+inline void everywhere(ConformanceFixture& r, const std::string& id,
+                       const std::string& last_status) {
   NewJob job{.agent = "refund", .idempotency_key = "key of " + id, .labels = {{"who", id}}};
   Batch create = r.create_claimed(id, "A-" + id, std::move(job));
   create.sealed->blobs = {blob("the plan"), blob("a value of " + id)};
-  r.must(create);
+  r.must_commit(create);
   EXPECT_EQ(show(r.put(id, "s1")), "ok");
-  Batch more = r.append(id, r.held("A-" + id), 2);
+  Batch more = r.append(id, r.leased("A-" + id), 2);
   more.effects = {{InvocationId("i1"), 1, "an effect of " + id}};
   more.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "a call of " + id}};
   more.checkpoint = "a checkpoint of " + id;
   more.signed_head = "a signed head of " + id;
-  more.inbox_taken = {r.load(id)->inbox.at(0).number};
-  r.must(more);
-  Batch end = r.append(id, r.held("A-" + id), 3, last_status);
+  more.inbox_consumed = {r.load(id)->inbox.at(0).number};
+  r.must_commit(more);
+  Batch end = r.append(id, r.leased("A-" + id), 3, last_status);
   end.release = last_status != "running";
-  r.must(end);
+  r.must_commit(end);
 }
 
-inline void prunes_whole_jobs(Rig& r) {
+inline void prunes_whole_jobs(ConformanceFixture& r) {
   everywhere(r, "old", "completed");
   everywhere(r, "waits", "waiting");
   everywhere(r, "runs", "running");
@@ -91,77 +93,79 @@ inline void prunes_whole_jobs(Rig& r) {
     return show(r.load("waits")) + show(r.load("runs")) + show(r.load("other"));
   };
   const std::string before = others();
-  const std::uint64_t waiting = r.census().statuses.at("waiting");
+  const std::uint64_t waiting = r.count_jobs().statuses.at("waiting");
   EXPECT_EQ(pruned(r, pruning_of(r, {"old"})), "gone");
   EXPECT_EQ(show(r.load("old")), "not_found");
-  EXPECT_EQ(r.listed({}), "other runs waits");
-  EXPECT_EQ(r.listed({.labels = {{"who", "old"}}}), "");
+  EXPECT_EQ(r.listed_ids({}), "other runs waits");
+  EXPECT_EQ(r.listed_ids({.labels = {{"who", "old"}}}), "");
   EXPECT_EQ(others(), before);
-  EXPECT_EQ(r.census().statuses.at("waiting"), waiting);
-  EXPECT_EQ(r.census().statuses.at("running"), 1u);
-  r.driver->restart();
+  EXPECT_EQ(r.count_jobs().statuses.at("waiting"), waiting);
+  EXPECT_EQ(r.count_jobs().statuses.at("running"), 1u);
+  r.store_driver->restart();
   EXPECT_EQ(show(r.load("old")), "not_found");
-  EXPECT_EQ(r.listed({}), "other runs waits");
+  EXPECT_EQ(r.listed_ids({}), "other runs waits");
   // They go on.
-  r.must(r.append("waits", r.free(), 4, "completed"));
+  r.must_commit(r.append("waits", r.unleased(), 4, "completed"));
   EXPECT_EQ(r.audit().rows.size(), 1u);
-  EXPECT_TRUE(prove(r.audit()).ok);
+  EXPECT_TRUE(verify_audit_log(r.audit()).ok);
 }
 
-inline void prunes_only_what_was_read(Rig& r) {
+inline void prunes_only_what_was_read(ConformanceFixture& r) {
   ended_job(r, "old", 1, 2);
   ended_job(r, "other", 1, 2);
-  r.must(r.create("new"));
-  r.must(r.create_claimed("held"));
+  r.must_commit(r.create("new"));
+  r.must_commit(r.create_claimed("held"));
   EXPECT_EQ(pruned(r, pruning_of(r, {"old", "new"})), "sequence_conflict") << "it has not ended";
   EXPECT_EQ(pruned(r, pruning_of(r, {"old", "held"})), "held");
-  Pruning wish = pruning_of(r, {"old", "other"});
-  wish.jobs[1].last_seq = 2;
-  EXPECT_EQ(pruned(r, wish), "sequence_conflict");
-  wish = pruning_of(r, {"old", "other"});
-  wish.jobs[1].head = sha256("another");
-  EXPECT_EQ(pruned(r, wish), "sequence_conflict");
-  wish = pruning_of(r, {"old", "other"});
-  wish.jobs[0].job = JobId("none");
-  EXPECT_EQ(pruned(r, wish), "not_found");
-  EXPECT_EQ(r.listed({}), "held new other old") << "all of them or none";
+  Pruning pruning = pruning_of(r, {"old", "other"});
+  pruning.jobs[1].last_seq = 2;
+  EXPECT_EQ(pruned(r, pruning), "sequence_conflict");
+  pruning = pruning_of(r, {"old", "other"});
+  pruning.jobs[1].head = sha256("another");
+  EXPECT_EQ(pruned(r, pruning), "sequence_conflict");
+  pruning = pruning_of(r, {"old", "other"});
+  pruning.jobs[0].job = JobId("none");
+  EXPECT_EQ(pruned(r, pruning), "not_found");
+  EXPECT_EQ(r.listed_ids({}), "held new other old") << "all of them or none";
   EXPECT_EQ(r.audit().rows.size(), 0u);
   EXPECT_EQ(pruned(r, pruning_of(r, {"old", "other"})), "gone");
-  EXPECT_EQ(pruned(r, wish), "not_found");
+  EXPECT_EQ(pruned(r, pruning), "not_found");
   EXPECT_EQ(r.audit().rows.size(), 1u);
 }
 
 // Who redacted a job, or signed its head, after it was read: what was kept of it elsewhere is another job.
-inline void prunes_only_these_contents(Rig& r) {
+inline void prunes_only_these_contents(ConformanceFixture& r) {
   everywhere(r, "old", "completed");
-  const auto contents = [&] {
+  const auto content_hash = [&] {
     const auto loaded = r.load("old");
     std::vector<Hash> commits;
     for (const std::string& bytes : loaded->commits) commits.push_back(sha256(bytes));
-    return contents_of(commits, loaded->signed_head);
+    return content_hash_of(commits, loaded->signed_head);
   };
-  Pruning wish = pruning_of(r, {"old"});
-  wish.jobs[0].contents = contents();
+  Pruning pruning = pruning_of(r, {"old"});
+  pruning.jobs[0].content_hash = content_hash();
   Redaction redaction{.job = JobId("old"), .effects = r.load("old")->effects};
-  redaction.commits.push_back(
-      {.first_seq = 4, .replaces = sha256(sealed("old", 4).bytes), .bytes = "left", .blobs = {}});
+  redaction.commits.push_back({.first_seq = 4,
+                               .expected_hash = sha256(sealed("old", 4).bytes),
+                               .bytes = "left",
+                               .blobs = {}});
   redaction.audit = {.at = r.loop.now(),
                      .by = "me",
                      .act = "redact",
                      .job = JobId("old"),
                      .detail = Value::object({})};
   EXPECT_EQ(show(r.redact(redaction)), "ok");
-  EXPECT_EQ(pruned(r, wish), "sequence_conflict");
-  wish.jobs[0].contents = contents();
-  Batch sign = r.rows_only("old", r.free(), 4);
+  EXPECT_EQ(pruned(r, pruning), "sequence_conflict");
+  pruning.jobs[0].content_hash = content_hash();
+  Batch sign = r.rows_only("old", r.unleased(), 4);
   sign.signed_head = "signed anew";
-  r.must(sign);
-  EXPECT_EQ(pruned(r, wish), "sequence_conflict");
-  wish.jobs[0].contents = contents();
-  EXPECT_EQ(pruned(r, wish), "gone");
+  r.must_commit(sign);
+  EXPECT_EQ(pruned(r, pruning), "sequence_conflict");
+  pruning.jobs[0].content_hash = content_hash();
+  EXPECT_EQ(pruned(r, pruning), "gone");
 }
 
-inline void pruned_values(Rig& r) {
+inline void pruned_values(ConformanceFixture& r) {
   everywhere(r, "old", "completed");
   everywhere(r, "young", "completed");
   EXPECT_EQ(pruned(r, pruning_of(r, {"old"})), "gone");
@@ -175,93 +179,93 @@ inline void pruned_values(Rig& r) {
   // What went is stored again by whoever brings it.
   Batch again = r.create("again");
   again.sealed->blobs = {blob("a value of old"), blob("the plan")};
-  r.must(again);
+  r.must_commit(again);
   EXPECT_EQ(values("again"), "a value of old; the plan; ");
   EXPECT_EQ(pruned(r, pruning_of(r, {"young"})), "gone");
   EXPECT_EQ(values("again"), "a value of old; the plan; ");
-  r.driver->restart();
+  r.store_driver->restart();
   EXPECT_EQ(values("again"), "a value of old; the plan; ");
 }
 
-inline void pruned_names_are_free(Rig& r) {
+inline void pruned_names_are_free(ConformanceFixture& r) {
   ended_job(r, "j1", 1, 2, "completed", {.agent = "refund", .idempotency_key = "k"});
   const std::uint64_t number = r.row("j1").number;
   EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "gone");
-  r.driver->restart();
+  r.store_driver->restart();
   ended_job(r, "j1", 3, 4, "failed", {.agent = "refund", .idempotency_key = "k"});
   EXPECT_EQ(r.row("j1").status, "failed");
   EXPECT_GT(r.row("j1").number, number) << "no number is given twice";
   EXPECT_EQ(r.load("j1")->commits.size(), 2u);
   // Who was late meets nothing of the old one.
   EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "gone");
-  Batch late = r.rows_only("j1", Batch::Late{}, 0);
+  Batch late = r.rows_only("j1", Batch::LateResult{}, 0);
   late.effects = {{InvocationId("i1"), 1, "late"}};
-  EXPECT_EQ(r.refused(late), Code::not_found);
+  EXPECT_EQ(r.expect_refused(late), Code::not_found);
   EXPECT_EQ(show(r.put("j1", "s1")), "not_found");
 }
 
-inline void lists_over_pruned_jobs(Rig& r) {
+inline void lists_over_pruned_jobs(ConformanceFixture& r) {
   for (int i = 0; i < 6; ++i) ended_job(r, "j" + std::to_string(i), 1, 2);
   const std::uint64_t at = r.row("j3").number;
   EXPECT_EQ(pruned(r, pruning_of(r, {"j3", "j1"})), "gone");
-  EXPECT_EQ(r.listed({.after = "j3"}), "not_found");
-  EXPECT_EQ(r.listed({.after = "j3", .after_number = at}), "j2 j0");
-  EXPECT_EQ(ended(r, {.before = hour(9), .after = at}), "j4 j5");
+  EXPECT_EQ(r.listed_ids({.after = "j3"}), "not_found");
+  EXPECT_EQ(r.listed_ids({.after = "j3", .after_number = at}), "j2 j0");
+  EXPECT_EQ(ended_ids(r, {.before = hour(9), .after = at}), "j4 j5");
 }
 
-inline void finds_ended_jobs(Rig& r) {
+inline void finds_ended_jobs(ConformanceFixture& r) {
   ended_job(r, "a", 1, 5);
   ended_job(r, "b", 1, 2, "failed", {.agent = "other"});
   ended_job(r, "c", 2, 3, "cancelled", {.labels = {{"env", "test"}, {"x", "y"}}});
-  r.must(r.create("queued"));
-  r.must(r.create_claimed("running"));
+  r.must_commit(r.create("queued"));
+  r.must_commit(r.create_claimed("running"));
   Batch waits = r.create("waits", {}, {.status = "waiting"});
-  r.must(waits);
+  r.must_commit(waits);
   ended_job(r, "future", 100, 100);  // its clock was wrong
   ended_job(r, "d", 3, 4);
   std::optional<std::uint64_t> next;
-  EXPECT_EQ(ended(r, {.before = hour(50)}, &next), "a b c d");
+  EXPECT_EQ(ended_ids(r, {.before = hour(50)}, &next), "a b c d");
   EXPECT_FALSE(next.has_value());
-  EXPECT_EQ(ended(r, {.before = hour(5)}), "b c d");
-  EXPECT_EQ(ended(r, {.before = hour(2)}), "") << "not yet";
-  EXPECT_EQ(ended(r, {.before = hour(50), .statuses = {"failed", "cancelled"}}), "b c");
-  EXPECT_EQ(ended(r, {.before = hour(50), .agent = "other"}), "b");
-  EXPECT_EQ(ended(r, {.before = hour(50), .labels = {{"x", "y"}}}), "c");
-  EXPECT_EQ(ended(r, {.before = hour(50), .labels = {{"x", "z"}}}), "");
-  EXPECT_EQ(ended(r, {.before = hour(50), .limit = 2}, &next), "a b");
+  EXPECT_EQ(ended_ids(r, {.before = hour(5)}), "b c d");
+  EXPECT_EQ(ended_ids(r, {.before = hour(2)}), "") << "not yet";
+  EXPECT_EQ(ended_ids(r, {.before = hour(50), .statuses = {"failed", "cancelled"}}), "b c");
+  EXPECT_EQ(ended_ids(r, {.before = hour(50), .agent = "other"}), "b");
+  EXPECT_EQ(ended_ids(r, {.before = hour(50), .labels = {{"x", "y"}}}), "c");
+  EXPECT_EQ(ended_ids(r, {.before = hour(50), .labels = {{"x", "z"}}}), "");
+  EXPECT_EQ(ended_ids(r, {.before = hour(50), .limit = 2}, &next), "a b");
   ASSERT_TRUE(next.has_value());
-  EXPECT_EQ(ended(r, {.before = hour(50), .after = *next, .limit = 2}, &next), "c d");
+  EXPECT_EQ(ended_ids(r, {.before = hour(50), .after = *next, .limit = 2}, &next), "c d");
 }
 
-inline void prune_points(Rig& r) {
+inline void prune_points(ConformanceFixture& r) {
   ended_job(r, "j1", 1, 2);
   ended_job(r, "j2", 1, 2);
-  Points points;
-  points.action_at = "prune.before";
-  points.action = async::PointAction::error;
+  FailpointRecorder failpoints;
+  failpoints.action_at = "prune.before";
+  failpoints.action = async::FailpointAction::error;
   EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "unavailable");
-  EXPECT_EQ(r.listed({}), "j2 j1");
-  points.action = async::PointAction::error_after;
+  EXPECT_EQ(r.listed_ids({}), "j2 j1");
+  failpoints.action = async::FailpointAction::error_after;
   EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "unknown_outcome");
-  EXPECT_EQ(r.listed({}), "j2") << "it was done";
-  points.action_at = "prune.after";
+  EXPECT_EQ(r.listed_ids({}), "j2") << "it was done";
+  failpoints.action_at = "prune.after";
   EXPECT_EQ(pruned(r, pruning_of(r, {"j2"})), "unknown_outcome");
-  EXPECT_EQ(r.listed({}), "");
+  EXPECT_EQ(r.listed_ids({}), "");
   EXPECT_EQ(r.audit().rows.size(), 2u);
 }
 
 // More than one transaction makes up what the store has to know of them.
-inline void prunes_many(Rig& r) {
+inline void prunes_many(ConformanceFixture& r) {
   std::vector<std::string> all;
   for (int i = 0; i < 1100; ++i) {
     const std::string id = "j" + std::to_string(i);
     Batch create = r.create(id);
     create.sealed->blobs = {blob("the plan"), blob("of " + id)};
-    r.must(create);
-    r.must(r.append(id, r.free(), 2, i % 5 == 0 ? "waiting" : "completed"));
+    r.must_commit(create);
+    r.must_commit(r.append(id, r.unleased(), 2, i % 5 == 0 ? "waiting" : "completed"));
     if (i % 5 != 0) all.push_back(id);
   }
-  EXPECT_EQ(ended(r, {.before = hour(1), .limit = 3}), "j1 j2 j3");
+  EXPECT_EQ(ended_ids(r, {.before = hour(1), .limit = 3}), "j1 j2 j3");
   while (!all.empty()) {
     const std::size_t count = std::min(all.size(), kPruneJobsMax);
     const std::vector<std::string> some(all.begin(),
@@ -269,10 +273,10 @@ inline void prunes_many(Rig& r) {
     ASSERT_EQ(pruned(r, pruning_of(r, some)), "gone");
     all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
   }
-  EXPECT_EQ(r.census().statuses.at("waiting"), 220u);
+  EXPECT_EQ(r.count_jobs().statuses.at("waiting"), 220u);
   for (const char* job : {"j0", "j5", "j1095"}) EXPECT_EQ(r.load(job)->blobs.size(), 2u);
   std::optional<std::uint64_t> next;
-  EXPECT_EQ(ended(r, {.before = hour(1)}, &next), "");
+  EXPECT_EQ(ended_ids(r, {.before = hour(1)}, &next), "");
 }
 
 inline std::vector<Case> prune_cases() {

@@ -11,9 +11,9 @@
 
 namespace ae::store::conformance {
 
-class Dice {
+class SeededRandom {
  public:
-  explicit Dice(std::uint64_t seed) : state_(seed) {}
+  explicit SeededRandom(std::uint64_t seed) : state_(seed) {}
   std::uint64_t below(std::uint64_t n) {
     std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -27,17 +27,17 @@ class Dice {
 };
 
 // Draws calls from a small world, so that they meet: few jobs, few attempts, close seqs.
-class RandomLife {
+class RandomHistory {
  public:
-  RandomLife(std::uint64_t seed, Rig& rig, std::string fair_by)
-      : dice_(seed), rig_(rig), fair_by_(std::move(fair_by)), model_(model()) {}
+  RandomHistory(std::uint64_t seed, ConformanceFixture& fixture, std::string fair_by)
+      : random_(seed), fixture_(fixture), fair_by_(std::move(fair_by)), model_(model()) {}
 
   void step() {
-    if (dice_.one_in(4))
-      rig_.loop.advance(Duration(static_cast<std::int64_t>(dice_.below(20)) * 1'000'000));
-    switch (dice_.below(12)) {
+    if (random_.one_in(4))
+      fixture_.loop.advance(Duration(static_cast<std::int64_t>(random_.below(20)) * 1'000'000));
+    switch (random_.below(12)) {
       case 0:
-        return same<Result<Committed>>(
+        return same<Result<CommitResult>>(
             [b = create()](Store& s, auto done) { s.commit(b, std::move(done)); });
       case 1:
       case 2:
@@ -59,20 +59,21 @@ class RandomLife {
   void compare() {
     for (int i = 0; i < kJobs; ++i) {
       const JobId id("j" + std::to_string(i));
-      same<Result<Loaded>>([&](Store& s, auto done) { s.load(id, 1, std::move(done)); });
+      same<Result<LoadedJob>>([&](Store& s, auto done) { s.load(id, 1, std::move(done)); });
     }
     same<Result<std::vector<JobRow>>>([&](Store& s, auto done) { s.query({}, std::move(done)); });
-    same<Result<std::vector<JobId>>>([&](Store& s, auto done) { s.due(100, std::move(done)); });
+    same<Result<std::vector<JobId>>>(
+        [&](Store& s, auto done) { s.list_due(100, std::move(done)); });
   }
 
   void restart() {
-    rig_.driver->restart();
+    fixture_.store_driver->restart();
     model_ = model();
   }
 
  private:
   std::unique_ptr<MemoryStore> model() {
-    return std::make_unique<MemoryStore>(rig_.loop, rig_.loop, disk_,
+    return std::make_unique<MemoryStore>(fixture_.loop, fixture_.loop, disk_,
                                          MemoryStore::Options{.fair_by = fair_by_});
   }
 
@@ -81,24 +82,24 @@ class RandomLife {
   template <class T>
   void same(auto call) {
     const std::string ours =
-        show(rig_.loop.await<T>([&](auto done) { call(rig_.store(), std::move(done)); }));
+        show(fixture_.loop.await<T>([&](auto done) { call(fixture_.store(), std::move(done)); }));
     const std::string models =
-        show(rig_.loop.await<T>([&](auto done) { call(*model_, std::move(done)); }));
+        show(fixture_.loop.await<T>([&](auto done) { call(*model_, std::move(done)); }));
     EXPECT_EQ(ours, models);
   }
 
   std::string name(const char* kind, std::uint64_t of = 4) {
-    return kind + std::to_string(dice_.below(of));
+    return kind + std::to_string(random_.below(of));
   }
   std::string job() { return name("j", kJobs); }
   std::optional<Instant> soon() {
-    if (dice_.one_in(2)) return std::nullopt;
-    return rig_.loop.now() + Duration(static_cast<std::int64_t>(dice_.below(60)) * 1'000'000);
+    if (random_.one_in(2)) return std::nullopt;
+    return fixture_.loop.now() + Duration(static_cast<std::int64_t>(random_.below(60)) * 1'000'000);
   }
 
   // What the model knows of a job, so that many calls are right.
   std::optional<JobRow> row_of(const std::string& id) {
-    auto loaded = rig_.loop.await<Result<Loaded>>(
+    auto loaded = fixture_.loop.await<Result<LoadedJob>>(
         [&](auto done) { model_->load(JobId(id), 1, std::move(done)); });
     if (!loaded) return std::nullopt;
     inbox_ = loaded->inbox;
@@ -108,24 +109,25 @@ class RandomLife {
   RowState row(bool blocked_too) {
     static constexpr const char* kStatus[] = {"queued", "running", "waiting", "parked",
                                               "completed"};
-    return {.status = kStatus[dice_.below(blocked_too ? 5 : 2)],
+    return {.status = kStatus[random_.below(blocked_too ? 5 : 2)],
             .not_before = soon(),
             .wake_at = soon()};
   }
 
   Batch create() {
-    NewJob wish{.agent = name("agent", 2)};
-    if (dice_.one_in(3)) wish.idempotency_key = name("key");
-    wish.request_hash = sha256(name("request"));
-    wish.priority = static_cast<std::int64_t>(dice_.below(3));
-    if (dice_.one_in(2)) wish.labels = {{"l", name("v")}};
-    if (dice_.one_in(4)) wish.capabilities = {"gpu"};
-    if (dice_.one_in(2)) wish.queue = name("q", 2);
-    const bool claimed = dice_.one_in(2);
+    NewJob new_job{.agent = name("agent", 2)};
+    if (random_.one_in(3)) new_job.idempotency_key = name("key");
+    new_job.request_hash = sha256(name("request"));
+    new_job.priority = static_cast<std::int64_t>(random_.below(3));
+    if (random_.one_in(2)) new_job.labels = {{"l", name("v")}};
+    if (random_.one_in(4)) new_job.capabilities = {"gpu"};
+    if (random_.one_in(2)) new_job.queue = name("q", 2);
+    const bool claimed = random_.one_in(2);
     if (claimed)
-      wish.claim = ClaimWish{.worker = "w", .attempt = AttemptId(name("A")), .lease = kLease};
-    Batch b = rig_.create(job(), std::move(wish), row(!claimed));
-    if (dice_.one_in(2)) b.sealed->blobs = {blob(name("blob"))};
+      new_job.claim =
+          InitialClaimParams{.worker = "w", .attempt = AttemptId(name("A")), .lease = kLease};
+    Batch b = fixture_.create(job(), std::move(new_job), row(!claimed));
+    if (random_.one_in(2)) b.sealed->blobs = {blob(name("blob"))};
     return b;
   }
 
@@ -135,25 +137,25 @@ class RandomLife {
     const std::uint64_t last = known ? known->last_seq : 0;
     Batch b{.job = JobId(id)};
     b.expected_seq = last;
-    if (last > 0 && dice_.one_in(6)) b.expected_seq = dice_.below(last + 2);
-    if (known && known->claim && !dice_.one_in(6)) {
-      b.authority = Batch::Held{*known->claim};
-    } else if (dice_.one_in(3)) {
-      b.authority = Batch::Held{fence(name("A"), dice_.below(3))};
+    if (last > 0 && random_.one_in(6)) b.expected_seq = random_.below(last + 2);
+    if (known && known->claim && !random_.one_in(6)) {
+      b.authority = Batch::Leased{*known->claim};
+    } else if (random_.one_in(3)) {
+      b.authority = Batch::Leased{fence(name("A"), random_.below(3))};
     } else {
-      b.authority = Batch::Free{};
+      b.authority = Batch::Unleased{};
     }
-    const bool held = std::holds_alternative<Batch::Held>(b.authority);
-    b.release = held && dice_.one_in(4);
-    if (!dice_.one_in(4)) {
-      b.sealed = sealed(id, b.expected_seq + 1, 1 + dice_.below(2), name("t", 2));
+    const bool held = std::holds_alternative<Batch::Leased>(b.authority);
+    b.release = held && random_.one_in(4);
+    if (!random_.one_in(4)) {
+      b.sealed = sealed(id, b.expected_seq + 1, 1 + random_.below(2), name("t", 2));
       b.row = row(!held || b.release);
-      if (dice_.one_in(4)) b.sealed->blobs = {blob(name("blob")), blob(name("blob"))};
+      if (random_.one_in(4)) b.sealed->blobs = {blob(name("blob")), blob(name("blob"))};
     }
-    if (dice_.one_in(3)) b.effects = {{InvocationId(name("i")), 1, name("e")}};
-    if (dice_.one_in(8)) b.effects_absent = {{InvocationId(name("i")), 1}};
-    if (dice_.one_in(3)) b.ledger_put = {{InvocationId(name("i")), 1, "INFLIGHT", name("r")}};
-    if (dice_.one_in(3)) b.ledger_erase = {{InvocationId(name("i")), 1}};
+    if (random_.one_in(3)) b.effects = {{InvocationId(name("i")), 1, name("e")}};
+    if (random_.one_in(8)) b.effects_absent = {{InvocationId(name("i")), 1}};
+    if (random_.one_in(3)) b.ledger_put = {{InvocationId(name("i")), 1, "INFLIGHT", name("r")}};
+    if (random_.one_in(3)) b.ledger_erase = {{InvocationId(name("i")), 1}};
     return b;
   }
 
@@ -163,16 +165,16 @@ class RandomLife {
     const Batch b = batch();
     std::vector<std::string> taken;
     for (const InboxEntry& entry : inbox_) {
-      if (!dice_.one_in(5)) taken.push_back(entry.id);
+      if (!random_.one_in(5)) taken.push_back(entry.id);
     }
-    same<Result<Committed>>([&](Store& s, auto done) {
+    same<Result<CommitResult>>([&](Store& s, auto done) {
       Batch own = b;
       const auto loaded =
-          rig_.loop.await<Result<Loaded>>([&](auto d) { s.load(b.job, 1, std::move(d)); });
+          fixture_.loop.await<Result<LoadedJob>>([&](auto d) { s.load(b.job, 1, std::move(d)); });
       const std::vector<InboxEntry> inbox = loaded ? loaded->inbox : std::vector<InboxEntry>();
       for (const InboxEntry& entry : inbox) {
         if (std::ranges::find(taken, entry.id) != taken.end()) {
-          own.inbox_taken.push_back(entry.number);
+          own.inbox_consumed.push_back(entry.number);
         }
       }
       s.commit(std::move(own), std::move(done));
@@ -180,11 +182,11 @@ class RandomLife {
   }
 
   void claims() {
-    ClaimRequest request = Rig::wish(name("A"), 1 + dice_.below(3));
-    if (dice_.one_in(3)) request.agents = {name("agent", 2)};
-    if (dice_.one_in(4)) request.except = {JobId(job())};
-    if (dice_.one_in(2)) request.queues = {{name("q", 2), 1 + dice_.below(2)}};
-    if (dice_.one_in(2)) {
+    ClaimRequest request = ConformanceFixture::claim_request(name("A"), 1 + random_.below(3));
+    if (random_.one_in(3)) request.agents = {name("agent", 2)};
+    if (random_.one_in(4)) request.excluded_jobs = {JobId(job())};
+    if (random_.one_in(2)) request.queues = {{name("q", 2), 1 + random_.below(2)}};
+    if (random_.one_in(2)) {
       return same<Result<std::vector<Lease>>>(
           [request](Store& s, auto done) { s.claim(request, std::move(done)); });
     }
@@ -205,67 +207,68 @@ class RandomLife {
   }
 
   void reads() {
-    same<Result<Loaded>>([id = JobId(job()), from = dice_.below(9)](Store& s, auto done) {
+    same<Result<LoadedJob>>([id = JobId(job()), from = random_.below(9)](Store& s, auto done) {
       s.load(id, from, std::move(done));
     });
     same<Result<std::optional<Instant>>>([](Store& s, auto done) { s.next_due(std::move(done)); });
-    Filter filter{.limit = 1 + dice_.below(4)};
-    if (dice_.one_in(2)) filter.status = "running";
-    if (dice_.one_in(2)) filter.agent = name("agent", 2);
-    if (dice_.one_in(3)) filter.labels = {{"l", name("v")}};
-    if (dice_.one_in(3)) filter.after = job();
+    Filter filter{.limit = 1 + random_.below(4)};
+    if (random_.one_in(2)) filter.status = "running";
+    if (random_.one_in(2)) filter.agent = name("agent", 2);
+    if (random_.one_in(3)) filter.labels = {{"l", name("v")}};
+    if (random_.one_in(3)) filter.after = job();
     same<Result<std::vector<JobRow>>>(
         [filter](Store& s, auto done) { s.query(filter, std::move(done)); });
   }
 
-  Dice dice_;
-  Rig& rig_;
+  SeededRandom random_;
+  ConformanceFixture& fixture_;
   std::string fair_by_;
   MemoryDisk disk_;
   std::unique_ptr<MemoryStore> model_;
   std::vector<InboxEntry> inbox_;  // of the job that was looked at last
 };
 
-inline void random_lives(Rig& first, const Factory& factory) {
+inline void random_histories(ConformanceFixture& first, const Factory& factory) {
   const bool owned = first.store().owned();
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Rig rig(factory);
-    if (seed % 2 == 0) rig.driver->fair_by("l");
-    RandomLife life(seed, rig, seed % 2 == 0 ? "l" : "");
+    ConformanceFixture fixture(factory);
+    if (seed % 2 == 0) fixture.store_driver->fair_by("l");
+    RandomHistory history(seed, fixture, seed % 2 == 0 ? "l" : "");
     for (int i = 1; i <= 400; ++i) {
       SCOPED_TRACE("step " + std::to_string(i));
-      life.step();
-      if (owned && i % 150 == 0) life.restart();
+      history.step();
+      if (owned && i % 150 == 0) history.restart();
       if (::testing::Test::HasFailure()) return;
     }
-    life.compare();
+    history.compare();
   }
 }
 
 // A caller that does what store.h asks of it: try again after `unavailable`, look after `unknown_outcome`.
-class Careful {
+class RetryingCaller {
  public:
-  Careful(Rig& rig, Store& store) : rig_(rig), store_(store) {}
+  RetryingCaller(ConformanceFixture& fixture, Store& store) : fixture_(fixture), store_(store) {}
 
-  Result<Committed> commit(const Batch& batch) {
+  Result<CommitResult> commit(const Batch& batch) {
     for (;;) {
-      auto answer = rig_.loop.await<Result<Committed>>(
+      auto answer = fixture_.loop.await<Result<CommitResult>>(
           [&](auto done) { store_.commit(batch, std::move(done)); });
       if (answer || !may_repeat(answer.error())) return answer;
       if (answer.error().code == Code::unknown_outcome && !batch.sealed) {
         // Without events there is nothing to compare: the rows are the same after a second time, unless it released.
         const auto row = load(batch.job.text).row;
-        if (batch.release && !row.claim) return Committed{.last_seq = row.last_seq};
+        if (batch.release && !row.claim) return CommitResult{.last_seq = row.last_seq};
       }
     }
   }
-  Loaded load(const std::string& job) {
-    return must<Loaded>([&](auto done) { store_.load(JobId(job), 1, std::move(done)); });
+  LoadedJob load(const std::string& job) {
+    return retry_until_ok<LoadedJob>(
+        [&](auto done) { store_.load(JobId(job), 1, std::move(done)); });
   }
   void put(const std::string& job, const std::string& id) {
     for (;;) {
-      const auto answer = rig_.loop.await<Result<void>>([&](auto done) {
+      const auto answer = fixture_.loop.await<Result<void>>([&](auto done) {
         store_.put_inbox(JobId(job), {.id = id, .act = "{}"}, std::move(done));
       });
       if (answer) return;
@@ -274,16 +277,17 @@ class Careful {
   }
   Fence claim(const std::string& job, const std::string& attempt) {
     for (;;) {
-      const auto answer = rig_.loop.await<Result<std::optional<Lease>>>(
-          [&](auto done) { store_.claim_job(JobId(job), Rig::wish(attempt), std::move(done)); });
+      const auto answer = fixture_.loop.await<Result<std::optional<Lease>>>([&](auto done) {
+        store_.claim_job(JobId(job), ConformanceFixture::claim_request(attempt), std::move(done));
+      });
       if (answer && *answer) return (*answer)->fence;
       EXPECT_TRUE(answer.has_value() || may_repeat(answer.error()));
       const auto row = load(job).row;  // after unknown_outcome it may be ours already
       if (row.claim && row.claim->attempt.text == attempt) return *row.claim;
     }
   }
-  std::optional<Instant> beat(const std::string& job, const Fence& held) {
-    return must<std::vector<std::optional<Instant>>>(
+  std::optional<Instant> heartbeat(const std::string& job, const Fence& held) {
+    return retry_until_ok<std::vector<std::optional<Instant>>>(
                [&](auto done) { store_.heartbeat({{JobId(job), held}}, kLease, std::move(done)); })
         .at(0);
   }
@@ -293,52 +297,53 @@ class Careful {
     return error.code == Code::unavailable || error.code == Code::unknown_outcome;
   }
   template <class T>
-  T must(auto start) {
+  T retry_until_ok(auto start) {
     for (;;) {
-      auto answer = rig_.loop.await<Result<T>>(start);
+      auto answer = fixture_.loop.await<Result<T>>(start);
       if (answer) return *std::move(answer);
       AE_CHECK(may_repeat(answer.error()), answer.error().message);
     }
   }
 
-  Rig& rig_;
+  ConformanceFixture& fixture_;
   Store& store_;
 };
 
 // The life of one job, through every method; gives what is left at the end.
-inline std::string one_life(Rig& rig, Store& store) {
-  Careful careful(rig, store);
-  EXPECT_TRUE(careful.commit(rig.create_claimed("j1")));
-  Batch declare = rig.append("j1", rig.held(), 2);
+inline std::string run_one_job(ConformanceFixture& fixture, Store& store) {
+  RetryingCaller caller(fixture, store);
+  EXPECT_TRUE(caller.commit(fixture.create_claimed("j1")));
+  Batch declare = fixture.append("j1", fixture.leased(), 2);
   declare.ledger_put = {{InvocationId("i1"), 1, "INFLIGHT", "{}"}};
-  EXPECT_TRUE(careful.commit(declare));
-  careful.put("j1", "s1");
-  EXPECT_TRUE(careful.beat("j1", fence("A1", 1)));
-  Batch effect = rig.rows_only("j1", rig.held(), 3);
+  EXPECT_TRUE(caller.commit(declare));
+  caller.put("j1", "s1");
+  EXPECT_TRUE(caller.heartbeat("j1", fence("A1", 1)));
+  Batch effect = fixture.rows_only("j1", fixture.leased(), 3);
   effect.effects = {{InvocationId("i1"), 1, "{}"}};
-  EXPECT_TRUE(careful.commit(effect));
-  Batch release = rig.append("j1", rig.held(), 3, "queued");
+  EXPECT_TRUE(caller.commit(effect));
+  Batch release = fixture.append("j1", fixture.leased(), 3, "queued");
   release.release = true;
-  EXPECT_EQ(careful.commit(release).error().code, Code::inbox_pending);
-  const auto inbox = careful.load("j1").inbox;
-  for (const auto& entry : inbox) release.inbox_taken.push_back(entry.number);
-  EXPECT_TRUE(careful.commit(release));
-  const Fence second = careful.claim("j1", "A2");
-  EXPECT_EQ(careful.commit(rig.append("j1", rig.held(), 4)).error().code, Code::stale_attempt);
-  Batch done = rig.append("j1", Batch::Held{second}, 4, "completed");
+  EXPECT_EQ(caller.commit(release).error().code, Code::inbox_pending);
+  const auto inbox = caller.load("j1").inbox;
+  for (const auto& entry : inbox) release.inbox_consumed.push_back(entry.number);
+  EXPECT_TRUE(caller.commit(release));
+  const Fence second = caller.claim("j1", "A2");
+  EXPECT_EQ(caller.commit(fixture.append("j1", fixture.leased(), 4)).error().code,
+            Code::stale_attempt);
+  Batch done = fixture.append("j1", Batch::Leased{second}, 4, "completed");
   done.release = true;
-  EXPECT_TRUE(careful.commit(done));
-  return show(careful.load("j1"));
+  EXPECT_TRUE(caller.commit(done));
+  return show(caller.load("j1"));
 }
 
-inline void every_call_fails_once(Rig& rig, const Factory& factory) {
-  const std::string expected = one_life(rig, rig.store());
+inline void every_call_fails_once(ConformanceFixture& fixture, const Factory& factory) {
+  const std::string expected = run_one_job(fixture, fixture.store());
   for (const Fault fault : {Fault::fail_before, Fault::fail_after}) {
     for (std::uint64_t n = 1;; ++n) {
       SCOPED_TRACE("call " + std::to_string(n));
-      Rig other(factory);
-      FaultyStore faulty(other.loop, other.store(), {.script = fault_at(n, fault)});
-      EXPECT_EQ(one_life(other, faulty), expected);
+      ConformanceFixture other(factory);
+      FaultyStore faulty(other.loop, other.store(), {.script = inject_at(n, fault)});
+      EXPECT_EQ(run_one_job(other, faulty), expected);
       if (faulty.calls() < n) break;
       if (::testing::Test::HasFailure()) return;
     }
@@ -346,39 +351,39 @@ inline void every_call_fails_once(Rig& rig, const Factory& factory) {
 }
 
 // The caller dies at call n, before or after it; a successor looks at what stands and goes on.
-inline void every_call_is_the_last(Rig& first, const Factory& factory) {
+inline void every_call_is_the_last(ConformanceFixture& first, const Factory& factory) {
   const bool owned = first.store().owned();
   for (const Fault fault : {Fault::crash_before, Fault::crash_after}) {
     for (std::uint64_t n = 1;; ++n) {
       SCOPED_TRACE("call " + std::to_string(n));
-      Rig rig(factory);
+      ConformanceFixture fixture(factory);
       bool dead = false;
       std::string acked;
-      FaultyStore faulty(rig.loop, rig.store(),
-                         {.script = fault_at(n, fault), .on_crash = [&] { dead = true; }});
-      Batch batches[] = {rig.create_claimed("j1"), rig.append("j1", rig.held(), 2),
-                         rig.append("j1", rig.held(), 3),
-                         rig.append("j1", rig.held(), 4, "completed")};
+      FaultyStore faulty(fixture.loop, fixture.store(),
+                         {.script = inject_at(n, fault), .on_crash = [&] { dead = true; }});
+      Batch batches[] = {fixture.create_claimed("j1"), fixture.append("j1", fixture.leased(), 2),
+                         fixture.append("j1", fixture.leased(), 3),
+                         fixture.append("j1", fixture.leased(), 4, "completed")};
       batches[3].release = true;
       std::uint64_t answered = 0, sent = 0;
       for (const Batch& batch : batches) {
         ++sent;
-        faulty.commit(batch, [&](Result<Committed> answer) {
+        faulty.commit(batch, [&](Result<CommitResult> answer) {
           ASSERT_TRUE(answer);
           answered = answer->last_seq;
         });
-        rig.loop.run_until([&] { return dead || answered == batch.sealed->last_seq; });
+        fixture.loop.run_until([&] { return dead || answered == batch.sealed->last_seq; });
         if (dead) break;
       }
       if (!dead) break;
-      if (owned) rig.driver->restart();
-      const auto loaded = rig.load("j1");
+      if (owned) fixture.store_driver->restart();
+      const auto loaded = fixture.load("j1");
       const std::uint64_t last = loaded ? loaded->row.last_seq : 0;
       EXPECT_GE(last, answered);
       EXPECT_LE(last, sent + 1);
-      for (const Batch& batch : batches) EXPECT_TRUE(rig.commit(batch)) << "sent again";
-      EXPECT_EQ(rig.row("j1").last_seq, 5u);
-      EXPECT_EQ(rig.load("j1")->commits.size(), 4u);
+      for (const Batch& batch : batches) EXPECT_TRUE(fixture.commit(batch)) << "sent again";
+      EXPECT_EQ(fixture.row("j1").last_seq, 5u);
+      EXPECT_EQ(fixture.load("j1")->commits.size(), 4u);
     }
   }
 }

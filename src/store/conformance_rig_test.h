@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "async/point.h"
+#include "async/failpoint.h"
 #include "base/hash.h"
 #include "store/store.h"
 #include "testing/test.h"
@@ -18,21 +18,21 @@
 namespace ae::store::conformance {
 
 // A driver under test. `restart` closes the store and opens it again on the same data.
-class Driver {
+class StoreDriver {
  public:
-  virtual ~Driver() = default;
+  virtual ~StoreDriver() = default;
   virtual Store& store() = 0;
   virtual void restart() = 0;
   // The same store, which takes turns between the values of this label from now on.
   virtual Store* fair_by(const std::string& label) = 0;
 };
-using Factory = std::function<std::unique_ptr<Driver>(testing::TestLoop&)>;
+using Factory = std::function<std::unique_ptr<StoreDriver>(testing::TestLoop&)>;
 
 inline constexpr Duration kLease = std::chrono::seconds(30);
 
-inline Sealed sealed(std::string_view job, std::uint64_t first_seq, std::uint64_t count = 1,
-                     std::string_view tag = "a") {
-  Sealed s;
+inline SealedBatch sealed(std::string_view job, std::uint64_t first_seq, std::uint64_t count = 1,
+                          std::string_view tag = "a") {
+  SealedBatch s;
   s.first_seq = first_seq;
   s.last_seq = first_seq + count - 1;
   s.bytes = std::string(job) + "#" + std::to_string(first_seq) + ".." + std::to_string(s.last_seq) +
@@ -72,7 +72,7 @@ inline std::string show(const JobRow& r) {
          " not_before=" + show(r.not_before) + " wake_at=" + show(r.wake_at) +
          " claim=" + show(r.claim) + " worker=" + r.claim_worker + " until=" + show(r.lease_until);
 }
-inline std::string show(const Loaded& l) {
+inline std::string show(const LoadedJob& l) {
   std::string text = show(l.row);
   for (const auto& commit : l.commits) text += "\n  commit " + to_hex(commit);
   for (const auto& b : l.blobs) text += "\n  blob " + to_hex(b.hash).substr(0, 8) + " " + b.bytes;
@@ -86,8 +86,8 @@ inline std::string show(const Loaded& l) {
   for (const auto& e : l.inbox) text += "\n  inbox " + e.id + " " + e.act;
   return text;
 }
-inline std::string show(const Committed& c) {
-  return "seq " + std::to_string(c.last_seq) + (c.repeated ? " repeated" : "") +
+inline std::string show(const CommitResult& c) {
+  return "seq " + std::to_string(c.last_seq) + (c.is_duplicate ? " repeated" : "") +
          (c.existing ? " existing " + c.existing->text : "") +
          (c.existing_request ? " request " + to_hex(*c.existing_request).substr(0, 8) : "") +
          (c.lease ? " lease " + show(c.lease) : "");
@@ -108,12 +108,12 @@ std::string show(const Result<T>& result) {
   }
 }
 
-struct Rig {
+struct ConformanceFixture {
   testing::TestLoop loop;
-  std::unique_ptr<Driver> driver;
+  std::unique_ptr<StoreDriver> store_driver;
 
-  explicit Rig(const Factory& factory) : driver(factory(loop)) {}
-  Store& store() { return driver->store(); }
+  explicit ConformanceFixture(const Factory& factory) : store_driver(factory(loop)) {}
+  Store& store() { return store_driver->store(); }
 
   // ---- building
 
@@ -125,8 +125,8 @@ struct Rig {
     return b;
   }
   Batch create_claimed(std::string id, std::string attempt = "A1", NewJob job = {}) {
-    job.claim =
-        ClaimWish{.worker = "w1", .attempt = AttemptId(std::move(attempt)), .lease = kLease};
+    job.claim = InitialClaimParams{
+        .worker = "w1", .attempt = AttemptId(std::move(attempt)), .lease = kLease};
     return create(std::move(id), std::move(job), {.status = "running"});
   }
   Batch append(std::string id, Batch::Authority authority, std::uint64_t expected,
@@ -140,11 +140,11 @@ struct Rig {
     return {
         .job = JobId(std::move(id)), .authority = std::move(authority), .expected_seq = expected};
   }
-  static Batch::Authority held(std::string_view attempt = "A1", std::uint64_t epoch = 1) {
-    return Batch::Held{fence(attempt, epoch)};
+  static Batch::Authority leased(std::string_view attempt = "A1", std::uint64_t epoch = 1) {
+    return Batch::Leased{fence(attempt, epoch)};
   }
-  static Batch::Authority free() { return Batch::Free{}; }
-  static ClaimRequest wish(std::string attempt, std::size_t limit = 1) {
+  static Batch::Authority unleased() { return Batch::Unleased{}; }
+  static ClaimRequest claim_request(std::string attempt, std::size_t limit = 1) {
     ClaimRequest r{.worker = "w2", .limit = limit, .lease = kLease, .attempts = {}};
     for (std::size_t i = 0; i < limit; ++i) {
       r.attempts.emplace_back(limit == 1 ? attempt : attempt + std::to_string(i));
@@ -154,8 +154,8 @@ struct Rig {
 
   // ---- calling
 
-  Result<Committed> commit(Batch b) {
-    return loop.await<Result<Committed>>(
+  Result<CommitResult> commit(Batch b) {
+    return loop.await<Result<CommitResult>>(
         [&](auto done) { store().commit(std::move(b), std::move(done)); });
   }
   Result<void> put(std::string_view job, std::string_view id, std::string_view act = "{}") {
@@ -173,21 +173,21 @@ struct Rig {
       store().claim_job(JobId(std::string(job)), std::move(request), std::move(done));
     });
   }
-  Result<std::vector<std::optional<Instant>>> beat(std::vector<std::pair<JobId, Fence>> held_jobs,
-                                                   Duration lease = kLease) {
+  Result<std::vector<std::optional<Instant>>> heartbeat(
+      std::vector<std::pair<JobId, Fence>> held_jobs, Duration lease = kLease) {
     return loop.await<Result<std::vector<std::optional<Instant>>>>(
         [&](auto done) { store().heartbeat(std::move(held_jobs), lease, std::move(done)); });
   }
-  Result<std::vector<JobId>> due(std::size_t limit = 100) {
+  Result<std::vector<JobId>> list_due(std::size_t limit = 100) {
     return loop.await<Result<std::vector<JobId>>>(
-        [&](auto done) { store().due(limit, std::move(done)); });
+        [&](auto done) { store().list_due(limit, std::move(done)); });
   }
   Result<std::optional<Instant>> next_due() {
     return loop.await<Result<std::optional<Instant>>>(
         [&](auto done) { store().next_due(std::move(done)); });
   }
-  Result<Loaded> load(std::string_view job, std::uint64_t from_seq = 1) {
-    return loop.await<Result<Loaded>>(
+  Result<LoadedJob> load(std::string_view job, std::uint64_t from_seq = 1) {
+    return loop.await<Result<LoadedJob>>(
         [&](auto done) { store().load(JobId(std::string(job)), from_seq, std::move(done)); });
   }
   Result<std::vector<JobRow>> query(Filter filter = {}) {
@@ -195,35 +195,36 @@ struct Rig {
         [&](auto done) { store().query(std::move(filter), std::move(done)); });
   }
 
-  Census census() {
-    auto found = loop.await<Result<Census>>([&](auto done) { store().census(std::move(done)); });
+  JobStats count_jobs() {
+    auto found =
+        loop.await<Result<JobStats>>([&](auto done) { store().count_jobs(std::move(done)); });
     EXPECT_TRUE(found) << (found ? "" : found.error().message);
-    return found ? *std::move(found) : Census{};
+    return found ? *std::move(found) : JobStats{};
   }
 
   Result<void> redact(Redaction redaction) {
     return loop.await<Result<void>>(
         [&](auto done) { store().redact(std::move(redaction), std::move(done)); });
   }
-  void record(AuditEntry entry) {
+  void append_audit_entry(AuditEntry entry) {
     const auto done = loop.await<Result<void>>(
-        [&](auto answered) { store().record(std::move(entry), std::move(answered)); });
+        [&](auto answered) { store().append_audit_entry(std::move(entry), std::move(answered)); });
     EXPECT_TRUE(done);
   }
   AuditLog audit(std::uint64_t after = 0) {
-    auto log =
-        loop.await<Result<AuditLog>>([&](auto done) { store().audit_log(after, std::move(done)); });
+    auto log = loop.await<Result<AuditLog>>(
+        [&](auto done) { store().read_audit_log(after, std::move(done)); });
     EXPECT_TRUE(log) << show(log ? Result<void>() : std::unexpected(log.error()));
     return log ? *std::move(log) : AuditLog{};
   }
 
   // ---- short words; a failure fails the test
 
-  void must(Batch b) {
+  void must_commit(Batch b) {
     const auto answer = commit(std::move(b));
     EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
   }
-  Code refused(Batch b) {
+  Code expect_refused(Batch b) {
     const auto answer = commit(std::move(b));
     EXPECT_FALSE(answer) << show(answer);
     return answer ? Code{} : answer.error().code;
@@ -233,14 +234,14 @@ struct Rig {
     EXPECT_TRUE(loaded) << show(loaded);
     return loaded ? loaded->row : JobRow{};
   }
-  std::string claimed(ClaimRequest request) {
+  std::string claimed_ids(ClaimRequest request) {
     const auto leases = claim(std::move(request));
     std::string text;
     if (!leases) return show(leases);
     for (const Lease& lease : *leases) text += (text.empty() ? "" : " ") + lease.job.text;
     return text;
   }
-  std::string listed(Filter filter) {
+  std::string listed_ids(Filter filter) {
     const auto rows = query(std::move(filter));
     std::string text;
     if (!rows) return show(rows);
@@ -248,7 +249,7 @@ struct Rig {
     return text;
   }
   std::string due_now(std::size_t limit = 100) {
-    const auto jobs = due(limit);
+    const auto jobs = list_due(limit);
     std::string text;
     if (!jobs) return show(jobs);
     for (const JobId& job : *jobs) text += (text.empty() ? "" : " ") + job.text;
@@ -259,24 +260,24 @@ struct Rig {
 
 struct Case {
   const char* sentence;
-  void (*body)(Rig&);
+  void (*body)(ConformanceFixture&);
 };
 
 // Failpoints in the hands of a test.
-class Points final : public async::PointHandler {
+class FailpointRecorder final : public async::FailpointHandler {
  public:
-  Points() { async::point_handler = this; }
-  ~Points() override { async::point_handler = nullptr; }
-  Points(const Points&) = delete;
-  Points& operator=(const Points&) = delete;
+  FailpointRecorder() { async::failpoint_handler = this; }
+  ~FailpointRecorder() override { async::failpoint_handler = nullptr; }
+  FailpointRecorder(const FailpointRecorder&) = delete;
+  FailpointRecorder& operator=(const FailpointRecorder&) = delete;
 
-  std::string action_at;                               // this point …
-  async::PointAction action = async::PointAction::go;  // … does this
+  std::string action_at;                                       // this point …
+  async::FailpointAction action = async::FailpointAction::go;  // … does this
 
-  async::PointAction hit(std::string_view name) override {
+  async::FailpointAction hit(std::string_view name) override {
     const std::lock_guard lock(mutex_);
     hits_ += (hits_.empty() ? "" : " ") + std::string(name);
-    return name == action_at ? action : async::PointAction::go;
+    return name == action_at ? action : async::FailpointAction::go;
   }
   std::string hits() {
     const std::lock_guard lock(mutex_);

@@ -19,21 +19,22 @@ namespace ae::store::conformance {
 
 inline bool register_conformance(const std::string& suite, Factory factory) {
   const auto add = [&](const std::string& sentence, std::function<void()> body,
-                       testing::Pace pace = testing::Pace::quick) {
-    testing::register_test(suite + "/" + sentence, __FILE__, __LINE__, pace, std::move(body));
+                       testing::TestSpeed speed = testing::TestSpeed::quick) {
+    testing::register_test(suite + "/" + sentence, __FILE__, __LINE__, speed, std::move(body));
   };
   const auto add_all = [&](const std::vector<Case>& cases) {
     for (const Case& c : cases) {
       add(c.sentence, [factory, body = c.body] {
-        Rig rig(factory);
-        body(rig);
+        ConformanceFixture fixture(factory);
+        body(fixture);
       });
     }
   };
-  const auto add_many = [&](const char* sentence, void (*body)(Rig&, const Factory&)) {
+  const auto add_many = [&](const char* sentence,
+                            void (*body)(ConformanceFixture&, const Factory&)) {
     add(sentence, [factory, body] {
-      Rig rig(factory);
-      body(rig, factory);
+      ConformanceFixture fixture(factory);
+      body(fixture, factory);
     });
   };
   add_all(commit_cases());
@@ -42,11 +43,11 @@ inline bool register_conformance(const std::string& suite, Factory factory) {
   add(
       "a thousand jobs are deleted between those that wait",
       [factory] {
-        Rig rig(factory);
-        prunes_many(rig);
+        ConformanceFixture fixture(factory);
+        prunes_many(fixture);
       },
-      testing::Pace::slow);
-  add_many("a random history gives the answers and logs of the memory store", random_lives);
+      testing::TestSpeed::slow);
+  add_many("a random history gives the answers and logs of the memory store", random_histories);
   add_many("a life in which each call fails once ends like any other", every_call_fails_once);
   add_many("after a crash at any call, what was sent can be sent again", every_call_is_the_last);
   return true;

@@ -7,10 +7,10 @@
 namespace ae::store {
 namespace {
 
-void note(OperationTimes& times, Duration took, bool failed) {
+void note(OperationLatency& times, Duration took, bool failed) {
   const double seconds = std::chrono::duration<double>(took).count();
   std::size_t i = 0;
-  while (i < OperationTimes::kBounds.size() && seconds > OperationTimes::kBounds.at(i)) ++i;
+  while (i < OperationLatency::kBounds.size() && seconds > OperationLatency::kBounds.at(i)) ++i;
   ++times.in.at(i);
   times.sum += seconds;
   times.failures += failed ? 1 : 0;
@@ -19,8 +19,8 @@ void note(OperationTimes& times, Duration took, bool failed) {
 }  // namespace
 
 template <class T>
-async::Done<Result<T>> MeasuredStore::timed(std::string_view operation,
-                                            async::Done<Result<T>> done) {
+async::Done<Result<T>> MeasuredStore::time_call(std::string_view operation,
+                                                async::Done<Result<T>> done) {
   return [times = times_, operation, &steady = steady_, began = steady_.since_start(),
           done = std::move(done)](Result<T> answer) mutable {
     const Code code = answer ? Code{} : answer.error().code;
@@ -32,10 +32,10 @@ async::Done<Result<T>> MeasuredStore::timed(std::string_view operation,
 }
 
 template <class T>
-async::Done<Result<T>> MeasuredStore::written(std::string_view operation,
-                                              async::Done<Result<T>> done) {
-  return timed<T>(operation, [last = write_failed_, &steady = steady_,
-                              done = std::move(done)](Result<T> answer) mutable {
+async::Done<Result<T>> MeasuredStore::time_write(std::string_view operation,
+                                                 async::Done<Result<T>> done) {
+  return time_call<T>(operation, [last = write_failed_, &steady = steady_,
+                                  done = std::move(done)](Result<T> answer) mutable {
     const bool failed = !answer && (answer.error().code == Code::unavailable ||
                                     answer.error().code == Code::unknown_outcome ||
                                     answer.error().code == Code::store_stopped);
@@ -45,65 +45,65 @@ async::Done<Result<T>> MeasuredStore::written(std::string_view operation,
   });
 }
 
-bool MeasuredStore::writes_fail() const {
-  return *write_failed_ && steady_.since_start() - **write_failed_ < kWritesFailFor;
+bool MeasuredStore::is_failing_writes() const {
+  return *write_failed_ && steady_.since_start() - **write_failed_ < kWriteFailureMemory;
 }
 
-void MeasuredStore::commit(Batch batch, async::Done<Result<Committed>> done) {
-  inner_.commit(std::move(batch), written("commit", std::move(done)));
+void MeasuredStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
+  inner_.commit(std::move(batch), time_write("commit", std::move(done)));
 }
 void MeasuredStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
-  inner_.put_inbox(std::move(job), std::move(entry), written("put_inbox", std::move(done)));
+  inner_.put_inbox(std::move(job), std::move(entry), time_write("put_inbox", std::move(done)));
 }
 void MeasuredStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
-  inner_.claim(std::move(request), timed("claim", std::move(done)));
+  inner_.claim(std::move(request), time_call("claim", std::move(done)));
 }
 void MeasuredStore::claim_job(JobId job, ClaimRequest request,
                               async::Done<Result<std::optional<Lease>>> done) {
-  inner_.claim_job(std::move(job), std::move(request), timed("claim_job", std::move(done)));
+  inner_.claim_job(std::move(job), std::move(request), time_call("claim_job", std::move(done)));
 }
 void MeasuredStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                               async::Done<Result<std::vector<std::optional<Instant>>>> done) {
-  inner_.heartbeat(std::move(held), lease, timed("heartbeat", std::move(done)));
+  inner_.heartbeat(std::move(held), lease, time_call("heartbeat", std::move(done)));
 }
-void MeasuredStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
-  inner_.due(limit, timed("due", std::move(done)));
+void MeasuredStore::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  inner_.list_due(limit, time_call("due", std::move(done)));
 }
 void MeasuredStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
-  inner_.next_due(timed("next_due", std::move(done)));
+  inner_.next_due(time_call("next_due", std::move(done)));
 }
-void MeasuredStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
-  inner_.load(std::move(job), from_seq, timed("load", std::move(done)));
+void MeasuredStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) {
+  inner_.load(std::move(job), from_seq, time_call("load", std::move(done)));
 }
 void MeasuredStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
-  inner_.query(std::move(filter), timed("query", std::move(done)));
+  inner_.query(std::move(filter), time_call("query", std::move(done)));
 }
-void MeasuredStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
-  inner_.ended(std::move(filter), timed("ended", std::move(done)));
+void MeasuredStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  inner_.list_ended(std::move(filter), time_call("ended", std::move(done)));
 }
 void MeasuredStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
-  inner_.prune(std::move(pruning), timed("prune", std::move(done)));
+  inner_.prune(std::move(pruning), time_call("prune", std::move(done)));
 }
 void MeasuredStore::redact(Redaction redaction, async::Done<Result<void>> done) {
-  inner_.redact(std::move(redaction), timed("redact", std::move(done)));
+  inner_.redact(std::move(redaction), time_call("redact", std::move(done)));
 }
-void MeasuredStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
-  inner_.wipe(timed("wipe", std::move(done)));
+void MeasuredStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) {
+  inner_.erase_dropped_values(time_call("wipe", std::move(done)));
 }
-void MeasuredStore::record(AuditEntry entry, async::Done<Result<void>> done) {
-  inner_.record(std::move(entry), written("record", std::move(done)));
+void MeasuredStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
+  inner_.append_audit_entry(std::move(entry), time_write("record", std::move(done)));
 }
-void MeasuredStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
-  inner_.audit_log(after, timed("audit_log", std::move(done)));
+void MeasuredStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
+  inner_.read_audit_log(after, time_call("audit_log", std::move(done)));
 }
-void MeasuredStore::census(async::Done<Result<Census>> done) {
-  inner_.census(timed("census", std::move(done)));
+void MeasuredStore::count_jobs(async::Done<Result<JobStats>> done) {
+  inner_.count_jobs(time_call("census", std::move(done)));
 }
-void MeasuredStore::announce(std::string worker, std::string says, Duration lasts) {
-  inner_.announce(std::move(worker), std::move(says), lasts);
+void MeasuredStore::announce(std::string worker, std::string says, Duration ttl) {
+  inner_.announce(std::move(worker), std::move(says), ttl);
 }
-void MeasuredStore::on_hint(std::function<void(const Hint&)> hear) {
-  inner_.on_hint(std::move(hear));
+void MeasuredStore::on_hint(std::function<void(const Hint&)> callback) {
+  inner_.on_hint(std::move(callback));
 }
 
 }  // namespace ae::store

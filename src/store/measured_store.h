@@ -13,7 +13,7 @@
 
 namespace ae::store {
 
-struct OperationTimes {
+struct OperationLatency {
   static constexpr std::array<double, 12> kBounds{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
                                                   0.05,   0.1,   0.25,   0.5,   1,    5};
   std::array<std::uint64_t, kBounds.size() + 1> in{};
@@ -22,7 +22,7 @@ struct OperationTimes {
       0;  // unavailable or unknown_outcome: the store did not answer as it should
 };
 
-constexpr Duration kWritesFailFor = std::chrono::seconds(10);
+constexpr Duration kWriteFailureMemory = std::chrono::seconds(10);
 
 class MeasuredStore final : public Store {
  public:
@@ -30,44 +30,44 @@ class MeasuredStore final : public Store {
   MeasuredStore(Store& inner, async::SteadyClock& steady) : inner_(inner), steady_(steady) {}
 
   // By the name of the operation.
-  const std::map<std::string_view, OperationTimes>& times() const { return *times_; }
+  const std::map<std::string_view, OperationLatency>& times() const { return *times_; }
 
-  // Has the last write failed for want of the store, as on a full disk, and that not long ago? After kWritesFailFor without
+  // Has the last write failed for want of the store, as on a full disk, and that not long ago? After kWriteFailureMemory without
   // another attempt it is no longer known.
-  bool writes_fail() const;
+  bool is_failing_writes() const;
 
-  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void commit(Batch batch, async::Done<Result<CommitResult>> done) override;
   void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
   void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
   void claim_job(JobId job, ClaimRequest request,
                  async::Done<Result<std::optional<Lease>>> done) override;
   void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
-  void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
+  void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
   void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
-  void wipe(async::Done<Result<std::vector<OldCopy>>> done) override;
-  void record(AuditEntry entry, async::Done<Result<void>> done) override;
-  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
-  void census(async::Done<Result<Census>> done) override;
-  void announce(std::string worker, std::string says, Duration lasts) override;
-  void on_hint(std::function<void(const Hint&)> hear) override;
+  void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) override;
+  void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
+  void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void count_jobs(async::Done<Result<JobStats>> done) override;
+  void announce(std::string worker, std::string says, Duration ttl) override;
+  void on_hint(std::function<void(const Hint&)> callback) override;
   Instant now() override { return inner_.now(); }
   Instant latest_now() override { return inner_.latest_now(); }
   bool owned() const override { return inner_.owned(); }
   std::optional<Instant> opened_at() const override { return inner_.opened_at(); }
 
  private:
-  using Times = std::map<std::string_view, OperationTimes>;
+  using Times = std::map<std::string_view, OperationLatency>;
   template <class T>
-  async::Done<Result<T>> timed(std::string_view operation, async::Done<Result<T>> done);
+  async::Done<Result<T>> time_call(std::string_view operation, async::Done<Result<T>> done);
   // The same of an operation that writes whenever it succeeds.
   template <class T>
-  async::Done<Result<T>> written(std::string_view operation, async::Done<Result<T>> done);
+  async::Done<Result<T>> time_write(std::string_view operation, async::Done<Result<T>> done);
 
   Store& inner_;
   async::SteadyClock& steady_;

@@ -11,10 +11,10 @@ namespace ae::store {
 struct Migration {
   std::int64_t from = 0;  // 0 = there is no store yet
   std::int64_t to = 0;    // never below `from`
-  bool due() const { return from != to; }
+  bool is_pending() const { return from != to; }
 };
 
-struct MigrationWish {
+struct MigrationOptions {
   bool check_only = false;                    // changes nothing; `due` says what would be done
   std::chrono::milliseconds patience{30000};  // how long whoever holds the store is waited for
 };

@@ -91,15 +91,15 @@ class Rebuild {
 
   // Compares; a store that was opened to write also writes what differs. REQUIRES: `wanted` was made of the StoredLog
   // that `read` gave last. Fails with idempotency_conflict (another job's log has the key too) · unavailable.
-  virtual Result<std::vector<Difference>> settle(const Projection& wanted, Instant now) = 0;
+  virtual Result<std::vector<Difference>> reconcile(const Projection& wanted, Instant now) = 0;
   // The same with rows of no job.
-  virtual Result<std::vector<Difference>> settle_rest() = 0;
+  virtual Result<std::vector<Difference>> reconcile_rest() = 0;
   // What is wrong with the store and with no row of a job: triggers, and rows of `meta`. Fails with unavailable.
   virtual Result<std::vector<Damage>> damage() = 0;
-  // Adds to the store's audit log, with the next `keep`; nothing when it only compares.
-  virtual Status record(const AuditEntry& entry) = 0;
+  // Adds to the store's audit log, with the next `commit`; nothing when it only compares.
+  virtual Status append_audit_entry(const AuditEntry& entry) = 0;
   // Makes durable what was settled; until then nothing of it is there. It is called often enough to keep it small.
-  virtual Status keep() = 0;
+  virtual Status commit() = 0;
 };
 
 }  // namespace ae::store

@@ -21,7 +21,7 @@ std::optional<Instant> instant_in(const Value& object, std::string_view name) {
 
 }  // namespace
 
-std::optional<std::string> Registry::absorb(const AuditRow& row) {
+std::optional<std::string> Registry::apply(const AuditRow& row) {
   if (row.seq <= seq_) return std::nullopt;
   seq_ = row.seq;
   const bool ours = row.body.find("key_") != std::string::npos ||
@@ -109,7 +109,8 @@ const AgentVersion* Registry::newest(std::string_view name) const {
   return found == agents_.end() ? nullptr : &found->second.back();
 }
 
-const AgentVersion* Registry::with_plan(std::string_view name, std::string_view plan_hash) const {
+const AgentVersion* Registry::find_version_with_plan(std::string_view name,
+                                                     std::string_view plan_hash) const {
   const auto found = agents_.find(name);
   if (found == agents_.end()) return nullptr;
   const auto& versions = found->second;

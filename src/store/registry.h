@@ -49,7 +49,7 @@ class Registry {
  public:
   // What is wrong with the entry, if something is. One that was seen already changes nothing; so do entries about
   // other things.
-  std::optional<std::string> absorb(const AuditRow& row);
+  std::optional<std::string> apply(const AuditRow& row);
   // The last entry that was seen.
   std::uint64_t seq() const { return seq_; }
 
@@ -61,7 +61,8 @@ class Registry {
   }
   const AgentVersion* newest(std::string_view name) const;
   // The newest version with this plan.
-  const AgentVersion* with_plan(std::string_view name, std::string_view plan_hash) const;
+  const AgentVersion* find_version_with_plan(std::string_view name,
+                                             std::string_view plan_hash) const;
 
   static constexpr std::size_t kNameMax = 64;  // characters of a name, an id, a role
 

@@ -16,7 +16,7 @@ struct Log {
   std::vector<AuditRow> rows;
 
   void add(const AuditEntry& entry) {
-    rows.push_back(chained(head, entry));
+    rows.push_back(chain_entry(head, entry));
     head = {rows.back().seq, rows.back().hash};
   }
   void add_body(const std::string& body) {
@@ -26,7 +26,7 @@ struct Log {
   Registry registry(std::vector<std::string>* warnings = nullptr) const {
     Registry registry;
     for (const AuditRow& row : rows) {
-      const auto warning = registry.absorb(row);
+      const auto warning = registry.apply(row);
       if (warning && warnings != nullptr) warnings->push_back(*warning);
     }
     return registry;
@@ -104,9 +104,10 @@ AE_TEST(
   EXPECT_EQ(registry.newest("a")->version, 4u);
   EXPECT_EQ(registry.newest("b")->version, 1u);
   EXPECT_TRUE(registry.newest("c") == nullptr);
-  EXPECT_EQ(registry.with_plan("a", agent("a", 2).plan_hash)->version, 2u);
-  EXPECT_EQ(registry.with_plan("a", agent("a", 1).plan_hash)->version, 4u) << "the newest with it";
-  EXPECT_TRUE(registry.with_plan("b", agent("a", 2).plan_hash) == nullptr);
+  EXPECT_EQ(registry.find_version_with_plan("a", agent("a", 2).plan_hash)->version, 2u);
+  EXPECT_EQ(registry.find_version_with_plan("a", agent("a", 1).plan_hash)->version, 4u)
+      << "the newest with it";
+  EXPECT_TRUE(registry.find_version_with_plan("b", agent("a", 2).plan_hash) == nullptr);
 }
 
 AE_TEST("registry/the same entries again, and entries about other things, change nothing") {
@@ -116,7 +117,7 @@ AE_TEST("registry/the same entries again, and entries about other things, change
       {.at = kDay, .by = "ada", .act = "redact", .job = JobId("j"), .detail = Value::object({})});
   Registry registry = log.registry();
   EXPECT_EQ(registry.seq(), 2u);
-  for (const AuditRow& row : log.rows) EXPECT_FALSE(registry.absorb(row));
+  for (const AuditRow& row : log.rows) EXPECT_FALSE(registry.apply(row));
   EXPECT_EQ(registry.keys().size(), 1u);
   EXPECT_EQ(registry.seq(), 2u);
 }

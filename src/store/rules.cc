@@ -7,22 +7,22 @@
 namespace ae::store {
 namespace {
 
-bool only_effects(const Batch& b) {
+bool has_only_effects(const Batch& b) {
   return !b.sealed && b.effects_absent.empty() && b.ledger_put.empty() && b.ledger_erase.empty() &&
-         b.inbox_taken.empty() && !b.release && !b.signed_head && !b.audit;
+         b.inbox_consumed.empty() && !b.release && !b.signed_head && !b.audit;
 }
 
-Error not_the_holder(const Batch& batch, const Fence& fence) {
+Error lease_lost(const Batch& batch, const Fence& fence) {
   return {Code::stale_attempt, "attempt " + fence.attempt.text + " (epoch " +
                                    std::to_string(fence.epoch) + ") does not hold job " +
                                    batch.job.text + " any more: stop working on it"};
 }
 
-Error somebody_holds(const Batch& batch) {
+Error job_is_leased(const Batch& batch) {
   return {Code::held, "job " + batch.job.text + " is held by a worker: use its inbox"};
 }
 
-Error not_the_last(const Batch& batch, std::uint64_t last_seq) {
+Error wrong_expected_seq(const Batch& batch, std::uint64_t last_seq) {
   return {Code::sequence_conflict, "the log of job " + batch.job.text + " ends at " +
                                        std::to_string(last_seq) + ", not at " +
                                        std::to_string(batch.expected_seq) + ": load it again"};
@@ -32,12 +32,12 @@ Error not_the_last(const Batch& batch, std::uint64_t last_seq) {
 
 void check_batch(const Batch& batch) {
   const auto* create = std::get_if<Batch::Create>(&batch.authority);
-  const bool held = std::holds_alternative<Batch::Held>(batch.authority);
+  const bool held = std::holds_alternative<Batch::Leased>(batch.authority);
   AE_CHECK(!batch.job.empty());
-  AE_CHECK(std::ranges::is_sorted(batch.inbox_taken), batch.job.text);
+  AE_CHECK(std::ranges::is_sorted(batch.inbox_consumed), batch.job.text);
   if (create != nullptr) AE_CHECK(batch.sealed && batch.expected_seq == 0, batch.job.text);
-  if (std::holds_alternative<Batch::Late>(batch.authority)) {
-    AE_CHECK(only_effects(batch), batch.job.text);
+  if (std::holds_alternative<Batch::LateResult>(batch.authority)) {
+    AE_CHECK(has_only_effects(batch), batch.job.text);
   }
   if (batch.release) AE_CHECK(held, batch.job.text);
   if (batch.checkpoint) AE_CHECK(held, batch.job.text);
@@ -61,37 +61,37 @@ void check_pruning(const Pruning& pruning) {
            std::to_string(pruning.jobs.size()));
 }
 
-Status admit(const Batch& batch, const Standing& standing) {
-  if (std::holds_alternative<Batch::Late>(batch.authority)) return {};
-  if (const auto* held = std::get_if<Batch::Held>(&batch.authority)) {
-    if (standing.claim != held->fence) return std::unexpected(not_the_holder(batch, held->fence));
+Status check_precondition(const Batch& batch, const JobClaimState& standing) {
+  if (std::holds_alternative<Batch::LateResult>(batch.authority)) return {};
+  if (const auto* held = std::get_if<Batch::Leased>(&batch.authority)) {
+    if (standing.claim != held->fence) return std::unexpected(lease_lost(batch, held->fence));
   } else if (standing.claim) {
-    return std::unexpected(somebody_holds(batch));
+    return std::unexpected(job_is_leased(batch));
   }
   if (standing.last_seq != batch.expected_seq) {
-    return std::unexpected(not_the_last(batch, standing.last_seq));
+    return std::unexpected(wrong_expected_seq(batch, standing.last_seq));
   }
   return {};
 }
 
-bool checks_first(const Batch& batch) {
-  const auto* late = std::get_if<Batch::Late>(&batch.authority);
+bool has_first_commit_check(const Batch& batch) {
+  const auto* late = std::get_if<Batch::LateResult>(&batch.authority);
   return late != nullptr && late->first_commit;
 }
 
-Status admit_late(const Batch& batch, std::string_view first_commit) {
-  if (std::get<Batch::Late>(batch.authority).first_commit == sha256(first_commit)) return {};
-  return std::unexpected(other_bytes(batch.job, 1));
+Status check_late_precondition(const Batch& batch, std::string_view first_commit) {
+  if (std::get<Batch::LateResult>(batch.authority).first_commit == sha256(first_commit)) return {};
+  return std::unexpected(commit_changed(batch.job, 1));
 }
 
-bool inbox_refuses(const Batch& batch, std::uint64_t entry) {
-  return (batch.inbox_read && entry > *batch.inbox_read) ||
-         (batch.release && !batch.leaves_inbox &&
-          !std::ranges::binary_search(batch.inbox_taken, entry));
+bool is_refused_by_inbox(const Batch& batch, std::uint64_t entry) {
+  return (batch.inbox_read_through && entry > *batch.inbox_read_through) ||
+         (batch.release && !batch.keeps_inbox &&
+          !std::ranges::binary_search(batch.inbox_consumed, entry));
 }
 
-bool offers(const ClaimRequest& request, const std::string& agent,
-            const std::vector<std::string>& capabilities) {
+bool satisfies(const ClaimRequest& request, const std::string& agent,
+               const std::vector<std::string>& capabilities) {
   const auto in = [](const auto& items, const auto& item) {
     return std::ranges::find(items, item) != items.end();
   };
@@ -101,19 +101,19 @@ bool offers(const ClaimRequest& request, const std::string& agent,
          });
 }
 
-bool fits(const ClaimRequest& request, const Claimable& job) {
-  return offers(request, job.agent, job.capabilities) &&
-         std::ranges::find(request.except, job.job) == request.except.end();
+bool matches(const ClaimRequest& request, const ClaimCandidate& job) {
+  return satisfies(request, job.agent, job.capabilities) &&
+         std::ranges::find(request.excluded_jobs, job.job) == request.excluded_jobs.end();
 }
 
-std::optional<std::size_t> limit_of(const ClaimRequest& request, std::string_view queue) {
+std::optional<std::size_t> queue_limit_of(const ClaimRequest& request, std::string_view queue) {
   const auto found = std::ranges::find(request.queues, queue, &QueueLimit::queue);
   if (found == request.queues.end()) return std::nullopt;
   return found->limit;
 }
 
-std::string turn_of(const std::vector<std::pair<std::string, std::string>>& labels,
-                    std::string_view fair_by) {
+std::string fairness_key_of(const std::vector<std::pair<std::string, std::string>>& labels,
+                            std::string_view fair_by) {
   if (fair_by.empty()) return {};
   const auto found =
       std::ranges::find(labels, fair_by, &std::pair<std::string, std::string>::first);
@@ -128,7 +128,7 @@ bool has_ended(std::string_view status) {
 
 namespace {
 
-bool fits(const JobRow& row, const EndedFilter& filter) {
+bool matches(const JobRow& row, const EndedFilter& filter) {
   return has_ended(row.status) && !row.claim && row.updated_at < filter.before &&
          (filter.statuses.empty() ||
           std::ranges::find(filter.statuses, row.status) != filter.statuses.end()) &&
@@ -142,13 +142,13 @@ bool fits(const JobRow& row, const EndedFilter& filter) {
 
 }  // namespace
 
-EndedPage ended_of(std::vector<JobRow> looked_at, const EndedFilter& filter) {
+EndedPage make_ended_page(std::vector<JobRow> scanned, const EndedFilter& filter) {
   EndedPage page;
-  const bool too_young = std::ranges::all_of(
-      looked_at, [&](const JobRow& row) { return row.created_at >= filter.before; });
-  if (looked_at.size() == kEndedLook && !too_young) page.next = looked_at.back().number;
-  for (JobRow& row : looked_at) {
-    if (!fits(row, filter)) continue;
+  const bool are_all_too_new = std::ranges::all_of(
+      scanned, [&](const JobRow& row) { return row.created_at >= filter.before; });
+  if (scanned.size() == kEndedScanMax && !are_all_too_new) page.next = scanned.back().number;
+  for (JobRow& row : scanned) {
+    if (!matches(row, filter)) continue;
     if (page.rows.size() == filter.limit) {
       page.next = page.rows.back().number;
       break;
@@ -158,7 +158,8 @@ EndedPage ended_of(std::vector<JobRow> looked_at, const EndedFilter& filter) {
   return page;
 }
 
-Hash contents_of(const std::vector<Hash>& commits, const std::optional<std::string>& signed_head) {
+Hash content_hash_of(const std::vector<Hash>& commits,
+                     const std::optional<std::string>& signed_head) {
   std::string text;
   const auto add = [&](const Hash& hash) {
     text.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
@@ -168,19 +169,19 @@ Hash contents_of(const std::vector<Hash>& commits, const std::optional<std::stri
   return sha256(text);
 }
 
-Status may_prune(const Pruning::Job& wish, const std::optional<Remains>& stands) {
-  if (!stands) return std::unexpected(job_not_found(wish.job));
-  if (stands->held) return std::unexpected(still_held(wish.job));
-  const bool same = has_ended(stands->status) && stands->last_seq == wish.last_seq &&
-                    stands->head == wish.head &&
-                    (!wish.contents || stands->contents == wish.contents);
+Status check_prunable(const Pruning::Job& requested, const std::optional<PruneCandidate>& stands) {
+  if (!stands) return std::unexpected(job_not_found(requested.job));
+  if (stands->held) return std::unexpected(job_still_leased(requested.job));
+  const bool same = has_ended(stands->status) && stands->last_seq == requested.last_seq &&
+                    stands->head == requested.head &&
+                    (!requested.content_hash || stands->content_hash == requested.content_hash);
   if (same) return {};
   return fail(
       Code::sequence_conflict,
-      "job " + wish.job.text + " has changed since it was read, or has not ended: reload it");
+      "job " + requested.job.text + " has changed since it was read, or has not ended: reload it");
 }
 
-Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until) {
+Eligibility eligibility_of(const RowState& row, const std::optional<Instant>& lease_until) {
   if (!may_run(row.status)) return {};
   if (lease_until) return {.ready = false, .at = lease_until};
   return {.ready = !row.not_before, .at = row.not_before};
@@ -194,7 +195,7 @@ Error job_exists(const JobId& job) {
   return {Code::already_exists, "job " + job.text + " exists already: use another id, or read it"};
 }
 
-Error job_not_held(const JobId& job) {
+Error job_not_leased(const JobId& job) {
   return {Code::not_held, "no worker holds job " + job.text + ": write to its log instead"};
 }
 
@@ -203,18 +204,18 @@ Error inbox_not_empty(const JobId& job) {
                                    ": apply it before releasing the job"};
 }
 
-Error other_bytes(const JobId& job, std::uint64_t first_seq) {
+Error commit_changed(const JobId& job, std::uint64_t first_seq) {
   return {Code::sequence_conflict, "the commit of job " + job.text + " that begins at event " +
                                        std::to_string(first_seq) +
                                        " is not the one that was read: load it again"};
 }
 
-Error other_effects(const JobId& job) {
+Error effects_changed(const JobId& job) {
   return {Code::sequence_conflict,
           "an effect of job " + job.text + " came meanwhile: load it again"};
 }
 
-Error still_held(const JobId& job) {
+Error job_still_leased(const JobId& job) {
   return {Code::held, "job " + job.text + " is held by a worker: its values stay"};
 }
 

@@ -46,7 +46,7 @@ struct Lease {
   Instant lease_until;
 };
 
-struct ClaimWish {  // for a job that is born claimed
+struct InitialClaimParams {  // for a job that is born claimed
   std::string worker;
   AttemptId attempt;  // its epoch is 1
   Duration lease;
@@ -64,7 +64,7 @@ struct NewJob {
   std::int64_t priority = 0;
   std::vector<std::string> capabilities;  // what a worker must offer to claim it
   std::string queue = std::string(kDefaultQueue);
-  std::optional<ClaimWish>
+  std::optional<InitialClaimParams>
       claim;  // born claimed; whoever wants a limit of its queue kept leaves it to a claim
 };
 
@@ -103,24 +103,25 @@ struct Batch {
     NewJob job;
   };
   // This fence's claim row stands, live or expired: until another claims the job, the work is still its.
-  struct Held {
+  struct Leased {
     Fence fence;
   };
   // Nobody holds it: no claim row, live or expired.
-  struct Free {};
+  struct Unleased {};
   // Whoever holds it: a result that came after its attempt had lost the job. REQUIRES: effects only.
-  struct Late {
+  struct LateResult {
     // SHA-256 of the job's first commit, as it was read: refused with `sequence_conflict` when that is another one now
     // (values of the job were erased). nullopt = any.
     std::optional<Hash> first_commit = {};
   };
-  using Authority = std::variant<Create, Held, Free, Late>;
+  using Authority = std::variant<Create, Leased, Unleased, LateResult>;
 
   JobId job;
   Authority authority;
-  std::uint64_t expected_seq = 0;  // last seq of the log before this commit (not asked of Late)
-  std::optional<Sealed> sealed;    // no events: only the rows below change.
-                                   // REQUIRES: first_seq == expected_seq + 1
+  std::uint64_t expected_seq =
+      0;  // last seq of the log before this commit (not asked of LateResult)
+  std::optional<SealedBatch> sealed;  // no events: only the rows below change.
+                                      // REQUIRES: first_seq == expected_seq + 1
   // Written when `sealed` is set. REQUIRES: a commit that leaves a job neither queued nor running also releases it
   // (or comes without a claim): a blocked job that somebody holds could never be woken.
   RowState row;
@@ -131,23 +132,23 @@ struct Batch {
   std::vector<LedgerRow> ledger_put;
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
   // Numbers of the entries this commit consumes, in order; one that is gone is passed over.
-  std::vector<std::uint64_t> inbox_taken;
-  // Give the claim back (Held). Refused with `inbox_pending` while entries are left.
+  std::vector<std::uint64_t> inbox_consumed;
+  // Give the claim back (Leased). Refused with `inbox_pending` while entries are left.
   bool release = false;
   // The release leaves the entries where they are, for the next claim: of a job that is parked before they are taken in.
-  bool leaves_inbox = false;
+  bool keeps_inbox = false;
   // What this commit decides must not pass by an accepted entry (a wait that opens, an expiry): refused with
   // `inbox_pending` when there is one above this number, the last that was read.
-  std::optional<std::uint64_t> inbox_read;
+  std::optional<std::uint64_t> inbox_read_through;
   // Stands beside the job and replaces what stood there; says itself what it covers. The store does not look inside.
   std::optional<std::string> signed_head;
-  // The same, of the log as it stands after this commit, whose last seq it is kept under. REQUIRES: Held.
+  // The same, of the log as it stands after this commit, whose last seq it is kept under. REQUIRES: Leased.
   std::optional<std::string> checkpoint;
-  // Written to the store's audit log with this commit; not when the batch is refused or `repeated`.
+  // Written to the store's audit log with this commit; not when the batch is refused or `is_duplicate`.
   std::optional<AuditEntry> audit;
   // AE_POINTs to hit once the rows are written: before the COMMIT when there are events, after it when not.
   // Names with static storage ("effect.after_put", "ledger.after_commit").
-  std::vector<std::string_view> points;
+  std::vector<std::string_view> failpoints;
 };
 
 // Values of a job that are dropped: its commits without them, and what stood beside the log because of them.
@@ -155,7 +156,7 @@ struct Redaction {
   JobId job;
   struct Commit {
     std::uint64_t first_seq = 0;
-    Hash replaces;            // SHA-256 of the bytes that stand there
+    Hash expected_hash;       // SHA-256 of the bytes that stand there
     std::string bytes;        // the same events, sealed, without the values
     std::vector<Hash> blobs;  // that these bytes name, each once
   };
@@ -165,7 +166,7 @@ struct Redaction {
 };
 
 // A place in the store's files that may still hold values that were dropped.
-struct OldCopy {
+struct ResidualCopy {
   std::string what, where;
   std::string why;  // … and what removes them
 };
@@ -177,16 +178,16 @@ struct Pruning {
     std::uint64_t last_seq = 0;  // as it was read …
     Hash head;
     std::optional<Hash>
-        contents;  // … and what was kept of it elsewhere (contents_of in store/rules.h)
+        content_hash;  // … and what was kept of it elsewhere (content_hash_of in store/rules.h)
   };
   std::vector<Job> jobs;  // REQUIRES: at least one, each once, at most kPruneJobsMax
   AuditEntry audit;
 };
 inline constexpr std::size_t kPruneJobsMax = 64;
 
-struct Committed {
+struct CommitResult {
   std::uint64_t last_seq = 0;  // of the log after this commit (or as it stands, without events)
-  bool repeated = false;       // these very bytes were already there: nothing written again
+  bool is_duplicate = false;   // these very bytes were already there: nothing written again
   // Create only: this idempotency key made that job, with this request hash; nothing written.
   std::optional<JobId> existing;
   std::optional<Hash> existing_request;
@@ -219,7 +220,7 @@ struct Checkpoint {
   std::string bytes;
 };
 
-struct Loaded {
+struct LoadedJob {
   JobRow row;
   std::vector<std::string>
       commits;              // sealed bytes, in order, from the commit that holds `from_seq`
@@ -259,7 +260,7 @@ struct EndedFilter {
 };
 // A page looks at so many rows at most, whatever it finds. The walk ends where all of them are of jobs made since `before`:
 // one whose clock was wrong hides no other.
-inline constexpr std::size_t kEndedLook = 1024;
+inline constexpr std::size_t kEndedScanMax = 1024;
 struct EndedPage {
   std::vector<JobRow> rows;           // oldest first
   std::optional<std::uint64_t> next;  // `after` of the next page; nullopt = there is none
@@ -277,14 +278,14 @@ struct ClaimRequest {
   std::vector<std::string> agents;        // only jobs of these; empty = any
   std::vector<std::string> capabilities;  // what the worker offers: only jobs that need no more
   std::vector<AttemptId>
-      attempts;               // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
-  std::vector<JobId> except;  // jobs this worker cannot run (needs_version): left to others
-  std::vector<QueueLimit> queues;  // kept in the transaction that claims; other queues have none
+      attempts;  // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
+  std::vector<JobId> excluded_jobs;  // jobs this worker cannot run (needs_version): left to others
+  std::vector<QueueLimit> queues;    // kept in the transaction that claims; other queues have none
 };
 
-// How many jobs stand where, as of one moment; counted from indexes, and never further than kCensusMax.
-inline constexpr std::uint64_t kCensusMax = 100'000;
-struct Census {
+// How many jobs stand where, as of one moment; counted from indexes, and never further than kJobCountMax.
+inline constexpr std::uint64_t kJobCountMax = 100'000;
+struct JobStats {
   std::map<std::string, std::uint64_t> statuses;  // of queued, running, waiting, parked
   std::map<std::string, std::uint64_t> ready;     // that a claim would take, by queue
   struct Worker {
@@ -296,7 +297,7 @@ struct Census {
 
 // What another process has done, said early; every hint may be lost, and none is a promise.
 struct Hint {
-  std::vector<JobId> rested;      // they have ended or wait; empty = something else
+  std::vector<JobId> idle;        // they have ended or wait; empty = something else
   std::optional<JobId> inbox_of;  // its inbox has got an entry; nullopt = something may be claimed
   struct Needs {
     std::string agent;
@@ -309,14 +310,14 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // Fails with stale_attempt (not held by this fence) · held (Free, but a claim row exists) · sequence_conflict
+  // Fails with stale_attempt (not held by this fence) · held (Unleased, but a claim row exists) · sequence_conflict
   // (expected_seq is not the last) · not_found · already_exists (Create: this job id) · inbox_pending · unavailable ·
-  // unknown_outcome. A batch whose sealed bytes already stand at that place answers `repeated`, whoever holds the job
+  // unknown_outcome. A batch whose sealed bytes already stand at that place answers `is_duplicate`, whoever holds the job
   // by now: that is a statement about the past. Then authority is looked at, then seq, then the inbox.
-  virtual void commit(Batch batch, async::Done<Result<Committed>> done) = 0;
+  virtual void commit(Batch batch, async::Done<Result<CommitResult>> done) = 0;
 
   // Durable post for whoever holds the job. An id that is waiting already changes nothing; one that was taken is in the
-  // log, which knows it. Fails with not_held (no claim row: commit as Free instead) · not_found · unavailable ·
+  // log, which knows it. Fails with not_held (no claim row: commit as Unleased instead) · not_found · unavailable ·
   // unknown_outcome.
   virtual void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) = 0;
 
@@ -332,16 +333,16 @@ class Store {
                          async::Done<Result<std::vector<std::optional<Instant>>>> done) = 0;
 
   // Jobs whose wake_at has passed and that nobody holds. At most `limit`, earliest first.
-  virtual void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) = 0;
+  virtual void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) = 0;
   // When the next one is due (also a past instant: now), or becomes claimable by not_before (only a future one: ask
   // this before `claim`, which takes those that have passed); nullopt = nothing is planned.
   virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
 
-  virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) = 0;
+  virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) = 0;
   // Newest first. An unknown `after` without its number is not_found.
   virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;
   // Reads rows of jobs in the order of their creation, and no event.
-  virtual void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) = 0;
+  virtual void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) = 0;
 
   // Replaces the bytes of commits that hold the same events with fewer values, drops values that stood apart and that no
   // commit of any job names any more, and the job's checkpoint, replaces the records of its effects, and writes the audit
@@ -353,7 +354,7 @@ class Store {
   // Removes what the store's files still hold of values that were dropped before: a write-ahead log, old pages. Takes a few
   // seconds at most. Answers the places that may still hold some; it does not know of which job.
   // Fails with unavailable · store_stopped.
-  virtual void wipe(async::Done<Result<std::vector<OldCopy>>> done) = 0;
+  virtual void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) = 0;
   // Deletes these jobs: rows, log, everything beside it, and what stood apart and no other job names; and writes the audit
   // entry: all or nothing, in one transaction that costs what the jobs hold, whatever else the store holds. Their ids and
   // idempotency keys are free again. False: nothing is deleted yet, the store has made up a part of its list of values
@@ -362,19 +363,19 @@ class Store {
   // unknown_outcome.
   virtual void prune(Pruning pruning, async::Done<Result<bool>> done) = 0;
   // Adds to the audit log. Fails with unavailable · unknown_outcome.
-  virtual void record(AuditEntry entry, async::Done<Result<void>> done) = 0;
+  virtual void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) = 0;
   // The entries above `after`, and where the log ends, as of one moment. From 0 it can be proved (store/audit.h).
-  virtual void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) = 0;
+  virtual void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) = 0;
 
-  virtual void census(async::Done<Result<Census>> done) = 0;
+  virtual void count_jobs(async::Done<Result<JobStats>> done) = 0;
   // What this worker says of itself, to those that share the store, for so long; said again before that, and lost without
   // harm. A store that nobody shares keeps nothing of it.
-  virtual void announce(std::string worker, std::string says, Duration lasts) {
-    static_cast<void>(worker), static_cast<void>(says), static_cast<void>(lasts);
+  virtual void announce(std::string worker, std::string says, Duration ttl) {
+    static_cast<void>(worker), static_cast<void>(says), static_cast<void>(ttl);
   }
 
   // From now on other processes' hints come here, on the loop's thread. A store that nobody else writes has none.
-  virtual void on_hint(std::function<void(const Hint&)> hear) { static_cast<void>(hear); }
+  virtual void on_hint(std::function<void(const Hint&)> callback) { static_cast<void>(callback); }
 
   virtual Instant now() = 0;  // the one clock of leases, timers and deadlines
   // What that clock shows by now at the latest, for what must not be done after an instant: later than now() where the

@@ -43,9 +43,9 @@ struct RawRequest {
 };
 
 // A well-formed answer with its Content-Length.
-inline std::string raw_answer(int status, std::string_view body = {},
-                              std::string_view type = "application/json",
-                              std::string_view more_headers = {}) {
+inline std::string raw_response(int status, std::string_view body = {},
+                                std::string_view type = "application/json",
+                                std::string_view more_headers = {}) {
   return "HTTP/1.1 " + std::to_string(status) + " Whatever\r\nContent-Type: " + std::string(type) +
          "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + std::string(more_headers) +
          "\r\n" + std::string(body);

@@ -25,31 +25,31 @@
 
 namespace ae::testing {
 
-enum class Pace { quick, slow };
+enum class TestSpeed { quick, slow };
 
 inline bool slow_tests_wanted() {
-  const char* wish = std::getenv("AETHERIS_SLOW_TESTS");
-  return wish != nullptr && std::string_view(wish) == "1";
+  const char* value = std::getenv("AETHERIS_SLOW_TESTS");
+  return value != nullptr && std::string_view(value) == "1";
 }
 
 class NamedTest final : public ::testing::Test {
  public:
-  NamedTest(std::function<void()> body, Pace pace) : body_(std::move(body)), pace_(pace) {}
+  NamedTest(std::function<void()> body, TestSpeed speed) : body_(std::move(body)), speed_(speed) {}
 
  private:
   void TestBody() override {
-    if (pace_ == Pace::slow && !slow_tests_wanted()) {
+    if (speed_ == TestSpeed::slow && !slow_tests_wanted()) {
       GTEST_SKIP() << "slow: set AETHERIS_SLOW_TESTS=1 to run it";
     }
     body_();
   }
 
   std::function<void()> body_;
-  Pace pace_;
+  TestSpeed speed_;
 };
 
 // REQUIRES: before RUN_ALL_TESTS; name is "suite/sentence" and not registered yet.
-inline bool register_test(std::string_view name, const char* file, int line, Pace pace,
+inline bool register_test(std::string_view name, const char* file, int line, TestSpeed speed,
                           std::function<void()> body) {
   const std::size_t slash = name.find('/');
   if (slash == std::string_view::npos || slash == 0 || slash + 1 == name.size()) {
@@ -62,7 +62,7 @@ inline bool register_test(std::string_view name, const char* file, int line, Pac
   // The factory gives the fixture's type as ::testing::Test, so that TEST() may share the suite.
   ::testing::RegisterTest(
       suite.c_str(), sentence.c_str(), nullptr, nullptr, file, line,
-      [body = std::move(body), pace]() -> ::testing::Test* { return new NamedTest(body, pace); });
+      [body = std::move(body), speed]() -> ::testing::Test* { return new NamedTest(body, speed); });
   return true;
 }
 
@@ -71,9 +71,9 @@ inline bool register_test(std::string_view name, const char* file, int line, Pac
 #define AE_TEST(name) AE_TEST_AS_(name, __LINE__, quick)
 #define AE_TEST_SLOW(name) AE_TEST_AS_(name, __LINE__, slow)
 
-#define AE_TEST_AS_(name, line, pace) AE_TEST_AT_(name, line, pace)
-#define AE_TEST_AT_(name, line, pace)                                                          \
+#define AE_TEST_AS_(name, line, speed) AE_TEST_AT_(name, line, speed)
+#define AE_TEST_AT_(name, line, speed)                                                         \
   static void ae_test_##line();                                                                \
   [[maybe_unused]] static const bool ae_test_registered_##line = ::ae::testing::register_test( \
-      name, __FILE__, line, ::ae::testing::Pace::pace, &ae_test_##line);                       \
+      name, __FILE__, line, ::ae::testing::TestSpeed::speed, &ae_test_##line);                 \
   static void ae_test_##line()

@@ -36,7 +36,7 @@ class TestLoop final : public async::Loop, public async::Clock {
     timers_.emplace(std::pair(at, id), std::move(task));
     return id;
   }
-  void forget(async::TimerId timer) override {
+  void cancel(async::TimerId timer) override {
     std::erase_if(timers_, [timer](const auto& entry) { return entry.first.second == timer; });
   }
   Instant now() override { return now_; }
@@ -55,7 +55,7 @@ class TestLoop final : public async::Loop, public async::Clock {
   }
 
   // Lets time pass while nothing runs, as for a process that was stopped: what became due is late.
-  void stand_still(Duration by) { now_ = now_ + by; }
+  void skip_time(Duration by) { now_ = now_ + by; }
 
   // Runs what has been posted, and what that posts.
   void run_ready() {
@@ -75,7 +75,7 @@ class TestLoop final : public async::Loop, public async::Clock {
   }
 
   // Starts an asynchronous operation and runs until it answers:
-  //   loop.await<Result<Committed>>([&](auto done) { store.commit(batch, std::move(done)); })
+  //   loop.await<Result<CommitResult>>([&](auto done) { store.commit(batch, std::move(done)); })
   template <class T, class Start>
   T await(Start start) {
     // Shared: an answer that comes after the limit must not write into a dead frame.
@@ -105,9 +105,9 @@ class TestLoop final : public async::Loop, public async::Clock {
 };
 
 // The steady clock of the same world: its time, from the start.
-class TestSteady final : public async::SteadyClock {
+class TestSteadyClock final : public async::SteadyClock {
  public:
-  explicit TestSteady(TestLoop& loop) : loop_(loop) {}
+  explicit TestSteadyClock(TestLoop& loop) : loop_(loop) {}
   Duration since_start() override { return loop_.now() - TestLoop::kStart + (spent_ += each); }
   Duration each{};  // what passes between two looks at it, also within a turn
   Duration spent() const { return spent_; }  // all of that
@@ -118,9 +118,9 @@ class TestSteady final : public async::SteadyClock {
 };
 
 // Other numbers each time, the same ones in each run; different seeds give different ones.
-class TestChance final : public async::Chance {
+class TestRandom final : public async::RandomSource {
  public:
-  explicit TestChance(std::uint64_t seed = 0) : n_(seed) {}
+  explicit TestRandom(std::uint64_t seed = 0) : n_(seed) {}
   std::uint64_t next() override { return (n_ += 2) * 0x9E3779B97F4A7C15; }
 
  private:

@@ -38,7 +38,7 @@ void escape(std::string_view bytes, std::string& out) {
 }
 
 // `bytes` without the begun character at its end, which a cut may have left there.
-std::string_view without_half_character(std::string_view bytes) {
+std::string_view trim_partial_character(std::string_view bytes) {
   for (std::size_t back = 1; back <= 3 && back <= bytes.size(); ++back) {
     const auto c = static_cast<unsigned char>(bytes[bytes.size() - back]);
     if ((c & 0xC0) == 0x80) continue;
@@ -50,13 +50,13 @@ std::string_view without_half_character(std::string_view bytes) {
 
 }  // namespace
 
-std::string printable(std::string_view bytes, Lines lines) {
+std::string printable(std::string_view bytes, LineBreaks lines) {
   std::string out;
   out.reserve(bytes.size());
   for (std::size_t at = 0; at < bytes.size();) {
     const std::size_t length = character_at(bytes, at);
     const std::string_view piece = bytes.substr(at, std::max<std::size_t>(length, 1));
-    const bool kept_space = lines == Lines::keep && (piece[0] == '\n' || piece[0] == '\t');
+    const bool kept_space = lines == LineBreaks::keep && (piece[0] == '\n' || piece[0] == '\t');
     if (length == 0 || (is_control(piece) && !kept_space)) {
       escape(piece, out);
     } else {
@@ -73,12 +73,12 @@ Value invalid_output(std::string_view reason, std::string_view bytes, std::size_
 
 Value invalid_output(std::string_view reason, std::string_view head, const Hash& sha256,
                      std::size_t total) {
-  if (head.size() > kHeadMax) head = without_half_character(head.substr(0, kHeadMax));
+  if (head.size() > kHeadMax) head = trim_partial_character(head.substr(0, kHeadMax));
   return Value::object({{"invalid", true},
-                        {"reason", printable(reason, Lines::escape)},
+                        {"reason", printable(reason, LineBreaks::escape)},
                         {"sha256", to_hex(sha256)},
                         {"size", static_cast<std::uint64_t>(total)},
-                        {"head", printable(head, Lines::escape)}});
+                        {"head", printable(head, LineBreaks::escape)}});
 }
 
 }  // namespace ae::tools

@@ -23,9 +23,9 @@ Value invalid_output(std::string_view reason, std::string_view bytes, std::size_
 Value invalid_output(std::string_view reason, std::string_view head, const Hash& sha256,
                      std::size_t total);
 
-enum class Lines { keep, escape };  // what becomes of \n and \t
+enum class LineBreaks { keep, escape };  // what becomes of \n and \t
 
 // The same text as valid UTF-8 without control characters: bytes of no character and controls become \xNN.
-std::string printable(std::string_view bytes, Lines lines);
+std::string printable(std::string_view bytes, LineBreaks lines);
 
 }  // namespace ae::tools

@@ -20,10 +20,10 @@ AE_TEST("tools/the head of a refused output ends before a character that was cut
 }
 
 AE_TEST("tools/what a terminal would obey is escaped, and so is what is no character") {
-  EXPECT_EQ(printable("a\x1b[31m\xff\n\xc2\x9b\x7f é", Lines::escape),
+  EXPECT_EQ(printable("a\x1b[31m\xff\n\xc2\x9b\x7f é", LineBreaks::escape),
             "a\\x1b[31m\\xff\\n\\xc2\\x9b\\x7f é");
-  EXPECT_EQ(printable("one\ntwo\t\r", Lines::keep), "one\ntwo\t\\r");
-  EXPECT_EQ(printable("\xed\xa0\x80\xf4\x90\x80\x80\xc3", Lines::keep),
+  EXPECT_EQ(printable("one\ntwo\t\r", LineBreaks::keep), "one\ntwo\t\\r");
+  EXPECT_EQ(printable("\xed\xa0\x80\xf4\x90\x80\x80\xc3", LineBreaks::keep),
             "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80\\xc3");
 }
 

@@ -20,19 +20,19 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 #include "json/json.h"
-#include "tools/layers.h"
+#include "tools/unescaped_views.h"
 
 namespace ae::tools {
 namespace {
 
 constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
-constexpr std::size_t kHeldMax = 1u << 10;         // bytes that a stream holds back, beside values:
-constexpr std::size_t kHeldShapesMax = 48;         // so many; `\u005cu0041` is one character
+constexpr std::size_t kPendingMax = 1u << 10;      // bytes that a stream holds back, beside values:
+constexpr std::size_t kPendingShapesMax = 48;      // so many; `\u005cu0041` is one character
 constexpr std::size_t kTailsMax =
     4u << 10;  // bytes of a value whose base64 is hidden with its last character
 constexpr std::size_t kBucketsMin = 256, kBucketsMax = 1u << 16;  // of a table of shapes
-constexpr std::size_t kKnownOfAName = 8;  // values of a secret that was changed while we run
+constexpr std::size_t kValuesPerSecretMax = 8;  // values of a secret that was changed while we run
 constexpr std::string_view kMarker = "secret:";
 
 bool is_word(char c) {
@@ -151,16 +151,17 @@ std::string json_string(std::string_view value) {
 
 struct Shape {
   std::string_view text, name;
-  bool tailed = false;  // its last character is one of many that may follow what is hidden
+  bool has_variable_tail =
+      false;  // its last character is one of many that may follow what is hidden
 };
 
 // Longest first, so that no shape is cut by one that is part of it.
 // The shapes borrow their names from `secrets` and their texts from `kept`.
-std::vector<Shape> shapes_of(const std::vector<UsedSecret>& secrets, std::deque<Secret>& kept) {
+std::vector<Shape> make_shapes(const std::vector<UsedSecret>& secrets, std::deque<Secret>& kept) {
   std::vector<Shape> shapes;
   for (const UsedSecret& secret : secrets) {
     const std::string_view value = secret.value.reveal();
-    std::vector<std::string> texts, tailed;
+    std::vector<std::string> texts, has_variable_tail;
     texts.emplace_back(value);
     texts.push_back(percent_encoded(value, true));
     texts.push_back(percent_encoded(value, false));
@@ -177,17 +178,18 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& secrets, std::deque<
         texts.push_back(base64_core(value, before, url));
         if (texts.back().size() < kSecretHiddenMin) continue;
         for (std::string& text : base64_with_tails(texts.back(), value, before, url)) {
-          tailed.push_back(std::move(text));
+          has_variable_tail.push_back(std::move(text));
         }
       }
     }
-    for (auto* list : {&texts, &tailed}) {
+    for (auto* list : {&texts, &has_variable_tail}) {
       std::ranges::sort(*list);
       const auto twins = std::ranges::unique(*list);
       list->erase(twins.begin(), twins.end());
       for (std::string& text : *list) {
         if (text.size() >= kSecretHiddenMin) {
-          shapes.push_back({kept.emplace_back(text).reveal(), secret.name, list == &tailed});
+          shapes.push_back(
+              {kept.emplace_back(text).reveal(), secret.name, list == &has_variable_tail});
         }
         ::explicit_bzero(text.data(), text.size());
       }
@@ -195,7 +197,8 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& secrets, std::deque<
   }
   std::ranges::sort(shapes, [](const Shape& a, const Shape& b) {
     if (a.text.size() != b.text.size()) return a.text.size() > b.text.size();
-    return std::tie(a.text, a.tailed, a.name) < std::tie(b.text, b.tailed, b.name);
+    return std::tie(a.text, a.has_variable_tail, a.name) <
+           std::tie(b.text, b.has_variable_tail, b.name);
   });
   // What two secrets share is hidden once.
   const auto twins = std::ranges::unique(shapes, {}, &Shape::text);
@@ -204,7 +207,7 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& secrets, std::deque<
 }
 
 // The secrets that can be hidden, each once, in an order of their own.
-std::vector<const UsedSecret*> hidden_of(const std::vector<UsedSecret>& used) {
+std::vector<const UsedSecret*> secrets_to_hide(const std::vector<UsedSecret>& used) {
   std::vector<const UsedSecret*> hidden;
   for (const UsedSecret& one : used) {
     if (one.value.reveal().size() >= kSecretHiddenMin) hidden.push_back(&one);
@@ -218,7 +221,7 @@ std::vector<const UsedSecret*> hidden_of(const std::vector<UsedSecret>& used) {
   return hidden;
 }
 
-std::vector<UsedSecret> copies_of(const std::vector<const UsedSecret*>& secrets) {
+std::vector<UsedSecret> copy_secrets(const std::vector<const UsedSecret*>& secrets) {
   std::vector<UsedSecret> copies;
   copies.reserve(secrets.size());
   for (const UsedSecret* one : secrets) copies.push_back(*one);
@@ -235,13 +238,13 @@ class ScrubTable {
   ScrubTable& operator=(const ScrubTable&) = delete;
 
   // Is this the table of these secrets?
-  bool is_of(const std::vector<UsedSecret>& used) const;
+  bool is_for(const std::vector<UsedSecret>& used) const;
   // Longest first.
   const std::vector<Shape>& shapes() const { return shapes_; }
   // Those that stand in a text, found in one pass over it, in the order of shapes().
-  std::vector<const Shape*> in(std::string_view text) const;
+  std::vector<const Shape*> find_in(std::string_view text) const;
   // Does a shape begin with this text and go on behind it? REQUIRES: text is not empty.
-  bool may_go_on(std::string_view text) const;
+  bool may_continue(std::string_view text) const;
 
  private:
   // Of the first four bytes: every shape has them.
@@ -265,7 +268,7 @@ class ScrubTable {
 };
 
 ScrubTable::ScrubTable(const std::vector<UsedSecret>& used)
-    : secrets_(copies_of(hidden_of(used))), shapes_(shapes_of(secrets_, texts_)) {
+    : secrets_(copy_secrets(secrets_to_hide(used))), shapes_(make_shapes(secrets_, texts_)) {
   // Few shapes share a bucket, and few buckets are used: most places of a text are passed without a look at a shape.
   const std::size_t wanted = std::clamp(shapes_.size() * 16, kBucketsMin, kBucketsMax);
   const unsigned bits = static_cast<unsigned>(std::bit_width(std::bit_ceil(wanted))) - 1;
@@ -284,14 +287,14 @@ ScrubTable::ScrubTable(const std::vector<UsedSecret>& used)
   }
 }
 
-bool ScrubTable::is_of(const std::vector<UsedSecret>& used) const {
-  return std::ranges::equal(secrets_, hidden_of(used),
+bool ScrubTable::is_for(const std::vector<UsedSecret>& used) const {
+  return std::ranges::equal(secrets_, secrets_to_hide(used),
                             [](const UsedSecret& a, const UsedSecret* b) {
                               return a.name == b->name && a.value.reveal() == b->value.reveal();
                             });
 }
 
-std::vector<const Shape*> ScrubTable::in(std::string_view whole) const {
+std::vector<const Shape*> ScrubTable::find_in(std::string_view whole) const {
   std::vector<const Shape*> found;
   if (shapes_.empty() || whole.size() < kSecretHiddenMin) return found;
   std::vector<bool> seen;
@@ -311,7 +314,7 @@ std::vector<const Shape*> ScrubTable::in(std::string_view whole) const {
   return found;
 }
 
-bool ScrubTable::may_go_on(std::string_view begun) const {
+bool ScrubTable::may_continue(std::string_view begun) const {
   if (!first_bytes_[static_cast<unsigned char>(begun.front())]) return false;
   // Texts that begin with `begun` follow each other, and it stands before all that are longer.
   const auto next =
@@ -321,41 +324,43 @@ bool ScrubTable::may_go_on(std::string_view begun) const {
 
 namespace {
 
-std::string instead_of(const Shape& shape) { return "[secret " + std::string(shape.name) + "]"; }
+std::string placeholder_for(const Shape& shape) {
+  return "[secret " + std::string(shape.name) + "]";
+}
 
-struct Hidden {
-  Layers::Span span;
+struct SecretMatch {
+  UnescapedViews::Span span;
   const Shape* shape;
 };
 
 // Where values stand that are spelled with escapes, on any level.
-std::vector<Hidden> escaped_in(const Layers& layers, const ScrubTable& table) {
-  std::vector<Hidden> found;
-  for (std::size_t level = 1; level <= layers.levels(); ++level) {
-    const std::string_view text = layers.text(level);
-    for (const Shape* shape : table.in(text)) {
+std::vector<SecretMatch> find_escaped(const UnescapedViews& views, const ScrubTable& table) {
+  std::vector<SecretMatch> found;
+  for (std::size_t level = 1; level <= views.levels(); ++level) {
+    const std::string_view text = views.text(level);
+    for (const Shape* shape : table.find_in(text)) {
       const std::string_view value = shape->text;
       for (std::size_t at = 0; (at = text.find(value, at)) != text.npos; at += value.size()) {
-        found.push_back({layers.below(level, {at, at + value.size()}), shape});
+        found.push_back({views.to_source(level, {at, at + value.size()}), shape});
       }
     }
   }
   // Of those that begin together the longest first: it tells the name.
-  std::ranges::sort(found, [](const Hidden& a, const Hidden& b) {
+  std::ranges::sort(found, [](const SecretMatch& a, const SecretMatch& b) {
     return std::pair(a.span.begin, b.span.end) < std::pair(b.span.begin, a.span.end);
   });
   return found;
 }
 
 std::string scrub_escaped(std::string text, const ScrubTable& table) {
-  const Layers layers(text, Layers::Behind::nothing);
-  if (layers.levels() == 0) return text;
+  const UnescapedViews views(text, UnescapedViews::Continuation::nothing);
+  if (views.levels() == 0) return text;
   std::string out;
   std::size_t done = 0;
-  for (const Hidden& one : escaped_in(layers, table)) {
+  for (const SecretMatch& one : find_escaped(views, table)) {
     if (one.span.begin >= done) {
       out += std::string_view(text).substr(done, one.span.begin - done);
-      out += instead_of(*one.shape);
+      out += placeholder_for(*one.shape);
     }
     done = std::max(done, one.span.end);
   }
@@ -365,8 +370,8 @@ std::string scrub_escaped(std::string text, const ScrubTable& table) {
 
 std::string scrub_shapes(std::string_view text, const ScrubTable& table) {
   std::string out(text);
-  for (const Shape* shape : table.in(text)) {
-    const std::string instead = instead_of(*shape);
+  for (const Shape* shape : table.find_in(text)) {
+    const std::string instead = placeholder_for(*shape);
     for (std::size_t at = 0; (at = out.find(shape->text, at)) != std::string::npos;) {
       out.replace(at, shape->text.size(), instead);
       at += instead.size();
@@ -416,7 +421,8 @@ Result<Secret> EnvironmentSecrets::get(std::string_view name) {
   };
   if (std::ranges::any_of(known_, is_it)) return secret;
   const auto same_name = [&](const UsedSecret& one) { return one.name == name; };
-  if (std::ranges::count_if(known_, same_name) >= static_cast<std::ptrdiff_t>(kKnownOfAName)) {
+  if (std::ranges::count_if(known_, same_name) >=
+      static_cast<std::ptrdiff_t>(kValuesPerSecretMax)) {
     known_.erase(std::ranges::find_if(known_, same_name));
   }
   known_.push_back({std::string(name), *secret});
@@ -557,7 +563,7 @@ std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& use
   for (const Shape& shape : table.shapes()) {
     const std::string_view value = shape.text;
     // One character alone says nothing when it may be any.
-    for (std::size_t begin = 1; begin + (shape.tailed ? 1 : 0) < value.size(); ++begin) {
+    for (std::size_t begin = 1; begin + (shape.has_variable_tail ? 1 : 0) < value.size(); ++begin) {
       const std::string_view end_of_value = value.substr(begin);
       if (tail.starts_with(end_of_value)) {
         cut = std::max(cut, end_of_value.size());
@@ -576,7 +582,7 @@ std::shared_ptr<const ScrubTable> SecretSource::scrub_table(const std::vector<Us
 std::shared_ptr<const ScrubTable> EnvironmentSecrets::scrub_table(
     const std::vector<UsedSecret>& used) {
   const std::lock_guard lock(mutex_);
-  if (!newest_table_ || !newest_table_->is_of(used))
+  if (!newest_table_ || !newest_table_->is_for(used))
     newest_table_ = SecretSource::scrub_table(used);
   return newest_table_;
 }
@@ -585,48 +591,49 @@ ScrubbedStream::ScrubbedStream(std::shared_ptr<const ScrubTable> table)
     : table_(std::move(table)) {}
 ScrubbedStream::ScrubbedStream(const std::vector<UsedSecret>& used)
     : table_(SecretNames().scrub_table(used)) {}
-ScrubbedStream::~ScrubbedStream() { ::explicit_bzero(held_.data(), held_.size()); }
+ScrubbedStream::~ScrubbedStream() { ::explicit_bzero(pending_.data(), pending_.size()); }
 ScrubbedStream::ScrubbedStream(ScrubbedStream&&) noexcept = default;
 ScrubbedStream& ScrubbedStream::operator=(ScrubbedStream&&) noexcept = default;
 
 // Before the first place from which a value may have begun that has not ended, on any level.
-std::size_t ScrubbedStream::first_open(const Layers& layers) const {
+std::size_t ScrubbedStream::first_incomplete(const UnescapedViews& views) const {
   const std::size_t longest = table_->shapes().front().text.size();
-  std::size_t cut = layers.read_to();
-  for (std::size_t level = 0; level <= layers.levels(); ++level) {
-    const std::string_view text = layers.text(level);
-    const auto may_begin = [&](std::size_t at) { return table_->may_go_on(text.substr(at)); };
+  std::size_t cut = views.complete_to();
+  for (std::size_t level = 0; level <= views.levels(); ++level) {
+    const std::string_view text = views.text(level);
+    const auto may_begin = [&](std::size_t at) { return table_->may_continue(text.substr(at)); };
     std::size_t at = text.size() < longest ? 0 : text.size() - longest + 1;
     while (at < text.size() && !may_begin(at)) ++at;
-    if (at < text.size()) cut = std::min(cut, layers.below(level, {at, at}).begin);
+    if (at < text.size()) cut = std::min(cut, views.to_source(level, {at, at}).begin);
   }
   return cut;
 }
 
 // The last place up to `cut` that goes through no value that has ended, no character and no escape.
-std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cut) const {
-  const std::string_view all = layers.text(0);
+std::size_t ScrubbedStream::boundary_outside_matches(const UnescapedViews& views,
+                                                     std::size_t cut) const {
+  const std::string_view all = views.text(0);
   std::vector<std::vector<const Shape*>> there;  // by level
-  for (std::size_t level = 0; level <= layers.levels(); ++level) {
-    there.push_back(table_->in(layers.text(level)));
+  for (std::size_t level = 0; level <= views.levels(); ++level) {
+    there.push_back(table_->find_in(views.text(level)));
   }
   for (std::size_t before = cut + 1; cut < before;) {
     before = cut;
     while (cut > 0 && cut < all.size() && (static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) {
       --cut;
     }
-    for (std::size_t level = 0; level <= layers.levels(); ++level) {
-      const std::string_view text = layers.text(level);
-      cut = layers.between(cut);
+    for (std::size_t level = 0; level <= views.levels(); ++level) {
+      const std::string_view text = views.text(level);
+      cut = views.boundary_at_or_before(cut);
       for (const Shape* shape : there[level]) {
-        cut = layers.between(cut);
-        const std::size_t here = layers.above(level, cut);
+        cut = views.boundary_at_or_before(cut);
+        const std::size_t here = views.to_level(level, cut);
         const std::string_view value = shape->text;
         const std::size_t first = here < value.size() ? 0 : here - value.size() + 1;
         const std::size_t behind = text.substr(first, here - first + value.size() - 1).find(value);
         if (behind == text.npos) continue;
         const std::size_t at = first + behind;
-        cut = layers.below(level, {at, at}).begin;
+        cut = views.to_source(level, {at, at}).begin;
       }
     }
   }
@@ -635,28 +642,28 @@ std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cu
 
 std::string ScrubbedStream::feed(std::string_view text) {
   if (!table_) return std::string(text);
-  held_ += text;
+  pending_ += text;
   std::size_t cut = 0;
   {
-    const Layers layers(held_, Layers::Behind::more);
-    cut = through_nothing(layers, first_open(layers));
+    const UnescapedViews views(pending_, UnescapedViews::Continuation::more);
+    cut = boundary_outside_matches(views, first_incomplete(views));
   }
-  std::string clean = scrub_shapes(std::string_view(held_).substr(0, cut), *table_);
+  std::string clean = scrub_shapes(std::string_view(pending_).substr(0, cut), *table_);
   const Shape& longest = table_->shapes().front();
-  if (held_.size() - cut > kHeldMax + kHeldShapesMax * longest.text.size()) {
+  if (pending_.size() - cut > kPendingMax + kPendingShapesMax * longest.text.size()) {
     // Values that overlap themselves, one after the other, without an end: nobody needs to see them.
-    clean += instead_of(longest);
-    cut = held_.size();
+    clean += placeholder_for(longest);
+    cut = pending_.size();
   }
-  held_.erase(0, cut);
+  pending_.erase(0, cut);
   return clean;
 }
 
 std::string ScrubbedStream::end() {
   if (!table_) return {};
-  std::string clean = scrub_shapes(held_, *table_);
-  ::explicit_bzero(held_.data(), held_.size());
-  held_.clear();
+  std::string clean = scrub_shapes(pending_, *table_);
+  ::explicit_bzero(pending_.data(), pending_.size());
+  pending_.clear();
   return clean;
 }
 

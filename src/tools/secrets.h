@@ -19,7 +19,7 @@
 
 namespace ae::tools {
 
-class Layers;
+class UnescapedViews;
 class ScrubTable;
 
 // A text with a secret in it. No stream, format or Value takes it; its bytes are wiped when it goes.
@@ -102,7 +102,7 @@ Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
 constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not taken out of anything
 
 // `text` without these values, plain, percent-encoded (where needed, or every byte), hex or base64 (also inside a longer
-// base64), and all that with the escapes of JSON, however they are used, also in JSON within JSON (layers.h);
+// base64), and all that with the escapes of JSON, however they are used, also in JSON within JSON (unescaped_views.h);
 // `[secret NAME]` stands instead, and JSON stays JSON. Values below kSecretHiddenMin are left: hiding them would only
 // destroy the text.
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
@@ -128,10 +128,10 @@ class ScrubbedStream {
   std::string end();
 
  private:
-  std::size_t first_open(const Layers& layers) const;
-  std::size_t through_nothing(const Layers& layers, std::size_t cut) const;
+  std::size_t first_incomplete(const UnescapedViews& views) const;
+  std::size_t boundary_outside_matches(const UnescapedViews& views, std::size_t cut) const;
   std::shared_ptr<const ScrubTable> table_;  // null: there is nothing to hide
-  std::string held_;
+  std::string pending_;
 };
 
 }  // namespace ae::tools

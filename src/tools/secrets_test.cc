@@ -17,26 +17,26 @@ namespace ae::tools {
 namespace {
 
 // A file of its own, gone at the end of the test.
-struct Scratch {
+struct ScratchFile {
   std::string path = "/tmp/aetheris-secrets-XXXXXX";
-  Scratch(std::string_view text, mode_t mode) {
+  ScratchFile(std::string_view text, mode_t mode) {
     const int fd = ::mkstemp(path.data());
     EXPECT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
     ::fchmod(fd, mode);
     ::close(fd);
   }
-  ~Scratch() { ::unlink(path.c_str()); }
+  ~ScratchFile() { ::unlink(path.c_str()); }
 };
 
-struct Variable {
+struct ScopedVariable {
   std::string name;
-  Variable(std::string n, const std::string& value) : name(std::move(n)) {
+  ScopedVariable(std::string n, const std::string& value) : name(std::move(n)) {
     ::setenv(name.c_str(), value.c_str(), 1);
   }
-  ~Variable() { ::unsetenv(name.c_str()); }
+  ~ScopedVariable() { ::unsetenv(name.c_str()); }
 };
 
-class Table final : public SecretSource {
+class TableSecrets final : public SecretSource {
  public:
   std::map<std::string, std::string, std::less<>> values;
   Result<Secret> get(std::string_view name) override {
@@ -46,7 +46,7 @@ class Table final : public SecretSource {
   }
 };
 
-std::string got(SecretSource& source, std::string_view name) {
+std::string secret_or_error(SecretSource& source, std::string_view name) {
   auto secret = source.get(name);
   return secret ? std::string(secret->reveal()) : "! " + secret.error().message;
 }
@@ -61,14 +61,14 @@ AE_TEST("secrets/nothing prints a secret by accident, or makes a value of it") {
 }
 
 AE_TEST("secrets/the environment comes first, then the file it names, then the secrets file") {
-  const Scratch lines("# a comment\nAE_T_ONE=from=lines \nAE_T_TWO=2\n", 0600);
-  const Scratch one("from file\n\n", 0644);
+  const ScratchFile lines("# a comment\nAE_T_ONE=from=lines \nAE_T_TWO=2\n", 0600);
+  const ScratchFile one("from file\n\n", 0644);
   EnvironmentSecrets source(lines.path);
-  EXPECT_EQ(got(source, "AE_T_ONE"), "from=lines ");
-  const Variable file("AE_T_ONE_FILE", one.path);
-  EXPECT_EQ(got(source, "AE_T_ONE"), "from file\n");
-  const Variable variable("AE_T_ONE", "from environment");
-  EXPECT_EQ(got(source, "AE_T_ONE"), "from environment");
+  EXPECT_EQ(secret_or_error(source, "AE_T_ONE"), "from=lines ");
+  const ScopedVariable file("AE_T_ONE_FILE", one.path);
+  EXPECT_EQ(secret_or_error(source, "AE_T_ONE"), "from file\n");
+  const ScopedVariable variable("AE_T_ONE", "from environment");
+  EXPECT_EQ(secret_or_error(source, "AE_T_ONE"), "from environment");
 }
 
 AE_TEST("secrets/a missing secret says its name and the three ways to give it") {
@@ -82,9 +82,9 @@ AE_TEST("secrets/a missing secret says its name and the three ways to give it") 
 }
 
 AE_TEST("secrets/an empty value is a missing one") {
-  const Scratch lines("AE_T_EMPTY=\n", 0600);
+  const ScratchFile lines("AE_T_EMPTY=\n", 0600);
   EnvironmentSecrets source(lines.path);
-  const Variable variable("AE_T_EMPTY", "");
+  const ScopedVariable variable("AE_T_EMPTY", "");
   auto secret = source.get("AE_T_EMPTY");
   ASSERT_FALSE(secret);
   EXPECT_EQ(secret.error().code, Code::secret_missing);
@@ -92,7 +92,7 @@ AE_TEST("secrets/an empty value is a missing one") {
 
 AE_TEST("secrets/a secrets file that others may read is refused") {
   for (const mode_t mode : {0640U, 0604U, 0666U, 0610U}) {
-    const Scratch lines("AE_T_ONE=1\n", mode);
+    const ScratchFile lines("AE_T_ONE=1\n", mode);
     EnvironmentSecrets source(lines.path);
     auto secret = source.get("AE_T_ONE");
     ASSERT_FALSE(secret) << mode;
@@ -103,7 +103,7 @@ AE_TEST("secrets/a secrets file that others may read is refused") {
 
 AE_TEST("secrets/a secrets file of somebody else is refused") {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
-  const Scratch lines("AE_T_ONE=1\n", 0600);
+  const ScratchFile lines("AE_T_ONE=1\n", 0600);
   ASSERT_EQ(::chown(lines.path.c_str(), 65534, 65534), 0);
   EnvironmentSecrets source(lines.path);
   auto secret = source.get("AE_T_ONE");
@@ -121,7 +121,7 @@ AE_TEST("secrets/a name that is no name is refused before anything is read") {
 }
 
 AE_TEST("secrets/whole words are replaced, and only they") {
-  Table table;
+  TableSecrets table;
   table.values = {{"TOKEN", "t0k3n"}, {"TOKEN_2", "other"}};
   std::vector<UsedSecret> used;
   const auto text = [&](std::string_view from) {
@@ -353,7 +353,7 @@ AE_TEST("secrets/of a text that comes in pieces only what may begin a value is h
 }
 
 AE_TEST("secrets/streams with the same secrets share one table") {
-  const Variable a("SHARE_A", "alpha-value"), b("SHARE_B", "beta-value");
+  const ScopedVariable a("SHARE_A", "alpha-value"), b("SHARE_B", "beta-value");
   EnvironmentSecrets source;
   std::vector<UsedSecret> used;
   EXPECT_EQ(source.scrub_table(used), nullptr) << "there is nothing to hide";

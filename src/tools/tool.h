@@ -31,7 +31,7 @@ constexpr std::size_t kStreamMax = 16u
                                    << 20;  // bytes of an answer that comes as a stream of events
 
 // What an answer says while it is still coming, for people. `offset`: how many bytes of text this try had said before.
-struct Piece {
+struct TextDelta {
   std::size_t offset = 0;
   std::string text;  // UTF-8, without secrets
 };
@@ -85,7 +85,7 @@ struct Call {
   // with the caller.
   std::shared_ptr<StreamReader> reader;
   // Hears what `reader` reads, as it comes: on the loop's thread, before the answer. May be empty.
-  std::move_only_function<void(Piece)> piece;
+  std::move_only_function<void(TextDelta)> on_text_delta;
   // What the world says after the answer was timeout or unknown, if it says anything. At most once; may be empty.
   async::Done<Outcome> late;
 };
@@ -107,7 +107,7 @@ class Tool {
   }
   // Makes sure that nothing which an earlier process left behind under this note still runs. Blocking, bounded (5 s).
   // Fails with unavailable when it still lives.
-  virtual Status end_left_over(const Value& note) {
+  virtual Status kill_leftovers(const Value& note) {
     static_cast<void>(note);
     return {};
   }

@@ -15,7 +15,7 @@ bool is_unreserved(char c) {
   return is_alphanumeric(c) || c == '-' || c == '.' || c == '_' || c == '~';
 }
 
-bool may_stand_in_url(char c) {
+bool is_url_character(char c) {
   return is_unreserved(c) ||
          std::string_view("%:/?[]@!$&'()*+,;=").find(c) != std::string_view::npos;
 }
@@ -67,7 +67,7 @@ Status check_server(std::string_view authority) {
 }
 
 // What is being written: a path segment, with or without an argument in it, or the query.
-struct Place {
+struct UrlPosition {
   std::string segment;
   bool from_argument = false;
   bool in_query = false;
@@ -94,7 +94,7 @@ Result<UrlTemplate> UrlTemplate::parse(std::string_view text) {
     if (literal->find('#') != std::string::npos) {
       return bad_url("a fragment (#) is never sent to a server: leave it out");
     }
-    if (!std::ranges::all_of(*literal, may_stand_in_url)) {
+    if (!std::ranges::all_of(*literal, is_url_character)) {
       return bad_url("it holds a character that must be percent-encoded");
     }
   }
@@ -115,10 +115,10 @@ Result<UrlTemplate> UrlTemplate::parse(std::string_view text) {
 
 Result<std::string> UrlTemplate::render(const ExprScope& scope) const {
   std::string out = server_;
-  Place place;
+  UrlPosition place;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (const auto* expression = std::get_if<Expr>(&parts_[i])) {
-      AE_ASSIGN(const std::string text, text_in_place(*expression, scope));
+      AE_ASSIGN(const std::string text, render_expression(*expression, scope));
       std::string encoded;
       percent_encode(text, encoded);
       place.from_argument = true;
@@ -142,9 +142,9 @@ Result<std::string> UrlTemplate::render(const ExprScope& scope) const {
   return out;
 }
 
-Result<std::string> text_in_place(const Expr& expression, const ExprScope& scope) {
+Result<std::string> render_expression(const Expr& expression, const ExprScope& scope) {
   auto value = expression.eval(scope);
-  if (!value) return std::unexpected(std::move(value).error().in(expression.text()));
+  if (!value) return std::unexpected(std::move(value).error().with_context(expression.text()));
   if (value->is_null()) return fail(Code::expression_failed, expression.text() + " is null");
   return value->is_string() ? value->as_string() : canonical(*value);
 }

@@ -32,6 +32,6 @@ class UrlTemplate {
 
 // What an expression's value is inside a longer text: strings as they are, other values as canonical JSON. Fails with
 // expression_failed for null.
-Result<std::string> text_in_place(const Expr& expression, const ExprScope& scope);
+Result<std::string> render_expression(const Expr& expression, const ExprScope& scope);
 
 }  // namespace ae::tools

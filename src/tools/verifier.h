@@ -6,7 +6,7 @@
 
 #include "async/loop.h"
 #include "json/value.h"
-#include "log/sighting.h"
+#include "log/check_result.h"
 
 namespace ae::tools {
 
@@ -15,7 +15,7 @@ class Verifier {
   virtual ~Verifier() = default;
   // `change`: {type, id, op, version, etag, ref} as it was recorded; what was not is null. A change whose op is
   // `delete` is as it was left when the thing is gone.
-  virtual void look(Value change, async::Done<Sighting> done) = 0;
+  virtual void check(Value change, async::Done<CheckResult> done) = 0;
 };
 
 }  // namespace ae::tools

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/hash.h"
-#include "engine/heart/judge.h"
-#include "engine/heart/take.h"
+#include "engine/heart/policy.h"
+#include "engine/heart/request.h"
 #include "engine/state/applier.h"
 #include "json/json.h"
 
@@ -15,20 +15,21 @@ namespace {
 constexpr std::string_view kErasedHash = "erased";
 
 // Are these arguments, by their hash, those of the approval? What was erased from it is not known.
-bool may_be(std::string_view arguments_hash, const Approval& approval) {
+bool matches_approval(std::string_view arguments_hash, const Approval& approval) {
   return approval.arguments_hash.empty() || approval.arguments_hash == arguments_hash;
 }
 
 }  // namespace
 
 // A call may be asked for, or forbidden, where one could be declared.
-Status Applier::may_be_judged(const Step* step) const {
-  if (!step || !step->started || (step->call && step->call->open)) return bad("no call to approve");
-  if (s_.ending) return bad("nothing starts in a job that ends");
+Status Applier::check_may_request(const Step* step) const {
+  if (!step || !step->started || (step->call && step->call->open))
+    return corrupt_event("no call to approve");
+  if (s_.ending) return corrupt_event("nothing starts in a job that ends");
   switch (step->phase) {
     case StepPhase::ready:
-      if (!step->is_part() && !s_.node_of(*step).calls()) {
-        return bad("this node makes no call");
+      if (!step->is_part() && !s_.node_of(*step).is_single_call()) {
+        return corrupt_event("this node makes no call");
       }
       break;
     case StepPhase::backoff:
@@ -36,26 +37,27 @@ Status Applier::may_be_judged(const Step* step) const {
     case StepPhase::settled:
       break;
     default:
-      return bad("no call is to be made here");
+      return corrupt_event("no call is to be made here");
   }
   if (step->approval && step->approval->state != ApprovalState::approved) {
-    return bad("it was requested before and not approved");
+    return corrupt_event("it was requested before and not approved");
   }
   return {};
 }
 
 // What the plan says of the call that this event is about; nullopt: the arguments are erased, and it cannot be told without.
-std::optional<PolicyAction> Applier::judged_here(const Erasable& payload, const Step& step) const {
+std::optional<PolicyAction> Applier::recorded_policy_action(const Erasable& payload,
+                                                            const Step& step) const {
   const ToolPolicy& tool = s_.tool_of(step);
-  if (payload.erased && judged_by_arguments(tool)) return std::nullopt;
-  const auto said = judge(s_, &step, tool, payload.value["arguments"]);
+  if (payload.erased && depends_on_arguments(tool)) return std::nullopt;
+  const auto said = evaluate_policy(s_, &step, tool, payload.value["arguments"]);
   return said ? said->action : PolicyAction::require_approval;
 }
 
 Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
-  AE_TRY(may_be_judged(step));
-  if (judged_here(event.payload, *step) == PolicyAction::allow)
-    return bad("no approval is required");
+  AE_TRY(check_may_request(step));
+  if (recorded_policy_action(event.payload, *step) == PolicyAction::allow)
+    return corrupt_event("no approval is required");
   const Value& asked = event.payload.left();
   auto approval = std::make_unique<Approval>();
   approval->id = event.decision_id.text;
@@ -69,11 +71,11 @@ Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
   approval->asked = step->approval ? step->approval->asked + 1 : 1;
   if (step->approval) approval->edited_from = step->approval->edited_from;
   if (approval->tool != s_.tool_of(*step).name) {
-    return bad("another tool than the plan's");
+    return corrupt_event("another tool than the plan's");
   }
-  if (step->call &&
-      (!may_be(step->call->arguments_hash, *approval) || step->call->tool != approval->tool)) {
-    return bad("other arguments than those of its invocation");
+  if (step->call && (!matches_approval(step->call->arguments_hash, *approval) ||
+                     step->call->tool != approval->tool)) {
+    return corrupt_event("other arguments than those of its invocation");
   }
   step->approval = std::move(approval);
   return {};
@@ -81,12 +83,13 @@ Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
 
 // A policy forbids the call: it is never declared.
 Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
-  AE_TRY(may_be_judged(step));
+  AE_TRY(check_may_request(step));
   if (step->phase != StepPhase::ready || step->role != Role::node) {
-    return bad("only what has not begun is denied");
+    return corrupt_event("only what has not begun is denied");
   }
-  if (const auto said = judged_here(event.payload, *step); said && *said != PolicyAction::deny) {
-    return bad("no policy denies this call");
+  if (const auto said = recorded_policy_action(event.payload, *step);
+      said && *said != PolicyAction::deny) {
+    return corrupt_event("no policy denies this call");
   }
   auto denied = std::make_unique<Approval>();
   denied->id = event.decision_id.text;
@@ -95,7 +98,7 @@ Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
   denied->arguments_hash = event.payload.left().text("arguments_hash");
   denied->note = or_empty(event.reason);
   step->approval = std::move(denied);
-  enter(*step, StepPhase::answered);
+  set_phase(*step, StepPhase::answered);
   return {};
 }
 
@@ -104,12 +107,12 @@ Status Applier::approval_answered(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::asking ||
       step->approval->state != ApprovalState::requested ||
       event.payload.left().text("approval_id") != step->approval->id) {
-    return bad("this approval was not requested");
+    return corrupt_event("this approval was not requested");
   }
   if (said == "edited") {
     AE_TRY(arguments_edited(event.payload, *step));
   } else if (said != "approved" && said != "rejected") {
-    return bad("an unknown answer");
+    return corrupt_event("an unknown answer");
   }
   step->approval->state = said == "rejected" ? ApprovalState::rejected : ApprovalState::approved;
   step->approval->by = or_empty(event.by);
@@ -120,7 +123,7 @@ Status Applier::approval_answered(const DecisionRecorded& event, Step* step) {
 // Whoever approved it wants other arguments to be sent: these, and no others.
 Status Applier::arguments_edited(const Erasable& payload, Step& step) {
   Approval& approval = *step.approval;
-  if (step.call) return bad("its call has its arguments already");
+  if (step.call) return corrupt_event("its call has its arguments already");
   if (payload.erased) {
     const Value& left = payload.left();
     if (approval.edited_from.empty()) approval.edited_from = left.text("edited_from", kErasedHash);
@@ -131,14 +134,14 @@ Status Applier::arguments_edited(const Erasable& payload, Step& step) {
   const Value& arguments = payload.value["arguments"];
   // Without the blind, what was recorded stands for it.
   const std::string hash =
-      s_.blind_gone ? std::string(payload.value.text("arguments_hash")) : s_.hash_of(arguments);
-  if (!arguments.is_object()) return bad("without the arguments that are to be sent");
+      s_.blind_erased ? std::string(payload.value.text("arguments_hash")) : s_.hash_of(arguments);
+  if (!arguments.is_object()) return corrupt_event("without the arguments that are to be sent");
   if (hash != payload.value.text("arguments_hash") || hash == approval.arguments_hash) {
-    return bad("its arguments are not those of its arguments_hash");
+    return corrupt_event("its arguments are not those of its arguments_hash");
   }
-  if (auto said = judge(s_, s_.tool_of(step), arguments);
+  if (auto said = evaluate_policy(s_, s_.tool_of(step), arguments);
       !said || said->action == PolicyAction::deny) {
-    return bad("a policy denies what was made of the call");
+    return corrupt_event("a policy denies what was made of the call");
   }
   if (approval.edited_from.empty()) approval.edited_from = approval.arguments_hash;
   approval.arguments = arguments;
@@ -153,12 +156,12 @@ Status Applier::arguments_edited(const Erasable& payload, Step& step) {
 Status Applier::request_opened(Step& step, Wait& wait) {
   if (!step.approval || step.approval->state != ApprovalState::requested ||
       step.phase != step.approval->from || wait.type != WaitType::human) {
-    return bad("no approval was requested");
+    return corrupt_event("no approval was requested");
   }
   wait.approval = true;
   if (step.item != kNoItem) s_.steps[step.node].map->asking++;
   if (step.turn != kNoTurn) s_.steps[step.node].loop->asking++;
-  enter(step, StepPhase::asking);
+  set_phase(step, StepPhase::asking);
   return {};
 }
 
@@ -166,17 +169,17 @@ Status Applier::request_closed(Step& step, std::string_view outcome) {
   Approval& approval = *step.approval;
   const bool edited = outcome == "edited";
   const bool answered = outcome == "approved" || outcome == "rejected" || edited;
-  if (edited && approval.edited_from.empty()) return bad("the decision differs");
+  if (edited && approval.edited_from.empty()) return corrupt_event("the decision differs");
   if (answered != (approval.state != ApprovalState::requested)) {
-    return bad("the decision differs");
+    return corrupt_event("the decision differs");
   }
   if (step.item != kNoItem) s_.steps[step.node].map->asking--;
   if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;
-  if (step.is_part()) refresh(step.node);
+  if (step.is_part()) update_work_sets(step.node);
   if (outcome == "timed_out") approval.state = ApprovalState::expired;
   if (outcome == "cancelled") approval.state = ApprovalState::withdrawn;
   const bool approved = approval.state == ApprovalState::approved;
-  enter(step, approved ? approval.from : StepPhase::answered);
+  set_phase(step, approved ? approval.from : StepPhase::answered);
   return {};
 }
 
@@ -186,22 +189,22 @@ Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
   if (tool.is_model()) return {};
   const std::string& id = or_empty(event.approval_id);
   // What was erased cannot be judged once more.
-  if (!event.arguments.erased || !judged_by_arguments(tool)) {
-    const auto said = judge(s_, &step, tool, event.arguments.value);
+  if (!event.arguments.erased || !depends_on_arguments(tool)) {
+    const auto said = evaluate_policy(s_, &step, tool, event.arguments.value);
     const PolicyAction action = said ? said->action : PolicyAction::require_approval;
-    if (action == PolicyAction::deny) return bad("a policy denies this call");
+    if (action == PolicyAction::deny) return corrupt_event("a policy denies this call");
     if (id.empty()) {
-      return action == PolicyAction::allow ? Status() : bad("this call was not approved");
+      return action == PolicyAction::allow ? Status() : corrupt_event("this call was not approved");
     }
   }
   if (id.empty()) return {};
   Approval* approval = step.approval.get();
   if (!approval || approval->state != ApprovalState::approved || approval->id != id ||
       approval->tool != event.tool_name || approval->tool_version != event.tool_version ||
-      !may_be(to_hex(event.arguments_hash), *approval) ||
+      !matches_approval(to_hex(event.arguments_hash), *approval) ||
       approval->schema_digest !=
           (event.request_schema_hash ? to_hex(*event.request_schema_hash) : "")) {
-    return bad("its approval is that of another call");
+    return corrupt_event("its approval is that of another call");
   }
   approval->used = true;
   approval->arguments = Value();
@@ -210,30 +213,31 @@ Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
 
 Status Applier::apply(const AgentMessage& event) {
   const std::string &channel = event.channel, &key = or_empty(event.correlation_key);
-  if (channel.empty() == key.empty()) return bad("a message has a channel, an early signal a key");
+  if (channel.empty() == key.empty())
+    return corrupt_event("a message has a channel, an early signal a key");
   const std::string& id = event.message_id;
-  if (!s_.message_names.insert(message_name(channel, key, id)).second) {
-    return bad("it was recorded before");
+  if (!s_.message_keys.insert(message_key(channel, key, id)).second) {
+    return corrupt_event("it was recorded before");
   }
   s_.signals++;
-  std::deque<Kept>& kept = key.empty() ? s_.mail[channel] : s_.early[key];
+  std::deque<BufferedMessage>& kept = key.empty() ? s_.pending_messages[channel] : s_.early[key];
   kept.push_back({id, or_empty(event.by), or_empty(event.wait_type), event.payload.value,
                   event.payload.erased});
   return {};
 }
 
 // An answer that was kept before: a message, or an early signal. nullopt: there is no such.
-std::optional<Kept> Applier::take_kept(const std::string& key, const Wait& wait,
-                                       const std::string& signal_id) {
+std::optional<BufferedMessage> Applier::take_buffered(const std::string& key, const Wait& wait,
+                                                      const std::string& signal_id) {
   const bool is_message = wait.type == WaitType::message;
-  auto& all = is_message ? s_.mail : s_.early;
+  auto& all = is_message ? s_.pending_messages : s_.early;
   auto it = all.find(is_message ? wait.channel : key);
   if (it == all.end()) return std::nullopt;
-  std::deque<Kept>& kept = it->second;
+  std::deque<BufferedMessage>& kept = it->second;
   const auto found = is_message ? kept.begin()  // in order
-                                : std::ranges::find(kept, signal_id, &Kept::id);
+                                : std::ranges::find(kept, signal_id, &BufferedMessage::id);
   if (found == kept.end() || found->id != signal_id) return std::nullopt;
-  Kept taken = std::move(*found);
+  BufferedMessage taken = std::move(*found);
   kept.erase(found);
   if (kept.empty()) all.erase(it);
   return taken;
@@ -241,12 +245,12 @@ std::optional<Kept> Applier::take_kept(const std::string& key, const Wait& wait,
 
 Status Applier::apply(const JobPauseRequested& event) {
   if (event.withdrawn.value_or(false)) {
-    if (!s_.pausing) return bad("no pause is asked for");
+    if (!s_.pausing) return corrupt_event("no pause is asked for");
     s_.pausing.reset();
     return {};
   }
-  if (s_.pausing) return bad("a pause is asked for already");
-  if (s_.ending) return bad("the job is ending");
+  if (s_.pausing) return corrupt_event("a pause is asked for already");
+  if (s_.ending) return corrupt_event("the job is ending");
   s_.pausing = PauseRequest{or_empty(event.by), or_empty(event.reason)};
   return {};
 }

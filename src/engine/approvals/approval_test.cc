@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "testing/test.h"
@@ -20,12 +20,12 @@ constexpr std::string_view kAlways =
 constexpr std::string_view kExpires =
     "{'tools':{'buy':{'approval':'required', 'approval_expires':'1h'}}}";
 
-GivenJob pay(std::string_view more = kAlways, std::string_view nodes = kPay) {
-  return GivenJob(nodes, {.more = more, .input = "{'n':250}"});
+JobFixture pay(std::string_view more = kAlways, std::string_view nodes = kPay) {
+  return JobFixture(nodes, {.more = more, .input = "{'n':250}"});
 }
 
 AE_TEST("approval/is asked for in one commit, and nothing is declared") {
-  GivenJob job = pay();
+  JobFixture job = pay();
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.types("a"),
@@ -48,7 +48,7 @@ AE_TEST("approval/is asked for in one commit, and nothing is declared") {
 }
 
 AE_TEST("approval/a yes lets exactly this call be declared, and names it") {
-  GivenJob job = pay();
+  JobFixture job = pay();
   job.claim();
   const std::string id = job.asked("a");
   const std::size_t before = job.log.size();
@@ -66,12 +66,12 @@ AE_TEST("approval/a yes lets exactly this call be declared, and names it") {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
-  const Verification proved = verify(input, compile_each_time());
+  const Verification proved = verify(input, uncached_plan_source());
   EXPECT_TRUE(proved.ok) << canonical(proved.to_json());
 }
 
 AE_TEST("approval/a no fails the node, and nothing was ever declared") {
-  GivenJob job = pay();
+  JobFixture job = pay();
   job.claim().reject("a");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "rejected");
@@ -81,8 +81,8 @@ AE_TEST("approval/a no fails the node, and nothing was ever declared") {
 }
 
 AE_TEST("approval/the answer to a rejection says what the job does next") {
-  const auto then = [](GivenJob job, std::string_view node) {
-    return std::string(job.claim().reject(node).said.text("then"));
+  const auto then = [](JobFixture job, std::string_view node) {
+    return std::string(job.claim().reject(node).reply.text("then"));
   };
   EXPECT_EQ(then(pay(), "a"), "the job fails at node a");
   EXPECT_EQ(
@@ -97,24 +97,24 @@ AE_TEST("approval/the answer to a rejection says what the job does next") {
   EXPECT_EQ(then(map("'on_item_error':'collect',"), "m/0"),
             "item 0 of node m fails and the job continues");
   const auto wait = [](std::string_view more) {
-    return GivenJob(std::string("[{'id':'w','kind':'wait','wait':{'type':'human'") +
-                    std::string(more) + "}}]");
+    return JobFixture(std::string("[{'id':'w','kind':'wait','wait':{'type':'human'") +
+                      std::string(more) + "}}]");
   };
   EXPECT_EQ(then(wait(""), "w"), "the job fails at node w");
   EXPECT_EQ(then(wait(",'on_reject':'continue'"), "w"), "the job continues after node w");
-  GivenJob approved = pay();
-  EXPECT_EQ(approved.claim().approve("a").said.find("then"), nullptr);
+  JobFixture approved = pay();
+  EXPECT_EQ(approved.claim().approve("a").reply.find("then"), nullptr);
 }
 
 AE_TEST("approval/unanswered it expires, and nothing was ever declared") {
-  GivenJob job = pay(kExpires);
+  JobFixture job = pay(kExpires);
   job.claim().after(2h);
   EXPECT_EQ(job.state.error->code, "wait_expired");
   EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
 }
 
 AE_TEST("approval/one that expired before the call was declared is not used: it is asked again") {
-  GivenJob job = pay(kExpires);
+  JobFixture job = pay(kExpires);
   job.claim().pause();
   const std::string first = job.asked("a");
   job.approve("a");
@@ -124,14 +124,14 @@ AE_TEST("approval/one that expired before the call was declared is not used: it 
   EXPECT_TRUE(job.sent.empty());
   EXPECT_NE(job.asked("a"), first);
   EXPECT_TRUE(job.state.waits.contains("approval/" + job.step("a").id.text + "#2"));
-  EXPECT_EQ(job.answer_approval(first, "approve").said["duplicate"], Value(true))
+  EXPECT_EQ(job.answer_approval(first, "approve").reply["duplicate"], Value(true))
       << "an answer to the first is none to the second";
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.approve("a").ok("a").status(), "completed");
 }
 
 AE_TEST("approval/a changed tool is not what was approved: it is asked again") {
-  GivenJob job = pay();
+  JobFixture job = pay();
   const std::vector<std::string> usual(job.plan->tools.size(), "0123456789abcdef");
   job.versions = usual;
   job.claim().pause().approve("a");
@@ -150,7 +150,7 @@ constexpr std::string_view kRetried =
     " 'retry':{'max_attempts':3}}}}";
 
 AE_TEST("approval/one is good for all tries of its invocation, also when it has expired since") {
-  GivenJob job = pay(kRetried);
+  JobFixture job = pay(kRetried);
   job.claim().approve("a");
   job.fails("a", "connect").after(2h);
   EXPECT_EQ(job.tries("a"), 2u);
@@ -160,20 +160,20 @@ AE_TEST("approval/one is good for all tries of its invocation, also when it has 
 }
 
 AE_TEST("approval/a retry by a changed tool is asked for anew") {
-  GivenJob job = pay(kRetried);
+  JobFixture job = pay(kRetried);
   job.claim().approve("a").fails("a", "connect");
   job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
   job.after(20s);
   EXPECT_EQ(job.tries("a"), 1u);
-  ASSERT_FALSE(job.asked("a").empty()) << job.story();
+  ASSERT_FALSE(job.asked("a").empty()) << job.log_text();
   job.approve("a");
   EXPECT_EQ(job.tries("a"), 2u);
-  EXPECT_EQ(job.step("a").call->counted, 2u);
+  EXPECT_EQ(job.step("a").call->counted_tries, 2u);
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
 AE_TEST("approval/a retry by a changed tool that is rejected fails the node") {
-  GivenJob job = pay(kRetried);
+  JobFixture job = pay(kRetried);
   job.claim().approve("a").fails("a", "connect");
   job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
   job.after(20s).reject("a");
@@ -184,17 +184,17 @@ AE_TEST("approval/a retry by a changed tool that is rejected fails the node") {
 AE_TEST("approval/a condition asks for some calls only") {
   constexpr std::string_view kLarge = "{'tools':{'buy':{'approval':'${ .args.n > 100 }'}}}";
   EXPECT_EQ(pay(kLarge).claim().status(), "waiting");
-  GivenJob small(kPay, {.more = kLarge, .input = "{'n':50}"});
+  JobFixture small(kPay, {.more = kLarge, .input = "{'n':50}"});
   EXPECT_EQ(small.claim().sent.size(), 1u);
   EXPECT_FALSE(small.last<ToolInvocationStarted>().approval_id);
-  GivenJob broken(kPay, {.more = "{'tools':{'buy':{'approval':'${ .args.n + \\\"x\\\" }'}}}",
-                         .input = "{'n':50}"});
+  JobFixture broken(kPay, {.more = "{'tools':{'buy':{'approval':'${ .args.n + \\\"x\\\" }'}}}",
+                           .input = "{'n':50}"});
   EXPECT_EQ(broken.claim().state.error->code, "expression_failed");
   EXPECT_TRUE(broken.sent.empty()) << "a condition that fails lets nothing through";
 }
 
 AE_TEST("approval/of a map is asked for item by item") {
-  GivenJob job =
+  JobFixture job =
       pay("{'tools':{'buy':{'approval':'${ .args.n > 1 }'}}}",
           "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3, 'on_item_error':'collect',"
           " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
@@ -208,12 +208,12 @@ AE_TEST("approval/of a map is asked for item by item") {
 }
 
 AE_TEST("approval/when an item of a map has failed, the others are asked for no more") {
-  GivenJob job = pay("{'tools':{'buy':{'approval':'required'}}}",
-                     "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
-                     " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
+  JobFixture job = pay("{'tools':{'buy':{'approval':'required'}}}",
+                       "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
+                       " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
   job.claim().pause().approve("m/0");
   job.reject("m/1").resume();
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "rejected");
   EXPECT_TRUE(job.sent.empty()) << "also what was approved before is not called";
   EXPECT_TRUE(job.state.waits.empty());
@@ -221,7 +221,7 @@ AE_TEST("approval/when an item of a map has failed, the others are asked for no 
 
 AE_TEST("approval/a crash at any commit asks once and calls once") {
   for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
-    GivenJob job = pay(kExpires);
+    JobFixture job = pay(kExpires);
     const auto may_crash = [&] {
       if (job.commits.size() == crash_at && job.state.status == JobStatus::running) job.crash();
     };
@@ -230,7 +230,7 @@ AE_TEST("approval/a crash at any commit asks once and calls once") {
     job.approve("a");
     may_crash();
     if (!job.in_flight.empty()) job.ok("a");
-    EXPECT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(job.status(), "completed") << job.log_text();
     EXPECT_EQ(job.count(EventType::wait_opened), 1u);
     std::set<std::string> invocations;
     for (const auto& started : job.all<ToolInvocationStarted>()) {
@@ -242,7 +242,7 @@ AE_TEST("approval/a crash at any commit asks once and calls once") {
 }
 
 AE_TEST("approval/admit refuses a call that is not the approved one") {
-  GivenJob job = pay(kExpires);
+  JobFixture job = pay(kExpires);
   job.claim();
   const std::uint32_t step = job.index_of("a");
   const Value args = json("{'n':250}"), other = json("{'n':251}");
@@ -264,7 +264,7 @@ AE_TEST("approval/admit refuses a call that is not the approved one") {
 }
 
 AE_TEST("approval/a log in which an unapproved call was made is refused") {
-  GivenJob job = pay();
+  JobFixture job = pay();
   job.claim().approve("a");
   using Call = ToolInvocationStarted;
   const auto with = [&](const auto& change) {
@@ -273,7 +273,7 @@ AE_TEST("approval/a log in which an unapproved call was made is refused") {
     std::vector<Event> log = job.log;
     each<Call>(log, change);
     for (const Event& event : log) {
-      auto applied = apply(state, event.body, event.created_at, compile_each_time());
+      auto applied = apply(state, event.body, event.created_at, uncached_plan_source());
       if (!applied) return applied.error().message;
     }
     return std::string();
@@ -288,38 +288,38 @@ AE_TEST("approval/a log in which an unapproved call was made is refused") {
 
 AE_TEST("approval/arguments that only look erased are judged like any others") {
   constexpr std::string_view kOdd = "{'tools':{'buy':{'approval':'${ .args.n != 50 }'}}}";
-  GivenJob job(kPay, {.more = kOdd, .input = "{'n':50}"});
+  JobFixture job(kPay, {.more = kOdd, .input = "{'n':50}"});
   job.claim();
   const auto refused = [&](const Erasable& arguments) {
     std::vector<Event> log = job.log;
     each<ToolInvocationStarted>(log,
                                 [&](ToolInvocationStarted& call) { call.arguments = arguments; });
-    return !fold(job.state.job, log, compile_each_time());
+    return !fold(job.state.job, log, uncached_plan_source());
   };
-  const Value looks = erased_value().value;
+  const Value answers_checks = erased_value().value;
   EXPECT_FALSE(refused(Value::object({{"n", 50}})));
   EXPECT_FALSE(refused(erased_value()));
-  EXPECT_TRUE(refused(looks.with("n", 250)));
-  EXPECT_TRUE(refused(looks));
+  EXPECT_TRUE(refused(answers_checks.with("n", 250)));
+  EXPECT_TRUE(refused(answers_checks));
 }
 
 AE_TEST("approval/a cancel and the deadline withdraw the request") {
-  GivenJob job = pay();
+  JobFixture job = pay();
   job.claim().cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
-  GivenJob late(kPay, {.more = kAlways, .input = "{'n':1}", .deadline = 60s});
+  JobFixture late(kPay, {.more = kAlways, .input = "{'n':1}", .deadline = 60s});
   late.claim().after(61s);
   EXPECT_EQ(late.state.error->code, "deadline_exceeded");
   EXPECT_TRUE(late.sent.empty());
 }
 
 AE_TEST("approval/a lost call that was approved is in doubt like any other") {
-  GivenJob job = pay();
+  JobFixture job = pay();
   job.claim().approve("a").crash();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_TRUE(approvals_view(job.state).empty()) << "a resolution is no approval";
-  job.patient = true;
+  job.waits_for_settling = true;
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.tries("a"), 2u) << "the same invocation under the same approval";
   EXPECT_EQ(job.ok("a").status(), "completed");
@@ -334,7 +334,7 @@ void race(std::string_view nodes, std::string_view more, bool crash) {
   std::vector<int> order(kMovers);
   std::iota(order.begin(), order.end(), 0);
   do {
-    GivenJob job(nodes, {.more = more, .input = "{'n':1}", .deadline = 10h});
+    JobFixture job(nodes, {.more = more, .input = "{'n':1}", .deadline = 10h});
     job.claim();
     const std::string id = job.asked("a");
     ASSERT_FALSE(id.empty());
@@ -377,10 +377,10 @@ void race(std::string_view nodes, std::string_view more, bool crash) {
     }
     if (!job.in_flight.empty()) job.ok("a");
     const auto ends = job.all<WaitCompleted>();
-    ASSERT_EQ(ends.size(), 1u) << job.story();
-    ASSERT_EQ(ends[0].outcome, first) << job.story();
-    ASSERT_TRUE(first == "approved" || job.sent.empty()) << job.story();
-    ASSERT_TRUE(is_terminal(job.state.status)) << job.story();
+    ASSERT_EQ(ends.size(), 1u) << job.log_text();
+    ASSERT_EQ(ends[0].outcome, first) << job.log_text();
+    ASSERT_TRUE(first == "approved" || job.sent.empty()) << job.log_text();
+    ASSERT_TRUE(is_terminal(job.state.status)) << job.log_text();
     ASSERT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
   } while (std::ranges::next_permutation(order).found);
 }

@@ -1,15 +1,17 @@
 // How a decision asks a person before a call: nothing is declared before it is approved, and an approval is good for
 // exactly the call that was asked for (SPEC §10).
 #include "engine/heart/decider.h"
-#include "engine/heart/judge.h"
+#include "engine/heart/policy.h"
 
 namespace ae::engine {
 
-bool is_approved(const State& state, const Step* step, const ToolPolicy& tool, const Ask& ask) {
+bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
+                 const CallRequest& ask) {
   if (tool.is_model()) return true;
   // Without the arguments nothing is known of a tool that somebody says something about.
-  if (!ask.arguments) return !tool.may_ask() && tool.rules.empty() && !state.planned_by_model;
-  const auto said = judge(state, step, tool, *ask.arguments, ask.work);
+  if (!ask.arguments)
+    return !tool.may_require_approval() && tool.rules.empty() && !state.planned_by_model;
+  const auto said = evaluate_policy(state, step, tool, *ask.arguments, ask.work);
   // A condition that fails has failed the step before; if it has not, a person is asked.
   const PolicyAction action = said ? said->action : PolicyAction::require_approval;
   if (action != PolicyAction::require_approval) return action == PolicyAction::allow;
@@ -23,28 +25,28 @@ bool is_approved(const State& state, const Step* step, const ToolPolicy& tool, c
   return same && in_time;
 }
 
-const Step* Decider::known(const Declaration& d) const {
+const Step* Decider::existing_step(const Declaration& d) const {
   const auto found = s_.by_id.find(d.step);
   return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
 }
 
 bool Decider::approved(const Declaration& d, const Value& args, std::string_view hash) const {
   if (d.of != nullptr) return true;  // what asks about a call or undoes it is part of it
-  const Step* step = known(d);
+  const Step* step = existing_step(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   return is_approved(s_, step, tool,
                      {.step = step ? s_.by_id.at(d.step) : kNewItem,
                       .tool = tool.name,
                       .arguments_hash = hash,
                       .arguments = &args,
-                      .tool_version = offered(d.tool),
-                      .now = stamp_.now,
+                      .tool_version = offered_version(d.tool),
+                      .now = context_.now,
                       .work = &work_});
 }
 
 std::string Decider::path_of(const Declaration& d) const {
   if (!d.path.empty()) return d.path;
-  const Step* step = known(d);
+  const Step* step = existing_step(d);
   return step ? s_.path_of(*step) : s_.item_path(d.node, d.item);
 }
 
@@ -54,14 +56,14 @@ std::vector<Member> Decider::call_members(const Declaration& d, const Value& arg
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   return {{"arguments", args},         {"arguments_hash", hash},
           {"command_id", d.step.text}, {"schema_digest", tool.schema_digest},
-          {"tool", tool.name},         {"tool_version", offered(d.tool)}};
+          {"tool", tool.name},         {"tool_version", offered_version(d.tool)}};
 }
 
 // A policy forbids this call: true, and said so. What follows is decided when this is applied.
-bool Decider::deny(const Declaration& d, const Value& args, std::string_view hash) {
+bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   if (tool.is_model() || d.of != nullptr) return false;
-  const auto said = judge(s_, known(d), tool, args, &work_);
+  const auto said = evaluate_policy(s_, existing_step(d), tool, args, &work_);
   if (!said || said->action != PolicyAction::deny) return false;
   emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#denied"),
                         .kind = "approval",
@@ -74,14 +76,14 @@ bool Decider::deny(const Declaration& d, const Value& args, std::string_view has
 }
 
 void Decider::request_approval(const Declaration& d, const Value& args, std::string_view hash) {
-  const Step* step = known(d);
+  const Step* step = existing_step(d);
   const Approval* earlier = step ? step->approval.get() : nullptr;
-  const auto said = judge(s_, step, s_.plan->tools[d.tool], args, &work_);
+  const auto said = evaluate_policy(s_, step, s_.plan->tools[d.tool], args, &work_);
   const std::string asked = std::to_string(earlier ? earlier->asked + 1 : 1);
   std::vector<Member> request = call_members(d, args, hash);
   std::optional<Instant> expires;
   if (said && said->expires) {
-    expires = within(stamp_.now + *said->expires);
+    expires = cap_at_deadline(context_.now + *said->expires);
     request.emplace_back("expires_at", to_text(*expires));
   }
   const std::optional<std::string> reason = said ? none_if_empty(said->reason) : std::nullopt;

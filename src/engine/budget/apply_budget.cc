@@ -11,8 +11,8 @@
 namespace ae::engine {
 namespace {
 
-Use use_of(const Invocation& call, bool model) {
-  return model ? model_use(call.reserved) : Use{.tool_calls = 1};
+Usage usage_of(const Invocation& call, bool model) {
+  return model ? model_use(call.reserved) : Usage{.tool_calls = 1};
 }
 
 std::optional<Limit> limit_of(std::string_view text) {
@@ -25,10 +25,10 @@ std::optional<Limit> limit_of(std::string_view text) {
 
 }  // namespace
 
-Status Applier::budget_given(const Value& budget) {
+Status Applier::set_initial_budget(const Value& budget) {
   if (budget.is_null()) return {};
   auto limits = limits_of(budget);
-  if (!limits) return bad(limits.error().message);
+  if (!limits) return corrupt_event(limits.error().message);
   s_.budget.limits = *limits;
   s_.budget.wall_until = maybe_instant(budget, "wall_until");
   if (limits->wall && s_.budget.wall_until) {
@@ -36,7 +36,8 @@ Status Applier::budget_given(const Value& budget) {
   }
   if (const Value* spent = budget.find("spent")) {  // by the job that it is forked from
     const auto used = spent_of(*spent);
-    if (!used || s_.forked_from.is_null()) return bad("nothing can be spent of its budget yet");
+    if (!used || s_.forked_from.is_null())
+      return corrupt_event("nothing can be spent of its budget yet");
     s_.budget.spent = *used;
   }
   return {};
@@ -44,21 +45,23 @@ Status Applier::budget_given(const Value& budget) {
 
 // A try is declared. REQUIRES: it is not counted in the state yet.
 Status Applier::reserve(const Step& step, const Value& reservation) {
-  if (step.role != Role::node || !s_.budget.is_kept()) return {};
+  if (step.role != Role::node || !s_.budget.is_tracked()) return {};
   Invocation& call = *step.call;
   const bool model = s_.tool_of(step).is_model();
-  const bool again = call.charge != Charge::none && !sends_answers(call);
+  const bool again = call.charge != Charge::none && !is_first_with_answers(call);
   if (!model && again) return {};  // another try of the same call
   if (call.charge == Charge::reserved)
-    return bad("the earlier try is still reserved in the budget");
+    return corrupt_event("the earlier try is still reserved in the budget");
   if (model) {
     const auto reserved = reservation_of(reservation);
-    if (!reserved) return bad("nothing of the job's budget is reserved for it");
+    if (!reserved) return corrupt_event("nothing of the job's budget is reserved for it");
     call.reserved = *reserved;
   }
-  const Use use = use_of(call, model);
-  if (!s_.budget.over(use).empty()) return bad("the job's budget does not allow it");
-  if (!can_add(s_.budget.reserved, use)) return bad("more is reserved than a number can hold");
+  const Usage use = usage_of(call, model);
+  if (!s_.budget.exceeded_by(use).empty())
+    return corrupt_event("the job's budget does not allow it");
+  if (!can_add(s_.budget.reserved, use))
+    return corrupt_event("more is reserved than a number can hold");
   add(s_.budget.reserved, use);
   call.charge = Charge::reserved;
   return {};
@@ -69,8 +72,8 @@ void Applier::settle(const Step& step, bool withdrawn) {
   Invocation& call = *step.call;
   const bool model = s_.tool_of(step).is_model();
   if (call.charge != Charge::reserved || (model && call.outcome == OutcomeKind::success)) return;
-  Use use = use_of(call, model);
-  take_away(s_.budget.reserved, use);
+  Usage use = usage_of(call, model);
+  subtract(s_.budget.reserved, use);
   call.charge = withdrawn ? Charge::none : Charge::spent;
   if (withdrawn) return;
   // Who refused it has not thought about it; of an answer that was lost nobody knows what it cost.
@@ -83,8 +86,8 @@ void Applier::settle(const Step& step, bool withdrawn) {
 void Applier::settle_answer(const Step& step, const Value& usage) {
   Invocation& call = *step.call;
   if (call.charge != Charge::reserved) return;
-  Use use = use_of(call, true);
-  take_away(s_.budget.reserved, use);
+  Usage use = usage_of(call, true);
+  subtract(s_.budget.reserved, use);
   call.charge = Charge::spent;
   ModelUsage counted;
   add_usage(usage, counted);
@@ -96,20 +99,21 @@ void Applier::settle_answer(const Step& step, const Value& usage) {
 }
 
 // So little is left that the model of this turn is told.
-void Applier::model_told(LoopProgress& loop, const Value& arguments) {
+void Applier::record_notices(LoopProgress& loop, const Value& arguments) {
   const Value& notice = arguments["notice"];
   if (!notice.is_object()) return;
   for (const auto& [name, left] : notice.members()) {
-    if (const auto limit = limit_of(name)) loop.told.insert(*limit);
+    if (const auto limit = limit_of(name)) loop.noticed_limits.insert(*limit);
   }
 }
 
 Status Applier::wall_passed(const TimerFired& event) {
   Budget& budget = s_.budget;
   const bool unknown = budget.erased && budget.wall_from && !budget.wall_until;
-  if ((!budget.wall_until && !unknown) || budget.wall_passed) return bad("no time is limited");
+  if ((!budget.wall_until && !unknown) || budget.wall_passed)
+    return corrupt_event("no time is limited");
   if (budget.wall_until && fired_before(event, *budget.wall_until))
-    return bad("its time has not passed");
+    return corrupt_event("its time has not passed");
   budget.wall_passed = true;
   return {};
 }
@@ -122,26 +126,27 @@ bool Applier::has_room(const Value& said) const {
   if (*limit == Limit::wall) return !budget.wall_passed;
   const auto asked = maybe_int(said, "asked");
   if (!asked || *asked <= 0) return true;
-  const auto& most = budget.limits.most(*limit);
+  const auto& most = budget.limits.max_of(*limit);
   if (!most) return !budget.erased;
-  Use use;
-  part(use, *limit) = static_cast<std::uint64_t>(*asked);
-  return budget.over(use).empty();
+  Usage use;
+  amount_of(use, *limit) = static_cast<std::uint64_t>(*asked);
+  return budget.exceeded_by(use).empty();
 }
 
 Status Applier::budget_decided(const DecisionRecorded& event) {
   Budget& budget = s_.budget;
   const Value& said = event.payload.value;
   if (event.state == "exceeded") {
-    if (s_.status != JobStatus::running || !budget.is_kept()) return bad("no budget is used up");
+    if (s_.status != JobStatus::running || !budget.is_tracked())
+      return corrupt_event("no budget is used up");
     const auto asked = maybe_int(said, "asked");
-    if (!event.payload.erased && has_room(said)) return bad("there is room for the call");
-    budget.exceeded = Exceeded{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
-                               .asked = static_cast<std::uint64_t>(asked.value_or(0))};
+    if (!event.payload.erased && has_room(said)) return corrupt_event("there is room for the call");
+    budget.exceeded = ExceededLimit{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
+                                    .asked = static_cast<std::uint64_t>(asked.value_or(0))};
     return {};
   }
-  if (event.state != "raised") return bad("an unknown decision about the budget");
-  if (s_.ending) return bad("the job is ending");
+  if (event.state != "raised") return corrupt_event("an unknown decision about the budget");
+  if (s_.ending) return corrupt_event("the job is ending");
   budget.exceeded.reset();
   if (event.payload.erased) {  // to what is not known any more: it holds nothing back
     const std::uint32_t soft = budget.limits.soft;  // nobody raises it
@@ -153,21 +158,21 @@ Status Applier::budget_decided(const DecisionRecorded& event) {
     return {};
   }
   const auto limits = limits_of(said);
-  if (!limits) return bad(limits.error().message);
-  for (const Limit limit : kCounted) {
-    auto& most = budget.limits.most(limit);
-    const auto& wish = limits->most(limit);
+  if (!limits) return corrupt_event(limits.error().message);
+  for (const Limit limit : kCountedLimits) {
+    auto& most = budget.limits.max_of(limit);
+    const auto& wish = limits->max_of(limit);
     if (!wish) continue;
-    if (most ? *wish <= *most : !budget.erased) return bad("it raises nothing");
+    if (most ? *wish <= *most : !budget.erased) return corrupt_event("it raises nothing");
     most = wish;
     for (Step& step : s_.steps) {
-      if (step.loop) step.loop->told.erase(limit);
+      if (step.loop) step.loop->noticed_limits.erase(limit);
     }
   }
   if (limits->wall) {
     const auto& wall = budget.limits.wall;
     if (!budget.wall_from || (wall ? *limits->wall <= *wall : !budget.erased)) {
-      return bad("it raises nothing");
+      return corrupt_event("it raises nothing");
     }
     budget.wall_until = *budget.wall_from + *limits->wall;
     budget.limits.wall = limits->wall;

@@ -1,5 +1,5 @@
 // What a job with a budget does: reserve, settle, park, be raised, and tell its models.
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
 
@@ -26,17 +26,17 @@ std::string budget(std::string_view limits) {
          " 'retry': {'max_attempts': 3, 'retry_on': ['timeout', '5xx']}}}}";
 }
 // `nodes` without brackets.
-GivenJob given(const std::string& nodes, std::string_view limits) {
-  return GivenJob("[" + nodes + "]", {.more = budget(limits)});
+JobFixture given(const std::string& nodes, std::string_view limits) {
+  return JobFixture("[" + nodes + "]", {.more = budget(limits)});
 }
 std::string used(int input, int output) {
   return "{'text': 'ok', 'usage': {'input_tokens': " + std::to_string(input) +
          ", 'output_tokens': " + std::to_string(output) + "}}";
 }
-const Budget& of(const GivenJob& job) { return job.state.budget; }
+const Budget& of(const JobFixture& job) { return job.state.budget; }
 
 AE_TEST("budget/a call is declared with what it may use, and pays what it has used") {
-  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = given(asks("a"), "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.last<ToolInvocationStarted>().reserved,
             json("{'cost_micros': 111, 'input_tokens': 11, 'output_tokens': 50}"));
@@ -48,7 +48,7 @@ AE_TEST("budget/a call is declared with what it may use, and pays what it has us
   EXPECT_EQ(of(job).spent.tokens, 7u);
   EXPECT_EQ(of(job).spent.cost_micros, 9u);
   EXPECT_EQ(of(job).spent.model_calls, 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/an answer that does not say all that it used pays no less than was reserved") {
@@ -69,17 +69,17 @@ AE_TEST("budget/an answer that does not say all that it used pays no less than w
       {"{'input_tokens': 90, 'output_tokens': 20, 'total_tokens': 0}", kOne, 130},
   };
   for (const auto& one : cases) {
-    GivenJob job = given(asks("a"), "{'tokens': 100}");
+    JobFixture job = given(asks("a"), "{'tokens': 100}");
     job.claim().ok("a", "{'text': 'ok', 'usage': " + std::string(one.usage) + "}");
     EXPECT_EQ(of(job).spent.tokens, one.tokens) << one.usage;
     EXPECT_EQ(of(job).spent.cost_micros, one.cost) << one.usage;
     EXPECT_EQ(of(job).reserved.tokens, 0u) << one.usage;
-    proves(job);
+    expect_verified(job);
   }
 }
 
 AE_TEST("budget/a job without one reserves nothing, and its log says nothing of it") {
-  GivenJob job("[" + calls("a") + "]");
+  JobFixture job("[" + calls("a") + "]");
   job.claim();
   EXPECT_TRUE(job.last<ToolInvocationStarted>().reserved.is_null());
   EXPECT_TRUE(job.last<JobCreated>().budget.is_null());
@@ -96,10 +96,10 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
                           {"{'cost_micros': 119}", "cost"},
                           {"{'model_calls': 1}", "model_calls"},
                           {"{'tool_calls': 1}", "tool_calls"}}) {
-    GivenJob job = given(nodes, one.limits);
+    JobFixture job = given(nodes, one.limits);
     job.claim().ok("a", used(5, 2)).ok("b");
     if (one.limit == "tool_calls") job.ok("c", used(5, 2));
-    EXPECT_EQ(job.status(), "parked") << one.limits << "\n" << job.story();
+    EXPECT_EQ(job.status(), "parked") << one.limits << "\n" << job.log_text();
     EXPECT_EQ(job.state.parked_until, "budget");
     EXPECT_EQ(job.state.parked_reason, "budget_exceeded");
     EXPECT_EQ(job.sent.size(), one.limit == "tool_calls" ? 3u : 2u) << one.limits;
@@ -109,14 +109,14 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
     EXPECT_EQ(said.payload.value.text("limit"), one.limit);
     EXPECT_TRUE(job_view(job.state)["parked"].text("command").starts_with("aetheris budget job-1 "))
         << canonical(job_view(job.state)["parked"]);
-    proves(job);
+    expect_verified(job);
   }
 }
 
 AE_TEST("budget/the decision that parks a job names every limit that its next call exceeds") {
-  GivenJob job = given(asks("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
+  JobFixture job = given(asks("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
   job.claim();
-  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   // As it was when it parked.
   job.state.status = JobStatus::running;
   job.state.budget.exceeded.reset();
@@ -130,32 +130,32 @@ AE_TEST("budget/the decision that parks a job names every limit that its next ca
 }
 
 AE_TEST("budget/calls side by side reserve together, and the next begins when there is room") {
-  GivenJob job = given(asks("a") + "," + asks("b"), "{'tokens': 100}");
+  JobFixture job = given(asks("a") + "," + asks("b"), "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
   job.ok("a", used(5, 2));
-  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.sent.size(), 2u) << job.log_text();
   job.ok("b", used(5, 2));
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(of(job).spent.tokens, 14u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/what is under way is awaited and recorded before the job parks") {
-  GivenJob job =
+  JobFixture job =
       given(asks("a") + "," + asks("b") + "," + calls("c", "['a']"), "{'model_calls': 1}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
   job.ok("a", used(5, 2));
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_TRUE(job.state.calling.empty());
   job.raise("{'model_calls': 2}");
   EXPECT_FALSE(job.refused);
   job.ok("b", used(5, 2)).ok("c");
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("budget/a call that only has to be sent again is sent before the job parks") {
@@ -164,35 +164,35 @@ AE_TEST("budget/a call that only has to be sent again is sent before the job par
         "{'budget': {'tool_calls': 1}, 'tools': {'put': {'retry': {'max_attempts': 3,"
         " 'retry_on': ['timeout'], 'initial_backoff': '" +
         std::string(long_pause ? "8s" : "200ms") + "'}}}}";
-    GivenJob job("[" + calls("a") + "," + calls("b") + "]", {.more = more});
+    JobFixture job("[" + calls("a") + "," + calls("b") + "]", {.more = more});
     job.claim();
     ASSERT_EQ(job.sent.size(), 1u);
     job.times_out("a");
-    EXPECT_NE(job.status(), "parked") << job.story();
+    EXPECT_NE(job.status(), "parked") << job.log_text();
     job.after(20s);
-    ASSERT_EQ(job.tries("a"), 2u) << job.story();
+    ASSERT_EQ(job.tries("a"), 2u) << job.log_text();
     job.ok("a");
-    EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+    EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
     EXPECT_FALSE(job.state.may_have_happened(job.step("a")));
-    proves(job);
+    expect_verified(job);
   }
 }
 
 AE_TEST("budget/a model's try that has no room when its pause is over parks the job") {
-  GivenJob job = given(asks("a"), "{'model_calls': 1}");
+  JobFixture job = given(asks("a"), "{'model_calls': 1}");
   job.claim().times_out("a");
-  ASSERT_EQ(job.status(), "running") << job.story();
+  ASSERT_EQ(job.status(), "running") << job.log_text();
   job.after(20s);
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_EQ(job.tries("a"), 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST(
     "budget/a log that reserves more than a number holds is refused, and nothing else happens") {
   std::string nodes;
   for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + asks("n" + std::to_string(i));
-  GivenJob job = given(nodes, "{'model_calls': 100}");
+  JobFixture job = given(nodes, "{'model_calls': 100}");
   job.claim();
   ASSERT_EQ(job.sent.size(), 8u);
   job.ok("n0", used(5, 2));
@@ -200,13 +200,13 @@ AE_TEST(
   each<ToolInvocationStarted>(forged, [](ToolInvocationStarted& call) {
     call.reserved = Value::object({{"input_tokens", kBudgetMax}, {"output_tokens", kBudgetMax}});
   });
-  const auto folded = fold(job.state.job, forged, compile_each_time());
+  const auto folded = fold(job.state.job, forged, uncached_plan_source());
   ASSERT_FALSE(folded);
   EXPECT_EQ(folded.error().code, Code::log_corrupt) << folded.error().message;
 }
 
 // What was said when the budget was raised is erased from the log.
-std::vector<Event> erased(const GivenJob& job) {
+std::vector<Event> erased(const JobFixture& job) {
   std::vector<Event> log = job.log;
   each<DecisionRecorded>(log, [](DecisionRecorded& event) {
     if (event.state == "raised") event.payload = erased_value();
@@ -216,12 +216,12 @@ std::vector<Event> erased(const GivenJob& job) {
 
 AE_TEST("budget/a raise can be erased, also when the budget is used up and raised once more") {
   const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
-  GivenJob job = given(nodes, "{'model_calls': 1, 'soft': 80}");
+  JobFixture job = given(nodes, "{'model_calls': 1, 'soft': 80}");
   job.claim().ok("a", used(5, 2));
   job.raise("{'model_calls': 2}").ok("b", used(5, 2));
-  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   // The job that rests is read again, and goes on as before.
-  auto then = fold(job.state.job, erased(job), compile_each_time());
+  auto then = fold(job.state.job, erased(job), uncached_plan_source());
   ASSERT_TRUE(then) << then.error().message;
   EXPECT_EQ(then->parked_until, "budget");
   EXPECT_EQ(then->budget.spent.model_calls, 2u);
@@ -229,21 +229,21 @@ AE_TEST("budget/a raise can be erased, also when the budget is used up and raise
   job.state = std::move(*then);
   job.raise("{'model_calls': 3}").ok("c", used(5, 2));
   ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(of(job).spent.model_calls, 3u);
-  const auto whole = fold(job.state.job, erased(job), compile_each_time());
+  const auto whole = fold(job.state.job, erased(job), uncached_plan_source());
   ASSERT_TRUE(whole) << whole.error().message;
   EXPECT_EQ(whole->budget.spent.tokens, 21u);
 }
 
 AE_TEST("budget/a raise of time can be erased, too") {
   const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
-  GivenJob job = given(nodes, "{'wall': '1h'}");
+  JobFixture job = given(nodes, "{'wall': '1h'}");
   job.claim().after(2h).ok("a", used(5, 2));
-  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'wall': '3h'}").after(2h).ok("b", used(5, 2));
-  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
-  auto then = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
+  auto then = fold(job.state.job, erased(job), uncached_plan_source());
   ASSERT_TRUE(then) << then.error().message;
   job.log = erased(job);
   job.state = std::move(*then);
@@ -251,12 +251,12 @@ AE_TEST("budget/a raise of time can be erased, too") {
   EXPECT_EQ(job.refused, Code::input_invalid) << "it has passed";
   job.raise("{'wall': '9h'}").ok("c", used(5, 2));
   ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  EXPECT_TRUE(fold(job.state.job, erased(job), compile_each_time()));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  EXPECT_TRUE(fold(job.state.job, erased(job), uncached_plan_source()));
 }
 
 AE_TEST("budget/an item of a map that has no room is not begun") {
-  GivenJob job = given(
+  JobFixture job = given(
       "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",
       "{'tool_calls': 2}");
   job.claim();
@@ -265,91 +265,91 @@ AE_TEST("budget/an item of a map that has no room is not begun") {
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.count(EventType::node_started), 3u);  // the map and two items
   job.raise("{'tool_calls': 3}").ok("m/2");
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("budget/a model that is asked again after a lost answer has used what it reserved") {
-  GivenJob job = given(asks("a"), "{'tokens': 130}");
+  JobFixture job = given(asks("a"), "{'tokens': 130}");
   job.claim().crash();
-  EXPECT_EQ(job.tries("a"), 2u) << job.story();
+  EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
   EXPECT_EQ(of(job).spent.tokens, kOne);
   EXPECT_EQ(of(job).reserved.tokens, kOne);
   job.ok("a", used(5, 2));
   EXPECT_EQ(of(job).spent.tokens, kOne + 7);
   EXPECT_EQ(of(job).spent.model_calls, 2u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/a lost call that may not be made again parks the job, and is made when it may") {
-  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = given(asks("a"), "{'tokens': 100}");
   job.claim().crash();
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.tries("a"), 1u);
   job.raise("{'tokens': 200}");
-  EXPECT_EQ(job.tries("a"), 2u) << job.story();
+  EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
   job.ok("a", used(5, 2));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/a job that is parked so, with a lost call, still ends by cancel and by deadline") {
-  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = given(asks("a"), "{'tokens': 100}");
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
   job.cancel("enough");
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
-  proves(job);
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
+  expect_verified(job);
   const std::string more = budget("{'model_calls': 0}");
-  GivenJob late("[" + asks("a") + "]", {.more = more, .deadline = 60s});
+  JobFixture late("[" + asks("a") + "]", {.more = more, .deadline = 60s});
   late.claim();
   ASSERT_EQ(late.state.parked_until, "budget");
   late.after(61s);
-  EXPECT_EQ(late.status(), "failed") << late.story();
+  EXPECT_EQ(late.status(), "failed") << late.log_text();
   EXPECT_EQ(late.state.error->code, "deadline_exceeded");
-  proves(late);
+  expect_verified(late);
 }
 
 AE_TEST("budget/a refusal of the provider uses a call and no tokens; an unsent one uses nothing") {
-  GivenJob job = given(asks("a"), "{'tokens': 100, 'model_calls': 2}");
+  JobFixture job = given(asks("a"), "{'tokens': 100, 'model_calls': 2}");
   job.claim().fails("a", "not_sent");
   EXPECT_EQ(of(job).spent.model_calls, 0u);
   EXPECT_EQ(of(job).reserved.tokens, 0u);
   job.after(10s).fails("a", "http_503");
-  EXPECT_EQ(of(job).spent.model_calls, 1u) << job.story();
+  EXPECT_EQ(of(job).spent.model_calls, 1u) << job.log_text();
   EXPECT_EQ(of(job).spent.tokens, 0u);
   job.after(10s).ok("a", used(5, 2));
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(of(job).spent.model_calls, 2u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/an answer that does not count its tokens has used what was reserved") {
-  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = given(asks("a"), "{'tokens': 100}");
   job.claim().ok("a", "{'text': 'ok'}");
   EXPECT_EQ(of(job).spent.tokens, kOne);
   EXPECT_EQ(of(job).spent.cost_micros, 111u);
 }
 
 AE_TEST("budget/a tool's call counts once, however often it is tried") {
-  GivenJob job = given(calls("a"), "{'tool_calls': 1}");
+  JobFixture job = given(calls("a"), "{'tool_calls': 1}");
   job.claim().fails("a", "http_503").after(10s);
-  EXPECT_EQ(job.tries("a"), 2u) << job.story();
+  EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
   job.crash();
-  EXPECT_EQ(job.tries("a"), 3u) << job.story();
+  EXPECT_EQ(job.tries("a"), 3u) << job.log_text();
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(of(job).spent.tool_calls, 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/time that has passed lets what is under way end, and then the job parks") {
-  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
+  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
   job.claim().after(2h);
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.last<TimerFired>().effect_id, "budget");
   job.ok("a", used(5, 2));
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_EQ(job.sent.size(), 1u);
   job.raise("{'wall': '90m'}");
   EXPECT_EQ(job.refused, Code::input_invalid);
@@ -358,11 +358,11 @@ AE_TEST("budget/time that has passed lets what is under way end, and then the jo
   EXPECT_EQ(job.sent.size(), 2u);
   job.ok("b", used(5, 2));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/it can be raised before it is used up, and only to more than is spent and set") {
-  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
+  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
   job.claim();
   const std::size_t before = job.log.size();
   for (const char* wrong : {"{'tokens': 60}", "{'tool_calls': 5}", "{}", "{'wall': '1h'}"}) {
@@ -370,23 +370,23 @@ AE_TEST("budget/it can be raised before it is used up, and only to more than is 
     EXPECT_EQ(job.refused, Code::input_invalid) << wrong;
   }
   job.raise("{'tokens': 70}");
-  EXPECT_EQ(job.said["raised"], Value(false));
+  EXPECT_EQ(job.reply["raised"], Value(false));
   EXPECT_EQ(job.log.size(), before);
   job.raise("{'tokens': 140}");
-  EXPECT_EQ(job.said["raised"], Value(true));
+  EXPECT_EQ(job.reply["raised"], Value(true));
   const auto said = job.last<DecisionRecorded>();
   EXPECT_EQ(said.state, "raised");
   EXPECT_EQ(said.by, "ann");
   EXPECT_EQ(said.payload.value, json("{'tokens': 140}"));
   job.ok("a", used(50, 25)).ok("b", used(5, 2));
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   job.raise("{'tokens': 500}");
   EXPECT_EQ(job.refused, Code::job_terminal);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/who overran is not raised to less than is spent, nor to what would not do") {
-  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
+  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
   job.claim().ok("a", used(100, 0));
   ASSERT_EQ(job.status(), "parked");
   EXPECT_EQ(of(job).spent.tokens, 100u);
@@ -396,40 +396,40 @@ AE_TEST("budget/who overran is not raised to less than is spent, nor to what wou
     EXPECT_EQ(job.status(), "parked");
   }
   job.raise("{'tokens': 161}");
-  EXPECT_EQ(job.tries("b"), 1u) << job.story();
-  proves(job);
+  EXPECT_EQ(job.tries("b"), 1u) << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("budget/only who raises it ends the park: resume does not, and names nothing that does") {
-  GivenJob job = given(asks("a"), "{'model_calls': 0}");
+  JobFixture job = given(asks("a"), "{'model_calls': 0}");
   job.claim();
   ASSERT_EQ(job.status(), "parked");
   job.resume();
   EXPECT_EQ(job.refused, Code::not_paused);
   State parked = job.folded(job.log.size());
-  EXPECT_FALSE(apply(parked, JobResumed{.by = "x"}, job.now, compile_each_time()));
+  EXPECT_FALSE(apply(parked, JobResumed{.by = "x"}, job.now, uncached_plan_source()));
   job.raise("{'model_calls': 1}");
   EXPECT_EQ(job.status(), "running");
 }
 
 AE_TEST("budget/no log can be folded in which a call went over it") {
-  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = given(asks("a"), "{'tokens': 100}");
   job.claim().ok("a", used(5, 2));
   std::vector<Event> forged = job.log;
   std::get<JobCreated>(forged[0].body).budget = json("{'tokens': 10}");
-  const auto folded = fold(job.state.job, forged, compile_each_time());
+  const auto folded = fold(job.state.job, forged, uncached_plan_source());
   ASSERT_FALSE(folded);
   EXPECT_EQ(folded.error().code, Code::log_corrupt);
 }
 
 AE_TEST("budget/a log that says too early that it is used up is refused") {
-  const auto refused = [](const GivenJob& job, const auto& change) {
+  const auto refused = [](const JobFixture& job, const auto& change) {
     std::vector<Event> forged = job.log;
     for (Event& event : forged) change(event);
-    const auto folded = fold(job.state.job, forged, compile_each_time());
+    const auto folded = fold(job.state.job, forged, uncached_plan_source());
     return folded ? std::string() : folded.error().message;
   };
-  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'model_calls': 1}");
+  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'model_calls': 1}");
   job.claim().ok("a", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget");
   EXPECT_EQ(refused(job, [](Event&) {}), "");
@@ -443,13 +443,13 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
     auto* fired = std::get_if<TimerFired>(&event.body);
     if (fired != nullptr) fired->value = Value("2026-01-01T00:00:30.000000Z");
   };
-  GivenJob late = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
+  JobFixture late = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
   late.claim().after(2h);
   ASSERT_TRUE(late.state.budget.wall_passed);
   const std::string time = refused(late, earlier);
   EXPECT_NE(time.find("has not passed"), std::string::npos) << time;
 
-  GivenJob ended("[" + asks("a") + "]", {.more = budget("{'wall': '1h'}"), .deadline = 60s});
+  JobFixture ended("[" + asks("a") + "]", {.more = budget("{'wall': '1h'}"), .deadline = 60s});
   ended.claim().after(61s);
   ASSERT_TRUE(ended.state.deadline_fired);
   const std::string deadline = refused(ended, earlier);
@@ -457,10 +457,10 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
 }
 
 AE_TEST("budget/admit answers over_budget for a call that does not fit") {
-  GivenJob job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = given(asks("a"), "{'tokens': 100}");
   job.decides = false;
   job.claim();
-  const Use fits{.tokens = 100, .model_calls = 1}, over{.tokens = 101, .model_calls = 1};
+  const Usage fits{.tokens = 100, .model_calls = 1}, over{.tokens = 101, .model_calls = 1};
   const std::uint32_t step = job.index_of("a");
   EXPECT_EQ(
       admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "", .use = &fits}),
@@ -473,24 +473,24 @@ AE_TEST("budget/admit answers over_budget for a call that does not fit") {
 AE_TEST("budget/a crash at any event declares nothing that does not fit, and ends the same") {
   const std::string nodes =
       asks("a") + "," + asks("b", "['a']") + "," + calls("c", "['a']") + "," + asks("d", "['b']");
-  const auto run = [](GivenJob& job) {
+  const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
       if (job.in_flight.empty()) {
-        ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+        ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
         job.raise("{'tokens': " + std::to_string(*of(job).limits.tokens + 100) + "}");
-        ASSERT_FALSE(job.refused) << job.story();
+        ASSERT_FALSE(job.refused) << job.log_text();
         continue;
       }
       const std::uint32_t index = job.in_flight.begin()->first;
       job.answer(index, {.kind = OutcomeKind::success, .result = json(used(40, 10))});
     }
   };
-  GivenJob whole = given(nodes, "{'tokens': 100}");
+  JobFixture whole = given(nodes, "{'tokens': 100}");
   whole.claim();
   run(whole);
   ASSERT_EQ(whole.status(), "completed");
   for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
-    GivenJob job = given(nodes, "{'tokens': 100}");
+    JobFixture job = given(nodes, "{'tokens': 100}");
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
     job.state = job.folded(kept);
     job.attempt_count = static_cast<int>(job.state.epoch);
@@ -500,10 +500,10 @@ AE_TEST("budget/a crash at any event declares nothing that does not fit, and end
       job.claim();
     }
     run(job);
-    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
+    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.log_text();
     EXPECT_EQ(of(job).reserved.tokens, 0u);
     EXPECT_EQ(canonical(job.state.result), canonical(whole.state.result));
-    proves(job);
+    expect_verified(job);
   }
 }
 
@@ -519,7 +519,7 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
   }
   for (int round = 0; round < 60; ++round) {
     const std::uint64_t limit = 50 + next(600);
-    GivenJob job = given(nodes, "{'tokens': " + std::to_string(limit) + "}");
+    JobFixture job = given(nodes, "{'tokens': " + std::to_string(limit) + "}");
     job.claim();
     std::uint64_t overran = 0;
     while (!job.in_flight.empty()) {
@@ -531,57 +531,57 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
       job.answer(flight->first,
                  {.kind = OutcomeKind::success, .result = json(used(static_cast<int>(tokens), 0))});
     }
-    EXPECT_TRUE(job.status() == "parked" || job.status() == "completed") << job.story();
+    EXPECT_TRUE(job.status() == "parked" || job.status() == "completed") << job.log_text();
     EXPECT_LE(of(job).spent.tokens, limit + overran);
     EXPECT_EQ(of(job).reserved.tokens, 0u);
   }
 }
 
 AE_TEST("budget/a fork has the limits and has spent what its origin had, and had spent, then") {
-  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'tool_calls': 5}");
+  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'tool_calls': 5}");
   job.claim().ok("a", used(5, 5));
   ASSERT_EQ(job.state.parked_until, "budget");
   const auto before_raise = job.log.size();
   job.raise("{'tokens': 200}").ok("b", used(40, 2));
   ASSERT_EQ(job.status(), "completed");
-  GivenJob early(*job.fork(2), "job-2");
+  JobFixture early(*job.fork(2), "job-2");
   EXPECT_EQ(of(early).spent.tokens, 0u);
   EXPECT_EQ(early.last<JobCreated>().budget.find("spent"), nullptr);
-  GivenJob fork(*job.fork(before_raise), "job-3");
+  JobFixture fork(*job.fork(before_raise), "job-3");
   EXPECT_EQ(of(fork).limits.tokens, 70u) << "what came later is not its";
   EXPECT_EQ(fork.last<JobCreated>().budget["spent"],
             json("{'cost_micros': 15, 'model_calls': 1, 'tokens': 10}"));
   fork.claim();
-  EXPECT_TRUE(fork.sent.empty()) << fork.story();
+  EXPECT_TRUE(fork.sent.empty()) << fork.log_text();
   EXPECT_EQ(fork.state.parked_until, "budget");
-  proves(fork);
-  GivenJob late(*job.fork(job.log.size()), "job-4");
+  expect_verified(fork);
+  JobFixture late(*job.fork(job.log.size()), "job-4");
   EXPECT_EQ(of(late).limits.tokens, 200u);
   EXPECT_EQ(of(late).spent.tokens, 52u);
   EXPECT_EQ(of(late).spent.model_calls, 2u);
-  proves(late.claim());
+  expect_verified(late.claim());
 }
 
 AE_TEST("budget/forks of forks are no way around it") {
-  GivenJob job = given(calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"),
-                       "{'tool_calls': 2}");
+  JobFixture job = given(calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"),
+                         "{'tool_calls': 2}");
   job.claim().ok("a").ok("b");
   ASSERT_EQ(job.state.parked_until, "budget");
-  GivenJob fork(*job.fork(job.log.size()), "job-2");
+  JobFixture fork(*job.fork(job.log.size()), "job-2");
   fork.claim();
-  EXPECT_EQ(fork.state.parked_until, "budget") << fork.story();
-  GivenJob second(*fork.fork(fork.log.size()), "job-3");
+  EXPECT_EQ(fork.state.parked_until, "budget") << fork.log_text();
+  JobFixture second(*fork.fork(fork.log.size()), "job-3");
   second.claim();
   EXPECT_EQ(second.state.parked_until, "budget");
   EXPECT_EQ(of(second).spent.tool_calls, 2u);
   EXPECT_EQ(fork.sent.size() + second.sent.size(), 0u);
   second.raise("{'tool_calls': 3}").ok("c");
-  EXPECT_EQ(second.status(), "completed") << second.story();
-  proves(second);
+  EXPECT_EQ(second.status(), "completed") << second.log_text();
+  expect_verified(second);
 }
 
 AE_TEST("budget/only a fork begins with something spent") {
-  GivenJob job = given(asks("a"), "{'tokens': 70}");
+  JobFixture job = given(asks("a"), "{'tokens': 70}");
   const auto born = job.last<JobCreated>();
   const auto takes = [&](const Value& spent, bool forked) {
     State state;
@@ -589,7 +589,7 @@ AE_TEST("budget/only a fork begins with something spent") {
     JobCreated event = born;
     event.budget = born.budget.with("spent", spent);
     if (forked) event.forked_from = json("{'job_id': 'job-1', 'seq': 2}");
-    return apply(state, event, Instant{}, compile_each_time()).has_value();
+    return apply(state, event, Instant{}, uncached_plan_source()).has_value();
   };
   EXPECT_TRUE(takes(json("{'tokens': 7}"), true));
   EXPECT_FALSE(takes(json("{'tokens': 7}"), false));
@@ -604,18 +604,18 @@ AE_TEST("budget/only a fork begins with something spent") {
 }
 
 AE_TEST("budget/a checkpoint at any event folds on to the same state") {
-  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'wall': '1h'}");
+  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'wall': '1h'}");
   job.claim().ok("a", used(40, 2)).raise("{'tokens': 200}").ok("b", used(5, 2));
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
     const std::string bytes = checkpoint(job.folded(at), {});
-    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    auto restored = restore(job.state.job, at, bytes, uncached_plan_source());
     ASSERT_TRUE(restored) << at;
     State state = std::move(restored->state);
     EXPECT_EQ(checkpoint(state, {}), bytes);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, uncached_plan_source()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }
@@ -633,7 +633,7 @@ AE_TEST(
     "budget/a loop's model is told once that little is left, in a message of its conversation") {
   const std::string more =
       "{'budget': {'tokens': 4000, 'soft': 50}, " + std::string(kTools.substr(1));
-  GivenJob job = talk(", 'max_tokens': 20", {.more = more});
+  JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
   job.claim().ok("chat/0", wants_for(2000)).ok("chat/0/0", "1");
   const Value& told = job.step("chat/1").call->arguments["notice"];
   EXPECT_EQ(told, json("{'tokens': {'left': '2000', 'of': '4000'}}"));
@@ -650,19 +650,19 @@ AE_TEST(
   // Raised, it is told again when half of that is spent.
   job.raise("{'tokens': 8000}").ok("chat/2", wants_for(3000)).ok("chat/2/0", "1");
   EXPECT_EQ(job.step("chat/3").call->arguments["notice"]["tokens"]["of"], Value("8000"));
-  job.ok("chat/3", says("Done"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  job.ok("chat/3", text_answer("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("budget/a turn reserves for the whole conversation") {
   const std::string more = "{'budget': {'tokens': 100000}, " + std::string(kTools.substr(1));
-  GivenJob job = talk(", 'max_tokens': 20", {.more = more});
+  JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
   job.claim();
   const Value first = job.last<ToolInvocationStarted>().reserved;
   std::uint64_t bytes = 0;
   const Value asked = request(job, "chat/0");
-  for (const Value& message : asked["messages"].items()) bytes += tokens_of(message);
+  for (const Value& message : asked["messages"].items()) bytes += estimate_tokens(message);
   EXPECT_GT(first["input_tokens"].as_int(), static_cast<std::int64_t>(bytes));
   EXPECT_EQ(first["output_tokens"], Value(20));
   job.ok("chat/0", wants_for(10)).ok("chat/0/0", "'" + std::string(3000, 'x') + "'");
@@ -672,15 +672,15 @@ AE_TEST("budget/a turn reserves for the whole conversation") {
 
 AE_TEST("budget/a loop that has used it up goes on where it stood when it is raised") {
   const std::string more = "{'budget': {'model_calls': 1}, " + std::string(kTools.substr(1));
-  GivenJob job = talk("", {.more = more});
-  job.claim().ok("chat/0", wants({{"a", "look"}})).ok("chat/0/0", "1");
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  JobFixture job = loop_job("", {.more = more});
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_EQ(job.sent.size(), 2u);
   job.raise("{'model_calls': 2}");
   EXPECT_EQ(job.sent.size(), 3u);
-  job.ok("chat/1", says("Done"));
+  job.ok("chat/1", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 }  // namespace

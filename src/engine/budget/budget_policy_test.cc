@@ -1,5 +1,5 @@
 // A budget beside what policies and people say of a call: who is asked, and when what it may use is looked at.
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 
 namespace ae::engine::testing {
 namespace {
@@ -9,52 +9,52 @@ constexpr std::string_view kBuy =
 constexpr std::string_view kAsk = "{'action': 'require_approval'}";
 
 // A job whose tool `buy` has this rule, and which may use so much.
-GivenJob given(std::string_view limits, std::string_view rule, std::string_view nodes = kBuy) {
+JobFixture given(std::string_view limits, std::string_view rule, std::string_view nodes = kBuy) {
   const std::string more = "{'budget': " + std::string(limits) + ", 'tools': {'buy': {'rules': [" +
                            std::string(rule) + "]}}}";
-  return GivenJob(nodes, {.more = more});
+  return JobFixture(nodes, {.more = more});
 }
 
-ToolInvocationStarted started(const GivenJob& job) { return job.last<ToolInvocationStarted>(); }
+ToolInvocationStarted started(const JobFixture& job) { return job.last<ToolInvocationStarted>(); }
 
 AE_TEST("budget/a call that a policy denies needs no room in it") {
-  GivenJob job = given("{'tool_calls': 0}", "{'action': 'deny'}");
+  JobFixture job = given("{'tool_calls': 0}", "{'action': 'deny'}");
   job.claim();
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "denied");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 0u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/a person is asked first, and what is approved is called when there is room") {
-  GivenJob job = given("{'tool_calls': 0}", kAsk);
+  JobFixture job = given("{'tool_calls': 0}", kAsk);
   job.claim();
-  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.status(), "waiting") << job.log_text();
   job.approve("a");
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_TRUE(job.sent.empty());
   job.reload().raise("{'tool_calls': 1}");
-  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   EXPECT_EQ(job.count(EventType::wait_opened), 1u);
   EXPECT_FALSE(or_empty(started(job).approval_id).empty());
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/what a person made of the arguments is what waits for room, and what is called") {
-  GivenJob job = given("{'tool_calls': 0}", kAsk);
-  job.claim().act({.kind = Act::Kind::signal,
+  JobFixture job = given("{'tool_calls': 0}", kAsk);
+  job.claim().act({.kind = ControlRequest::Kind::signal,
                    .by = "ann",
                    .wait_type = "human",
                    .approval = job.asked("a"),
                    .arguments = json("{'n': 100}"),
                    .payload = json("{'decision': 'approve'}")});
   ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 1}");
-  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   EXPECT_EQ(job.sent[0].arguments, json("{'n': 100}"));
   job.crash();  // the try that was lost and the one after it are one call
   EXPECT_EQ(job.sent.back().arguments, json("{'n': 100}"));
@@ -62,61 +62,61 @@ AE_TEST("budget/what a person made of the arguments is what waits for room, and 
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
   EXPECT_EQ(job.state.budget.reserved.tool_calls, 0u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/who says no to a call needs no budget for it") {
-  GivenJob job = given("{'tool_calls': 0}", kAsk);
+  JobFixture job = given("{'tool_calls': 0}", kAsk);
   job.claim().reject("a");
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "rejected");
   EXPECT_EQ(job.count(EventType::job_parked), 0u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("budget/an answer that comes while the job is parked for it is taken, and ends no park") {
-  GivenJob job = given("{'tool_calls': 0}", kAsk,
-                       "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
-                       " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
+  JobFixture job = given("{'tool_calls': 0}", kAsk,
+                         "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
+                         " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
   job.claim();
-  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   ASSERT_FALSE(job.asked("b").empty());
   job.approve("b");
   EXPECT_FALSE(job.refused);
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_TRUE(job.sent.empty());
   job.raise("{'tool_calls': 1}");
-  EXPECT_EQ(job.sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.sent.size(), 1u) << job.log_text();
   job.ok(job.sent[0].tool == "put" ? "a" : "b");
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 2}").ok(job.sent[0].tool == "put" ? "b" : "a");
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("budget/an approval that has run out while the job was parked for it is asked for anew") {
-  GivenJob job = given("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
+  JobFixture job = given("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
   job.claim().approve("a");
-  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.after(10min).raise("{'tool_calls': 1}");
-  EXPECT_TRUE(job.sent.empty()) << job.story();
+  EXPECT_TRUE(job.sent.empty()) << job.log_text();
   EXPECT_EQ(job.status(), "waiting");
   job.approve("a").ok("a");
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("budget/a call that a loop's model asked for waits for a person, and then for room") {
   const std::string more = "{'budget': {'tool_calls': 1}, " + std::string(kTools.substr(1));
-  GivenJob job = talk("", {.more = more});
-  job.claim().ok("chat/0", wants({{"x", "refund"}, {"y", "look"}}));
-  EXPECT_EQ(job.asked("chat/0/0").empty(), false) << job.story();
+  JobFixture job = loop_job("", {.more = more});
+  job.claim().ok("chat/0", tool_calls_answer({{"x", "refund"}, {"y", "look"}}));
+  EXPECT_EQ(job.asked("chat/0/0").empty(), false) << job.log_text();
   job.ok("chat/0/1", "1").approve("chat/0/0");
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
-  job.raise("{'tool_calls': 2}").ok("chat/0/0", "2").ok("chat/1", says("Done"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
+  job.raise("{'tool_calls': 2}").ok("chat/0/0", "2").ok("chat/1", text_answer("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.budget.spent.tool_calls, 2u);
-  proves(job);
+  expect_verified(job);
 }
 
 }  // namespace

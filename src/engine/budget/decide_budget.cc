@@ -2,77 +2,78 @@
 // when nothing else is under way, the job parks until somebody raises the budget (plan/budget.h).
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
-#include "engine/heart/judge.h"
+#include "engine/heart/policy.h"
 
 namespace ae::engine {
 
 // Of a model's call, whose next try would send these arguments.
 Reservation Decider::reservation(const Declaration& d, const Value& args) const {
-  const Step* step = known(d);
+  const Step* step = existing_step(d);
   if (step && step->call && step->call->try_no > 0) return step->call->reserved;
   const std::uint64_t input = d.turn == kNoTurn
-                                  ? input_tokens_of(args)
+                                  ? estimate_input_tokens(args)
                                   : turn_tokens_of(s_, s_.steps[d.node.index], d.turn, args);
-  return reserve_for(s_.plan->tools[d.tool].price, input, output_tokens_of(args));
+  return make_reservation(s_.plan->tools[d.tool].price, input, estimate_output_tokens(args));
 }
 
 // Is there a budget, and does this call count in it?
-bool Decider::counts(const Declaration& d) const {
-  if (!s_.budget.is_kept() || d.of != nullptr || !s_.plan->tools[d.tool].makes_call()) return false;
-  const Step* step = known(d);
+bool Decider::counts_against_budget(const Declaration& d) const {
+  if (!s_.budget.is_tracked() || d.of != nullptr || !s_.plan->tools[d.tool].makes_call())
+    return false;
+  const Step* step = existing_step(d);
   if (!step) return true;
   const bool again =
-      step->call && step->call->charge != Charge::none && !sends_answers(*step->call);
+      step->call && step->call->charge != Charge::none && !is_first_with_answers(*step->call);
   return step->role == Role::node && (s_.plan->tools[d.tool].is_model() || !again);
 }
 
-Use Decider::use_of(const Declaration& d, const Value& args) const {
+Usage Decider::usage_of(const Declaration& d, const Value& args) const {
   if (!s_.plan->tools[d.tool].is_model()) return {.tool_calls = 1};
   return model_use(reservation(d, args));
 }
 
-std::vector<Exceeded> Decider::over(const Use& more) const {
+std::vector<ExceededLimit> Decider::exceeded_limits(const Usage& more) const {
   Budget budget = s_.budget;
   add(budget.reserved, reserved_);
-  return budget.over(more);
+  return budget.exceeded_by(more);
 }
 
 // What is known before the arguments of a new call are evaluated, of a tool whose calls need no approval.
-bool Decider::may_afford(const ToolPolicy& tool) {
-  if (!s_.budget.is_kept() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
+bool Decider::may_fit_budget(const ToolPolicy& tool) {
+  if (!s_.budget.is_tracked() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
   if (over_.empty() && answered_) {
-    held_back_ = true;
+    limit_reached_ = true;
     return false;
   }
-  if (over_.empty() && !tool.is_model()) over_ = over({.tool_calls = 1});
+  if (over_.empty() && !tool.is_model()) over_ = exceeded_limits({.tool_calls = 1});
   return over_.empty();
 }
 
 // May this call be declared now, as far as the budget goes? Once one may not, nothing else is begun.
-bool Decider::affords(Declaration& d, const Value& args) {
-  if (!counts(d)) return true;
+bool Decider::fits_budget(Declaration& d, const Value& args) {
+  if (!counts_against_budget(d)) return true;
   if (!always_allowed(s_, s_.plan->tools[d.tool])) {
     digest(d);
     if (!approved(d, args, d.hash)) return true;
   }
   if (!over_.empty()) return false;
   if (answered_) {  // what an answer of this decision cost is known when it is applied
-    held_back_ = true;
+    limit_reached_ = true;
     return false;
   }
-  over_ = over(use_of(d, args));
+  over_ = exceeded_limits(usage_of(d, args));
   return over_.empty();
 }
 
 // What its declaration reserves; null: nothing. REQUIRES: it is afforded.
 Value Decider::reserve(const Declaration& d, const Value& args) {
-  if (!counts(d)) return {};
-  add(reserved_, use_of(d, args));
-  return s_.plan->tools[d.tool].is_model() ? stored(reservation(d, args)) : Value();
+  if (!counts_against_budget(d)) return {};
+  add(reserved_, usage_of(d, args));
+  return s_.plan->tools[d.tool].is_model() ? to_json(reservation(d, args)) : Value();
 }
 
 // Nothing is under way, and the next call does not fit.
-void Decider::exceed() {
+void Decider::park_for_budget() {
   const Limit limit = over_.front().limit;
   std::vector<Member> payload{{"limit", to_text(limit)}};
   if (limit == Limit::wall) {
@@ -80,7 +81,7 @@ void Decider::exceed() {
     if (s_.budget.limits.wall) payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
   } else {
     payload.emplace_back("asked", over_.front().asked);
-    payload.emplace_back("most", *s_.budget.limits.most(limit));
+    payload.emplace_back("most", *s_.budget.limits.max_of(limit));
     payload.emplace_back("spent", s_.budget.used(limit));
   }
   const std::string name = "budget/" + std::to_string(s_.seq);

@@ -10,10 +10,10 @@ Status Applier::apply(const StateChanged& event) {
   Step* step = this->step(event.step_id);
   if (!step || !step->call || step->call->open || step->committed ||
       step->phase == StepPhase::done) {
-    return bad("no call that is about to be committed has changed it");
+    return corrupt_event("no call that is about to be committed has changed it");
   }
   const ToolPolicy& tool = s_.tool_of(*step);
-  if (step->changed >= tool.changes.size()) return bad("its tool names no such change");
+  if (step->changed >= tool.changes.size()) return corrupt_event("its tool names no such change");
   step->changed++;
   std::string key = resource_key(event.resource_type, event.resource_id);
   // What this attempt did itself need not be looked at.
@@ -21,7 +21,7 @@ Status Applier::apply(const StateChanged& event) {
   if (own) s_.to_confirm.erase(key);
   if (!own && s_.status == JobStatus::running) s_.to_confirm.insert(key);
   Change& change = s_.changes[std::move(key)];
-  if (change.raised) s_.raised--;
+  if (change.escalated) s_.escalated--;
   change = Change{.resource_type = event.resource_type,
                   .resource_id = event.resource_id,
                   .operation = event.operation,
@@ -33,21 +33,21 @@ Status Applier::apply(const StateChanged& event) {
                   .seq = s_.seq + 1,
                   .attempt = step->call->attempt,
                   .verdict = {},
-                  .raised = {},
+                  .escalated = {},
                   .accepted = {}};
   return {};
 }
 
 // Another attempt takes the job over: it did not see what became of what was changed before.
-void Applier::confirm_anew() {
-  unraise();
+void Applier::restart_confirmation() {
+  withdraw_escalations();
   for (const auto& [key, change] : s_.changes) s_.to_confirm.insert(key);
 }
 
-void Applier::unraise() {
-  if (s_.raised == 0) return;
-  for (auto& [key, change] : s_.changes) change.raised.reset();
-  s_.raised = 0;
+void Applier::withdraw_escalations() {
+  if (s_.escalated == 0) return;
+  for (auto& [key, change] : s_.changes) change.escalated.reset();
+  s_.escalated = 0;
 }
 
 Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) {
@@ -63,7 +63,7 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
   };
   if (said == "checked") {
     if (s_.status != JobStatus::running || s_.to_confirm.empty()) {
-      return bad("nothing is to be confirmed");
+      return corrupt_event("nothing is to be confirmed");
     }
     each([&](const std::string& key, Change& change, const Value& resource) {
       change.verdict = resource.text("verdict");
@@ -72,12 +72,12 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
     if (!resources.is_array()) s_.to_confirm.clear();  // redacted
     return {};
   }
-  if (!step) return bad("no such step");
+  if (!step) return corrupt_event("no such step");
   if (said == "requested") {
-    if (s_.status != JobStatus::running) return bad("no worker has checked it");
+    if (s_.status != JobStatus::running) return corrupt_event("no worker has checked it");
     const auto raise = [this](Change& change, const Value& resource) {
-      if (!change.raised) s_.raised++;
-      change.raised =
+      if (!change.escalated) s_.escalated++;
+      change.escalated =
           Deviation{std::string(resource.text("verdict")), std::string(resource.text("observed"))};
     };
     each([&](const std::string&, Change& change, const Value& resource) {
@@ -90,7 +90,7 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
     return {};
   }
   if (said == "failed") {
-    if (s_.ending) return bad("it ends already");
+    if (s_.ending) return corrupt_event("it ends already");
     return confirmation_failed(*step, std::string(event.payload.value.text("message")));
   }
   return confirmation_answered(event, *step);
@@ -99,17 +99,17 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
 // A person says of what a step changed that it is well as it is, or that the job must not go on.
 Status Applier::confirmation_answered(const DecisionRecorded& event, Step& step) {
   const std::string& said = or_empty(event.state);
-  if (said != "accept" && said != "fail") return bad("an unknown answer");
+  if (said != "accept" && said != "fail") return corrupt_event("an unknown answer");
   const std::uint32_t index = index_of(step);
   bool asked = false;
   for (auto& [key, change] : s_.changes) {
-    if (change.step != index || !change.raised) continue;
+    if (change.step != index || !change.escalated) continue;
     asked = true;
-    s_.raised--;
-    if (said == "accept") change.accepted = std::move(change.raised);
-    change.raised.reset();
+    s_.escalated--;
+    if (said == "accept") change.accepted = std::move(change.escalated);
+    change.escalated.reset();
   }
-  if (!asked || s_.ending) return bad("no confirmation was requested");
+  if (!asked || s_.ending) return corrupt_event("no confirmation was requested");
   if (said == "accept") return {};
   const std::string &by = or_empty(event.by), &note = or_empty(event.reason);
   return confirmation_failed(step, "what \"" + s_.node_of(step).id + "\" changed was not accepted" +
@@ -118,12 +118,12 @@ Status Applier::confirmation_answered(const DecisionRecorded& event, Step& step)
 }
 
 Status Applier::confirmation_failed(const Step& step, std::string message) {
-  begin_end({.cancelled = false,
-             .code = std::string(code_name(Code::confirmation_failed)),
-             .message = std::move(message),
-             .node_id = s_.node_of(step).id,
-             .by = {}});
-  progressed();
+  begin_ending({.cancelled = false,
+                .code = std::string(code_name(Code::confirmation_failed)),
+                .message = std::move(message),
+                .node_id = s_.node_of(step).id,
+                .by = {}});
+  note_progress();
   return {};
 }
 
@@ -134,7 +134,7 @@ bool Applier::may_resume() const {
   // A call in doubt that keeps no job from its end: the question about it stays open meanwhile.
   if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_person_before_end();
   return s_.parked_until == "confirmation" &&
-         (s_.raised == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);
+         (s_.escalated == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);
 }
 
 }  // namespace ae::engine

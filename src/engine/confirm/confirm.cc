@@ -75,8 +75,8 @@ const ToolPolicy* verifier_of(const State& state, const Change& change) {
   return nullptr;
 }
 
-Extracted changes_of(const State& state, const Step& step, const Value& result, Work* work) {
-  Extracted out;
+ExtractedChanges changes_of(const State& state, const Step& step, const Value& result, Work* work) {
+  ExtractedChanges out;
   const ToolPolicy& tool = state.tool_of(step);
   for (std::size_t i = 0; i < tool.changes.size(); ++i) {
     auto entry = change_of(state, step, i, result, work);
@@ -99,17 +99,17 @@ std::vector<Value> changes_view(const State& state) {
   for (const auto& [key, change] : state.changes) {
     const Step& step = state.steps[change.step];
     const ToolPolicy* verifier = state.plan ? verifier_of(state, change) : nullptr;
-    const auto sight = [](const std::optional<Deviation>& seen) -> Value {
+    const auto verdict = [](const std::optional<Deviation>& seen) -> Value {
       if (!seen) return {};
       return Value::object({{"observed", or_null(seen->observed)}, {"verdict", seen->verdict}});
     };
-    views.push_back(Value::object({{"accepted", sight(change.accepted)},
+    views.push_back(Value::object({{"accepted", verdict(change.accepted)},
                                    {"etag", or_null(change.etag)},
                                    {"external_ref", or_null(change.external_ref)},
                                    {"mode", verifier ? Value(to_text(verifier->confirm)) : Value()},
                                    {"node_id", state.node_of(step).id},
                                    {"operation", change.operation},
-                                   {"raised", sight(change.raised)},
+                                   {"raised", verdict(change.escalated)},
                                    {"resource_id", change.resource_id},
                                    {"resource_type", change.resource_type},
                                    {"seq", change.seq},

@@ -1,7 +1,7 @@
 // Confirmation: given what calls changed outside, when another attempt takes the job over and looks, then it goes on, fails
 // or asks. One test for each promise, and one for each place where it can die.
 #include "engine/confirm/confirm.h"
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -30,44 +30,47 @@ constexpr std::string_view kTwoNodes =
     "[{'id': 'a', 'kind': 'tool', 'tool': 'charge'},"
     " {'id': 'b', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]";
 
-Sighting mismatch(std::string observed = "v2") {
-  return {
-      .sight = Sight::mismatch, .expected = "v1", .observed = std::move(observed), .reason = {}};
+CheckResult mismatch(std::string observed = "v2") {
+  return {.verdict = CheckVerdict::mismatch,
+          .expected = "v1",
+          .observed = std::move(observed),
+          .reason = {}};
 }
-Sighting unreachable() {
-  return {.sight = Sight::unreachable, .expected = {}, .observed = {}, .reason = "no answer"};
+CheckResult unreachable() {
+  return {
+      .verdict = CheckVerdict::unreachable, .expected = {}, .observed = {}, .reason = "no answer"};
 }
 
 // A job whose first call has changed something, and whose second is in flight.
-GivenJob charged(std::string_view verify, std::string_view more = "") {
+JobFixture charged(std::string_view verify, std::string_view more = "") {
   const std::string tools = charging(verify, more);
-  GivenJob job(kTwoNodes, {.more = tools});
+  JobFixture job(kTwoNodes, {.more = tools});
   job.claim().ok("a", kMade);
   return job;
 }
 
-std::vector<std::string> tail(const GivenJob& job, std::size_t from) {
+std::vector<std::string> tail(const JobFixture& job, std::size_t from) {
   const auto all = job.types();
   return {all.begin() + static_cast<std::ptrdiff_t>(from), all.end()};
 }
 
-void expect_proved(const GivenJob& job) {
+void expect_proved(const JobFixture& job) {
   const State again = job.folded(job.log.size());
   EXPECT_EQ(state_view(again), state_view(job.state));
   const std::string bytes = checkpoint(job.state, {});
-  auto restored = restore(job.state.job, job.state.seq, bytes, compile_each_time());
+  auto restored = restore(job.state.job, job.state.seq, bytes, uncached_plan_source());
   ASSERT_TRUE(restored);
   EXPECT_EQ(state_view(restored->state), state_view(job.state));
   EXPECT_EQ(checkpoint(restored->state, {}), bytes);
   const Verification proof = verify(
-      {.job = job.state.job, .events = job.log, .effects = job.effects}, compile_each_time());
+      {.job = job.state.job, .events = job.log, .effects = job.effects}, uncached_plan_source());
   EXPECT_TRUE(proof.replay.ok) << proof.replay.detail;
   EXPECT_TRUE(proof.state_machine.ok) << proof.state_machine.detail;
   EXPECT_TRUE(proof.ledger.ok) << proof.ledger.detail;
 }
 
 AE_TEST("confirm/what a call changed stands between its end and its commit") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   const auto types = job.types("a");
   const std::vector<std::string> expected{
       "node_started",  "command_emitted",   "tool_invocation_started", "tool_invocation_finished",
@@ -84,37 +87,37 @@ AE_TEST("confirm/what a call changed stands between its end and its commit") {
 }
 
 AE_TEST("confirm/the attempt that made a change does not look at it") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_TRUE(job.looked.empty());
+  EXPECT_TRUE(job.checked.empty());
   EXPECT_EQ(job.count(EventType::confirmation_checked), 0u);
 }
 
 AE_TEST("confirm/after a crash what was changed is looked at before anything new begins, once") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   const std::size_t before = job.log.size();
   job.crash();
   const std::vector<std::string> expected{"job_running", "confirmation_checked",
                                           "decision_recorded", "tool_invocation_finished",
                                           "tool_invocation_started"};
-  EXPECT_EQ(tail(job, before), expected) << job.story();
+  EXPECT_EQ(tail(job, before), expected) << job.log_text();
   EXPECT_EQ(job.last<ConfirmationChecked>().verdict, "match");
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(job.looked, std::vector<std::string>{"ch_1"});
+  EXPECT_EQ(job.checked, std::vector<std::string>{"ch_1"});
   expect_proved(job);
 }
 
 AE_TEST("confirm/a job without changes pays nothing: its log is the same") {
-  GivenJob job("[{'id': 'a', 'kind': 'tool', 'tool': 'put'}]");
+  JobFixture job("[{'id': 'a', 'kind': 'tool', 'tool': 'put'}]");
   job.claim().crash().ok("a");
   EXPECT_EQ(job.count(EventType::confirmation_checked), 0u);
   EXPECT_EQ(job.count(EventType::decision_recorded), 0u);
 }
 
 AE_TEST("confirm/strict: a resource that is not as it was fails the job, and nothing new begins") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   job.outside["ch_1"] = mismatch();
   const std::size_t calls = job.sent.size();
   job.crash();
@@ -131,7 +134,7 @@ AE_TEST("confirm/strict: a resource that is not as it was fails the job, and not
 }
 
 AE_TEST("confirm/warn: it is recorded, and the job goes on") {
-  GivenJob job = charged(kWarn);
+  JobFixture job = charged(kWarn);
   job.outside["ch_1"] = mismatch();
   job.crash().ok("b");
   EXPECT_EQ(job.status(), "completed");
@@ -143,15 +146,15 @@ AE_TEST("confirm/warn: it is recorded, and the job goes on") {
 }
 
 AE_TEST("confirm/the plan's mode holds for tools that name none") {
-  GivenJob job(kTwoNodes, {.more = "{'confirm': 'warn', " + charging(kStrict).substr(1)});
+  JobFixture job(kTwoNodes, {.more = "{'confirm': 'warn', " + charging(kStrict).substr(1)});
   EXPECT_EQ(job.plan->tools[job.plan->nodes[0].tool].confirm, ConfirmMode::warn);
-  GivenJob own(kTwoNodes, {.more = "{'confirm': 'warn', " + charging(kHuman).substr(1)});
+  JobFixture own(kTwoNodes, {.more = "{'confirm': 'warn', " + charging(kHuman).substr(1)});
   EXPECT_EQ(own.plan->tools[own.plan->nodes[0].tool].confirm, ConfirmMode::human);
 }
 
 AE_TEST(
     "confirm/human: the job parks, is listed among approvals, and goes on when it is accepted") {
-  GivenJob job = charged(kHuman);
+  JobFixture job = charged(kHuman);
   job.outside["ch_1"] = mismatch();
   job.crash();
   EXPECT_EQ(job.status(), "parked");
@@ -172,15 +175,15 @@ AE_TEST(
   EXPECT_EQ(decision.reason, "it was us");
   EXPECT_TRUE(decision.at);
   job.ok("b");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("confirm/an accepted mismatch is not raised again while it stays so; another one is") {
-  GivenJob job = charged(kHuman);
+  JobFixture job = charged(kHuman);
   job.outside["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").crash();
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.last<ConfirmationChecked>().detail["accepted"], Value(true));
   job.outside["ch_1"] = mismatch("v3");
   job.crash();
@@ -189,7 +192,7 @@ AE_TEST("confirm/an accepted mismatch is not raised again while it stays so; ano
 }
 
 AE_TEST("confirm/human: a person who says fail ends the job") {
-  GivenJob job = charged(kHuman);
+  JobFixture job = charged(kHuman);
   job.outside["ch_1"] = mismatch();
   job.crash().confirm("a", "fail", "not ours");
   EXPECT_EQ(job.status(), "failed");
@@ -200,18 +203,19 @@ AE_TEST("confirm/human: a person who says fail ends the job") {
 }
 
 AE_TEST("confirm/it can be answered among the approvals, and by the node's name") {
-  GivenJob job = charged(kHuman);
+  JobFixture job = charged(kHuman);
   job.outside["ch_1"] = mismatch();
   job.crash().answer_approval(job.step("a").id.text, "approve");
-  EXPECT_EQ(job.status(), "running") << job.story();
-  GivenJob other = charged(kHuman);
+  EXPECT_EQ(job.status(), "running") << job.log_text();
+  JobFixture other = charged(kHuman);
   other.outside["ch_1"] = mismatch();
-  other.crash().act({.kind = Act::Kind::resolve, .idempotency_key = "a", .resolution = "fail"});
+  other.crash().act(
+      {.kind = ControlRequest::Kind::resolve, .idempotency_key = "a", .resolution = "fail"});
   EXPECT_EQ(other.status(), "failed");
 }
 
 AE_TEST("confirm/an answer that nobody asked for is refused") {
-  GivenJob job = charged(kHuman);
+  JobFixture job = charged(kHuman);
   job.crash().confirm("a", "accept");
   EXPECT_EQ(job.refused, Code::not_in_doubt);
   job.outside["ch_1"] = mismatch();
@@ -229,7 +233,7 @@ AE_TEST(
     "confirm/a verifier that cannot be reached parks the job, whatever the mode, and never fails "
     "it") {
   for (const std::string_view verify : {kStrict, kWarn, kHuman}) {
-    GivenJob job = charged(verify);
+    JobFixture job = charged(verify);
     job.outside["ch_1"] = unreachable();
     job.crash();
     EXPECT_EQ(job.status(), "parked");
@@ -239,14 +243,14 @@ AE_TEST(
     EXPECT_EQ(job.status(), "parked");
     job.outside.clear();
     job.resume();
-    EXPECT_EQ(job.status(), "running") << job.story();
+    EXPECT_EQ(job.status(), "running") << job.log_text();
     expect_proved(job);
   }
 }
 
 AE_TEST(
     "confirm/a job that an earlier build parked until confirmation is resumed, and looks again") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   job.outside["ch_1"] = unreachable();
   job.crash();
   ASSERT_EQ(job.last<JobParked>().until, "resume");
@@ -255,27 +259,27 @@ AE_TEST(
   ASSERT_TRUE(job.state.awaits_confirmation());
   job.outside.clear();
   EXPECT_FALSE(job.resume().refused) << job.refusal;
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("confirm/what cannot be reached can be accepted unseen; when it is seen, it is looked at") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   job.outside["ch_1"] = unreachable();
   job.crash().confirm("a", "accept");
   EXPECT_EQ(job.status(), "parked") << "only `resume` ends a park until resume";
   job.resume();
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   job.outside["ch_1"] = mismatch();
   job.crash();
   EXPECT_EQ(job.status(), "failed");
 }
 
 AE_TEST("confirm/without a verifier a change is shown as unconfirmed, never as checked") {
-  GivenJob job = charged("");
+  JobFixture job = charged("");
   job.crash();
   EXPECT_EQ(job.status(), "running");
-  EXPECT_TRUE(job.looked.empty());
+  EXPECT_TRUE(job.checked.empty());
   EXPECT_EQ(job.last<ConfirmationChecked>().verdict, "unconfirmed");
   const Value shown = job_view(job.state)["changes"].items()[0];
   EXPECT_EQ(shown.text("verdict"), "unconfirmed");
@@ -285,7 +289,7 @@ AE_TEST("confirm/without a verifier a change is shown as unconfirmed, never as c
 }
 
 AE_TEST("confirm/only the last change of a resource is looked at, by the tool that made it") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'charge'},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'amend', 'needs': ['a']},"
       " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['b']}]",
@@ -296,7 +300,7 @@ AE_TEST("confirm/only the last change of a resource is looked at, by the tool th
   job.claim().ok("a").ok("b", "'v2'");
   job.outside["x"] = mismatch();
   job.crash();
-  EXPECT_EQ(job.looked.size(), 1u);
+  EXPECT_EQ(job.checked.size(), 1u);
   EXPECT_EQ(job.count(EventType::confirmation_checked), 1u);
   EXPECT_EQ(job.status(), "running");  // by the second tool's mode
   EXPECT_EQ(job.state.changes.begin()->second.etag, "v2");
@@ -304,7 +308,7 @@ AE_TEST("confirm/only the last change of a resource is looked at, by the tool th
 }
 
 AE_TEST("confirm/a resource that the job changes again is raised again") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'charge'},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'needs': ['a']},"
       " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['b']}]",
@@ -313,12 +317,12 @@ AE_TEST("confirm/a resource that the job changes again is raised again") {
   job.outside["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").ok("b", kMade);
   job.crash();
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
 }
 
 AE_TEST("confirm/a change that cannot be read fails the node; the call counts as done") {
   const std::string tools = charging(kStrict, ", 'compensate': {'tool': 'put'}");
-  GivenJob job(kTwoNodes, {.more = tools});
+  JobFixture job(kTwoNodes, {.more = tools});
   job.claim().ok("a", "{'no': 'id'}");
   const auto end = job.all<NodeFinished>().at(0);
   EXPECT_EQ(end.error->code, "tool_output_invalid");
@@ -333,15 +337,16 @@ AE_TEST("confirm/a change that cannot be read fails the node; the call counts as
 }
 
 AE_TEST("confirm/a person who says that it happened says what it changed") {
-  GivenJob doubt("[{'id': 'a', 'kind': 'tool', 'tool': 'sell'}]",
-                 {.more = "{'tools': {'sell': {'effect': 'at_most_once', 'on_in_doubt': 'park', "
-                          "'changes': [{'type': 't', 'id': '${ .result.id }', 'op': 'sell'}]}}}"});
-  doubt.patient = true;
+  JobFixture doubt(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'sell'}]",
+      {.more = "{'tools': {'sell': {'effect': 'at_most_once', 'on_in_doubt': 'park', "
+               "'changes': [{'type': 't', 'id': '${ .result.id }', 'op': 'sell'}]}}}"});
+  doubt.waits_for_settling = true;
   doubt.claim().unknown("a");
   doubt.resolve("a", "happened", "{}");
   EXPECT_EQ(doubt.refused, Code::input_invalid);
   doubt.resolve("a", "happened", "{'id': 7}");
-  EXPECT_EQ(doubt.status(), "completed") << doubt.story();
+  EXPECT_EQ(doubt.status(), "completed") << doubt.log_text();
   EXPECT_EQ(doubt.last<StateChanged>().resource_id, "7");
   expect_proved(doubt);
 }
@@ -350,15 +355,15 @@ AE_TEST("confirm/a person who says that it happened says what it changed") {
 
 AE_TEST(
     "confirm/died after it was asked and before anything was seen: the next attempt asks anew") {
-  GivenJob job = charged(kStrict);
-  job.looks = false;
+  JobFixture job = charged(kStrict);
+  job.answers_checks = false;
   job.crash();
-  EXPECT_EQ(job.to_look_at.size(), 1u);
+  EXPECT_EQ(job.requested_checks.size(), 1u);
   EXPECT_EQ(job.sent.size(), 2u);  // nothing new
   EXPECT_EQ(job.count(EventType::confirmation_checked), 0u);
-  job.looks = true;
+  job.answers_checks = true;
   job.crash();
-  EXPECT_EQ(job.looked.size(), 1u);
+  EXPECT_EQ(job.checked.size(), 1u);
   EXPECT_EQ(job.sent.size(), 3u);
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
@@ -366,21 +371,21 @@ AE_TEST(
 }
 
 AE_TEST("confirm/died after it was confirmed: the attempt after that confirms again") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   job.crash().crash().crash().ok("b");
-  EXPECT_EQ(job.looked.size(), 3u);
+  EXPECT_EQ(job.checked.size(), 3u);
   EXPECT_EQ(job.count(EventType::confirmation_checked), 3u);
   EXPECT_EQ(job.status(), "completed");
   expect_proved(job);
 }
 
 AE_TEST("confirm/every prefix of a job that was confirmed can be gone on with") {
-  GivenJob whole = charged(kHuman);
+  JobFixture whole = charged(kHuman);
   whole.outside["ch_1"] = mismatch();
   whole.crash().confirm("a", "accept").ok("b");
   ASSERT_EQ(whole.status(), "completed");
   for (const std::size_t at : whole.commits) {
-    GivenJob job(whole.plan);
+    JobFixture job(whole.plan);
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(at));
     job.commits = {at};
     job.state = job.folded(at);
@@ -398,49 +403,49 @@ AE_TEST("confirm/every prefix of a job that was confirmed can be gone on with") 
                    {.kind = OutcomeKind::success, .result = step == 0 ? json(kMade) : Value()});
       }
     }
-    EXPECT_EQ(job.status(), "completed") << at << "\n" << job.story();
+    EXPECT_EQ(job.status(), "completed") << at << "\n" << job.log_text();
     expect_proved(job);
   }
 }
 
 AE_TEST(
     "confirm/cancelled, past its deadline or paused while it is looked at: the look is forgotten") {
-  GivenJob cancelled = charged(kStrict);
-  cancelled.looks = false;
+  JobFixture cancelled = charged(kStrict);
+  cancelled.answers_checks = false;
   cancelled.crash().cancel();
   EXPECT_EQ(cancelled.status(), "cancelled");
   const std::string tools = charging(kStrict);
-  GivenJob late(kTwoNodes, {.more = tools, .deadline = 60s});
+  JobFixture late(kTwoNodes, {.more = tools, .deadline = 60s});
   late.claim().ok("a", kMade);
-  late.looks = false;
+  late.answers_checks = false;
   late.crash().after(61s);
   EXPECT_EQ(late.last<JobFailed>().code, "deadline_exceeded");
-  GivenJob paused = charged(kStrict);
-  paused.looks = false;
+  JobFixture paused = charged(kStrict);
+  paused.answers_checks = false;
   paused.crash().pause();
   EXPECT_EQ(paused.status(), "parked");
   EXPECT_TRUE(paused.state.is_paused());
-  paused.looks = true;
+  paused.answers_checks = true;
   paused.resume();
-  EXPECT_EQ(paused.looked.size(), 1u);
+  EXPECT_EQ(paused.checked.size(), 1u);
   EXPECT_EQ(paused.status(), "running");
 }
 
 AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the job ends") {
-  GivenJob job = charged(kHuman);
+  JobFixture job = charged(kHuman);
   job.outside["ch_1"] = mismatch();
   job.crash().cancel();
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_TRUE(approvals_view(job.state).empty());
   const std::string tools = charging(kHuman, ", 'compensate': {'tool': 'put'}");
-  GivenJob late(kTwoNodes, {.more = tools, .deadline = 60s});
+  JobFixture late(kTwoNodes, {.more = tools, .deadline = 60s});
   late.claim().ok("a", kMade);
   late.outside["ch_1"] = mismatch();
   late.crash();
   ASSERT_EQ(late.status(), "parked");
-  late.patient = true;
+  late.waits_for_settling = true;
   late.after(61s).resolve("b", "not_happened").ok("a/compensate");  // undone first
-  EXPECT_EQ(late.status(), "failed") << late.story();
+  EXPECT_EQ(late.status(), "failed") << late.log_text();
   EXPECT_EQ(late.last<JobFailed>().code, "deadline_exceeded");
   expect_proved(late);
 }
@@ -448,15 +453,15 @@ AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the j
 AE_TEST(
     "confirm/a person says fail while the calls of a dead process may go on: the job ends after "
     "them") {
-  GivenJob job = charged(kHuman);
+  JobFixture job = charged(kHuman);
   job.outside["ch_1"] = mismatch();
   job.owned = false;
   job.crash();
   ASSERT_EQ(job.status(), "parked");
   job.confirm("a", "fail");
-  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it: " << job.story();
+  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it: " << job.log_text();
   job.after(10min);
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.last<JobFailed>().code, "confirmation_failed");
   expect_proved(job);
 }
@@ -470,14 +475,14 @@ constexpr std::string_view kMadeAgain = "{'id': 'ch_1', 'version': 4, 'etag': 'v
 
 AE_TEST("confirm/what the job's own call in doubt has changed is not taken for somebody else's") {
   const std::string tools = charging(kStrict);
-  GivenJob job(kTwice, {.more = tools});
+  JobFixture job(kTwice, {.more = tools});
   job.claim().ok("a", kMade);
   job.outside["ch_1"] = mismatch("v2");  // b did it
   job.crash();
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.tries("b"), 2u) << "it is settled first";
   job.ok("b", kMadeAgain).ok("c");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_proved(job);
 }
 
@@ -488,23 +493,23 @@ AE_TEST(
   tools.replace(tools.find(kEffect), kEffect.size(),
                 "'effect': 'at_most_once', 'on_in_doubt': 'park'");
   for (const bool happened : {true, false}) {
-    GivenJob job(kTwice, {.more = tools});
-    job.patient = true;
+    JobFixture job(kTwice, {.more = tools});
+    job.waits_for_settling = true;
     job.claim().ok("a", kMade);
     if (happened) job.outside["ch_1"] = mismatch("v2");
     job.crash();
-    EXPECT_EQ(job.status(), "parked") << job.story();
-    EXPECT_TRUE(job.looked.empty());
+    EXPECT_EQ(job.status(), "parked") << job.log_text();
+    EXPECT_TRUE(job.checked.empty());
     if (happened) {
       job.outside["ch_1"] = {
-          .sight = Sight::match, .expected = "v2", .observed = "v2", .reason = {}};
+          .verdict = CheckVerdict::match, .expected = "v2", .observed = "v2", .reason = {}};
       job.resolve("b", "happened", kMadeAgain);
     } else {
       job.resolve("b", "not_happened").ok("b", kMadeAgain);
     }
-    EXPECT_EQ(job.looked.size(), 1u) << job.story();
+    EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
     job.ok("c");
-    EXPECT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(job.status(), "completed") << job.log_text();
     expect_proved(job);
   }
 }
@@ -514,67 +519,67 @@ AE_TEST("confirm/while a person is asked about such a call, another in doubt wai
   constexpr std::string_view kEffect = "'effect': 'idempotent'";
   tools.replace(tools.find(kEffect), kEffect.size(),
                 "'effect': 'at_most_once', 'on_in_doubt': 'park'");
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 1}},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 2}, 'needs': ['a']},"
       " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
       {.more = tools});
-  job.patient = true;
+  job.waits_for_settling = true;
   job.claim().ok("a", kMade);
   ASSERT_EQ(job.tries("c"), 1u);
   job.crash();
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.tries("c"), 1u) << "nothing is sent before the look";
   job.resolve("b", "not_happened").ok("b", kMade).ok("c");
-  EXPECT_EQ(job.looked.size(), 1u) << job.story();
+  EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
   EXPECT_EQ(job.tries("c"), 2u);
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
-  GivenJob job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
+  JobFixture job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
   job.outside["ch_1"] = mismatch();
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
-  GivenJob broken = charged(kStrict, ", 'compensate': {'tool': 'put'}");
+  JobFixture broken = charged(kStrict, ", 'compensate': {'tool': 'put'}");
   broken.outside["ch_1"] = mismatch();
-  broken.patient = true;
+  broken.waits_for_settling = true;
   broken.crash().resolve("b", "not_happened").ok("a/compensate");
-  EXPECT_EQ(broken.status(), "failed") << broken.story();
+  EXPECT_EQ(broken.status(), "failed") << broken.log_text();
   EXPECT_EQ(broken.last<JobFailed>().code, "confirmation_failed");
   EXPECT_EQ(broken.last<JobFailed>().compensated.size(), 1u);
   expect_proved(broken);
 }
 
 AE_TEST("confirm/a job that is to end confirms nothing before it undoes what it did") {
-  GivenJob job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
+  JobFixture job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
   job.outside["ch_1"] = mismatch();
   job.fails("b");
   ASSERT_EQ(job.in_flight.size(), 1u);
   job.crash().ok("a/compensate");
-  EXPECT_EQ(job.status(), "failed") << job.story();
-  EXPECT_TRUE(job.looked.empty());
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
+  EXPECT_TRUE(job.checked.empty());
   EXPECT_EQ(job.last<JobFailed>().code, "http_400");
   expect_proved(job);
 }
 
 AE_TEST("confirm/what a lost call changed is looked at when its result is found") {
   const std::string tools = charging(kStrict);
-  GivenJob job(kTwoNodes, {.more = tools});
+  JobFixture job(kTwoNodes, {.more = tools});
   job.claim();
-  const engine::Sent sent = engine::sent_of(job.state, job.step("a"));
+  const engine::SentTry sent = engine::sent_try_of(job.state, job.step("a"));
   job.outside["ch_1"] = mismatch();
   job.reload();
   job.begin_attempt();
-  job.kept(sent, {.kind = OutcomeKind::success, .result = json(kMade)}, Arrival::in_time);
-  EXPECT_EQ(job.looked.size(), 1u) << job.story();
+  job.store_effect(sent, {.kind = OutcomeKind::success, .result = json(kMade)}, Arrival::in_time);
+  EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
   EXPECT_EQ(job.status(), "failed");
   expect_proved(job);
 }
 
 AE_TEST("confirm/many resources are looked at part by part, and none twice") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'a', 'kind': 'map', 'over': '${ .input.list }', 'max_parallel': 64, 'do': {'tool': "
       "'make', 'args': {'id': '${ .item }'}}},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
@@ -590,7 +595,7 @@ AE_TEST("confirm/many resources are looked at part by part, and none twice") {
     job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::success});
   }
   job.crash();
-  EXPECT_EQ(job.looked.size(), 600u);
+  EXPECT_EQ(job.checked.size(), 600u);
   EXPECT_EQ(job.count(EventType::confirmation_checked), 600u);
   EXPECT_EQ(job.count(EventType::decision_recorded), 4u);  // the map's, and three
   job.ok("b");
@@ -599,7 +604,7 @@ AE_TEST("confirm/many resources are looked at part by part, and none twice") {
 
 AE_TEST(
     "confirm/a probe that finds what a lost call changed: nothing begins before it is looked at") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'sell'},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'put'},"
       " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
@@ -612,14 +617,14 @@ AE_TEST(
   job.outside["x"] = mismatch();
   const std::size_t sent = job.sent.size();
   job.ok("a/probe", "'x'");
-  EXPECT_EQ(job.looked.size(), 1u) << job.story();
+  EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
   EXPECT_EQ(job.sent.size(), sent);
   EXPECT_EQ(job.status(), "failed");
   expect_proved(job);
 }
 
 AE_TEST("confirm/a log in which something begins before the look is refused") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   std::vector<Event> forged = job.log;
   job.crash();
   for (std::size_t i = forged.size(); i < job.log.size(); ++i) {
@@ -627,28 +632,28 @@ AE_TEST("confirm/a log in which something begins before the look is refused") {
     if (type == EventType::confirmation_checked || type == EventType::decision_recorded) continue;
     forged.push_back(job.log[i]);
   }
-  const auto folded = fold(job.state.job, forged, compile_each_time());
+  const auto folded = fold(job.state.job, forged, uncached_plan_source());
   ASSERT_FALSE(folded);
   EXPECT_NE(folded.error().message.find("not confirmed"), std::string::npos);
 }
 
 AE_TEST("confirm/a log whose decisions are redacted still folds") {
-  GivenJob job = charged(kHuman);
+  JobFixture job = charged(kHuman);
   job.outside["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").ok("b");
   ASSERT_EQ(job.status(), "completed");
   std::vector<Event> redacted = job.log;
   each<DecisionRecorded>(redacted, [](DecisionRecorded& event) { event.payload = erased_value(); });
-  const auto folded = fold(job.state.job, redacted, compile_each_time());
+  const auto folded = fold(job.state.job, redacted, uncached_plan_source());
   ASSERT_TRUE(folded) << folded.error().message;
   EXPECT_EQ(folded->status, JobStatus::completed);
 }
 
 AE_TEST("confirm/a log that leaves out a change, or says another one, is not proved") {
-  GivenJob job = charged(kStrict);
+  JobFixture job = charged(kStrict);
   each<StateChanged>(job.log, [](StateChanged& event) { event.etag = "v9"; });
   const Verification proof = verify(
-      {.job = job.state.job, .events = job.log, .effects = job.effects}, compile_each_time());
+      {.job = job.state.job, .events = job.log, .effects = job.effects}, uncached_plan_source());
   EXPECT_FALSE(proof.replay.ok);
   EXPECT_NE(proof.replay.detail.find("is not what `changes` gives"), std::string::npos)
       << proof.replay.detail;

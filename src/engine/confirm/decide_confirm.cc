@@ -14,20 +14,21 @@
 namespace ae::engine {
 namespace {
 
-bool deviates(const Sighting& seen) {
-  return seen.sight == Sight::mismatch || seen.sight == Sight::unreachable;
+bool is_deviation(const CheckResult& seen) {
+  return seen.verdict == CheckVerdict::mismatch || seen.verdict == CheckVerdict::unreachable;
 }
 
-std::string observed_of(const Sighting& seen) {
-  return seen.sight == Sight::mismatch ? seen.observed : std::string();
+std::string observed_of(const CheckResult& seen) {
+  return seen.verdict == CheckVerdict::mismatch ? seen.observed : std::string();
 }
 
-bool is_accepted(const Change& change, const Sighting& seen) {
-  return change.accepted && change.accepted->verdict == to_text(seen.sight) &&
+bool is_accepted(const Change& change, const CheckResult& seen) {
+  return change.accepted && change.accepted->verdict == to_text(seen.verdict) &&
          change.accepted->observed == observed_of(seen);
 }
 
-std::string said(const Change& change, const Sighting& seen, const ToolPolicy& verifier) {
+std::string mismatch_message(const Change& change, const CheckResult& seen,
+                             const ToolPolicy& verifier) {
   return change.resource_type + " \"" + change.resource_id + "\" is not as this job left it: \"" +
          seen.expected + "\" was recorded, \"" + seen.observed + "\" is there now (" +
          verifier.verified_by + ")";
@@ -35,12 +36,12 @@ std::string said(const Change& change, const Sighting& seen, const ToolPolicy& v
 
 }  // namespace
 
-Sighting Decider::seen_of(const std::string& key) const {
+CheckResult Decider::check_result_of(const std::string& key) const {
   const Change& change = s_.changes.at(key);
   if (verifier_of(s_, change) == nullptr) {
     return {.expected = {}, .observed = {}, .reason = "no verifier"};
   }
-  return stamp_.confirmations->at(key).seen;
+  return context_.confirmations->at(key).seen;
 }
 
 DecisionId Decider::confirmation_id(std::string_view what) const {
@@ -58,11 +59,11 @@ void Decider::emit_changes(const Step& step, const Value& result) {
 }
 
 // Has somebody looked at all of these? Else they are to be looked at.
-bool Decider::look(const std::vector<std::string>& keys) {
+bool Decider::request_missing_checks(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
     if (verifier_of(s_, change) == nullptr) continue;
-    const Confirmations* seen = stamp_.confirmations;
+    const Confirmations* seen = context_.confirmations;
     const auto found = seen ? seen->find(key) : Confirmations::const_iterator();
     if (!seen || found == seen->end() || found->second.seq != change.seq) {
       decision_.confirm.push_back(key);
@@ -75,10 +76,10 @@ bool Decider::look(const std::vector<std::string>& keys) {
 bool Decider::unsettled_changes() {
   bool unsettled = false;
   for (const std::uint32_t index : s_.todo) {
-    if (full() || failed_) break;
+    if (is_full() || failed_) break;
     if (s_.is_live(s_.steps[index]) || !s_.may_have_changed(s_.steps[index])) continue;
     unsettled = true;
-    step(index);
+    decide_step(index);
   }
   for (const std::uint32_t index : s_.calling) {  // a probe asks
     const Step& step = s_.steps[index];
@@ -88,26 +89,26 @@ bool Decider::unsettled_changes() {
     unsettled = unsettled || (wait.resolve && s_.may_have_changed(s_.steps[wait.step]));
   }
   settling_ = unsettled;
-  if (unsettled && decision_.events.empty() && !s_.any_is_live()) rest();
+  if (unsettled && decision_.events.empty() && !s_.has_live_call()) become_idle();
   return unsettled;
 }
 
 // True: nothing is left to confirm.
-bool Decider::confirm() {
+bool Decider::confirm_changes() {
   std::vector<std::string> keys;
   for (const std::string& key : s_.to_confirm) {
-    if (keys.size() == kConfirmedAtOnce) break;
+    if (keys.size() == kConfirmBatchMax) break;
     keys.push_back(key);
   }
-  if (!look(keys)) return false;
+  if (!request_missing_checks(keys)) return false;
   // A job that may come to rest here rests with nothing in flight.
-  const bool deviating =
-      std::ranges::any_of(keys, [&](const std::string& key) { return deviates(seen_of(key)); });
-  if (!deviating || !s_.any_is_live()) confirmed(keys);
+  const bool deviating = std::ranges::any_of(
+      keys, [&](const std::string& key) { return is_deviation(check_result_of(key)); });
+  if (!deviating || !s_.has_live_call()) record_checks(keys);
   return false;
 }
 
-void Decider::confirmation_checked(const Change& change, const Sighting& seen) {
+void Decider::emit_check(const Change& change, const CheckResult& seen) {
   const ToolPolicy* verifier = verifier_of(s_, change);
   std::vector<Member> detail{{"operation", change.operation}, {"tool", change.tool}};
   if (verifier) {
@@ -117,28 +118,29 @@ void Decider::confirmation_checked(const Change& change, const Sighting& seen) {
   if (!seen.expected.empty()) detail.emplace_back("expected", seen.expected);
   if (!seen.observed.empty()) detail.emplace_back("observed", seen.observed);
   if (!seen.reason.empty()) detail.emplace_back("reason", seen.reason);
-  if (deviates(seen) && is_accepted(change, seen)) detail.emplace_back("accepted", true);
-  emit_of(s_.steps[change.step], ConfirmationChecked{.detail = Value::object(std::move(detail)),
-                                                     .resource_id = change.resource_id,
-                                                     .resource_type = change.resource_type,
-                                                     .verdict = std::string(to_text(seen.sight))});
+  if (is_deviation(seen) && is_accepted(change, seen)) detail.emplace_back("accepted", true);
+  emit_of(s_.steps[change.step],
+          ConfirmationChecked{.detail = Value::object(std::move(detail)),
+                              .resource_id = change.resource_id,
+                              .resource_type = change.resource_type,
+                              .verdict = std::string(to_text(seen.verdict))});
 }
 
-void Decider::confirmed(const std::vector<std::string>& keys) {
+void Decider::record_checks(const std::vector<std::string>& keys) {
   std::vector<Value> resources;
-  std::vector<std::pair<const Change*, Sighting>> broken;
-  std::vector<std::string> raised;
+  std::vector<std::pair<const Change*, CheckResult>> broken;
+  std::vector<std::string> escalated;
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
-    const Sighting seen = seen_of(key);
-    confirmation_checked(change, seen);
+    const CheckResult seen = check_result_of(key);
+    emit_check(change, seen);
     resources.push_back(Value::object({{"resource_id", change.resource_id},
                                        {"resource_type", change.resource_type},
-                                       {"verdict", to_text(seen.sight)}}));
-    if (!deviates(seen) || is_accepted(change, seen)) continue;
+                                       {"verdict", to_text(seen.verdict)}}));
+    if (!is_deviation(seen) || is_accepted(change, seen)) continue;
     const ConfirmMode mode = verifier_of(s_, change)->confirm;
-    if (seen.sight == Sight::unreachable || mode == ConfirmMode::human) {
-      raised.push_back(key);
+    if (seen.verdict == CheckVerdict::unreachable || mode == ConfirmMode::human) {
+      escalated.push_back(key);
     } else if (mode == ConfirmMode::strict) {
       broken.emplace_back(&change, seen);
     }
@@ -149,11 +151,11 @@ void Decider::confirmed(const std::vector<std::string>& keys) {
       .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
       .state = "checked"});
   if (broken.empty()) {
-    if (!raised.empty()) raise(raised);
+    if (!escalated.empty()) escalate(escalated);
     return;
   }
   const auto& [change, seen] = broken.front();
-  std::string message = said(*change, seen, *verifier_of(s_, *change));
+  std::string message = mismatch_message(*change, seen, *verifier_of(s_, *change));
   if (broken.size() > 1) message += "; and " + std::to_string(broken.size() - 1) + " more";
   emit_of(s_.steps[change->step],
           DecisionRecorded{.decision_id = confirmation_id("failed"),
@@ -164,19 +166,19 @@ void Decider::confirmed(const std::vector<std::string>& keys) {
 }
 
 // A person is asked, once for each step that made such a change, and the job rests.
-void Decider::raise(const std::vector<std::string>& keys) {
+void Decider::escalate(const std::vector<std::string>& keys) {
   std::map<std::uint32_t, std::vector<Value>> of_step;
   bool mismatch = false;
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
-    const Sighting seen = seen_of(key);
-    mismatch = mismatch || seen.sight == Sight::mismatch;
+    const CheckResult seen = check_result_of(key);
+    mismatch = mismatch || seen.verdict == CheckVerdict::mismatch;
     of_step[change.step].push_back(Value::object({{"expected", or_null(seen.expected)},
                                                   {"observed", or_null(observed_of(seen))},
                                                   {"reason", or_null(seen.reason)},
                                                   {"resource_id", change.resource_id},
                                                   {"resource_type", change.resource_type},
-                                                  {"verdict", to_text(seen.sight)}}));
+                                                  {"verdict", to_text(seen.verdict)}}));
   }
   for (auto& [index, resources] : of_step) {
     const Step& step = s_.steps[index];

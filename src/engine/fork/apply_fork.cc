@@ -7,19 +7,19 @@
 namespace ae::engine {
 
 Status Applier::apply(const ForkImported& event) {
-  if (s_.forked_from.is_null()) return bad("the job is not a fork");
+  if (s_.forked_from.is_null()) return corrupt_event("the job is not a fork");
   if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
-  if (s_.status != JobStatus::queued || s_.epoch > 0) return bad("the job has begun");
-  if (!event.commands.is_array()) return bad("without commands");
+  if (s_.status != JobStatus::queued || s_.epoch > 0) return corrupt_event("the job has begun");
+  if (!event.commands.is_array()) return corrupt_event("without commands");
   for (const Value& entry : event.commands.items()) {
-    AE_TRY(import_one(entry, event.results));
+    AE_TRY(import_entry(entry, event.results));
   }
   return event.unknown.is_null() ? Status() : import_unknown(event.unknown);
 }
 
 // Calls of the origin whose outcome was unknown then, and that this job does not make again.
 Status Applier::import_unknown(const Value& list) {
-  if (!list.is_array()) return bad("without the unknown calls");
+  if (!list.is_array()) return corrupt_event("without the unknown calls");
   for (const Value& one : list.items()) {
     UnknownCall& call = s_.earlier_unknown.emplace_back();
     call.step = StepId(std::string(one.text("step_id")));
@@ -35,27 +35,28 @@ Status Applier::import_unknown(const Value& list) {
     call.try_no = static_cast<std::uint32_t>(try_no.value_or(0));
     if (item) call.item = static_cast<std::uint32_t>(*item);
     if (call.step.text.empty() || call.key.text.empty() || call.invocation.text.empty()) {
-      return bad("an unknown call without its names");
+      return corrupt_event("an unknown call without its names");
     }
   }
   return {};
 }
 
-Status Applier::import_one(const Value& entry, const Erasable& results) {
+Status Applier::import_entry(const Value& entry, const Erasable& results) {
   const auto node = s_.plan->by_id.find(std::string(entry.text("node_id")));
-  if (node == s_.plan->by_id.end()) return bad("no such node");
+  if (node == s_.plan->by_id.end()) return corrupt_event("no such node");
   Step& step = s_.steps[node->second];
   StepId id(std::string(entry.text("step_id")));
-  if (id.text.empty()) return bad("without a step_id");
+  if (id.text.empty()) return corrupt_event("without a step_id");
   if (entry["over"] == Value(true)) return import_over(step, results.value[id.text]);
-  if (entry["under_way"] == Value(true)) return import_under_way(step);
+  if (entry["under_way"] == Value(true)) return import_running_loop(step);
   const std::optional<std::int64_t> item = maybe_int(entry, "item");
   if (s_.by_id.contains(id) && (item || s_.by_id.at(id) != node->second)) {
-    return bad("a step with this id exists already");
+    return corrupt_event("a step with this id exists already");
   }
   if (entry.find("turn") != nullptr) return import_of_loop(step, id, entry, results);
   if (!item) return import_node(step, id, entry, results);
-  if (*item < 0 || *item >= static_cast<std::int64_t>(kNoItem)) return bad("no such item");
+  if (*item < 0 || *item >= static_cast<std::int64_t>(kNoItem))
+    return corrupt_event("no such item");
   return import_item(step, static_cast<std::uint32_t>(*item), id, entry, results);
 }
 
@@ -63,7 +64,7 @@ Status Applier::import_one(const Value& entry, const Erasable& results) {
 Status Applier::import_over(Step& map, const Value& over) {
   if (s_.node_of(map).kind != NodeKind::map || map.phase != StepPhase::ready || map.map ||
       !over.is_array()) {
-    return bad("no such map");
+    return corrupt_event("no such map");
   }
   if (s_.node_of(map).when) map.branch = true;
   begin_map(map, over);
@@ -71,7 +72,7 @@ Status Applier::import_over(Step& map, const Value& over) {
 }
 
 // What is known of a step from its entry. False: no step can have ended so.
-bool Applier::take_end(Step& step, const Value& entry, const Erasable& results) {
+bool Applier::import_end(Step& step, const Value& entry, const Erasable& results) {
   const Value& result = results.value[entry.text("step_id")];
   step.result_type = result_type_of(entry.text("result_type"));
   const bool failed = step.result_type == ResultType::permanent_failure ||
@@ -102,21 +103,22 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
                             const Erasable& results) {
   const bool under_way = map.map != nullptr;
   const bool over = map.imported != nullptr && !map.skipped;
-  if (s_.node_of(map).kind != NodeKind::map || (!under_way && !over)) return bad("no such map");
+  if (s_.node_of(map).kind != NodeKind::map || (!under_way && !over))
+    return corrupt_event("no such map");
   if (under_way && (item >= map.map->results.size() || map.map->finished[item])) {
-    return bad("no such item, or it exists already");
+    return corrupt_event("no such item, or it exists already");
   }
   Step& step = new_item(map, item, id);
-  if (!take_end(step, entry, results)) return bad("no item ends so");
+  if (!import_end(step, entry, results)) return corrupt_event("no item ends so");
   if (step.failure && under_way && !s_.node_of(map).collect_errors) {
-    return bad("its failure is the map's");
+    return corrupt_event("its failure is the map's");
   }
   if (under_way) {
     map.map->finished[item] = true;
-    map.map->results[item] = s_.seen_result(step);
+    map.map->results[item] = s_.result_for_dependents(step);
     map.map->erased = map.map->erased || step.erased;
     map.map->done++;
-    pass_finished(*map.map);
+    advance_past_finished(*map.map);
   }
   step.result = Value();
   return {};
@@ -126,13 +128,13 @@ Status Applier::import_node(Step& step, const StepId& id, const Value& entry,
                             const Erasable& results) {
   const Node& node = s_.node_of(step);
   if (step.phase != StepPhase::ready || step.map || step.loop) {
-    return bad("it cannot be done yet, or is");
+    return corrupt_event("it cannot be done yet, or is");
   }
   const std::uint32_t index = node.index;
-  if (!take_end(step, entry, results)) return bad("no node ends so");
-  if (step.failure && !node.continue_on_error) return bad("its failure is the job's");
+  if (!import_end(step, entry, results)) return corrupt_event("no node ends so");
+  if (step.failure && !node.continue_on_error) return corrupt_event("its failure is the job's");
   if (step.skipped) {
-    if (!node.when) return bad("it cannot be skipped");
+    if (!node.when) return corrupt_event("it cannot be skipped");
     step.started = false;
     step.branch = false;
   } else if (node.when) {
@@ -142,7 +144,7 @@ Status Applier::import_node(Step& step, const StepId& id, const Value& entry,
   s_.by_id.erase(step.id);
   step.id = id;
   s_.by_id.emplace(id, index);
-  refresh(index);
+  update_work_sets(index);
   s_.nodes_left--;
   open_dependents(node);
   return {};

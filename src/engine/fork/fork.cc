@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::size_t kImportBytes = 4u << 20;  // of results and unknown calls in one event, about
 
-class Forking {
+class ForkBuilder {
  public:
-  Forking(const State& now, const std::vector<Event>& events, const State& then)
+  ForkBuilder(const State& now, const std::vector<Event>& events, const State& then)
       : now_(now), events_(events), then_(then) {}
 
   Result<Fork> run();
@@ -47,7 +47,8 @@ class Forking {
   // Of a node of the plan: is what it gives recorded without a call?
   bool records_value(const Step& step) const {
     const Node& node = then_.node_of(step);
-    return !step.skipped && !step.is_part() && node.calls() && !then_.tool_of(step).makes_call();
+    return !step.skipped && !step.is_part() && node.is_single_call() &&
+           !then_.tool_of(step).makes_call();
   }
   static bool is_complete(const Step& step, const Node& node, bool goes_on);
   Status import_node(const Node& node);
@@ -97,7 +98,7 @@ class Forking {
 };
 
 // A node or item that ended well, or whose failure the plan goes on after.
-bool Forking::is_complete(const Step& step, const Node& node, bool goes_on) {
+bool ForkBuilder::is_complete(const Step& step, const Node& node, bool goes_on) {
   switch (step.phase) {
     case StepPhase::done:
       return !step.failure || goes_on;
@@ -116,7 +117,7 @@ bool Forking::is_complete(const Step& step, const Node& node, bool goes_on) {
 }
 
 // The origin has not undone it since, and does not do so.
-bool Forking::stands(const Step& step) const {
+bool ForkBuilder::stands(const Step& step) const {
   const auto known = now_.by_id.find(step.id);
   if (known == now_.by_id.end()) return true;  // a later plan of the origin has no such step
   const Step& later = now_.steps[known->second];
@@ -126,12 +127,12 @@ bool Forking::stands(const Step& step) const {
 
 // What items gave and maps went over stands in the log; the state lets it go when it is used.
 template <class Recorded>
-void Forking::gather_recorded(const Recorded& event) {
-  const auto of = step_of_effect(event.effect_id, records_of(Recorded::kType));
+void ForkBuilder::gather_recorded(const Recorded& event) {
+  const auto of = step_of_effect(event.effect_id, recorded_kind_of(Recorded::kType));
   if (of) results_[of->text] = event.value.value;
 }
 
-void Forking::gather(const ToolInvocationStarted& event) {
+void ForkBuilder::gather(const ToolInvocationStarted& event) {
   const std::string& id = event.step_id.text;
   if (event.try_no != 1) return;
   arguments_[id] = event.arguments.value;
@@ -140,40 +141,40 @@ void Forking::gather(const ToolInvocationStarted& event) {
   invocations_[id] = event.invocation_id.text;
 }
 
-void Forking::gather(const ToolInvocationFinished& event) {
+void ForkBuilder::gather(const ToolInvocationFinished& event) {
   const std::string& id = event.step_id.text;
   asking_.erase(id);
   if (event.outcome == "input_required") asking_.insert(id);
   if (event.outcome == "success" && !event.late.value_or(false)) results_[id] = event.result.value;
 }
 
-void Forking::gather(const CommandCommitted& event) {
+void ForkBuilder::gather(const CommandCommitted& event) {
   if (!event.result_of) results_[event.step_id.text] = event.result.value;  // null is not written
 }
 
-void Forking::gather(const NodeFinished& event) {
+void ForkBuilder::gather(const NodeFinished& event) {
   if (!event.error) return;
   const Value error =
       Value::object({{"code", event.error->code}, {"message", event.error->message.value}});
   results_[event.step_id.text] = Value::object({{"error", error}});
 }
 
-void Forking::gather(const WaitCompleted& event) {
+void ForkBuilder::gather(const WaitCompleted& event) {
   if (event.outcome == "timed_out" && event.correlation_key.starts_with("approval/")) {
     refused_.insert(event.step_id.text);
   }
 }
 
-void Forking::gather(const ForkImported& event) {
+void ForkBuilder::gather(const ForkImported& event) {
   for (const Value& entry : event.commands.items()) gather_imported(entry, event.results.value);
 }
 
-void Forking::gather(const PlanGenerated& event) {
+void ForkBuilder::gather(const PlanGenerated& event) {
   fork_.planner_version = or_empty(event.planner_version);
 }
 
 // Of what was erased only the shape is left, which a fork cannot go on with.
-void Forking::gather(const DecisionRecorded& event) {
+void ForkBuilder::gather(const DecisionRecorded& event) {
   const std::string id = event.step_id.value_or(StepId()).text;
   const std::string_view kind = event.kind;
   const Value& said = event.payload.left();
@@ -191,7 +192,7 @@ void Forking::gather(const DecisionRecorded& event) {
   if (kind == "approval") gather_approval(id, event);
 }
 
-void Forking::gather_approval(const std::string& id, const DecisionRecorded& event) {
+void ForkBuilder::gather_approval(const std::string& id, const DecisionRecorded& event) {
   const std::string_view state = or_empty(event.state);
   if (state == "edited") edited_[id] = event.payload.value["arguments"];
   if (state == "rejected") refused_.insert(id);
@@ -199,7 +200,7 @@ void Forking::gather_approval(const std::string& id, const DecisionRecorded& eve
 }
 
 // What the origin had from another job.
-void Forking::gather_imported(const Value& entry, const Value& results) {
+void ForkBuilder::gather_imported(const Value& entry, const Value& results) {
   const std::string id(entry.text("step_id"));
   const bool over = entry["over"] == Value(true);
   if (const Value* result = results.find(id)) (over ? overs_ : results_)[id] = *result;
@@ -211,7 +212,7 @@ void Forking::gather_imported(const Value& entry, const Value& results) {
   if (const Value* choice = entry.find("choice")) choices_[invocation] = *choice;
 }
 
-void Forking::gather_items() {
+void ForkBuilder::gather_items() {
   for (const Step& step : then_.steps) {
     if (step.role == Role::node && step.is_part()) items_[step.node].push_back(&step);
   }
@@ -221,7 +222,7 @@ void Forking::gather_items() {
   }
 }
 
-void Forking::cut() {
+void ForkBuilder::cut() {
   ForkImported event{.commands = Value::array(std::exchange(entries_, {})),
                      .results = Value::object(std::exchange(entry_results_, {}))};
   if (!unknown_.empty()) event.unknown = Value::array(std::exchange(unknown_, {}));
@@ -229,18 +230,18 @@ void Forking::cut() {
   bytes_ = 0;
 }
 
-void Forking::make_room(std::size_t bytes) {
+void ForkBuilder::make_room(std::size_t bytes) {
   if (bytes_ > 0 && bytes_ + bytes > kImportBytes) cut();
   bytes_ += bytes;
 }
 
-std::unexpected<Error> Forking::erased_from(std::string_view node) {
+std::unexpected<Error> ForkBuilder::erased_from(std::string_view node) {
   return fail(Code::input_invalid,
               "what node \"" + std::string(node) +
                   "\" gave has been erased from the log; fork at an event before it");
 }
 
-Status Forking::put(Value entry, std::vector<Member> results) {
+Status ForkBuilder::put(Value entry, std::vector<Member> results) {
   std::size_t bytes = 0;
   for (const auto& [name, result] : results) {
     if (erased_.contains(name)) {
@@ -255,7 +256,7 @@ Status Forking::put(Value entry, std::vector<Member> results) {
 }
 
 // The fork does not make this call again, and its outcome is not known. What the origin noted of it since is known.
-void Forking::bring_in_unknown(const UnknownCall& call) {
+void ForkBuilder::bring_in_unknown(const UnknownCall& call) {
   if (now_.noted.contains(call.invocation.text)) return;
   std::vector<Member> p{{"external_key", call.external_key.text},
                         {"idempotency_key", call.key.text},
@@ -272,8 +273,8 @@ void Forking::bring_in_unknown(const UnknownCall& call) {
   unknown_.push_back(std::move(one));
 }
 
-Status Forking::bring_in(const Step& step, const Value* result, std::vector<Member> more,
-                         std::vector<Member> beside) {
+Status ForkBuilder::bring_in(const Step& step, const Value* result, std::vector<Member> more,
+                             std::vector<Member> beside) {
   ResultType type = step.result_type;
   if (type == ResultType::none) {  // what its end would have said
     const bool pure = step.phase == StepPhase::answered || then_.kind_of(step) == NodeKind::llm;
@@ -290,7 +291,7 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
     more.emplace_back("committed", true);
   }
   const auto sent = [&](const std::string& hash) {  // a hash under another blind compares with none
-    if (!now_.blind_gone) more.emplace_back("arguments_hash", hash);
+    if (!now_.blind_erased) more.emplace_back("arguments_hash", hash);
   };
   if (step.call) {
     sent(step.call->arguments_hash);
@@ -310,8 +311,8 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
   return put(Value::object(std::move(more)), std::move(beside));
 }
 
-Status Forking::import_items(const Node& node, const std::vector<const Step*>& items,
-                             bool with_results) {
+Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*>& items,
+                                 bool with_results) {
   for (const Step* item : items) {
     if (!is_complete(*item, node, with_results ? node.collect_errors : true) || !stands(*item)) {
       continue;
@@ -328,11 +329,11 @@ Status Forking::import_items(const Node& node, const std::vector<const Step*>& i
 }
 
 // A map that is not over is gone on with: its value is settled, and what was done of its items is.
-Status Forking::import_map(const Node& node, const Step& step) {
+Status ForkBuilder::import_map(const Node& node, const Step& step) {
   const std::vector<const Step*>& items = items_[node.index];
   const bool all_stand = std::ranges::all_of(items, [&](const Step* i) { return stands(*i); });
   if (is_complete(step, node, node.continue_on_error) && all_stand) {
-    const Value result = then_.seen_result(step);
+    const Value result = then_.result_for_dependents(step);
     AE_TRY(bring_in(step, &result, {}));
     whole_[node.index] = true;
     return import_items(node, items, false);
@@ -348,7 +349,7 @@ Status Forking::import_map(const Node& node, const Step& step) {
 
 // Does the origin's model know what became of this call for good? Of one that was not made since its loop had failed, of one
 // that ended the loop, or that nobody knows of, it does not.
-bool Forking::was_answered(const Node& node, const Step& call) const {
+bool ForkBuilder::was_answered(const Node& node, const Step& call) const {
   if (!is_complete(call, node, true) || !stands(call) || then_.may_have_happened(call))
     return false;
   const std::string& id = call.id.text;
@@ -358,7 +359,7 @@ bool Forking::was_answered(const Node& node, const Step& call) const {
   return denied_.contains(id) || (invocations_.contains(id) && !asking_.contains(id));
 }
 
-Forking::Turn Forking::turn_of(const Node& node, const Step& asked) const {
+ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& asked) const {
   const std::string& id = asked.id.text;
   const auto invocation = invocations_.find(id);
   if (!is_complete(asked, node, false) || !results_.contains(id) || !arguments_.contains(id) ||
@@ -383,7 +384,7 @@ Forking::Turn Forking::turn_of(const Node& node, const Step& asked) const {
 
 // What stands of a loop: its turns up to the first of which something is missing, or was undone. An answer of which the loop
 // failed is none to go on from: its turn is asked again.
-std::vector<Forking::Turn> Forking::turns_of(const Node& node, const Step& step) const {
+std::vector<ForkBuilder::Turn> ForkBuilder::turns_of(const Node& node, const Step& step) const {
   std::vector<Turn> turns;
   const auto parts = items_.find(node.index);
   if (parts == items_.end() || parts->second.empty()) return turns;
@@ -400,7 +401,7 @@ std::vector<Forking::Turn> Forking::turns_of(const Node& node, const Step& step)
   return turns;
 }
 
-Status Forking::import_turns(const std::vector<Turn>& turns) {
+Status ForkBuilder::import_turns(const std::vector<Turn>& turns) {
   for (const Turn& turn : turns) {
     const std::string& id = turn.asked->id.text;
     std::vector<Member> more{{"invocation", invocations_.at(id)}};
@@ -425,7 +426,7 @@ Status Forking::import_turns(const std::vector<Turn>& turns) {
 }
 
 // A loop that is not over goes on with the turns that stand.
-Status Forking::import_loop(const Node& node, const Step& step) {
+Status ForkBuilder::import_loop(const Node& node, const Step& step) {
   const std::vector<const Step*>& parts = items_[node.index];
   const bool all_stand = std::ranges::all_of(parts, [&](const Step* p) { return stands(*p); });
   if (!is_complete(step, node, node.continue_on_error) || !all_stand) {
@@ -435,7 +436,7 @@ Status Forking::import_loop(const Node& node, const Step& step) {
         Value::object({{"node_id", node.id}, {"step_id", step.id.text}, {"under_way", true}}), {}));
     return import_turns(turns);
   }
-  const Value result = then_.seen_result(step);
+  const Value result = then_.result_for_dependents(step);
   AE_TRY(bring_in(step, &result, {}));
   whole_[node.index] = true;
   for (const Step* part : parts) {
@@ -446,7 +447,7 @@ Status Forking::import_loop(const Node& node, const Step& step) {
   return {};
 }
 
-Status Forking::import_node(const Node& node) {
+Status ForkBuilder::import_node(const Node& node) {
   const bool follows =
       std::ranges::all_of(node.needs, [&](std::uint32_t need) { return whole_[need]; });
   if (!follows) return {};
@@ -454,13 +455,13 @@ Status Forking::import_node(const Node& node) {
   if (node.kind == NodeKind::map && !step.skipped) return import_map(node, step);
   if (node.loop && !step.skipped) return import_loop(node, step);
   if (!is_complete(step, node, node.continue_on_error) || !stands(step)) return {};
-  const Value result = then_.seen_result(step);
+  const Value result = then_.result_for_dependents(step);
   whole_[node.index] = true;
   return bring_in(step, &result, {});
 }
 
 // What became of an effect of the origin; "" = it did not happen.
-std::string_view Forking::effect_state(const std::string& id, std::uint64_t first_seq) const {
+std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t first_seq) const {
   const auto known = now_.by_id.find(StepId(id));
   if (known != now_.by_id.end()) {
     const Step& step = now_.steps[known->second];
@@ -487,7 +488,7 @@ std::string_view Forking::effect_state(const std::string& id, std::uint64_t firs
   return committed ? "committed" : "";
 }
 
-std::vector<Value> Forking::effects() const {
+std::vector<Value> ForkBuilder::effects() const {
   // Keys and seq are null of what the origin had from another job.
   struct Did {
     const StepId& step;
@@ -555,7 +556,7 @@ std::vector<Value> Forking::effects() const {
 }
 
 // What the state does not keep.
-void Forking::take_over(const JobCreated& born) {
+void ForkBuilder::take_over(const JobCreated& born) {
   fork_.input_erased = born.input.erased;
   fork_.priority = born.priority.value_or(0);
   fork_.queue = or_empty(born.queue);
@@ -565,7 +566,7 @@ void Forking::take_over(const JobCreated& born) {
   }
 }
 
-Result<Fork> Forking::run() {
+Result<Fork> ForkBuilder::run() {
   for (const Event& event : events_) {
     if (event.seq > then_.seq) break;
     std::visit([this](const auto& body) { gather(body); }, event.body);
@@ -578,7 +579,8 @@ Result<Fork> Forking::run() {
   Needs needs;
   needs.reserve(nodes.size());
   for (const Node& node : nodes) needs.push_back(node.needs);
-  for (const std::uint32_t index : order_of(needs).order) AE_TRY(import_node(nodes[index]));
+  for (const std::uint32_t index : topological_order(needs).order)
+    AE_TRY(import_node(nodes[index]));
   if (!entries_.empty() || !unknown_.empty() || fork_.imported.empty()) cut();
   fork_.effects = effects();
   const Event& at = events_[then_.seq - 1];
@@ -586,7 +588,7 @@ Result<Fork> Forking::run() {
   fork_.execution_version = now_.execution_version;
   fork_.input = now_.input;
   fork_.blind = now_.blind;
-  fork_.blind_gone = now_.blind_gone;
+  fork_.blind_erased = now_.blind_erased;
   fork_.budget = then_.budget.limits;
   fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;
@@ -615,7 +617,7 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
   }
   const std::vector<Event> prefix(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at));
   AE_ASSIGN(const State then, fold(now.job, prefix, plans));
-  return Forking(now, events, then).run();
+  return ForkBuilder(now, events, then).run();
 }
 
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events) {

@@ -22,7 +22,7 @@ struct Fork {
   Value input, labels;
   bool input_erased = false;  // from the origin's log
   std::string blind;          // the origin's
-  bool blind_gone =
+  bool blind_erased =
       false;  // the origin's was erased: the fork gets another, and compares no arguments
   std::int64_t priority = 0;
   std::string queue;  // "" = the default one
@@ -31,7 +31,7 @@ struct Fork {
   std::string planner_version;  // what wrote it; "" = the origin does not say
   Value forked_from;            // {job_id, seq, hash}
   Limits budget;                // that the origin had then
-  Use spent;  // of it by the origin, and so by the fork: it keeps what that paid for
+  Usage spent;  // of it by the origin, and so by the fork: it keeps what that paid for
   std::vector<EventBody> imported;  // fork_imported, one or more
   // What the origin did, or may have done, and the fork does again:
   // [{node_id, step_id, item, tool, effect_class, idempotency_key, external_key, seq, state: committed | in_doubt | undone}]

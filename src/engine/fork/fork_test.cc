@@ -1,7 +1,7 @@
 // Forks: a new job begins where another one stood, with what was done there, and does nothing twice that nobody agreed to.
 #include <set>
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/heart/random_plan_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
@@ -17,19 +17,19 @@ constexpr std::string_view kChain =
     "{'id':'b','kind':'tool','tool':'put','args':{'n':'${ .steps.a.id }'},'needs':['a']},"
     "{'id':'c','kind':'tool','tool':'pay','args':{'n':'${ .steps.b }'},'needs':['b']}]";
 
-Verification proof(const GivenJob& job) {
+Verification proof(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
-  return verify(input, compile_each_time());
+  return verify(input, uncached_plan_source());
 }
 
-void expect_proved(const GivenJob& job) {
+void expect_proved(const JobFixture& job) {
   const Verification all = proof(job);
-  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.log_text();
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
   auto restored =
-      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), uncached_plan_source());
   ASSERT_TRUE(restored) << restored.error().message;
   EXPECT_EQ(state_view(restored->state), state_view(job.state));
   (void)trace_view(job.state, job.log);
@@ -47,7 +47,7 @@ std::string again(const Fork& fork) {
 }
 
 AE_TEST("fork/what was done is there, and what was not is done anew under keys of its own") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
   ASSERT_EQ(origin.status(), "failed");
   const auto at = origin.seq_of(EventType::node_started, "c");
@@ -56,10 +56,10 @@ AE_TEST("fork/what was done is there, and what was not is done anew under keys o
   EXPECT_EQ(again(*fork), "");
   EXPECT_EQ(fork->forked_from["job_id"], Value("job-1"));
   EXPECT_EQ(fork->forked_from["seq"], Value(at));
-  GivenJob job(*fork, "job-2");
+  JobFixture job(*fork, "job-2");
   EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
   job.claim();
-  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   EXPECT_EQ(job.sent[0].arguments, json("{'n':8}"));
   EXPECT_EQ(job.step("a").id, origin.step("a").id);
   EXPECT_NE(job.step("c").id, origin.step("c").id);
@@ -72,9 +72,9 @@ AE_TEST("fork/what was done is there, and what was not is done anew under keys o
 }
 
 AE_TEST("fork/it begins with the origin's plan, what was brought in, and no call") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   EXPECT_EQ(job.types(),
             (std::vector<std::string>{"job_created", "plan_generated", "fork_imported"}));
   const Value entry = job.last<ForkImported>().commands.items()[0];
@@ -85,18 +85,18 @@ AE_TEST("fork/it begins with the origin's plan, what was brought in, and no call
 }
 
 AE_TEST("fork/inside of a pending call it begins before that call, which is listed") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
   const auto fork = origin.fork(origin.log.size());  // b is under way
   EXPECT_EQ(again(*fork), "b in_doubt ");
   EXPECT_EQ(fork->effects[0]["idempotency_key"], Value(origin.sent[1].key));
-  GivenJob job(*fork, "job-2");
+  JobFixture job(*fork, "job-2");
   job.claim();
   EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
 }
 
 AE_TEST("fork/effects that the origin made later are listed, reads are not") {
-  GivenJob origin(
+  JobFixture origin(
       "[{'id':'a','kind':'tool','tool':'look'},"
       "{'id':'b','kind':'tool','tool':'put','needs':['a']},"
       "{'id':'c','kind':'tool','tool':'look','needs':['b']},"
@@ -109,19 +109,19 @@ AE_TEST("fork/effects that the origin made later are listed, reads are not") {
 }
 
 AE_TEST("fork/a call in doubt is listed, one that for sure did nothing is not") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").times_out("c");
   ASSERT_EQ(origin.status(), "parked");
   EXPECT_EQ(again(*origin.fork(origin.log.size())), "c in_doubt ");
-  GivenJob definite(kChain);
+  JobFixture definite(kChain);
   definite.claim().fails("a");
   EXPECT_EQ(again(*definite.fork(definite.log.size())), "");
 }
 
 AE_TEST("fork/a completed fork completes at once") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").ok("c", "9");
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   job.claim();
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, origin.state.result);
@@ -131,10 +131,10 @@ AE_TEST("fork/a completed fork completes at once") {
 }
 
 AE_TEST("fork/a result that is recorded counts as done before its node is finished") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
   const auto seen = origin.seq_of(EventType::tool_invocation_finished, "a");
-  GivenJob job(*origin.fork(seen), "job-2");
+  JobFixture job(*origin.fork(seen), "job-2");
   EXPECT_EQ(again(*origin.fork(seen)), "b in_doubt ");
   job.claim();
   EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
@@ -146,10 +146,10 @@ AE_TEST("fork/waits that were open open anew, and those that were answered stay 
       "[{'id':'w','kind':'wait','wait':{'type':'signal'}},"
       "{'id':'v','kind':'wait','wait':{'type':'signal','key':'v'}},"
       "{'id':'t','kind':'wait','wait':{'type':'timer','for':'60s'},'needs':['v']}]";
-  GivenJob origin(kWaits);
+  JobFixture origin(kWaits);
   origin.claim().signal("v", "'yes'");
   ASSERT_EQ(origin.status(), "waiting");
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   job.now = job.now + 500s;
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
@@ -158,14 +158,14 @@ AE_TEST("fork/waits that were open open anew, and those that were answered stay 
   EXPECT_FALSE(job.state.waits.contains(origin.step("w").id.text));
   EXPECT_EQ(job.state.waits.at(job.step("t").id.text).due_at, std::optional(job.now + 60s));
   job.signal(job.step("w").id.text, "1").after(61s);
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("fork/a key given by an expression is the same text in the fork: keys are a job's own") {
-  GivenJob origin("[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]");
+  JobFixture origin("[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]");
   origin.claim();
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   job.claim();
   EXPECT_TRUE(job.state.waits.contains("k"));
   job.signal("k", "2");
@@ -177,15 +177,15 @@ AE_TEST("fork/a map goes on with the items that were not done") {
   constexpr std::string_view kMap =
       "[{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':2,"
       "'do':{'tool':'put','args':{'v':'${ .item }'}}}]";
-  GivenJob origin(kMap, {.input = "{'list':[10,11,12,13,14]}"});
+  JobFixture origin(kMap, {.input = "{'list':[10,11,12,13,14]}"});
   origin.claim().ok("m/1", "'B'").ok("m/0", "'A'").ok("m/3", "'D'").fails("m/2");
   origin.ok("m/4", "'E'");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const auto fork = origin.fork(origin.log.size());
   EXPECT_EQ(again(*fork), "");
-  GivenJob job(*fork, "job-2");
+  JobFixture job(*fork, "job-2");
   job.claim();
-  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   EXPECT_EQ(job.sent[0].arguments, json("{'v':12}"));
   EXPECT_EQ(job.step("m/2").item, 2u);
   job.ok("m/2", "'C'");
@@ -193,7 +193,7 @@ AE_TEST("fork/a map goes on with the items that were not done") {
   EXPECT_EQ(job.state.result, json("{'m':['A','B','C','D','E']}"));
   expect_proved(job);
   // The middle of it: items 0 and 1 were done.
-  GivenJob middle(*origin.fork(origin.seq_of(EventType::step_committed, "m/0")), "job-3");
+  JobFixture middle(*origin.fork(origin.seq_of(EventType::step_committed, "m/0")), "job-3");
   middle.claim();
   EXPECT_EQ(middle.sent.size(), 2u);
   EXPECT_EQ(middle.sent[0].arguments, json("{'v':12}"));
@@ -205,15 +205,15 @@ AE_TEST("fork/a map whose items may fail keeps their failures") {
       "}','max_parallel':2,'on_item_error':'collect',"
       "'do':{'tool':'put','args':{'v':'${ .item }'}}},"
       "{'id':'z','kind':'tool','tool':'put','needs':['m']}]";
-  GivenJob origin(kMap, {.input = "{'list':[10,11,12]}"});
+  JobFixture origin(kMap, {.input = "{'list':[10,11,12]}"});
   origin.claim().fails("m/0").ok("m/1", "'B'");
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   job.claim().ok("m/2", "'C'").ok("z");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("m").result.items()[0]["error"]["code"], Value("http_400"));
   expect_proved(job);
   origin.ok("m/2", "'C'").fails("z");
-  GivenJob whole(*origin.fork(origin.log.size()), "job-3");
+  JobFixture whole(*origin.fork(origin.log.size()), "job-3");
   whole.claim();
   EXPECT_EQ(whole.sent.size(), 1u);
   EXPECT_EQ(whole.step("m").result, origin.step("m").result);
@@ -226,9 +226,9 @@ AE_TEST("fork/skipped nodes stay skipped, failures that were gone on after stay 
       "{'id':'f','kind':'tool','tool':'put','on_error':'continue'},"
       "{'id':'z','kind':'tool','tool':'put','args':{'f':'${ .steps.f.error.code "
       "}'},'needs':['s','f']}]";
-  GivenJob origin(kPlan, {.input = "{'x':1}"});
+  JobFixture origin(kPlan, {.input = "{'x':1}"});
   origin.claim().fails("f").fails("z");
-  GivenJob job(*origin.fork(origin.seq_of(EventType::node_started, "z")), "job-2");
+  JobFixture job(*origin.fork(origin.seq_of(EventType::node_started, "z")), "job-2");
   job.claim();
   EXPECT_TRUE(job.step("s").skipped);
   EXPECT_EQ(job.sent[0].arguments, json("{'f':'http_400'}"));
@@ -246,7 +246,7 @@ constexpr std::string_view kBooking =
     "{'id':'c','kind':'tool','tool':'put','needs':['b']}]";
 
 AE_TEST("fork/what the origin undid is done anew, with what came after it, and is listed") {
-  GivenJob origin(kBooking, {.more = kUndo});
+  JobFixture origin(kBooking, {.more = kUndo});
   origin.claim().ok("a", "'A'").ok("b", "'B'").fails("c");
   const auto fork_during = origin.fork(origin.log.size());
   EXPECT_EQ(again(*fork_during), "a in_doubt b committed ") << "the compensation is under way";
@@ -254,7 +254,7 @@ AE_TEST("fork/what the origin undid is done anew, with what came after it, and i
   ASSERT_EQ(origin.status(), "failed");
   const auto fork = origin.fork(*retry_point(origin.state, origin.log));
   EXPECT_EQ(again(*fork), "a undone b committed ");
-  GivenJob job(*fork, "job-2");
+  JobFixture job(*fork, "job-2");
   job.claim();
   EXPECT_EQ(job.sent[0].tool, "book");
   job.ok("a", "'A2'").ok("b").ok("c");
@@ -263,27 +263,27 @@ AE_TEST("fork/what the origin undid is done anew, with what came after it, and i
 }
 
 AE_TEST("fork/a fork that fails undoes its own steps, and lists those of the origin") {
-  GivenJob origin(kBooking, {.more = kUndo});
+  JobFixture origin(kBooking, {.more = kUndo});
   origin.claim().ok("a", "'A'");
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   job.claim().fails("b");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
   const auto end = job.last<JobFailed>();
-  ASSERT_EQ(end.uncompensated.size(), 1u) << job.story();
+  ASSERT_EQ(end.uncompensated.size(), 1u) << job.log_text();
   EXPECT_EQ(end.uncompensated.items()[0]["node_id"], Value("a"));
   EXPECT_TRUE(end.compensated.is_null());
   expect_proved(job);
 }
 
 AE_TEST("fork/of a fork: the step ids of the first job go on, and its effects still count") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
-  GivenJob second(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
+  JobFixture second(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
   second.claim().fails("c");
   const auto fork = second.fork(*retry_point(second.state, second.log));
   EXPECT_EQ(again(*fork), "");
-  GivenJob third(*fork, "job-3");
+  JobFixture third(*fork, "job-3");
   EXPECT_EQ(third.step("b").id, origin.step("b").id);
   third.claim().ok("c", "1");
   EXPECT_EQ(third.status(), "completed");
@@ -292,9 +292,9 @@ AE_TEST("fork/of a fork: the step ids of the first job go on, and its effects st
 }
 
 AE_TEST("fork/it may crash anywhere as any job") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
-  GivenJob job(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
+  JobFixture job(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
   job.reload().claim().crash();
   EXPECT_EQ(job.status(), "parked");
   job.reload();
@@ -304,7 +304,7 @@ AE_TEST("fork/it may crash anywhere as any job") {
 }
 
 AE_TEST("fork/an event out of its log, or a job without a plan yet, is no place to fork at") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim();
   EXPECT_EQ(origin.fork(0).error().code, Code::input_invalid);
   EXPECT_EQ(origin.fork(1).error().code, Code::input_invalid);
@@ -313,7 +313,7 @@ AE_TEST("fork/an event out of its log, or a job without a plan yet, is no place 
 }
 
 AE_TEST("fork/an erased result is no ground to go on from") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
   each<ToolInvocationFinished>(origin.log, [](ToolInvocationFinished& event) {
     if (!event.result.is_null()) event.result = erased_value();
@@ -323,7 +323,7 @@ AE_TEST("fork/an erased result is no ground to go on from") {
 }
 
 AE_TEST("fork/what is brought in is refused where it cannot have been done") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8");
   const Fork fork = *origin.fork(origin.log.size());
   const EventBody good = fork.imported[0];
@@ -340,9 +340,9 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
                                   .forked_from = is_fork ? fork.forked_from : Value(),
                                   .imported = {}});
     for (const EventBody& one : born) {
-      AE_CHECK(apply(state, one, Instant{}, compile_each_time()).has_value());
+      AE_CHECK(apply(state, one, Instant{}, uncached_plan_source()).has_value());
     }
-    return !apply(state, draft, Instant{}, compile_each_time()).has_value();
+    return !apply(state, draft, Instant{}, uncached_plan_source()).has_value();
   };
   const auto with = [&](std::vector<Value> commands) {
     ForkImported other = std::get<ForkImported>(good);
@@ -363,22 +363,22 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
 }
 
 // The job that `aetheris retry` makes of a failed one.
-Fork retried(const GivenJob& job) {
+Fork retried(const JobFixture& job) {
   const auto point = retry_point(job.state, job.log);
-  AE_CHECK(point.has_value(), job.story());
+  AE_CHECK(point.has_value(), job.log_text());
   auto fork = job.fork(*point);
   AE_CHECK(fork.has_value(), fork ? "" : fork.error().message);
   return *std::move(fork);
 }
 
 AE_TEST("fork/a retry begins at the last event of a failed job, and of no other job") {
-  GivenJob origin(kChain);
+  JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").fails("b");
   EXPECT_EQ(*retry_point(origin.state, origin.log), origin.log.size());
-  GivenJob running(kChain);
+  JobFixture running(kChain);
   running.claim();
   EXPECT_EQ(retry_point(running.state, running.log).error().code, Code::input_invalid);
-  GivenJob late(kChain, {.deadline = 10s});
+  JobFixture late(kChain, {.deadline = 10s});
   late.claim().ok("a", "{'id':7}").after(60s).ok("b", "1");
   ASSERT_EQ(late.status(), "failed");
   EXPECT_EQ(*retry_point(late.state, late.log), late.log.size());
@@ -393,19 +393,19 @@ constexpr std::string_view kBranches =
 
 AE_TEST("fork/a retry keeps what a branch beside the failed node committed, before or after it") {
   for (const bool first : {true, false}) {
-    GivenJob origin(kBranches);
+    JobFixture origin(kBranches);
     origin.claim().ok("a");
     if (first) origin.ok("c", "'C'");
     origin.fails("b");
     if (first) origin.ok("d", "'D'");
     if (!first) origin.ok("c", "'C'");
-    ASSERT_EQ(origin.status(), "failed") << origin.story();
+    ASSERT_EQ(origin.status(), "failed") << origin.log_text();
     const Fork fork = retried(origin);
     EXPECT_EQ(again(fork), "");
-    GivenJob job(fork, "job-2");
+    JobFixture job(fork, "job-2");
     EXPECT_EQ(job.step("c").id, origin.step("c").id);
     job.claim();
-    ASSERT_EQ(job.sent.size(), first ? 1u : 2u) << job.story();
+    ASSERT_EQ(job.sent.size(), first ? 1u : 2u) << job.log_text();
     EXPECT_EQ(job.sent[0].step, job.step("b").id);
     EXPECT_NE(job.sent[0].key, origin.sent[1].key);
     if (!first) {
@@ -420,9 +420,9 @@ AE_TEST("fork/a retry keeps what a branch beside the failed node committed, befo
 }
 
 AE_TEST("fork/a retry lists of a branch beside the failed node only a call in doubt") {
-  GivenJob origin(kBranches);
+  JobFixture origin(kBranches);
   origin.claim().ok("a").fails("b").times_out("c");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   EXPECT_EQ(again(retried(origin)), "c in_doubt ");
 }
 
@@ -432,27 +432,27 @@ AE_TEST("fork/a retry keeps the committed items of a map that failed, and of one
       "'do':{'tool':'pay','args':{'v':'${ .item }'}}},"
       "{'id':'n','kind':'map','over':'${ .input.list }','max_parallel':2,"
       "'do':{'tool':'pay','args':{'w':'${ .item }'}}}]";
-  GivenJob origin(kMaps, {.input = "{'list':[10,11,12]}"});
+  JobFixture origin(kMaps, {.input = "{'list':[10,11,12]}"});
   origin.claim().fails("m/0").ok("m/1", "'B'").ok("n/0", "'X'").ok("n/1", "'Y'");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
   EXPECT_EQ(again(fork), "");
-  GivenJob job(fork, "job-2");
+  JobFixture job(fork, "job-2");
   job.claim();
   job.ok("m/0", "'A'").ok("m/2", "'C'").ok("n/2", "'Z'");
-  EXPECT_EQ(job.sent.size(), 3u) << job.story();
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.sent.size(), 3u) << job.log_text();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, json("{'m':['A','B','C'],'n':['X','Y','Z']}"));
   expect_proved(job);
 }
 
 AE_TEST("fork/a retry opens a wait again that its origin's failure had closed") {
-  GivenJob origin(
+  JobFixture origin(
       "[{'id':'b','kind':'tool','tool':'pay'},"
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]");
   origin.claim().fails("b");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
-  GivenJob job(retried(origin), "job-2");
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
+  JobFixture job(retried(origin), "job-2");
   job.claim().ok("b");
   EXPECT_EQ(job.status(), "waiting");
   job.signal("k", "1");
@@ -461,12 +461,12 @@ AE_TEST("fork/a retry opens a wait again that its origin's failure had closed") 
 }
 
 AE_TEST("fork/a retry asks for an approval again that its origin's failure had closed") {
-  GivenJob origin(
+  JobFixture origin(
       "[{'id':'b','kind':'tool','tool':'pay'},{'id':'r','kind':'tool','tool':'refund'}]",
       {.more = "{'tools': {'refund': {'effect': 'idempotent', 'approval': 'required'}}}"});
   origin.claim().fails("b");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
-  GivenJob job(retried(origin), "job-2");
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
+  JobFixture job(retried(origin), "job-2");
   job.claim().ok("b");
   EXPECT_EQ(job.status(), "waiting");
   ASSERT_EQ(job.sent.size(), 1u);
@@ -474,7 +474,7 @@ AE_TEST("fork/a retry asks for an approval again that its origin's failure had c
 }
 
 AE_TEST("fork/a retry counts all that its origin spent, also on the node that failed") {
-  GivenJob origin(kChain, {.more = "{'budget': {'tool_calls': 9}}"});
+  JobFixture origin(kChain, {.more = "{'budget': {'tool_calls': 9}}"});
   origin.claim().ok("a", "{'id':7}").fails("b");
   EXPECT_EQ(retried(origin).spent.tool_calls, 2u);
 }
@@ -487,10 +487,10 @@ AE_TEST(
   for (std::uint64_t seed = first; seed < first + seeds(40); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.a fork*"));
     Dice dice(seed);
-    const Failing failing = dice.one_in(2) ? Failing::goes_on : Failing::ends;
+    const FailureMode failing = dice.one_in(2) ? FailureMode::tolerated : FailureMode::ends;
     const Value graph = random_plan(dice, failing);
-    GivenJob origin(compiled(graph), {.input = random_input(dice)});
-    origin.patient = true;
+    JobFixture origin(compiled(graph), {.input = random_input(dice)});
+    origin.waits_for_settling = true;
     RandomWorld world(failing);
     origin.claim();
     const std::uint64_t moments = dice.below(60);
@@ -498,13 +498,13 @@ AE_TEST(
     }
     const std::uint64_t at = 2 + dice.below(origin.log.size() - 1);
     const auto fork = origin.fork(at);
-    ASSERT_TRUE(fork) << fork.error().message << "\n" << origin.story();
+    ASSERT_TRUE(fork) << fork.error().message << "\n" << origin.log_text();
     std::set<std::string> repeats;  // step ids
     for (const Value& effect : fork->effects) repeats.emplace(effect.text("step_id"));
     listed += repeats.size();
-    GivenJob job(*fork, "job-2");
-    job.patient = true;
-    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
+    JobFixture job(*fork, "job-2");
+    job.waits_for_settling = true;
+    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.log_text();
     // What the origin did and the fork does not list stands in the fork as done.
     for (const Event& event : origin.log) {
       const auto* committed = as<CommandCommitted>(event);
@@ -514,19 +514,20 @@ AE_TEST(
       if (step.role != Role::node || origin.state.tool_of(step).effect == EffectClass::read) {
         continue;
       }
-      ASSERT_EQ(job.state.by_id.contains(id), !repeats.contains(id.text)) << event.seq << "\n"
-                                                                          << origin.story() << "\n"
-                                                                          << job.story();
+      ASSERT_EQ(job.state.by_id.contains(id), !repeats.contains(id.text))
+          << event.seq << "\n"
+          << origin.log_text() << "\n"
+          << job.log_text();
     }
     job.claim();
     int steps = 0;
     while (step_on(job, world, dice)) {
-      ASSERT_LT(++steps, 5000) << job.story();
+      ASSERT_LT(++steps, 5000) << job.log_text();
       if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
     }
-    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
-    if (failing == Failing::goes_on) {
-      ASSERT_EQ(job.status(), "completed") << job.story();
+    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.log_text();
+    if (failing == FailureMode::tolerated) {
+      ASSERT_EQ(job.status(), "completed") << job.log_text();
     }
     forks++;
   }
@@ -539,12 +540,13 @@ AE_TEST("property/a retry of any failed job lists only what is in doubt, undone 
   for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.a retry*"));
     Dice dice(seed);
-    GivenJob origin(compiled(random_plan(dice, Failing::ends)), {.input = random_input(dice)});
-    origin.patient = true;
-    RandomWorld world(Failing::ends);
+    JobFixture origin(compiled(random_plan(dice, FailureMode::ends)),
+                      {.input = random_input(dice)});
+    origin.waits_for_settling = true;
+    RandomWorld world(FailureMode::ends);
     origin.claim();
     for (int steps = 0; step_on(origin, world, dice); ++steps) {
-      ASSERT_LT(steps, 5000) << origin.story();
+      ASSERT_LT(steps, 5000) << origin.log_text();
     }
     if (origin.status() != "failed") continue;
     failed++;
@@ -553,9 +555,9 @@ AE_TEST("property/a retry of any failed job lists only what is in doubt, undone 
                         std::ranges::none_of(fork.effects, [](const Value& effect) {
                           return effect.text("state") != "committed";
                         });
-    EXPECT_TRUE(!stands || fork.effects.empty()) << again(fork) << "\n" << origin.story();
-    GivenJob job(fork, "job-2");
-    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
+    EXPECT_TRUE(!stands || fork.effects.empty()) << again(fork) << "\n" << origin.log_text();
+    JobFixture job(fork, "job-2");
+    ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.log_text();
   }
   EXPECT_TRUE(failed > 5 || std::getenv("AETHERIS_SEED")) << failed;
 }
@@ -573,13 +575,13 @@ std::string unknown_keys(const Value& list) {
 }
 
 AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
-  GivenJob origin(kRiskThenWait);
+  JobFixture origin(kRiskThenWait);
   origin.claim().unknown("a");
   const std::string key = origin.sent[0].key;
   const auto fork = origin.fork(origin.log.size());
   ASSERT_TRUE(fork);
   EXPECT_EQ(again(*fork), "") << "it is not made again";
-  GivenJob job(*fork, "job-2");
+  JobFixture job(*fork, "job-2");
   EXPECT_EQ(schema_of(job.last<ForkImported>()), 3);
   job.claim();
   const Value doubt = job_view(job.state)["in_doubt"];
@@ -589,22 +591,23 @@ AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
   EXPECT_EQ(doubt.items()[0]["external_key"], Value(origin.sent[0].external_key));
   const auto next = job.fork(job.log.size());
   ASSERT_TRUE(next);
-  GivenJob third(*next, "job-3");
+  JobFixture third(*next, "job-3");
   EXPECT_EQ(unknown_keys(job_view(third.state)["in_doubt"]), key) << "a fork of the fork";
   job.signal("k");
   EXPECT_EQ(job.last<JobCompleted>().in_doubt, Value::array({Value(key)}));
-  job.act({.kind = Act::Kind::resolve, .idempotency_key = key, .resolution = "happened"});
+  job.act(
+      {.kind = ControlRequest::Kind::resolve, .idempotency_key = key, .resolution = "happened"});
   EXPECT_EQ(job.refused, std::nullopt);
   expect_proved(job);
 }
 
 AE_TEST("fork/an item that was given up stays unknown in the fork") {
-  GivenJob origin(
+  JobFixture origin(
       "[{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'on_item_error':'collect',"
       "'do':{'tool':'risk'}},"
       "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
   origin.claim().unknown("m/1").ok("m/0");
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   const Value doubt = job_view(job.state)["in_doubt"];
   ASSERT_EQ(doubt.size(), 1u);
   EXPECT_EQ(doubt.items()[0]["item"], Value(1));
@@ -615,9 +618,9 @@ AE_TEST_SLOW("fork/more unknown calls than one event takes are in several") {
   constexpr int kItems = 10'000;  // each takes about 500 bytes
   std::string over;
   for (int i = 0; i < kItems; ++i) over += i == 0 ? "0" : ",0";
-  GivenJob origin("[{'id':'m','kind':'map','over':[" + over +
-                  "],'max_parallel':16,'on_item_error':'collect','do':{'tool':'risk'}},"
-                  "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
+  JobFixture origin("[{'id':'m','kind':'map','over':[" + over +
+                    "],'max_parallel':16,'on_item_error':'collect','do':{'tool':'risk'}},"
+                    "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
   origin.claim();
   for (int i = 0; i < kItems; ++i) origin.unknown("m/" + std::to_string(i));
   const auto fork = origin.fork(origin.log.size());
@@ -626,19 +629,19 @@ AE_TEST_SLOW("fork/more unknown calls than one event takes are in several") {
   for (const EventBody& event : fork->imported) {
     EXPECT_LT(canonical(std::get<ForkImported>(event).unknown).size(), 5u << 20);
   }
-  EXPECT_EQ(GivenJob(*fork, "job-2").state.earlier_unknown.size(), std::size_t{kItems});
+  EXPECT_EQ(JobFixture(*fork, "job-2").state.earlier_unknown.size(), std::size_t{kItems});
 }
 
 AE_TEST("fork/a call that is made again is listed before, and is no unknown call of the fork") {
-  GivenJob origin(kRiskThenWait);
+  JobFixture origin(kRiskThenWait);
   origin.claim().unknown("a");
   const auto fork = origin.fork(2);
   EXPECT_EQ(again(*fork), "a in_doubt ");
-  EXPECT_EQ(job_view(GivenJob(*fork, "job-2").state)["in_doubt"].size(), 0u);
+  EXPECT_EQ(job_view(JobFixture(*fork, "job-2").state)["in_doubt"].size(), 0u);
 }
 
 AE_TEST("fork/a call that the origin dropped unknown is listed, or stays unknown") {
-  GivenJob origin(kRiskThenWait);
+  JobFixture origin(kRiskThenWait);
   origin.claim().unknown("a");
   const std::uint64_t before = origin.log.size();
   origin.replan(compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")),
@@ -648,17 +651,17 @@ AE_TEST("fork/a call that the origin dropped unknown is listed, or stays unknown
   for (const std::uint64_t at : {before, std::uint64_t{origin.log.size()}}) {
     const auto fork = origin.fork(at);
     EXPECT_EQ(again(*fork), "");
-    GivenJob job(*fork, "job-2");
+    JobFixture job(*fork, "job-2");
     EXPECT_EQ(unknown_keys(job_view(job.state)["in_doubt"]), origin.sent[0].key) << at;
     expect_proved(job);
   }
 }
 
 AE_TEST("fork/what the origin has noted of a call is known in the fork") {
-  GivenJob origin("[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'}]");
+  JobFixture origin("[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'}]");
   origin.claim().unknown("a").resolve("a", "happened");
   ASSERT_EQ(origin.count(EventType::outcome_noted), 1u);
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   EXPECT_EQ(job_view(job.state)["in_doubt"].size(), 0u);
 }
 

@@ -1,5 +1,5 @@
 // What permits another try of a call that may have happened, and what does not: in a log, not only in a decision.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "testing/test.h"
 
@@ -7,11 +7,11 @@ namespace ae::engine::testing {
 namespace {
 
 // Declares the next try of `a` by hand, as a program would that does not ask `decide`.
-Status declare_again(GivenJob& job, std::string_view version = "0123456789abcdef") {
+Status declare_again(JobFixture& job, std::string_view version = "0123456789abcdef") {
   auto again = job.last<ToolInvocationStarted>();
   again.try_no++;
   again.tool_version = version;
-  Status applied = apply(job.state, again, job.now, compile_each_time());
+  Status applied = apply(job.state, again, job.now, uncached_plan_source());
   if (!applied) return applied;
   Event event;
   event.seq = job.state.seq;
@@ -24,8 +24,8 @@ Status declare_again(GivenJob& job, std::string_view version = "0123456789abcdef
   return {};
 }
 
-GivenJob called(std::string_view tool) {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
+JobFixture called(std::string_view tool) {
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
   job.claim();
   job.decides = false;
   return job;
@@ -34,14 +34,14 @@ GivenJob called(std::string_view tool) {
 AE_TEST(
     "again/a log in which an at_most_once call that may have happened is made again is refused") {
   for (const char* tool : {"pay", "risk"}) {
-    GivenJob unknown = called(tool);
+    JobFixture unknown = called(tool);
     unknown.unknown("a");
     EXPECT_FALSE(declare_again(unknown)) << tool;
-    GivenJob timed_out = called(tool);
+    JobFixture timed_out = called(tool);
     timed_out.times_out("a");
     EXPECT_FALSE(declare_again(timed_out)) << tool;
   }
-  GivenJob crashed = called("pay");
+  JobFixture crashed = called("pay");
   crashed.reload().begin_attempt();
   crashed.add({ToolInvocationFinished{.invocation_id = crashed.step("a").call->id,
                                       .outcome = "unknown",
@@ -51,12 +51,12 @@ AE_TEST(
 }
 
 AE_TEST("again/one that for sure did not happen, or of which a person says so, may be made again") {
-  GivenJob failed = called("pay");
+  JobFixture failed = called("pay");
   failed.fails("a", "connect");
   EXPECT_TRUE(declare_again(failed));
   for (const bool open : {true, false}) {
-    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-    job.patient = true;
+    JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    job.waits_for_settling = true;
     job.claim();
     if (open) {
       job.crash();
@@ -69,27 +69,27 @@ AE_TEST("again/one that for sure did not happen, or of which a person says so, m
     VerifyInput input;
     input.job = job.state.job;
     input.events = job.log;
-    EXPECT_TRUE(verify(input, compile_each_time()).ok);
+    EXPECT_TRUE(verify(input, uncached_plan_source()).ok);
   }
-  GivenJob idempotent = called("put");
+  JobFixture idempotent = called("put");
   idempotent.unknown("a");
   EXPECT_TRUE(declare_again(idempotent)) << "its downstream knows the key";
 }
 
 AE_TEST("again/a log in which a changed tool sends again what may have happened is refused") {
   const std::string_view changed = "ffffffffffffffff";
-  GivenJob unknown = called("put");
+  JobFixture unknown = called("put");
   unknown.unknown("a");
   EXPECT_FALSE(declare_again(unknown, changed));
-  GivenJob failed = called("put");
+  JobFixture failed = called("put");
   failed.fails("a", "connect");
   EXPECT_TRUE(declare_again(failed, changed)) << "nothing happened";
 }
 
 AE_TEST("again/a person's not_happened holds when the try that it permitted was never sent") {
   for (const bool open : {true, false}) {
-    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-    job.patient = true;
+    JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    job.waits_for_settling = true;
     job.claim();
     if (open) {
       job.crash();
@@ -97,7 +97,7 @@ AE_TEST("again/a person's not_happened holds when the try that it permitted was 
       job.unknown("a");
     }
     job.resolve("a", "not_happened").fails("a", "not_sent").after(1s);
-    EXPECT_EQ(job.status(), "running") << "nobody is asked again\n" << job.story();
+    EXPECT_EQ(job.status(), "running") << "nobody is asked again\n" << job.log_text();
     EXPECT_EQ(job.tries("a"), 3u);
     EXPECT_EQ(job.ok("a").status(), "completed");
   }

@@ -21,7 +21,7 @@ OutcomeKind outcome_of(std::string_view text) {
 }
 
 // Did this try end before the other side can have heard of it? Then it says nothing of an earlier one.
-bool never_arrived(const Invocation& call) {
+bool was_not_sent(const Invocation& call) {
   static constexpr std::string_view kCodes[] = {
       "not_sent", "connect", "tls", "spawn_failed", "secret_missing", "request_invalid"};
   return call.outcome == OutcomeKind::failure && call.definite &&
@@ -41,19 +41,19 @@ ExternalKey Applier::declared_external_key(const Step& step, const IdempotencyKe
 
 Status Applier::apply(const ToolInvocationStarted& event) {
   Step* step = this->step(event.step_id);
-  if (!step || !step->started) return bad("no such step");
-  if (s_.ending && step->role == Role::node && !s_.holds_end(*step)) {
-    return bad("nothing starts in a job that ends");
+  if (!step || !step->started) return corrupt_event("no such step");
+  if (s_.ending && step->role == Role::node && !s_.blocks_ending(*step)) {
+    return corrupt_event("nothing starts in a job that ends");
   }
-  if (s_.status != JobStatus::running) return bad("no worker holds the job");
+  if (s_.status != JobStatus::running) return corrupt_event("no worker holds the job");
   if (!s_.to_confirm.empty() && !s_.ending && !s_.may_have_changed(*step)) {
-    return bad("what was changed before is not confirmed");
+    return corrupt_event("what was changed before is not confirmed");
   }
-  if (!s_.tool_of(*step).makes_call()) return bad("its tool makes no call");
+  if (!s_.tool_of(*step).makes_call()) return corrupt_event("its tool makes no call");
   switch (step->phase) {
     case StepPhase::ready:
-      if (step->role == Role::node && !step->is_part() && !s_.node_of(*step).calls()) {
-        return bad("this node makes no call");
+      if (step->role == Role::node && !step->is_part() && !s_.node_of(*step).is_single_call()) {
+        return corrupt_event("this node makes no call");
       }
       break;
     case StepPhase::backoff:
@@ -63,28 +63,29 @@ Status Applier::apply(const ToolInvocationStarted& event) {
       if (step->call->outcome != OutcomeKind::success) break;
       [[fallthrough]];
     default:
-      return bad("no call may start here");
+      return corrupt_event("no call may start here");
   }
   AE_TRY(check_approval(event, *step));
   if (!step->call) step->call = std::make_unique<Invocation>();
   Invocation& call = *step->call;
-  if (call.open) return bad("the earlier try is still open");
-  if (open_question(call)) return bad("the question of its tool has no answer yet");
+  if (call.open) return corrupt_event("the earlier try is still open");
+  if (open_question(call)) return corrupt_event("the question of its tool has no answer yet");
   if (s_.may_have_happened(*step)) {
     if (s_.tool_of(*step).effect == EffectClass::at_most_once) {
-      return bad("the earlier try may have happened, and no decision states that it did not");
+      return corrupt_event(
+          "the earlier try may have happened, and no decision states that it did not");
     }
     if (call.tool_version != event.tool_version) {
-      return bad("the earlier try may have happened, and the tool has changed since");
+      return corrupt_event("the earlier try may have happened, and the tool has changed since");
     }
   }
   if (event.try_no != static_cast<std::int64_t>(call.try_no) + 1) {
-    return bad("tries count 1, 2, 3");
+    return corrupt_event("tries count 1, 2, 3");
   }
   if (call.try_no == 0) {
     // No two commands share one: it names its own.
     if (event.external_key != declared_external_key(*step, event.idempotency_key)) {
-      return bad("its external key is that of another command");
+      return corrupt_event("its external key is that of another command");
     }
     call.id = event.invocation_id;
     call.key = event.idempotency_key;
@@ -97,22 +98,23 @@ Status Applier::apply(const ToolInvocationStarted& event) {
     if (step->is_turn()) {
       LoopProgress& loop = *s_.steps[step->node].loop;
       loop.conversation = call.arguments.text("conversation");
-      loop.said = static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
-      model_told(loop, call.arguments);
+      loop.message_count =
+          static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
+      record_notices(loop, call.arguments);
     }
   } else if (call.id != event.invocation_id || call.key != event.idempotency_key ||
              call.external_key != event.external_key ||
              call.arguments_hash != to_hex(event.arguments_hash) || call.tool != event.tool_name) {
-    return bad("a later try must keep the keys, the tool and the arguments");
+    return corrupt_event("a later try must keep the keys, the tool and the arguments");
   }
   AE_TRY(reserve(*step, event.reserved));
   // A resend after a crash, one that a person asked for, and one with answers are not counted (API §1, SPEC §6).
   const bool repeats =
       step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
-  const bool counted = call.try_no == 0 || repeats || call.error.code == "not_sent";
+  const bool counted_tries = call.try_no == 0 || repeats || call.error.code == "not_sent";
   call.tool_version = event.tool_version;
   call.try_no++;
-  if (counted) call.counted++;
+  if (counted_tries) call.counted_tries++;
   call.open = true;
   s_.open_tries++;
   s_.tries_started++;
@@ -120,11 +122,11 @@ Status Applier::apply(const ToolInvocationStarted& event) {
   call.attempt = s_.attempt;
   call.send_by = event.send_by;
   call.deadline = event.deadline;
-  call.left_at.reset();
+  call.taken_over_at.reset();
   call.ended_at.reset();
   call.sent_opening = s_.opened_at;
   call.next_opening.reset();
-  enter(*step, StepPhase::calling);
+  set_phase(*step, StepPhase::calling);
   return {};
 }
 
@@ -136,12 +138,12 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   }
   if (!step || !step->call || !step->call->open || step->call->id != event.invocation_id ||
       event.try_no != static_cast<std::int64_t>(step->call->try_no)) {
-    return bad("no such try is open");
+    return corrupt_event("no such try is open");
   }
   Invocation& call = *step->call;
   call.open = false;
   call.ended_at = created_at_;
-  if (event.at) call.check_from = event.at;
+  if (event.at) call.checkable_from = event.at;
   s_.open_tries--;
   if (s_.status == JobStatus::queued) s_.not_before.reset();  // what it was left alone for is known
   call.outcome = outcome_of(event.outcome);
@@ -154,27 +156,27 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   }
   const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
                          call.error.code == "not_sent";  // before a byte was sent
-  call.unsent = withdrawn ? call.unsent + 1 : 0;
+  call.unsent_tries = withdrawn ? call.unsent_tries + 1 : 0;
   if (call.outcome == OutcomeKind::timeout || call.outcome == OutcomeKind::unknown ||
       (call.outcome == OutcomeKind::failure && !call.definite)) {
     // In `redo` it has been said already that it did not happen.
-    if (step->phase != StepPhase::redo) call.doubted = true;
-  } else if (!never_arrived(call)) {
-    call.doubted = false;  // the other side knows the key, and has answered
+    if (step->phase != StepPhase::redo) call.outcome_unknown = true;
+  } else if (!was_not_sent(call)) {
+    call.outcome_unknown = false;  // the other side knows the key, and has answered
   }
   settle(*step, withdrawn);
-  if (withdrawn && call.counted > 0) call.counted--;
+  if (withdrawn && call.counted_tries > 0) call.counted_tries--;
   if (withdrawn && s_.tool_of(*step).is_model()) s_.models.withdrawn++;
   if (call.outcome == OutcomeKind::success) {
     step->result = event.result.value;
     step->erased = event.result.erased;
     if (event.error) step->failure = call.error;  // the output broke a rule
   }
-  if (call.outcome == OutcomeKind::input_required) asked(*step, event.result);
+  if (call.outcome == OutcomeKind::input_required) await_answers(*step, event.result);
   const bool certain = call.outcome == OutcomeKind::success ||
                        call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
-  if (!certain) call.unsure.insert(call.try_no);
+  if (!certain) call.uncertain_tries.insert(call.try_no);
   // Its own attempt, or the process that has opened the store since, saw its process group end.
   const bool ended =
       s_.tool_of(*step).local &&
@@ -183,13 +185,13 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   // Who said that it did not happen spoke before it was known that its tool asks something.
   const bool asks = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
   if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {
-    enter(*step, StepPhase::settled);
+    set_phase(*step, StepPhase::settled);
   }
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing &&
       call.outcome != OutcomeKind::success) {
     retire(*step);  // nobody waits for its answer any more
   }
-  refresh(index_of(*step));
+  update_work_sets(index_of(*step));
   return {};
 }
 
@@ -197,26 +199,27 @@ Status Applier::apply(const CommandCommitted& event) {
   Step* step = this->step(event.step_id);
   if (step && step->phase == StepPhase::recorded) {
     if (!event.result.is_null() || event.result_of != step->id.text) {
-      return bad("the result is not the recorded value");
+      return corrupt_event("the result is not the recorded value");
     }
     step->committed = true;
-    progressed();
-    enter(*step, StepPhase::committed);
+    note_progress();
+    set_phase(*step, StepPhase::committed);
     return {};
   }
   if (!step || !step->call || step->call->open || step->committed ||
       step->phase == StepPhase::done) {
-    return bad("no such command to commit");
+    return corrupt_event("no such command to commit");
   }
   const bool success = step->call->outcome == OutcomeKind::success;
   if (!event.result_of) {
     // A person, or its probe, says that it happened, and what it gave; null is not written.
-    const bool doubted = step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
-    if (!doubted || success) return bad("no call has an unknown outcome");
+    const bool outcome_unknown =
+        step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
+    if (!outcome_unknown || success) return corrupt_event("no call has an unknown outcome");
     step->result = event.result.value;
     step->erased = event.result.erased;
   } else if (!success || event.result_of != step->call->id.text) {
-    return bad("the result is that of no successful call");
+    return corrupt_event("the result is that of no successful call");
   }
   step->committed = true;
   if (!step->failure && step->changed < s_.tool_of(*step).changes.size()) {
@@ -227,8 +230,8 @@ Status Applier::apply(const CommandCommitted& event) {
     add_usage(event.usage, s_.models);
     settle_answer(*step, event.usage);
   }
-  progressed();
-  enter(*step, StepPhase::committed);
+  note_progress();
+  set_phase(*step, StepPhase::committed);
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing) retire(*step);
   return {};
 }
@@ -236,10 +239,10 @@ Status Applier::apply(const CommandCommitted& event) {
 Status Applier::apply(const StepCommitted& event) {
   Step* step = this->step(event.step_id);
   if (!step || step->phase != StepPhase::done || !step->committed || step->barrier) {
-    return bad("no such step to commit");
+    return corrupt_event("no such step to commit");
   }
   step->barrier = true;
-  refresh(index_of(*step));
+  update_work_sets(index_of(*step));
   if (s_.tool_of(*step).compensate) {
     s_.undoable.push_back(index_of(*step));
   } else if (step->item != kNoItem || step->is_loop_call()) {

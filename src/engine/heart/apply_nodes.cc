@@ -28,25 +28,26 @@ ResultType result_type_of(std::string_view text) {
 
 void Applier::open_node(std::uint32_t node) {
   Step& step = s_.steps[node];
-  if (step.phase == StepPhase::blocked && step.needs_left == 0) enter(step, StepPhase::ready);
+  if (step.phase == StepPhase::blocked && step.needs_left == 0) set_phase(step, StepPhase::ready);
 }
 
 Status Applier::apply(const NodeStarted& event) {
   Step* step = step_or_new_part(event);
-  if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
-  if (s_.ending) return bad("nothing starts in a job that ends");
-  if (s_.status != JobStatus::running) return bad("no worker holds the job");
+  if (!step || step->phase != StepPhase::ready || step->started)
+    return corrupt_event("cannot start here");
+  if (s_.ending) return corrupt_event("nothing starts in a job that ends");
+  if (s_.status != JobStatus::running) return corrupt_event("no worker holds the job");
   if (s_.node_of(*step).when && !step->is_part() && step->branch && !*step->branch) {
-    return bad("its branch was not taken");
+    return corrupt_event("its branch was not taken");
   }
   step->started = true;
   if (step->map) {
-    enter(*step, StepPhase::mapping);
+    set_phase(*step, StepPhase::mapping);
   } else if (s_.node_of(*step).loop && !step->is_part()) {
     if (!step->loop) step->loop = std::make_unique<LoopProgress>();  // else another job began it
-    enter(*step, StepPhase::looping);
+    set_phase(*step, StepPhase::looping);
   } else {
-    refresh(index_of(*step));
+    update_work_sets(index_of(*step));
   }
   return {};
 }
@@ -92,7 +93,7 @@ bool Applier::may_finish(const NodeFinished& event, const Step& step) const {
 
 Status Applier::apply(const NodeFinished& event) {
   Step* step = this->step(event.step_id);
-  if (!step || !may_finish(event, *step)) return bad("no such step to finish so");
+  if (!step || !may_finish(event, *step)) return corrupt_event("no such step to finish so");
   step->result_type = result_type_of(event.result_type);
   step->skipped = event.skipped.value_or(false);
   step->failure.reset();
@@ -114,18 +115,18 @@ Status Applier::apply(const NodeFinished& event) {
     if (!step->failure) AE_TRY(loop_concluded(*step));
     step->loop.reset();
   }
-  enter(*step, StepPhase::done);
+  set_phase(*step, StepPhase::done);
   if (step->item != kNoItem) return item_finished(*step);
   if (step->turn != kNoTurn) return loop_part_finished(*step);
 
   s_.nodes_left--;
   if (step->failure && !node.continue_on_error) {
     if (!s_.ending) {
-      begin_end({.cancelled = false,
-                 .code = step->failure->code,
-                 .message = step->failure->message,
-                 .node_id = node.id,
-                 .by = {}});
+      begin_ending({.cancelled = false,
+                    .code = step->failure->code,
+                    .message = step->failure->message,
+                    .node_id = node.id,
+                    .by = {}});
     }
     return {};
   }
@@ -145,7 +146,7 @@ Status Applier::loop_concluded(Step& loop) {
   auto result = loop_result_of(s_, loop);
   const Step& answer = s_.steps[loop.loop->turns.back().step];
   if (!result && !answer.erased) {
-    return bad("the model's last answer is not what its plan wants");
+    return corrupt_event("the model's last answer is not what its plan wants");
   }
   loop.result = result ? *std::move(result) : answer.result;
   loop.erased = answer.erased;
@@ -161,7 +162,7 @@ Status Applier::item_finished(Step& step) {
   if (step.failure && !s_.node_of(step).collect_errors) {
     if (!map.failure) map.failure = step.failure;
   } else {
-    map.results[step.item] = s_.seen_result(step);
+    map.results[step.item] = s_.result_for_dependents(step);
     map.erased = map.erased || (step.erased && !step.failure);
   }
   if (!step.committed && !s_.may_have_happened(step)) {
@@ -170,7 +171,7 @@ Status Applier::item_finished(Step& step) {
   }
   // What undoes it reads what it gave.
   if (!step.committed || !s_.tool_of(step).compensate) step.result = Value();
-  refresh(step.node);
+  update_work_sets(step.node);
   return {};
 }
 
@@ -182,23 +183,24 @@ void Applier::begin_map(Step& map, Value over) {
   map.map->finished.resize(map.map->over.size());
 }
 
-Status Applier::branch_taken(const DecisionRecorded& event, Step* step) {
-  if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
+Status Applier::branch_decided(const DecisionRecorded& event, Step* step) {
+  if (!step || step->phase != StepPhase::ready) return corrupt_event("no such step to branch");
   if (s_.node_of(*step).when && !step->branch) {
-    if (!event.payload.value.is_bool()) return bad("a branch that is not a boolean");
+    if (!event.payload.value.is_bool()) return corrupt_event("a branch that is not a boolean");
     step->branch = event.payload.value.as_bool();
-    refresh(index_of(*step));
+    update_work_sets(index_of(*step));
     return {};
   }
   Value over = event.payload.value;
   if (event.payload.erased) {  // how many items there were is left of it
     const auto items = maybe_int(event.payload.left(), "items");
-    if (!items || *items < 0 || *items > kItemsLeftMax) return bad("a map without its items");
+    if (!items || *items < 0 || *items > kItemsLeftMax)
+      return corrupt_event("a map without its items");
     over = Value::array(std::vector<Value>(static_cast<std::size_t>(*items)));
   }
   if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
       !over.is_array()) {
-    return bad("the plan has no such branch");
+    return corrupt_event("the plan has no such branch");
   }
   begin_map(*step, std::move(over));
   return {};
@@ -206,22 +208,23 @@ Status Applier::branch_taken(const DecisionRecorded& event, Step* step) {
 
 Status Applier::retry_decided(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
-    return bad("no such try to repeat");
+    return corrupt_event("no such try to repeat");
   }
-  if (open_question(*step->call)) return bad("the question of its tool has no answer yet");
+  if (open_question(*step->call))
+    return corrupt_event("the question of its tool has no answer yet");
   step->not_before = event.not_before.value_or(Instant{});
-  enter(*step, StepPhase::backoff);
+  set_phase(*step, StepPhase::backoff);
   return {};
 }
 
 Status Applier::apply(const DecisionRecorded& event) {
   const std::string& kind = event.kind;
   Step* step = event.step_id ? this->step(*event.step_id) : nullptr;
-  if (kind == "branch") return branch_taken(event, step);
-  if (kind == "tool_choice") return tool_chosen(event, step);
+  if (kind == "branch") return branch_decided(event, step);
+  if (kind == "tool_choice") return tool_choice_decided(event, step);
   if (kind == "retry") return retry_decided(event, step);
   if (kind == "in_doubt") {
-    return step ? in_doubt_decided(event, *step) : bad("no call has an unknown outcome");
+    return step ? in_doubt_decided(event, *step) : corrupt_event("no call has an unknown outcome");
   }
   if (kind == "end") return end_decided(event);
   if (kind == "budget") return budget_decided(event);
@@ -235,7 +238,7 @@ Status Applier::apply(const DecisionRecorded& event) {
 
 Status Applier::apply(const WaitOpened& event) {
   Step* step = this->step(event.step_id);
-  if (!step) return bad("no such step");
+  if (!step) return corrupt_event("no such step");
   std::string key = event.correlation_key;
   const bool asks = key.starts_with("approval/");
   const bool question = is_question(*step);
@@ -244,13 +247,13 @@ Status Applier::apply(const WaitOpened& event) {
       (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !asks;
   const bool of_node =
       step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
-  if (!of_call && !of_node && !asks) return bad("this step waits for nothing");
-  if (of_call && step->phase == StepPhase::in_doubt) return bad("it waits already");
-  if (of_node && s_.ending) return bad("nothing starts in a job that ends");
+  if (!of_call && !of_node && !asks) return corrupt_event("this step waits for nothing");
+  if (of_call && step->phase == StepPhase::in_doubt) return corrupt_event("it waits already");
+  if (of_node && s_.ending) return corrupt_event("nothing starts in a job that ends");
   auto type = wait_type_of(event.wait_type);
-  if (!type) return bad("an unknown wait type");
+  if (!type) return corrupt_event("an unknown wait type");
   if (s_.waits.contains(key) || s_.closed_waits.contains(key))
-    return bad("the key was used before");
+    return corrupt_event("the key was used before");
   Wait wait{.step = index_of(*step),
             .type = *type,
             .due_at = event.due_at,
@@ -261,14 +264,14 @@ Status Applier::apply(const WaitOpened& event) {
             .channel = or_empty(event.channel),
             .opened_seq = s_.seq + 1};
   if (of_node && *type == WaitType::message && wait.channel.empty())
-    return bad("without a channel");
+    return corrupt_event("without a channel");
   step->wait_key = key;
   if (asks) {
     AE_TRY(request_opened(*step, wait));
   } else if (question) {
     AE_TRY(question_opened(*step, key, wait));
   } else {
-    enter(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
+    set_phase(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
   }
   s_.waits.emplace(std::move(key), wait);
   return {};
@@ -277,7 +280,7 @@ Status Applier::apply(const WaitOpened& event) {
 Status Applier::apply(const WaitCompleted& event) {
   std::string key = event.correlation_key;
   auto it = s_.waits.find(key);
-  if (it == s_.waits.end()) return bad("no such wait is open");
+  if (it == s_.waits.end()) return corrupt_event("no such wait is open");
   const Wait wait = it->second;
   std::string listed = s_.approval_id(wait);
   s_.waits.erase(it);
@@ -287,13 +290,13 @@ Status Applier::apply(const WaitCompleted& event) {
   const std::string signal_id = or_empty(event.signal_id);
   if (!wait.resolve) {
     const std::string& outcome = event.outcome;
-    auto kept = payload.is_null() ? take_kept(key, wait, signal_id) : std::nullopt;
+    auto kept = payload.is_null() ? take_buffered(key, wait, signal_id) : std::nullopt;
     if (kept) {
       payload = kept->payload;
       gone = kept->erased;
     }
     if (!kept && wait.type == WaitType::message && outcome == "signalled") {
-      return bad("no such message has come");
+      return corrupt_event("no such message has come");
     }
     if (wait.approval) {
       AE_TRY(request_closed(step, outcome));
@@ -304,7 +307,7 @@ Status Applier::apply(const WaitCompleted& event) {
       step.rejected = outcome == "rejected";
       step.result = step.timed_out ? Value::object({{"timed_out", true}}) : payload;
       step.erased = gone && !step.timed_out;
-      if (outcome != "cancelled") enter(step, StepPhase::answered);
+      if (outcome != "cancelled") set_phase(step, StepPhase::answered);
     }
     if (event.signal_id && !kept) {
       s_.signals++;
@@ -315,7 +318,7 @@ Status Applier::apply(const WaitCompleted& event) {
     }
   } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&
              step.call->definite) {
-    enter(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
+    set_phase(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
   }
   s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
                                                      .outcome = event.outcome,

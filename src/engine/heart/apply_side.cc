@@ -7,26 +7,26 @@ namespace ae::engine {
 void Applier::retire(Step& side) {
   side.phase = StepPhase::done;
   side.barrier = true;
-  refresh(index_of(side));
+  update_work_sets(index_of(side));
 }
 
 Status Applier::apply(const CommandEmitted& event) {
   if (!event.of) {
     const Step* step = this->step(event.step_id);
-    return step && step->started ? Status() : bad("no such step");
+    return step && step->started ? Status() : corrupt_event("no such step");
   }
   auto about = s_.by_id.find(*event.of);
-  if (about == s_.by_id.end()) return bad("it is about no step");
+  if (about == s_.by_id.end()) return corrupt_event("it is about no step");
   Step& step = s_.steps[about->second];
   StepId id = event.step_id;
   const auto role = s_.side_role(step, id);
-  if (!role) return bad("nothing is to be asked or undone here");
+  if (!role) return corrupt_event("nothing is to be asked or undone here");
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
   Step& fresh = s_.steps.emplace_back();
   fresh.id = id;
   fresh.node = step.node;
-  fresh.plan_no = step.plan_no;
-  fresh.place = step.place;
+  fresh.start_plan = step.start_plan;
+  fresh.start_node = step.start_node;
   fresh.item = step.item;
   fresh.turn = step.turn;
   fresh.nth = step.nth;
@@ -41,34 +41,36 @@ Status Applier::apply(const CommandEmitted& event) {
   }
   fresh.of_try = step.call->try_no;
   step.probe = index;
-  enter(step, StepPhase::probing);
+  set_phase(step, StepPhase::probing);
   return {};
 }
 
 // A person, or the call's probe, says what became of it.
 Status Applier::in_doubt_decided(const DecisionRecorded& event, Step& step) {
   const bool by_probe = step.phase == StepPhase::probing && event.by == "probe";
-  if (step.phase != StepPhase::in_doubt && !by_probe) return bad("no call has an unknown outcome");
+  if (step.phase != StepPhase::in_doubt && !by_probe)
+    return corrupt_event("no call has an unknown outcome");
   if (event.state == "not_happened") {
-    if (by_probe) step.call->absent++;
+    if (by_probe) step.call->absent_tries++;
     // Who said it waited until every earlier try was over; the newest one stays open only for its result.
     if (step.call) {
-      step.call->doubted = step.call->unsettled = false;
-      step.call->check_from = event.at;
+      step.call->outcome_unknown = step.call->unsettled = false;
+      step.call->checkable_from = event.at;
     }
-    enter(step, step.call ? StepPhase::redo : StepPhase::ready);
+    set_phase(step, step.call ? StepPhase::redo : StepPhase::ready);
   } else if (event.state == "resend") {  // its tool is offered again as it was: §6 decides anew
-    if (by_probe || !step.call) return bad("no call to send again");
-    enter(step, step.call->open ? StepPhase::calling : StepPhase::settled);
+    if (by_probe || !step.call) return corrupt_event("no call to send again");
+    set_phase(step, step.call->open ? StepPhase::calling : StepPhase::settled);
   } else if (event.state == "fail") {
     if (step.role == Role::undo) {
-      if (s_.undoable.empty() || s_.undoable.back() != step.of) return bad("nothing to undo");
+      if (s_.undoable.empty() || s_.undoable.back() != step.of)
+        return corrupt_event("nothing to undo");
       s_.undoable.pop_back();
       s_.given_up.push_back(step.of);
     }
-    enter(step, StepPhase::refused);
+    set_phase(step, StepPhase::refused);
   } else if (!step.call) {
-    enter(step, StepPhase::committed);  // done by hand
+    set_phase(step, StepPhase::committed);  // done by hand
   }  // happened: the command_committed beside it says the rest
   return {};
 }
@@ -77,11 +79,11 @@ Status Applier::apply(const StepCompensated& event) {
   Step* step = this->step(event.step_id);
   if (!step || s_.undoable.empty() || s_.undoable.back() != index_of(*step) ||
       step->undo == kNoStep || s_.steps[step->undo].phase != StepPhase::committed) {
-    return bad("no such step to compensate: the newest one is undone first");
+    return corrupt_event("no such step to compensate: the newest one is undone first");
   }
   Step& undo = s_.steps[step->undo];
   if (event.compensation_invocation_id != invocation_id(s_.job, undo.id, s_.key_of(undo))) {
-    return bad("another call has undone it");
+    return corrupt_event("another call has undone it");
   }
   s_.undoable.pop_back();
   s_.undone.push_back(index_of(*step));
@@ -95,13 +97,13 @@ Status Applier::apply(const StepCompensated& event) {
 
 // The job is to end, for a reason that no other event says, and has to undo something before.
 Status Applier::end_decided(const DecisionRecorded& event) {
-  if (s_.ending) return bad("it ends already");
-  begin_end({.cancelled = false,
-             .code = std::string(event.payload.left().text("code")),
-             .message = std::string(event.payload.value.text("message")),
-             .node_id = {},
-             .by = {}});
-  progressed();
+  if (s_.ending) return corrupt_event("it ends already");
+  begin_ending({.cancelled = false,
+                .code = std::string(event.payload.left().text("code")),
+                .message = std::string(event.payload.value.text("message")),
+                .node_id = {},
+                .by = {}});
+  note_progress();
   return {};
 }
 

@@ -1,6 +1,6 @@
 // How a recorded time, random number or id changes the state: it is the result of its step from then on, and no step has two.
 #include "engine/heart/evaluate.h"
-#include "engine/heart/judge.h"
+#include "engine/heart/policy.h"
 #include "engine/heart/recorded_value.h"
 #include "engine/state/applier.h"
 
@@ -17,24 +17,26 @@ Status Applier::apply(const UuidRecorded& event) {
 }
 
 Status Applier::value_recorded(const std::string& effect_id, const Erasable& value) {
-  const Records records = records_of(type_);
+  const RecordedKind records = recorded_kind_of(type_);
   const auto id = step_of_effect(effect_id, records);
   if (!id) return {};  // the jitter of a back-off
   const auto known = s_.by_id.find(*id);
-  if (known == s_.by_id.end()) return bad("no such step");
+  if (known == s_.by_id.end()) return corrupt_event("no such step");
   Step& step = s_.steps[known->second];
-  const bool calls = step.role == Role::node && (step.is_part() || s_.node_of(step).calls());
-  if (!calls || s_.tool_of(step).records != records) return bad("the step records no such value");
+  const bool calls =
+      step.role == Role::node && (step.is_part() || s_.node_of(step).is_single_call());
+  if (!calls || s_.tool_of(step).records != records)
+    return corrupt_event("the step records no such value");
   if (step.phase != StepPhase::ready || !step.started) {
-    return bad("the step has its value, or is not to have one");
+    return corrupt_event("the step has its value, or is not to have one");
   }
-  if (s_.ending) return bad("nothing starts in a job that ends");
-  if (s_.status != JobStatus::running) return bad("no worker holds the job");
-  if (!s_.to_confirm.empty()) return bad("what was changed before is not confirmed");
+  if (s_.ending) return corrupt_event("nothing starts in a job that ends");
+  if (s_.status != JobStatus::running) return corrupt_event("no worker holds the job");
+  if (!s_.to_confirm.empty()) return corrupt_event("what was changed before is not confirmed");
   AE_TRY(value_approved(step));
   step.result = value.value;
   step.erased = value.erased;
-  enter(step, StepPhase::recorded);
+  set_phase(step, StepPhase::recorded);
   return {};
 }
 
@@ -44,17 +46,18 @@ Status Applier::value_approved(Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
   Approval* approval = step.approval.get();
   const bool approved = approval && approval->state == ApprovalState::approved;
-  if (logged_ == nullptr || !judged_by_arguments(tool)) {
+  if (logged_ == nullptr || !depends_on_arguments(tool)) {
     Value args;
     if (approved) {
       args = approval->arguments;
-    } else if (judged_by_arguments(tool)) {
+    } else if (depends_on_arguments(tool)) {
       args = arguments_of(s_, step).value_or(Value());
     }
-    const auto said = judge(s_, &step, tool, args);
+    const auto said = evaluate_policy(s_, &step, tool, args);
     const PolicyAction action = said ? said->action : PolicyAction::require_approval;
-    if (action == PolicyAction::deny) return bad("a policy denies this step");
-    if (action != PolicyAction::allow && !approved) return bad("this step was not approved");
+    if (action == PolicyAction::deny) return corrupt_event("a policy denies this step");
+    if (action != PolicyAction::allow && !approved)
+      return corrupt_event("this step was not approved");
   }
   if (!approved) return {};
   approval->used = true;

@@ -3,7 +3,7 @@
 #include <ctime>
 #include <string>
 
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/planner/planner.h"
 #include "engine/replan/replan.h"
 #include "engine/state/checkpoint.h"
@@ -19,14 +19,14 @@ constexpr double kSecondsMax = 10;  // of processor time, for the slowest build
 constexpr Work kMostWork = DecideLimits{}.work_max + ExprLimits{}.fuel;
 
 // The job ends at once, and says why.
-void expect_ended(const GivenJob& job, std::string_view code = "expression_failed") {
-  ASSERT_EQ(job.status(), "failed") << job.story();
+void expect_ended(const JobFixture& job, std::string_view code = "expression_failed") {
+  ASSERT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, code) << job.state.error->message;
   EXPECT_LT(job.state.error->message.size(), 1'000U);
-  EXPECT_LE(job.work, kMostWork) << job.story();
+  EXPECT_LE(job.work, kMostWork) << job.log_text();
 }
 
-void expect_stopped(const GivenJob& job, std::string_view code = "expression_failed") {
+void expect_stopped(const JobFixture& job, std::string_view code = "expression_failed") {
   expect_ended(job, code);
   if (job.status() != "failed") return;
   EXPECT_NE(job.state.error->message.find("counting each part wherever it occurs"),
@@ -89,14 +89,14 @@ void expect_stopped_everywhere(const std::string& expression) {
   for (const auto& [place, nodes] : places_for(expression)) {
     SCOPED_TRACE(std::string(place).append(": ").append(expression));
     const std::clock_t start = std::clock();
-    GivenJob job(nodes, {.more = kTools});
+    JobFixture job(nodes, {.more = kTools});
     job.claim();
     EXPECT_TRUE(job.in_flight.empty());
     expression == kTower ? expect_stopped(job) : expect_ended(job);
     EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
     if (expression != kTower || job.plan->nodes[0].loop)
       continue;  // only plans of tools, maps and waits
-    GivenJob planned(nodes, {.more = kTools, .planned_by = "model:main"});
+    JobFixture planned(nodes, {.more = kTools, .planned_by = "model:main"});
     planned.claim();
     expect_ended(planned);
   }
@@ -113,8 +113,8 @@ AE_TEST_SLOW("bounds/an expression without end fails the job wherever it stands,
 AE_TEST("bounds/an output without end fails the job, in bounded work") {
   for (const std::string& expression : hostile_expressions()) {
     SCOPED_TRACE(expression);
-    GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]",
-                 {.more = "{'output': '${ " + expression + " }'}"});
+    JobFixture job("[{'id':'a','kind':'tool','tool':'put'}]",
+                   {.more = "{'output': '${ " + expression + " }'}"});
     job.claim().ok("a");
     expect_ended(job);
   }
@@ -122,11 +122,11 @@ AE_TEST("bounds/an output without end fails the job, in bounded work") {
 
 AE_TEST("bounds/an output of 2^60 shared leaves fails the job") {
   const std::string output = "{'output': '${ " + kTower + " }'}";
-  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]", {.more = output});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'put'}]", {.more = output});
   job.claim().ok("a");
   expect_stopped(job);
   const std::string object = "{'output': {'x': ['${ " + kTower + " }']}}";
-  GivenJob other("[{'id':'a','kind':'tool','tool':'put'}]", {.more = object});
+  JobFixture other("[{'id':'a','kind':'tool','tool':'put'}]", {.more = object});
   other.claim().ok("a");
   expect_stopped(other);
 }
@@ -138,7 +138,7 @@ AE_TEST("bounds/what is shared between steps is bounded, too") {
   const std::string more = "{'output': [" + parts + "]}";
   Value large = 1;
   for (int i = 0; i < 16; ++i) large = Value::array({large, large});
-  GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]", {.more = more});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'put'}]", {.more = more});
   job.claim().answer("a", {.kind = OutcomeKind::success, .result = large});
   expect_stopped(job);
 }
@@ -146,18 +146,18 @@ AE_TEST("bounds/what is shared between steps is bounded, too") {
 AE_TEST("bounds/changes of 2^60 shared leaves fail their node, and a probe parks the job") {
   const std::string changes =
       "{'tools': {'set': {'changes': [{'type':'t','op':'update','id':'${ " + kTower + " }'}]}}}";
-  GivenJob changed("[{'id':'a','kind':'tool','tool':'set'}]", {.more = changes});
+  JobFixture changed("[{'id':'a','kind':'tool','tool':'set'}]", {.more = changes});
   changed.claim().ok("a");
-  EXPECT_EQ(changed.status(), "failed") << changed.story();
+  EXPECT_EQ(changed.status(), "failed") << changed.log_text();
   EXPECT_EQ(changed.state.error->code, "tool_output_invalid");
   const std::string probe =
       "{'tools': {'find': {'effect': 'read'}, 'buy': {'effect': 'at_most_once', 'on_in_doubt': "
       "'probe', 'probe': {'tool': 'find', 'args': {'v': '${ " +
       kTower + " }'}, 'happened': '${ .result }'}}}}";
-  GivenJob probed("[{'id':'pay','kind':'tool','tool':'buy'}]", {.more = probe});
+  JobFixture probed("[{'id':'pay','kind':'tool','tool':'buy'}]", {.more = probe});
   probed.claim().unknown("pay");
   probed.after(std::chrono::minutes(2));
-  EXPECT_EQ(probed.status(), "parked") << probed.story();
+  EXPECT_EQ(probed.status(), "parked") << probed.log_text();
 }
 
 AE_TEST("bounds/one decision evaluates no more than its limit, and the next one goes on") {
@@ -166,21 +166,21 @@ AE_TEST("bounds/one decision evaluates no more than its limit, and the next one 
     nodes += std::string(i > 0 ? ", " : "") + "{'id':'n" + std::to_string(i) +
              "','kind':'tool','tool':'put','when':'${ ([range(3000)] | length) < 0 }'}";
   }
-  GivenJob job("[" + nodes + "]");
+  JobFixture job("[" + nodes + "]");
   job.begin_attempt();
   DecideLimits limits;
   limits.work_max = 20'000;
   std::size_t most = 0;
   std::size_t calls = 0;
   for (; calls < 1'000; ++calls) {
-    const Decision decision = decide(job.state, job.stamp(), limits);
+    const Decision decision = decide(job.state, job.context(), limits);
     if (decision.events.empty() || decision.release) break;
     most = std::max(most, decision.events.size());
     job.add(decision.events);
   }
   EXPECT_LE(most, 8U) << "about two evaluations, and what follows";
   EXPECT_GE(calls, 5U);
-  EXPECT_EQ(job.state.nodes_left, 0U) << job.story();
+  EXPECT_EQ(job.state.nodes_left, 0U) << job.log_text();
 }
 
 // About 6,000 steps, for a value that differs by node.
@@ -199,12 +199,12 @@ std::string calls(int count, std::string_view tool, int first = 0) {
 constexpr Work kOne = 12'000;
 
 AE_TEST("bounds/a used-up budget evaluates no further calls") {
-  GivenJob job("[" + calls(300, "put") + "]", {.more = "{'budget': {'tool_calls': 1}}"});
+  JobFixture job("[" + calls(300, "put") + "]", {.more = "{'budget': {'tool_calls': 1}}"});
   job.claim();
   EXPECT_EQ(job.in_flight.size(), 1U);
   EXPECT_LE(job.work, kOne);
   job.ok("n0");
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_LE(job.work, kOne);
 }
 
@@ -216,13 +216,13 @@ AE_TEST("bounds/a used-up budget evaluates no further items, loops and calls of 
             costly(i) + "'}}}, ";
   }
   const std::string one = "{'budget': {'tool_calls': 1}}";
-  GivenJob mapped("[" + maps + calls(1, "put") + "]", {.more = one});
+  JobFixture mapped("[" + maps + calls(1, "put") + "]", {.more = one});
   mapped.claim();
   EXPECT_EQ(mapped.in_flight.size(), 1U);
   EXPECT_LE(mapped.work, kOne);
-  GivenJob planned("[" + calls(100, "put") + "]", {.more = one, .planned_by = "model:m"});
+  JobFixture planned("[" + calls(100, "put") + "]", {.more = one, .planned_by = "model:m"});
   planned.claim();
-  EXPECT_EQ(planned.in_flight.size(), 1U) << planned.story();
+  EXPECT_EQ(planned.in_flight.size(), 1U) << planned.log_text();
   EXPECT_LE(planned.work, kOne);
 }
 
@@ -234,10 +234,10 @@ std::string asking(std::string_view when, int budget = 0) {
 }
 
 AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many decisions") {
-  GivenJob job("[" + calls(60, "buy") + "]", {.more = asking(".args.v == 2059")});
+  JobFixture job("[" + calls(60, "buy") + "]", {.more = asking(".args.v == 2059")});
   job.limits.work_max = 40'000;
   job.claim();
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_FALSE(job.asked("n59").empty()) << "the last one was looked at, too";
   EXPECT_LE(job.most_work, job.limits.work_max + kOne);
   EXPECT_GE(job.decisions, 8U);
@@ -245,11 +245,11 @@ AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many dec
 
 AE_TEST("bounds/what a used-up budget holds back is not evaluated for each part that is not") {
   // Fifty that may be called and fifty that a person is asked about: once to ask, once to see that nothing is left.
-  GivenJob job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
-               {.more = asking(".args.v >= 2050")});
+  JobFixture job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
+                 {.more = asking(".args.v >= 2050")});
   job.limits.work_max = 20'000;
   job.claim();
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_EQ(job.state.waits.size(), 50U);
   EXPECT_LE(job.most_work, job.limits.work_max + kOne);
   EXPECT_LE(job.work, 3 * 100 * kOne);
@@ -263,18 +263,18 @@ std::string tool_with(std::string_view name, std::string_view what) {
 }
 
 // One decision evaluates it, and counts that.
-void expect_counted(GivenJob& job, Work least = 20'000) {
-  EXPECT_GE(job.most_work, least) << job.story();
+void expect_counted(JobFixture& job, Work least = 20'000) {
+  EXPECT_GE(job.most_work, least) << job.log_text();
 }
 
 AE_TEST("bounds/policies, outputs, changes and probes count as work of the decision") {
   constexpr std::string_view kCall = "[{'id':'a','kind':'tool','tool':'buy'}]";
-  GivenJob policy(kCall, {.more = tool_with("buy", "'rules': [{'action': 'deny', 'when': '${ (" +
-                                                       kHeavy + ") | not }'}]")});
+  JobFixture policy(kCall, {.more = tool_with("buy", "'rules': [{'action': 'deny', 'when': '${ (" +
+                                                         kHeavy + ") | not }'}]")});
   policy.claim();
   expect_counted(policy);
-  GivenJob output("[{'id':'a','kind':'tool','tool':'put'}]",
-                  {.more = "{'output': '${ " + kHeavy + " }'}"});
+  JobFixture output("[{'id':'a','kind':'tool','tool':'put'}]",
+                    {.more = "{'output': '${ " + kHeavy + " }'}"});
   output.claim().ok("a");
   ASSERT_EQ(output.status(), "completed");
   expect_counted(output);
@@ -285,28 +285,28 @@ AE_TEST("bounds/policies, outputs, changes and probes count as work of the decis
       kHeavy +
       " then 1 else 2 end }'}], 'probe': {'tool': 'find', 'args': {}, 'happened': '${ if " +
       kHeavy + " then .result else null end }'}}}}";
-  GivenJob probe("[{'id':'a','kind':'tool','tool':'buy'}]", {.more = probed});
+  JobFixture probe("[{'id':'a','kind':'tool','tool':'buy'}]", {.more = probed});
   probe.claim().unknown("a");
   probe.after(std::chrono::minutes(2));
   probe.work = probe.most_work = 0;
   probe.ok("a/probe", "{'x': 1}");
-  ASSERT_EQ(probe.status(), "completed") << probe.story();
+  ASSERT_EQ(probe.status(), "completed") << probe.log_text();
   expect_counted(probe, 60'000);  // happened once, changes twice
 }
 
 AE_TEST("bounds/checks against schemas count as work of the decision") {
   std::string list;
   for (int i = 0; i < 5'000; ++i) list += (i > 0 ? "," : "") + std::to_string(i);
-  GivenJob job("[{'id':'a','kind':'tool','tool':'buy','args':{'v':5000}}]",
-               {.more = tool_with(
-                    "buy", "'args_schema': {'properties': {'v': {'enum': [" + list + ",5000]}}}")});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'buy','args':{'v':5000}}]",
+                 {.more = tool_with("buy", "'args_schema': {'properties': {'v': {'enum': [" + list +
+                                               ",5000]}}}")});
   job.claim();
-  EXPECT_EQ(job.in_flight.size(), 1U) << job.story();
+  EXPECT_EQ(job.in_flight.size(), 1U) << job.log_text();
   expect_counted(job, 5'000);
 }
 
 AE_TEST("bounds/another plan is compared with bounded work, and refused above it") {
-  GivenJob job("[" + calls(3, "put") + "]");
+  JobFixture job("[" + calls(3, "put") + "]");
   job.claim().ok("n0").ok("n1");
   const auto next = compiled(graph("[" + calls(3, "put") + ", " + calls(1, "look", 3) + "]"));
   const auto compared = replan_of(job.state, next, {});
@@ -326,7 +326,7 @@ AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only"
              "length }-" +
              std::to_string(i) + "'}}, ";
   }
-  GivenJob job("[" + waits + calls(1, "put") + "]");
+  JobFixture job("[" + waits + calls(1, "put") + "]");
   job.claim();
   const std::clock_t start = std::clock();
   job.early("k10000-1", "{'neither': 1}", "one", "human");
@@ -337,22 +337,22 @@ AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only"
 }
 
 // A job whose input is so long a list, and that many maps over it; none of them makes a call.
-GivenJob with_maps(int maps, std::size_t items) {
+JobFixture with_maps(int maps, std::size_t items) {
   std::string nodes;
   for (int i = 0; i < maps; ++i) {
     nodes += std::string(i > 0 ? ", " : "") + "{'id':'m" + std::to_string(i) +
              "','kind':'map','over':'${ [range(" + std::to_string(items) +
              ")] }','max_parallel':1,'do':{'tool':'put','args':{}}}";
   }
-  return GivenJob("[" + nodes + "]");
+  return JobFixture("[" + nodes + "]");
 }
 
 AE_TEST_SLOW("bounds/all maps of a job together go over at most 1,000,000 items") {
-  GivenJob ten = with_maps(10, 100'000);
+  JobFixture ten = with_maps(10, 100'000);
   ten.claim();
   EXPECT_EQ(ten.status(), "running");
   EXPECT_EQ(ten.in_flight.size(), 10U);
-  GivenJob eleven = with_maps(11, 100'000);
+  JobFixture eleven = with_maps(11, 100'000);
   eleven.claim();
   while (!eleven.in_flight.empty()) {
     eleven.answer(eleven.in_flight.begin()->first, {.kind = OutcomeKind::success});
@@ -372,20 +372,20 @@ AE_TEST("bounds/the items of a map are counted when it begins, whatever becomes 
       "{'tool':'put','args':{}}},"
       " {'id':'now','kind':'map','needs':['ends'],'over':[1,2,3,4],'max_parallel':1,'do':"
       "{'tool':'put','args':{}}}]";
-  GivenJob job(kThree);
+  JobFixture job(kThree);
   job.claim().fails("fails/0");
-  EXPECT_EQ(job.state.map_items, 5U) << job.story();
+  EXPECT_EQ(job.state.map_items, 5U) << job.log_text();
   job.ok("ends/0").ok("ends/1").ok("ends/2");
-  EXPECT_EQ(job.state.map_items, 9U) << job.story();
+  EXPECT_EQ(job.state.map_items, 9U) << job.log_text();
   EXPECT_EQ(job.folded(job.log.size()).map_items, 9U);
   const auto restored =
-      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), uncached_plan_source());
   ASSERT_TRUE(restored);
   EXPECT_EQ(restored->state.map_items, 9U);
   // A fork knows of what it brings in.
   const auto fork = job.fork(job.log.size());
   ASSERT_TRUE(fork);
-  EXPECT_EQ(GivenJob(*fork, "job-2").state.map_items, 7U) << "the failed one has no list";
+  EXPECT_EQ(JobFixture(*fork, "job-2").state.map_items, 7U) << "the failed one has no list";
 }
 
 AE_TEST_SLOW("bounds/maps that failed count among the items of all maps") {
@@ -396,7 +396,7 @@ AE_TEST_SLOW("bounds/maps that failed count among the items of all maps") {
              (i > 0 ? "'needs':['m" + std::to_string(i - 1) + "']," : "") +
              "'max_parallel':1,'do':{'tool':'put','args':{}}}";
   }
-  GivenJob job("[" + nodes + "]");
+  JobFixture job("[" + nodes + "]");
   job.claim();
   while (!job.in_flight.empty()) {
     job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::failure,
@@ -411,11 +411,11 @@ AE_TEST_SLOW("bounds/maps that failed count among the items of all maps") {
 }
 
 AE_TEST_SLOW("bounds/a map over 100,001 items fails before its list is recorded") {
-  GivenJob most = with_maps(1, 100'000);
+  JobFixture most = with_maps(1, 100'000);
   most.claim();
   EXPECT_EQ(most.status(), "running");
   EXPECT_EQ(most.count(EventType::decision_recorded), 1U);
-  GivenJob more = with_maps(1, 100'001);
+  JobFixture more = with_maps(1, 100'001);
   more.claim();
   ASSERT_EQ(more.status(), "failed");
   EXPECT_EQ(more.state.error->code, "expression_failed");

@@ -10,21 +10,21 @@
 
 namespace ae::engine {
 
-void Decider::step(std::uint32_t index) {
+void Decider::decide_step(std::uint32_t index) {
   const Step& step = s_.steps[index];
-  if (step.role == Role::probe) return probe_step(step);
-  if (step.role == Role::undo) return undo_step(step);
+  if (step.role == Role::probe) return decide_probe(step);
+  if (step.role == Role::undo) return decide_undo_step(step);
   switch (step.phase) {
     case StepPhase::ready:
-      return ready(step);
+      return decide_ready(step);
     case StepPhase::calling:
     case StepPhase::settled:
     case StepPhase::backoff:
     case StepPhase::redo:
-      return call(step);
+      return decide_call(step);
     case StepPhase::refused:
       if (step.call->open) {
-        close_unknown(step);
+        finish_as_unknown(step);
       }
       return fail_step(step, code_name(Code::invocation_in_doubt), "resolved as failed");
     case StepPhase::recorded:  // a crash between the value and its command_committed
@@ -40,7 +40,7 @@ void Decider::step(std::uint32_t index) {
       if (step.map->active == 0) finish_map(step);
       return;
     case StepPhase::looping:
-      return loop(step);
+      return decide_loop(step);
     case StepPhase::done:  // a crash between node_finished and step_committed
       undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
       return emit_of(step, StepCommitted{.command_id = step.id});
@@ -56,35 +56,35 @@ void Decider::step(std::uint32_t index) {
 
 // Visits steps until the decision is full or its work is used up. Then the next decision starts here, so that an
 // evaluation without an event (a call that exceeds the budget) is not repeated for each part of the pass.
-void Decider::look_at(const std::set<std::uint32_t>& steps) {
+void Decider::visit(const std::set<std::uint32_t>& steps) {
   const bool startable = &steps == &s_.startable;
-  const bool goes_on = from_ && from_->startable == startable;
-  for (auto it = goes_on ? steps.lower_bound(from_->step) : steps.begin(); it != steps.end();
+  const bool continues = from_ && from_->startable == startable;
+  for (auto it = continues ? steps.lower_bound(from_->step) : steps.begin(); it != steps.end();
        ++it) {
     if (stopped_ || failed_ || unconfirmed_) return;
-    const bool says = !decision_.events.empty();
+    const bool has_events = !decision_.events.empty();
     if (work_ >= limits_.work_max) {
       stopped_ = {.startable = startable,
                   .step = *it,
-                  .said = says || (from_ && from_->said),
+                  .added_events = has_events || (from_ && from_->added_events),
                   .over = over_,
-                  .held_back = !says && held_back_,
-                  .later = later_,
-                  .ask_again = decision_.ask_again};
+                  .limit_reached = !has_events && limit_reached_,
+                  .revisit_at = revisit_at_,
+                  .decide_again_at = decision_.decide_again_at};
       return;
     }
-    if (full() || (startable && held_back_)) return;
-    step(*it);
+    if (is_full() || (startable && limit_reached_)) return;
+    decide_step(*it);
   }
 }
 
-void Decider::go_on(const Unfinished& from) {
+void Decider::resume(const DecisionCursor& from) {
   from_ = from;
   over_ = from.over;
-  if (from.said) return;
-  held_back_ = from.held_back;
-  later_ = from.later;
-  decision_.ask_again = from.ask_again;
+  if (from.added_events) return;
+  limit_reached_ = from.limit_reached;
+  revisit_at_ = from.revisit_at;
+  decision_.decide_again_at = from.decide_again_at;
 }
 
 Decision Decider::run() {
@@ -97,65 +97,67 @@ Decision Decider::run() {
   if (s_.ending) {
     // Only who holds the job decides what may kill the process, so that its death is counted.
     if (s_.process_deaths > 0 && s_.status != JobStatus::running) {
-      make_claimable();
+      requeue_for_claim();
     } else {
-      end(*s_.ending);
+      end_job(*s_.ending);
     }
     return std::move(decision_);
   }
   if (!s_.plan) {
-    end_for(code_name(Code::plan_missing), "the job's log holds no plan, and none is made up");
+    end_with_error(code_name(Code::plan_missing),
+                   "the job's log holds no plan, and none is made up");
     return std::move(decision_);
   }
   if (s_.status != JobStatus::running) return {};
-  if (worn_out()) {
-    end_for(code_name(Code::max_attempts),
-            std::to_string(s_.lost_claims) + " attempts in a row ended without progress");
+  if (attempts_exhausted()) {
+    end_with_error(code_name(Code::max_attempts),
+                   std::to_string(s_.lost_claims) + " attempts in a row ended without progress");
     return std::move(decision_);
   }
-  if (has_wrong_version(s_, stamp_)) {
-    if (!s_.any_is_live()) {
+  if (has_wrong_version(s_, context_)) {
+    if (!s_.has_live_call()) {
       park_for_version();
     } else if (auto due = s_.next_due()) {
-      ask_again(*due);
+      decide_again_at(*due);
     }
     return std::move(decision_);
   }
   if (s_.seq >= limits_.job_events_max) {
-    end_for(code_name(Code::events_limit),
-            "the job has " + std::to_string(s_.seq) + " events, the most that one may have");
+    end_with_error(code_name(Code::events_limit),
+                   "the job has " + std::to_string(s_.seq) + " events, the most that one may have");
     return std::move(decision_);
   }
   if (awaits_plan(s_)) {
-    auto plan = planned_event(s_);
+    auto plan = plan_generated_payload(s_);
     if (!plan) {
-      end_for(code_name(Code::plan_invalid), plan.error().message);
+      end_with_error(code_name(Code::plan_invalid), plan.error().message);
     } else {
       emit(*std::move(plan));
     }
     return std::move(decision_);
   }
   if (s_.pausing) {
-    pause();
+    drain_for_pause();
     return std::move(decision_);
   }
-  if (!s_.to_confirm.empty() && (unsettled_changes() || !confirm())) {
-    if (auto due = s_.next_due(); due && decision_.events.empty()) ask_again(*due);
+  if (!s_.to_confirm.empty() && (unsettled_changes() || !confirm_changes())) {
+    if (auto due = s_.next_due(); due && decision_.events.empty()) decide_again_at(*due);
     return std::move(decision_);
   }
-  if (!from_ || !from_->startable) look_at(s_.todo);
-  look_at(s_.startable);
+  if (!from_ || !from_->startable) visit(s_.todo);
+  visit(s_.startable);
   decision_.unfinished = stopped_;
-  if (decision_.events.empty() && !stopped_ && from_ && from_->said) decision_.unfinished.emplace();
+  if (decision_.events.empty() && !stopped_ && from_ && from_->added_events)
+    decision_.unfinished.emplace();
   if (decision_.unfinished) return std::move(decision_);
-  if (decision_.events.empty() && !s_.any_is_live()) rest();
+  if (decision_.events.empty() && !s_.has_live_call()) become_idle();
   if (decision_.events.empty()) {
-    if (auto due = s_.next_due()) ask_again(*due);
+    if (auto due = s_.next_due()) decide_again_at(*due);
   }
   return std::move(decision_);
 }
 
-Verdict admit(const State& state, const Ask& ask) {
+Verdict admit(const State& state, const CallRequest& ask) {
   const Step& step = state.steps[ask.step];
   if (step.call &&
       (step.call->tool != ask.tool || step.call->arguments_hash != ask.arguments_hash)) {
@@ -170,11 +172,11 @@ Verdict admit(const State& state, const Ask& ask) {
     return step.failure ? Verdict::refuse : Verdict::recorded;
   }
   // Of an ending job, only a call in doubt that could be undone may be sent again.
-  const bool ends = state.ending && step.role == Role::node && !state.holds_end(step);
+  const bool ends = state.ending && step.role == Role::node && !state.blocks_ending(step);
   if (ends || is_terminal(state.status)) return Verdict::refuse;
   const bool approved = !ask.arguments || is_approved(state, &step, state.tool_of(step), ask);
   const bool fits =
-      ask.use == nullptr || step.role != Role::node || state.budget.over(*ask.use).empty();
+      ask.use == nullptr || step.role != Role::node || state.budget.exceeded_by(*ask.use).empty();
   const Verdict may_declare = !approved ? Verdict::unapproved
                               : fits    ? Verdict::declare
                                         : Verdict::over_budget;
@@ -199,7 +201,7 @@ Verdict admit(const State& state, const Ask& ask) {
   }
 }
 
-bool asks_for(const State& state, std::uint32_t step) {
+bool is_requested(const State& state, std::uint32_t step) {
   if (state.startable.contains(step)) return true;
   if (!state.todo.contains(step)) return false;
   const StepPhase phase = state.steps[step].phase;
@@ -207,19 +209,19 @@ bool asks_for(const State& state, std::uint32_t step) {
          phase == StepPhase::calling;
 }
 
-std::vector<std::uint32_t> next_asks(const State& state) {
+std::vector<std::uint32_t> requested_steps(const State& state) {
   std::vector<std::uint32_t> asks(state.startable.begin(), state.startable.end());
   for (std::uint32_t index : state.todo) {
-    if (asks_for(state, index)) asks.push_back(index);
+    if (is_requested(state, index)) asks.push_back(index);
   }
   std::ranges::sort(asks);
   return asks;
 }
 
-Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits,
-                const Unfinished* from) {
-  Decider decider(state, stamp, limits);
-  if (from != nullptr) decider.go_on(*from);
+Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits,
+                const DecisionCursor* from) {
+  Decider decider(state, context, limits);
+  if (from != nullptr) decider.resume(*from);
   Decision decision = decider.run();
   decision.work = decider.work();
   return decision;
@@ -240,9 +242,9 @@ std::vector<EventBody> job_events(const NewJobEvents& job) {
   if (job.labels.size() > 0) created.labels = job.labels;
   const Limits& budget = job.budget.any() ? job.budget : job.plan->budget;
   if (budget.any()) {
-    Value limits = stored(budget);
+    Value limits = to_json(budget);
     if (budget.wall) limits = limits.with("wall_until", to_text(job.now + *budget.wall));
-    if (Value spent = stored(job.spent); spent.size() > 0) limits = limits.with("spent", spent);
+    if (Value spent = to_json(job.spent); spent.size() > 0) limits = limits.with("spent", spent);
     created.budget = std::move(limits);
   }
   if (job.priority != 0) created.priority = job.priority;
@@ -255,7 +257,7 @@ std::vector<EventBody> job_events(const NewJobEvents& job) {
       .decision_locked = true,
       .plan_hash = job.plan->hash,
       .plan_input_hash = *hash_from_hex(blinded_hash(job.blind, canonical(job.input))),
-      .planned_by = std::string(planner_of(*job.plan)),
+      .planned_by = std::string(plan_author(*job.plan)),
       .planner_version = none_if_empty(job.planner_version),
       .schema_version = 1,
       .task_graph = job.plan->task_graph};

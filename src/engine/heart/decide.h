@@ -1,10 +1,10 @@
 // decide: what a job does next. The only place that knows.
 //
-//   next_asks(state)   which commands the program wants: for a plan, what became ready
+//   requested_steps(state)   which commands the program wants: for a plan, what became ready
 //   admit(state, ask)  whether a command may happen, whoever asks: the ledger's rules (SPEC §4)
 //   decide(state)      both, over what needs a decision: events to append, calls to perform once they are durable
 //
-// Pure. A Stamp brings what may only be recorded: the store's clock (compared only with instants that earlier
+// Pure. A DecisionContext brings what may only be recorded: the store's clock (compared only with instants that earlier
 // decisions recorded), the lease, and chance for jitter. The runtime appends the events, applies them, asks again
 // until nothing is left to say, commits, and only then performs. Threads: pure functions.
 #pragma once
@@ -15,26 +15,26 @@
 #include <vector>
 
 #include "engine/state/state.h"
+#include "log/check_result.h"
 #include "log/event.h"
-#include "log/sighting.h"
 
 namespace ae::engine {
 
 // What was seen of one resource.
 struct Confirmation {
   std::uint64_t seq = 0;  // of the state_changed it is about
-  Sighting seen;
+  CheckResult seen;
 };
 // By resource_key.
 using Confirmations = std::map<std::string, Confirmation>;
 
-struct Stamp {
+struct DecisionContext {
   Instant now;          // the store's clock
   Instant lease_until;  // nothing is sent after it
   // One process owns the store, and no earlier one holds the job any more: what may be sent again is sent at once, as after
   // the end of a lease and its grace. What an earlier process sent may still take effect: State::settles_at.
   bool owned = true;
-  std::uint64_t chance = 0;
+  std::uint64_t jitter_seed = 0;
   // For random numbers and UUIDs of steps (engine/heart/recorded_value.h): 256 bits of the random source, of a plan that
   // needs_entropy.
   std::array<std::uint64_t, 4> entropy{};
@@ -51,16 +51,16 @@ struct DecideLimits {
   std::size_t parallel_max = 64;  // open tries of one job
   Duration send_window =
       std::chrono::seconds(10);  // from declaration to the last moment of sending
-  Duration held_backoff_max = std::chrono::seconds(5);  // a longer back-off releases the job
-  std::uint32_t lost_claims_max = 10;                   // when the plan names no max_attempts
-  std::size_t events_max = 512;                         // per call of decide; ask again
+  Duration leased_backoff_max = std::chrono::seconds(5);  // a longer back-off releases the job
+  std::uint32_t lost_claims_max = 10;                     // when the plan names no max_attempts
+  std::size_t events_max = 512;                           // per call of decide; ask again
   // Of expressions and schemas, per call; the evaluation that exceeds it is the last one. Ask again.
   std::size_t work_max = 500'000;
   std::uint64_t job_events_max = 10'000'000;  // then the job fails: events_limit
 };
 
 // A wish to call a tool at a step.
-struct Ask {
+struct CallRequest {
   std::uint32_t step = 0;
   std::string_view tool;
   std::string_view arguments_hash;
@@ -69,8 +69,8 @@ struct Ask {
   const Value* arguments = nullptr;
   std::string_view tool_version = {};
   Instant now = {};
-  const Use* use = nullptr;  // what it asks for of the budget; nullptr = that is asked later
-  Work* work = nullptr;      // the conditions of policies add to it, if there is any
+  const Usage* use = nullptr;  // what it asks for of the budget; nullptr = that is asked later
+  Work* work = nullptr;        // the conditions of policies add to it, if there is any
 };
 // The step of an item that a map is about to start; there is nothing of it yet.
 constexpr std::uint32_t kNewItem = 0xffffffff;
@@ -85,48 +85,50 @@ enum class Verdict : std::uint8_t {
   refuse,           // the job ends, or the step does not wait for a call
   non_determinism,  // another tool or other arguments than recorded for this command
 };
-Verdict admit(const State& state, const Ask& ask);
+Verdict admit(const State& state, const CallRequest& ask);
 // Is this very call approved, or needs no approval? `step`: what there is of the command; nullptr = nothing yet.
-bool is_approved(const State& state, const Step* step, const ToolPolicy& tool, const Ask& ask);
+bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
+                 const CallRequest& ask);
 
 // The steps whose commands a plan wants next, in order of position.
-std::vector<std::uint32_t> next_asks(const State& state);
+std::vector<std::uint32_t> requested_steps(const State& state);
 // Is this step among them?
-bool asks_for(const State& state, std::uint32_t step);
+bool is_requested(const State& state, std::uint32_t step);
 
 // Where a decision stopped since its work was used up, and what the decisions before it found, from the first step on.
-struct Unfinished {
+struct DecisionCursor {
   bool startable = false;  // it stopped in State::startable, else in State::todo
   std::uint32_t step = 0;  // the next one to look at
-  bool said = false;       // they have added events: the steps before this one may have more to say
-  std::vector<Exceeded> over;
+  bool added_events =
+      false;  // they have added events: the steps before this one may have more to say
+  std::vector<ExceededLimit> over;
   // When they have added none:
-  bool held_back = false;
-  std::optional<Instant> later, ask_again;
+  bool limit_reached = false;
+  std::optional<Instant> revisit_at, decide_again_at;
 };
 
 struct Decision {
   std::vector<EventBody> events;
   std::vector<StepId> perform;  // steps whose open try is to be sent, once the events are durable
-  std::vector<std::string> confirm;  // keys of State::changes that are to be looked at
-  bool release = false;              // give the claim back with this commit
-  std::optional<Instant> ask_again;  // when nothing else happens before
+  std::vector<std::string> confirm;        // keys of State::changes that are to be looked at
+  bool release = false;                    // give the claim back with this commit
+  std::optional<Instant> decide_again_at;  // when nothing else happens before
   // The next decision goes on from here, also when this one has no events.
-  std::optional<Unfinished> unfinished;
+  std::optional<DecisionCursor> unfinished;
   Work work = 0;  // of the expressions and schemas that it has evaluated
   // When it parks the job for its budget: each limit that leaves no room for the next call.
-  std::vector<Exceeded> exceeded;
+  std::vector<ExceededLimit> exceeded;
 };
 // `from`: of the last decision, when nothing but its events was applied since; nullptr = the first step.
-Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {},
-                const Unfinished* from = nullptr);
+Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits = {},
+                const DecisionCursor* from = nullptr);
 
 // The job is strict and the process offers another execution version: it runs nothing there (SPEC §12).
-bool has_wrong_version(const State& state, const Stamp& stamp);
+bool has_wrong_version(const State& state, const DecisionContext& context);
 // Waits for a resolution, by key, whose calls may be sent again by the tools of this process: they were left to a person
 // since another version of the tool was offered.
-std::vector<std::string> doubts_to_resend(const State& state, const Stamp& stamp,
-                                          const DecideLimits& limits = {});
+std::vector<std::string> unknown_calls_to_resend(const State& state, const DecisionContext& context,
+                                                 const DecideLimits& limits = {});
 
 // The first events of a job: job_created and plan_generated.
 struct NewJobEvents {
@@ -148,7 +150,7 @@ struct NewJobEvents {
       blind;  // 32 hex digits of chance, or those of the origin; "" = none, as in an origin without one
   std::string traceparent, tracestate;  // of whoever asked for it (base/trace_context.h); "" = none
   Limits budget;                        // none = the plan's
-  Use spent;                            // of it, before the job begins: of a fork
+  Usage spent;                          // of it, before the job begins: of a fork
   Instant now;                          // the store's clock: `wall` counts from here
 };
 std::vector<EventBody> job_events(const NewJobEvents& job);

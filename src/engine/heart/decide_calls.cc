@@ -3,13 +3,14 @@
 
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
-#include "engine/heart/judge.h"
+#include "engine/heart/policy.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
 namespace {
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64: a stamp's one number becomes as many as needed
+std::uint64_t splitmix64(
+    std::uint64_t x) {  // splitmix64: a stamp's one number becomes as many as needed
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
@@ -31,7 +32,8 @@ bool still_running(const ToolPolicy& tool, const Invocation& call) {
 }
 
 // A failed question to a model, for whoever sees nothing else of the job: who was asked, where, and how often.
-std::string told(const State& state, const Step& step, std::string_view said, std::uint32_t tries) {
+std::string describe_failure(const State& state, const Step& step, std::string_view said,
+                             std::uint32_t tries) {
   const ToolPolicy& tool = state.tool_of(step);
   if (!tool.is_model()) return std::string(said);
   std::string text = "node ";
@@ -48,14 +50,14 @@ std::string told(const State& state, const Step& step, std::string_view said, st
 }  // namespace
 
 bool tries_left(const ToolPolicy& tool, const Invocation& call) {
-  return call.counted < tool.retry.max_attempts &&
+  return call.counted_tries < tool.retry.max_attempts &&
          (tool.retry.covers(call.error.code) || still_running(tool, call));
 }
 
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
   auto args = arguments_of(s_, node, item, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
-  if (args) AE_TRY(judge(s_, s_.plan->tools[node.tool], *args, &work_));
+  if (args) AE_TRY(evaluate_policy(s_, s_.plan->tools[node.tool], *args, &work_));
   return args;
 }
 
@@ -76,7 +78,7 @@ void Decider::start_tool(const Step& step) {
     start(step);
     return fail_step(step, code_name(Code::rejected), "the call was not made: its loop had failed");
   }
-  if (!may_afford(s_.tool_of(step))) return;
+  if (!may_fit_budget(s_.tool_of(step))) return;
   // What was approved is what is sent.
   const bool asked = step.approval && step.approval->state == ApprovalState::approved;
   auto args = asked ? Result<Value>(step.approval->arguments) : arguments(step);
@@ -90,9 +92,9 @@ void Decider::start_tool(const Step& step) {
                     .args = std::move(*args),
                     .item = step.item,
                     .turn = step.is_turn() ? step.turn : kNoTurn};
-  if (!affords(first, first.args)) return;
+  if (!fits_budget(first, first.args)) return;
   start(step);
-  first_try(std::move(first));
+  begin_call(std::move(first));
 }
 
 void Decider::digest(Declaration& d) const {
@@ -101,9 +103,9 @@ void Decider::digest(Declaration& d) const {
   d.hash = blinded_hash(s_.blind, d.text);
 }
 
-bool Decider::first_try(Declaration d) {
+bool Decider::begin_call(Declaration d) {
   digest(d);
-  if (deny(d, d.args, d.hash)) return false;
+  if (deny_if_forbidden(d, d.args, d.hash)) return false;
   if (!approved(d, d.args, d.hash)) {
     request_approval(d, d.args, d.hash);
     return false;
@@ -152,14 +154,14 @@ void Decider::emit_first(const Declaration& d) {
 
 void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocationStarted event) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
-  const Instant send_by = std::min(stamp_.now + limits_.send_window, stamp_.lease_until);
+  const Instant send_by = std::min(context_.now + limits_.send_window, context_.lease_until);
   event.command_id = event.step_id = d.step;
   event.deadline = send_by + tool.timeout;
   event.effect_class = to_text(tool.effect);
   event.node_id = d.node.id;
   event.send_by = send_by;
   event.tool_name = tool.name;
-  event.tool_version = offered(d.tool);
+  event.tool_version = offered_version(d.tool);
   bool asked = false;
   if (const auto known = s_.by_id.find(d.step); known != s_.by_id.end()) {
     const auto& approval = s_.steps[known->second].approval;
@@ -175,7 +177,7 @@ void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocati
 }
 
 // A later try of a call: the recorded arguments are the ones sent again, under the same keys.
-void Decider::declare(const Step& step, bool close_earlier) {
+void Decider::declare_try(const Step& step, bool close_earlier) {
   // An orphan is among the open tries: its resend takes its own place.
   const bool replaces = step.phase == StepPhase::calling;
   if (s_.pausing || (!replaces && !has_room())) return;
@@ -185,13 +187,13 @@ void Decider::declare(const Step& step, bool close_earlier) {
                     .args = {},
                     .item = step.item,
                     .hash = step.call->arguments_hash};
-  if (!affords(again, step.call->arguments)) return;
+  if (!fits_budget(again, step.call->arguments)) return;
   if (replaces) open_--;
-  if (close_earlier && step.call->open) close_unknown(step);
+  if (close_earlier && step.call->open) finish_as_unknown(step);
   const Invocation& call = *step.call;
   if (!approved(again, call.arguments, call.arguments_hash)) {
     // Since the earlier try another plan has come: nobody can approve what its policies forbid.
-    const auto said = judge(s_, &step, s_.tool_of(step), call.arguments, &work_);
+    const auto said = evaluate_policy(s_, &step, s_.tool_of(step), call.arguments, &work_);
     if (said && said->action == PolicyAction::deny) {
       return fail_step(step, code_name(Code::denied), denied_text(call.tool, said->reason));
     }
@@ -207,15 +209,16 @@ void Decider::declare(const Step& step, bool close_earlier) {
 }
 
 // The command of this step was asked for before: what the ledger says decides.
-void Decider::call(const Step& step) {
+void Decider::decide_call(const Step& step) {
   const Invocation& call = *step.call;
   switch (admit(s_, {s_.by_id.at(step.id), call.tool, call.arguments_hash})) {
     case Verdict::declare:
-      if (step.phase == StepPhase::settled) return definite_failure(step);
-      if (step.phase == StepPhase::backoff) return after_backoff(step);
-      return declare(step, step.phase == StepPhase::redo);
+      if (step.phase == StepPhase::settled) return handle_definite_failure(step);
+      if (step.phase == StepPhase::backoff) return continue_after_backoff(step);
+      return declare_try(step, step.phase == StepPhase::redo);
     case Verdict::in_doubt:
-      return step.phase == StepPhase::calling ? orphan(step) : doubtful(step);
+      return step.phase == StepPhase::calling ? handle_orphaned_try(step)
+                                              : handle_unknown_outcome(step);
     case Verdict::recorded:
       if (step.phase == StepPhase::settled) commit_command(step);
       return;
@@ -230,67 +233,70 @@ void Decider::call(const Step& step) {
 }
 
 // A try that another attempt left open.
-void Decider::orphan(const Step& step) {
+void Decider::handle_orphaned_try(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  if (!stamp_
+  if (!context_
            .owned) {  // WaitOtherWorker: until the lease that it was sent under has ended, and its grace
-    const Instant left = call.left_at.value_or(call.send_by);
+    const Instant left = call.taken_over_at.value_or(call.send_by);
     const Instant settled = std::max(call.send_by, left) + tool.grace;
-    if (stamp_.now < settled) return come_back(settled);
+    if (context_.now < settled) return revisit_at(settled);
   }
   const bool changed = has_changed(step);
-  if (step.role == Role::probe && !changed) return declare(step, true);  // it only reads
+  if (step.role == Role::probe && !changed) return declare_try(step, true);  // it only reads
   if (step.role == Role::probe) return fail_step(step, code_name(Code::invocation_in_doubt), "");
-  if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare(step, true);
-  if (may_probe(step)) return probe(step);
+  if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare_try(step, true);
+  if (may_probe(step)) return start_probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
-    close_unknown(step);
+    finish_as_unknown(step);
     return fail_step(step, code_name(Code::invocation_in_doubt),
                      "the runtime stopped during the call, which may have happened; the tool says "
                      "on_in_doubt: fail");
   }
-  park(step, changed ? "the runtime stopped during the call, and the tool has changed since"
-                     : "the runtime stopped during the call");
+  open_resolve_wait(step,
+                    changed ? "the runtime stopped during the call, and the tool has changed since"
+                            : "the runtime stopped during the call");
 }
 
 // The newest try ended, and for sure nothing happened.
-void Decider::definite_failure(const Step& step) {
+void Decider::handle_definite_failure(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  if (call.outcome == OutcomeKind::input_required) return questioned(step);
-  if (call.unsent > 0) {
+  if (call.outcome == OutcomeKind::input_required) return handle_questions(step);
+  if (call.unsent_tries > 0) {
     // Another process could not send it; this one tries at once, and then ever more slowly.
-    return call.attempt == s_.attempt ? retry(step) : declare(step, false);
+    return call.attempt == s_.attempt ? schedule_retry(step) : declare_try(step, false);
   }
-  if (tries_left(tool, call)) return retry(step);
-  fail_step(step, call.error.code, told(s_, step, call.error.message, call.counted));
+  if (tries_left(tool, call)) return schedule_retry(step);
+  fail_step(step, call.error.code,
+            describe_failure(s_, step, call.error.message, call.counted_tries));
 }
 
 // The newest try ended, and it may have happened.
-void Decider::doubtful(const Step& step) {
+void Decider::handle_unknown_outcome(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  const bool again = tries_left(tool, call) || call.unsent > 0;
+  const bool again = tries_left(tool, call) || call.unsent_tries > 0;
   const bool waits =
-      step.phase != StepPhase::backoff && (call.unsent == 0 || call.attempt == s_.attempt);
+      step.phase != StepPhase::backoff && (call.unsent_tries == 0 || call.attempt == s_.attempt);
   if (again && !waits && !has_room()) return;  // before its policies are asked
-  if (again && may_repeat(step)) return waits ? retry(step) : declare(step, false);
+  if (again && may_repeat(step)) return waits ? schedule_retry(step) : declare_try(step, false);
   // What was to be read again is left to a person when another tool would read it. So is the call that a probe is about.
   const bool left = again && has_changed(step) && step.role == Role::node;
   if (tool.effect == EffectClass::read && !left) {
-    return fail_step(step, call.error.code, told(s_, step, call.error.message, call.counted));
+    return fail_step(step, call.error.code,
+                     describe_failure(s_, step, call.error.message, call.counted_tries));
   }
-  if (may_probe(step)) return probe(step);
+  if (may_probe(step)) return start_probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
     return fail_step(
         step, code_name(Code::invocation_in_doubt),
         "the call may have happened (" + call.error.code + "); the tool says on_in_doubt: fail");
   }
-  park(step, call.error.code.empty() ? "unknown" : call.error.code);
+  open_resolve_wait(step, call.error.code.empty() ? "unknown" : call.error.code);
 }
 
-void Decider::park(const Step& step, std::string_view reason) {
+void Decider::open_resolve_wait(const Step& step, std::string_view reason) {
   const std::string plain = "resolve/" + s_.key_of(step).text;
   std::string key = plain;
   // A key names one wait for ever.
@@ -302,45 +308,45 @@ void Decider::park(const Step& step, std::string_view reason) {
                            .wait_type = "human"});
 }
 
-void Decider::retry(const Step& step) {
+void Decider::schedule_retry(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
   // Of the step's own id, so that the order in which branches move changes nothing. 53 bits: what a JSON number holds;
   // `backoff` looks at the upper ones of 64.
-  const std::uint64_t chance = mix(stamp_.chance ^ bits_of(step.id)) >> 11;
+  const std::uint64_t jitter_seed = splitmix64(context_.jitter_seed ^ bits_of(step.id)) >> 11;
   const bool asked = call.outcome == OutcomeKind::input_required;
-  const std::uint32_t before = call.unsent > 0 ? call.unsent
-                               : asked         ? call.questions->rounds
-                                               : call.counted;
-  Duration wait = tool.retry.backoff(before + 1, chance << 11, call.retry_after);
-  if (call.unsent > 0)
+  const std::uint32_t before = call.unsent_tries > 0 ? call.unsent_tries
+                               : asked               ? call.questions->rounds
+                                                     : call.counted_tries;
+  Duration wait = tool.retry.backoff(before + 1, jitter_seed << 11, call.retry_after);
+  if (call.unsent_tries > 0)
     wait = std::max(wait, kUnsentPauseMin);  // whatever the tool says of its own failures
   emit(RandomRecorded{.effect_id = step.id.text + ":random:" + std::to_string(call.try_no),
-                      .value = Value(chance)});
+                      .value = Value(jitter_seed)});
   emit_of(step,
           DecisionRecorded{
               .decision_id = decision_id_of(step, "retry" + std::to_string(call.try_no)),
               .kind = "retry",
-              .not_before = stamp_.now + wait,
+              .not_before = context_.now + wait,
               .payload = Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}}),
               .reason = asked ? std::string(to_text(call.outcome)) : call.error.code});
 }
 
 // The time for another try has come, or not yet. A long back-off may end outside of the downstream's memory.
-void Decider::after_backoff(const Step& step) {
-  if (stamp_.now < step.not_before) return ask_again(step.not_before);
-  if (step.call->outcome == OutcomeKind::input_required) return questioned(step);
+void Decider::continue_after_backoff(const Step& step) {
+  if (context_.now < step.not_before) return decide_again_at(step.not_before);
+  if (step.call->outcome == OutcomeKind::input_required) return handle_questions(step);
   // A read whose answer was lost is nothing to doubt, but is not sent again by another tool.
   if (s_.may_have_happened(step) || (!step.call->definite && has_changed(step))) {
-    return doubtful(step);
+    return handle_unknown_outcome(step);
   }
-  declare(step, false);
+  declare_try(step, false);
 }
 
 // Another version of the tool would send it. A model is asked again in any case: that changes only the bill (SPEC §5).
 bool Decider::has_changed(const Step& step) const {
   const std::uint32_t index = s_.tool_index(step);
-  return !s_.plan->tools[index].is_model() && step.call->tool_version != offered(index);
+  return !s_.plan->tools[index].is_model() && step.call->tool_version != offered_version(index);
 }
 
 // The earlier try may have happened. Another one under the same external key does no harm, and needs no new approval.
@@ -352,14 +358,14 @@ bool Decider::may_repeat(const Step& step) const {
   // `first_send_by` is at most one send window after the first declaration.
   const Instant declared = call.first_send_by - limits_.send_window;
   const bool forgotten = tool.effect != EffectClass::read && tool.dedupe_window &&
-                         stamp_.now - declared >= *tool.dedupe_window;
+                         context_.now - declared >= *tool.dedupe_window;
   const Declaration again{
       .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
   return !forgotten && approved(again, call.arguments, call.arguments_hash);
 }
 
 // A try that nobody heard of again.
-void Decider::close_unknown(const Step& step, std::string_view source) {
+void Decider::finish_as_unknown(const Step& step, std::string_view source) {
   ToolInvocationFinished event{.invocation_id = step.call->id,
                                .outcome = "unknown",
                                .step_id = step.id,
@@ -386,14 +392,14 @@ void Decider::finish_tool(const Step& step) {
     cancel_wait(wait->first, wait->second);  // the answer came before the person's
   }
   if (step.failure) {  // the effect counts as done, its output broke a rule
-    fails_job(step);
+    fail_job_for(step);
     std::string message = step.failure->message;
     if (message == kChangesUnread) {
       if (auto changes = changes_of(s_, step, step.result, &work_).whole; !changes) {
         message = changes.error().message;
       }
     }
-    message = told(s_, step, message, 0);
+    message = describe_failure(s_, step, message, 0);
     emit_of(step, NodeFinished{.error = {{step.failure->code, Value(message)}},
                                .result_of = call.id.text,
                                .result_type = std::string(failure_type(step)),

@@ -7,7 +7,7 @@ namespace {
 // Of a job_waiting event; each wait has its own wait_opened, so that the log stays linear in the work.
 constexpr std::size_t kWaitsShownMax = 64;
 
-std::string_view waits_for(const Wait& wait) {
+std::string_view wait_reason(const Wait& wait) {
   if (wait.approval) return "approval_required";
   if (wait.question) return to_text(OutcomeKind::input_required);
   switch (wait.type) {
@@ -41,11 +41,11 @@ Value resumption_context(const State& state) {
 }  // namespace
 
 // Everything is done: the output, then the end.
-void Decider::complete() {
+void Decider::complete_job() {
   auto result = output_of(s_, &work_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
   if (!result) {
-    return end_for(code_name(result.error().code), "output: " + result.error().message);
+    return end_with_error(code_name(result.error().code), "output: " + result.error().message);
   }
   emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_calls()),
                     .result = std::move(*result),
@@ -57,12 +57,12 @@ void Decider::complete() {
 std::vector<Value> Decider::undelivered() const {
   std::vector<Value> left = s_.undelivered;
   for (const auto& [key, early] : s_.early) {
-    for (const Kept& kept : early) {
+    for (const BufferedMessage& kept : early) {
       left.push_back(Value::object({{"correlation_key", key}, {"signal_id", kept.id}}));
     }
   }
-  for (const auto& [channel, mail] : s_.mail) {
-    for (const Kept& kept : mail) {
+  for (const auto& [channel, pending_messages] : s_.pending_messages) {
+    for (const BufferedMessage& kept : pending_messages) {
       left.push_back(Value::object({{"channel", channel}, {"message_id", kept.id}}));
     }
   }
@@ -76,13 +76,13 @@ void Decider::cancel_wait(const std::string& key, const Wait& wait) {
 }
 
 // The job ends for a reason that no event has said yet. Who has to undo something remembers it.
-void Decider::end_for(std::string_view code, std::string message) {
-  if (!s_.has_to_undo()) {
-    return end({.cancelled = false,
-                .code = std::string(code),
-                .message = std::move(message),
-                .node_id = {},
-                .by = {}});
+void Decider::end_with_error(std::string_view code, std::string message) {
+  if (!s_.needs_undo()) {
+    return end_job({.cancelled = false,
+                    .code = std::string(code),
+                    .message = std::move(message),
+                    .node_id = {},
+                    .by = {}});
   }
   emit(DecisionRecorded{.decision_id = decision_at(s_, "end"),
                         .kind = "end",
@@ -91,16 +91,16 @@ void Decider::end_for(std::string_view code, std::string message) {
 }
 
 // The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
-void Decider::end(const Ending& ending) {
+void Decider::end_job(const Ending& ending) {
   for (std::uint32_t index : s_.todo) {  // what is known is still recorded
-    if (full()) break;
+    if (is_full()) break;
     const Step& step = s_.steps[index];
     const bool success =
         step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success;
     if (success) commit_command(step);
     if (step.phase == StepPhase::recorded || step.phase == StepPhase::committed ||
         step.phase == StepPhase::done) {
-      this->step(index);
+      this->decide_step(index);
     }
   }
   if (!decision_.events.empty()) return;
@@ -108,22 +108,22 @@ void Decider::end(const Ending& ending) {
     const Step& step = s_.steps[index];
     if (s_.is_live(step)) return;
     // Another process may still perform it, and put down what it saw.
-    if (!stamp_.owned && stamp_.now < step.call->deadline) {
+    if (!context_.owned && context_.now < step.call->deadline) {
       // Of a job that rests nobody would ask again.
       if (s_.status == JobStatus::parked &&
           (s_.parked_until != "resolve" || !s_.awaits_person_before_end())) {
         emit(JobResumed{.by = "runtime"});
       }
-      return ask_again(step.call->deadline);
+      return decide_again_at(step.call->deadline);
     }
   }
-  if (s_.must_undo() && s_.status == JobStatus::running && has_wrong_version(s_, stamp_)) {
+  if (s_.must_undo() && s_.status == JobStatus::running && has_wrong_version(s_, context_)) {
     return park_for_version();
   }
-  if (s_.must_undo()) return undo();
+  if (s_.must_undo()) return decide_undo();
   std::vector<Value> in_doubt = s_.unknown_calls();
   for (const Step& step : s_.steps) {
-    if (step.call && step.call->open) close_unknown(step);
+    if (step.call && step.call->open) finish_as_unknown(step);
   }
   for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
   const auto end_with = [&](auto event) {
@@ -148,10 +148,11 @@ void Decider::end(const Ending& ending) {
 // A long pause is not spent holding the job. False: there is none.
 bool Decider::release_until(std::optional<Instant> backoff) {
   if (!backoff) return false;
-  const bool settles = later_ && *later_ == *backoff;
+  const bool settles = revisit_at_ && *revisit_at_ == *backoff;
   // A death while the job only waits for this is a lost claim, too: after one it is given back.
-  const Duration held_max = settles && s_.lost_claims > 0 ? Duration(0) : limits_.held_backoff_max;
-  if (*backoff - stamp_.now > held_max) {
+  const Duration held_max =
+      settles && s_.lost_claims > 0 ? Duration(0) : limits_.leased_backoff_max;
+  if (*backoff - context_.now > held_max) {
     decision_.events.push_back(requeued_event(settles ? "settling" : "backoff", backoff));
     decision_.release = true;
   }
@@ -159,9 +160,9 @@ bool Decider::release_until(std::optional<Instant> backoff) {
 }
 
 // Somebody wants the job to rest. Nothing starts; what was seen is recorded, what is sent is awaited.
-void Decider::pause() {
+void Decider::drain_for_pause() {
   for (std::uint32_t index : s_.todo) {
-    if (full() || failed_) break;
+    if (is_full() || failed_) break;
     const Step& step = s_.steps[index];
     switch (step.phase) {
       case StepPhase::settled:
@@ -170,32 +171,33 @@ void Decider::pause() {
       case StepPhase::answered:
       case StepPhase::refused:
       case StepPhase::done:
-        this->step(index);
+        this->decide_step(index);
         break;
       case StepPhase::mapping:
-        if (step.map->failure || step.map->started == step.map->results.size()) this->step(index);
+        if (step.map->failure || step.map->started == step.map->results.size())
+          this->decide_step(index);
         break;
       case StepPhase::looping:
-        if (only_concludes(step)) this->step(index);
+        if (can_only_conclude(step)) this->decide_step(index);
         break;
       default:
         break;
     }
   }
   if (!decision_.events.empty()) return;
-  if (s_.any_is_live()) {
-    if (auto due = s_.next_due()) ask_again(*due);
+  if (s_.has_live_call()) {
+    if (auto due = s_.next_due()) decide_again_at(*due);
     return;
   }
-  if (s_.nodes_left == 0) return complete();
+  if (s_.nodes_left == 0) return complete_job();
   decision_.events.push_back(paused_event(s_.pausing->reason));
   decision_.release = true;
 }
 
 // Nothing can move now: say what the job waits for.
-void Decider::rest() {
-  if (held_back_) return;
-  if (s_.nodes_left == 0) return complete();
+void Decider::become_idle() {
+  if (limit_reached_) return;
+  if (s_.nodes_left == 0) return complete_job();
   std::optional<Instant> backoff;
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];
@@ -204,9 +206,9 @@ void Decider::rest() {
       backoff = step.not_before;
     }
   }
-  if (later_ && (!backoff || *later_ < *backoff)) backoff = later_;
+  if (revisit_at_ && (!backoff || *revisit_at_ < *backoff)) backoff = revisit_at_;
   // What only has to be sent again is sent before the job parks: nobody has to look what became of it.
-  if (!over_.empty() && (!backoff || *backoff <= stamp_.now)) return exceed();
+  if (!over_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
   if (release_until(backoff)) return;
   AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
   const bool all_resolve =
@@ -226,7 +228,7 @@ void Decider::rest() {
   emit_of(s_.steps[first->second.step],
           JobWaiting{.correlation_key = first->first,
                      .expires_at = first->second.expires_at,
-                     .reason = std::string(waits_for(first->second)),
+                     .reason = std::string(wait_reason(first->second)),
                      .resumption_context = resumption_context(s_),
                      .wait_type = std::string(to_text(first->second.type)),
                      .waits = Value::array(std::move(waits))});

@@ -1,10 +1,10 @@
 // How a decision walks the plan: branches, waits, maps, and what becomes of a node that fails.
 #include "engine/heart/decider.h"
-#include "engine/heart/take.h"
+#include "engine/heart/request.h"
 
 namespace ae::engine {
 
-void Decider::ready(const Step& step) {
+void Decider::decide_ready(const Step& step) {
   if (step.is_part()) return start_tool(step);
   const Node& node = s_.node_of(step);
   if (node.when && !step.branch) {
@@ -47,11 +47,12 @@ void Decider::skip(const Step& step) {
 void Decider::fail_step(const Step& step, std::string_view code, std::string_view message) {
   if (step.role == Role::probe) {
     const Step& asked = s_.steps[step.of];
-    if (step.call->open) close_unknown(step);
-    return park(asked, "the probe failed (" + std::string(code) + ")");
+    if (step.call->open) finish_as_unknown(step);
+    return open_resolve_wait(asked, "the probe failed (" + std::string(code) + ")");
   }
-  if (step.role == Role::undo) return park(step, "it failed (" + std::string(code) + ")");
-  fails_job(step);
+  if (step.role == Role::undo)
+    return open_resolve_wait(step, "it failed (" + std::string(code) + ")");
+  fail_job_for(step);
   emit_of(step, NodeFinished{.error = {{std::string(code), Value(message)}},
                              .result_type = std::string(failure_type(step)),
                              .try_no = step.call ? step.call->try_no : 1});
@@ -65,7 +66,7 @@ std::string_view Decider::failure_type(const Step& step) const {
                                                             : "permanent_failure";
 }
 
-void Decider::fails_job(const Step& step) {
+void Decider::fail_job_for(const Step& step) {
   const Node& node = s_.node_of(step);
   if (step.turn != kNoTurn) return;  // its loop decides what it means
   if (step.item == kNoItem) {
@@ -82,7 +83,7 @@ void Decider::start_wait(const Step& step) {
   if (node.wait_key) {
     auto named = wait_key_of(s_, node, &work_);
     if (!named) return fail_step(step, named.error());
-    key = s_.key_of_wait(*named);
+    key = s_.unique_wait_key(*named);
   }
   std::string channel;
   if (node.wait_channel) {
@@ -91,7 +92,7 @@ void Decider::start_wait(const Step& step) {
     channel = std::move(*named);
   }
   const bool used = s_.waits.contains(key) || s_.closed_waits.contains(key) || keys_.contains(key);
-  if (used || is_own_key(key)) {
+  if (used || is_reserved_key(key)) {
     return fail_step(step, {Code::correlation_key_reused,
                             "the key \"" + key + "\" was used before in this job, or is one of " +
                                 "the runtime's own (resolve/…, approval/…, input/…#n); make keys "
@@ -101,28 +102,31 @@ void Decider::start_wait(const Step& step) {
                   .correlation_key = key,
                   .wait_type = std::string(to_text(node.wait_type))};
   if (node.wait_type == WaitType::timer) {
-    auto due = due_of(s_, node, stamp_.now, &work_);
+    auto due = due_of(s_, node, context_.now, &work_);
     if (!due) return fail_step(step, {Code::expression_failed, due.error().message});
-    wait.due_at = within(*due);
+    wait.due_at = cap_at_deadline(*due);
   }
-  if (node.wait_expires) wait.expires_at = within(stamp_.now + *node.wait_expires);
+  if (node.wait_expires) wait.expires_at = cap_at_deadline(context_.now + *node.wait_expires);
   keys_.insert(key);
   emit_of(step, std::move(wait));
-  answer_early(step, key, channel);
+  deliver_early_answer(step, key, channel);
 }
 
 // A message that has come, or a signal that came before its wait, is delivered in the commit that opens the wait.
-void Decider::answer_early(const Step& step, const std::string& key, std::string_view channel) {
+void Decider::deliver_early_answer(const Step& step, const std::string& key,
+                                   std::string_view channel) {
   const Node& node = s_.node_of(step);
-  const Kept* kept = nullptr;
+  const BufferedMessage* kept = nullptr;
   if (!channel.empty()) {
-    const auto mail = s_.mail.find(std::string(channel));
+    const auto pending_messages = s_.pending_messages.find(std::string(channel));
     std::size_t& delivered = delivered_[std::string(channel)];
-    if (mail == s_.mail.end() || delivered >= mail->second.size()) return;
-    kept = &mail->second[delivered++];
+    if (pending_messages == s_.pending_messages.end() ||
+        delivered >= pending_messages->second.size())
+      return;
+    kept = &pending_messages->second[delivered++];
   } else if (const auto early = s_.early.find(key);
              early != s_.early.end() && node.wait_type != WaitType::timer) {
-    kept = fitting(early->second, node);
+    kept = first_fitting_signal(early->second, node);
   }
   if (!kept) return;
   emit_of(step, WaitCompleted{.by = none_if_empty(kept->by),
@@ -147,7 +151,7 @@ void Decider::finish_wait(const Step& step) {
 }
 
 // All maps of a job together. The items of those that this decision starts count as well.
-Result<Value> Decider::within_items(Value over) {
+Result<Value> Decider::check_item_limits(Value over) {
   const std::uint64_t items = s_.map_items + new_items_ + over.size();
   constexpr std::size_t kMost = PlanLimits{}.nodes_times_items_max;
   if (items > kMost) {
@@ -163,7 +167,7 @@ void Decider::start_map(const Step& step) {
   if (step.map) return start(step);  // the value is recorded
   auto over = over_of(s_, s_.node_of(step), &work_);
   if (over && canonical_exceeds(*over, kValueMax)) over = too_large("the map's value");
-  if (over) over = within_items(*std::move(over));
+  if (over) over = check_item_limits(*std::move(over));
   if (!over) {
     start(step);
     return fail_step(step, over.error());
@@ -181,16 +185,16 @@ void Decider::start_items(const Step& step) {
   for (std::uint32_t item = map.started; item < map.results.size(); ++item) {
     if (map.finished[item]) continue;  // before the job was forked
     if (active >= node.max_parallel) return;
-    if (!has_room() || !may_afford(s_.plan->tools[node.tool])) return;
-    if (full()) {
-      held_back_ = true;
+    if (!has_room() || !may_fit_budget(s_.plan->tools[node.tool])) return;
+    if (is_full()) {
+      limit_reached_ = true;
       return;
     }
     const StepId id = s_.item_step_id(node, item);
     auto args = arguments(node, item);
     Declaration first{
         .step = id, .node = node, .tool = node.tool, .args = args.value_or(Value()), .item = item};
-    if (args && !affords(first, first.args)) return;
+    if (args && !fits_budget(first, first.args)) return;
     active++;
     emit(NodeStarted{.node_id = node.id, .step_id = id, .try_no = 1});
     if (!args) {
@@ -203,7 +207,7 @@ void Decider::start_items(const Step& step) {
       active--;
       continue;
     }
-    if (first_try(std::move(first))) active--;
+    if (begin_call(std::move(first))) active--;
   }
 }
 

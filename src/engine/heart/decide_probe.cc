@@ -8,48 +8,50 @@
 
 namespace ae::engine {
 
-bool Decider::may_probe(const Step& step) const { return !worn_out() && s_.may_probe(step); }
+bool Decider::may_probe(const Step& step) const {
+  return !attempts_exhausted() && s_.may_probe(step);
+}
 
-void Decider::probe(const Step& step) {
+void Decider::start_probe(const Step& step) {
   if (s_.pausing) return;
   // Its sender may be dead; what it sent may still arrive and take effect (SPEC §6).
-  if (const auto settles = s_.settles_at(step); settles && stamp_.now < *settles) {
-    return come_back(*settles);
+  if (const auto settles = s_.settles_at(step); settles && context_.now < *settles) {
+    return revisit_at(*settles);
   }
   const bool own_place = step.phase == StepPhase::calling;  // an orphan is among the open tries
   if (!has_room(own_place)) return;
   auto args = side_arguments_of(s_, step, Role::probe, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
   if (!args) {
-    return park(step,
-                "it could not be asked about (" + std::string(code_name(args.error().code)) + ")");
+    return open_resolve_wait(
+        step, "it could not be asked about (" + std::string(code_name(args.error().code)) + ")");
   }
   if (own_place) open_--;
-  first_try({.step = s_.side_step_id(step, Role::probe),
-             .node = s_.node_of(step),
-             .tool = s_.tool_of(step).probe->tool,
-             .args = std::move(*args),
-             .of = &step.id});
+  begin_call({.step = s_.side_step_id(step, Role::probe),
+              .node = s_.node_of(step),
+              .tool = s_.tool_of(step).probe->tool,
+              .args = std::move(*args),
+              .of = &step.id});
 }
 
-void Decider::probe_step(const Step& probe) {
+void Decider::decide_probe(const Step& probe) {
   const Step& asked = s_.steps[probe.of];
   if (asked.phase != StepPhase::probing) {  // its answer is not waited for any more
-    if (probe.call->open && !s_.is_live(probe)) return close_unknown(probe);
+    if (probe.call->open && !s_.is_live(probe)) return finish_as_unknown(probe);
     if (probe.phase == StepPhase::settled) commit_command(probe);
     return;
   }
-  if (probe.phase == StepPhase::committed) return probe_answered(probe);
-  if (probe.phase == StepPhase::calling && worn_out()) {
+  if (probe.phase == StepPhase::committed) return handle_probe_answer(probe);
+  if (probe.phase == StepPhase::calling && attempts_exhausted()) {
     return fail_step(probe, code_name(Code::max_attempts), "");
   }
-  call(probe);
+  decide_call(probe);
 }
 
-void Decider::probe_answered(const Step& probe) {
+void Decider::handle_probe_answer(const Step& probe) {
   const Step& asked = s_.steps[probe.of];
   if (probe.failure) return fail_step(probe, probe.failure->code, probe.failure->message);
-  auto result = happened_of(s_, asked, probe.result, &work_);
+  auto result = probe_result_of(s_, asked, probe.result, &work_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("what the probe says");
   if (!result) return fail_step(probe, result.error());
   if (!result->is_null()) {
@@ -61,17 +63,17 @@ void Decider::probe_answered(const Step& probe) {
       return fail_step(probe, changes.error());
     }
   }
-  probe_says(probe, *result);
+  record_probe_result(probe, *result);
 }
 
-void Decider::probe_says(const Step& probe, const Value& result) {
+void Decider::record_probe_result(const Step& probe, const Value& result) {
   const Step& asked = s_.steps[probe.of];
   const bool happened = !result.is_null();
   const std::string_view says = happened ? "happened" : "not_happened";
-  if (happened && asked.call->open) close_unknown(asked, "probe");
+  if (happened && asked.call->open) finish_as_unknown(asked, "probe");
   emit_of(asked,
           DecisionRecorded{
-              .at = stamp_.now,
+              .at = context_.now,
               .by = "probe",
               .decision_id = decision_id_of(asked, "in_doubt" + std::to_string(asked.call->try_no)),
               .kind = "in_doubt",

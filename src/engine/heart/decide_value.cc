@@ -7,10 +7,10 @@ namespace ae::engine {
 
 // REQUIRES: it is approved.
 void Decider::record_value(const Declaration& d) {
-  const Records records = s_.plan->tools[d.tool].records;
+  const RecordedKind records = s_.plan->tools[d.tool].records;
   // Arguments of plans were looked at before. A call that a model asked for under an earlier plan, of another tool of this name,
   // was not.
-  if (const auto taken = takes(records, d.args); !taken) {
+  if (const auto taken = check_recorded_args(records, d.args); !taken) {
     return emit(NodeFinished{.error = recorded(taken.error()),
                              .node_id = d.node.id,
                              .result_type = "permanent_failure",
@@ -19,7 +19,7 @@ void Decider::record_value(const Declaration& d) {
   }
   const std::string effect = effect_id(d.step, records);
   emit_command(d, effect);
-  emit(event_of(records, effect, drawn(records, d.args, stamp_, d.step)));
+  emit(recorded_event_type(records, effect, draw_value(records, d.args, context_, d.step)));
   commit_value(d.step, d.node.id);
   finish_value(d.step, d.node.id);
 }

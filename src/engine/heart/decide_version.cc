@@ -7,9 +7,10 @@
 
 namespace ae::engine {
 
-bool has_wrong_version(const State& state, const Stamp& stamp) {
+bool has_wrong_version(const State& state, const DecisionContext& context) {
   return state.plan && state.plan->versions == VersionPolicy::strict &&
-         stamp.execution_version != nullptr && *stamp.execution_version != state.execution_version;
+         context.execution_version != nullptr &&
+         *context.execution_version != state.execution_version;
 }
 
 // Calls that an earlier attempt left open stay open: the attempt that has the right version decides about them. REQUIRES: no
@@ -21,24 +22,25 @@ void Decider::park_for_version() {
 }
 
 // What orphan and doubtful do with a call whose tool has not changed.
-std::vector<std::string> Decider::doubts_to_resend() const {
+std::vector<std::string> Decider::unknown_calls_to_resend() const {
   std::vector<std::string> keys;
   for (const auto& [key, wait] : s_.waits) {
     if (!wait.resolve) continue;
     const Step& step = s_.steps[wait.step];
     if (step.phase != StepPhase::in_doubt || !step.call || step.role == Role::probe) continue;
     const ToolPolicy& tool = s_.tool_of(step);
-    const bool again = step.call->open ? tool.on_in_doubt == OnInDoubt::resend
-                                       : tries_left(tool, *step.call) || step.call->unsent > 0;
-    if (again && !worn_out() && may_repeat(step)) keys.push_back(key);
+    const bool again = step.call->open
+                           ? tool.on_in_doubt == OnInDoubt::resend
+                           : tries_left(tool, *step.call) || step.call->unsent_tries > 0;
+    if (again && !attempts_exhausted() && may_repeat(step)) keys.push_back(key);
   }
   return keys;
 }
 
-std::vector<std::string> doubts_to_resend(const State& state, const Stamp& stamp,
-                                          const DecideLimits& limits) {
+std::vector<std::string> unknown_calls_to_resend(const State& state, const DecisionContext& context,
+                                                 const DecideLimits& limits) {
   if (!state.plan || state.ending) return {};
-  return Decider(state, stamp, limits).doubts_to_resend();
+  return Decider(state, context, limits).unknown_calls_to_resend();
 }
 
 }  // namespace ae::engine

@@ -39,45 +39,45 @@ bool tries_left(const ToolPolicy& tool, const Invocation& call);
 
 class Decider {
  public:
-  Decider(const State& state, const Stamp& stamp, const DecideLimits& limits)
-      : s_(state), stamp_(stamp), limits_(limits), open_(state.calling.size()) {}
-  void go_on(const Unfinished& from);
+  Decider(const State& state, const DecisionContext& context, const DecideLimits& limits)
+      : s_(state), context_(context), limits_(limits), open_(state.calling.size()) {}
+  void resume(const DecisionCursor& from);
 
   Decision run();
   Work work() const { return work_; }
-  std::vector<std::string> doubts_to_resend() const;
+  std::vector<std::string> unknown_calls_to_resend() const;
 
  private:
-  void look_at(const std::set<std::uint32_t>& steps);
-  void step(std::uint32_t index);
-  void call(const Step& step);
-  void ready(const Step& step);
+  void visit(const std::set<std::uint32_t>& steps);
+  void decide_step(std::uint32_t index);
+  void decide_call(const Step& step);
+  void decide_ready(const Step& step);
   void start_tool(const Step& step);
   void start_wait(const Step& step);
   void start_map(const Step& step);
-  Result<Value> within_items(Value over);
+  Result<Value> check_item_limits(Value over);
   void start_items(const Step& step);
-  void loop(const Step& step);
-  bool only_concludes(const Step& step) const;
+  void decide_loop(const Step& step);
+  bool can_only_conclude(const Step& step) const;
   void ask_model(const Step& step);
-  void choose(const Step& step);
+  void record_tool_choice(const Step& step);
   void start_calls(const Step& step);
   void finish_loop(const Step& step);
-  void pause();
+  void drain_for_pause();
   Result<Value> arguments(const Node& node, std::uint32_t item) const;
   Result<Value> arguments(const Step& step) const;
-  void definite_failure(const Step& step);
-  void questioned(const Step& step);
-  void doubtful(const Step& step);
-  void orphan(const Step& step);
-  void retry(const Step& step);
+  void handle_definite_failure(const Step& step);
+  void handle_questions(const Step& step);
+  void handle_unknown_outcome(const Step& step);
+  void handle_orphaned_try(const Step& step);
+  void schedule_retry(const Step& step);
   bool may_repeat(const Step& step) const;
   bool has_changed(const Step& step) const;
-  void park(const Step& step, std::string_view reason);
+  void open_resolve_wait(const Step& step, std::string_view reason);
   // `source`: who knows better what became of it.
-  void close_unknown(const Step& step, std::string_view source = {});
-  void declare(const Step& step, bool close_earlier);
-  void after_backoff(const Step& step);
+  void finish_as_unknown(const Step& step, std::string_view source = {});
+  void declare_try(const Step& step, bool close_earlier);
+  void continue_after_backoff(const Step& step);
   void commit_command(const Step& step);
   void finish_tool(const Step& step);
   void finish_wait(const Step& step);
@@ -88,40 +88,40 @@ class Decider {
   void fail_step(const Step& step, const Error& error) {
     fail_step(step, code_name(error.code), error.message);
   }
-  void fails_job(const Step& step);
+  void fail_job_for(const Step& step);
   std::string_view failure_type(const Step& step) const;
   bool may_probe(const Step& step) const;
-  void probe(const Step& step);
-  void probe_step(const Step& probe);
-  void probe_answered(const Step& probe);
-  void probe_says(const Step& probe, const Value& result);
-  void undo();
-  bool settle_doubts();
-  void settle_doubt(const Step& step);
+  void start_probe(const Step& step);
+  void decide_probe(const Step& probe);
+  void handle_probe_answer(const Step& probe);
+  void record_probe_result(const Step& probe, const Value& result);
+  void decide_undo();
+  bool settle_unknown_calls();
+  void settle_unknown_call(const Step& step);
   void undo_newest();
-  void undo_step(const Step& undo);
-  void make_claimable();
-  void rest_before_end();
+  void decide_undo_step(const Step& undo);
+  void requeue_for_claim();
+  void park_before_end();
   void park_for_version();
   bool release_until(std::optional<Instant> backoff);
   // Too many attempts were lost with this job: what may have done it is left to a person.
-  bool worn_out() const { return s_.lost_claims >= lost_claims_max(); }
+  bool attempts_exhausted() const { return s_.lost_claims >= lost_claims_max(); }
   std::uint32_t lost_claims_max() const {
     return s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
   }
-  void end_for(std::string_view code, std::string message);
-  void rest();
+  void end_with_error(std::string_view code, std::string message);
+  void become_idle();
   void cancel_wait(const std::string& key, const Wait& wait);
-  void end(const Ending& ending);
-  void complete();
+  void end_job(const Ending& ending);
+  void complete_job();
   bool unsettled_changes();
-  bool confirm();
+  bool confirm_changes();
   void emit_changes(const Step& step, const Value& result);
-  bool look(const std::vector<std::string>& keys);
-  void confirmed(const std::vector<std::string>& keys);
-  void confirmation_checked(const Change& change, const Sighting& seen);
-  void raise(const std::vector<std::string>& keys);
-  Sighting seen_of(const std::string& key) const;
+  bool request_missing_checks(const std::vector<std::string>& keys);
+  void record_checks(const std::vector<std::string>& keys);
+  void emit_check(const Change& change, const CheckResult& seen);
+  void escalate(const std::vector<std::string>& keys);
+  CheckResult check_result_of(const std::string& key) const;
   DecisionId confirmation_id(std::string_view what) const;
 
   // A try that may be declared now.
@@ -140,19 +140,19 @@ class Decider {
   };
   ExternalKey external_key_of(const Declaration& d, const IdempotencyKey& key) const;
   void digest(Declaration& d) const;
-  bool counts(const Declaration& d) const;
+  bool counts_against_budget(const Declaration& d) const;
   Reservation reservation(const Declaration& d, const Value& args) const;
-  Use use_of(const Declaration& d, const Value& args) const;
-  bool may_afford(const ToolPolicy& tool);
-  bool affords(Declaration& d, const Value& args);
-  std::vector<Exceeded> over(const Use& more) const;
+  Usage usage_of(const Declaration& d, const Value& args) const;
+  bool may_fit_budget(const ToolPolicy& tool);
+  bool fits_budget(Declaration& d, const Value& args);
+  std::vector<ExceededLimit> exceeded_limits(const Usage& more) const;
   Value reserve(const Declaration& d, const Value& args);
-  void exceed();
-  const Step* known(const Declaration& d) const;  // nullptr: it is about to begin
+  void park_for_budget();
+  const Step* existing_step(const Declaration& d) const;  // nullptr: it is about to begin
   std::string path_of(const Declaration& d) const;
   std::vector<Member> call_members(const Declaration& d, const Value& args,
                                    std::string_view hash) const;
-  bool deny(const Declaration& d, const Value& args, std::string_view hash);
+  bool deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash);
   bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
   static std::string denied_text(const std::string& tool, const std::string& reason);
@@ -160,11 +160,13 @@ class Decider {
   void withdraw_requests(const Step& whole);
   bool start_part(Declaration part);
   // Nothing is scheduled past the job's deadline: that one fires first.
-  Instant within(Instant at) const { return s_.deadline ? std::min(at, *s_.deadline) : at; }
-  void answer_early(const Step& step, const std::string& key, std::string_view channel);
+  Instant cap_at_deadline(Instant at) const {
+    return s_.deadline ? std::min(at, *s_.deadline) : at;
+  }
+  void deliver_early_answer(const Step& step, const std::string& key, std::string_view channel);
   std::vector<Value> undelivered() const;
   // True: the step has ended with it, for it made no call.
-  bool first_try(Declaration d);
+  bool begin_call(Declaration d);
   void record_value(const Declaration& d);
   void commit_value(const StepId& step, std::string_view node);
   void finish_value(const StepId& step, std::string_view node);
@@ -182,49 +184,51 @@ class Decider {
     event.step_id = step.id;
     emit(std::move(event));
   }
-  void ask_again(Instant at) {
-    if (!decision_.ask_again || at < *decision_.ask_again) decision_.ask_again = at;
+  void decide_again_at(Instant at) {
+    if (!decision_.decide_again_at || at < *decision_.decide_again_at)
+      decision_.decide_again_at = at;
   }
   // A call in doubt is left alone until then: nobody has to hold the job for it.
-  void come_back(Instant at) {
-    if (!later_ || at < *later_) later_ = at;
-    ask_again(at);
+  void revisit_at(Instant at) {
+    if (!revisit_at_ || at < *revisit_at_) revisit_at_ = at;
+    decide_again_at(at);
   }
-  const std::string& offered(std::uint32_t tool) const {
-    return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
+  const std::string& offered_version(std::uint32_t tool) const {
+    return context_.tool_versions ? (*context_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
-  // Enough events, or some and no work left. Outside of `look_at` each evaluation but one adds an event.
-  bool full() const {
+  // Enough events, or some and no work left. Outside of `visit` each evaluation but one adds an event.
+  bool is_full() const {
     const std::size_t events = decision_.events.size();
     return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
   }
   // May one more try be open? One that replaces an open try takes its place.
   bool has_room(bool replaces = false) {
     if (open_ - (replaces ? 1 : 0) < limits_.parallel_max) return true;
-    held_back_ = true;
+    limit_reached_ = true;
     return false;
   }
 
   const State& s_;
-  const Stamp& stamp_;
+  const DecisionContext& context_;
   const DecideLimits& limits_;
-  std::size_t open_;        // tries open, with those this decision declares
-  bool settling_ = false;   // calls that may have changed something come before everything else
-  bool held_back_ = false;  // something could start but for a limit
-  bool undoable_ = false;   // a step that can be undone is committed in this decision
-  std::optional<Instant> later_;  // a call in doubt may be sent again, asked about or given up then
-  bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
-  bool answered_ = false;         // a model's answer is committed in this decision
-  Use reserved_;                  // of the budget, by what this decision declares
-  std::vector<Exceeded> over_;    // a call did not fit into the budget
-  bool unconfirmed_ = false;      // what another attempt changed is known now, and not looked at
+  std::size_t open_;            // tries open, with those this decision declares
+  bool settling_ = false;       // calls that may have changed something come before everything else
+  bool limit_reached_ = false;  // something could start but for a limit
+  bool undoable_ = false;       // a step that can be undone is committed in this decision
+  std::optional<Instant>
+      revisit_at_;         // a call in doubt may be sent again, asked about or given up then
+  bool failed_ = false;    // an event of this decision ends the job: nothing starts after it
+  bool answered_ = false;  // a model's answer is committed in this decision
+  Usage reserved_;         // of the budget, by what this decision declares
+  std::vector<ExceededLimit> over_;  // a call did not fit into the budget
+  bool unconfirmed_ = false;         // what another attempt changed is known now, and not looked at
   std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
   std::set<std::string> keys_;           // of waits that this decision opens
   std::map<std::string, std::size_t, std::less<>>
       delivered_;                // messages that it delivers, by channel
   std::uint64_t new_items_ = 0;  // of the maps that this decision starts
   mutable Work work_ = 0;        // of the expressions and schemas that it has evaluated
-  std::optional<Unfinished> from_, stopped_;
+  std::optional<DecisionCursor> from_, stopped_;
   Decision decision_;
 };
 

@@ -2,9 +2,9 @@
 // one `resolve` brings the job to its end, and the terminal event lists exactly the calls whose outcome stayed unknown.
 #include <set>
 
-#include "engine/heart/beside.h"
-#include "engine/heart/given_job_test.h"
-#include "engine/loop/loop_job_test.h"
+#include "engine/heart/job_fixture_test.h"
+#include "engine/heart/side_record.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
@@ -77,7 +77,7 @@ std::string nodes_of(const Case& c) {
 }
 
 // The process dies, and the next one claims the job; what people want meanwhile is taken in before it decides.
-GivenJob& dies(GivenJob& job) {
+JobFixture& dies(JobFixture& job) {
   job.reload();
   job.begin_attempt();
   return job;
@@ -94,13 +94,14 @@ class Life {
         more_(tools_of(c)),
         job(nodes_of(c), {.more = more_, .deadline = 1h}) {
     job.limits.lost_claims_max = 2;
-    job.patient = true;
+    job.waits_for_settling = true;
     job.owned = c.owned;
   }
 
   void run() {
     job.claim();
-    if (case_.place == Place::loop_call) job.ok("d/0", wants({{"c1", "do", "{'n':1}"}}));
+    if (case_.place == Place::loop_call)
+      job.ok("d/0", tool_calls_answer({{"c1", "do", "{'n':1}"}}));
     comes_into_doubt();
     comes_to_an_end();
     for (int i = 0; i < 100 && !is_terminal(job.state.status); ++i) goes_on();
@@ -118,7 +119,7 @@ class Life {
   const std::string more_;
 
  public:
-  GivenJob job;
+  JobFixture job;
 
  private:
   void comes_into_doubt() {
@@ -136,7 +137,7 @@ class Life {
         return;
       case Doubt::probing:
         while (call().phase == StepPhase::calling) job.times_out(name_).after(71s);  // settled
-        AE_CHECK(call().phase == StepPhase::probing, job.story());
+        AE_CHECK(call().phase == StepPhase::probing, job.log_text());
         return;
     }
   }
@@ -150,7 +151,7 @@ class Life {
         job.after(2h);
         return;
       case End::other_fails:
-        job.go();
+        job.run_until_idle();
         if (job.in_flight.contains(job.index_of("other"))) job.fails("other");
         return;
       case End::max_attempts:
@@ -186,7 +187,7 @@ class Life {
       job.answer(index,
                  {.kind = OutcomeKind::success, .result = happened ? json("{'id':'D'}") : Value()});
     } else {
-      job.answer(index, {.kind = OutcomeKind::success, .result = json(says("Done"))});
+      job.answer(index, {.kind = OutcomeKind::success, .result = json(text_answer("Done"))});
     }
   }
 
@@ -243,18 +244,18 @@ std::vector<Case> cases(bool owned) {
   return all;
 }
 
-void expect_proved(const GivenJob& job) {
+void expect_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
   input.effects = job.effects;
-  const Verification all = verify(input, compile_each_time());
+  const Verification all = verify(input, uncached_plan_source());
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
 // The keys of unknown calls that its end lists.
-std::set<std::string> listed(const GivenJob& job) {
+std::set<std::string> listed(const JobFixture& job) {
   const Value in_doubt = std::visit(
       [](const auto& end) {
         if constexpr (requires { end.in_doubt; }) return end.in_doubt;
@@ -274,27 +275,27 @@ void each_way_ends(bool owned) {
     SCOPED_TRACE(text(c));
     Life life(c);
     life.run();
-    ASSERT_TRUE(is_terminal(life.job.state.status)) << life.job.story();
-    EXPECT_LE(life.resolved, 1) << life.job.story();
+    ASSERT_TRUE(is_terminal(life.job.state.status)) << life.job.log_text();
+    EXPECT_LE(life.resolved, 1) << life.job.log_text();
     reached.insert(life.job.status());
-    const auto called = std::ranges::find(life.job.sent, "do", &GivenJob::Sent::tool);
+    const auto called = std::ranges::find(life.job.sent, "do", &JobFixture::SentTry::tool);
     ASSERT_NE(called, life.job.sent.end());
     const std::string key = called->key;
     const std::set<std::string> unknown = life.known ? std::set<std::string>() : std::set{key};
-    EXPECT_EQ(listed(life.job), unknown) << life.job.story();
+    EXPECT_EQ(listed(life.job), unknown) << life.job.log_text();
     EXPECT_EQ(job_view(life.job.state)["in_doubt"].size(), unknown.size());
     const bool undone = life.job.status() != "completed" && c.compensate && life.happened;
-    EXPECT_EQ(life.job.count(EventType::step_compensated), undone ? 1u : 0u) << life.job.story();
+    EXPECT_EQ(life.job.count(EventType::step_compensated), undone ? 1u : 0u) << life.job.log_text();
     if (c.compensate && c.on_in_doubt != "fail") {
       EXPECT_TRUE(life.known || (life.resolved == 1 && c.resolution == "fail"))
           << "it ended while a call was in doubt that could be undone\n"
-          << life.job.story();
+          << life.job.log_text();
     }
     if (c.on_in_doubt == "fail") {
       EXPECT_EQ(life.resolved, 0) << "it was given up";
     }
     if (c.effect == "idempotent" && c.on_in_doubt == "resend" && c.compensate) {
-      EXPECT_EQ(life.resolved, 0) << "a resend settles it\n" << life.job.story();
+      EXPECT_EQ(life.resolved, 0) << "a resend settles it\n" << life.job.log_text();
     }
     if (::testing::Test::HasFailure()) return;
     if (proofs++ % 8 == 0) expect_proved(life.job);
@@ -320,11 +321,11 @@ AE_TEST_SLOW("ending/each way to end on a shared store reaches its end after at 
 
 constexpr std::string_view kOne = "[{'id':'a','kind':'tool','tool':'do'}]";
 
-GivenJob one(std::string_view tool, std::optional<Duration> deadline = {}) {
+JobFixture one(std::string_view tool, std::optional<Duration> deadline = {}) {
   const std::string more =
       "{'tools':{'undo':{'effect':'idempotent'},'do':" + std::string(tool) + "}}";
-  GivenJob job(kOne, {.more = more, .deadline = deadline});
-  job.patient = true;
+  JobFixture job(kOne, {.more = more, .deadline = deadline});
+  job.waits_for_settling = true;
   return job;
 }
 
@@ -347,66 +348,66 @@ constexpr std::string_view kChanging =
     "'compensate':{'tool':'undo'}}}}";
 
 AE_TEST("ending/a deadline ends a job whose process died and that is parked for resolve") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'pay'}]", {.deadline = 1h});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'pay'}]", {.deadline = 1h});
   const EventBody resumed{JobResumed{.by = "runtime"}};
   job.claim().reload();
   job.add({requeued_event(kProcessDied, std::nullopt)});
   job.claim();
-  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.log_text();
   ASSERT_EQ(job.state.process_deaths, 1u);
   State parked = job.folded(job.log.size());
-  EXPECT_FALSE(apply(parked, resumed, job.now, compile_each_time())) << "the job does not end";
+  EXPECT_FALSE(apply(parked, resumed, job.now, uncached_plan_source())) << "the job does not end";
   job.after(2h);
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.last<JobResumed>().by, "runtime");
   EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded");
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
   expect_proved(job);
-  GivenJob asked = one(kUndoable);
+  JobFixture asked = one(kUndoable);
   asked.claim();
   dies(asked).cancel();  // parked again, for a call that could be undone
   State waits = asked.folded(asked.log.size());
-  EXPECT_FALSE(apply(waits, resumed, asked.now, compile_each_time())) << "a person is asked";
+  EXPECT_FALSE(apply(waits, resumed, asked.now, uncached_plan_source())) << "a person is asked";
 }
 
 AE_TEST("ending/a deadline passes while a change is in doubt, and another call is sent again") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'w','kind':'tool','tool':'mark'},{'id':'x','kind':'tool','tool':'sign','needs':['w']}"
       ","
       "{'id':'y','kind':'tool','tool':'book','needs':['w']}]",
       {.more = kChanging, .deadline = 1h});
   job.claim().ok("w", "{'id':'d','v':1}").times_out("y").crash();
-  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.log_text();
   job.after(2h);
-  ASSERT_EQ(job.tries("y"), 2u) << job.story();
+  ASSERT_EQ(job.tries("y"), 2u) << job.log_text();
   job.ok("y");
-  ASSERT_EQ(job.status(), "parked") << "x is decided before y is undone\n" << job.story();
+  ASSERT_EQ(job.status(), "parked") << "x is decided before y is undone\n" << job.log_text();
   job.resolve("x", "fail").ok("y/compensate");
-  EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded") << job.story();
+  EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded") << job.log_text();
   EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("x")).text});
   expect_proved(job);
 }
 
 AE_TEST("ending/a deadline ends a parked job of a shared store though another call is still open") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'w','kind':'tool','tool':'mark'},{'id':'x','kind':'tool','tool':'sign','needs':['w']}"
       ","
       "{'id':'z','kind':'tool','tool':'slow','needs':['w']}]",
       {.more = kChanging, .deadline = 5min});
   job.owned = false;
   job.claim().ok("w", "{'id':'d','v':1}").crash().after(61s);
-  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.log_text();
   job.after(5min);
-  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it\n" << job.story();
+  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it\n" << job.log_text();
   job.after(10min);
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
 }
 
 AE_TEST("ending/a job that is cancelled parks for its only call when that could be undone") {
-  GivenJob job = one(kUndoable);
+  JobFixture job = one(kUndoable);
   job.claim();
   dies(job).cancel();
-  ASSERT_EQ(job.status(), "parked") << job.story();
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_until, "resolve");
   job.resolve("a", "happened", "'A'").ok("a/compensate");
   EXPECT_EQ(job.status(), "cancelled");
@@ -415,18 +416,18 @@ AE_TEST("ending/a job that is cancelled parks for its only call when that could 
 }
 
 AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the call") {
-  GivenJob job = one(kUndoable);
+  JobFixture job = one(kUndoable);
   job.claim();
   dies(job).cancel("", false);
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
 
 AE_TEST("ending/a call that is sent again keeps its keys and its arguments") {
-  GivenJob job = one(kResent);
+  JobFixture job = one(kResent);
   job.claim();
   dies(job).cancel();
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
   EXPECT_EQ(job.sent[1].arguments, job.sent[0].arguments);
   EXPECT_EQ(job.sent[1].try_no, 2u);
@@ -434,69 +435,69 @@ AE_TEST("ending/a call that is sent again keeps its keys and its arguments") {
 
 AE_TEST("ending/a resend keeps to the tries, the dedupe window and the version of the tool") {
   {
-    GivenJob job = one(kResent);  // 2 tries
+    JobFixture job = one(kResent);  // 2 tries
     job.claim().times_out("a").after(1s).times_out("a");
-    EXPECT_EQ(job.status(), "parked") << job.story();
+    EXPECT_EQ(job.status(), "parked") << job.log_text();
     job.cancel();
-    EXPECT_EQ(job.tries("a"), 2u) << job.story();
+    EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
     EXPECT_EQ(job.status(), "parked");
   }
   {
-    GivenJob job = one(kResent, 2h);
+    JobFixture job = one(kResent, 2h);
     job.claim();
     dies(job).after(3h);
     EXPECT_EQ(job.tries("a"), 1u) << "the downstream may have forgotten its key";
-    EXPECT_EQ(job.status(), "parked") << job.story();
+    EXPECT_EQ(job.status(), "parked") << job.log_text();
   }
   {
-    GivenJob job = one(kResent);
+    JobFixture job = one(kResent);
     job.claim();
     dies(job);
     job.versions.assign(job.state.plan->tools.size(), "fedcba9876543210");
     job.cancel();
     EXPECT_EQ(job.tries("a"), 1u) << "another tool would send it";
-    EXPECT_EQ(job.status(), "parked") << job.story();
+    EXPECT_EQ(job.status(), "parked") << job.log_text();
   }
 }
 
 AE_TEST("ending/another worker's call is left alone until its grace has passed") {
-  GivenJob job = one(kResent);
+  JobFixture job = one(kResent);
   job.owned = false;
   job.claim();
   dies(job).cancel();
-  EXPECT_EQ(job.tries("a"), 1u) << job.story();
+  EXPECT_EQ(job.tries("a"), 1u) << job.log_text();
   job.after(39s);
-  EXPECT_EQ(job.tries("a"), 1u) << job.story();
+  EXPECT_EQ(job.tries("a"), 1u) << job.log_text();
   job.after(2s);  // the lease and the grace
-  EXPECT_EQ(job.tries("a"), 2u) << job.story();
+  EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
   job.ok("a").ok("a/compensate");
   EXPECT_EQ(job.status(), "cancelled");
 }
 
 AE_TEST("ending/a call that cannot be undone keeps no job from its end, also beside one that can") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'do'},{'id':'p','kind':'tool','tool':'pay'}]",
-               {.more = "{'tools':{'undo':{'effect':'idempotent'},'do':{'effect':'at_most_once',"
-                        "'on_in_doubt':'park','compensate':{'tool':'undo'}}}}"});
-  job.patient = true;
+  JobFixture job("[{'id':'a','kind':'tool','tool':'do'},{'id':'p','kind':'tool','tool':'pay'}]",
+                 {.more = "{'tools':{'undo':{'effect':'idempotent'},'do':{'effect':'at_most_once',"
+                          "'on_in_doubt':'park','compensate':{'tool':'undo'}}}}"});
+  job.waits_for_settling = true;
   job.claim();
   dies(job).cancel();
   ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u) << "only `a` is asked about";
   job.resolve("a", "not_happened");
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("p")).text});
 }
 
 AE_TEST("ending/a job with nothing to undo but a call in doubt remembers why it ends") {
-  GivenJob job = one(kResent);
+  JobFixture job = one(kResent);
   job.limits.lost_claims_max = 3;
   job.claim().crash().crash().crash();
-  ASSERT_TRUE(job.state.ending.has_value()) << job.story();
+  ASSERT_TRUE(job.state.ending.has_value()) << job.log_text();
   EXPECT_EQ(job.state.ending->code, "max_attempts");
   job.crash().crash().crash();
   EXPECT_EQ(job.status(), "parked") << "the call that ends each attempt is left to a person\n"
-                                    << job.story();
+                                    << job.log_text();
   job.resolve("a", "not_happened");
-  EXPECT_EQ(job.last<JobFailed>().code, "max_attempts") << job.story();
+  EXPECT_EQ(job.last<JobFailed>().code, "max_attempts") << job.log_text();
 }
 
 // ---------------------------------------------------------------- completed jobs
@@ -508,9 +509,9 @@ AE_TEST("ending/a job that completes lists the calls whose outcome stayed unknow
        "collect'}]",
        "a/0"}};
   for (const auto& [nodes, call] : places) {
-    GivenJob job(nodes);
+    JobFixture job(nodes);
     job.claim().unknown(call);
-    ASSERT_EQ(job.status(), "completed") << job.story();
+    ASSERT_EQ(job.status(), "completed") << job.log_text();
     EXPECT_EQ(listed(job), std::set{job.sent[0].key});
     EXPECT_EQ(schema_of(job.last<JobCompleted>()), 2);
     ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u);
@@ -519,25 +520,25 @@ AE_TEST("ending/a job that completes lists the calls whose outcome stayed unknow
 }
 
 AE_TEST("ending/a job that goes on after a loop with an unknown call lists it when it completes") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'chat','kind':'loop','on_error':'continue','loop':{'tool':'model:main',"
       "'model':'small','prompt':'Hi','tools':['risk'],'max_turns':5,'parallel_tools':1}}]",
       {.more = kTools});
-  job.claim().ok("chat/0", wants({{"c1", "risk"}})).unknown("chat/0/0");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  job.claim().ok("chat/0", tool_calls_answer({{"c1", "risk"}})).unknown("chat/0/0");
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(listed(job), std::set{job.sent[1].key});
 }
 
 AE_TEST("ending/a call that a person gave up is listed when the job completes") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'pay','on_error':'continue'}]");
+  JobFixture job("[{'id':'a','kind':'tool','tool':'pay','on_error':'continue'}]");
   job.claim().unknown("a").resolve("a", "fail");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
   EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["reason"], Value("unknown"));
 }
 
 AE_TEST("ending/a job without an unknown call writes job_completed as before") {
-  GivenJob job(kOne, {.more = "{'tools':{'do':{}}}"});
+  JobFixture job(kOne, {.more = "{'tools':{'do':{}}}"});
   job.claim().ok("a");
   EXPECT_TRUE(job.last<JobCompleted>().in_doubt.is_null());
   EXPECT_EQ(schema_of(job.last<JobCompleted>()), 1);
@@ -545,23 +546,23 @@ AE_TEST("ending/a job without an unknown call writes job_completed as before") {
 
 // ---------------------------------------------------------------- what is found out afterwards
 
-GivenJob ended() {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'risk'}]");
+JobFixture ended() {
+  JobFixture job("[{'id':'a','kind':'tool','tool':'risk'}]");
   job.claim().unknown("a");
   return job;
 }
 
 AE_TEST("note/an ended job takes what a person found out, and its end stays") {
-  GivenJob job = ended();
+  JobFixture job = ended();
   const std::uint64_t seq = job.state.seq;
-  job.act({.kind = Act::Kind::resolve,
+  job.act({.kind = ControlRequest::Kind::resolve,
            .by = "ann",
            .reason = "it is on the statement",
            .idempotency_key = job.sent[0].key,
            .resolution = "happened",
            .result = json("{'id':7}")});
   ASSERT_EQ(job.refused, std::nullopt);
-  EXPECT_EQ(job.said["noted"], Value(true));
+  EXPECT_EQ(job.reply["noted"], Value(true));
   EXPECT_EQ(job.state.seq, seq + 1);
   EXPECT_EQ(job.status(), "failed");
   const auto note = job.last<OutcomeNoted>();
@@ -579,14 +580,14 @@ AE_TEST("note/an ended job takes what a person found out, and its end stays") {
 }
 
 AE_TEST("note/a call is noted once, and only when it is in doubt and settled") {
-  GivenJob job = ended();
+  JobFixture job = ended();
   EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled);
   job.after(2min);
   EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
   EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_in_doubt);
   EXPECT_EQ(job.resolve("a", "fail").refused, Code::job_terminal);
   EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
-  GivenJob known("[{'id':'a','kind':'tool','tool':'risk'}]");
+  JobFixture known("[{'id':'a','kind':'tool','tool':'risk'}]");
   known.claim().ok("a");
   EXPECT_EQ(known.resolve("a", "happened").refused, Code::job_terminal);
 }
@@ -599,9 +600,9 @@ Outcome refused() {
 }
 
 AE_TEST("note/a certain result that comes after the end is noted, once") {
-  GivenJob job = ended();
+  JobFixture job = ended();
   const std::uint64_t seq = job.state.seq;
-  job.kept("a", succeeded());
+  job.store_effect("a", succeeded());
   EXPECT_EQ(job.state.seq, seq + 1);
   const auto note = job.last<OutcomeNoted>();
   EXPECT_EQ(note.by, "runtime");
@@ -611,40 +612,40 @@ AE_TEST("note/a certain result that comes after the end is noted, once") {
   EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["noted"]["resolution"], Value("happened"));
   const Value trace = trace_view(job.state, job.log);
   EXPECT_EQ(trace["nodes"].items()[0]["world"], Value("changed")) << canonical(trace);
-  job.kept("a", succeeded());
+  job.store_effect("a", succeeded());
   EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
   EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_in_doubt);
   expect_proved(job);
 }
 
 AE_TEST("note/a late refusal is noted as not_happened, a late result that says nothing is not") {
-  GivenJob job = ended();
-  job.kept("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  JobFixture job = ended();
+  job.store_effect("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
   EXPECT_EQ(job.count(EventType::outcome_noted), 0u);
-  GivenJob other = ended();
-  other.kept("a", refused());
+  JobFixture other = ended();
+  other.store_effect("a", refused());
   EXPECT_EQ(other.last<OutcomeNoted>().resolution, "not_happened");
   EXPECT_EQ(trace_view(other.state, other.log)["nodes"].items()[0]["world"], Value("unchanged"));
   expect_proved(other);
 }
 
 AE_TEST("note/a call of two unknown tries has not happened when each was refused") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'do'}]",
-               {.more = "{'tools':{'do':{'effect':'idempotent','on_in_doubt':'fail',"
-                        "'retry':{'max_attempts':2,'retry_on':['timeout']}}}}"});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'do'}]",
+                 {.more = "{'tools':{'do':{'effect':'idempotent','on_in_doubt':'fail',"
+                          "'retry':{'max_attempts':2,'retry_on':['timeout']}}}}"});
   job.claim();
-  const Sent first = sent_of(job.state, job.step("a"));
+  const SentTry first = sent_try_of(job.state, job.step("a"));
   job.times_out("a").after(20s);
-  ASSERT_EQ(job.tries("a"), 2u) << job.story();
-  const Sent second = sent_of(job.state, job.step("a"));
+  ASSERT_EQ(job.tries("a"), 2u) << job.log_text();
+  const SentTry second = sent_try_of(job.state, job.step("a"));
   job.times_out("a");
-  ASSERT_EQ(job.status(), "failed") << job.story();
-  const auto record = [&](const Sent& sent) {
+  ASSERT_EQ(job.status(), "failed") << job.log_text();
+  const auto record = [&](const SentTry& sent) {
     return canonical(effect_record(job.state.job, sent, refused(), job.now, Arrival::late));
   };
   const std::string one = record(first), two = record(second);
   const auto notes = [&](const std::vector<StoredEffect>& effects) {
-    const auto events = catch_up(job.state, effects);
+    const auto events = import_stored_effects(job.state, effects);
     AE_CHECK(events.has_value());
     return events->size();
   };
@@ -654,25 +655,25 @@ AE_TEST("note/a call of two unknown tries has not happened when each was refused
 }
 
 AE_TEST("note/an erased job gets no value with a late result") {
-  GivenJob job = ended();
-  const Sent sent = sent_of(job.state, job.step("a"));
+  JobFixture job = ended();
+  const SentTry sent = sent_try_of(job.state, job.step("a"));
   const std::string record =
       canonical(effect_record(job.state.job, sent, succeeded(), job.now, Arrival::late));
-  job.state.blind_gone = true;
-  const auto events = catch_up(job.state, {{sent.invocation, 1, record}});
+  job.state.blind_erased = true;
+  const auto events = import_stored_effects(job.state, {{sent.invocation, 1, record}});
   ASSERT_TRUE(events && events->size() == 1);
   EXPECT_EQ(std::get<OutcomeNoted>(events->front()).resolution, "happened");
   EXPECT_TRUE(std::get<OutcomeNoted>(events->front()).result.is_null());
 }
 
 AE_TEST("note/what an erased effect record keeps of a late result is noted") {
-  GivenJob job = ended();
-  const Sent sent = sent_of(job.state, job.step("a"));
+  JobFixture job = ended();
+  const SentTry sent = sent_try_of(job.state, job.step("a"));
   const auto record = erased_effect(
-      effect_place(job.state.job, sent.invocation, 1),
+      effect_location(job.state.job, sent.invocation, 1),
       canonical(effect_record(job.state.job, sent, succeeded(), job.now, Arrival::late)));
   ASSERT_TRUE(record) << record.error().message;
-  const auto events = catch_up(job.state, {{sent.invocation, 1, *record}});
+  const auto events = import_stored_effects(job.state, {{sent.invocation, 1, *record}});
   ASSERT_TRUE(events && events->size() == 1);
   EXPECT_EQ(std::get<OutcomeNoted>(events->front()).resolution, "happened");
   EXPECT_TRUE(std::get<OutcomeNoted>(events->front()).result.is_null());
@@ -684,16 +685,16 @@ constexpr std::string_view kRiskThenWait =
     "[{'id':'a','kind':'tool','tool':'risk','args':{'n':1},'on_error':'continue'},"
     "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]";
 
-Value doubt_of(const GivenJob& job) {
+Value doubt_of(const JobFixture& job) {
   const Value view = job_view(job.state)["in_doubt"];
-  AE_CHECK(view.size() == 1, job.story());
+  AE_CHECK(view.size() == 1, job.log_text());
   return view.items()[0];
 }
 
 AE_TEST("ending/a job that waits shows a call that was given up, and parks for no person") {
-  GivenJob job(kRiskThenWait);
+  JobFixture job(kRiskThenWait);
   job.claim().unknown("a");
-  ASSERT_EQ(job.status(), "waiting") << job.story();
+  ASSERT_EQ(job.status(), "waiting") << job.log_text();
   const Value doubt = doubt_of(job);
   EXPECT_EQ(doubt["given_up"], Value(true));
   EXPECT_EQ(doubt["idempotency_key"], Value(job.sent[0].key));
@@ -705,11 +706,11 @@ AE_TEST("ending/a job that waits shows a call that was given up, and parks for n
 }
 
 AE_TEST("ending/a call in doubt comes before one that was given up") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'},"
       "{'id':'b','kind':'tool','tool':'pay','needs':['a']}]");
   job.claim().unknown("a").unknown("b");
-  ASSERT_EQ(job.status(), "parked") << job.story();
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
   const Value view = job_view(job.state);
   ASSERT_EQ(view["in_doubt"].size(), 2u);
   EXPECT_EQ(view["in_doubt"].items()[0]["node_id"], Value("b"));
@@ -719,25 +720,25 @@ AE_TEST("ending/a call in doubt comes before one that was given up") {
 }
 
 AE_TEST("note/a late result of a call that was given up is noted while the job goes on") {
-  GivenJob job(kRiskThenWait);
-  job.claim().unknown("a").kept("a", succeeded());
-  ASSERT_EQ(job.status(), "waiting") << job.story();
+  JobFixture job(kRiskThenWait);
+  job.claim().unknown("a").store_effect("a", succeeded());
+  ASSERT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
   EXPECT_EQ(doubt_of(job)["noted"]["by"], Value("runtime"));
-  job.signal("k").kept("a", succeeded());
+  job.signal("k").store_effect("a", succeeded());
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
   expect_proved(job);
 }
 
 AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
-  GivenJob job(kRiskThenWait);
+  JobFixture job(kRiskThenWait);
   job.claim();
-  const Sent sent = sent_of(job.state, job.step("a"));
+  const SentTry sent = sent_try_of(job.state, job.step("a"));
   job.unknown("a").replan(
       compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")), {"a"});
   ASSERT_EQ(job.refused, std::nullopt) << job.refusal;
-  ASSERT_EQ(job.status(), "waiting") << job.story();
+  ASSERT_EQ(job.status(), "waiting") << job.log_text();
   const std::string key = job.sent[0].key;
   Value doubt = doubt_of(job);
   EXPECT_EQ(doubt["idempotency_key"], Value(key));
@@ -750,30 +751,30 @@ AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
   ASSERT_EQ(job.status(), "completed");
   EXPECT_EQ(listed(job), std::set{key});
   expect_proved(job);
-  const auto says = [&](std::string_view resolution) {
+  const auto text_answer = [&](std::string_view resolution) {
     return job
-        .act({.kind = Act::Kind::resolve,
+        .act({.kind = ControlRequest::Kind::resolve,
               .idempotency_key = key,
               .resolution = std::string(resolution)})
         .refused;
   };
-  EXPECT_EQ(says("not_happened"), Code::not_settled);
+  EXPECT_EQ(text_answer("not_happened"), Code::not_settled);
   job.after(2min);
-  EXPECT_EQ(says("not_happened"), std::nullopt);
+  EXPECT_EQ(text_answer("not_happened"), std::nullopt);
   EXPECT_EQ(doubt_of(job)["noted"]["resolution"], Value("not_happened"));
-  job.kept(sent, succeeded());
+  job.store_effect(sent, succeeded());
   EXPECT_EQ(job.count(EventType::outcome_noted), 1u) << "one note for each call";
   expect_proved(job);
 }
 
 AE_TEST("note/a late result of a call that a plan dropped is noted") {
-  GivenJob job(kRiskThenWait);
+  JobFixture job(kRiskThenWait);
   job.claim();
-  const Sent sent = sent_of(job.state, job.step("a"));
+  const SentTry sent = sent_try_of(job.state, job.step("a"));
   job.unknown("a")
       .replan(compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")),
               {"a"})
-      .kept(sent, succeeded());
+      .store_effect(sent, succeeded());
   EXPECT_EQ(doubt_of(job)["noted"]["resolution"], Value("happened"));
   expect_proved(job);
 }

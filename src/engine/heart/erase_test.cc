@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "engine/heart/stored_job_test.h"
-#include "engine/loop/loop_job_test.h"
-#include "engine/state/left.h"
+#include "engine/loop/loop_fixture_test.h"
+#include "engine/state/retained_value.h"
 #include "inspect/trace.h"
 #include "inspect/view.h"
 
@@ -14,10 +14,10 @@ constexpr std::string_view kSecret = "ada@x.org";
 constexpr std::string_view kInput =
     "{'mail': 'ada@x.org', 'no': false, 'people': ['ada@x.org', 'bob@x.org'], 'yes': true}";
 
-std::vector<Event> erased_log(const GivenJob& job, bool keep_blind = false) {
+std::vector<Event> erased_log(const JobFixture& job, bool keep_blind = false) {
   Stored stored(job);
   stored.redact(job.state.job, [&](const Event& event, std::string_view field) {
-    return why_kept(event, field).empty() && !(keep_blind && field == "blind");
+    return retention_reason(event, field).empty() && !(keep_blind && field == "blind");
   });
   return stored.opened(job.state.job).events;
 }
@@ -29,15 +29,15 @@ std::string shown(const JobId& job, const std::vector<Event>& log) {
 }
 
 // It is folded and proved, and holds no value any more.
-std::vector<Event> expect_erased(const GivenJob& job, bool keep_blind = false) {
+std::vector<Event> expect_erased(const JobFixture& job, bool keep_blind = false) {
   const JobId& id = job.state.job;
-  EXPECT_TRUE(is_terminal(job.state.status)) << job.story();
+  EXPECT_TRUE(is_terminal(job.state.status)) << job.log_text();
   const std::vector<Event> log = erased_log(job, keep_blind);
   const std::string text = shown(id, log);
   EXPECT_NE(shown(id, job.log).find(kSecret), std::string::npos) << "it never held it";
   EXPECT_EQ(text.find(kSecret), std::string::npos) << text;
-  const auto state = fold(id, log, compile_each_time());
-  EXPECT_TRUE(state) << (state ? "" : state.error().message) << "\n" << job.story();
+  const auto state = fold(id, log, uncached_plan_source());
+  EXPECT_TRUE(state) << (state ? "" : state.error().message) << "\n" << job.log_text();
   if (!state) return log;
   EXPECT_EQ(state->status, job.state.status);
   EXPECT_EQ(state->steps.size(), job.state.steps.size());
@@ -45,8 +45,8 @@ std::vector<Event> expect_erased(const GivenJob& job, bool keep_blind = false) {
   VerifyInput input;
   input.job = id;
   input.events = log;
-  const Verification proof = verify(input, compile_each_time());
-  EXPECT_TRUE(proof.ok) << canonical(proof.to_json()) << "\n" << job.story();
+  const Verification proof = verify(input, uncached_plan_source());
+  EXPECT_TRUE(proof.ok) << canonical(proof.to_json()) << "\n" << job.log_text();
   return log;
 }
 
@@ -58,7 +58,7 @@ constexpr std::string_view kNodes =
          'do':{'tool':'put', 'args':{'p':'${ .item }'}}}])";
 
 AE_TEST("erase/a plan with branches and a map keeps its shape and nothing that was said") {
-  GivenJob job(kNodes, {.more = "{'output':'${ .steps }'}", .input = kInput});
+  JobFixture job(kNodes, {.more = "{'output':'${ .steps }'}", .input = kInput});
   job.claim().ok("a", "'ada@x.org'").ok("m/0", "'ada@x.org'").ok("m/1", "2").ok("b", "1");
   const std::vector<Event> log = expect_erased(job);
   std::size_t branches = 0, maps = 0;
@@ -72,44 +72,46 @@ AE_TEST("erase/a plan with branches and a map keeps its shape and nothing that w
 }
 
 AE_TEST("erase/a map of nothing, and one whose item failed") {
-  GivenJob none(
+  JobFixture none(
       R"([{'id':'m', 'kind':'map', 'over':'${ .input.none }', 'max_parallel':1, 'do':{'tool':'put'}}])",
       {.input = "{'none': [], 'mail': 'ada@x.org'}"});
   none.claim();
   expect_erased(none);
-  GivenJob failed(R"([{'id':'m', 'kind':'map', 'over':'${ .input.people }', 'max_parallel':1,
+  JobFixture failed(R"([{'id':'m', 'kind':'map', 'over':'${ .input.people }', 'max_parallel':1,
                       'do':{'tool':'once', 'args':{'p':'${ .item }'}}}])",
-                  {.input = kInput});
+                    {.input = kInput});
   failed.claim().fails("m/0", "connect");
   expect_erased(failed);
 }
 
 AE_TEST("erase/a loop keeps which tools its model chose") {
-  GivenJob job = talk("", {.input = "{'message': 'write to ada@x.org'}"});
-  job.claim().ok("chat/0", wants({{"ada@x.org", "look", "{'q': 'ada@x.org'}"},
-                                  {"b", "ada@x.org", "{}"},
-                                  {"c", "put", "{'q': 'ada@x.org'}"}}));
-  job.ok("chat/0/0", "'ada@x.org'").ok("chat/0/2", "'ada@x.org'").ok("chat/1", says("ada@x.org"));
+  JobFixture job = loop_job("", {.input = "{'message': 'write to ada@x.org'}"});
+  job.claim().ok("chat/0", tool_calls_answer({{"ada@x.org", "look", "{'q': 'ada@x.org'}"},
+                                              {"b", "ada@x.org", "{}"},
+                                              {"c", "put", "{'q': 'ada@x.org'}"}}));
+  job.ok("chat/0/0", "'ada@x.org'")
+      .ok("chat/0/2", "'ada@x.org'")
+      .ok("chat/1", text_answer("ada@x.org"));
   expect_erased(job);
 }
 
 AE_TEST("erase/a loop whose answer was to be mended") {
-  GivenJob job = talk(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1",
-                      {.input = "{'message': 'ada@x.org'}"});
-  job.claim().ok("chat/0", says("ada@x.org")).ok("chat/1", says(R"({\'n\': 1})"));
+  JobFixture job = loop_job(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1",
+                            {.input = "{'message': 'ada@x.org'}"});
+  job.claim().ok("chat/0", text_answer("ada@x.org")).ok("chat/1", text_answer(R"({\'n\': 1})"));
   expect_erased(job);
 }
 
 AE_TEST("erase/a job that has no blind keeps no hash of what nobody sent") {
-  GivenJob job(kNodes, {.input = kInput, .blind = ""});
+  JobFixture job(kNodes, {.input = kInput, .blind = ""});
   job.claim().ok("a", "'ada@x.org'").ok("m/0", "1").ok("m/1", "2").ok("b", "1");
   const auto log = expect_erased(job);
   EXPECT_EQ(log.front().schema, 1);
 }
 
 AE_TEST("erase/a guess of an erased value is confirmed by no hash of a job with a blind") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
-               {.input = kInput});
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
+                 {.input = kInput});
   job.claim().ok("a", "'ada@x.org'");
   const std::string text = shown(job.state.job, expect_erased(job));
   for (const std::string& guess : {canonical(json(kInput)), canonical(json("{'to':'ada@x.org'}")),
@@ -122,22 +124,22 @@ AE_TEST("erase/a guess of an erased value is confirmed by no hash of a job with 
                           .text),
             std::string::npos);
   // In a job without one, they are.
-  GivenJob bare(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
-                {.input = kInput, .blind = ""});
+  JobFixture bare(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
+                  {.input = kInput, .blind = ""});
   bare.claim().ok("a", "1");
   EXPECT_NE(shown(bare.state.job, erased_log(bare)).find(to_hex(sha256(canonical(json(kInput))))),
             std::string::npos);
 }
 
 AE_TEST("erase/without the blind, verify says that hashes are not computed again") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
-               {.input = kInput});
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
+                 {.input = kInput});
   job.claim().ok("a", "1");
   Stored stored(job);
   stored.redact(job.state.job,
                 [](const Event&, std::string_view field) { return field == "blind"; });
   VerifyInput input = stored.opened(job.state.job);
-  const Verification proof = verify(input, compile_each_time());
+  const Verification proof = verify(input, uncached_plan_source());
   EXPECT_TRUE(proof.ok) << canonical(proof.to_json());
   for (const Proof* one : {&proof.ledger, &proof.replay}) {
     EXPECT_NE(one->detail.find("hashes not recomputed: the blind is gone"), std::string::npos)
@@ -147,57 +149,57 @@ AE_TEST("erase/without the blind, verify says that hashes are not computed again
   each<ToolInvocationStarted>(input.events, [](ToolInvocationStarted& call) {
     call.invocation_id = InvocationId("0123456789abcdef");
   });
-  EXPECT_FALSE(verify(input, compile_each_time()).ledger.ok);
+  EXPECT_FALSE(verify(input, uncached_plan_source()).ledger.ok);
 }
 
 AE_TEST("erase/a fork of a job without its blind takes over by step and compares no arguments") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}},
                    {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}])",
-               {.input = kInput});
+                 {.input = kInput});
   job.claim().ok("a", "1").fails("b");
   Stored stored(job);
   stored.redact(job.state.job,
                 [](const Event&, std::string_view field) { return field == "blind"; });
   const auto log = stored.opened(job.state.job).events;
-  const auto state = fold(job.state.job, log, compile_each_time());
+  const auto state = fold(job.state.job, log, uncached_plan_source());
   ASSERT_TRUE(state) << state.error().message;
-  const auto fork = fork_at(*state, log, log.size(), compile_each_time());
+  const auto fork = fork_at(*state, log, log.size(), uncached_plan_source());
   ASSERT_TRUE(fork) << fork.error().message;
-  EXPECT_TRUE(fork->blind_gone);
-  GivenJob next(*fork, "job-2");
+  EXPECT_TRUE(fork->blind_erased);
+  JobFixture next(*fork, "job-2");
   EXPECT_NE(next.state.blind, std::string(kBlind));
   EXPECT_EQ(next.step("a").imported->arguments_hash, "");
   next.claim();
-  ASSERT_EQ(next.sent.size(), 1u) << next.story();
+  ASSERT_EQ(next.sent.size(), 1u) << next.log_text();
   next.ok("b", "2");
   EXPECT_EQ(next.status(), "completed");
-  proves(next);
+  expect_verified(next);
 }
 
 AE_TEST("erase/a fork takes its origin's blind, and an origin without one gives none") {
   for (const std::string_view blind : {kBlind, std::string_view()}) {
-    GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool',
+    JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool',
                      'tool':'once', 'needs':['a']}])",
-                 {.input = kInput, .blind = blind});
+                   {.input = kInput, .blind = blind});
     job.claim().ok("a", "1").fails("b");
     const auto log = Stored(job).opened(job.state.job).events;
-    const auto fork = fork_at(job.state, log, log.size(), compile_each_time());
+    const auto fork = fork_at(job.state, log, log.size(), uncached_plan_source());
     ASSERT_TRUE(fork) << fork.error().message;
-    GivenJob next(*fork, "job-2");
+    JobFixture next(*fork, "job-2");
     EXPECT_EQ(next.state.blind, blind);
     EXPECT_EQ(next.step("a").imported->arguments_hash, job.step("a").call->arguments_hash);
   }
 }
 
 AE_TEST("erase/a fork that would go on with an erased list or choice is refused") {
-  GivenJob map(R"([{'id':'m', 'kind':'map', 'over':'${ .input.people }', 'max_parallel':1,
+  JobFixture map(R"([{'id':'m', 'kind':'map', 'over':'${ .input.people }', 'max_parallel':1,
                    'do':{'tool':'once', 'args':{'p':'${ .item }'}}}])",
-               {.input = kInput});
+                 {.input = kInput});
   map.claim().ok("m/0", "1").fails("m/1", "connect");
   const auto log = erased_log(map);
-  const auto state = fold(map.state.job, log, compile_each_time());
+  const auto state = fold(map.state.job, log, uncached_plan_source());
   ASSERT_TRUE(state) << state.error().message;
-  const auto fork = fork_at(*state, log, log.size(), compile_each_time());
+  const auto fork = fork_at(*state, log, log.size(), uncached_plan_source());
   ASSERT_FALSE(fork);
   EXPECT_NE(fork.error().message.find("has been erased"), std::string::npos);
 }

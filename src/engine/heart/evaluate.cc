@@ -45,14 +45,14 @@ class PlanScope : public ExprScope {
     if (it == state_.plan->by_id.end()) return nullptr;
     const Step& step = state_.steps[it->second];
     if (!step.failure) return &step.result;
-    seen_ = state_.seen_result(step);
+    seen_ = state_.result_for_dependents(step);
     return &seen_;
   }
   Value steps() const override {
     std::vector<Member> members;
     members.reserve(state_.plan->nodes.size());
     for (const Node& node : state_.plan->nodes) {
-      members.emplace_back(node.id, state_.seen_result(state_.steps[node.index]));
+      members.emplace_back(node.id, state_.result_for_dependents(state_.steps[node.index]));
     }
     return Value::object(std::move(members));
   }
@@ -98,7 +98,7 @@ class CallScope : public ExprScope {
   const Value& result_;
 };
 
-Result<std::string> name_of(const Value& value, std::string_view what) {
+Result<std::string> check_key_text(const Value& value, std::string_view what) {
   if (!value.is_string() || value.as_string().empty() || value.as_string().size() > kKeyBytesMax) {
     return fail(Code::expression_failed, std::string(what) + " must be a text of 1 to 256 bytes");
   }
@@ -123,7 +123,8 @@ Result<Value> side_arguments_of(const State& state, const Step& about, Role role
   return args;
 }
 
-Result<Value> happened_of(const State& state, const Step& about, const Value& answer, Work* work) {
+Result<Value> probe_result_of(const State& state, const Step& about, const Value& answer,
+                              Work* work) {
   return state.tool_of(about).probe->happened.eval(CallScope(*about.call, answer, work));
 }
 
@@ -159,15 +160,15 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
   const ToolPolicy& tool = state.plan->tools[node.tool];
   if (tool.is_model()) {
     const Value& written = state.plan->task_graph["nodes"].items()[node.index];
-    return request_of(node.kind == NodeKind::map ? written["do"]["args"] : written["args"],
-                      std::move(args));
+    return build_model_request(node.kind == NodeKind::map ? written["do"]["args"] : written["args"],
+                               std::move(args));
   }
   if (tool.args_schema) AE_TRY(tool.args_schema->check(args, work));
-  AE_TRY(takes(tool.records, args));
+  AE_TRY(check_recorded_args(tool.records, args));
   return args;
 }
 
-Result<Value> opening_of(const State& state, const Node& node, Work* work) {
+Result<Value> opening_messages_of(const State& state, const Node& node, Work* work) {
   if (node.kind == NodeKind::llm) {
     AE_ASSIGN(const Value request, arguments_of(state, node, kNoItem, work));
     return request["messages"];
@@ -184,8 +185,9 @@ Result<Value> opening_of(const State& state, const Node& node, Work* work) {
   }
   if (loop.system) AE_TRY(say("system", *loop.system));
   AE_TRY(say("user", loop.prompt));
-  AE_ASSIGN(const Value request,
-            request_of({}, Value::object({{"messages", Value::array(std::move(messages))}})));
+  AE_ASSIGN(
+      const Value request,
+      build_model_request({}, Value::object({{"messages", Value::array(std::move(messages))}})));
   return request["messages"];
 }
 
@@ -195,18 +197,18 @@ Result<Value> arguments_of(const State& state, const Step& step, Work* work) {
   }
   if (step.turn == kNoTurn) return arguments_of(state, state.node_of(step), step.item, work);
   const Step& loop = state.steps[step.node];
-  if (step.is_loop_call()) return asked_arguments_of(state, loop, step.turn, step.nth);
+  if (step.is_loop_call()) return requested_arguments_of(state, loop, step.turn, step.nth);
   return turn_arguments_of(state, loop, step.turn, notice_of(state, loop), work);
 }
 
 Result<std::string> wait_key_of(const State& state, const Node& node, Work* work) {
   AE_ASSIGN(const Value key, node.wait_key->eval(PlanScope(state, work)));
-  return name_of(key, "a wait's key");
+  return check_key_text(key, "a wait's key");
 }
 
 Result<std::string> channel_of(const State& state, const Node& node, Work* work) {
   AE_ASSIGN(const Value channel, node.wait_channel->eval(PlanScope(state, work)));
-  return name_of(channel, "a channel");
+  return check_key_text(channel, "a channel");
 }
 
 Result<Instant> due_of(const State& state, const Node& node, Instant now, Work* work) {
@@ -227,7 +229,7 @@ Result<Value> output_of(const State& state, Work* work) {
   std::vector<Member> members;  // the results of the nodes that nothing depends on
   for (const Node& node : state.plan->nodes) {
     if (node.dependents.empty()) {
-      members.emplace_back(node.id, state.seen_result(state.steps[node.index]));
+      members.emplace_back(node.id, state.result_for_dependents(state.steps[node.index]));
     }
   }
   return Value::object(std::move(members));
@@ -249,8 +251,8 @@ FailedField failed(std::string field, std::string expression, bool gives_null = 
   return {.field = std::move(field), .expression = std::move(expression), .gives_null = gives_null};
 }
 
-std::optional<FailedField> failed_in(const Template& source, const std::string& field,
-                                     const ExprScope& scope) {
+std::optional<FailedField> find_failed_field(const Template& source, const std::string& field,
+                                             const ExprScope& scope) {
   auto failure = source.failure(scope);
   if (!failure) return std::nullopt;
   return failed(field_at(field, failure->pointer), failure->expression, failure->gives_null);
@@ -278,7 +280,7 @@ const Value& at_pointer(const Value& value, std::string_view pointer) {
 }
 
 // The messages of a model node are written as `system` and `prompt`, or as a list.
-FailedField named_as_written(FailedField found, const Value& messages) {
+FailedField use_written_names(FailedField found, const Value& messages) {
   const std::span<const Value> items =
       messages.is_array() ? messages.items() : std::span<const Value>();
   const bool short_form = !items.empty() && items.size() <= 2 &&
@@ -301,8 +303,8 @@ std::optional<FailedField> failed_arguments(const State& state, const Node& node
                                             const Value& written, const ExprScope& scope) {
   if (!node.has_args) return std::nullopt;
   const ToolPolicy& tool = state.plan->tools[node.tool];
-  if (auto found = failed_in(node.args, "args", scope)) {
-    return tool.is_model() ? named_as_written(*std::move(found), written["messages"]) : found;
+  if (auto found = find_failed_field(node.args, "args", scope)) {
+    return tool.is_model() ? use_written_names(*std::move(found), written["messages"]) : found;
   }
   if (tool.is_model() || !tool.args_schema) return std::nullopt;
   const auto args = node.args.eval(scope);
@@ -320,7 +322,7 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
                         bool fits) -> std::optional<FailedField> {
     if (!source) return std::nullopt;
     const std::string field = std::string("wait.") + name;
-    if (auto found = failed_in(*source, field, scope)) return found;
+    if (auto found = find_failed_field(*source, field, scope)) return found;
     if (fits) return std::nullopt;
     return failed(field, sole_expression(written["wait"][name]));
   };
@@ -351,21 +353,21 @@ std::optional<FailedField> failed_field_of(const State& state, const Step& step,
     return failed_arguments(state, node, written["do"]["args"], scope);
   }
   const PlanScope scope(state, nullptr);
-  if (node.when && !step.branch) return failed_in(*node.when, "when", scope);
+  if (node.when && !step.branch) return find_failed_field(*node.when, "when", scope);
   switch (node.kind) {
     case NodeKind::wait:
       return failed_wait(state, node, written, code);
     case NodeKind::map: {
-      if (auto found = failed_in(node.over, "map", scope)) return found;
+      if (auto found = find_failed_field(node.over, "map", scope)) return found;
       if (over_of(state, node)) return std::nullopt;
       return failed("map", sole_expression(written["over"]));
     }
     case NodeKind::loop:
     case NodeKind::planner:
       if (node.loop->system) {
-        if (auto found = failed_in(*node.loop->system, "system", scope)) return found;
+        if (auto found = find_failed_field(*node.loop->system, "system", scope)) return found;
       }
-      return failed_in(node.loop->prompt, "prompt", scope);
+      return find_failed_field(node.loop->prompt, "prompt", scope);
     case NodeKind::tool:
     case NodeKind::llm:
       return failed_arguments(state, node, written["args"], scope);
@@ -375,7 +377,7 @@ std::optional<FailedField> failed_field_of(const State& state, const Step& step,
 
 std::optional<FailedField> failed_output_of(const State& state) {
   if (!state.plan->output) return std::nullopt;
-  return failed_in(*state.plan->output, "output", PlanScope(state, nullptr));
+  return find_failed_field(*state.plan->output, "output", PlanScope(state, nullptr));
 }
 
 }  // namespace ae::engine

@@ -34,10 +34,10 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
 Result<Value> side_arguments_of(const State& state, const Step& about, Role role,
                                 Work* work = nullptr);
 // What a probe's answer says of the call of `about`: null = it did not happen, else its result.
-Result<Value> happened_of(const State& state, const Step& about, const Value& answer,
-                          Work* work = nullptr);
+Result<Value> probe_result_of(const State& state, const Step& about, const Value& answer,
+                              Work* work = nullptr);
 // What a loop says first: the messages [system?, user], or those of a node of kind llm. REQUIRES: the node has turns.
-Result<Value> opening_of(const State& state, const Node& node, Work* work = nullptr);
+Result<Value> opening_messages_of(const State& state, const Node& node, Work* work = nullptr);
 // The arguments of the call of a step, whichever it is; of a turn of a loop, as they are recorded. REQUIRES: a loop that it
 // belongs to is under way, and this is its newest turn.
 Result<Value> arguments_of(const State& state, const Step& step, Work* work = nullptr);

@@ -1,5 +1,5 @@
 // External keys: which call carries which, in jobs of this build and of earlier ones.
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 
 namespace ae::engine::testing {
 namespace {
@@ -9,7 +9,7 @@ constexpr std::string_view kTwo = R"([{'id':'a', 'kind':'tool', 'tool':'put'},
 
 AE_TEST("key/another attempt that begins the same step again has the same external key") {
   // A restored store is an earlier state of the log that another attempt goes on from.
-  GivenJob first(kTwo), restored(kTwo);
+  JobFixture first(kTwo), restored(kTwo);
   first.claim();
   restored.claim();
   restored.crash();
@@ -24,18 +24,18 @@ AE_TEST("key/another attempt that begins the same step again has the same extern
 
 AE_TEST(
     "key/a call that a model chose has the beginning of its idempotency key in its external key") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim();
   EXPECT_EQ(job.sent.back().external_key, "aetheris:job-1:" + job.step("chat/0").id.text + ":0");
-  job.ok("chat/0", wants({{"a", "put", "{'n': 1}"}}));
+  job.ok("chat/0", tool_calls_answer({{"a", "put", "{'n': 1}"}}));
   const auto& sent = job.sent.back();
   EXPECT_EQ(sent.external_key,
             "aetheris:job-1:" + job.step("chat/0/0").id.text + ":" + sent.key.substr(0, 16));
 }
 
 AE_TEST("key/what undoes a call that a model chose is like that call") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "book", "{'n': 1}"}})).ok("chat/0/0", "7");
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "book", "{'n': 1}"}})).ok("chat/0/0", "7");
   job.fails("chat/1", "connect");
   const auto undo = job.last<ToolInvocationStarted>();
   const std::string own = undo.idempotency_key.text.substr(0, 16);
@@ -43,7 +43,7 @@ AE_TEST("key/what undoes a call that a model chose is like that call") {
 }
 
 AE_TEST("key/a job that an earlier build began holds keys of both schemas") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   job.claim().ok("a", "1").ok("b", "2");
   const auto folds = [&](std::string_view last, std::uint8_t schema) {
     std::vector<Event> log = job.log;
@@ -54,7 +54,7 @@ AE_TEST("key/a job that an earlier build began holds keys of both schemas") {
       call->external_key =
           ExternalKey("aetheris:job-1:" + call->step_id.text + ":" + std::string(last));
     }
-    return fold(job.state.job, log, compile_each_time()).has_value();
+    return fold(job.state.job, log, uncached_plan_source()).has_value();
   };
   EXPECT_TRUE(folds(job.state.attempt.text, 1));
   EXPECT_TRUE(folds("0", 2));

@@ -12,9 +12,9 @@
 #include <set>
 #include <sstream>
 
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/planner/planner.h"
-#include "engine/state/left.h"
+#include "engine/state/retained_value.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "log/seal.h"
@@ -41,16 +41,16 @@ std::string read_file(const fs::path& path) {
 
 struct Named {
   const char* name;
-  GivenJob job;
+  JobFixture job;
   bool erased = false;  // stored without its values, as `redact --all` leaves it
 };
 
 std::list<Named> jobs() {
   std::list<Named> all;
   const auto add = [&](const char* name, std::string_view nodes,
-                       GivenSetup setup = {}) -> GivenJob& {
+                       JobFixtureOptions setup = {}) -> JobFixture& {
     setup.id = name;
-    all.push_back({name, GivenJob(nodes, setup)});
+    all.push_back({name, JobFixture(nodes, setup)});
     return all.back().job;
   };
 
@@ -140,13 +140,13 @@ std::list<Named> jobs() {
       "{'id':'m', 'kind':'map', 'over':'${ .steps.a }', 'max_parallel':2, 'needs':['a'],"
       " 'do':{'tool':'once', 'args':{'i':'${ .item }'}}}";
   constexpr std::string_view kLast = "{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}";
-  GivenJob& origin = add("origin",
-                         "[" + std::string(kFirst) + "," + std::string(kMap) + "," +
-                             std::string(kLast) + ", 'needs':['m']}]",
-                         {.input = "{'n':1}"});
+  JobFixture& origin = add("origin",
+                           "[" + std::string(kFirst) + "," + std::string(kMap) + "," +
+                               std::string(kLast) + ", 'needs':['m']}]",
+                           {.input = "{'n':1}"});
   origin.claim().ok("a", "[7,8,9]").ok("m/1", "'B'").fails("m/0").ok("m/2", "'C'");
-  all.push_back({"forked", GivenJob(*origin.fork(origin.log.size()), "forked")});
-  GivenJob& forked = all.back().job;
+  all.push_back({"forked", JobFixture(*origin.fork(origin.log.size()), "forked")});
+  JobFixture& forked = all.back().job;
   forked.claim()
       .ok("m/0", "'A'")
       .replan(
@@ -155,27 +155,27 @@ std::list<Named> jobs() {
           {"m"});
   forked.ok("z", "1").signal("k", "'go'");
   // Calls that were given up: one is dropped by another plan, and of both somebody finds out after the end what they did.
-  GivenJob& unknown =
+  JobFixture& unknown =
       add("unknown",
           "[{'id':'a', 'kind':'tool', 'tool':'risk', 'args':{'n':1}, 'on_error':'continue'},"
           " {'id':'b', 'kind':'tool', 'tool':'risk', 'args':{'n':2}, 'on_error':'continue'},"
           " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['a','b']}]");
   unknown.claim();
-  const Sent late = sent_of(unknown.state, unknown.step("b"));
+  const SentTry late = sent_try_of(unknown.state, unknown.step("b"));
   unknown.unknown("a").unknown("b").replan(
       compiled(
           graph("[{'id':'b', 'kind':'tool', 'tool':'risk', 'args':{'n':2}, 'on_error':'continue'},"
                 " {'id':'z', 'kind':'wait', 'wait':{'type':'signal','key':'z'}}]")),
       {"a"});
-  unknown.signal("z").after(1h).kept(late,
-                                     {.kind = OutcomeKind::success, .result = json("{'id':7}")});
-  unknown.act({.kind = Act::Kind::resolve,
+  unknown.signal("z").after(1h).store_effect(
+      late, {.kind = OutcomeKind::success, .result = json("{'id':7}")});
+  unknown.act({.kind = ControlRequest::Kind::resolve,
                .by = "ann",
                .reason = "looked",
                .idempotency_key = unknown.sent[0].key,
                .resolution = "not_happened"});
   // What people said: that a call happened and gave nothing; too early and not well; and a result that breaks its schema.
-  GivenJob& people =
+  JobFixture& people =
       add("people",
           "[{'id':'p', 'kind':'tool', 'tool':'pay'},"
           " {'id':'h', 'kind':'wait', 'needs':['p'], 'wait':{'type':'human', 'key':'k'}},"
@@ -183,12 +183,12 @@ std::list<Named> jobs() {
           {.more = "{'tools':{'strict':{'args_schema':{'type':'object'},"
                    "'result_schema':{'type':'integer'}}}}"});
   people.claim().crash().resolve("p", "happened");
-  people.add(overtake(people.state, {.kind = Act::Kind::signal,
-                                     .id = "early",
-                                     .correlation_key = "k",
-                                     .buffer = true,
-                                     .payload = json("{'note':'hm'}")}));
-  people.go();
+  people.add(expire_request(people.state, {.kind = ControlRequest::Kind::signal,
+                                           .id = "early",
+                                           .correlation_key = "k",
+                                           .buffer = true,
+                                           .payload = json("{'note':'hm'}")}));
+  people.run_until_idle();
   people.signal("k", "{'decision':'approve'}").ok("s", "'no number'");
   // A model that leads: a call that it may not make, an answer that breaks its schema, and the words in which it was told so.
   // Values that are recorded without a call: of nodes, of items, of a step that a person let have one.
@@ -206,17 +206,17 @@ std::list<Named> jobs() {
       .approve("r")
       .ok("a");
   // A strict job: another version of the program parks it, and the one that it began with ends it.
-  GivenJob& strict = add("versions",
-                         "[{'id':'a', 'kind':'tool', 'tool':'put'},"
-                         " {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}]",
-                         {.more = "{'versions':{'policy':'strict'}}"});
-  strict.claims_again = false;
+  JobFixture& strict = add("versions",
+                           "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+                           " {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}]",
+                           {.more = "{'versions':{'policy':'strict'}}"});
+  strict.claims_when_free = false;
   strict.claim();
   strict.execution_version = "v2";
   strict.reload().begin_attempt();
   strict.add({VersionMismatched{
       .attempt_id = strict.state.attempt.text, .job_version = "v1", .worker_version = "v2"}});
-  strict.go();
+  strict.run_until_idle();
   strict.execution_version = "v1";
   strict.offer().claim().ok("a").ok("b");
   // Without its values: a branch, a map, messages that stand apart, an answer of a person, an error.
@@ -245,11 +245,11 @@ std::list<Named> jobs() {
       .signal("k", "{'from':'ada'}")
       .fails("e");
   all.back().erased = true;
-  add("repaired", chat(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
+  add("repaired", chat_node(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
       {.more = kTools, .input = "{'message':'Hello'}"})
       .claim()
-      .ok("chat/0", wants({{"a", "nothing"}, {"b", "exact", "{'n':'x'}"}}))
-      .ok("chat/1", says("no JSON"))
+      .ok("chat/0", tool_calls_answer({{"a", "nothing"}, {"b", "exact", "{'n':'x'}"}}))
+      .ok("chat/1", text_answer("no JSON"))
       .ok("chat/2", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
   // A model that plans, its first answer being no plan; what is lowered has all that an answer may have.
   const Value asks = json(
@@ -261,8 +261,8 @@ std::list<Named> jobs() {
     return canonical(Value::object({{"text", canonical(json(plan))}}));
   };
   all.push_back(
-      {"planned", GivenJob(compiled(graph("[]", kTools).with("nodes", Value::array({planner}))),
-                           {.input = "{'message':'Go', 'n':7}", .id = "planned"})});
+      {"planned", JobFixture(compiled(graph("[]", kTools).with("nodes", Value::array({planner}))),
+                             {.input = "{'message':'Go', 'n':7}", .id = "planned"})});
   all.back()
       .job.claim()
       .ok("planner/0", answers("{'nodes':[{'id':'a', 'tool':'once'}]}"))
@@ -282,18 +282,22 @@ std::list<Named> jobs() {
 // ---------------------------------------------------------------- their stored form
 
 // The commit without its values.
-std::string without_values(const JobId& job, const Sealed& sealed, const Hash& previous,
+std::string without_values(const JobId& job, const SealedBatch& sealed, const Hash& previous,
                            const BlobSource& blobs) {
   auto left = redact(
       job, sealed.bytes, previous, blobs,
-      [](const Event& event, std::string_view field) { return why_kept(event, field).empty(); },
-      [](const Event& event, std::string_view field) { return left_of(event, field, true); });
+      [](const Event& event, std::string_view field) {
+        return retention_reason(event, field).empty();
+      },
+      [](const Event& event, std::string_view field) {
+        return retained_value(event, field, true);
+      });
   AE_CHECK(left.has_value(), left ? "" : left.error().message);
   return *left;
 }
 
 Value exported(const Named& named) {
-  const GivenJob& job = named.job;
+  const JobFixture& job = named.job;
   std::vector<Value> commits, blobs;
   std::map<std::string, std::string> apart;  // by hash
   std::set<std::string> seen;
@@ -343,13 +347,13 @@ Result<std::vector<Event>> opened(const Value& file) {
   std::vector<Event> events;
   Hash head;
   for (const Value& commit : file["commits"].items()) {
-    AE_ASSIGN(Opened batch, open(job, *from_hex(commit.as_string()), head,
-                                 [&](const Hash& hash) -> Result<std::string> {
-                                   auto blob = blobs.find(to_hex(hash));
-                                   if (blob == blobs.end())
-                                     return fail(Code::log_corrupt, "a value is missing");
-                                   return blob->second;
-                                 }));
+    AE_ASSIGN(OpenedBatch batch, open(job, *from_hex(commit.as_string()), head,
+                                      [&](const Hash& hash) -> Result<std::string> {
+                                        auto blob = blobs.find(to_hex(hash));
+                                        if (blob == blobs.end())
+                                          return fail(Code::log_corrupt, "a value is missing");
+                                        return blob->second;
+                                      }));
     head = batch.head;
     for (Event& event : batch.events) events.push_back(std::move(event));
   }
@@ -363,10 +367,10 @@ Value types_of(const std::vector<Event>& events) {
 }
 
 // What a log comes to with this program.
-Value come_to(const Value& file, const std::vector<Event>& events) {
+Value advance_to(const Value& file, const std::vector<Event>& events) {
   const JobId job(std::string(file.text("job")));
-  const Verification proof = verify({.job = job, .events = events}, compile_each_time());
-  auto state = fold(job, events, compile_each_time());
+  const Verification proof = verify({.job = job, .events = events}, uncached_plan_source());
+  auto state = fold(job, events, uncached_plan_source());
   AE_CHECK(state.has_value(), state ? "" : state.error().message);
   return Value::object({{"execution_hash", proof.execution_hash_hex},
                         {"head", proof.root_hash_hex},
@@ -472,7 +476,7 @@ AE_TEST("golden/new ones are written when they are asked for") {
     auto events = opened(file);
     ASSERT_TRUE(events);
     write_once(fs::path(folder) / (std::string(named.name) + ".json"),
-               file.with("then", come_to(file, *events)));
+               file.with("then", advance_to(file, *events)));
   }
   write_once(fs::path(folder) / "every_type.json", every_type());
 }
@@ -498,7 +502,7 @@ AE_TEST("golden/every log that was ever written is proved and folds to what it w
       continue;
     }
     EXPECT_EQ((*file)["then"]["ok"], Value(true));
-    EXPECT_EQ(lost((*file)["then"], come_to(*file, *events)), "");
+    EXPECT_EQ(lost((*file)["then"], advance_to(*file, *events)), "");
   }
   EXPECT_GE(logs, jobs().size() + 1);
 }

@@ -1,6 +1,6 @@
 // People and messages: human waits, early signals, channels. What nobody waits for yet is kept; what is kept is delivered
 // once.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -14,25 +14,25 @@ std::string human(std::string_view more = "") {
 // ---------------------------------------------------------------- human waits
 
 AE_TEST("human/an approval completes it, and the answer is the result") {
-  GivenJob job(human());
+  JobFixture job(human());
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
   job.signal("k", "{'decision':'approve', 'note':'fine'}");
-  EXPECT_EQ(job.said["delivered"], Value(true));
+  EXPECT_EQ(job.reply["delivered"], Value(true));
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "approved");
   EXPECT_EQ(job.step("w").result, json("{'decision':'approve', 'note':'fine'}"));
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
 AE_TEST("human/who answers by id is recorded") {
-  GivenJob job(human());
+  JobFixture job(human());
   job.claim().approve("w");
   EXPECT_EQ(job.last<WaitCompleted>().by, "ann");
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
 AE_TEST("human/a rejection fails the node, and nothing behind it is called") {
-  GivenJob job(human());
+  JobFixture job(human());
   job.claim().signal("k", "{'decision':'reject', 'note':'too much'}");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "rejected");
@@ -42,48 +42,48 @@ AE_TEST("human/a rejection fails the node, and nothing behind it is called") {
 }
 
 AE_TEST("human/on_reject: continue makes the answer the result") {
-  GivenJob job(human(", 'on_reject':'continue'"));
+  JobFixture job(human(", 'on_reject':'continue'"));
   job.claim().reject("w").ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("w").result, json("{'decision':'reject'}"));
 }
 
 AE_TEST("human/it expires, and fails or goes on") {
-  GivenJob fails(human(", 'expires':'1h'"));
+  JobFixture fails(human(", 'expires':'1h'"));
   fails.claim().after(2h);
   EXPECT_EQ(fails.state.error->code, "wait_expired");
-  GivenJob goes_on(human(", 'expires':'1h', 'on_expire':'continue'"));
+  JobFixture goes_on(human(", 'expires':'1h', 'on_expire':'continue'"));
   goes_on.claim().after(2h).ok("a");
   EXPECT_EQ(goes_on.status(), "completed");
   EXPECT_EQ(goes_on.step("w").result, json("{'timed_out':true}"));
 }
 
 AE_TEST("human/an answer without a decision is invalid, unless data is asked for") {
-  GivenJob job(human());
+  JobFixture job(human());
   job.claim();
   const std::size_t events = job.log.size();
   for (const std::string_view payload : {"null", "{}", "'approve'", "{'decision':'maybe'}"}) {
     EXPECT_EQ(job.signal("k", payload).refused, Code::input_invalid) << payload;
   }
   EXPECT_EQ(job.log.size(), events);
-  GivenJob data(human(", 'answer':'data'"));
+  JobFixture data(human(", 'answer':'data'"));
   data.claim().signal("k", "{'name':'Ann'}");
   EXPECT_EQ(data.last<WaitCompleted>().outcome, "approved");
   EXPECT_EQ(data.step("w").result, json("{'name':'Ann'}"));
-  GivenJob no(human(", 'answer':'data'"));
+  JobFixture no(human(", 'answer':'data'"));
   EXPECT_EQ(no.claim().reject("w").state.error->code, "rejected");
 }
 
 AE_TEST("human/a second answer is a duplicate and is shown the first") {
-  GivenJob job(human());
+  JobFixture job(human());
   job.claim();
   const std::string id = job.asked("w");
   job.answer_approval(id, "approve").answer_approval(id, "reject");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
-  EXPECT_EQ(job.said["applied"], Value(false));
-  EXPECT_EQ(job.said["outcome"], "approved");
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["applied"], Value(false));
+  EXPECT_EQ(job.reply["outcome"], "approved");
   job.answer_approval(id, "approve");
-  EXPECT_EQ(job.said["applied"], Value(true));
+  EXPECT_EQ(job.reply["applied"], Value(true));
   EXPECT_EQ(job.answer_approval("0123456789abcdef", "approve").refused, Code::not_found);
 }
 
@@ -94,9 +94,9 @@ constexpr std::string_view kLater =
     " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'k'}}]";
 
 AE_TEST("early/a signal before its wait is kept, and delivered in the commit that opens it") {
-  GivenJob job(kLater);
+  JobFixture job(kLater);
   job.claim().early("k", "{'n':1}", "s1");
-  EXPECT_EQ(job.said["buffered"], Value(true));
+  EXPECT_EQ(job.reply["buffered"], Value(true));
   const std::size_t before = job.log.size();
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
@@ -105,30 +105,30 @@ AE_TEST("early/a signal before its wait is kept, and delivered in the commit tha
   EXPECT_EQ(job.last<WaitCompleted>().signal_id, "s1");
   EXPECT_TRUE(job.last<WaitCompleted>().payload.is_null()) << "it stands once";
   EXPECT_TRUE(job.last<JobCompleted>().undelivered.is_null());
-  EXPECT_EQ(job.signal("k", "{'n':1}").said["applied"], Value(true)) << "and is known afterwards";
+  EXPECT_EQ(job.signal("k", "{'n':1}").reply["applied"], Value(true)) << "and is known afterwards";
 }
 
 AE_TEST("early/without buffer it is a mismatch; with it, an open wait is answered at once") {
-  GivenJob job(kLater);
+  JobFixture job(kLater);
   EXPECT_EQ(job.claim().signal("k").refused, Code::wait_mismatch);
   job.ok("a").early("k", "2", "s1");
-  EXPECT_EQ(job.said["delivered"], Value(true));
+  EXPECT_EQ(job.reply["delivered"], Value(true));
   EXPECT_EQ(job.status(), "completed");
   job.early("k", "2", "s1");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
 }
 
 AE_TEST(
     "early/one signal is kept for a key: the answer to a second one says that it does not count") {
-  GivenJob job(kLater);
+  JobFixture job(kLater);
   job.claim().early("k", "1", "s1").early("k", "1", "s1");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
   EXPECT_EQ(job.count(EventType::agent_message), 1u);
   job.early("k", "2", "s2");
-  EXPECT_EQ(job.said, json("{'applied':false,'buffered':true,'correlation_key':'k',"
-                           "'duplicate':true,'payload':1}"));
+  EXPECT_EQ(job.reply, json("{'applied':false,'buffered':true,'correlation_key':'k',"
+                            "'duplicate':true,'payload':1}"));
   job.early("k", "1", "s4");
-  EXPECT_EQ(job.said["applied"], Value(true)) << "it says the same";
+  EXPECT_EQ(job.reply["applied"], Value(true)) << "it says the same";
   EXPECT_EQ(job.count(EventType::agent_message), 1u);
   job.early("other", "3", "s3").ok("a");
   EXPECT_EQ(job.status(), "completed");
@@ -138,7 +138,7 @@ AE_TEST(
 }
 
 AE_TEST("early/a crash between keeping and opening neither loses nor repeats it") {
-  GivenJob job(kLater);
+  JobFixture job(kLater);
   job.claim().early("k", "7", "s1").crash();
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
@@ -147,7 +147,7 @@ AE_TEST("early/a crash between keeping and opening neither loses nor repeats it"
 }
 
 AE_TEST("early/what does not answer the wait that opens stays undelivered") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'],"
       "  'wait':{'type':'human', 'key':'${ .steps.a }'}}]");
@@ -161,7 +161,7 @@ AE_TEST(
     "early/what is no answer to a person's wait is refused where the plan tells that it is one") {
   constexpr std::string_view kKeys[] = {"'k'", "'${ .input.x }'", "'${ .steps.first }'"};
   for (const std::string_view key : kKeys) {
-    GivenJob job(
+    JobFixture job(
         "[{'id':'first', 'kind':'tool', 'tool':'look'},"
         " {'id':'a', 'kind':'tool', 'tool':'put', 'needs':['first']},"
         " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':" +
@@ -176,18 +176,18 @@ AE_TEST(
     EXPECT_EQ(job.early("k", "{'decision':'approve'}", "s3").refused, std::nullopt);
     EXPECT_EQ(job.ok("a").status(), "completed");
   }
-  GivenJob own(
+  JobFixture own(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human'}}]");
   own.claim();
   EXPECT_EQ(own.early(own.step("w").id.text, "{}", "s1").refused, Code::input_invalid);
-  GivenJob data(
+  JobFixture data(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'],"
       "  'wait':{'type':'human', 'key':'k', 'answer':'data'}}]");
   EXPECT_EQ(data.claim().early("k", "{}", "s1").refused, std::nullopt);
   // Two branches use one key; one of them takes data.
-  GivenJob either(
+  JobFixture either(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'v', 'kind':'wait', 'needs':['a'], 'when':'${ .steps.a }',"
       "  'wait':{'type':'human', 'key':'k'}},"
@@ -197,51 +197,51 @@ AE_TEST(
 }
 
 AE_TEST("early/what its wait cannot take once it is open is kept, and never taken for its answer") {
-  GivenJob job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
+  JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
   job.claim();
-  Act act{.kind = Act::Kind::signal,
-          .id = "s1",
-          .correlation_key = "k",
-          .buffer = true,
-          .payload = json("{'note':'hm'}")};
+  ControlRequest act{.kind = ControlRequest::Kind::signal,
+                     .id = "s1",
+                     .correlation_key = "k",
+                     .buffer = true,
+                     .payload = json("{'note':'hm'}")};
   ASSERT_EQ(job.act(act).refused, Code::input_invalid);
-  const auto kept = overtake(job.state, act);  // it had been accepted before the wait opened
+  const auto kept = expire_request(job.state, act);  // it had been accepted before the wait opened
   ASSERT_EQ(kept.size(), 1u);
   job.add(kept);
-  EXPECT_TRUE(overtake(job.state, act).empty()) << "once";
+  EXPECT_TRUE(expire_request(job.state, act).empty()) << "once";
   // The same person says it well under the same id.
   act.payload = json("{'decision':'approve'}");
   EXPECT_EQ(job.act(act).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
-  EXPECT_TRUE(overtake(job.state, act).empty()) << "it has ended";
+  EXPECT_TRUE(expire_request(job.state, act).empty()) << "it has ended";
 }
 
 AE_TEST("early/one that comes to a wait that has its answer is kept, the answer itself is not") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
       " {'id':'x', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
   job.claim().early("k", "1", "s1");
-  Act act{.kind = Act::Kind::signal,
-          .id = "s1",
-          .correlation_key = "k",
-          .buffer = true,
-          .payload = json("1")};
-  EXPECT_TRUE(overtake(job.state, act).empty());
+  ControlRequest act{.kind = ControlRequest::Kind::signal,
+                     .id = "s1",
+                     .correlation_key = "k",
+                     .buffer = true,
+                     .payload = json("1")};
+  EXPECT_TRUE(expire_request(job.state, act).empty());
   act.id = "s2";
-  ASSERT_EQ(overtake(job.state, act).size(), 1u);
-  job.add(overtake(job.state, act));
+  ASSERT_EQ(expire_request(job.state, act).size(), 1u);
+  job.add(expire_request(job.state, act));
   job.signal("other");
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s2'}]"));
 }
 
 AE_TEST("early/a person's early answer counts, with who gave it") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':'k'}}]");
-  job.claim().act({.kind = Act::Kind::signal,
+  job.claim().act({.kind = ControlRequest::Kind::signal,
                    .id = "s1",
                    .by = "bob",
                    .correlation_key = "k",
@@ -254,7 +254,7 @@ AE_TEST("early/a person's early answer counts, with who gave it") {
 }
 
 AE_TEST("early/nobody answers in advance what the runtime will ask") {
-  GivenJob job(kLater);
+  JobFixture job(kLater);
   job.claim();
   const std::string key = "approval/" + job.step("a").id.text;
   EXPECT_EQ(job.early(key, "{'decision':'approve'}", "s1").refused, Code::wait_mismatch);
@@ -262,7 +262,7 @@ AE_TEST("early/nobody answers in advance what the runtime will ask") {
 }
 
 AE_TEST("early/a cancel lists what was kept") {
-  GivenJob job(kLater);
+  JobFixture job(kLater);
   job.claim().early("k", "1", "s1").cancel();
   job.ok("a");
   EXPECT_EQ(job.status(), "cancelled");
@@ -278,19 +278,19 @@ constexpr std::string_view kTwoMessages =
     " {'id':'v', 'kind':'wait', 'needs':['a'], 'wait':{'type':'message', 'channel':'c'}}]";
 
 AE_TEST("message/goes to who waits for its channel, its payload is the result") {
-  GivenJob job(kTwoMessages);
+  JobFixture job(kTwoMessages);
   job.claim().message("c", "{'n':1}", "m1");
-  EXPECT_EQ(job.said["accepted"], Value(true));
+  EXPECT_EQ(job.reply["accepted"], Value(true));
   EXPECT_EQ(job.step("w").result, json("{'n':1}"));
   EXPECT_EQ(job.last<WaitCompleted>().wait_type, "message");
   EXPECT_EQ(job.step("v").phase, StepPhase::blocked);
 }
 
 AE_TEST("message/is kept until somebody waits, in order, and delivered once") {
-  GivenJob job(kTwoMessages);
+  JobFixture job(kTwoMessages);
   job.claim().message("d", "0", "m0").message("c", "1", "m1").message("c", "2", "m2");
   job.message("c", "2", "m2");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
   job.message("c", "3", "m3").crash();
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
@@ -298,12 +298,12 @@ AE_TEST("message/is kept until somebody waits, in order, and delivered once") {
   EXPECT_EQ(job.step("v").result, Value(2));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'channel':'c','message_id':'m3'}, {'channel':'d','message_id':'m0'}]"));
-  EXPECT_EQ(job.message("c", "3", "m3").said["duplicate"], Value(true));
+  EXPECT_EQ(job.message("c", "3", "m3").reply["duplicate"], Value(true));
   EXPECT_EQ(job.message("c", "4", "m4").refused, Code::job_terminal);
 }
 
 AE_TEST("message/two waits that open together get one each, the first to wait the first") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'message', 'channel':'c'}},"
       " {'id':'v', 'kind':'wait', 'needs':['a'], 'wait':{'type':'message', 'channel':'c'}}]");
@@ -316,7 +316,7 @@ AE_TEST("message/two waits that open together get one each, the first to wait th
 }
 
 AE_TEST("message/its wait is answered by no signal, and may expire") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c', 'expires':'1h',"
       " 'on_expire':'continue'}}]");
   job.claim();
@@ -327,11 +327,12 @@ AE_TEST("message/its wait is answered by no signal, and may expire") {
 }
 
 AE_TEST("message/what an ending job is sent is refused; what was accepted before is listed") {
-  GivenJob job(kTwoMessages);
+  JobFixture job(kTwoMessages);
   job.claim().cancel();
   EXPECT_EQ(job.message("c", "1", "m1").refused, Code::job_terminal);
-  const Act accepted{.kind = Act::Kind::message, .id = "m1", .payload = Value(1), .channel = "c"};
-  job.add(overtake(job.state, accepted));
+  const ControlRequest accepted{
+      .kind = ControlRequest::Kind::message, .id = "m1", .payload = Value(1), .channel = "c"};
+  job.add(expire_request(job.state, accepted));
   job.ok("a");
   EXPECT_EQ(job.last<JobCancelled>().undelivered, json("[{'channel':'c','message_id':'m1'}]"));
 }

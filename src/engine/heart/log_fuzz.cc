@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/heart/our_job_fuzz.h"
+#include "engine/heart/job_fixture_fuzz.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -21,7 +21,7 @@ namespace {
 namespace engine = ae::engine;
 
 struct Material {
-  engine::OurJob job;
+  engine::FuzzJob job;
   std::vector<ae::Value> values;
 
   Material() {
@@ -83,7 +83,8 @@ void look_at(const engine::State& state, const std::vector<ae::Event>& log) {
   static_cast<void>(state.next_due());
   if (!state.plan) return;
   const std::string bytes = engine::checkpoint(state, ae::Hash{});
-  const auto restored = engine::restore(state.job, state.seq, bytes, engine::compile_each_time());
+  const auto restored =
+      engine::restore(state.job, state.seq, bytes, engine::uncached_plan_source());
   AE_CHECK(restored.has_value(), restored ? "" : restored.error().message);
   AE_CHECK(engine::state_view(restored->state) == view, ae::canonical(view));
   AE_CHECK(engine::checkpoint(restored->state, ae::Hash{}) == bytes, ae::canonical(view));

@@ -1,7 +1,7 @@
 // What a log holds, and what it does not: values once, no quadratic growth, no decision from the writer's clock.
 //
 // Method: jobs are run to some point, and their events are sealed as the runtime seals them, a commit at a time.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/view.h"
 #include "log/seal.h"
 #include "testing/test.h"
@@ -10,7 +10,7 @@ namespace ae::engine::testing {
 namespace {
 
 // Everything that a store keeps of the job's log, one after the other.
-std::string stored(const GivenJob& job) {
+std::string stored(const JobFixture& job) {
   std::string all;
   std::map<std::string, std::string> blobs;
   Hash head;
@@ -45,17 +45,17 @@ std::size_t times(std::string_view text, std::string_view part) {
 }
 
 AE_TEST("log/a result stands once, what follows names the call or the wait that gave it") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'k'}},
                    {'id':'m', 'kind':'wait', 'needs':['w'], 'wait':{'type':'message', 'channel':'c'}},
                    {'id':'e', 'kind':'map', 'needs':['m'], 'over':[1], 'max_parallel':1, 'do':{'tool':'put'}},
                    {'id':'p', 'kind':'tool', 'tool':'pay', 'needs':['e']}])",
-               {.more = "{'output':'done'}", .input = "'the-input'"});
+                 {.more = "{'output':'done'}", .input = "'the-input'"});
   job.claim().ok("a", "'of-a-tool'").signal("k", "'of-a-signal'");
   job.message("c", "'of-a-message'", "m1").ok("e/0", "'of-an-item'").unknown("p");
-  job.patient = true;
+  job.waits_for_settling = true;
   job.resolve("p", "happened", "'of-a-person'");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   const std::string log = stored(job);
   for (const char* value :
        {"the-input", "of-a-tool", "of-a-signal", "of-a-message", "of-an-item", "of-a-person"}) {
@@ -72,7 +72,7 @@ std::size_t stored_by_chain(int nodes) {
         (i == 0 ? "" : ",'needs':['n" + before + "'],'args':{'x':'${ .steps.n" + before + " }'}") +
         "}";
   }
-  GivenJob job("[" + plan + "]", {.more = "{'output':'done'}"});
+  JobFixture job("[" + plan + "]", {.more = "{'output':'done'}"});
   job.claim();
   for (int i = 0; i < nodes; ++i) {
     job.ok("n" + std::to_string(1000 + i), "'" + std::string(100, 'r') + "'");
@@ -87,10 +87,10 @@ AE_TEST("log/what is stored grows with the work, not with its square") {
 }
 
 AE_TEST("log/keys and hashes of arguments stand where a try begins, and nowhere else") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'m', 'kind':'map', 'needs':['a'], 'over':[1,2], 'max_parallel':2, 'do':{'tool':'once'}}])");
   job.claim().fails("a", "connect").after(10s).ok("a").crash().ok("m/0").ok("m/1");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.count(EventType::tool_invocation_started), 6u);
   for (const Event& event : job.log) {
     const bool begins = event.type == EventType::tool_invocation_started;
@@ -103,30 +103,30 @@ AE_TEST("log/keys and hashes of arguments stand where a try begins, and nowhere 
 
 AE_TEST(
     "log/a narrative event of an unknown type changes nothing but the seq, also after the end") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   for (const bool ended : {false, true}) {
     if (ended) job.ok("a");
     const Value before = state_view(job.state);
     const EventBody dream =
         UnknownEvent{static_cast<EventType>(200), "dreamt", json("{'of':'sheep'}")};
-    ASSERT_TRUE(apply(job.state, dream, job.now, compile_each_time()));
+    ASSERT_TRUE(apply(job.state, dream, job.now, uncached_plan_source()));
     EXPECT_EQ(state_view(job.state), before.with("seq", Value(before["seq"].as_int() + 1)));
   }
 }
 
 AE_TEST("log/without a plan no attempt begins") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   State state;
   state.job = job.state.job;
-  ASSERT_TRUE(apply(state, job.log[0].body, job.now, compile_each_time()));
-  auto begun = apply(state, running_event(AttemptId("x"), 1, "w"), job.now, compile_each_time());
+  ASSERT_TRUE(apply(state, job.log[0].body, job.now, uncached_plan_source()));
+  auto begun = apply(state, running_event(AttemptId("x"), 1, "w"), job.now, uncached_plan_source());
   ASSERT_FALSE(begun);
   EXPECT_EQ(begun.error().code, Code::plan_missing);
 }
 
 AE_TEST("log/a call under the external key of another command is refused") {
-  GivenJob job(
+  JobFixture job(
       R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}])");
   job.claim();
   State state = job.folded(job.log.size() - 1);
@@ -134,9 +134,9 @@ AE_TEST("log/a call under the external key of another command is refused") {
   ASSERT_EQ(second.type, EventType::tool_invocation_started);
   auto shared = std::get<ToolInvocationStarted>(second.body);
   shared.external_key = job.all<ToolInvocationStarted>()[0].external_key;
-  EXPECT_FALSE(apply(state, shared, job.now, compile_each_time()));
+  EXPECT_FALSE(apply(state, shared, job.now, uncached_plan_source()));
   state = job.folded(job.log.size() - 1);
-  EXPECT_TRUE(apply(state, second.body, job.now, compile_each_time()));
+  EXPECT_TRUE(apply(state, second.body, job.now, uncached_plan_source()));
 }
 
 // What a decision says, in full.
@@ -146,38 +146,40 @@ std::string said(const Decision& decision) {
     text += std::string(event_name(type_of(draft))) + " " + canonical(payload_json(draft)) + "\n";
   }
   for (const StepId& step : decision.perform) text += "perform " + step.text + "\n";
-  if (decision.ask_again) text += "again at " + to_text(*decision.ask_again) + "\n";
+  if (decision.decide_again_at) text += "again at " + to_text(*decision.decide_again_at) + "\n";
   return text + (decision.release ? "release" : "");
 }
 
 AE_TEST("log/when its writers say that events were written decides nothing") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', 'expires':'1h'}},
                    {'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'2h'}},
                    {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']},
                    {'id':'c', 'kind':'tool', 'tool':'once', 'needs':['w']}])",
-               {.deadline = 9h});
+                 {.deadline = 9h});
   job.claim().fails("a", "connect").after(10s).ok("a", "1").crash().signal("k");
-  job.patient = true;
+  job.waits_for_settling = true;
   job.resolve("b", "not_happened").times_out("c").after(3h).ok("b").resolve("c", "happened", "1");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   std::size_t decisions = 0;
   for (std::size_t prefix = 2; prefix < job.log.size(); ++prefix) {
     std::vector<Event> lying(job.log.begin(),
                              job.log.begin() + static_cast<std::ptrdiff_t>(prefix));
     for (Event& event : lying) event.created_at = event.created_at - 24h * 400 - 1s * event.seq;
-    auto other = fold(job.state.job, lying, compile_each_time());
+    auto other = fold(job.state.job, lying, uncached_plan_source());
     ASSERT_TRUE(other) << other.error().message;
     const State honest = job.folded(prefix);
     for (const Duration later : {Duration(0), Duration(1h), Duration(10h)}) {
-      Stamp stamp = job.stamp();
-      stamp.now = job.log[prefix - 1].created_at + later;
-      const std::string expected = said(decide(honest, stamp, job.limits));
-      ASSERT_EQ(said(decide(*other, stamp, job.limits)), expected) << "after event " << prefix;
+      DecisionContext context = job.context();
+      context.now = job.log[prefix - 1].created_at + later;
+      const std::string expected = said(decide(honest, context, job.limits));
+      ASSERT_EQ(said(decide(*other, context, job.limits)), expected) << "after event " << prefix;
       decisions += expected.empty() ? 0 : 1;
-      for (const Act::Kind kind : {Act::Kind::timers, Act::Kind::cancel, Act::Kind::pause}) {
-        auto one = take_in(honest, {.kind = kind}, stamp);
-        auto two = take_in(*other, {.kind = kind}, stamp);
+      for (const ControlRequest::Kind kind :
+           {ControlRequest::Kind::timers, ControlRequest::Kind::cancel,
+            ControlRequest::Kind::pause}) {
+        auto one = apply_request(honest, {.kind = kind}, context);
+        auto two = apply_request(*other, {.kind = kind}, context);
         ASSERT_EQ(one.has_value(), two.has_value());
         if (!one) continue;
         ASSERT_EQ(said({.events = one->events}), said({.events = two->events}));

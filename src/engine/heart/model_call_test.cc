@@ -1,7 +1,7 @@
 // Nodes that ask a model: an invocation like any other, whose answer is pure and recorded.
 #include "plan/model_calls.h"
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -23,22 +23,22 @@ constexpr std::string_view kAnswer =
 
 std::string list(std::string_view node) { return "[" + std::string(node) + "]"; }
 
-GivenJob asking(std::string_view more = "") {
-  return GivenJob(list(std::string(kNote) + std::string(more)),
-                  {.more = kModel, .input = "{'x': {'n': 1}}"});
+JobFixture asking(std::string_view more = "") {
+  return JobFixture(list(std::string(kNote) + std::string(more)),
+                    {.more = kModel, .input = "{'x': {'n': 1}}"});
 }
 
-Verification proof(const GivenJob& job, std::vector<VerifyInput::Effect> effects = {}) {
+Verification proof(const JobFixture& job, std::vector<VerifyInput::Effect> effects = {}) {
   return verify({.job = job.state.job,
                  .events = job.log,
                  .last_seq = {},
                  .head = {},
                  .effects = std::move(effects)},
-                compile_each_time());
+                uncached_plan_source());
 }
 
 AE_TEST("model call/a node asks once, and what it was told is pure and recorded") {
-  GivenJob job = asking();
+  JobFixture job = asking();
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.sent[0].tool, "model:main");
@@ -65,7 +65,7 @@ AE_TEST("model call/a node asks once, and what it was told is pure and recorded"
 }
 
 AE_TEST("model call/its step is of kind llm, alone and as an item of a map") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'each', 'kind': 'map', 'over': ['a', {'b': 1}], 'max_parallel': 2, 'do':"
       " {'tool': 'model:main', 'args': {'model': 'm', 'messages':"
       " [{'role': 'user', 'content': '${ .item }'}]}}}]",
@@ -84,7 +84,7 @@ AE_TEST("model call/its step is of kind llm, alone and as an item of a map") {
 }
 
 AE_TEST("model call/a call that a crash left open is sent again, is counted, and parks nobody") {
-  GivenJob job = asking();
+  JobFixture job = asking();
   job.claim().crash().crash();
   EXPECT_EQ(job.tries("note"), 3u);
   EXPECT_EQ(job.sent[0].key, job.sent[2].key);
@@ -99,13 +99,13 @@ AE_TEST("model call/a call that a crash left open is sent again, is counted, and
 }
 
 AE_TEST("model call/a recorded answer is never asked for again, wherever it died after") {
-  GivenJob whole = asking(
+  JobFixture whole = asking(
       ", {'id': 'then', 'kind': 'tool', 'tool': 'put', 'needs': ['note'],"
       " 'args': {'n': '${ .steps.note.text }'}}");
   whole.claim().ok("note", kAnswer);
   const std::size_t events = whole.log.size();
   for (std::size_t kept = 1; kept <= events; ++kept) {
-    GivenJob job = asking(
+    JobFixture job = asking(
         ", {'id': 'then', 'kind': 'tool', 'tool': 'put', 'needs': ['note'],"
         " 'args': {'n': '${ .steps.note.text }'}}");
     const bool answered =
@@ -119,7 +119,7 @@ AE_TEST("model call/a recorded answer is never asked for again, wherever it died
     EXPECT_EQ(job.tries("note"), answered ? 0u : 1u) << "cut at " << kept;
     if (!answered) job.ok("note", kAnswer);
     job.ok("then");
-    EXPECT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
+    EXPECT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.log_text();
     EXPECT_EQ(job_view(job.state)["usage"]["total_tokens"], Value(12));
     EXPECT_EQ(job.count(EventType::command_committed), 2u);
     EXPECT_EQ(job.all<CommandCommitted>()[0], whole.all<CommandCommitted>()[0]);
@@ -129,7 +129,7 @@ AE_TEST("model call/a recorded answer is never asked for again, wherever it died
 }
 
 AE_TEST("model call/failures are tried again as the model says, and withdrawn calls cost nothing") {
-  GivenJob job = asking();
+  JobFixture job = asking();
   job.claim();
   job.times_out("note").after(1s);
   job.fails("note", "not_sent").after(1s);
@@ -137,7 +137,7 @@ AE_TEST("model call/failures are tried again as the model says, and withdrawn ca
   EXPECT_EQ(job.tries("note"), 4u);
   EXPECT_EQ(job_view(job.state)["usage"]["model_calls"], Value(3));
   job.unknown("note", "http_503");
-  EXPECT_EQ(job.status(), "failed") << job.story();  // nobody is asked: a model only reads
+  EXPECT_EQ(job.status(), "failed") << job.log_text();  // nobody is asked: a model only reads
   EXPECT_EQ(job.state.error->code, "http_503");
 }
 
@@ -149,19 +149,19 @@ AE_TEST(
                         .error_message = "no such key"};
   const Outcome busy{
       .kind = OutcomeKind::unknown, .error_code = "http_503", .error_message = "busy"};
-  GivenJob once = asking();
+  JobFixture once = asking();
   once.claim().answer("note", refused);
   EXPECT_EQ(once.state.error->message, "node note, model main: no such key (tried once)");
   EXPECT_EQ(once.last<NodeFinished>().error->message.value.as_string(), once.state.error->message);
   EXPECT_EQ(once.last<ToolInvocationFinished>().error->message.value.as_string(), "no such key")
       << "a try says what was said to it";
 
-  GivenJob often = asking();
+  JobFixture often = asking();
   often.claim();
   for (int i = 0; i < 3; ++i) often.answer("note", busy).after(10s);
   EXPECT_EQ(often.state.error->message, "node note, model main: busy (tried 3 times)");
 
-  GivenJob each(
+  JobFixture each(
       "[{'id': 'each', 'kind': 'map', 'over': ['a', 'b'], 'max_parallel': 1, 'do':"
       " {'tool': 'model:main', 'args': {'model': 'm', 'messages':"
       " [{'role': 'user', 'content': '${ .item }'}]}}}]",
@@ -169,24 +169,24 @@ AE_TEST(
   each.claim().ok("each/0", "{'text': 'A'}").answer("each/1", refused);
   EXPECT_EQ(each.state.error->message, "node each, item 1, model main: no such key (tried once)");
 
-  GivenJob broken = asking();
+  JobFixture broken = asking();
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json("{'invalid': true, 'reason': 'the answer has no choices'}");
   broken.claim().answer("note", outcome);
   EXPECT_EQ(broken.state.error->message,
             "node note, model main: the call succeeded, but the answer has no choices");
   outcome.invalid = json("{'invalid': true, 'reason': 'is no JSON'}");
-  GivenJob form = asking();
+  JobFixture form = asking();
   form.claim().answer("note", outcome);
   EXPECT_EQ(form.state.error->message,
             "node note, model main: the call succeeded, but its output is no JSON");
-  for (const GivenJob* job : {&once, &often, &each, &broken}) {
+  for (const JobFixture* job : {&once, &often, &each, &broken}) {
     EXPECT_TRUE(proof(*job).replay.ok) << proof(*job).replay.detail;
   }
 }
 
 AE_TEST("model call/an answer that broke a rule is no answer, and is not asked for again") {
-  GivenJob job = asking();
+  JobFixture job = asking();
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json("{'invalid': true, 'reason': 'the answer has no choices'}");
   job.claim().answer("note", outcome);
@@ -201,7 +201,7 @@ AE_TEST("model call/what cannot be asked fails before anything is sent") {
   for (const char* messages :
        {"[]", "'hello'", "7", "[7]", "[{'role': 'user'}]", "[{'role': 'user', 'content': null}]",
         "[{'role': 'robot', 'content': 'x'}]", "[{'role': 'user', 'content': 'x', 'name': 'y'}]"}) {
-    GivenJob job(
+    JobFixture job(
         "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args':"
         " {'model': 'm', 'messages': '${ .input.m }'}}]",
         {.more = kModel, .input = "{'m': " + std::string(messages) + "}"});
@@ -218,23 +218,23 @@ AE_TEST(
     "model call/a result that came late, or that only the effect store has, is taken in with its "
     "cost") {
   for (const Arrival arrival : {Arrival::late, Arrival::in_time}) {
-    GivenJob job = asking();
+    JobFixture job = asking();
     job.claim();
-    const engine::Sent first = sent_of(job.state, job.step("note"));
+    const engine::SentTry first = sent_try_of(job.state, job.step("note"));
     job.reload();
     job.begin_attempt();
-    job.kept(first, {.kind = OutcomeKind::success, .result = json(kAnswer)}, arrival);
+    job.store_effect(first, {.kind = OutcomeKind::success, .result = json(kAnswer)}, arrival);
     EXPECT_EQ(job.tries("note"), 1u);
-    EXPECT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(job.status(), "completed") << job.log_text();
     EXPECT_EQ(job.last<CommandCommitted>().llm_model, "small-7");
     EXPECT_EQ(job_view(job.state)["usage"]["input_tokens"], Value(9));
   }
 }
 
 AE_TEST("model call/its effect record says who was asked and what it cost") {
-  GivenJob job = asking();
+  JobFixture job = asking();
   job.claim();
-  const engine::Sent sent = sent_of(job.state, job.step("note"));
+  const engine::SentTry sent = sent_try_of(job.state, job.step("note"));
   const Outcome outcome{.kind = OutcomeKind::success, .result = json(kAnswer)};
   const Value record = effect_record(job.state.job, sent, outcome, job.now);
   EXPECT_EQ(record.text("kind"), "llm");
@@ -249,7 +249,7 @@ AE_TEST("model call/its effect record says who was asked and what it cost") {
 }
 
 AE_TEST("model call/verify finds another model, cost or prompt than the call and its answer have") {
-  GivenJob job = asking();
+  JobFixture job = asking();
   job.claim().ok("note", kAnswer);
   ASSERT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
   const std::vector<Event> log = job.log;
@@ -272,7 +272,7 @@ AE_TEST("model call/verify finds another model, cost or prompt than the call and
 }
 
 AE_TEST("model call/the trace says who was asked, who answered, what it cost, and how often") {
-  GivenJob job = asking();
+  JobFixture job = asking();
   job.claim().crash().ok("note", kAnswer);
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
   EXPECT_EQ(node.text("kind"), "llm");
@@ -302,7 +302,7 @@ AE_TEST("model call/an answer costs what the plan's price says, and the job's bi
   const std::string second =
       ", {'id': 'more', 'kind': 'llm', 'tool': 'model:main', 'needs': ['note'], 'args':"
       " {'model': 'small', 'messages': [{'role': 'user', 'content': 'More'}]}}";
-  GivenJob job(list(std::string(kNote) + second), {.more = kPriced, .input = "{'x': {'n': 1}}"});
+  JobFixture job(list(std::string(kNote) + second), {.more = kPriced, .input = "{'x': {'n': 1}}"});
   job.claim().crash().ok("note", kAnswer);
   // 5 tokens at 2.5, 4 of the cache at 0.25, 3 at 10: 43.5 millionths.
   EXPECT_EQ(job.last<CommandCommitted>().usage["cost_micros"], Value(44));
@@ -324,19 +324,19 @@ AE_TEST("model call/an answer costs what the plan's price says, and the job's bi
 }
 
 AE_TEST("model call/an answer without a price, or without its tokens, is counted as unpriced") {
-  GivenJob unknown(list(std::string(kNote)), {.more = kPriced, .input = "{'x': 1}"});
+  JobFixture unknown(list(std::string(kNote)), {.more = kPriced, .input = "{'x': 1}"});
   unknown.claim().ok("note", "{'text': 'Hi', 'usage': {'total_tokens': 7}}");
   EXPECT_EQ(job_view(unknown.state)["usage"]["unpriced_calls"], Value(1));
   EXPECT_EQ(job_view(unknown.state)["usage"]["cost_micros"], Value(0));
   EXPECT_TRUE(proof(unknown).replay.ok) << proof(unknown).replay.detail;
-  GivenJob job = asking();
+  JobFixture job = asking();
   job.claim().ok("note", "{'text': 'Hi'}");
   EXPECT_EQ(job_view(job.state)["usage"]["unpriced_calls"], Value(1));
   EXPECT_TRUE(job.last<CommandCommitted>().usage.is_null());
 }
 
 AE_TEST("model call/an answer that broke a rule has cost what it cost") {
-  GivenJob job(list(std::string(kNote)), {.more = kPriced, .input = "{'x': 1}"});
+  JobFixture job(list(std::string(kNote)), {.more = kPriced, .input = "{'x': 1}"});
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json(
       "{'invalid': true, 'reason': 'is no JSON', 'model': 'small-7',"
@@ -355,9 +355,9 @@ AE_TEST("model call/parts that the plan writes are parts; what a stranger gave n
       "  {'type': 'image', 'url': 'https://h/${ .input.x }.png'}, {'type': 'text', 'text': '${ "
       ".input }'}]},"
       " {'role': 'user', 'content': '${ .input.given }'}]}}";
-  GivenJob job(list(kParts),
-               {.more = kModel,
-                .input = "{'x': 'cat', 'given': [{'type': 'image', 'url': 'https://evil/'}]}"});
+  JobFixture job(list(kParts),
+                 {.more = kModel,
+                  .input = "{'x': 'cat', 'given': [{'type': 'image', 'url': 'https://evil/'}]}"});
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u);
   const Value said = job.sent[0].arguments["messages"];
@@ -372,7 +372,7 @@ AE_TEST("model call/parts that the plan writes are parts; what a stranger gave n
 }
 
 AE_TEST("model call/a whole list of messages that an expression gave holds texts only") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args':"
       " {'model': 'm', 'messages': '${ .input.m }'}}]",
       {.more = kModel,
@@ -387,7 +387,7 @@ AE_TEST(
     "model call/a part without words, or an image whose address is none, fails before anything is "
     "sent") {
   for (const char* input : {"{'x': null}", "{'x': 'a b'}", "{'x': 'a\\nb'}"}) {
-    GivenJob job(
+    JobFixture job(
         "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages':"
         " [{'role': 'user', 'content': [{'type': 'image', 'url': 'https://h/${ .input.x }'}]}]}}]",
         {.more = kModel, .input = input});

@@ -1,5 +1,5 @@
 // Outcomes of calls, sentence by sentence (SPEC §7): what is tried again, what is in doubt, what fails.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "testing/test.h"
 
@@ -11,60 +11,60 @@ constexpr std::string_view kTools = R"({'tools': {
     'sure': {'effect': 'at_most_once', 'on_in_doubt': 'park',
              'retry': {'max_attempts': 2, 'retry_on': ['connect']}}}})";
 
-GivenJob calling(const std::string& tool) {
-  return GivenJob("[{'id':'a','kind':'tool','tool':'" + tool + "'}]", {.more = kTools});
+JobFixture calling(const std::string& tool) {
+  return JobFixture("[{'id':'a','kind':'tool','tool':'" + tool + "'}]", {.more = kTools});
 }
 
 AE_TEST("outcome/409 and 425 of a downstream that knows the key are tried again, never a failure") {
   for (const char* code : {"http_409", "http_425"}) {
-    GivenJob job = calling("keyed");
+    JobFixture job = calling("keyed");
     job.claim().unknown("a", code).after(1s);
-    ASSERT_EQ(job.tries("a"), 2u) << job.story();
+    ASSERT_EQ(job.tries("a"), 2u) << job.log_text();
     job.unknown("a", code);
     EXPECT_EQ(job.status(), "parked") << "no tries are left, and it is under way";
   }
 }
 
 AE_TEST("outcome/a 409 that was declared to be definite is a failure") {
-  GivenJob job = calling("keyed");
+  JobFixture job = calling("keyed");
   job.claim().fails("a", "http_409");
   EXPECT_EQ(job.status(), "failed");
 }
 
 AE_TEST("outcome/an idempotent call with an unknown outcome and no tries left parks") {
-  GivenJob job = calling("once");
+  JobFixture job = calling("once");
   job.claim().unknown("a", "http_500");
   EXPECT_EQ(job.status(), "parked");
 }
 
 AE_TEST("outcome/a read with an unknown outcome and no tries left fails") {
-  GivenJob job = calling("look");
+  JobFixture job = calling("look");
   job.claim().unknown("a", "weird");
   EXPECT_EQ(job.status(), "failed");
 }
 
 AE_TEST("outcome/an at_most_once call that timed out is in doubt, not failed, and not sent again") {
-  GivenJob job = calling("sure");
+  JobFixture job = calling("sure");
   job.claim().times_out("a").after(1h);
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
 AE_TEST("outcome/an at_most_once call that for sure did not happen is tried again") {
-  GivenJob job = calling("sure");
+  JobFixture job = calling("sure");
   job.claim().fails("a", "connect").after(1s);
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
 AE_TEST("outcome/every try is visible, and what it was") {
-  GivenJob job = calling("look");
+  JobFixture job = calling("look");
   job.claim().times_out("a").after(20s).times_out("a").after(20s).ok("a", "1");
   const Value tries = trace_view(job.state, job.log)["nodes"].items()[0]["tries"];
   ASSERT_EQ(tries.size(), 3u);
   EXPECT_EQ(tries.items()[0]["result_type"], Value("retryable_failure"));
   EXPECT_EQ(tries.items()[1]["result_type"], Value("retryable_failure"));
   EXPECT_EQ(tries.items()[2]["result_type"], Value("success"));
-  GivenJob failed = calling("look");
+  JobFixture failed = calling("look");
   failed.claim().fails("a");
   EXPECT_EQ(
       trace_view(failed.state, failed.log)["nodes"].items()[0]["tries"].items()[0]["result_type"],
@@ -74,7 +74,7 @@ AE_TEST("outcome/every try is visible, and what it was") {
 AE_TEST(
     "outcome/a call that succeeded is side_effect_committed, a wait, a map and a skipped node are "
     "pure") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a','kind':'tool','tool':'look'},{'id':'s','kind':'tool','tool':'put','when':false},"
       "{'id':'m','kind':'map','over':[],'max_parallel':1,'do':{'tool':'put'}},"
       "{'id':'w','kind':'wait','wait':{'type':'timer','for':'1s'}}]");
@@ -85,7 +85,7 @@ AE_TEST(
 }
 
 AE_TEST("outcome/a success whose output breaks a rule is never tried again") {
-  GivenJob job = calling("look");
+  JobFixture job = calling("look");
   job.claim().answer("a", {.kind = OutcomeKind::success,
                            .invalid = json("{'invalid':true,'sha256':'00','size':1,'head':''}")});
   EXPECT_EQ(job.tries("a"), 1u);

@@ -1,5 +1,5 @@
 // Pause and resume: a job rests as soon as nothing is in flight, and goes on where it stood.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -10,9 +10,9 @@ constexpr std::string_view kTwo =
     " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]";
 
 AE_TEST("pause/starts nothing new, awaits what is sent, then parks until resume") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   job.claim().pause();
-  EXPECT_EQ(job.said["pause_requested"], Value(true));
+  EXPECT_EQ(job.reply["pause_requested"], Value(true));
   EXPECT_EQ(job.status(), "running");
   job.ok("a", "1");
   EXPECT_EQ(job.status(), "parked");
@@ -25,32 +25,32 @@ AE_TEST("pause/starts nothing new, awaits what is sent, then parks until resume"
 }
 
 AE_TEST("pause/a job that nobody runs parks at once") {
-  GivenJob queued(kTwo);
+  JobFixture queued(kTwo);
   queued.pause();
-  EXPECT_EQ(queued.said["paused"], Value(true));
+  EXPECT_EQ(queued.reply["paused"], Value(true));
   EXPECT_EQ(queued.status(), "parked");
-  GivenJob waiting("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]");
+  JobFixture waiting("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]");
   EXPECT_EQ(waiting.claim().pause().status(), "parked");
   const std::size_t events = waiting.log.size();
   waiting.pause();
-  EXPECT_EQ(waiting.said["paused"], Value(true));
+  EXPECT_EQ(waiting.reply["paused"], Value(true));
   EXPECT_EQ(waiting.log.size(), events) << "it is paused already";
   EXPECT_EQ(waiting.resume().status(), "waiting");
 }
 
 AE_TEST("pause/a signal in a pause is taken, and acted on after it") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
       " {'id':'a', 'kind':'tool', 'tool':'put', 'needs':['w']}]");
   job.claim().pause().signal("k", "1");
-  EXPECT_EQ(job.said["delivered"], Value(true));
+  EXPECT_EQ(job.reply["delivered"], Value(true));
   EXPECT_EQ(job.status(), "parked");
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.resume().ok("a").status(), "completed");
 }
 
 AE_TEST("pause/what comes due fires after resume; the deadline fires at once") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'10s'}},"
       " {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', 'expires':'10s'}}]");
   job.claim().pause().after(20s);
@@ -60,26 +60,26 @@ AE_TEST("pause/what comes due fires after resume; the deadline fires at once") {
   job.signal("k", "1");
   job.resume();
   EXPECT_EQ(job.status(), "completed") << "the signal came before the expiry fired";
-  GivenJob late(kTwo, {.deadline = 60s});
+  JobFixture late(kTwo, {.deadline = 60s});
   late.pause().after(61s);
   EXPECT_EQ(late.state.error->code, "deadline_exceeded");
 }
 
 AE_TEST("pause/resume before it rests takes the request back") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   job.claim().pause().resume();
-  EXPECT_EQ(job.said["resumed"], Value(true));
+  EXPECT_EQ(job.reply["resumed"], Value(true));
   EXPECT_EQ(job.ok("a").ok("b").status(), "completed");
   EXPECT_EQ(job.count(EventType::job_parked), 0u);
 }
 
 AE_TEST("pause/resume ends no other park, and names the act that does") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().unknown("a");
   ASSERT_EQ(job.status(), "parked");
   EXPECT_EQ(job.resume().refused, Code::not_paused);
   EXPECT_EQ(job.status(), "parked");
-  GivenJob running(kTwo);
+  JobFixture running(kTwo);
   EXPECT_EQ(running.claim().resume().refused, Code::not_paused);
   running.ok("a").ok("b");
   EXPECT_EQ(running.resume().refused, Code::job_terminal);
@@ -87,11 +87,11 @@ AE_TEST("pause/resume ends no other park, and names the act that does") {
 }
 
 AE_TEST("pause/of a job parked over a call in doubt rests it once that is resolved") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'},"
       " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
   job.claim().unknown("a").pause();
-  EXPECT_EQ(job.said["pause_requested"], Value(true));
+  EXPECT_EQ(job.reply["pause_requested"], Value(true));
   EXPECT_EQ(job.state.parked_until, "resolve");
   job.resolve("a", "happened", "1");
   EXPECT_EQ(job.status(), "parked");
@@ -101,12 +101,12 @@ AE_TEST("pause/of a job parked over a call in doubt rests it once that is resolv
 }
 
 AE_TEST("pause/a resolution in a pause does not end it") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'},"
       " {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]");
   job.claim().unknown("a").pause();
   EXPECT_EQ(job.state.parked_until, "resume");
-  job.patient = true;
+  job.waits_for_settling = true;
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.tries("a"), 1u);
@@ -115,7 +115,7 @@ AE_TEST("pause/a resolution in a pause does not end it") {
 }
 
 AE_TEST("pause/a crash before it rests does not lose it, and sends nothing again until resume") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   job.claim().pause().crash();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.tries("a"), 1u);
@@ -125,18 +125,19 @@ AE_TEST("pause/a crash before it rests does not lose it, and sends nothing again
 }
 
 AE_TEST("pause/cancel and deadline end a paused job") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   job.claim().pause().ok("a").cancel();
   EXPECT_EQ(job.status(), "cancelled");
-  GivenJob under_way(kTwo);
+  JobFixture under_way(kTwo);
   under_way.claim().pause().cancel().ok("a");
   EXPECT_EQ(under_way.status(), "cancelled");
 }
 
 AE_TEST("pause/a back-off and a map stand still, and go on") {
-  GivenJob job("[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':1, 'do':{'tool':'put'}}]");
+  JobFixture job(
+      "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':1, 'do':{'tool':'put'}}]");
   job.claim().pause().fails("m/0", "connect");
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   job.after(60s);
   EXPECT_EQ(job.sent.size(), 1u);
   job.resume();
@@ -146,7 +147,7 @@ AE_TEST("pause/a back-off and a map stand still, and go on") {
 }
 
 AE_TEST("pause/the last result completes the job: there is nothing left to pause") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   EXPECT_EQ(job.claim().pause().ok("a").status(), "completed");
 }
 

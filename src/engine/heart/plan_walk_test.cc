@@ -1,5 +1,5 @@
 // What follows from a plan: branches, chains, failures, maps, output, limits.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -10,7 +10,7 @@ using Types = std::vector<std::string>;
 // ---------------------------------------------------------------- chains and branches
 
 AE_TEST("chain/a node starts when all its needs are complete") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put'},
                    {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['a','b']}])");
   job.claim();
@@ -23,36 +23,36 @@ AE_TEST("chain/a node starts when all its needs are complete") {
 }
 
 AE_TEST("chain/the next call is declared in the commit that records the last one") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}])");
   job.claim().ok("a");
   EXPECT_EQ(job.commits.size(), 3u);  // created, a declared, a recorded with b declared
 }
 
 AE_TEST("chain/arguments read the input, the job and the results of needs") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'look'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'look'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a'],
                     'args':{'i':'${ .input.x }', 'j':'${ .job.id }', 's':'${ .steps.a.y }',
                             't':'${ .job.created_at }'}}])",
-               {.input = "{'x':[1]}"});
+                 {.input = "{'x':[1]}"});
   job.claim().ok("a", "{'y':'yes'}");
   EXPECT_EQ(job.sent[1].arguments,
             json("{'i':[1],'j':'job-1','s':'yes','t':'2026-01-01T00:00:00.000000Z'}"));
 }
 
 AE_TEST("chain/arguments that cannot be computed fail the node") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'x':'${ .input.x + 1 }'}}]",
-               {.input = "{'x':'text'}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'x':'${ .input.x + 1 }'}}]",
+                 {.input = "{'x':'text'}"});
   job.claim();
   EXPECT_EQ(job.state.error->code, "expression_failed");
   EXPECT_EQ(job.types("a"), (Types{"node_started", "node_finished"}));
 }
 
 AE_TEST("branch/a node whose `when` is false is skipped, its dependents run") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.go }'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.go }'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a'],
                     'args':{'a':'${ .steps.a }'}}])",
-               {.input = "{'go':false}"});
+                 {.input = "{'go':false}"});
   job.claim();
   EXPECT_EQ(job.types("a"), (Types{"decision_recorded", "node_finished"}));
   EXPECT_TRUE(job.step("a").skipped);
@@ -62,8 +62,8 @@ AE_TEST("branch/a node whose `when` is false is skipped, its dependents run") {
 }
 
 AE_TEST("branch/its value is recorded before anything starts") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.go }'}]",
-               {.input = "{'go':0}"});  // only false and null are false
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'when':'${ .input.go }'}]",
+                 {.input = "{'go':0}"});  // only false and null are false
   job.claim();
   EXPECT_EQ(job.types("a")[0], "decision_recorded");
   EXPECT_EQ(job.last<DecisionRecorded>().payload.value, Value(true));
@@ -71,7 +71,7 @@ AE_TEST("branch/its value is recorded before anything starts") {
 }
 
 AE_TEST("branch/a chain of skipped nodes ends in one commit") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'when':false},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'when':false},
                    {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a'],
                     'when':'${ .steps.a != null }'},
                    {'id':'c', 'kind':'wait', 'needs':['b'], 'wait':{'type':'timer','for':'1h'},
@@ -89,7 +89,7 @@ AE_TEST("branch/a `when` that fails, fails the node") {
   for (const std::string_view kind :
        {"'kind':'tool','tool':'pay'", "'kind':'wait','wait':{'type':'signal'}",
         "'kind':'map','over':[1],'max_parallel':1,'do':{'tool':'pay'}"}) {
-    GivenJob job("[{'id':'a', 'when':'${ .input + 1 }', " + std::string(kind) + "}]");
+    JobFixture job("[{'id':'a', 'when':'${ .input + 1 }', " + std::string(kind) + "}]");
     job.claim();
     EXPECT_EQ(job.state.error->code, "expression_failed") << kind;
   }
@@ -98,7 +98,8 @@ AE_TEST("branch/a `when` that fails, fails the node") {
 // ---------------------------------------------------------------- failures
 
 AE_TEST("failure/calls in flight are awaited before the job ends") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'},
+  JobFixture job(
+      R"([{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'},
                    {'id':'c', 'kind':'tool', 'tool':'pay', 'needs':['b']}])");
   job.claim().fails("a", "no");
   EXPECT_EQ(job.status(), "running");
@@ -110,7 +111,7 @@ AE_TEST("failure/calls in flight are awaited before the job ends") {
 }
 
 AE_TEST("failure/nothing starts behind the failure that ends the job") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'x':'${ .input + 1 }'}},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'x':'${ .input + 1 }'}},
                    {'id':'b', 'kind':'tool', 'tool':'pay'}])");
   job.claim();
   EXPECT_EQ(job.status(), "failed");
@@ -118,7 +119,8 @@ AE_TEST("failure/nothing starts behind the failure that ends the job") {
 }
 
 AE_TEST("failure/calls awaited at the end that stay unknown are listed") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'},
+  JobFixture job(
+      R"([{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'},
                    {'id':'c', 'kind':'tool', 'tool':'look'}])");
   job.claim().fails("a", "no").times_out("b").times_out("c");
   EXPECT_EQ(job.status(), "failed");
@@ -127,7 +129,8 @@ AE_TEST("failure/calls awaited at the end that stay unknown are listed") {
 }
 
 AE_TEST("failure/open waits and calls in doubt are closed before the end") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'},
+  JobFixture job(
+      R"([{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}}])");
   job.claim().times_out("a").fails("b", "no");
   EXPECT_EQ(job.status(), "failed");
@@ -136,10 +139,10 @@ AE_TEST("failure/open waits and calls in doubt are closed before the end") {
 }
 
 AE_TEST("failure/on_error continue gives dependents the error") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'on_error':'continue'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay', 'on_error':'continue'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a'],
                     'args':{'code':'${ .steps.a.error.code }'}}])",
-               {.more = "{'output':'${ .steps }'}"});
+                 {.more = "{'output':'${ .steps }'}"});
   job.claim().fails("a", "http_402");
   EXPECT_EQ(job.sent.back().arguments, json("{'code':'http_402'}"));
   job.ok("b", "2");
@@ -148,7 +151,7 @@ AE_TEST("failure/on_error continue gives dependents the error") {
 }
 
 AE_TEST("failure/on_error continue holds for a call whose doubt is to fail") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'risk', 'on_error':'continue'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'risk', 'on_error':'continue'}]");
   job.claim().unknown("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result["a"]["error"]["code"], "invocation_in_doubt");
@@ -161,19 +164,19 @@ constexpr std::string_view kMap =
     "  'do':{'tool':'put', 'args':{'v':'${ .it }', 'w':'${ .item }', 'i':'${ .index }'}}}]";
 
 AE_TEST("map/results stand in item order, whatever the order of the answers") {
-  GivenJob job(kMap, {.input = "['x','y','z']"});
+  JobFixture job(kMap, {.input = "['x','y','z']"});
   job.claim().ok("m/1", "'Y'").ok("m/2", "'Z'").ok("m/0", "'X'");
   EXPECT_EQ(job.state.result, json("{'m':['X','Y','Z']}"));
 }
 
 AE_TEST("map/an item sees itself, its name and its index") {
-  GivenJob job(kMap, {.input = "['x']"});
+  JobFixture job(kMap, {.input = "['x']"});
   job.claim();
   EXPECT_EQ(job.sent[0].arguments, json("{'v':'x','w':'x','i':0}"));
 }
 
 AE_TEST("map/at most max_parallel items are under way") {
-  GivenJob job(kMap, {.input = "[1,2,3,4]"});
+  JobFixture job(kMap, {.input = "[1,2,3,4]"});
   job.claim();
   EXPECT_EQ(job.in_flight.size(), 2u);
   job.ok("m/0");
@@ -182,20 +185,20 @@ AE_TEST("map/at most max_parallel items are under way") {
 }
 
 AE_TEST("map/nothing to go over gives an empty list") {
-  GivenJob job(kMap, {.input = "[]"});
+  JobFixture job(kMap, {.input = "[]"});
   job.claim();
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'m':[]}"));
 }
 
 AE_TEST("map/what is no list fails") {
-  GivenJob job(kMap, {.input = "{}"});
+  JobFixture job(kMap, {.input = "{}"});
   job.claim();
   EXPECT_EQ(job.state.error->code, "expression_failed");
 }
 
 AE_TEST("map/its value is recorded and read back after a crash") {
-  GivenJob job(kMap, {.input = "[1,2,3]"});
+  JobFixture job(kMap, {.input = "[1,2,3]"});
   job.claim();
   EXPECT_EQ(job.last<DecisionRecorded>().payload.value, json("[1,2,3]"));
   job.crash();
@@ -205,7 +208,7 @@ AE_TEST("map/its value is recorded and read back after a crash") {
 }
 
 AE_TEST("map/an item that fails stops new items, awaits the others and fails the node") {
-  GivenJob job(kMap, {.input = "[1,2,3,4]"});
+  JobFixture job(kMap, {.input = "[1,2,3,4]"});
   job.claim().fails("m/0", "http_400");
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.in_flight.size(), 1u);
@@ -216,7 +219,7 @@ AE_TEST("map/an item that fails stops new items, awaits the others and fails the
 }
 
 AE_TEST("map/collect keeps the errors among the results") {
-  GivenJob job(
+  JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'on_item_error':'collect',
                     'do':{'tool':'pay'}}])");
   job.claim().fails("m/1", "http_400").ok("m/0", "'one'");
@@ -229,10 +232,10 @@ AE_TEST("map/items whose arguments fail are collected or fail the map") {
   const std::string map =
       "[{'id':'m', 'kind':'map', 'over':['x',1,'y'], 'max_parallel':1,"
       " 'do':{'tool':'pay','args':{'n':'${ .item + 1 }'}}";
-  GivenJob strict(map + "}]");
+  JobFixture strict(map + "}]");
   EXPECT_EQ(strict.claim().state.error->code, "expression_failed");
   EXPECT_TRUE(strict.sent.empty());
-  GivenJob lenient(map + ", 'on_item_error':'collect'}]");
+  JobFixture lenient(map + ", 'on_item_error':'collect'}]");
   lenient.claim().ok("m/1", "2");
   EXPECT_EQ(lenient.status(), "completed");
   EXPECT_EQ(lenient.state.result["m"].items()[1], Value(2));
@@ -240,7 +243,7 @@ AE_TEST("map/items whose arguments fail are collected or fail the map") {
 }
 
 AE_TEST("map/a failed map with on_error continue lets the job go on") {
-  GivenJob job(R"([{'id':'m', 'kind':'map', 'over':[1], 'max_parallel':2, 'on_error':'continue',
+  JobFixture job(R"([{'id':'m', 'kind':'map', 'over':[1], 'max_parallel':2, 'on_error':'continue',
                     'do':{'tool':'pay'}}])");
   job.claim().fails("m/0", "http_400");
   EXPECT_EQ(job.status(), "completed");
@@ -248,7 +251,7 @@ AE_TEST("map/a failed map with on_error continue lets the job go on") {
 }
 
 AE_TEST("map/an item in doubt parks the job when the others are done") {
-  GivenJob job(
+  JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'pay'}}])");
   job.claim().times_out("m/0").ok("m/1", "2");
   EXPECT_EQ(job.status(), "parked");
@@ -257,7 +260,7 @@ AE_TEST("map/an item in doubt parks the job when the others are done") {
 }
 
 AE_TEST("map/an unknown item of a failing map is listed in doubt") {
-  GivenJob job(
+  JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'risk'}}])");
   job.claim().times_out("m/0").ok("m/1", "2");
   EXPECT_EQ(job.status(), "failed");
@@ -268,15 +271,15 @@ AE_TEST("map/an unknown item of a failing map is listed in doubt") {
 // ---------------------------------------------------------------- output
 
 AE_TEST("output/is an expression over all steps") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'when':false}])",
-               {.more = "{'output':'${ {sum: (.steps.a + 1), all: .steps} }'}"});
+                 {.more = "{'output':'${ {sum: (.steps.a + 1), all: .steps} }'}"});
   job.claim().ok("a", "2");
   EXPECT_EQ(job.state.result, json("{'sum':3,'all':{'a':2,'b':null}}"));
 }
 
 AE_TEST("output/without one, it is what the last nodes gave") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']},
                    {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['a']}])");
   job.claim().ok("a", "1").ok("c", "3").ok("b", "2");
@@ -284,8 +287,8 @@ AE_TEST("output/without one, it is what the last nodes gave") {
 }
 
 AE_TEST("output/one that fails, fails the job") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
-               {.more = "{'output':'${ .steps.a + 1 }'}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+                 {.more = "{'output':'${ .steps.a + 1 }'}"});
   job.claim().ok("a", "'x'");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "expression_failed");
@@ -295,7 +298,7 @@ AE_TEST("output/one that fails, fails the job") {
 // ---------------------------------------------------------------- limits
 
 AE_TEST("limits/at most parallel_max calls are open") {
-  GivenJob job(
+  JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':[1,2,3,4], 'max_parallel':9, 'do':{'tool':'put'}},
                    {'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}])");
   job.limits.parallel_max = 3;
@@ -309,7 +312,8 @@ AE_TEST("limits/at most parallel_max calls are open") {
 }
 
 AE_TEST("limits/a wait opens although every slot for calls is taken") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'},
+  JobFixture job(
+      R"([{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}}])");
   job.limits.parallel_max = 1;
   job.claim();
@@ -318,7 +322,7 @@ AE_TEST("limits/a wait opens although every slot for calls is taken") {
 }
 
 AE_TEST("limits/one call of decide says at most about events_max") {
-  GivenJob job(
+  JobFixture job(
       R"([{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':64, 'do':{'tool':'put'}}])",
       {.input = "[1,2,3,4,5,6,7,8,9,10]"});
   job.limits.events_max = 6;
@@ -326,7 +330,7 @@ AE_TEST("limits/one call of decide says at most about events_max") {
   job.begin_attempt();
   std::size_t rounds = 0;
   for (; rounds < 100; ++rounds) {
-    const Decision decision = decide(job.state, job.stamp(), job.limits);
+    const Decision decision = decide(job.state, job.context(), job.limits);
     if (decision.events.empty()) break;
     EXPECT_LE(decision.events.size(), 8u);
     job.add(decision.events);
@@ -338,7 +342,7 @@ AE_TEST("limits/one call of decide says at most about events_max") {
 // ---------------------------------------------------------------- claims
 
 AE_TEST("claims/attempts that are lost without progress end the job") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'once'}]", {.more = "{'max_attempts':3}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once'}]", {.more = "{'max_attempts':3}"});
   job.claim().crash().crash();
   EXPECT_EQ(job.status(), "running");
   job.crash();
@@ -348,35 +352,36 @@ AE_TEST("claims/attempts that are lost without progress end the job") {
 }
 
 AE_TEST("claims/a committed command starts the count anew") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'once'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'once'},
                    {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}])",
-               {.more = "{'max_attempts':3}"});
+                 {.more = "{'max_attempts':3}"});
   job.claim().crash().crash().ok("a").crash().crash();
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.crash().status(), "failed");
 }
 
 AE_TEST("claims/processes that die while an earlier call settles do not end its job") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]", {.more = R"({'max_attempts':3, 'tools':{
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
+                 {.more = R"({'max_attempts':3, 'tools':{
       'find':{'effect':'read'},
       'buy':{'effect':'at_most_once', 'on_in_doubt':'probe', 'timeout':'2s', 'grace':'3s',
              'probe':{'tool':'find', 'happened':'${ .result }'}}}})"});
   job.claim().crash();
   const Instant settles = *job.state.settles_at(job.step("a"));
-  EXPECT_LE(settles - job.now, job.limits.held_backoff_max);
+  EXPECT_LE(settles - job.now, job.limits.leased_backoff_max);
   for (int death = 0; death < 10; ++death) {
     job.after(100ms).reload();
     if (job.status() == "running") job.claim();  // its process has died
   }
-  EXPECT_EQ(job.status(), "queued") << job.story();
+  EXPECT_EQ(job.status(), "queued") << job.log_text();
   EXPECT_EQ(job.state.not_before, settles);
   EXPECT_EQ(job.state.lost_claims, 1u);
   job.after(settles - job.now);
-  EXPECT_EQ(job.sent.back().tool, "find") << job.story();
+  EXPECT_EQ(job.sent.back().tool, "find") << job.log_text();
 }
 
 AE_TEST("claims/a job that was given back lost nothing") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'once'}]", {.more = "{'max_attempts':1}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once'}]", {.more = "{'max_attempts':1}"});
   for (int i = 0; i < 3; ++i) {
     job.begin_attempt();
     job.add({requeued_event("drain", {})});
@@ -385,14 +390,15 @@ AE_TEST("claims/a job that was given back lost nothing") {
 }
 
 AE_TEST("claims/an epoch that does not rise is refused") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'once'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once'}]");
   job.claim();
-  auto same = apply(job.state, running_event(AttemptId("x"), 1, "w"), job.now, compile_each_time());
+  auto same =
+      apply(job.state, running_event(AttemptId("x"), 1, "w"), job.now, uncached_plan_source());
   EXPECT_FALSE(same);
 }
 
 AE_TEST("admit/judges every wish by what is recorded") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'once'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once'}]");
   job.claim();
   const Invocation& call = *job.step("a").call;
   EXPECT_EQ(admit(job.state, {0, "once", call.arguments_hash}), Verdict::not_yet);
@@ -400,13 +406,13 @@ AE_TEST("admit/judges every wish by what is recorded") {
   EXPECT_EQ(admit(job.state, {0, "once", "other"}), Verdict::non_determinism);
   job.reload().begin_attempt();
   EXPECT_EQ(admit(job.state, {0, "once", job.step("a").call->arguments_hash}), Verdict::in_doubt);
-  job.go().ok("a");
+  job.run_until_idle().ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(admit(job.state, {0, "once", job.step("a").call->arguments_hash}), Verdict::recorded);
 }
 
 AE_TEST("admit/what succeeded is recorded while the job ends, and what failed never is") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'once'}, {'id':'b', 'kind':'tool', 'tool':'once'},"
       " {'id':'c', 'kind':'tool', 'tool':'once', 'on_error':'continue'}]");
   job.claim().fails("c").ok("a").cancel();

@@ -2,8 +2,8 @@
 #include <set>
 
 #include "base/hash.h"
-#include "engine/heart/judge.h"
-#include "engine/loop/loop_job_test.h"
+#include "engine/heart/policy.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
 
@@ -19,18 +19,18 @@ std::string ruled(std::string_view rules, std::string_view more = "") {
   return "{'tools':{'buy':{'rules':[" + std::string(rules) + "]" + std::string(more) + "}}}";
 }
 
-GivenJob buys(std::string_view more, std::string_view input = "{'n':250}",
-              std::string_view nodes = kBuy) {
-  return GivenJob(nodes, {.more = more, .input = input});
+JobFixture buys(std::string_view more, std::string_view input = "{'n':250}",
+                std::string_view nodes = kBuy) {
+  return JobFixture(nodes, {.more = more, .input = input});
 }
 
 std::string hash_of(std::string_view arguments) {
   return blinded_hash(kBlind, canonical(json(arguments)));
 }
 
-GivenJob& edit(GivenJob& job, std::string_view id, std::string_view arguments,
-               std::string_view decision = "approve") {
-  return job.act({.kind = Act::Kind::signal,
+JobFixture& edit(JobFixture& job, std::string_view id, std::string_view arguments,
+                 std::string_view decision = "approve") {
+  return job.act({.kind = ControlRequest::Kind::signal,
                   .by = "ann",
                   .wait_type = "human",
                   .approval = std::string(id),
@@ -42,9 +42,9 @@ GivenJob& edit(GivenJob& job, std::string_view id, std::string_view arguments,
 
 AE_TEST("policy/a denied call is never declared, and the log says why") {
   const std::string rules = ruled("{'action':'deny', 'reason':'not on Sundays'}");
-  GivenJob job = buys(rules);
+  JobFixture job = buys(rules);
   job.claim();
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "denied");
   EXPECT_NE(job.state.error->message.find("not on Sundays"), std::string::npos);
   EXPECT_EQ(job.types("a"), (Types{"node_started", "decision_recorded", "node_finished"}));
@@ -54,7 +54,7 @@ AE_TEST("policy/a denied call is never declared, and the log says why") {
   EXPECT_EQ(denied.reason, "not on Sundays");
   EXPECT_EQ(denied.payload.value["arguments"], json("{'n':250}"));
   EXPECT_TRUE(job.sent.empty());
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("policy/a call that another plan denies before its next try fails, and nobody is asked") {
@@ -65,10 +65,10 @@ AE_TEST("policy/a call that another plan denies before its next try fails, and n
       "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'park',"
       " 'rules':[{'action':'deny', 'reason':'not any more'}]" +
       std::string(kRetry) + "}}}";
-  for (const bool doubted : {false, true}) {
-    GivenJob job = buys(now);
+  for (const bool outcome_unknown : {false, true}) {
+    JobFixture job = buys(now);
     job.claim();
-    if (doubted) {
+    if (outcome_unknown) {
       job.unknown("a").after(2min);
       job.decides = false;
       job.resolve("a", "not_happened");
@@ -81,12 +81,12 @@ AE_TEST("policy/a call that another plan denies before its next try fails, and n
     ASSERT_FALSE(job.refused);
     job.decides = true;
     job.after(1min);
-    EXPECT_EQ(job.status(), "failed") << job.story();
+    EXPECT_EQ(job.status(), "failed") << job.log_text();
     EXPECT_EQ(job.state.error->code, "denied");
     EXPECT_NE(job.state.error->message.find("not any more"), std::string::npos);
     EXPECT_EQ(job.sent.size(), 1u);
     EXPECT_EQ(job.last<WaitOpened>().correlation_key.find("approval/"), std::string_view::npos);
-    proves(job);
+    expect_verified(job);
   }
 }
 
@@ -96,7 +96,7 @@ AE_TEST("policy/the first rule that holds is the one") {
       "{'action':'require_approval', 'when':'${ .args.n < 100 }', 'reason':'not small'},"
       "{'action':'deny'}");
   EXPECT_EQ(buys(rules, "{'n':5}").claim().sent.size(), 1u);
-  GivenJob asked = buys(rules, "{'n':50}");
+  JobFixture asked = buys(rules, "{'n':50}");
   EXPECT_EQ(asked.claim().status(), "waiting");
   EXPECT_EQ(approvals_view(asked.state)[0]["reason"], "not small");
   EXPECT_EQ(asked.last<DecisionRecorded>().reason, "not small");
@@ -119,7 +119,7 @@ AE_TEST("policy/a rule for a label is about jobs that have it") {
         graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'tier:free'}]}}}"));
     state.labels = labels;
     const auto buy = std::ranges::find(state.plan->tools, "buy", &ToolPolicy::name);
-    return judge(state, *buy, json("{}"))->action;
+    return evaluate_policy(state, *buy, json("{}"))->action;
   };
   EXPECT_EQ(labelled(json("{'tier':'free'}")), PolicyAction::deny);
   EXPECT_EQ(labelled(json("{'tier':'paid'}")), PolicyAction::allow);
@@ -137,7 +137,7 @@ AE_TEST("policy/a rule for a label without a value decides in a stored plan as i
         compiled(graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'tier:'}]}}}"));
     state.labels = labels;
     const auto buy = std::ranges::find(state.plan->tools, "buy", &ToolPolicy::name);
-    return judge(state, *buy, json("{}"))->action;
+    return evaluate_policy(state, *buy, json("{}"))->action;
   };
   EXPECT_EQ(labelled(json("{'tier':'free'}")), PolicyAction::allow);
   EXPECT_EQ(labelled(json("{'tier':''}")), PolicyAction::deny);
@@ -151,7 +151,7 @@ AE_TEST(
   const std::string of_job = ruled("{'action':'deny', 'when':'${ .job.agent == \\\"tester\\\" }'}");
   EXPECT_EQ(buys(of_job).claim().state.error->code, "denied");
   const std::string broken = ruled("{'action':'deny', 'when':'${ .args.n + \\\"x\\\" }'}");
-  GivenJob job = buys(broken);
+  JobFixture job = buys(broken);
   EXPECT_EQ(job.claim().state.error->code, "expression_failed");
   EXPECT_TRUE(job.sent.empty());
 }
@@ -161,9 +161,9 @@ AE_TEST("policy/a condition that looks up an argument which is not there lets no
     return "{'conditions':'strict', " + ruled(rules, more).substr(1);
   };
   const auto ends = [](const std::string& more, std::string_view input = "{'n':250}") {
-    GivenJob job = buys(more, input);
+    JobFixture job = buys(more, input);
     job.claim();
-    proves(job);
+    expect_verified(job);
     if (!job.sent.empty()) return std::string("sent");
     return job.state.error ? job.state.error->code : std::string(job.status());
   };
@@ -193,10 +193,10 @@ AE_TEST("policy/a condition that compares values of different types lets nothing
   const auto ends = [](std::string_view conditions, const std::string& when,
                        std::string_view action, std::string_view n) {
     const std::string rule = "{'action':'" + std::string(action) + "', 'when':'${ " + when + " }'}";
-    GivenJob job =
+    JobFixture job =
         buys(std::string(conditions) + ruled(rule).substr(1), "{'n':" + std::string(n) + "}");
     job.claim();
-    proves(job);
+    expect_verified(job);
     if (!job.sent.empty()) return std::string("sent");
     return job.state.error ? job.state.error->code : std::string(job.status());
   };
@@ -220,11 +220,11 @@ AE_TEST("policy/a condition that reads of the job what no job has lets nothing t
   for (const char* action : {"deny", "require_approval", "allow"}) {
     const std::string rule = "{'action':'" + std::string(action) +
                              "', 'when':'${ .job.label.tier == \\\"untrusted\\\" }'}";
-    GivenJob strict = buys("{'conditions':'strict', " + ruled(rule).substr(1));
+    JobFixture strict = buys("{'conditions':'strict', " + ruled(rule).substr(1));
     EXPECT_EQ(strict.claim().state.error->code, "expression_failed") << action;
     EXPECT_TRUE(strict.sent.empty()) << action;
-    proves(strict);
-    GivenJob before = buys(ruled(rule));
+    expect_verified(strict);
+    JobFixture before = buys(ruled(rule));
     EXPECT_EQ(before.claim().sent.size(), 1u) << "a plan of before keeps what it began with";
   }
 }
@@ -232,18 +232,18 @@ AE_TEST("policy/a condition that reads of the job what no job has lets nothing t
 AE_TEST("policy/a condition whose failure names a long argument of a model's can be recorded") {
   std::string key = "a";
   while (key.size() < 300) key += "\xC3\xA9";
-  GivenJob job =
+  JobFixture job =
       buys("{'conditions':'strict', " +
                ruled("{'action':'deny', 'when':'${ .args.n[.args.n.k] == 1 }'}").substr(1),
            "{'n':{'k':'" + key + "'}}");
   EXPECT_EQ(job.claim().state.error->code, "expression_failed");
   EXPECT_TRUE(job.sent.empty());
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("policy/how long a person has is the rule's to say, and else the tool's") {
   const auto expires = [](std::string_view more) {
-    GivenJob job(kBuy, {.more = more, .input = "{'n':1}"});
+    JobFixture job(kBuy, {.more = more, .input = "{'n':1}"});
     job.claim();
     return *job.state.next_due() - job.now;
   };
@@ -257,46 +257,46 @@ AE_TEST("policy/how long a person has is the rule's to say, and else the tool's"
 }
 
 AE_TEST("policy/of a map it is asked item by item, and a denied item is a failure like any other") {
-  GivenJob job =
+  JobFixture job =
       buys(ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}"), "{}",
            "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
            " 'on_item_error':'collect', 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
   job.claim().ok("m/0", "1").ok("m/1", "2");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result["m"].items()[2]["error"]["code"], "denied");
   EXPECT_EQ(job.sent.size(), 2u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("policy/a node may go on without a call that was denied") {
-  GivenJob job = buys(ruled("{'action':'deny'}"), "{'n':1}",
-                      "[{'id':'a', 'kind':'tool', 'tool':'buy', 'on_error':'continue'}]");
+  JobFixture job = buys(ruled("{'action':'deny'}"), "{'n':1}",
+                        "[{'id':'a', 'kind':'tool', 'tool':'buy', 'on_error':'continue'}]");
   EXPECT_EQ(job.claim().status(), "completed");
   EXPECT_EQ(job.state.result["a"]["error"]["code"], "denied");
 }
 
 AE_TEST("policy/what undoes a call is part of it, and not judged") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'book'},"
       " {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}]",
       {.more = "{'tools':{'book':{'compensate':{'tool':'put'}},"
                " 'put':{'rules':[{'action':'deny'}]}}}"});
   job.claim().ok("a").fails("b");
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.sent.back().tool, "put");
 }
 
 AE_TEST("policy/what asks about a call is part of it, and not judged") {
   for (const char* action : {"deny", "require_approval"}) {
-    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
-                 {.more = "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'probe',"
-                          "'probe':{'tool':'find', 'happened':'${ .result }'}},"
-                          "'find':{'effect':'read', 'rules':[{'action':'" +
-                          std::string(action) + "'}]}}}"});
+    JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
+                   {.more = "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'probe',"
+                            "'probe':{'tool':'find', 'happened':'${ .result }'}},"
+                            "'find':{'effect':'read', 'rules':[{'action':'" +
+                            std::string(action) + "'}]}}}"});
     job.claim().after(71s).times_out("a");
-    ASSERT_EQ(job.sent.back().tool, "find") << action << "\n" << job.story();
+    ASSERT_EQ(job.sent.back().tool, "find") << action << "\n" << job.log_text();
     job.ok("a/probe", "{'id':7}");
-    EXPECT_EQ(job.status(), "completed") << action << "\n" << job.story();
+    EXPECT_EQ(job.status(), "completed") << action << "\n" << job.log_text();
   }
 }
 
@@ -307,7 +307,7 @@ AE_TEST("policy/a crash at any commit denies once and asks once") {
       "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':9}, 'on_error':'continue'},"
       " {'id':'b', 'kind':'tool', 'tool':'buy', 'args':{'n':1}, 'needs':['a']}]";
   for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
-    GivenJob job = buys(rules, "{}", kTwo);
+    JobFixture job = buys(rules, "{}", kTwo);
     const auto may_crash = [&] {
       if (job.commits.size() == crash_at && job.state.status == JobStatus::running) job.crash();
     };
@@ -316,19 +316,19 @@ AE_TEST("policy/a crash at any commit denies once and asks once") {
     job.approve("b");
     may_crash();
     if (!job.in_flight.empty()) job.ok("b");
-    EXPECT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(job.status(), "completed") << job.log_text();
     std::size_t denied = 0;
     for (const auto& decision : job.all<DecisionRecorded>()) {
       denied += decision.state == "denied" ? 1 : 0;
     }
     EXPECT_EQ(denied, 1u);
     EXPECT_EQ(job.count(EventType::wait_opened), 1u);
-    proves(job);
+    expect_verified(job);
   }
 }
 
 AE_TEST("policy/a log in which a denied call was made is refused") {
-  GivenJob job = buys(ruled("{'action':'allow'}"));
+  JobFixture job = buys(ruled("{'action':'allow'}"));
   job.claim();
   const Value before = job.plan->task_graph;
   const Value after = compiled(graph(kBuy, ruled("{'action':'deny'}")))->task_graph;
@@ -353,9 +353,9 @@ AE_TEST("policy/a log in which a denied call was made is refused") {
 }
 
 AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes is refused") {
-  GivenJob job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 500 }'}"));
+  JobFixture job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 500 }'}"));
   job.claim();
-  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   const std::uint64_t begun = job.seq_of(EventType::node_started, "a");
   const Step& step = job.step("a");
   const auto said = [&](std::string_view state, std::string_view arguments) {
@@ -372,7 +372,7 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
                                     .payload = call,
                                     .state = std::string(state),
                                     .step_id = step.id};
-    const auto applied = apply(then, decision, job.now, compile_each_time());
+    const auto applied = apply(then, decision, job.now, uncached_plan_source());
     return applied ? std::string() : applied.error().message;
   };
   EXPECT_NE(said("denied", "{'n':250}").find("no policy denies"), std::string::npos);
@@ -381,17 +381,18 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
 }
 
 AE_TEST("policy/a log that denies a call with other arguments than the plan's is not proved") {
-  GivenJob job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 200 }'}"));
+  JobFixture job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 200 }'}"));
   job.claim();
   ASSERT_EQ(job.state.error->code, "denied");
-  proves(job);
+  expect_verified(job);
   each<DecisionRecorded>(job.log, [](DecisionRecorded& event) {
     if (event.state != "denied") return;
     event.payload = event.payload.value.with("arguments", json("{'n':501}"))
                         .with("arguments_hash", hash_of("{'n':501}"));
   });
-  const Verification proof = verify(
-      {.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}}, compile_each_time());
+  const Verification proof =
+      verify({.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}},
+             uncached_plan_source());
   EXPECT_FALSE(proof.replay.ok);
 }
 
@@ -403,10 +404,10 @@ AE_TEST("policy/a plan that a model made calls only what can do no more than is 
   const auto run = [](std::string_view planned_by, std::string_view grants) {
     const std::string more =
         "{'grants':" + std::string(grants) + ", " + std::string(kCan.substr(1));
-    GivenJob job(kBuy, {.more = more, .input = "{'n':1}", .planned_by = planned_by});
+    JobFixture job(kBuy, {.more = more, .input = "{'n':1}", .planned_by = planned_by});
     job.claim();
     if (!job.in_flight.empty()) job.ok("a");
-    proves(job);
+    expect_verified(job);
     return std::string(job.status()) + (job.state.error ? ": " + job.state.error->message : "");
   };
   EXPECT_EQ(run("file", "[]"), "completed") << "a person wrote this one";
@@ -425,12 +426,12 @@ AE_TEST("policy/what a plan of a model may not use it may not use in a map eithe
   constexpr std::string_view kEach =
       "[{'id':'a', 'kind':'map', 'over':[1, 2], 'max_parallel':2,"
       "  'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]";
-  GivenJob job(kEach, {.more = kCan, .planned_by = "model:main"});
+  JobFixture job(kEach, {.more = kCan, .planned_by = "model:main"});
   job.claim();
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "denied");
   EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("policy/a yes of a person is no grant, and a tool that names nothing needs none") {
@@ -439,18 +440,18 @@ AE_TEST("policy/a yes of a person is no grant, and a tool that names nothing nee
   constexpr std::string_view kTwo =
       "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':1}},"
       " {'id':'b', 'kind':'tool', 'tool':'wire', 'needs':['a'], 'on_error':'continue'}]";
-  GivenJob job(kTwo, {.more = asks, .planned_by = "model:main"});
+  JobFixture job(kTwo, {.more = asks, .planned_by = "model:main"});
   job.claim().approve("a");
-  EXPECT_EQ(job.in_flight.size(), 1u) << job.story();
+  EXPECT_EQ(job.in_flight.size(), 1u) << job.log_text();
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.count(EventType::wait_opened), 1u);
   EXPECT_EQ(job.count(EventType::tool_invocation_started), 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("policy/a log in which a plan of a model used what nobody granted is refused") {
-  GivenJob job(kBuy, {.more = kCan, .input = "{'n':1}"});
+  JobFixture job(kBuy, {.more = kCan, .input = "{'n':1}"});
   job.claim().ok("a");
   const auto refused = [&](std::string_view planned_by) {
     State state;
@@ -458,7 +459,7 @@ AE_TEST("policy/a log in which a plan of a model used what nobody granted is ref
     for (const Event& event : job.log) {
       EventBody draft = event.body;
       if (auto* plan = std::get_if<PlanGenerated>(&draft)) plan->planned_by = planned_by;
-      auto applied = apply(state, draft, event.created_at, compile_each_time());
+      auto applied = apply(state, draft, event.created_at, uncached_plan_source());
       if (!applied) return applied.error().message;
     }
     return std::string();
@@ -476,22 +477,23 @@ constexpr std::string_view kLoopRules =
     " 'put': {'rules': [{'action': 'deny', 'when': '${ .args.v > 10 }', 'reason': 'too much'}]}}}";
 
 AE_TEST("policy/a model is told that its call was denied, and goes on") {
-  GivenJob job = talk("", {.more = kLoopRules});
-  job.claim().ok("chat/0", wants({{"a", "put", "{'v': 11}"}, {"b", "put", "{'v': 1}"}}));
+  JobFixture job = loop_job("", {.more = kLoopRules});
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "put", "{'v': 11}"}, {"b", "put", "{'v': 1}"}}));
   EXPECT_EQ(job.sent.back().arguments, json("{'v': 1}"));
   job.ok("chat/0/1", "'done'");
   const Value told = last_message(job, "chat/1", 2);
   EXPECT_EQ(told["error"], Value(true));
   EXPECT_NE(told.text("content").find("\"denied\""), std::string::npos) << canonical(told);
   EXPECT_NE(told.text("content").find("too much"), std::string::npos);
-  job.ok("chat/1", says("Well"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  job.ok("chat/1", text_answer("Well"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("policy/a model is told with which arguments its call was really made") {
-  GivenJob job = talk("", {.more = kLoopRules});
-  job.claim().ok("chat/0", wants({{"a", "refund", "{'amount': 500}"}}));
+  JobFixture job = loop_job("", {.more = kLoopRules});
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'amount': 500}"}}));
   edit(job, job.asked("chat/0/0"), "{'amount': 50}");
   EXPECT_EQ(job.sent.back().arguments, json("{'amount': 50}"));
   job.ok("chat/0/0", "'paid'");
@@ -500,9 +502,9 @@ AE_TEST("policy/a model is told with which arguments its call was really made") 
   job.crash();
   EXPECT_EQ(last_message(job, "chat/1").text("content"),
             R"({"edited_arguments":{"amount":50},"result":"paid"})");
-  job.ok("chat/1", says("Fifty"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  job.ok("chat/1", text_answer("Fifty"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 // ---------------------------------------------------------------- edit and approve
@@ -513,11 +515,11 @@ constexpr std::string_view kAsked =
     " 'rules':[{'action':'deny', 'when':'${ .args.n > 1000 }', 'reason':'far too much'}]}}}";
 
 AE_TEST("edit/what is sent is what the approver made of it, under keys of its own") {
-  GivenJob job = buys(kAsked);
+  JobFixture job = buys(kAsked);
   job.claim();
   const std::size_t before = job.log.size();
   edit(job, job.asked("a"), "{'n':100}");
-  EXPECT_EQ(job.said["outcome"], "edited");
+  EXPECT_EQ(job.reply["outcome"], "edited");
   const auto decided = std::get<DecisionRecorded>(job.log[before].body);
   EXPECT_EQ(decided.state, "edited");
   EXPECT_EQ(decided.by, "ann");
@@ -533,19 +535,19 @@ AE_TEST("edit/what is sent is what the approver made of it, under keys of its ow
   EXPECT_EQ(started.idempotency_key.text,
             idempotency_key(job.state.job, step, "buy", canonical(json("{'n':100}")), kBlind).text);
   EXPECT_EQ(job.ok("a").status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("edit/the arguments as they were asked for are no edit") {
-  GivenJob job = buys(kAsked);
+  JobFixture job = buys(kAsked);
   job.claim();
   edit(job, job.asked("a"), "{'n':250}");
-  EXPECT_EQ(job.said["outcome"], "approved");
+  EXPECT_EQ(job.reply["outcome"], "approved");
   EXPECT_EQ(job.sent.size(), 1u);
 }
 
 AE_TEST("edit/what the schema or a policy refuses is not approved, and the question stays open") {
-  GivenJob job = buys(kAsked);
+  JobFixture job = buys(kAsked);
   job.claim();
   const std::string id = job.asked("a");
   edit(job, id, "{'n':'many'}");
@@ -556,7 +558,7 @@ AE_TEST("edit/what the schema or a policy refuses is not approved, and the quest
   EXPECT_EQ(job.refused, Code::input_invalid);
   edit(job, id, "{'n':1}", "reject");
   EXPECT_EQ(job.refused, Code::input_invalid);
-  job.act({.kind = Act::Kind::signal,
+  job.act({.kind = ControlRequest::Kind::signal,
            .approval = id,
            .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
   EXPECT_EQ(job.refused, Code::input_invalid) << "never approved as it was, in silence";
@@ -566,7 +568,7 @@ AE_TEST("edit/what the schema or a policy refuses is not approved, and the quest
 }
 
 AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing more is sent") {
-  GivenJob job = buys(kAsked);
+  JobFixture job = buys(kAsked);
   job.claim();
   const std::string id = job.asked("a");
   edit(job, id, "{'n':100}");
@@ -577,44 +579,44 @@ AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing
   edit(job, id, "{'n':101}");
   EXPECT_EQ(job.refused, Code::approval_edited);
   edit(job, id, "{'n':100}");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
-  EXPECT_EQ(job.said["applied"], Value(true));
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["applied"], Value(true));
   EXPECT_EQ(job.sent.size(), 1u);
 }
 
 AE_TEST("edit/an edit that comes after a plain yes changes nothing, and is told so") {
-  GivenJob job = buys(kAsked);
+  JobFixture job = buys(kAsked);
   job.claim();
   const std::string id = job.asked("a");
   job.approve("a");
   edit(job, id, "{'n':100}");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
-  EXPECT_EQ(job.said["applied"], Value(false));
-  EXPECT_EQ(job.said["outcome"], "approved");
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["applied"], Value(false));
+  EXPECT_EQ(job.reply["outcome"], "approved");
   EXPECT_EQ(job.sent[0].arguments, json("{'n':250}"));
 }
 
 AE_TEST("edit/one that expired before the call began is asked for again, as it was edited") {
-  GivenJob job = buys(kAsked);
+  JobFixture job = buys(kAsked);
   job.claim().pause();
   edit(job, job.asked("a"), "{'n':100}");
   job.after(2h).resume();
-  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(approvals_view(job.state)[0]["arguments"], json("{'n':100}"));
   job.approve("a");
   EXPECT_EQ(job.sent[0].arguments, json("{'n':100}"));
   EXPECT_EQ(job.ok("a").status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("edit/a call that was sent once keeps its arguments") {
-  GivenJob job = buys("{'tools':{'buy':{'approval':'required', 'retry':{'max_attempts':3}}}}");
+  JobFixture job = buys("{'tools':{'buy':{'approval':'required', 'retry':{'max_attempts':3}}}}");
   job.claim().approve("a").fails("a", "connect");
   job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
   job.after(20s);
   const auto asked = approvals_view(job.state);
-  ASSERT_EQ(asked.size(), 1u) << job.story();
+  ASSERT_EQ(asked.size(), 1u) << job.log_text();
   EXPECT_EQ(asked[0]["editable"], Value(false));
   edit(job, job.asked("a"), "{'n':1}");
   EXPECT_EQ(job.refused, Code::input_invalid);
@@ -622,7 +624,7 @@ AE_TEST("edit/a call that was sent once keeps its arguments") {
 
 AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") {
   for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
-    GivenJob job = buys(kAsked);
+    JobFixture job = buys(kAsked);
     const auto may_crash = [&] {
       if (job.commits.size() == crash_at && job.state.status == JobStatus::running) job.crash();
     };
@@ -631,7 +633,7 @@ AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") 
     edit(job, job.asked("a"), "{'n':100}");
     may_crash();
     if (!job.in_flight.empty()) job.ok("a");
-    EXPECT_EQ(job.status(), "completed") << job.story();
+    EXPECT_EQ(job.status(), "completed") << job.log_text();
     std::set<std::string> keys;
     for (const auto& sent : job.sent) {
       keys.insert(sent.key);
@@ -642,14 +644,14 @@ AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") 
 }
 
 AE_TEST("edit/a log in which other arguments were sent than the approver's is refused") {
-  GivenJob job = buys(kAsked);
+  JobFixture job = buys(kAsked);
   job.claim();
   edit(job, job.asked("a"), "{'n':100}");
   const auto fault = [&](const std::vector<Event>& log) {
     State state;
     state.job = job.state.job;
     for (const Event& event : log) {
-      auto applied = apply(state, event.body, event.created_at, compile_each_time());
+      auto applied = apply(state, event.body, event.created_at, uncached_plan_source());
       if (!applied) return applied.error().message;
     }
     return std::string();
@@ -679,30 +681,30 @@ AE_TEST("edit/a log in which other arguments were sent than the approver's is re
 }
 
 AE_TEST("edit/an act that holds one is not taken for a plain yes by a program that knows none") {
-  Act act{.kind = Act::Kind::signal, .approval = "0123456789abcdef"};
+  ControlRequest act{.kind = ControlRequest::Kind::signal, .approval = "0123456789abcdef"};
   act.arguments = json("{'n':1}");
   act.payload = json("{'decision':'approve'}");
   const Value stored = act.to_json();
   EXPECT_NE(stored.find("arguments"), nullptr) << "a member of its own, which it would refuse";
   EXPECT_EQ(stored["payload"].find("arguments"), nullptr);
-  const auto read = Act::from_json(stored);
+  const auto read = ControlRequest::from_json(stored);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->arguments, act.arguments);
 }
 
 AE_TEST("edit/a checkpoint keeps what was made of a call") {
-  GivenJob job = talk("", {.more = kLoopRules});
-  job.claim().ok("chat/0", wants({{"a", "refund", "{'amount': 500}"}}));
+  JobFixture job = loop_job("", {.more = kLoopRules});
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'amount': 500}"}}));
   edit(job, job.asked("chat/0/0"), "{'amount': 50}");
   job.ok("chat/0/0", "'paid'");
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
     const std::string bytes = checkpoint(job.folded(at), {});
-    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    auto restored = restore(job.state.job, at, bytes, uncached_plan_source());
     ASSERT_TRUE(restored) << at;
     State state = std::move(restored->state);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, uncached_plan_source()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
     ASSERT_TRUE(state.steps[0].loop->turns[0].calls[0].edited.has_value()) << at;

@@ -1,6 +1,6 @@
 // Probes: a call in doubt is asked about by a tool that only reads (SPEC §6). What happens in the file's plan is one call,
 // `pay`, whose tool is probed by `find`.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
@@ -19,15 +19,15 @@ constexpr std::string_view kTools = R"({'tools': {
             'retry': {'max_attempts': 2, 'retry_on': ['timeout']},
             'probe': {'tool': 'find', 'happened': '${ .result }'}}}})";
 
-GivenJob paying(std::string_view nodes = kNodes) { return GivenJob(nodes, {.more = kTools}); }
+JobFixture paying(std::string_view nodes = kNodes) { return JobFixture(nodes, {.more = kTools}); }
 
-void expect_proved(const GivenJob& job) {
+void expect_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
   input.effects = job.effects;
-  const Verification all = verify(input, compile_each_time());
-  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  const Verification all = verify(input, uncached_plan_source());
+  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.log_text();
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
@@ -60,13 +60,13 @@ AE_TEST("plan/a probe only reads, a compensation does not, and both see the call
 }
 
 AE_TEST("probe/nobody asks while the job is to rest") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().after(71s).pause().times_out("pay");
-  EXPECT_EQ(job.sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.sent.size(), 1u) << job.log_text();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<JobParked>().until, "resume");
   job.resume();
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.sent[1].tool, "find");
   job.ok("pay/probe", "{'charge':7}");
   EXPECT_EQ(job.status(), "completed");
@@ -74,7 +74,7 @@ AE_TEST("probe/nobody asks while the job is to rest") {
 }
 
 AE_TEST("probe/a call that timed out is asked about after its deadline and grace, not before") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay");
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "queued") << "nobody holds it for a minute";
@@ -83,7 +83,7 @@ AE_TEST("probe/a call that timed out is asked about after its deadline and grace
   job.after(69s);
   EXPECT_EQ(job.sent.size(), 1u);
   job.after(2s);
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.sent[1].tool, "find");
   EXPECT_EQ(job.sent[1].arguments, Value::object({{"key", job.sent[0].external_key}, {"n", 5}}));
   EXPECT_NE(job.sent[1].external_key, job.sent[0].external_key);
@@ -91,9 +91,9 @@ AE_TEST("probe/a call that timed out is asked about after its deadline and grace
 }
 
 AE_TEST("probe/what it finds is the result of the call, which is not made again") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':{'id':7}}");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, json("{'pay':{'id':7}}"));
   const auto decision = job.all<DecisionRecorded>().back();
   EXPECT_EQ(decision.kind, "in_doubt");
@@ -104,7 +104,7 @@ AE_TEST("probe/what it finds is the result of the call, which is not made again"
 }
 
 AE_TEST("probe/null permits one new try under the same keys") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':null}");
   ASSERT_EQ(job.tries("pay"), 2u);
   EXPECT_EQ(job.sent[2].external_key, job.sent[0].external_key);
@@ -116,10 +116,10 @@ AE_TEST("probe/null permits one new try under the same keys") {
 }
 
 AE_TEST("probe/it permits as many new tries as the tool has, then a person is asked") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':null}");
   job.times_out("pay").after(80s);
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_until, "resolve");
   job.resolve("pay", "happened", "2");
   EXPECT_EQ(job.status(), "completed");
@@ -127,7 +127,7 @@ AE_TEST("probe/it permits as many new tries as the tool has, then a person is as
 }
 
 AE_TEST("probe/a probe that fails for good leaves the doubt to a person") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(80s).fails("pay/probe", "http_404");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<WaitOpened>().reason, "the probe failed (http_404)");
@@ -139,16 +139,16 @@ AE_TEST("probe/a probe that fails for good leaves the doubt to a person") {
 AE_TEST(
     "probe/a probe without an answer is asked again by its own rules, then the doubt is left to a "
     "person") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(80s).times_out("pay/probe").after(1s);
   EXPECT_EQ(job.tries("pay/probe"), 2u);
   job.times_out("pay/probe");
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("probe/an answer that `happened` cannot read leaves the doubt to a person") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "[1]");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<WaitOpened>().reason, "the probe failed (expression_failed)");
@@ -157,16 +157,16 @@ AE_TEST("probe/an answer that `happened` cannot read leaves the doubt to a perso
 
 AE_TEST(
     "probe/a call that a crash left open is asked about timeout and grace after the next opening") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().after(2s).crash();
-  EXPECT_EQ(job.sent.size(), 1u) << "its request may still arrive\n" << job.story();
+  EXPECT_EQ(job.sent.size(), 1u) << "its request may still arrive\n" << job.log_text();
   const Instant settles = *job.opened_at + 60s;
   EXPECT_EQ(job.state.settles_at(job.step("pay")), settles);
   EXPECT_EQ(to_text(*job.last<JobRequeued>().not_before), to_text(settles));
   job.after(60s - 1ms);
-  EXPECT_EQ(job.sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.sent.size(), 1u) << job.log_text();
   job.after(1ms);
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.sent[1].tool, "find");
   job.ok("pay/probe", "{'charge':3}");
   EXPECT_EQ(job.state.result, json("{'pay':3}"));
@@ -180,29 +180,29 @@ AE_TEST(
 }
 
 AE_TEST("probe/later openings of the store change nothing of when it is asked") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().after(2s).crash();
   const auto settles = job.state.settles_at(job.step("pay"));
   job.after(5s).crash();
   job.after(5s).crash();
-  EXPECT_EQ(job.state.settles_at(job.step("pay")), settles) << job.story();
+  EXPECT_EQ(job.state.settles_at(job.step("pay")), settles) << job.log_text();
   EXPECT_EQ(job.folded(job.log.size()).settles_at(job.step("pay")), settles);
   job.now = *settles - 1ms;
   job.claim();
-  EXPECT_EQ(job.sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.sent.size(), 1u) << job.log_text();
   job.after(1ms);
-  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.sent.size(), 2u) << job.log_text();
 }
 
 AE_TEST("probe/an opening after the last moment of sending puts it off no longer") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().after(25s).crash();
   const Instant deadline = job.step("pay").call->deadline;
   EXPECT_EQ(job.state.settles_at(job.step("pay")), deadline + 30s) << "and not 60 s from now";
 }
 
 AE_TEST("probe/what the same process sent waits for its own deadline") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.opened_at = job.now;
   job.claim();
   job.owned = false;  // it is claimed again, and the store was not opened in between
@@ -212,13 +212,13 @@ AE_TEST("probe/what the same process sent waits for its own deadline") {
 
 AE_TEST("probe/a complete response settles the call: it is asked about at once") {
   for (const bool settled : {true, false}) {
-    GivenJob job = paying();
+    JobFixture job = paying();
     job.claim().answer("pay", {.kind = OutcomeKind::unknown,
                                .retryable = true,
                                .settled = settled,
                                .error_code = "http_500",
                                .error_message = "the server answered 500"});
-    EXPECT_EQ(job.sent.size(), settled ? 2u : 1u) << job.story();
+    EXPECT_EQ(job.sent.size(), settled ? 2u : 1u) << job.log_text();
     EXPECT_EQ(job.last<ToolInvocationFinished>().settled,
               settled ? std::optional(true) : std::nullopt);
     expect_proved(job);
@@ -226,14 +226,14 @@ AE_TEST("probe/a complete response settles the call: it is asked about at once")
 }
 
 AE_TEST("probe/a complete response to one try does not settle an earlier one") {
-  GivenJob job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
+  JobFixture job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
   job.claim().times_out("pay").after(1s);
   ASSERT_EQ(job.tries("pay"), 2u);
   job.answer("pay", {.kind = OutcomeKind::unknown,
                      .settled = true,
                      .error_code = "http_500",
                      .error_message = "the server answered 500"});
-  EXPECT_EQ(job.sent.size(), 2u) << "the first may still arrive\n" << job.story();
+  EXPECT_EQ(job.sent.size(), 2u) << "the first may still arrive\n" << job.log_text();
   job.after(80s);
   EXPECT_EQ(job.sent.back().tool, "find");
   expect_proved(job);
@@ -245,20 +245,20 @@ AE_TEST("probe/a program that sends nothing off the machine is settled when it h
     'buy': {'effect': 'at_most_once', 'on_in_doubt': 'probe', 'local': true,
             'probe': {'tool': 'find', 'happened': '${ .result }'}}}})";
   for (const bool killed : {true, false}) {
-    GivenJob job(kNodes, {.more = kLocal});
+    JobFixture job(kNodes, {.more = kLocal});
     job.claim();
     if (killed) {
       job.unknown("pay", "signal_9");
     } else {
       job.crash();  // the next process ends its process group before it decides
     }
-    ASSERT_EQ(job.sent.size(), 2u) << job.story();
+    ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
     EXPECT_EQ(job.sent[1].tool, "find");
   }
-  GivenJob shared(kNodes, {.more = kLocal});
+  JobFixture shared(kNodes, {.more = kLocal});
   shared.owned = false;
   shared.claim().crash().after(60s);
-  EXPECT_EQ(shared.sent.size(), 1u) << "it may run on another machine\n" << shared.story();
+  EXPECT_EQ(shared.sent.size(), 1u) << "it may run on another machine\n" << shared.log_text();
   shared.after(11s);
   EXPECT_EQ(shared.sent.size(), 2u);
 }
@@ -269,17 +269,17 @@ AE_TEST("probe/a try of another machine is waited for, also when the one after i
     'buy': {'effect': 'idempotent', 'on_in_doubt': 'resend', 'local': true,
             'retry': {'max_attempts': 1, 'retry_on': []}}}})";
   for (const bool owned : {true, false}) {
-    GivenJob job(kNodes, {.more = kAgain});
+    JobFixture job(kNodes, {.more = kAgain});
     job.owned = owned;
     if (owned) job.opened_at = job.now;
     job.claim().crash().after(71s);
-    ASSERT_EQ(job.tries("pay"), 2u) << job.story();
+    ASSERT_EQ(job.tries("pay"), 2u) << job.log_text();
     job.decides = false;
     job.unknown("pay", "signal_9");
     const auto settles = job.state.settles_at(job.step("pay"));
-    EXPECT_EQ(settles.has_value(), !owned) << job.story();
+    EXPECT_EQ(settles.has_value(), !owned) << job.log_text();
   }
-  GivenJob one(kNodes, {.more = kAgain});
+  JobFixture one(kNodes, {.more = kAgain});
   one.owned = false;
   one.claim();
   one.decides = false;
@@ -288,10 +288,10 @@ AE_TEST("probe/a try of another machine is waited for, also when the one after i
 }
 
 AE_TEST("probe/the view says which call is waited for, and until when") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().after(2s).crash();
   const Value settling = job_view(job.state)["settling"];
-  ASSERT_EQ(settling.size(), 1u) << job.story();
+  ASSERT_EQ(settling.size(), 1u) << job.log_text();
   const Value& one = settling.items()[0];
   EXPECT_EQ(one["node_id"], Value("pay"));
   EXPECT_EQ(one["tool"], Value("buy"));
@@ -302,7 +302,7 @@ AE_TEST("probe/the view says which call is waited for, and until when") {
 }
 
 AE_TEST("probe/in a shared store it waits for the deadline and the grace") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.owned = false;
   job.claim().crash();
   EXPECT_EQ(job.sent.size(), 1u);
@@ -313,7 +313,7 @@ AE_TEST("probe/in a shared store it waits for the deadline and the grace") {
 }
 
 AE_TEST("probe/a null about a call that a crash left open closes it and sends it again") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().crash().after(60s).ok("pay/probe", "{'charge':null}");
   ASSERT_EQ(job.tries("pay"), 2u);
   job.ok("pay", "9");
@@ -323,7 +323,7 @@ AE_TEST("probe/a null about a call that a crash left open closes it and sends it
 
 AE_TEST(
     "probe/an idempotent call is tried again as usual, and asked about when no tries are left") {
-  GivenJob job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
+  JobFixture job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
   job.claim().times_out("pay").after(1s);
   EXPECT_EQ(job.tries("pay"), 2u);
   job.times_out("pay").after(80s);
@@ -334,33 +334,33 @@ AE_TEST(
 }
 
 AE_TEST("probe/a result that was kept late ends the question") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().crash().after(60s);
-  job.kept("pay", {.kind = OutcomeKind::success, .result = json("1")}, Arrival::in_time);
+  job.store_effect("pay", {.kind = OutcomeKind::success, .result = json("1")}, Arrival::in_time);
   EXPECT_EQ(job.status(), "running") << "its probe is on its way";
   job.ok("pay/probe", "{'charge':null}");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, json("{'pay':1}"));
   EXPECT_EQ(job.tries("pay"), 1u);
   expect_proved(job);
 }
 
 AE_TEST("probe/a cancel while it asks closes both and lists the doubt") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().crash().after(60s).cancel();
   EXPECT_EQ(job.status(), "running") << "a call is under way";
   job.times_out("pay/probe");
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt, Value::array({Value(job.step("pay").call->key.text)}));
   expect_proved(job);
 }
 
 AE_TEST("probe/a map's item is asked about on its own") {
-  GivenJob job = paying(
+  JobFixture job = paying(
       "[{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'do':{'tool':'buy','args':{'n':'${ "
       ".item }'}}}]");
   job.claim().ok("m/0", "1").times_out("m/1").after(80s).ok("m/1/probe", "{'charge':2}");
-  EXPECT_EQ(job.state.result, json("{'m':[1,2]}")) << job.story();
+  EXPECT_EQ(job.state.result, json("{'m':[1,2]}")) << job.log_text();
   EXPECT_EQ(job.state.path_of(job.step("m/1/probe")), "0/0/1/probe/1");
   expect_proved(job);
 }
@@ -371,10 +371,10 @@ AE_TEST("probe/64 calls that a crash left open are all asked about") {
     nodes += (i ? ",{'id':'n" : "{'id':'n") + std::to_string(i) +
              "','kind':'tool','tool':'buy','args':{'n':1}}";
   }
-  GivenJob job = paying(nodes + "]");
+  JobFixture job = paying(nodes + "]");
   job.claim().crash().after(60s);
   for (int i = 0; i < 5000 && job.status() != "completed"; ++i) {
-    ASSERT_FALSE(job.in_flight.empty()) << job.story();
+    ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
     job.answer(job.in_flight.begin()->first,
                {.kind = OutcomeKind::success, .result = json("{'charge':1}")});
   }
@@ -387,7 +387,7 @@ AE_TEST("probe/64 calls that a crash left open are all asked about") {
 AE_TEST("probe/a crash at every moment asks again and pays once") {
   for (const char* answer : {"{'charge':8}", "{'charge':null}"}) {
     for (std::size_t commit = 2; commit < 12; ++commit) {
-      GivenJob job = paying();
+      JobFixture job = paying();
       job.claim();
       const auto live = [&](auto&& next) {
         if (is_terminal(job.state.status)) return;
@@ -407,7 +407,7 @@ AE_TEST("probe/a crash at every moment asks again and pays once") {
         });
       }
       if (job.status() == "parked") job.resolve("pay", "happened", "8");
-      ASSERT_EQ(job.status(), "completed") << commit << "\n" << job.story();
+      ASSERT_EQ(job.status(), "completed") << commit << "\n" << job.log_text();
       EXPECT_EQ(job.state.result, json("{'pay':8}"));
       EXPECT_LE(job.tries("pay"), 2u);
       expect_proved(job);
@@ -416,7 +416,7 @@ AE_TEST("probe/a crash at every moment asks again and pays once") {
 }
 
 AE_TEST("probe/a log in which the answer was turned round is not proved") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':{'id':7}}");
   VerifyInput input;
   input.job = job.state.job;
@@ -424,11 +424,11 @@ AE_TEST("probe/a log in which the answer was turned round is not proved") {
   each<CommandCommitted>(input.events, [](CommandCommitted& event) {
     if (!event.result.is_null()) event.result = json("{'id':8}");
   });
-  EXPECT_FALSE(verify(input, compile_each_time()).replay.ok);
+  EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
 }
 
 AE_TEST("probe/the trace shows who asked and what was said") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(80s).ok("pay/probe", "{'charge':{'id':7}}");
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
   EXPECT_EQ(node["world"], Value("changed"));
@@ -441,13 +441,13 @@ AE_TEST("probe/the trace shows who asked and what was said") {
 }
 
 AE_TEST("probe/one that a crash left is not sent again by a changed tool; a person is asked") {
-  GivenJob job = paying();
+  JobFixture job = paying();
   job.claim().times_out("pay").after(71s);
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   job.reload();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   job.claim();
-  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<WaitOpened>().step_id, job.step("pay").id);
   EXPECT_EQ(job.resolve("pay", "happened", "7").status(), "completed");

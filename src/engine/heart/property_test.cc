@@ -2,7 +2,7 @@
 #include <set>
 #include <tuple>
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/heart/random_plan_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
@@ -21,7 +21,7 @@ struct Made {
   std::optional<Duration> deadline = {};
 };
 
-Made made(std::uint64_t seed, Failing failing) {
+Made made(std::uint64_t seed, FailureMode failing) {
   Dice dice(seed);
   const Value graph = random_plan(dice, failing);
   return {compiled(graph), random_input(dice)};
@@ -30,7 +30,7 @@ Made made(std::uint64_t seed, Failing failing) {
 // A job that may also end by its deadline, or by too many lost attempts.
 Made limited(std::uint64_t seed) {
   Dice dice(seed);
-  Value graph = random_plan(dice, Failing::ends);
+  Value graph = random_plan(dice, FailureMode::ends);
   std::string input = random_input(dice);
   if (dice.one_in(2)) graph = graph.with("max_attempts", 1 + dice.below(3));
   std::optional<Duration> deadline;
@@ -38,20 +38,20 @@ Made limited(std::uint64_t seed) {
   return {compiled(graph), std::move(input), deadline};
 }
 
-GivenJob job_of(const Made& made) {
-  GivenJob job(made.plan, {.input = made.input, .deadline = made.deadline});
-  job.patient = true;
+JobFixture job_of(const Made& made) {
+  JobFixture job(made.plan, {.input = made.input, .deadline = made.deadline});
+  job.waits_for_settling = true;
   return job;
 }
 
-void run_to_end(GivenJob& job, RandomWorld& world, Dice& dice) {
+void run_to_end(JobFixture& job, RandomWorld& world, Dice& dice) {
   int steps = 0;
-  while (step_on(job, world, dice)) ASSERT_LT(++steps, kStepsMax) << job.story();
+  while (step_on(job, world, dice)) ASSERT_LT(++steps, kStepsMax) << job.log_text();
 }
 
 // Everything but the order: what happened to each step, and how often.
 using Happened = std::multiset<std::tuple<std::string, std::int64_t, std::string>>;
-Happened happened(const GivenJob& job) {
+Happened happened(const JobFixture& job) {
   Happened all;
   for (const Event& event : job.log) {
     const std::string step(step_of(event));
@@ -70,7 +70,7 @@ Happened happened(const GivenJob& job) {
 }
 
 // The ends of all steps, without times and attempts.
-Value ends_of(const GivenJob& job) {
+Value ends_of(const JobFixture& job) {
   std::vector<Value> steps;
   const Value view = state_view(job.state);
   for (const Value& step : view["steps"].items()) {
@@ -85,7 +85,7 @@ Value ends_of(const GivenJob& job) {
                         {"steps", Value::array(std::move(steps))}});
 }
 
-void expect_once(const GivenJob& job, const RandomWorld& world) {
+void expect_once(const JobFixture& job, const RandomWorld& world) {
   for (const auto& [key, times] : world.performed()) EXPECT_EQ(times, 1) << key;
   std::map<std::string, std::string> external;
   for (const auto& sent : job.sent) {
@@ -98,26 +98,26 @@ AE_TEST("property/the order of answers changes neither the end nor what happened
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.the order of answers*"));
-    const Made plan = made(seed, Failing::goes_on);
+    const Made plan = made(seed, FailureMode::tolerated);
     std::optional<Happened> events;
     Value ends;
     for (std::uint64_t order = 0; order < 4; ++order) {
-      GivenJob job = job_of(plan);
-      RandomWorld world(Failing::goes_on);
+      JobFixture job = job_of(plan);
+      RandomWorld world(FailureMode::tolerated);
       Dice dice(seed * 1000 + order);
       // And where a decision stops since its work is used up.
       if (order > 1) job.limits.work_max = std::size_t{1} << dice.below(8);
       job.claim();
       run_to_end(job, world, dice);
       if (::testing::Test::HasFailure()) return;
-      ASSERT_EQ(job.status(), "completed") << job.story();
+      ASSERT_EQ(job.status(), "completed") << job.log_text();
       expect_once(job, world);
       if (!events) {
         events = happened(job);
         ends = ends_of(job);
       }
-      ASSERT_EQ(ends_of(job), ends) << job.story();
-      ASSERT_EQ(happened(job), *events) << job.story();
+      ASSERT_EQ(ends_of(job), ends) << job.log_text();
+      ASSERT_EQ(happened(job), *events) << job.log_text();
     }
   }
 }
@@ -126,8 +126,8 @@ AE_TEST("property/every fold of every prefix agrees with the state as it grew") 
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(5); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.every fold*"));
-    GivenJob job = job_of(made(seed, Failing::goes_on));
-    RandomWorld world(Failing::goes_on);
+    JobFixture job = job_of(made(seed, FailureMode::tolerated));
+    RandomWorld world(FailureMode::tolerated);
     Dice dice(seed);
     std::vector<std::pair<std::size_t, Value>> grown;
     job.claim();
@@ -166,8 +166,8 @@ AE_TEST("property/every log is proved, and every view of it can be made") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.every log*"));
-    GivenJob job = job_of(made(seed, Failing::goes_on));
-    RandomWorld world(Failing::goes_on);
+    JobFixture job = job_of(made(seed, FailureMode::tolerated));
+    RandomWorld world(FailureMode::tolerated);
     Dice dice(seed);
     job.claim();
     do {
@@ -175,8 +175,8 @@ AE_TEST("property/every log is proved, and every view of it can be made") {
         VerifyInput input;
         input.job = job.state.job;
         input.events = job.log;
-        const Verification all = verify(input, compile_each_time());
-        ASSERT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+        const Verification all = verify(input, uncached_plan_source());
+        ASSERT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.log_text();
         ASSERT_EQ(all.pending.size(), job.state.open_tries);
       }
       const Value trace = trace_view(job.state, job.log);
@@ -191,7 +191,7 @@ AE_TEST("property/every log is proved, and every view of it can be made") {
 }
 
 // The process dies after the n-th commit. Each call it had declared may have gone out, or not.
-void die(GivenJob& job, RandomWorld& world, Dice& dice) {
+void die(JobFixture& job, RandomWorld& world, Dice& dice) {
   for (const auto& [step, try_no] : job.in_flight) {
     if (dice.one_in(2)) world.perform(*job.state.steps[step].call);
   }
@@ -202,16 +202,16 @@ AE_TEST("property/a crash after any commit changes no result and repeats no effe
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(5); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.a crash*"));
-    const Made plan = made(seed, Failing::never);
-    GivenJob whole = job_of(plan);
-    RandomWorld quiet(Failing::never);
+    const Made plan = made(seed, FailureMode::never);
+    JobFixture whole = job_of(plan);
+    RandomWorld quiet(FailureMode::never);
     Dice order(seed);
     whole.claim();
     run_to_end(whole, quiet, order);
-    ASSERT_EQ(whole.status(), "completed") << whole.story();
+    ASSERT_EQ(whole.status(), "completed") << whole.log_text();
     for (std::size_t commit = 2; commit < whole.commits.size(); ++commit) {
-      GivenJob job = job_of(plan);
-      RandomWorld world(Failing::never);
+      JobFixture job = job_of(plan);
+      RandomWorld world(FailureMode::never);
       Dice dice(seed);
       job.claim();
       while (job.commits.size() < commit && step_on(job, world, dice)) {
@@ -219,8 +219,8 @@ AE_TEST("property/a crash after any commit changes no result and repeats no effe
       if (is_terminal(job.state.status)) break;
       if (job.state.status == JobStatus::running) die(job, world, dice);
       run_to_end(job, world, dice);
-      ASSERT_EQ(job.status(), "completed") << job.story();
-      ASSERT_EQ(job.state.result, whole.state.result) << job.story();
+      ASSERT_EQ(job.status(), "completed") << job.log_text();
+      ASSERT_EQ(job.state.result, whole.state.result) << job.log_text();
       expect_once(job, world);
       ASSERT_EQ(world.performed().size(), quiet.performed().size());
     }
@@ -231,9 +231,9 @@ AE_TEST("property/many crashes change no result and repeat no effect") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.many crashes*"));
-    const Made plan = made(seed, Failing::never);
-    GivenJob whole = job_of(plan), job = job_of(plan);
-    RandomWorld quiet(Failing::never), world(Failing::never);
+    const Made plan = made(seed, FailureMode::never);
+    JobFixture whole = job_of(plan), job = job_of(plan);
+    RandomWorld quiet(FailureMode::never), world(FailureMode::never);
     Dice dice(seed);
     whole.claim();
     run_to_end(whole, quiet, dice);
@@ -243,8 +243,8 @@ AE_TEST("property/many crashes change no result and repeat no effect") {
       ASSERT_LT(steps, kStepsMax);
       if (dice.one_in(4) && job.state.status == JobStatus::running) die(job, world, dice);
     }
-    ASSERT_EQ(job.status(), "completed") << job.story();
-    ASSERT_EQ(job.state.result, whole.state.result) << job.story();
+    ASSERT_EQ(job.status(), "completed") << job.log_text();
+    ASSERT_EQ(job.state.result, whole.state.result) << job.log_text();
     expect_once(job, world);
   }
 }
@@ -253,8 +253,8 @@ AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(30); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.a cancel*"));
-    GivenJob job = job_of(made(seed, Failing::goes_on));
-    RandomWorld world(Failing::goes_on);
+    JobFixture job = job_of(made(seed, FailureMode::tolerated));
+    RandomWorld world(FailureMode::tolerated);
     Dice dice(seed);
     if (!dice.one_in(10)) job.claim();
     const std::uint64_t moment = dice.below(30);
@@ -278,7 +278,7 @@ AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
 }
 
 // What the log says of a job that has ended: everything that could be undone is, once, the last committed first.
-void expect_undone(const GivenJob& job) {
+void expect_undone(const JobFixture& job) {
   std::vector<std::string> committed, undone;
   for (const Event& event : job.log) {
     const std::string step(step_of(event));
@@ -291,13 +291,13 @@ void expect_undone(const GivenJob& job) {
   if (job.state.status == JobStatus::completed) {
     EXPECT_TRUE(undone.empty());
   } else {
-    EXPECT_EQ(undone, committed) << job.story();
+    EXPECT_EQ(undone, committed) << job.log_text();
   }
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
-  const Verification all = verify(input, compile_each_time());
-  ASSERT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  const Verification all = verify(input, uncached_plan_source());
+  ASSERT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.log_text();
   ASSERT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
@@ -307,8 +307,8 @@ AE_TEST("property/whatever ends a job and however often it crashes, what was don
   std::map<std::string, int> ends;  // by status and code
   for (std::uint64_t seed = first; seed < first + seeds(150); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.whatever ends*"));
-    GivenJob job = job_of(seed % 2 == 0 ? made(seed, Failing::ends) : limited(seed));
-    RandomWorld world(Failing::ends);
+    JobFixture job = job_of(seed % 2 == 0 ? made(seed, FailureMode::ends) : limited(seed));
+    RandomWorld world(FailureMode::ends);
     Dice dice(seed);
     job.owned = dice.one_in(2);
     const bool few_attempts = job.plan->max_attempts < 1000;
@@ -316,7 +316,7 @@ AE_TEST("property/whatever ends a job and however often it crashes, what was don
     const std::uint64_t cancel_at = dice.below(40);
     job.claim();
     for (std::uint64_t steps = 0; step_on(job, world, dice); ++steps) {
-      ASSERT_LT(steps, static_cast<std::uint64_t>(kStepsMax)) << job.story();
+      ASSERT_LT(steps, static_cast<std::uint64_t>(kStepsMax)) << job.log_text();
       if (steps == cancel_at && !is_terminal(job.state.status)) job.cancel();
       if (crashes && dice.one_in(5) && job.state.status == JobStatus::running) {
         meddle(job, dice);
@@ -324,7 +324,7 @@ AE_TEST("property/whatever ends a job and however often it crashes, what was don
           die(job, world, dice);
         } while (few_attempts && job.state.status == JobStatus::running && dice.one_in(2));
       }
-      confirmed += job.state.raised > 0 ? 1 : 0;  // a person is asked about a change
+      confirmed += job.state.escalated > 0 ? 1 : 0;  // a person is asked about a change
     }
     expect_once(job, world);
     expect_undone(job);
@@ -371,7 +371,7 @@ struct Forged {
   EventType type;
   Value payload;
 };
-Forged forged(const GivenJob& job, Dice& dice) {
+Forged forged(const JobFixture& job, Dice& dice) {
   const Event& model = job.log[dice.below(job.log.size())];
   const Value payload = payload_json(model.body);
   Forged draft{model.type, payload};
@@ -397,12 +397,12 @@ Result<EventBody> typed(const Forged& forged) {
 
 AE_TEST("property/no event, however wrong, does more than be refused") {
   const std::uint64_t first = first_seed();
-  const PlanSource compile = compile_each_time();
+  const PlanSource compile = uncached_plan_source();
   std::size_t refused = 0;
   for (std::uint64_t seed = first; seed < first + seeds(6); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.no event*"));
-    const Failing failing = seed % 2 == 0 ? Failing::ends : Failing::goes_on;
-    GivenJob job = job_of(made(seed, failing));
+    const FailureMode failing = seed % 2 == 0 ? FailureMode::ends : FailureMode::tolerated;
+    JobFixture job = job_of(made(seed, failing));
     RandomWorld world(failing);
     Dice dice(seed);
     job.claim();
@@ -447,10 +447,10 @@ AE_TEST("property/no event, however wrong, does more than be refused") {
 
 // What a decision looks at: the steps that want one, and those that fill the free slots.
 struct Cost {
-  std::size_t looked = 0, most = 0, decisions = 0;
+  std::size_t checked = 0, most = 0, decisions = 0;
 };
 
-Cost cost_of(GivenJob& job) {
+Cost cost_of(JobFixture& job) {
   Cost cost;
   job.decides = false;
   job.begin_attempt();
@@ -460,19 +460,20 @@ Cost cost_of(GivenJob& job) {
   };
   while (!is_terminal(job.state.status)) {
     for (;;) {
-      const std::size_t looked =
+      const std::size_t checked =
           job.state.todo.size() + std::min(job.state.startable.size(), job.limits.parallel_max + 1);
-      cost.looked += looked;
-      cost.most = std::max(cost.most, looked);
+      cost.checked += checked;
+      cost.most = std::max(cost.most, checked);
       cost.decisions++;
-      const Decision decision = decide(job.state, job.stamp(), job.limits);
+      const Decision decision = decide(job.state, job.context(), job.limits);
       if (decision.events.empty()) break;
       take(decision.events);
       if (decision.release) break;
     }
     if (is_terminal(job.state.status)) break;
     AE_CHECK(!job.state.calling.empty());
-    take(absorb(job.state, *job.state.calling.begin(), {.kind = OutcomeKind::success}, job.now));
+    take(record_outcome(job.state, *job.state.calling.begin(), {.kind = OutcomeKind::success},
+                        job.now));
   }
   return cost;
 }
@@ -484,7 +485,7 @@ std::string list_of(std::size_t items) {
 }
 
 Cost map_cost(std::size_t items) {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'m','kind':'map','over':'${ .input }','max_parallel':8,'do':{'tool':'put'}}]",
       {.input = list_of(items)});
   const Cost cost = cost_of(job);
@@ -498,7 +499,7 @@ Cost chain_cost(std::size_t count, bool wide) {
     nodes += (i ? ",{'id':'n" : "{'id':'n") + std::to_string(i) + "','kind':'tool','tool':'put'" +
              (i && !wide ? ",'needs':['n" + std::to_string(i - 1) + "']}" : "}");
   }
-  GivenJob job(nodes + "]");
+  JobFixture job(nodes + "]");
   const Cost cost = cost_of(job);
   EXPECT_EQ(job.status(), "completed");
   return cost;
@@ -507,13 +508,13 @@ Cost chain_cost(std::size_t count, bool wide) {
 AE_TEST("cost/a decision of a long map looks at as little as one of a short map") {
   const Cost small = map_cost(50), large = map_cost(1000);
   EXPECT_EQ(large.most, small.most);
-  EXPECT_LE(large.looked, 1000u * 2 + 100);
+  EXPECT_LE(large.checked, 1000u * 2 + 100);
 }
 
 AE_TEST("cost/a chain is linear") {
   const Cost cost = chain_cost(500, false);
   EXPECT_LE(cost.most, 2u);
-  EXPECT_LE(cost.looked, 500u * 4);
+  EXPECT_LE(cost.checked, 500u * 4);
 }
 
 AE_TEST("cost/a wide plan is no dearer than the limit of open calls") {
@@ -524,10 +525,10 @@ AE_TEST("cost/a wide plan is no dearer than the limit of open calls") {
 AE_TEST_SLOW("cost/20,000 items and 10,000 nodes cost what few do, each") {
   const Cost few = map_cost(50), many = map_cost(20'000);
   EXPECT_EQ(many.most, few.most);
-  EXPECT_LE(many.looked, 20'000u * 2 + 100);
+  EXPECT_LE(many.checked, 20'000u * 2 + 100);
   const Cost chain = chain_cost(10'000, false);
   EXPECT_LE(chain.most, 2u);
-  EXPECT_LE(chain.looked, 10'000u * 4);
+  EXPECT_LE(chain.checked, 10'000u * 4);
   EXPECT_LE(chain_cost(10'000, true).most, 64u + 2);
 }
 

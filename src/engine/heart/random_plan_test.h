@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/heart/given_job_test.h"
-#include "engine/heart/take.h"
+#include "engine/heart/job_fixture_test.h"
+#include "engine/heart/request.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -38,8 +38,8 @@ class Dice {
 // AETHERIS_SEED, or the same every day; a failing test names the seed that repeats it. More seeds where slow tests
 // are wanted.
 inline std::uint64_t first_seed() {
-  const char* wish = std::getenv("AETHERIS_SEED");
-  return wish ? std::strtoull(wish, nullptr, 10) : 1;
+  const char* env = std::getenv("AETHERIS_SEED");
+  return env ? std::strtoull(env, nullptr, 10) : 1;
 }
 inline std::uint64_t seeds(std::uint64_t usual) {
   if (std::getenv("AETHERIS_SEED")) return 1;
@@ -50,8 +50,8 @@ inline std::string repeat(std::uint64_t seed, std::string_view test) {
          " build/dev/tests/engine_test --gtest_filter='" + std::string(test) + "'";
 }
 
-// goes_on: nodes and items may fail, the job does not. ends: the job may fail, and has things to undo.
-enum class Failing { never, goes_on, ends };
+// tolerated: nodes and items may fail, the job does not. ends: the job may fail, and has things to undo.
+enum class FailureMode { never, tolerated, ends };
 
 // What a call of the random world changes outside, and that somebody looks at it after a recovery.
 inline Value changing(const Value& policy, std::string_view mode = "strict") {
@@ -102,13 +102,13 @@ inline std::vector<Member> recorded_kind(Dice& dice) {
 
 // What is particular to a node's kind: a map, a wait of any type, a call, a recorded value; some calls must be approved.
 inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const Value& read,
-                                       Failing failing) {
+                                       FailureMode failing) {
   constexpr const char* kTools[] = {"look", "put", "once", "pay", "ask"};
   constexpr const char* kUndoable[] = {"book", "buy", "sign", "put"};
   const std::string tool =
-      failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(5)];
-  if (failing != Failing::ends && dice.one_in(8)) return recorded_kind(dice);
-  switch (dice.below(failing == Failing::ends ? 8 : 10)) {
+      failing == FailureMode::ends ? kUndoable[dice.below(4)] : kTools[dice.below(5)];
+  if (failing != FailureMode::ends && dice.one_in(8)) return recorded_kind(dice);
+  switch (dice.below(failing == FailureMode::ends ? 8 : 10)) {
     case 9: {
       std::vector<Value> tools;
       for (const char* name : kTools) tools.emplace_back(name);
@@ -142,7 +142,7 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
           {"kind", "map"},
           {"over", "${ .input.list }"},
           {"max_parallel", 1 + dice.below(3)},
-          {"on_item_error", failing == Failing::goes_on ? "collect" : "fail"},
+          {"on_item_error", failing == FailureMode::tolerated ? "collect" : "fail"},
           {"do", Value::object(
                      {{"tool", tool},
                       {"args",
@@ -165,7 +165,7 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
 }
 
 // A task graph of up to ten nodes of all kinds.
-inline Value random_plan(Dice& dice, Failing failing) {
+inline Value random_plan(Dice& dice, FailureMode failing) {
   const std::size_t count = 1 + dice.below(9);
   std::vector<Value> nodes;
   nodes.reserve(count);
@@ -185,7 +185,7 @@ inline Value random_plan(Dice& dice, Failing failing) {
     if (dice.one_in(5)) {
       node.emplace_back("when", "${ .input.x > " + std::to_string(dice.below(6)) + " }");
     }
-    if (failing == Failing::goes_on) node.emplace_back("on_error", "continue");
+    if (failing == FailureMode::tolerated) node.emplace_back("on_error", "continue");
     nodes.push_back(Value::object(std::move(node)));
   }
   return Value::object(
@@ -194,7 +194,7 @@ inline Value random_plan(Dice& dice, Failing failing) {
        {"output", "${ .steps }"},
        {"schema", 1},
        {"tools",
-        failing == Failing::ends
+        failing == FailureMode::ends
             ? undoable_tools()
             : usual_tools()
                   .with("ask", tool_policy("idempotent", "resend", json("{'approval':'required'}")))
@@ -213,7 +213,7 @@ inline std::string random_input(Dice& dice) {
 
 class RandomWorld {
  public:
-  explicit RandomWorld(Failing failing) : failing_(failing) {}
+  explicit RandomWorld(FailureMode failing) : failing_(failing) {}
 
   // The call takes place, and this is what the caller sees of it.
   Outcome perform(const Invocation& call) {
@@ -233,7 +233,7 @@ class RandomWorld {
       auto found = results_.find(std::string(call.arguments.text("key")));
       result = Value::object({{"found", found == results_.end() ? Value() : found->second}});
     }
-    if (failing_ != Failing::never) {
+    if (failing_ != FailureMode::never) {
       if (fate == 0)
         return {.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
       if (fate == 1)
@@ -255,11 +255,11 @@ class RandomWorld {
   const std::map<std::string, int>& performed() const { return performed_; }
 
   // A person who looks, and says what is so.
-  Act answer(const Invocation& call) const {
-    Act act{.kind = Act::Kind::resolve,
-            .by = "someone",
-            .idempotency_key = call.key.text,
-            .resolution = happened(call) ? "happened" : "not_happened"};
+  ControlRequest answer(const Invocation& call) const {
+    ControlRequest act{.kind = ControlRequest::Kind::resolve,
+                       .by = "someone",
+                       .idempotency_key = call.key.text,
+                       .resolution = happened(call) ? "happened" : "not_happened"};
     if (happened(call)) act.result = result(call);
     return act;
   }
@@ -297,13 +297,13 @@ class RandomWorld {
     results_[call.key.text] = result;
   }
 
-  Failing failing_;
+  FailureMode failing_;
   std::map<std::string, Value> results_;
   std::map<std::string, int> performed_;
 };
 
 // Something comes before it is waited for: a message, or an early answer to a wait. Each says what is said later too.
-inline void come_early(GivenJob& job, Dice& dice) {
+inline void come_early(JobFixture& job, Dice& dice) {
   const Node& node = job.plan->nodes[dice.below(job.plan->nodes.size())];
   if (node.kind != NodeKind::wait || node.wait_type == WaitType::timer) return;
   if (node.wait_type == WaitType::message) {
@@ -315,23 +315,24 @@ inline void come_early(GivenJob& job, Dice& dice) {
 }
 
 // Somebody else was at what the job changed, or it cannot be looked at now.
-inline void meddle(GivenJob& job, Dice& dice) {
+inline void meddle(JobFixture& job, Dice& dice) {
   job.outside.clear();
   for (const auto& [key, change] : job.state.changes) {
     if (!dice.one_in(8)) continue;
-    const Sight sight = dice.one_in(3) ? Sight::unreachable : Sight::mismatch;
-    job.outside[change.resource_id] = {.sight = sight,
+    const CheckVerdict verdict =
+        dice.one_in(3) ? CheckVerdict::unreachable : CheckVerdict::mismatch;
+    job.outside[change.resource_id] = {.verdict = verdict,
                                        .expected = change.version,
-                                       .observed = sight == Sight::mismatch ? "other" : "",
+                                       .observed = verdict == CheckVerdict::mismatch ? "other" : "",
                                        .reason = {}};
   }
 }
 
 // A person answers what a confirmation showed of the first step that is asked about.
-inline void answer_confirmation(GivenJob& job, Dice& dice) {
+inline void answer_confirmation(JobFixture& job, Dice& dice) {
   for (const auto& [key, change] : job.state.changes) {
-    if (!change.raised) continue;
-    job.act({.kind = Act::Kind::resolve,
+    if (!change.escalated) continue;
+    job.act({.kind = ControlRequest::Kind::resolve,
              .by = "ann",
              .resolution = dice.one_in(4) ? "fail" : "accept",
              .step_id = job.state.steps[change.step].id.text});
@@ -340,7 +341,7 @@ inline void answer_confirmation(GivenJob& job, Dice& dice) {
 }
 
 // Lets one thing happen, chosen by the dice: an answer, a signal, a person, time. False when the job has ended.
-inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
+inline bool step_on(JobFixture& job, RandomWorld& world, Dice& dice) {
   if (is_terminal(job.state.status)) return false;
   if (dice.one_in(5)) come_early(job, dice);
   if (job.state.is_paused()) {
@@ -365,12 +366,13 @@ inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
     if (wait.resolve) {
       job.act(world.answer(*job.state.steps[wait.step].call));
     } else if (wait.type == WaitType::signal) {
-      job.act({.kind = Act::Kind::signal, .correlation_key = key, .payload = Value(key)});
+      job.act(
+          {.kind = ControlRequest::Kind::signal, .correlation_key = key, .payload = Value(key)});
     } else if (wait.type == WaitType::human) {
       job.answer_approval(job.state.approval_id(wait), "approve");
     } else if (wait.type == WaitType::message) {
       // Whoever waits a second time, under another plan, is told something new.
-      const bool told = job.state.message_names.contains(message_name(wait.channel, {}, "m"));
+      const bool told = job.state.message_keys.contains(message_key(wait.channel, {}, "m"));
       job.message(wait.channel, "'said'", told ? "m" + job.state.steps[wait.step].id.text : "m");
     }
   } else {

@@ -9,14 +9,14 @@
 namespace ae::engine {
 namespace {
 
-constexpr Records kAll[] = {Records::time, Records::random, Records::uuid};
+constexpr RecordedKind kAll[] = {RecordedKind::time, RecordedKind::random, RecordedKind::uuid};
 constexpr std::int64_t kMicrosPerMilli = 1'000;
 
 // A stream of 64-bit numbers for one step of one decision.
 class Stream {
  public:
-  Stream(const Stamp& stamp, const StepId& step) : seed_("aetheris.chance.v1") {
-    for (const std::uint64_t word : stamp.entropy) put_big_endian64(word, seed_);
+  Stream(const DecisionContext& context, const StepId& step) : seed_("aetheris.chance.v1") {
+    for (const std::uint64_t word : context.entropy) put_big_endian64(word, seed_);
     seed_ += step.text;
   }
   std::uint64_t next() {
@@ -102,77 +102,77 @@ Status takes_bounds(const Value& args) {
 
 }  // namespace
 
-std::string_view to_text(Records records) {
+std::string_view to_text(RecordedKind records) {
   constexpr std::string_view kText[] = {"", "time", "random", "uuid"};
   return kText[static_cast<std::size_t>(records)];
 }
 
-std::optional<Records> records_of(std::string_view text) {
-  for (const Records records : kAll) {
+std::optional<RecordedKind> recorded_kind_of(std::string_view text) {
+  for (const RecordedKind records : kAll) {
     if (to_text(records) == text) return records;
   }
   return std::nullopt;
 }
 
-EventType event_of(Records records) {
+EventType recorded_event_type(RecordedKind records) {
   switch (records) {
-    case Records::time:
+    case RecordedKind::time:
       return EventType::time_recorded;
-    case Records::random:
+    case RecordedKind::random:
       return EventType::random_recorded;
-    case Records::uuid:
+    case RecordedKind::uuid:
       return EventType::uuid_recorded;
-    case Records::nothing:
+    case RecordedKind::nothing:
       break;
   }
   AE_CHECK(false, "a tool that makes a call records no value");
 }
 
-EventBody event_of(Records records, std::string effect_id, Value value) {
+EventBody recorded_event_type(RecordedKind records, std::string effect_id, Value value) {
   switch (records) {
-    case Records::time:
+    case RecordedKind::time:
       return TimeRecorded{std::move(effect_id), std::move(value)};
-    case Records::random:
+    case RecordedKind::random:
       return RandomRecorded{std::move(effect_id), std::move(value)};
-    case Records::uuid:
+    case RecordedKind::uuid:
       return UuidRecorded{std::move(effect_id), std::move(value)};
-    case Records::nothing:
+    case RecordedKind::nothing:
       break;
   }
   AE_CHECK(false, "a tool that makes a call records no value");
 }
 
-Records records_of(EventType type) {
-  for (const Records records : kAll) {
-    if (event_of(records) == type) return records;
+RecordedKind recorded_kind_of(EventType type) {
+  for (const RecordedKind records : kAll) {
+    if (recorded_event_type(records) == type) return records;
   }
-  return Records::nothing;
+  return RecordedKind::nothing;
 }
 
-Value args_schema_of(Records records) {
+Value args_schema_of(RecordedKind records) {
   std::vector<Member> schema{{"additionalProperties", false}, {"type", "object"}};
-  if (records == Records::random) {
+  if (records == RecordedKind::random) {
     const Value integer = Value::object({{"type", "integer"}});
     schema.emplace_back("dependentRequired", Value::object({{"max", Value::array({"min"})},
                                                             {"min", Value::array({"max"})}}));
     schema.emplace_back("properties", Value::object({{"max", integer}, {"min", integer}}));
-  } else if (records == Records::uuid) {
+  } else if (records == RecordedKind::uuid) {
     const Value version = Value::object({{"enum", Value::array({4, 7})}});
     schema.emplace_back("properties", Value::object({{"version", version}}));
   }
   return Value::object(std::move(schema));
 }
 
-Status takes(Records records, const Value& args) {
+Status check_recorded_args(RecordedKind records, const Value& args) {
   if (!args.is_object()) return refused(to_text(records), "are not a JSON object");
   switch (records) {
-    case Records::nothing:
+    case RecordedKind::nothing:
       return {};
-    case Records::time:
+    case RecordedKind::time:
       return args.size() == 0 ? Status() : refused("now", "are {}: it takes none");
-    case Records::random:
+    case RecordedKind::random:
       return takes_bounds(args);
-    case Records::uuid: {
+    case RecordedKind::uuid: {
       const Value& version = args["version"];
       const bool known = version == Value(4) || version == Value(7);
       if (args.size() == 0 || (args.size() == 1 && known)) return {};
@@ -182,46 +182,47 @@ Status takes(Records records, const Value& args) {
   return {};
 }
 
-bool may_give(Records records, const Value& args, const Value& value) {
+bool is_possible_value(RecordedKind records, const Value& args, const Value& value) {
   switch (records) {
-    case Records::nothing:
+    case RecordedKind::nothing:
       return false;
-    case Records::time: {
+    case RecordedKind::time: {
       const auto at = instant_from_text(value.text("time"));
       return at && value == time_value(*at);
     }
-    case Records::random:
+    case RecordedKind::random:
       if (args.size() == 0) {
         return value.is_number() && value.as_number() >= 0 && value.as_number() < 1;
       }
       return value.is_integer() && value.as_int() >= args["min"].as_int() &&
              value.as_int() <= args["max"].as_int();
-    case Records::uuid:
+    case RecordedKind::uuid:
       return is_uuid(value, args["version"] == Value(4) ? 4 : 7);
   }
   return false;
 }
 
-Value drawn(Records records, const Value& args, const Stamp& stamp, const StepId& step) {
-  Stream stream(stamp, step);
+Value draw_value(RecordedKind records, const Value& args, const DecisionContext& context,
+                 const StepId& step) {
+  Stream stream(context, step);
   switch (records) {
-    case Records::time:
-      return time_value(stamp.now);
-    case Records::random:
+    case RecordedKind::time:
+      return time_value(context.now);
+    case RecordedKind::random:
       return random_value(args, stream);
-    case Records::uuid:
-      return uuid_value(args, stamp.now, stream);
-    case Records::nothing:
+    case RecordedKind::uuid:
+      return uuid_value(args, context.now, stream);
+    case RecordedKind::nothing:
       break;
   }
   AE_CHECK(false, step.text);
 }
 
-std::string effect_id(const StepId& step, Records records) {
+std::string effect_id(const StepId& step, RecordedKind records) {
   return step.text + ":" + std::string(to_text(records));
 }
 
-std::optional<StepId> step_of_effect(std::string_view effect_id, Records records) {
+std::optional<StepId> step_of_effect(std::string_view effect_id, RecordedKind records) {
   const std::size_t colon = effect_id.find(':');
   if (colon == effect_id.npos || effect_id.substr(colon + 1) != to_text(records)) {
     return std::nullopt;

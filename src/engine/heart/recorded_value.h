@@ -1,4 +1,4 @@
-// The values of tools that make no call: the time, a random number and a UUID. `decide` draws a value from its Stamp and records
+// The values of tools that make no call: the time, a random number and a UUID. `decide` draws a value from its DecisionContext and records
 // it in the commit that decides on the step; from then on it is only read.
 //
 //   time     {}                       {"ms": integer, "time": text}   the store's clock, in milliseconds since 1970 and as text
@@ -19,26 +19,27 @@
 
 namespace ae::engine {
 
-std::string_view to_text(Records records);
-std::optional<Records> records_of(std::string_view text);  // time, random, uuid
-// time_recorded, random_recorded, uuid_recorded. REQUIRES: not Records::nothing.
-EventType event_of(Records records);
-EventBody event_of(Records records, std::string effect_id, Value value);
+std::string_view to_text(RecordedKind records);
+std::optional<RecordedKind> recorded_kind_of(std::string_view text);  // time, random, uuid
+// time_recorded, random_recorded, uuid_recorded. REQUIRES: not RecordedKind::nothing.
+EventType recorded_event_type(RecordedKind records);
+EventBody recorded_event_type(RecordedKind records, std::string effect_id, Value value);
 // What this type of event records; nothing: no such value.
-Records records_of(EventType type);
-// The schema of a tool's arguments. What it cannot say, `takes` does.
-Value args_schema_of(Records records);
+RecordedKind recorded_kind_of(EventType type);
+// The schema of a tool's arguments. What it cannot say, `check_recorded_args` does.
+Value args_schema_of(RecordedKind records);
 // Fails with input_invalid: arguments that the tool does not take.
-Status takes(Records records, const Value& args);
+Status check_recorded_args(RecordedKind records, const Value& args);
 // May a tool that was called with `args` give this value?
-bool may_give(Records records, const Value& args, const Value& value);
+bool is_possible_value(RecordedKind records, const Value& args, const Value& value);
 // REQUIRES: takes(records, args).
-Value drawn(Records records, const Value& args, const Stamp& stamp, const StepId& step);
+Value draw_value(RecordedKind records, const Value& args, const DecisionContext& context,
+                 const StepId& step);
 
 // "<step>:time", "<step>:random", "<step>:uuid".
-std::string effect_id(const StepId& step, Records records);
+std::string effect_id(const StepId& step, RecordedKind records);
 // The step whose value an event with this effect_id holds. nullopt: it is another effect, as the jitter of a back-off
 // ("<step>:random:<try>").
-std::optional<StepId> step_of_effect(std::string_view effect_id, Records records);
+std::optional<StepId> step_of_effect(std::string_view effect_id, RecordedKind records);
 
 }  // namespace ae::engine

@@ -6,8 +6,8 @@
 
 #include "base/ids.h"
 #include "engine/heart/recorded_value.h"
-#include "engine/heart/take.h"
-#include "engine/loop/loop_job_test.h"
+#include "engine/heart/request.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/replan/replan.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
@@ -41,11 +41,11 @@ std::string with_tool(std::string_view more) {
   return "{'tools': {'dice': {'effect': 'read', 'records': 'random'" + std::string(more) + "}}}";
 }
 
-Verification proof_of(const GivenJob& job) {
+Verification proof_of(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
-  return verify(input, compile_each_time());
+  return verify(input, uncached_plan_source());
 }
 
 using Types = std::vector<std::string>;
@@ -53,9 +53,9 @@ using Types = std::vector<std::string>;
 AE_TEST(
     "recorded value/stands in the log between command and commit, in one decision, and is no "
     "call") {
-  GivenJob job(one_node("clock"), {.more = kNative});
+  JobFixture job(one_node("clock"), {.more = kNative});
   job.claim();
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   const Types all = job.types();
   const Types tail(all.end() - 7, all.end());
   EXPECT_EQ(tail, (Types{"node_started", "command_emitted", "time_recorded", "command_committed",
@@ -77,16 +77,16 @@ AE_TEST(
 }
 
 AE_TEST("recorded value/a step that has one keeps it, at whichever event the process dies") {
-  GivenJob first(kAll, {.more = kNative});
-  first.chance = 1;
+  JobFixture first(kAll, {.more = kNative});
+  first.jitter_seed = 1;
   first.claim();
   const std::size_t events = first.log.size();
   const Value at = first.step("at").result, roll = first.step("roll").result,
               name = first.step("name").result;
   std::size_t redrawn = 0;
   for (std::size_t cut = 3; cut <= events; ++cut) {
-    GivenJob job(kAll, {.more = kNative});
-    job.chance = 1;
+    JobFixture job(kAll, {.more = kNative});
+    job.jitter_seed = 1;
     job.claim();
     ASSERT_EQ(job.log.size(), events);
     const std::vector<Event> known(job.log.begin(),
@@ -95,9 +95,9 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
     job.state = job.folded(cut);
     job.in_flight.clear();
     job.now = job.now + 5s;
-    job.chance = 1000 + cut;
+    job.jitter_seed = 1000 + cut;
     job.claim().ok("use");
-    ASSERT_EQ(job.status(), "completed") << "cut at " << cut << "\n" << job.story();
+    ASSERT_EQ(job.status(), "completed") << "cut at " << cut << "\n" << job.log_text();
     struct Drawn {
       std::string_view node;
       EventType type;
@@ -108,15 +108,15 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
         {"at", EventType::time_recorded, at, job.last<TimeRecorded>().value.value},
         {"roll", EventType::random_recorded, roll, job.last<RandomRecorded>().value.value},
         {"name", EventType::uuid_recorded, name, job.last<UuidRecorded>().value.value}};
-    for (const Drawn& drawn : values) {
-      const bool was_there =
-          std::ranges::any_of(known, [&](const Event& event) { return event.type == drawn.type; });
-      EXPECT_EQ(job.count(drawn.type), 1u) << drawn.node << ", cut at " << cut;
-      EXPECT_EQ(job.step(drawn.node).result, drawn.recorded) << drawn.node;
+    for (const Drawn& draw_value : values) {
+      const bool was_there = std::ranges::any_of(
+          known, [&](const Event& event) { return event.type == draw_value.type; });
+      EXPECT_EQ(job.count(draw_value.type), 1u) << draw_value.node << ", cut at " << cut;
+      EXPECT_EQ(job.step(draw_value.node).result, draw_value.recorded) << draw_value.node;
       if (was_there) {
-        EXPECT_EQ(drawn.recorded, drawn.before) << drawn.node << ", cut at " << cut;
+        EXPECT_EQ(draw_value.recorded, draw_value.before) << draw_value.node << ", cut at " << cut;
       }
-      redrawn += was_there || drawn.recorded == drawn.before ? 0 : 1;
+      redrawn += was_there || draw_value.recorded == draw_value.before ? 0 : 1;
     }
     const Value sent = job.sent.back().arguments;
     EXPECT_EQ(sent["id"], job.last<UuidRecorded>().value.value);
@@ -128,13 +128,13 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
 }
 
 AE_TEST("recorded value/a job that ends or rests still records the end of what has its value") {
-  GivenJob job(one_node("dice"), {.more = kNative});
+  JobFixture job(one_node("dice"), {.more = kNative});
   job.claim();
   const auto recorded = std::ranges::find(job.log, EventType::random_recorded, &Event::type);
   job.log.erase(recorded + 1, job.log.end());
   job.state = job.folded(job.log.size());
   job.cancel();
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.count(EventType::command_committed), 1u);
   EXPECT_EQ(job.count(EventType::random_recorded), 1u);
 }
@@ -142,28 +142,29 @@ AE_TEST("recorded value/a job that ends or rests still records the end of what h
 AE_TEST(
     "recorded value/two values of one step, and a value of a step that makes calls, cannot stand "
     "in a log") {
-  GivenJob job(one_node("dice"), {.more = kNative});
+  JobFixture job(one_node("dice"), {.more = kNative});
   job.claim();
   const auto at = std::ranges::find(job.log, EventType::random_recorded, &Event::type);
   const auto upto = static_cast<std::size_t>(at - job.log.begin()) + 1;
   State state = job.folded(upto);
-  EXPECT_EQ(apply(state, at->body, job.now, compile_each_time()).error().code, Code::log_corrupt);
+  EXPECT_EQ(apply(state, at->body, job.now, uncached_plan_source()).error().code,
+            Code::log_corrupt);
 
-  GivenJob calls(one_node("look"), {.more = kNative});
+  JobFixture calls(one_node("look"), {.more = kNative});
   calls.claim();
   const EventBody alien =
       RandomRecorded{.effect_id = calls.step("a").id.text + ":random", .value = Value(0.5)};
-  EXPECT_EQ(apply(calls.state, alien, calls.now, compile_each_time()).error().code,
+  EXPECT_EQ(apply(calls.state, alien, calls.now, uncached_plan_source()).error().code,
             Code::log_corrupt);
 }
 
 AE_TEST("recorded value/the proofs find another value, a second one, and a call in its place") {
-  GivenJob job(one_node("dice", "{'min': 1, 'max': 6}"), {.more = kNative});
+  JobFixture job(one_node("dice", "{'min': 1, 'max': 6}"), {.more = kNative});
   job.claim();
   ASSERT_TRUE(proof_of(job).ok);
   const auto at = static_cast<std::size_t>(
       std::ranges::find(job.log, EventType::random_recorded, &Event::type) - job.log.begin());
-  GivenJob outside = std::move(job);
+  JobFixture outside = std::move(job);
   std::get<RandomRecorded>(outside.log[at].body).value = Value(7);
   EXPECT_NE(proof_of(outside).replay.detail.find("a value that its tool does not give"),
             std::string::npos);
@@ -175,10 +176,10 @@ AE_TEST("recorded value/the proofs find another value, a second one, and a call 
 
 AE_TEST("recorded value/numbers lie within their bounds, each as often as the others") {
   const auto draw = [](const Value& args, std::uint64_t seed) {
-    Stamp stamp;
-    stamp.entropy = {seed, 2, 3, 4};
-    const Value value = drawn(Records::random, args, stamp, StepId("0123456789abcdef"));
-    EXPECT_TRUE(may_give(Records::random, args, value)) << canonical(value);
+    DecisionContext context;
+    context.entropy = {seed, 2, 3, 4};
+    const Value value = draw_value(RecordedKind::random, args, context, StepId("0123456789abcdef"));
+    EXPECT_TRUE(is_possible_value(RecordedKind::random, args, value)) << canonical(value);
     return value;
   };
   std::map<std::int64_t, int> seen;
@@ -203,19 +204,19 @@ AE_TEST("recorded value/numbers lie within their bounds, each as often as the ot
 }
 
 AE_TEST("recorded value/a uuid is of the version that is asked for, and no two steps share one") {
-  Stamp stamp;
-  stamp.now = *instant_from_text("2026-03-04T05:06:07.890Z");
-  stamp.entropy = {1, 2, 3, 4};
+  DecisionContext context;
+  context.now = *instant_from_text("2026-03-04T05:06:07.890Z");
+  context.entropy = {1, 2, 3, 4};
   const StepId a("0123456789abcdef"), b("fedcba9876543210");
-  const Value seven = drawn(Records::uuid, json("{}"), stamp, a);
+  const Value seven = draw_value(RecordedKind::uuid, json("{}"), context, a);
   EXPECT_EQ(seven.as_string().substr(0, 15), "019cb73d-3592-7");
-  EXPECT_TRUE(may_give(Records::uuid, json("{'version': 7}"), seven));
-  EXPECT_FALSE(may_give(Records::uuid, json("{'version': 4}"), seven));
-  const Value four = drawn(Records::uuid, json("{'version': 4}"), stamp, a);
-  EXPECT_TRUE(may_give(Records::uuid, json("{'version': 4}"), four));
+  EXPECT_TRUE(is_possible_value(RecordedKind::uuid, json("{'version': 7}"), seven));
+  EXPECT_FALSE(is_possible_value(RecordedKind::uuid, json("{'version': 4}"), seven));
+  const Value four = draw_value(RecordedKind::uuid, json("{'version': 4}"), context, a);
+  EXPECT_TRUE(is_possible_value(RecordedKind::uuid, json("{'version': 4}"), four));
   EXPECT_EQ(four.as_string()[14], '4');
-  EXPECT_NE(drawn(Records::uuid, json("{}"), stamp, b), seven);
-  EXPECT_EQ(drawn(Records::uuid, json("{}"), stamp, a), seven);
+  EXPECT_NE(draw_value(RecordedKind::uuid, json("{}"), context, b), seven);
+  EXPECT_EQ(draw_value(RecordedKind::uuid, json("{}"), context, a), seven);
 }
 
 AE_TEST("recorded value/bad arguments fail the node before anything is recorded") {
@@ -226,7 +227,7 @@ AE_TEST("recorded value/bad arguments fail the node before anything is recorded"
       {"clock", "{'zone': 'UTC'}"},         {"ids", "{'version': 1}"},
       {"ids", "{'version': 7, 'n': 2}"},    {"ids", "{'version': null}"}};
   for (const auto& [tool, args] : bad) {
-    GivenJob job(one_node(tool, args), {.more = kNative});
+    JobFixture job(one_node(tool, args), {.more = kNative});
     job.claim();
     EXPECT_EQ(job.status(), "failed") << args;
     EXPECT_EQ(job.state.error->code, "input_invalid") << args;
@@ -235,13 +236,13 @@ AE_TEST("recorded value/bad arguments fail the node before anything is recorded"
 }
 
 AE_TEST("recorded value/items of a map each have one, and a failing item has none") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'a', 'kind': 'map', 'over': '${ .input.list }', 'max_parallel': 2,"
       " 'on_item_error': 'collect',"
       " 'do': {'tool': 'dice', 'args': {'min': '${ .item }', 'max': 3}}}]",
       {.more = kNative, .input = "{'list': [1, 2, 9, 3, 1]}"});
   job.claim();
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.count(EventType::random_recorded), 4u);
   EXPECT_EQ(job.state.result["a"].items()[2]["error"]["code"], "input_invalid");
   EXPECT_EQ(job.state.result["a"].items()[3], Value(3));
@@ -253,15 +254,15 @@ AE_TEST("recorded value/items of a map each have one, and a failing item has non
 
 AE_TEST(
     "recorded value/a model's call gets it as its result, and one with bad arguments is refused") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'chat', 'kind': 'loop', 'loop': {'tool': 'model:main', 'model': 'small',"
       " 'prompt': 'Go', 'tools': ['clock', 'dice'], 'parallel_tools': 2, 'max_turns': 5}}]",
       {.more = "{'tools': {'model:main': {'effect': 'read', 'provider': 'openai'},"
                " 'clock': {'effect': 'read', 'records': 'time'},"
                " 'dice': {'effect': 'read', 'records': 'random'}}}"});
-  job.claim().ok("chat/0", wants({{"a", "clock"},
-                                  {"b", "dice", "{'min': 2, 'max': 1}"},
-                                  {"c", "dice", "{'min': 2, 'max': 2}"}}));
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "clock"},
+                                              {"b", "dice", "{'min': 2, 'max': 1}"},
+                                              {"c", "dice", "{'min': 2, 'max': 2}"}}));
   EXPECT_EQ(last_message(job, "chat/1", 3)["content"],
             canonical(job.last<TimeRecorded>().value.value));
   EXPECT_NE(last_message(job, "chat/1", 2).text("content").find("input_invalid"),
@@ -270,58 +271,58 @@ AE_TEST(
   EXPECT_EQ(job.sent.size(), 2u);  // both to the model
   const Value before = request(job, "chat/1");
   job.now = job.now + 1h;
-  job.chance = 99;
+  job.jitter_seed = 99;
   job.crash();
   EXPECT_EQ(request(job, "chat/1"), before);
   EXPECT_EQ(job.count(EventType::time_recorded), 1u);
-  job.ok("chat/1", says("Done"));
+  job.ok("chat/1", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("recorded value/a policy denies it, and a person approves it, as a call") {
-  GivenJob denied(one_node("dice"),
-                  {.more = with_tool(", 'rules': [{'action': 'deny', 'reason': 'no games'}]")});
+  JobFixture denied(one_node("dice"),
+                    {.more = with_tool(", 'rules': [{'action': 'deny', 'reason': 'no games'}]")});
   denied.claim();
   EXPECT_EQ(denied.state.error->code, "denied");
   EXPECT_EQ(denied.count(EventType::random_recorded), 0u);
   EXPECT_TRUE(proof_of(denied).ok);
 
-  GivenJob job(one_node("dice", "{'min': 1, 'max': 6}"),
-               {.more = with_tool(", 'approval': '${ .args.max > 5 }'")});
+  JobFixture job(one_node("dice", "{'min': 1, 'max': 6}"),
+                 {.more = with_tool(", 'approval': '${ .args.max > 5 }'")});
   job.claim();
-  ASSERT_EQ(job.status(), "waiting") << job.story();
+  ASSERT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_EQ(job.count(EventType::random_recorded), 0u);
   job.signal("approval/" + job.step("a").id.text, "{'decision': 'approve'}");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.count(EventType::random_recorded), 1u);
   EXPECT_TRUE(proof_of(job).ok) << canonical(proof_of(job).to_json());
 
-  GivenJob refused(one_node("dice"), {.more = with_tool(", 'approval': 'required'")});
+  JobFixture refused(one_node("dice"), {.more = with_tool(", 'approval': 'required'")});
   refused.claim();
   refused.signal("approval/" + refused.step("a").id.text, "{'decision': 'reject'}");
   EXPECT_EQ(refused.state.error->code, "rejected");
   EXPECT_EQ(refused.count(EventType::random_recorded), 0u);
   const EventBody forced =
       RandomRecorded{.effect_id = refused.step("a").id.text + ":random", .value = Value(0.5)};
-  EXPECT_FALSE(apply(refused.state, forced, refused.now, compile_each_time()));
+  EXPECT_FALSE(apply(refused.state, forced, refused.now, uncached_plan_source()));
 }
 
 AE_TEST("recorded value/counts in no budget") {
-  GivenJob job(kAll, {.more = "{'budget': {'tool_calls': 1}, " + std::string(kNative).substr(1)});
+  JobFixture job(kAll, {.more = "{'budget': {'tool_calls': 1}, " + std::string(kNative).substr(1)});
   job.claim().ok("use");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
 }
 
 AE_TEST("recorded value/a fork and another plan go on with the values that stand") {
-  GivenJob origin(kAll, {.more = kNative});
+  JobFixture origin(kAll, {.more = kNative});
   origin.claim().fails("use");
   ASSERT_EQ(origin.status(), "failed");
   auto fork = origin.fork(origin.seq_of(EventType::node_started, "use"));
   ASSERT_TRUE(fork) << fork.error().message;
-  GivenJob job(*fork, "job-2");
-  job.chance = 12345;
+  JobFixture job(*fork, "job-2");
+  job.jitter_seed = 12345;
   job.now = job.now + 1h;
   job.claim();
   EXPECT_EQ(job.sent.back().arguments, origin.sent.back().arguments);
@@ -329,8 +330,8 @@ AE_TEST("recorded value/a fork and another plan go on with the values that stand
 
   auto early = origin.fork(origin.seq_of(EventType::node_started, "roll"));
   ASSERT_TRUE(early) << early.error().message;
-  GivenJob redrawn(*early, "job-3");
-  redrawn.chance = 12345;
+  JobFixture redrawn(*early, "job-3");
+  redrawn.jitter_seed = 12345;
   redrawn.claim();
   EXPECT_EQ(redrawn.step("at").result, origin.step("at").result);
   EXPECT_EQ(redrawn.count(EventType::uuid_recorded), 1u);
@@ -338,7 +339,7 @@ AE_TEST("recorded value/a fork and another plan go on with the values that stand
 
   // The dice are asked for other numbers: only their value goes.
   job.ok("use");
-  GivenJob running(kAll, {.more = kNative});
+  JobFixture running(kAll, {.more = kNative});
   running.claim();
   State rested = running.folded(running.seq_of(EventType::node_started, "use") - 1);
   const auto replan_with = [&](std::string_view max) {
@@ -352,7 +353,7 @@ AE_TEST("recorded value/a fork and another plan go on with the values that stand
 }
 
 AE_TEST("recorded value/an erased one leaves a log that folds, and a job that can be looked at") {
-  GivenJob job(kAll, {.more = kNative});
+  JobFixture job(kAll, {.more = kNative});
   job.claim().ok("use");
   const auto erase = [](auto& event) { event.value = erased_value(); };
   each<TimeRecorded>(job.log, erase);
@@ -390,9 +391,9 @@ AE_TEST("recorded value/a plan may not repeat, doubt or undo what makes no call"
 }
 
 AE_TEST("recorded value/a plan with it needs a version that knows of it") {
-  const GivenJob job(one_node("dice"), {.more = kNative});
+  const JobFixture job(one_node("dice"), {.more = kNative});
   EXPECT_EQ(job.log[1].schema, 3);
-  const GivenJob other(one_node("look"));
+  const JobFixture other(one_node("look"));
   EXPECT_EQ(other.log[1].schema, 1);
 }
 

@@ -20,9 +20,10 @@ EventBody recovery_completed_event(const State& state, const AttemptId& begins,
   for (const Step& step : state.steps) {
     if (step.committed) injected++;
     if (!step.call || step.committed) continue;
-    const bool doubted = step.phase == StepPhase::in_doubt || step.phase == StepPhase::probing;
-    if (!step.call->open && !doubted) continue;
-    if (!doubted && state.tool_of(step).on_in_doubt == OnInDoubt::resend) {
+    const bool outcome_unknown =
+        step.phase == StepPhase::in_doubt || step.phase == StepPhase::probing;
+    if (!step.call->open && !outcome_unknown) continue;
+    if (!outcome_unknown && state.tool_of(step).on_in_doubt == OnInDoubt::resend) {
       resent++;
     } else {
       in_doubt++;

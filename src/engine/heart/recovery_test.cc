@@ -1,26 +1,26 @@
 // What an attempt says of the log that it goes on with, and what a trace shows of reports.
 #include "engine/heart/recovery.h"
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
 namespace {
 
-Value counts(const GivenJob& job, Found found = {}) {
+Value counts(const JobFixture& job, Found found = {}) {
   const EventBody note = recovery_completed_event(job.state, AttemptId("next"), found);
   return std::get<RecoveryCompleted>(note).detail;
 }
 
-EventBody report(const GivenJob& job, const char* node, Value said) {
+EventBody report(const JobFixture& job, const char* node, Value said) {
   return Progress{.detail = Value::object({{"report", std::move(said)}, {"try", 1}}),
                   .node_id = node,
                   .step_id = job.state.steps[job.state.plan->by_id.at(node)].id};
 }
 
 AE_TEST("recovery/who goes on with the log of another attempt recovers; the first one does not") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   EXPECT_FALSE(is_recovery(job.state));
   job.claim();
   EXPECT_TRUE(is_recovery(job.state));
@@ -33,18 +33,18 @@ AE_TEST("recovery/who goes on with the log of another attempt recovers; the firs
 }
 
 AE_TEST("recovery/a call that was under way is to be sent again or in doubt, as its tool says") {
-  GivenJob paid("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture paid("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   paid.claim();
   EXPECT_EQ(counts(paid, {.pending = 1}),
             json("{'caught_up':0,'in_doubt':1,'injected':0,'pending':1,'resent':0}"));
-  GivenJob read("[{'id':'a', 'kind':'tool', 'tool':'look'}]");
+  JobFixture read("[{'id':'a', 'kind':'tool', 'tool':'look'}]");
   read.claim();
   EXPECT_EQ(counts(read, {.pending = 1}),
             json("{'caught_up':0,'in_doubt':0,'injected':0,'pending':1,'resent':1}"));
 }
 
 AE_TEST("recovery/both notes change nothing but the seq, also where nothing else may be written") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   const Value before = trace_view(job.state, job.log)["nodes"];
   const std::uint64_t seq = job.state.seq;
@@ -55,7 +55,7 @@ AE_TEST("recovery/both notes change nothing but the seq, also where nothing else
 }
 
 AE_TEST("trace/of the reports of a call the last one is shown at its try") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   const auto tried = [&] {
     return trace_view(job.state, job.log)["nodes"].items()[0]["tries"].items()[0];

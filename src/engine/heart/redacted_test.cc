@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/heart/stored_job_test.h"
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
 
@@ -29,28 +29,28 @@ struct Logged {
     input.events = log;
     return input;
   }
-  Verification proof() const { return verify(input(), compile_each_time()); }
-  Result<Fork> fork() const { return fork_at(state, log, log.size(), compile_each_time()); }
+  Verification proof() const { return verify(input(), uncached_plan_source()); }
+  Result<Fork> fork() const { return fork_at(state, log, log.size(), uncached_plan_source()); }
   Fork retried() const {
     const auto point = retry_point(state, log);
     AE_CHECK(point.has_value(), "a failed job");
-    auto fork = fork_at(state, log, *point, compile_each_time());
+    auto fork = fork_at(state, log, *point, uncached_plan_source());
     AE_CHECK(fork.has_value(), fork ? "" : fork.error().message);
     return *std::move(fork);
   }
   const Step& step(const StepId& id) const { return state.steps[state.by_id.at(id)]; }
 };
 
-Logged logged(const Stored& stored, const GivenJob& job) {
+Logged logged(const Stored& stored, const JobFixture& job) {
   auto log = stored.opened(job.state.job).events;
-  auto state = fold(job.state.job, log, compile_each_time());
+  auto state = fold(job.state.job, log, uncached_plan_source());
   AE_CHECK(state.has_value(), state ? "" : state.error().message);
   return {*std::move(state), std::move(log)};
 }
-Logged read_back(const GivenJob& job) { return logged(Stored(job), job); }
+Logged read_back(const JobFixture& job) { return logged(Stored(job), job); }
 
 // The same when these values of these events were erased; `node` = "": of any.
-Logged erased(const GivenJob& job, EventType type, std::string_view field,
+Logged erased(const JobFixture& job, EventType type, std::string_view field,
               std::string_view node = {}) {
   const std::string step = node.empty() ? std::string() : job.step(node).id.text;
   Stored stored(job);
@@ -61,62 +61,62 @@ Logged erased(const GivenJob& job, EventType type, std::string_view field,
 }
 
 // Each command is compared with its plan.
-void expect_compared(const GivenJob& job) {
+void expect_compared(const JobFixture& job) {
   const Verification all = read_back(job).proof();
-  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << job.story();
+  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << job.log_text();
   EXPECT_NE(all.replay.detail.find(" the plan"), std::string::npos) << all.replay.detail;
 }
 
-GivenJob looks_erased() {
-  GivenJob job(kChain, {.input = kLooks});
+JobFixture looks_erased() {
+  JobFixture job(kChain, {.input = kLooks});
   job.claim().ok("a", kLooks).ok("b", kLooks).fails("c");
-  AE_CHECK(job.status() == "failed", job.story());
+  AE_CHECK(job.status() == "failed", job.log_text());
   return job;
 }
 
 AE_TEST("redacted/a job whose values only look erased is forked, tried again and proved") {
-  const GivenJob job = looks_erased();
+  const JobFixture job = looks_erased();
   expect_compared(job);
   const Logged read = read_back(job);
   const auto fork = read.fork();
   ASSERT_TRUE(fork) << fork.error().message;
   EXPECT_FALSE(fork->input_erased);
   for (const Fork& from : {*fork, read.retried()}) {
-    GivenJob next(from, "job-2");
+    JobFixture next(from, "job-2");
     next.claim();
-    ASSERT_EQ(next.sent.size(), 1u) << next.story();
+    ASSERT_EQ(next.sent.size(), 1u) << next.log_text();
     EXPECT_EQ(next.sent[0].arguments["of"], json(kLooks));
     next.ok("c", kLooks);
-    EXPECT_EQ(next.status(), "completed") << next.story();
+    EXPECT_EQ(next.status(), "completed") << next.log_text();
     expect_compared(next);
   }
 }
 
 AE_TEST("redacted/arguments that are forged are found in a job whose values only look erased") {
-  const GivenJob job = looks_erased();
+  const JobFixture job = looks_erased();
   const std::uint64_t seq = job.seq_of(EventType::tool_invocation_started, "c");
   const Value other = json("{'of': 'another'}");
   VerifyInput input = read_back(job).input();
   auto& forged = std::get<ToolInvocationStarted>(input.events[seq - 1].body);
   forged.arguments = other;
   forged.arguments_hash = sha256(canonical(other));
-  const Verification all = verify(input, compile_each_time());
+  const Verification all = verify(input, uncached_plan_source());
   EXPECT_FALSE(all.replay.ok) << all.replay.detail;
   EXPECT_NE(all.replay.detail.find("other arguments"), std::string::npos) << all.replay.detail;
 
   // Arguments that look erased are compared too, as long as they have their salt.
   forged = std::get<ToolInvocationStarted>(job.log[seq - 1].body);
   forged.arguments = json(kLooks);
-  EXPECT_FALSE(verify(input, compile_each_time()).ledger.ok);
+  EXPECT_FALSE(verify(input, uncached_plan_source()).ledger.ok);
 }
 
 AE_TEST(
     "redacted/an effect that is not the log's is found in a job whose values only look erased") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   const auto record = [&](const Value& result) {
-    return canonical(effect_record(job.state.job, sent_of(job.state, job.step("a")),
+    return canonical(effect_record(job.state.job, sent_try_of(job.state, job.step("a")),
                                    {.kind = OutcomeKind::success, .result = result}, job.now));
   };
   const std::string good = record(json(kLooks)), other = record("other");
@@ -124,35 +124,35 @@ AE_TEST(
   job.ok("a", kLooks).ok("b");
   VerifyInput input = read_back(job).input();
   input.effects = {{invocation, 1, good}};
-  EXPECT_TRUE(verify(input, compile_each_time()).ledger.ok);
+  EXPECT_TRUE(verify(input, uncached_plan_source()).ledger.ok);
   input.effects[0].record = other;
-  EXPECT_FALSE(verify(input, compile_each_time()).ledger.ok);
+  EXPECT_FALSE(verify(input, uncached_plan_source()).ledger.ok);
   // Of a result that is erased, the record's is not known to be another.
   input.events = erased(job, EventType::tool_invocation_finished, "result", "a").log;
-  EXPECT_TRUE(verify(input, compile_each_time()).ledger.ok);
+  EXPECT_TRUE(verify(input, uncached_plan_source()).ledger.ok);
 }
 
 AE_TEST("redacted/a loop whose calls and answer only look erased goes on in a fork") {
-  GivenJob origin = talk();
-  origin.claim().ok("chat/0", wants({{"a", "look", kLooks}, {"b", "put", kLooks}}));
+  JobFixture origin = loop_job();
+  origin.claim().ok("chat/0", tool_calls_answer({{"a", "look", kLooks}, {"b", "put", kLooks}}));
   origin.ok("chat/0/0", kLooks).ok("chat/0/1", kLooks).fails("chat/1", "connect");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   expect_compared(origin);
-  GivenJob fork(read_back(origin).retried(), "job-2");
+  JobFixture fork(read_back(origin).retried(), "job-2");
   fork.claim();
-  ASSERT_EQ(fork.sent.size(), 1u) << fork.story();
-  fork.ok("chat/1", says("Done"));
-  EXPECT_EQ(fork.status(), "completed") << fork.story();
+  ASSERT_EQ(fork.sent.size(), 1u) << fork.log_text();
+  fork.ok("chat/1", text_answer("Done"));
+  EXPECT_EQ(fork.status(), "completed") << fork.log_text();
   expect_compared(fork);
 }
 
 AE_TEST("redacted/an erased result, input or argument is known by its salt, in a checkpoint too") {
-  const GivenJob job = looks_erased();
+  const JobFixture job = looks_erased();
   const Logged gone = erased(job, EventType::tool_invocation_finished, "result", "a");
   EXPECT_TRUE(gone.step(job.step("a").id).erased);
   EXPECT_FALSE(gone.step(job.step("b").id).erased);
-  auto restored =
-      restore(gone.state.job, gone.state.seq, checkpoint(gone.state, Hash{}), compile_each_time());
+  auto restored = restore(gone.state.job, gone.state.seq, checkpoint(gone.state, Hash{}),
+                          uncached_plan_source());
   ASSERT_TRUE(restored) << restored.error().message;
   EXPECT_TRUE(restored->state.steps[0].erased);
   EXPECT_EQ(gone.fork().error().code, Code::input_invalid);
@@ -165,7 +165,7 @@ AE_TEST("redacted/an erased result, input or argument is known by its salt, in a
   ASSERT_TRUE(fork) << fork.error().message;
   EXPECT_TRUE(fork->input_erased);
   EXPECT_TRUE(born.proof().ok);
-  EXPECT_EQ(erased_values(born.log[0]), std::vector<std::string>{"input"});
+  EXPECT_EQ(erased_fields(born.log[0]), std::vector<std::string>{"input"});
 
   const Logged asked = erased(job, EventType::tool_invocation_started, "arguments", "b");
   EXPECT_TRUE(asked.step(job.step("b").id).call->erased);
@@ -174,7 +174,7 @@ AE_TEST("redacted/an erased result, input or argument is known by its salt, in a
 }
 
 AE_TEST("redacted/what is made of an erased value is no ground for a fork either") {
-  GivenJob map(R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'put'}},
+  JobFixture map(R"([{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'put'}},
                    {'id':'z', 'kind':'tool', 'tool':'once', 'needs':['m']}])");
   map.claim().ok("m/0", "1").ok("m/1", "2").fails("z");
   EXPECT_TRUE(read_back(map).fork());
@@ -182,19 +182,19 @@ AE_TEST("redacted/what is made of an erased value is no ground for a fork either
   EXPECT_TRUE(item.step(map.step("m").id).erased);
   EXPECT_EQ(item.fork().error().code, Code::input_invalid);
 
-  GivenJob told(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c'}},
+  JobFixture told(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c'}},
                     {'id':'z', 'kind':'tool', 'tool':'once', 'needs':['w']}])");
   told.message("c", "'hello'", "1").claim().fails("z");
-  ASSERT_EQ(told.status(), "failed") << told.story();
+  ASSERT_EQ(told.status(), "failed") << told.log_text();
   EXPECT_TRUE(read_back(told).fork());
   const Logged message = erased(told, EventType::agent_message, "payload");
   EXPECT_TRUE(message.step(told.step("w").id).erased);
   EXPECT_EQ(message.fork().error().code, Code::input_invalid);
 
   // A fork's own log, of which what it was given is erased.
-  GivenJob chain(kChain);
+  JobFixture chain(kChain);
   chain.claim().ok("a", "1").ok("b", "2").fails("c");
-  GivenJob fork(read_back(chain).retried(), "job-2");
+  JobFixture fork(read_back(chain).retried(), "job-2");
   fork.claim().fails("c");
   EXPECT_TRUE(read_back(fork).fork());
   const Logged given = erased(fork, EventType::fork_imported, "results");

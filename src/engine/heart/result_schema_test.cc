@@ -1,6 +1,6 @@
 // What a tool gave is what its result_schema allows, or is said to break it: for results of calls, of what is caught up or
 // comes late, of probes, and of people.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "testing/test.h"
@@ -29,28 +29,28 @@ std::string tools() {
          schema + "}}}";
 }
 
-GivenJob calling(std::string_view tool) {
-  return GivenJob("[{'id':'a','kind':'tool','tool':'" + std::string(tool) + "','args':{'n':1}}]",
-                  {.more = tools()});
+JobFixture calling(std::string_view tool) {
+  return JobFixture("[{'id':'a','kind':'tool','tool':'" + std::string(tool) + "','args':{'n':1}}]",
+                    {.more = tools()});
 }
 
 std::string digest() { return to_hex(sha256(canonical(json(kSchema)))); }
 
-Verification proved(const GivenJob& job, std::vector<VerifyInput::Effect> effects = {}) {
+Verification proved(const JobFixture& job, std::vector<VerifyInput::Effect> effects = {}) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
   input.effects = effects.empty() ? job.effects : std::move(effects);
-  return verify(input, compile_each_time());
+  return verify(input, uncached_plan_source());
 }
 
-void expect_proved(const GivenJob& job) {
-  EXPECT_TRUE(proved(job).ok) << canonical(proved(job).to_json()) << "\n" << job.story();
+void expect_proved(const JobFixture& job) {
+  EXPECT_TRUE(proved(job).ok) << canonical(proved(job).to_json()) << "\n" << job.log_text();
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
 AE_TEST("result/one that keeps its schema is recorded with the schema that it was judged by") {
-  GivenJob job = calling("make");
+  JobFixture job = calling("make");
   job.claim().ok("a", "{'id':7}");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(to_hex(*job.last<ToolInvocationFinished>().response_schema_hash), digest());
@@ -60,7 +60,7 @@ AE_TEST("result/one that keeps its schema is recorded with the schema that it wa
 
 AE_TEST(
     "result/one that breaks its schema has happened, fails its node, and is never tried again") {
-  GivenJob job = calling("make");
+  JobFixture job = calling("make");
   job.claim().ok("a", "{'id':'seven'}");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
@@ -81,7 +81,7 @@ AE_TEST(
 }
 
 AE_TEST("result/what stands for a long one is short, and whole characters") {
-  GivenJob job = calling("make");
+  JobFixture job = calling("make");
   std::string name;
   for (int i = 0; i < 400; ++i) name += "\u00e4";
   Value result = Value::object({{"\u00e4" + name, name}});
@@ -95,10 +95,10 @@ AE_TEST("result/what stands for a long one is short, and whole characters") {
 }
 
 AE_TEST("result/a job whose call broke its schema undoes it") {
-  GivenJob job = calling("undone");
+  JobFixture job = calling("undone");
   job.claim().ok("a", "null");
   EXPECT_EQ(job.last<NodeFinished>().result_type, "compensatable_failure");
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.sent[1].tool, "put");
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
@@ -108,7 +108,7 @@ AE_TEST("result/a job whose call broke its schema undoes it") {
 }
 
 AE_TEST("result/an item of a map is judged like a node") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'m','kind':'map','over':'${ .input }','max_parallel':8,'on_item_error':'collect',"
       "'do':{'tool':'make','args':{'n':'${ .item }'}}}]",
       {.more = tools(), .input = "[1,2]"});
@@ -123,13 +123,13 @@ AE_TEST("result/an item of a map is judged like a node") {
 AE_TEST("result/what is caught up from the effect store was judged when it was seen") {
   for (const char* result : {"{'id':1}", "{'id':'x'}"}) {
     const Outcome outcome{.kind = OutcomeKind::success, .result = json(result)};
-    GivenJob seen = calling("make");
+    JobFixture seen = calling("make");
     seen.claim().answer("a", outcome);
-    GivenJob kept = calling("make");
+    JobFixture kept = calling("make");
     kept.claim();
-    const Sent sent = sent_of(kept.state, kept.step("a"));
+    const SentTry sent = sent_try_of(kept.state, kept.step("a"));
     const std::string record = canonical(effect_record(kept.state.job, sent, outcome, kept.now));
-    kept.kept("a", outcome, Arrival::in_time);
+    kept.store_effect("a", outcome, Arrival::in_time);
     EXPECT_EQ(kept.status(), seen.status());
     auto expected = seen.last<ToolInvocationFinished>();
     expected.caught_up = true;
@@ -142,16 +142,16 @@ AE_TEST("result/what is caught up from the effect store was judged when it was s
 }
 
 AE_TEST("result/one that comes after a person has spoken is late, and judged") {
-  GivenJob job = calling("pay");
+  JobFixture job = calling("pay");
   job.claim().unknown("a");
-  const Sent sent = sent_of(job.state, job.step("a"));
+  const SentTry sent = sent_try_of(job.state, job.step("a"));
   job.resolve("a", "fail");
   EXPECT_EQ(job.status(), "failed");
-  GivenJob open = calling("pay");
+  JobFixture open = calling("pay");
   open.claim().times_out("a");
-  open.kept("a", {.kind = OutcomeKind::success, .result = json("{'id':'x'}")});
+  open.store_effect("a", {.kind = OutcomeKind::success, .result = json("{'id':'x'}")});
   const auto late = open.last<ToolInvocationFinished>();
-  EXPECT_EQ(late.late, true) << open.story();
+  EXPECT_EQ(late.late, true) << open.log_text();
   EXPECT_EQ(late.source, "effect_store");
   EXPECT_EQ(late.result.value["invalid"], Value(true));
   EXPECT_EQ(to_hex(*late.response_schema_hash), digest());
@@ -160,18 +160,18 @@ AE_TEST("result/one that comes after a person has spoken is late, and judged") {
 
 AE_TEST(
     "result/what a person says that a call gave is held to the schema: nothing is written else") {
-  GivenJob job = calling("pay");
+  JobFixture job = calling("pay");
   job.claim().unknown("a");
   const std::size_t before = job.log.size();
   for (const char* wrong : {"{'id':'x'}", "{}", "null", "7"}) {
     EXPECT_EQ(job.resolve("a", "happened", wrong).refused, Code::input_invalid) << wrong;
   }
   EXPECT_EQ(job.resolve("a", "happened").refused, Code::input_invalid);
-  Act act{.kind = Act::Kind::resolve,
-          .idempotency_key = job.state.key_of(job.step("a")).text,
-          .resolution = "happened"};
+  ControlRequest act{.kind = ControlRequest::Kind::resolve,
+                     .idempotency_key = job.state.key_of(job.step("a")).text,
+                     .resolution = "happened"};
   act.result = json("{'id':'x'}");
-  const auto refused = take_in(job.state, act, job.stamp());
+  const auto refused = apply_request(job.state, act, job.context());
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("/id"), std::string::npos) << refused.error().message;
   EXPECT_EQ(job.log.size(), before);
@@ -182,7 +182,7 @@ AE_TEST(
 }
 
 AE_TEST("result/what a person says of a call that is still open closes it, and says so") {
-  GivenJob job = calling("pay");
+  JobFixture job = calling("pay");
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
   job.resolve("a", "happened", "{'id':8}");
@@ -193,43 +193,43 @@ AE_TEST("result/what a person says of a call that is still open closes it, and s
 AE_TEST("result/a probe that says what the call cannot have given leaves it in doubt") {
   // What it names as the result breaks the call's schema; then its own answer breaks its own.
   for (const char* answer : {"{'charge':{'id':'x'}}", "[1]"}) {
-    GivenJob job = calling("buy");
+    JobFixture job = calling("buy");
     job.claim().times_out("a").after(71s);
-    ASSERT_EQ(job.sent.size(), 2u) << job.story();
+    ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
     job.ok("a/probe", answer);
-    EXPECT_EQ(job.status(), "parked") << answer << "\n" << job.story();
+    EXPECT_EQ(job.status(), "parked") << answer << "\n" << job.log_text();
     EXPECT_EQ(job.count(EventType::command_committed), 1u) << "the probe's own";
     EXPECT_NE(or_empty(job.last<WaitOpened>().reason).find("tool_output_invalid"),
               std::string_view::npos);
     EXPECT_EQ(job.resolve("a", "happened", "{'id':1}").status(), "completed");
     expect_proved(job);
   }
-  GivenJob good = calling("buy");
+  JobFixture good = calling("buy");
   good.claim().crash();
   good.after(71s).ok("a/probe", "{'charge':{'id':5}}");
   EXPECT_EQ(good.status(), "completed");
   EXPECT_EQ(good.state.result, json("{'a':{'id':5}}"));
-  EXPECT_EQ(good.all<ToolInvocationFinished>()[1].source, "probe") << good.story();
+  EXPECT_EQ(good.all<ToolInvocationFinished>()[1].source, "probe") << good.log_text();
   expect_proved(good);
 }
 
 AE_TEST(
     "result/verify finds one that breaks the plan's schema, or another schema than the plan's") {
-  const auto ok_with = []<class E>(const GivenJob& job, void (*change)(E&)) {
+  const auto ok_with = []<class E>(const JobFixture& job, void (*change)(E&)) {
     VerifyInput input;
     input.job = job.state.job;
     input.events = job.log;
     each<E>(input.events, change);
-    return verify(input, compile_each_time()).replay.ok;
+    return verify(input, uncached_plan_source()).replay.ok;
   };
-  GivenJob job = calling("make");
+  JobFixture job = calling("make");
   job.claim().ok("a", "{'id':7}");
   using Finished = ToolInvocationFinished;
   EXPECT_TRUE(ok_with(job, +[](Finished& event) { event.result = json("{'id':7}"); }));
   EXPECT_FALSE(ok_with(job, +[](Finished& event) { event.result = json("{'id':'x'}"); }));
   EXPECT_FALSE(ok_with(job, +[](Finished& event) { event.response_schema_hash = sha256("x"); }));
   EXPECT_TRUE(ok_with(job, +[](Finished& event) { event.result = erased_value(); }));
-  GivenJob said = calling("pay");
+  JobFixture said = calling("pay");
   said.claim().unknown("a").resolve("a", "happened", "{'id':7}");
   EXPECT_FALSE(ok_with(said, +[](CommandCommitted& event) { event.result = json("{'id':'x'}"); }));
 }

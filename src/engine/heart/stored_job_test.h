@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/heart/given_job_test.h"
-#include "engine/state/left.h"
+#include "engine/heart/job_fixture_test.h"
+#include "engine/state/retained_value.h"
 #include "inspect/verify.h"
 #include "log/seal.h"
 
@@ -21,7 +21,7 @@ struct Stored {
   std::vector<std::string> commits;
   Hash head;
 
-  explicit Stored(const GivenJob& job)
+  explicit Stored(const JobFixture& job)
       : blinded(!std::get<JobCreated>(job.log.front().body).blind.is_null()) {
     std::size_t from = 0;
     for (const std::size_t to : job.commits) {
@@ -69,10 +69,10 @@ struct Stored {
     return input;
   }
 
-  // The same job without the values that `drop` names; of decisions stays what `left_of` keeps, as in every erased log.
-  Stored& redact(const JobId& job, const DropValue& drop) {
-    const LeftOver left_over = [this](const Event& event, std::string_view field) {
-      return left_of(event, field, blinded);
+  // The same job without the values that `drop` names; of decisions stays what `retained_value` keeps, as in every erased log.
+  Stored& redact(const JobId& job, const RedactFilter& drop) {
+    const RetainFilter left_over = [this](const Event& event, std::string_view field) {
+      return retained_value(event, field, blinded);
     };
     Hash previous;
     for (std::string& bytes : commits) {

@@ -1,5 +1,5 @@
 // A tool node: success, failure, retry, doubt, crash, and what a person says.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/view.h"
 #include "testing/test.h"
 
@@ -15,7 +15,7 @@ std::string one(std::string_view tool) {
 // ---------------------------------------------------------------- success and failure
 
 AE_TEST("tool/a call is declared, performed, recorded and committed in order") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().ok("a", "{'id':7}");
   EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
                                    "tool_invocation_finished", "command_committed", "node_finished",
@@ -25,7 +25,7 @@ AE_TEST("tool/a call is declared, performed, recorded and committed in order") {
 }
 
 AE_TEST("tool/the declaration stands in one commit, before anything is sent") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim();
   EXPECT_EQ(job.log.back().type, EventType::tool_invocation_started);
   EXPECT_EQ(job.commits.back(), job.log.size());
@@ -34,7 +34,7 @@ AE_TEST("tool/the declaration stands in one commit, before anything is sent") {
 }
 
 AE_TEST("tool/nothing is sent after the lease") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.limits.send_window = std::chrono::hours(1);
   job.claim();
   EXPECT_EQ(job.step("a").call->send_by, job.now + 30s);
@@ -42,7 +42,7 @@ AE_TEST("tool/nothing is sent after the lease") {
 }
 
 AE_TEST("tool/a definite failure ends the job with its code") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().fails("a", "http_402");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_402");
@@ -51,7 +51,7 @@ AE_TEST("tool/a definite failure ends the job with its code") {
 }
 
 AE_TEST("tool/an output that broke a rule fails the node, counts as done and is never retried") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json("{'invalid':true, 'reason':'is too large', 'size':9}");
   job.claim().answer("a", outcome);
@@ -63,8 +63,9 @@ AE_TEST("tool/an output that broke a rule fails the node, counts as done and is 
 }
 
 AE_TEST("tool/arguments that the schema refuses make no call") {
-  GivenJob job(one("pay"), {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
-                                    "'args_schema':{'type':'object','required':['x']}}}}"});
+  JobFixture job(one("pay"),
+                 {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
+                          "'args_schema':{'type':'object','required':['x']}}}}"});
   job.claim();
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "input_invalid");
@@ -74,7 +75,7 @@ AE_TEST("tool/arguments that the schema refuses make no call") {
 // ---------------------------------------------------------------- retry
 
 AE_TEST("retry/waits as its recorded chance says") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim().fails("a", "connect");
   const auto random = job.last<RandomRecorded>();
   const auto decision = job.last<DecisionRecorded>();
@@ -82,9 +83,9 @@ AE_TEST("retry/waits as its recorded chance says") {
   EXPECT_EQ(decision.kind, "retry");
   EXPECT_EQ(decision.reason, "connect");
   const Duration wait = *decision.not_before - job.now;
-  const auto chance = static_cast<std::uint64_t>(random.value.value.as_int());
-  EXPECT_EQ(wait, job.plan->tools[job.plan->nodes[0].tool].retry.backoff(2, chance << 11, {}));
-  EXPECT_EQ(job.ask_again, job.now + wait);
+  const auto jitter_seed = static_cast<std::uint64_t>(random.value.value.as_int());
+  EXPECT_EQ(wait, job.plan->tools[job.plan->nodes[0].tool].retry.backoff(2, jitter_seed << 11, {}));
+  EXPECT_EQ(job.decide_again_at, job.now + wait);
   EXPECT_EQ(job.tries("a"), 1u);
   job.after(wait);
   EXPECT_EQ(job.tries("a"), 2u);
@@ -92,9 +93,9 @@ AE_TEST("retry/waits as its recorded chance says") {
 }
 
 AE_TEST("retry/the same chance gives the same wait, another chance another") {
-  const auto wait_with = [](std::uint64_t chance) {
-    GivenJob job(one("put"));
-    job.chance = chance;
+  const auto wait_with = [](std::uint64_t jitter_seed) {
+    JobFixture job(one("put"));
+    job.jitter_seed = jitter_seed;
     job.claim().fails("a", "connect");
     return job.last<DecisionRecorded>().not_before;
   };
@@ -104,9 +105,9 @@ AE_TEST("retry/the same chance gives the same wait, another chance another") {
 
 AE_TEST("retry/jitter spreads over the upper half of the wait") {
   Duration least = 1h, most = 0s;
-  for (std::uint64_t chance = 0; chance < 200; ++chance) {
-    GivenJob job(one("put"));
-    job.chance = chance;
+  for (std::uint64_t jitter_seed = 0; jitter_seed < 200; ++jitter_seed) {
+    JobFixture job(one("put"));
+    job.jitter_seed = jitter_seed;
     job.claim().fails("a", "connect");
     const Duration wait = job.step("a").not_before - job.now;
     least = std::min(least, wait);
@@ -119,7 +120,7 @@ AE_TEST("retry/jitter spreads over the upper half of the wait") {
 }
 
 AE_TEST("retry/all tries share their keys and their arguments") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim().fails("a", "connect").after(10s).fails("a", "http_503").after(10s).ok("a");
   ASSERT_EQ(job.sent.size(), 3u);
   for (const auto& sent : job.sent) {
@@ -132,7 +133,7 @@ AE_TEST("retry/all tries share their keys and their arguments") {
 }
 
 AE_TEST("retry/ends when the tries are used up") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim()
       .fails("a", "connect")
       .after(10s)
@@ -145,14 +146,14 @@ AE_TEST("retry/ends when the tries are used up") {
 }
 
 AE_TEST("retry/a failure outside of retry_on is final") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim().fails("a", "http_404");
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.status(), "failed");
 }
 
 AE_TEST("retry/what the downstream asked for is waited for, up to the longest back-off") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   Outcome busy{.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
   busy.retry_after = 3s;
   job.claim().answer("a", busy);
@@ -160,20 +161,20 @@ AE_TEST("retry/what the downstream asked for is waited for, up to the longest ba
 }
 
 AE_TEST("retry/a try that was never sent is declared again and not counted") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.claim().fails("a", "not_sent");
   EXPECT_EQ(job.tries("a"), 1u) << "not at once: what kept it from being sent may still stand";
   job.after(1s);
   EXPECT_EQ(job.tries("a"), 2u);
-  EXPECT_EQ(job.step("a").call->counted, 1u);
+  EXPECT_EQ(job.step("a").call->counted_tries, 1u);
   EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
 AE_TEST("retry/a long back-off gives the job back until then") {
-  GivenJob job(one("put"),
-               {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
-                        "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
+  JobFixture job(one("put"),
+                 {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
+                          "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
   job.claim().fails("a", "connect");
   EXPECT_EQ(job.status(), "queued");
   EXPECT_EQ(job.state.not_before, job.step("a").not_before);
@@ -185,13 +186,13 @@ AE_TEST("retry/a long back-off gives the job back until then") {
 }
 
 AE_TEST("retry/a signal wakes a job that backs off") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])",
-               {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
-                        "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
+                 {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
+                          "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
   job.claim().fails("a", "connect");
   ASSERT_EQ(job.status(), "queued");
-  job.claims_again = false;
+  job.claims_when_free = false;
   job.signal("k", "1");
   EXPECT_EQ(job.state.not_before, std::nullopt);
 }
@@ -199,7 +200,7 @@ AE_TEST("retry/a signal wakes a job that backs off") {
 // ---------------------------------------------------------------- outcomes nobody can be sure of
 
 AE_TEST("unknown/a read is simply tried again, and fails when the tries are used up") {
-  GivenJob job(one("look"));
+  JobFixture job(one("look"));
   job.claim().times_out("a").after(10s).unknown("a").after(10s).times_out("a");
   EXPECT_EQ(job.tries("a"), 3u);
   EXPECT_EQ(job.status(), "failed");
@@ -208,14 +209,14 @@ AE_TEST("unknown/a read is simply tried again, and fails when the tries are used
 }
 
 AE_TEST("unknown/an idempotent call is tried again under the same key") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim().times_out("a").after(10s).ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.sent[0].external_key, job.sent[1].external_key);
 }
 
 AE_TEST("unknown/an idempotent call without tries left parks; it never simply fails") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.claim().times_out("a");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.state.parked_until, "resolve");
@@ -225,15 +226,16 @@ AE_TEST("unknown/an idempotent call without tries left parks; it never simply fa
 }
 
 AE_TEST("unknown/an at_most_once call is never sent again: it parks") {
-  GivenJob job(one("pay"), {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
-                                    "'retry':{'max_attempts':5,'retry_on':['timeout']}}}}"});
+  JobFixture job(one("pay"),
+                 {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
+                          "'retry':{'max_attempts':5,'retry_on':['timeout']}}}}"});
   job.claim().times_out("a");
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.status(), "parked");
 }
 
 AE_TEST("unknown/an at_most_once call that is to fail lists itself in doubt") {
-  GivenJob job(one("risk"));
+  JobFixture job(one("risk"));
   job.claim().unknown("a");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
@@ -242,7 +244,7 @@ AE_TEST("unknown/an at_most_once call that is to fail lists itself in doubt") {
 }
 
 AE_TEST("unknown/a failure that is not definite is no failure of an at_most_once call") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().answer("a", {.kind = OutcomeKind::failure, .error_code = "http_500"});
   EXPECT_EQ(job.status(), "parked");
 }
@@ -250,19 +252,19 @@ AE_TEST("unknown/a failure that is not definite is no failure of an at_most_once
 // ---------------------------------------------------------------- crash
 
 AE_TEST("crash/an idempotent call is sent again under its first key, with the same arguments") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'once', 'args':{'n':'${ .input.n }'}}]",
-               {.input = "{'n':1.5}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once', 'args':{'n':'${ .input.n }'}}]",
+                 {.input = "{'n':1.5}"});
   job.claim().crash();
   ASSERT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
   EXPECT_EQ(canonical(job.sent[1].arguments), canonical(job.sent[0].arguments));
   EXPECT_EQ(job.sent[1].try_no, 2u);
-  EXPECT_EQ(job.step("a").call->counted, 1u);
+  EXPECT_EQ(job.step("a").call->counted_tries, 1u);
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
 AE_TEST("crash/the earlier try is closed unknown in the commit of the new one") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.claim().crash();
   EXPECT_EQ(job.types(), (Types{"job_created", "plan_generated", "job_running", "node_started",
                                 "command_emitted", "tool_invocation_started", "job_running",
@@ -272,7 +274,7 @@ AE_TEST("crash/the earlier try is closed unknown in the commit of the new one") 
 }
 
 AE_TEST("crash/a resend after a crash uses up no try") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim().crash().crash().crash();
   job.fails("a", "connect").after(10s).fails("a", "connect").after(10s);
   EXPECT_EQ(job.tries("a"), 6u);
@@ -281,13 +283,13 @@ AE_TEST("crash/a resend after a crash uses up no try") {
 }
 
 AE_TEST("crash/an answer to the resend says what became of the call before it") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.claim().crash();
   EXPECT_EQ(job.fails("a", "http_422").status(), "failed");
 }
 
 AE_TEST("doubt/a try that was never sent does not make an earlier one certain") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim().crash();
   job.fails("a", "not_sent").after(1s);
   ASSERT_EQ(job.tries("a"), 3u) << "within the window it is sent again, under the same key";
@@ -299,27 +301,27 @@ AE_TEST("doubt/a try that was never sent does not make an earlier one certain") 
 }
 
 AE_TEST("doubt/no tries are left, the last one did not arrive: a person is asked about the first") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim().times_out("a").after(1s).fails("a", "connect").after(10s).fails("a", "connect");
   EXPECT_EQ(job.tries("a"), 3u);
   EXPECT_EQ(job.status(), "parked");
 }
 
 AE_TEST("late/a person's `fail` stands: what comes after it is late") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
-  const Sent first = sent_of(job.state, job.step("a"));
+  const SentTry first = sent_try_of(job.state, job.step("a"));
   job.decides = false;
   job.resolve("a", "fail");
-  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  job.store_effect(first, {.kind = OutcomeKind::success, .result = json("7")});
   job.decides = true;
-  job.go();
+  job.run_until_idle();
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.last<ToolInvocationFinished>().late, true);
 }
 
 AE_TEST("crash/an at_most_once call parks") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.sent.size(), 1u);
@@ -327,7 +329,7 @@ AE_TEST("crash/an at_most_once call parks") {
 }
 
 AE_TEST("crash/an at_most_once call that is to fail is closed unknown and listed") {
-  GivenJob job(one("risk"));
+  JobFixture job(one("risk"));
   job.claim().crash();
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
@@ -336,7 +338,7 @@ AE_TEST("crash/an at_most_once call that is to fail is closed unknown and listed
 }
 
 AE_TEST("crash/after the dedupe window an idempotent call is treated as at_most_once") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.claim().reload();
   job.now = job.now + 25h;
   job.claim();
@@ -344,7 +346,7 @@ AE_TEST("crash/after the dedupe window an idempotent call is treated as at_most_
 }
 
 AE_TEST("crash/within the dedupe window, counted from the first declaration, it is sent again") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.claim().reload();
   job.now = job.now + 23h;
   job.claim();
@@ -357,8 +359,8 @@ AE_TEST("crash/within the dedupe window, counted from the first declaration, it 
 }
 
 AE_TEST("crash/an unlimited dedupe window never ends") {
-  GivenJob job(one("put"),
-               {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'unlimited'}}}"});
+  JobFixture job(one("put"),
+                 {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'unlimited'}}}"});
   job.claim().reload();
   job.now = job.now + 24h * 365;
   job.claim();
@@ -366,14 +368,14 @@ AE_TEST("crash/an unlimited dedupe window never ends") {
 }
 
 AE_TEST("crash/a read has no window") {
-  GivenJob job(one("look"));
+  JobFixture job(one("look"));
   job.claim().reload();
   job.now = job.now + 25h;
   EXPECT_EQ(job.claim().tries("a"), 2u);
 }
 
 AE_TEST("crash/a tool that has changed since is not sent again") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.claim().reload();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   job.claim();
@@ -384,13 +386,13 @@ AE_TEST("crash/a tool that has changed since is not sent again") {
 
 AE_TEST("crash/a read is not sent again by a changed tool: a person says what it gave") {
   for (const bool lost : {true, false}) {
-    GivenJob job(one("look"));
+    JobFixture job(one("look"));
     job.claim();
     if (!lost) job.times_out("a");  // and is to be tried again
     job.reload();
     job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
     job.claim().after(1min);
-    EXPECT_EQ(job.status(), "parked") << job.story();
+    EXPECT_EQ(job.status(), "parked") << job.log_text();
     EXPECT_EQ(job.sent.size(), 1u);
     EXPECT_EQ(job.last<JobParked>().until, "resolve");
     EXPECT_EQ(job.resolve("a", "happened", "7").status(), "completed");
@@ -399,38 +401,38 @@ AE_TEST("crash/a read is not sent again by a changed tool: a person says what it
 }
 
 AE_TEST("crash/a read that for sure failed, or has no tries left, is none to be sent again") {
-  GivenJob failed(one("look"));
+  JobFixture failed(one("look"));
   failed.claim().fails("a", "connect").reload();
   failed.versions.assign(failed.plan->tools.size(), "ffffffffffffffff");
-  EXPECT_EQ(failed.claim().after(1min).tries("a"), 2u) << failed.story();
+  EXPECT_EQ(failed.claim().after(1min).tries("a"), 2u) << failed.log_text();
   EXPECT_EQ(failed.last<ToolInvocationStarted>().tool_version, "ffffffffffffffff");
-  GivenJob used_up(one("look"), {.more = "{'tools':{'look':{'effect':'read'}}}"});
+  JobFixture used_up(one("look"), {.more = "{'tools':{'look':{'effect':'read'}}}"});
   used_up.versions.assign(used_up.plan->tools.size(), "ffffffffffffffff");
   EXPECT_EQ(used_up.claim().times_out("a").status(), "failed");
 }
 
 AE_TEST("crash/a read whose changed tool was not sent for a person's word is read by the new one") {
-  GivenJob job(one("look"));
+  JobFixture job(one("look"));
   job.claim().reload();
-  job.patient = true;
+  job.waits_for_settling = true;
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   job.claim().resolve("a", "not_happened");
-  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.ok("a", "1").status(), "completed");
 }
 
 AE_TEST("crash/a retry that ends outside of the dedupe window parks") {
-  GivenJob job(one("put"),
-               {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'1m','retry':{"
-                        "'max_attempts':3,'initial_backoff':'4m','max_backoff':'4m',"
-                        "'retry_on':['timeout']}}}}"});
+  JobFixture job(one("put"),
+                 {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'1m','retry':{"
+                          "'max_attempts':3,'initial_backoff':'4m','max_backoff':'4m',"
+                          "'retry_on':['timeout']}}}}"});
   job.claim().times_out("a").after(5min);
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.status(), "parked");
 }
 
 AE_TEST("crash/another worker waits until lease and grace have passed") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.owned = false;
   job.claim();
   const Instant settles = job.step("a").call->send_by + 30s;
@@ -444,7 +446,7 @@ AE_TEST("crash/another worker waits until lease and grace have passed") {
 }
 
 AE_TEST("crash/a call that settles soon is waited for") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.owned = false;
   job.claim().after(26s);
   job.add({requeued_event("drain", {})});
@@ -453,13 +455,13 @@ AE_TEST("crash/a call that settles soon is waited for") {
   job.after(26s).claim();
   EXPECT_EQ(job.state.lost_claims, 0u);
   EXPECT_EQ(job.status(), "running");
-  EXPECT_EQ(job.ask_again, settles);
+  EXPECT_EQ(job.decide_again_at, settles);
 }
 
 AE_TEST(
     "crash/workers that die while they wait for a dead one's call do not make the next wait "
     "longer") {
-  GivenJob job(one("once"));
+  JobFixture job(one("once"));
   job.owned = false;
   job.claim().after(20s).crash();
   const Instant settles = job.now + 30s;
@@ -474,7 +476,7 @@ AE_TEST(
 }
 
 AE_TEST("crash/as many orphans as calls may be open are all sent again") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':8, 'do':{'tool':'once'}}]",
       {.input = "[1,2,3,4,5,6,7,8]"});
   job.limits.parallel_max = 8;
@@ -484,7 +486,7 @@ AE_TEST("crash/as many orphans as calls may be open are all sent again") {
 }
 
 AE_TEST("crash/a completed node is never run again") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'},"
       " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
   job.claim().ok("a", "1").crash().ok("b", "2");
@@ -494,90 +496,90 @@ AE_TEST("crash/a completed node is never run again") {
 }
 
 AE_TEST("crash/an answer that an effect store kept is taken instead of a second call") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().reload();
   job.begin_attempt();
-  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")}, Arrival::in_time);
+  job.store_effect("a", {.kind = OutcomeKind::success, .result = json("7")}, Arrival::in_time);
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.all<ToolInvocationFinished>()[0].caught_up, true);
 }
 
 AE_TEST("crash/an answer that comes while a person is asked closes the question") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
   job.decides = false;
-  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
+  job.store_effect("a", {.kind = OutcomeKind::success, .result = json("7")});
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
   job.add({JobCancelRequested{}});
   job.decides = true;
-  job.go();
+  job.run_until_idle();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
 AE_TEST("late/a success that comes after its attempt lost the job frees a parked job") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
-  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
+  job.store_effect("a", {.kind = OutcomeKind::success, .result = json("7")});
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.step("a").result, json("7"));
 }
 
 AE_TEST("late/a definite failure that comes late is one: the node fails, nobody is asked") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
-  job.kept("a", {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
+  job.store_effect("a", {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_402");
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
 AE_TEST("late/what is not certain is not taken late") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
-  job.kept("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  job.store_effect("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
   EXPECT_EQ(job.status(), "parked");
 }
 
 AE_TEST("late/only the attempt that made the call is believed") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
-  Sent other = sent_of(job.state, job.step("a"));
+  SentTry other = sent_try_of(job.state, job.step("a"));
   other.attempt = AttemptId("somebody");
-  job.kept(other, {.kind = OutcomeKind::success});
+  job.store_effect(other, {.kind = OutcomeKind::success});
   EXPECT_EQ(job.status(), "parked");
 }
 
 AE_TEST(
     "late/a success between not_happened and the new try is the answer: nothing is sent again") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
-  job.claims_again = false;
+  job.claims_when_free = false;
   job.resolve("a", "not_happened");
-  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
-  job.claims_again = true;
+  job.store_effect("a", {.kind = OutcomeKind::success, .result = json("7")});
+  job.claims_when_free = true;
   job.claim();
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
 AE_TEST("late/what comes after a call was decided is shown, and changes nothing") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim();
-  const Sent first = sent_of(job.state, job.step("a"));
+  const SentTry first = sent_try_of(job.state, job.step("a"));
   job.crash();  // sent again: the first try is closed unknown
   ASSERT_EQ(job.tries("a"), 2u);
-  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  job.store_effect(first, {.kind = OutcomeKind::success, .result = json("7")});
   const auto late = job.last<ToolInvocationFinished>();
   EXPECT_EQ(late.late, true);
   EXPECT_EQ(late.try_no, 1);
   EXPECT_EQ(job.status(), "running");
   const std::size_t events = job.log.size();
-  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  job.store_effect(first, {.kind = OutcomeKind::success, .result = json("7")});
   EXPECT_EQ(job.log.size(), events) << "it is shown once";
   job.ok("a", "8");
   EXPECT_EQ(job.state.result, job.state.result);
@@ -585,27 +587,27 @@ AE_TEST("late/what comes after a call was decided is shown, and changes nothing"
 }
 
 AE_TEST("late/whoever decides an unknown call names the slot that must be empty") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
-  auto taken = take_in(job.state,
-                       {.kind = Act::Kind::resolve,
-                        .idempotency_key = job.step("a").call->key.text,
-                        .resolution = "happened"},
-                       job.stamp());
+  auto taken = apply_request(job.state,
+                             {.kind = ControlRequest::Kind::resolve,
+                              .idempotency_key = job.step("a").call->key.text,
+                              .resolution = "happened"},
+                             job.context());
   ASSERT_TRUE(taken);
-  const auto slot = slot_decided(job.state, taken->events.front());
+  const auto slot = decided_effect_slot(job.state, taken->events.front());
   ASSERT_TRUE(slot);
   EXPECT_EQ(slot->first, job.step("a").call->id);
   EXPECT_EQ(slot->second, 1u);
-  GivenJob heard(one("pay"));
+  JobFixture heard(one("pay"));
   heard.claim().times_out("a");
-  EXPECT_FALSE(slot_decided(heard.state,
-                            DecisionRecorded{.kind = "in_doubt", .step_id = heard.step("a").id}))
+  EXPECT_FALSE(decided_effect_slot(
+      heard.state, DecisionRecorded{.kind = "in_doubt", .step_id = heard.step("a").id}))
       << "its own attempt closed it: nothing can come any more";
 }
 
 AE_TEST("limits/a result over 16 MiB ends its node, and the record of it is small") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim();
   const std::string large(17u << 20, 'x');
   job.answer("a", {.kind = OutcomeKind::success, .result = Value(large)});
@@ -623,7 +625,7 @@ AE_TEST("limits/arguments, a map's value and an output over 16 MiB fail as paylo
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}";
   const auto ends = [&](const std::string& nodes, std::string_view more) {
-    GivenJob job(nodes, {.more = more});
+    JobFixture job(nodes, {.more = more});
     job.claim().ok("a", half).ok("b", half);
     EXPECT_EQ(job.status(), "failed");
     return job.state.error->code;
@@ -640,7 +642,7 @@ AE_TEST("limits/arguments, a map's value and an output over 16 MiB fail as paylo
 }
 
 AE_TEST("limits/a job of too many events fails and says so") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
   job.limits.job_events_max = job.state.seq + 5;
@@ -652,7 +654,7 @@ AE_TEST("limits/a job of too many events fails and says so") {
 
 AE_TEST(
     "not_sent/a call that could not be sent is tried again ever more slowly, under the same keys") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim();
   const auto withdrawn = [&] {
     job.answer("a", {.kind = OutcomeKind::failure,
@@ -664,8 +666,8 @@ AE_TEST(
   for (int i = 0; i < 4; ++i) {
     withdrawn();
     EXPECT_EQ(job.status(), "running");
-    ASSERT_TRUE(job.ask_again) << "it is not declared again at once";
-    const Duration wait = *job.ask_again - job.now;
+    ASSERT_TRUE(job.decide_again_at) << "it is not declared again at once";
+    const Duration wait = *job.decide_again_at - job.now;
     EXPECT_GE(wait, waited / 2) << "jitter takes at most a half";
     waited = std::max(waited, wait);
     job.after(wait);
@@ -678,7 +680,7 @@ AE_TEST(
 }
 
 AE_TEST("not_sent/another attempt sends at once what an earlier one withdrew") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim();
   job.decides = false;
   job.answer("a", {.kind = OutcomeKind::failure, .definite = true, .error_code = "not_sent"});
@@ -688,9 +690,10 @@ AE_TEST("not_sent/another attempt sends at once what an earlier one withdrew") {
 }
 
 AE_TEST("crash/a success without its command_committed is committed, never called again") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim();
-  auto seen = absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")}, job.now);
+  auto seen =
+      record_outcome(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")}, job.now);
   job.add({seen[0]});
   job.commits.push_back(job.log.size());
   job.crash();
@@ -699,7 +702,7 @@ AE_TEST("crash/a success without its command_committed is committed, never calle
 }
 
 AE_TEST("crash/a missing step_committed is written, and nothing else") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().ok("a", "7");
   while (job.log.back().type != EventType::node_finished) job.log.pop_back();
   job.commits.back() = job.log.size();
@@ -712,7 +715,7 @@ AE_TEST("crash/a missing step_committed is written, and nothing else") {
 // ---------------------------------------------------------------- what a person says
 
 AE_TEST("resolve/happened takes the result and calls nothing") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash().resolve("a", "happened", "{'id':7}");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'a':{'id':7}}"));
@@ -723,16 +726,16 @@ AE_TEST("resolve/happened takes the result and calls nothing") {
 }
 
 AE_TEST("resolve/happened after a time-out closes nothing twice") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().times_out("a").resolve("a", "happened", "7");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.count(EventType::tool_invocation_finished), 1u);
 }
 
 AE_TEST("resolve/not_happened permits one new try under the same keys") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
-  job.patient = true;
+  job.waits_for_settling = true;
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.tries("a"), 2u);
   EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
@@ -740,25 +743,25 @@ AE_TEST("resolve/not_happened permits one new try under the same keys") {
 }
 
 AE_TEST("resolve/what did not happen is in doubt no more, also when the new try never arrives") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'wire'}]",
-               {.more = "{'tools': {'wire': {'effect': 'at_most_once', 'on_in_doubt': 'park',"
-                        "'retry': {'max_attempts': 3, 'retry_on': ['connect']}}}}"});
-  job.patient = true;
+  JobFixture job("[{'id':'a','kind':'tool','tool':'wire'}]",
+                 {.more = "{'tools': {'wire': {'effect': 'at_most_once', 'on_in_doubt': 'park',"
+                          "'retry': {'max_attempts': 3, 'retry_on': ['connect']}}}}"});
+  job.waits_for_settling = true;
   job.claim().crash().resolve("a", "not_happened");
-  ASSERT_EQ(job.sent.size(), 2u) << "the first try was open until then\n" << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << "the first try was open until then\n" << job.log_text();
   job.fails("a", "connect");
-  EXPECT_EQ(job.count(EventType::wait_opened), 1u) << "nobody is asked again\n" << job.story();
+  EXPECT_EQ(job.count(EventType::wait_opened), 1u) << "nobody is asked again\n" << job.log_text();
   job.after(10s);
-  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
 AE_TEST("resolve/not_happened is too early before the call has settled, as the view says when") {
   for (const bool owned : {true, false}) {
-    GivenJob job(one("pay"));
+    JobFixture job(one("pay"));
     job.owned = owned;
     job.claim().after(2s).crash().after(45s);  // on a shared store: until the lease has ended
-    ASSERT_EQ(job.status(), "parked") << job.story();
+    ASSERT_EQ(job.status(), "parked") << job.log_text();
     const Instant settles = owned ? *job.opened_at + 60s : job.step("a").call->deadline + 30s;
     EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(settles)));
     job.now = settles - 1ms;
@@ -774,42 +777,42 @@ AE_TEST("resolve/not_happened is too early before the call has settled, as the v
 }
 
 AE_TEST("resolve/after a complete response not_happened need not wait") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().answer("a", {.kind = OutcomeKind::unknown,
                            .settled = true,
                            .error_code = "http_500",
                            .error_message = "the server answered 500"});
-  ASSERT_EQ(job.status(), "parked") << "it is unknown all the same\n" << job.story();
+  ASSERT_EQ(job.status(), "parked") << "it is unknown all the same\n" << job.log_text();
   EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(job.now)));
   EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
 AE_TEST("late/what the log has already is kept no second time, also behind a later try") {
-  GivenJob job(one("put"));
+  JobFixture job(one("put"));
   job.claim();
-  const Sent first = sent_of(job.state, job.step("a"));
+  const SentTry first = sent_try_of(job.state, job.step("a"));
   const Outcome withdrawn{.kind = OutcomeKind::failure,
                           .definite = true,
                           .retryable = true,
                           .error_code = "not_sent",
                           .error_message = "the process is stopping"};
   job.answer("a", withdrawn).after(1s);
-  ASSERT_EQ(job.tries("a"), 2u) << job.story();
+  ASSERT_EQ(job.tries("a"), 2u) << job.log_text();
   const std::size_t events = job.log.size();
-  job.kept(first, withdrawn);
-  EXPECT_EQ(job.log.size(), events) << job.story();
+  job.store_effect(first, withdrawn);
+  EXPECT_EQ(job.log.size(), events) << job.log_text();
 }
 
 AE_TEST("resolve/not_happened is as early for a read that may still arrive") {
   for (const bool lost : {true, false}) {
-    GivenJob job(one("look"));
+    JobFixture job(one("look"));
     job.claim();
     if (!lost) job.times_out("a");
     job.reload();
     job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
     job.claim().after(1s);
-    ASSERT_EQ(job.status(), "parked") << job.story();
+    ASSERT_EQ(job.status(), "parked") << job.log_text();
     const Instant settles = job.step("a").call->deadline + 30s;
     ASSERT_LT(job.now, settles);
     EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled);
@@ -820,16 +823,16 @@ AE_TEST("resolve/not_happened is as early for a read that may still arrive") {
 }
 
 AE_TEST("resolve/not_happened counts from when its giver looked, not from when it is taken in") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto says = [&](std::string resolution, Instant looked_at) {
-    const Act act{.kind = Act::Kind::resolve,
-                  .by = "someone",
-                  .idempotency_key = job.sent[0].key,
-                  .resolution = std::move(resolution),
-                  .looked_at = looked_at};
-    return job.act(*Act::from_json(act.to_json())).refused;  // as the inbox keeps it
+    const ControlRequest act{.kind = ControlRequest::Kind::resolve,
+                             .by = "someone",
+                             .idempotency_key = job.sent[0].key,
+                             .resolution = std::move(resolution),
+                             .looked_at = looked_at};
+    return job.act(*ControlRequest::from_json(act.to_json())).refused;  // as the inbox keeps it
   };
   EXPECT_EQ(says("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
   job.now = settles + 60s;
@@ -842,12 +845,12 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
 AE_TEST(
     "resolve/not_happened from a check before the newest try is refused, also when that one "
     "settled") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto says = [&](Instant looked_at) {
     return job
-        .act({.kind = Act::Kind::resolve,
+        .act({.kind = ControlRequest::Kind::resolve,
               .by = "someone",
               .idempotency_key = job.sent[0].key,
               .resolution = "not_happened",
@@ -868,12 +871,12 @@ AE_TEST(
 }
 
 AE_TEST("resolve/not_happened from a check before the newest try was sent is refused") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto says = [&](Instant looked_at) {
     return job
-        .act({.kind = Act::Kind::resolve,
+        .act({.kind = ControlRequest::Kind::resolve,
               .by = "someone",
               .idempotency_key = job.sent[0].key,
               .resolution = "not_happened",
@@ -888,7 +891,7 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
                    .settled = true,
                    .error_code = "http_500",
                    .error_message = "the server answered 500"});
-  ASSERT_EQ(job.status(), "parked") << job.story();
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
   job.after(1s);
   EXPECT_EQ(says(decided + 1ms), Code::not_settled) << "between the decision and the next try";
   EXPECT_EQ(says(decided + 5s - 1us), Code::not_settled) << "before it was answered";
@@ -897,9 +900,9 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
 
 AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {
   for (const std::string resolution : {"happened", "fail"}) {
-    GivenJob job(one("pay"));
+    JobFixture job(one("pay"));
     job.claim().crash();
-    job.act({.kind = Act::Kind::resolve,
+    job.act({.kind = ControlRequest::Kind::resolve,
              .idempotency_key = job.sent[0].key,
              .resolution = resolution,
              .looked_at = job.step("a").call->deadline - 1h});
@@ -908,7 +911,7 @@ AE_TEST("resolve/when its giver looked does not matter where a look cannot be to
 }
 
 AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash().resolve("a", "fail");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
@@ -917,9 +920,9 @@ AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
 }
 
 AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
-  job.patient = true;
+  job.waits_for_settling = true;
   job.resolve("a", "not_happened").crash();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<WaitOpened>().correlation_key, "resolve/" + job.sent[0].key + "#2");
@@ -928,13 +931,14 @@ AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
 }
 
 AE_TEST("resolve/an answer about an earlier try does not stand for a later one") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash().after(60s);
-  Act first{.kind = Act::Kind::resolve,
-            .idempotency_key = job.sent[0].key,
-            .resolution = "not_happened",
-            .try_no = 1};
-  Act second = *Act::from_json(first.to_json());  // of another person, waiting in the inbox
+  ControlRequest first{.kind = ControlRequest::Kind::resolve,
+                       .idempotency_key = job.sent[0].key,
+                       .resolution = "not_happened",
+                       .try_no = 1};
+  ControlRequest second =
+      *ControlRequest::from_json(first.to_json());  // of another person, waiting in the inbox
   second.id = "second";
   job.act(first).crash();
   EXPECT_EQ(job.status(), "parked");
@@ -944,9 +948,9 @@ AE_TEST("resolve/an answer about an earlier try does not stand for a later one")
 }
 
 AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().times_out("a");
-  job.patient = true;
+  job.waits_for_settling = true;
   job.resolve("a", "not_happened").fails("a", "http_402");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_402");
@@ -954,11 +958,13 @@ AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
 }
 
 AE_TEST("resolve/the start of a key is enough, when it is long enough and means one call") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
   const std::string key = job.sent[0].key;
   const auto with = [&](std::string part) {
-    job.act({.kind = Act::Kind::resolve, .idempotency_key = std::move(part), .resolution = "fail"});
+    job.act({.kind = ControlRequest::Kind::resolve,
+             .idempotency_key = std::move(part),
+             .resolution = "fail"});
     return job.refused;
   };
   EXPECT_EQ(with(key.substr(0, 7)), Code::not_in_doubt);
@@ -968,7 +974,7 @@ AE_TEST("resolve/the start of a key is enough, when it is long enough and means 
 }
 
 AE_TEST("resolve/what makes no sense is refused") {
-  GivenJob job(one("pay"));
+  JobFixture job(one("pay"));
   job.claim().crash();
   EXPECT_EQ(job.resolve("a", "maybe").refused, Code::input_invalid);
   EXPECT_EQ(job.resolve("a", "fail", "7").refused, Code::input_invalid);
@@ -977,7 +983,7 @@ AE_TEST("resolve/what makes no sense is refused") {
 }
 
 AE_TEST("resolve/other branches go on while a call is in doubt") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'},"
       " {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['b']}]");
   job.claim().times_out("a");

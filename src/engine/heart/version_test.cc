@@ -1,5 +1,5 @@
 // Jobs bound to versions: where a strict job runs and where it parks, and calls in doubt whose tool had changed.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
 #include "testing/test.h"
@@ -13,17 +13,17 @@ constexpr std::string_view kStrict = "{'versions': {'policy': 'strict'}}";
 constexpr std::string_view kOne = "[{'id':'a', 'kind':'tool', 'tool':'put'}]";
 
 // A strict job that a process of another version holds.
-GivenJob mismatched(std::string_view nodes = kOne, std::string_view more = kStrict) {
-  GivenJob job(nodes, {.more = more});
-  job.claims_again = false;
+JobFixture mismatched(std::string_view nodes = kOne, std::string_view more = kStrict) {
+  JobFixture job(nodes, {.more = more});
+  job.claims_when_free = false;
   job.execution_version = "v2";
   job.claim();
   return job;
 }
 
 AE_TEST("versions/a strict job parks where another version is offered, and calls nothing") {
-  GivenJob job = mismatched();
-  ASSERT_EQ(job.status(), "parked") << job.story();
+  JobFixture job = mismatched();
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.sent.size(), 0u);
   EXPECT_EQ(job.last<JobParked>().reason, "execution_version_mismatch");
   EXPECT_EQ(job.last<JobParked>().until, "version");
@@ -32,110 +32,110 @@ AE_TEST("versions/a strict job parks where another version is offered, and calls
 
 AE_TEST("versions/a warn job, and a route job that was claimed, go on under another version") {
   for (const std::string_view more : {"{}", "{'versions': {'policy': 'route'}}"}) {
-    GivenJob job = mismatched(kOne, more);
+    JobFixture job = mismatched(kOne, more);
     EXPECT_EQ(job.status(), "running");
     EXPECT_EQ(job.ok("a").status(), "completed");
   }
 }
 
 AE_TEST("versions/a process of the right version ends the park, and no other act does") {
-  GivenJob job = mismatched();
+  JobFixture job = mismatched();
   EXPECT_EQ(job.resume().refused, Code::not_paused);
   EXPECT_NE(job.refusal.find("until `version`"), std::string::npos) << job.refusal;
-  EXPECT_EQ(job.offer().said["resumed"], Value(false));  // v2 still
+  EXPECT_EQ(job.offer().reply["resumed"], Value(false));  // v2 still
   EXPECT_EQ(job.status(), "parked");
   job.execution_version = "v1";
-  EXPECT_EQ(job.offer().said["resumed"], Value(true));
+  EXPECT_EQ(job.offer().reply["resumed"], Value(true));
   EXPECT_EQ(job.status(), "queued");
   EXPECT_EQ(job.last<JobResumed>().by, "worker-2");
-  EXPECT_EQ(job.offer().said["resumed"], Value(false)) << "it is told once";
+  EXPECT_EQ(job.offer().reply["resumed"], Value(false)) << "it is told once";
   EXPECT_EQ(job.count(EventType::job_resumed), 1u);
   EXPECT_EQ(job.claim().ok("a").status(), "completed");
   EXPECT_TRUE(
-      verify({.job = job.state.job, .events = job.log}, compile_each_time()).state_machine.ok);
+      verify({.job = job.state.job, .events = job.log}, uncached_plan_source()).state_machine.ok);
 }
 
 AE_TEST("versions/a parked strict job is cancelled, and fails at its deadline") {
   EXPECT_EQ(mismatched().cancel().status(), "cancelled");
-  GivenJob job(kOne, {.more = kStrict, .deadline = 1h});
-  job.claims_again = false;
+  JobFixture job(kOne, {.more = kStrict, .deadline = 1h});
+  job.claims_when_free = false;
   job.execution_version = "v2";
   job.claim();
   ASSERT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.after(2h).status(), "failed") << job.story();
+  EXPECT_EQ(job.after(2h).status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "deadline_exceeded");
   EXPECT_EQ(job.sent.size(), 0u);
 }
 
 AE_TEST("versions/another plan lets a parked strict job go on, as that plan says") {
-  GivenJob job = mismatched();
+  JobFixture job = mismatched();
   EXPECT_FALSE(job.replan(compiled(graph(kOne, "{'versions': {'policy': 'route'}}"))).refused);
-  EXPECT_EQ(job.status(), "queued") << job.story();
+  EXPECT_EQ(job.status(), "queued") << job.log_text();
   EXPECT_EQ(job.claim().ok("a").status(), "completed");
-  GivenJob still = mismatched();
+  JobFixture still = mismatched();
   still.replan(compiled(graph("[{'id':'b', 'kind':'tool', 'tool':'put'}]", kStrict)));
   EXPECT_EQ(still.status(), "queued");
   EXPECT_EQ(still.claim().status(), "parked") << "it is strict again";
 }
 
 AE_TEST("versions/a call that an earlier process left open stays so while a strict job is parked") {
-  GivenJob job(kOne, {.more = kStrict});
-  job.claims_again = false;
+  JobFixture job(kOne, {.more = kStrict});
+  job.claims_when_free = false;
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u);
   job.execution_version = "v2";
   job.crash();
-  ASSERT_EQ(job.status(), "parked") << job.story();
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_TRUE(job.step("a").call->open);
   job.execution_version = "v1";
   job.offer().claim();
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.sent[1].key, job.sent[0].key);
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
 AE_TEST("versions/a strict job does not park while a call of its own attempt is live") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'},"
       " {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['a', 'b']}]",
       {.more = kStrict});
-  job.claims_again = false;
+  job.claims_when_free = false;
   job.claim();
   ASSERT_EQ(job.sent.size(), 2u);
   job.execution_version = "v2";
-  job.go();
-  EXPECT_EQ(job.status(), "running") << job.story();
-  EXPECT_EQ(job.ok("b").status(), "running") << job.story();
-  EXPECT_EQ(job.ok("a").status(), "parked") << job.story();
+  job.run_until_idle();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
+  EXPECT_EQ(job.ok("b").status(), "running") << job.log_text();
+  EXPECT_EQ(job.ok("a").status(), "parked") << job.log_text();
   EXPECT_TRUE(job.state.awaits_version());
   EXPECT_EQ(job.sent.size(), 2u) << "another version starts nothing";
   job.execution_version = "v1";
   job.offer().claim();
-  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
   EXPECT_EQ(job.ok("c").status(), "completed");
 }
 
 AE_TEST("versions/a strict job undoes nothing under another version") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'buy'}, {'id':'w', 'kind':'wait', 'needs':['a'],"
       " 'wait':{'type':'signal','key':'k'}}]",
       {.more = "{'versions': {'policy': 'strict'},"
                " 'tools': {'buy': {'compensate': {'tool': 'put'}}}}"});
-  job.claims_again = false;
+  job.claims_when_free = false;
   job.claim().ok("a");
-  ASSERT_EQ(job.status(), "waiting") << job.story();
+  ASSERT_EQ(job.status(), "waiting") << job.log_text();
   job.execution_version = "v2";
   job.cancel().claim();
-  ASSERT_EQ(job.status(), "parked") << job.story();
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.last<JobParked>().until, "version");
   EXPECT_EQ(job.sent.size(), 1u);
   job.execution_version = "v1";
   job.offer().claim();
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
 }
 
 AE_TEST("versions/a trace shows under which other version a process held the job") {
-  GivenJob job(kOne);
+  JobFixture job(kOne);
   job.add({event_of(
       EventType::version_mismatched,
       Value::object({{"attempt_id", "x"}, {"job_version", "v1"}, {"worker_version", "v2"}}))});
@@ -151,9 +151,9 @@ AE_TEST("versions/a trace shows under which other version a process held the job
 // ---------------------------------------------------------------- a tool that had changed
 
 // A call in doubt that was left to a person, since another version of its tool was offered.
-GivenJob changed(std::string_view tool) {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
-  job.claims_again = false;
+JobFixture changed(std::string_view tool) {
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
+  job.claims_when_free = false;
   job.claim().reload();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   job.claim();
@@ -163,52 +163,53 @@ GivenJob changed(std::string_view tool) {
 AE_TEST(
     "versions/a call that a changed tool did not send again is sent when the tool is as it was") {
   for (const std::string_view tool : {"once", "look"}) {
-    GivenJob job = changed(tool);
-    ASSERT_EQ(job.status(), "parked") << job.story();
-    EXPECT_EQ(job.offer().said["resumed"], Value(false));
+    JobFixture job = changed(tool);
+    ASSERT_EQ(job.status(), "parked") << job.log_text();
+    EXPECT_EQ(job.offer().reply["resumed"], Value(false));
     job.versions.clear();
-    EXPECT_EQ(job.offer().said["resumed"], Value(true)) << job.story();
+    EXPECT_EQ(job.offer().reply["resumed"], Value(true)) << job.log_text();
     EXPECT_EQ(job.status(), "queued");
     const auto decision = job.last<DecisionRecorded>();
     EXPECT_EQ(decision.kind, "in_doubt");
     EXPECT_EQ(decision.state, "resend");
     EXPECT_EQ(schema_of(decision), 3);
     job.claim();
-    ASSERT_EQ(job.sent.size(), 2u) << job.story();
+    ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
     EXPECT_EQ(job.sent[1].key, job.sent[0].key);
     EXPECT_EQ(job.ok("a", "5").status(), "completed");
-    const Verification all = verify({.job = job.state.job, .events = job.log}, compile_each_time());
+    const Verification all =
+        verify({.job = job.state.job, .events = job.log}, uncached_plan_source());
     EXPECT_TRUE(all.ledger.ok && all.replay.ok && all.state_machine.ok) << canonical(all.to_json());
   }
 }
 
 AE_TEST("versions/a call in doubt for another reason waits for a person, whatever is offered") {
-  GivenJob pays("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-  pays.claims_again = false;
-  EXPECT_EQ(pays.claim().crash().offer().said["resumed"], Value(false));
+  JobFixture pays("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  pays.claims_when_free = false;
+  EXPECT_EQ(pays.claim().crash().offer().reply["resumed"], Value(false));
   EXPECT_EQ(pays.status(), "parked");
-  GivenJob late = changed("once");
+  JobFixture late = changed("once");
   late.versions.clear();
   late.now = late.now + 25h;  // its dedupe window is over
-  EXPECT_EQ(late.offer().said["resumed"], Value(false));
+  EXPECT_EQ(late.offer().reply["resumed"], Value(false));
   EXPECT_EQ(late.status(), "parked");
-  GivenJob answered = changed("once");
+  JobFixture answered = changed("once");
   answered.versions.clear();
   answered.resolve("a", "happened", "7");
-  EXPECT_EQ(answered.offer().said["resumed"], Value(false));
+  EXPECT_EQ(answered.offer().reply["resumed"], Value(false));
   EXPECT_EQ(answered.claim().status(), "completed");
   EXPECT_EQ(answered.sent.size(), 1u);
 }
 
 AE_TEST(
     "versions/a tool that changes again before the job is claimed leaves the call to a person") {
-  GivenJob job = changed("once");
+  JobFixture job = changed("once");
   const std::vector<std::string> other = job.versions;
   job.versions.clear();
   job.offer();
   job.versions = other;
   job.claim();
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.last<JobParked>().until, "resolve");
   EXPECT_EQ(job.resolve("a", "happened", "7").claim().status(), "completed");

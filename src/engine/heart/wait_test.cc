@@ -1,5 +1,5 @@
 // Waits: timers, signals, expiry, keys; blocked jobs; the deadline; cancel.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -17,26 +17,26 @@ std::string wait(std::string_view members) {
 // ---------------------------------------------------------------- signals
 
 AE_TEST("wait/a signal completes it, its payload is the result") {
-  GivenJob job(kSignal);
+  JobFixture job(kSignal);
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.types("w"), (Types{"node_started", "wait_opened", "job_waiting"}));
   EXPECT_EQ(job.releases, 1);
   job.signal("k", "{'yes':1}");
-  EXPECT_EQ(job.said["delivered"], Value(true));
+  EXPECT_EQ(job.reply["delivered"], Value(true));
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'yes':1}}"));
 }
 
 AE_TEST("wait/a signalled job is free to be claimed") {
-  GivenJob job(kSignal);
+  JobFixture job(kSignal);
   job.claim();
-  job.claims_again = false;
+  job.claims_when_free = false;
   EXPECT_EQ(job.signal("k").status(), "queued");
 }
 
 AE_TEST("wait/a busy job takes a signal for an open wait at once") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().signal("k", "1");
   EXPECT_EQ(job.status(), "running");
@@ -44,28 +44,28 @@ AE_TEST("wait/a busy job takes a signal for an open wait at once") {
 }
 
 AE_TEST("wait/a second signal is a duplicate and is shown the first") {
-  GivenJob job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
+  JobFixture job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
                    {'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'l'}}])");
   job.claim().signal("k", "1");
   const std::size_t events = job.log.size();
   job.signal("k", "1");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
-  EXPECT_EQ(job.said["applied"], Value(true));
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["applied"], Value(true));
   job.signal("k", "2");
-  EXPECT_EQ(job.said["applied"], Value(false));
-  EXPECT_EQ(job.said["payload"], Value(1));
+  EXPECT_EQ(job.reply["applied"], Value(false));
+  EXPECT_EQ(job.reply["payload"], Value(1));
   EXPECT_EQ(job.log.size(), events);
 }
 
 AE_TEST("wait/a duplicate is known also after the job has ended") {
-  GivenJob job(kSignal);
+  JobFixture job(kSignal);
   job.claim().signal("k", "1").signal("k", "1");
   EXPECT_EQ(job.refused, std::nullopt);
-  EXPECT_EQ(job.said["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
 }
 
 AE_TEST("wait/a signal nobody waits for is a mismatch and writes nothing") {
-  GivenJob job(kSignal);
+  JobFixture job(kSignal);
   job.claim();
   const std::size_t events = job.log.size();
   EXPECT_EQ(job.signal("x").refused, Code::wait_mismatch);
@@ -76,34 +76,34 @@ AE_TEST("wait/a signal nobody waits for is a mismatch and writes nothing") {
 }
 
 AE_TEST("wait/a signal to a job that ended is job_terminal") {
-  GivenJob job(kSignal);
+  JobFixture job(kSignal);
   job.claim().cancel();
   EXPECT_EQ(job.signal("other").refused, Code::job_terminal);
 }
 
 AE_TEST("wait/a signal that a cancel overtook was not delivered") {
-  GivenJob job(kSignal);
+  JobFixture job(kSignal);
   job.claim().cancel().signal("k", "null");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
-  EXPECT_EQ(job.said["applied"], Value(false));
-  EXPECT_EQ(job.said["outcome"], "cancelled");
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["applied"], Value(false));
+  EXPECT_EQ(job.reply["outcome"], "cancelled");
 }
 
 AE_TEST("wait/without a key it has its step_id") {
-  GivenJob job(wait("'type':'webhook'"));
+  JobFixture job(wait("'type':'webhook'"));
   job.claim();
   EXPECT_TRUE(job.state.waits.contains(job.step("w").id.text));
 }
 
 AE_TEST("wait/a key names one wait of a job for ever") {
-  GivenJob job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
+  JobFixture job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
                    {'id':'v', 'kind':'wait', 'needs':['w'], 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().signal("k");
   EXPECT_EQ(job.state.error->code, "correlation_key_reused");
 }
 
 AE_TEST("wait/two waits that open together cannot share a key") {
-  GivenJob job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
+  JobFixture job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},
                    {'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim();
   EXPECT_EQ(job.state.error->code, "correlation_key_reused");
@@ -112,23 +112,23 @@ AE_TEST("wait/two waits that open together cannot share a key") {
 
 AE_TEST("wait/the runtime's own keys cannot be taken") {
   for (const std::string_view key : {"resolve/x", "approval/x"}) {
-    GivenJob job(wait("'type':'signal', 'key':'" + std::string(key) + "'"));
+    JobFixture job(wait("'type':'signal', 'key':'" + std::string(key) + "'"));
     EXPECT_EQ(job.claim().state.error->code, "correlation_key_reused");
   }
 }
 
 AE_TEST("wait/a key is computed, and must be a text") {
-  GivenJob job(wait("'type':'signal', 'key':'order-${ .input.n }'"), {.input = "{'n':5}"});
+  JobFixture job(wait("'type':'signal', 'key':'order-${ .input.n }'"), {.input = "{'n':5}"});
   job.claim();
   EXPECT_TRUE(job.state.waits.contains("order-5"));
-  GivenJob number(wait("'type':'signal', 'key':'${ .input.n }'"), {.input = "{'n':5}"});
+  JobFixture number(wait("'type':'signal', 'key':'${ .input.n }'"), {.input = "{'n':5}"});
   EXPECT_EQ(number.claim().state.error->code, "expression_failed");
 }
 
 // ---------------------------------------------------------------- timers and expiry
 
 AE_TEST("timer/fires once, late rather than early") {
-  GivenJob job(wait("'type':'timer', 'for':'90s'"));
+  JobFixture job(wait("'type':'timer', 'for':'90s'"));
   job.claim();
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.state.next_due(), job.now + 90s);
@@ -143,32 +143,32 @@ AE_TEST("timer/fires once, late rather than early") {
 }
 
 AE_TEST("timer/keeps its instant over a restart") {
-  GivenJob job(wait("'type':'timer', 'for':'90s'"));
+  JobFixture job(wait("'type':'timer', 'for':'90s'"));
   job.claim().reload();
   EXPECT_EQ(job.state.next_due(), job.now + 90s);
 }
 
 AE_TEST("timer/until an instant, also one that has passed") {
-  GivenJob job(wait("'type':'timer', 'until':'2026-01-02T00:00:00Z'"));
+  JobFixture job(wait("'type':'timer', 'until':'2026-01-02T00:00:00Z'"));
   EXPECT_EQ(job.claim().status(), "waiting");
   EXPECT_EQ(job.after(24h).status(), "completed");
-  GivenJob past(wait("'type':'timer', 'until':'2020-01-01T00:00:00Z'"));
-  EXPECT_EQ(past.claim().go().status(), "completed");
+  JobFixture past(wait("'type':'timer', 'until':'2020-01-01T00:00:00Z'"));
+  EXPECT_EQ(past.claim().run_until_idle().status(), "completed");
 }
 
 AE_TEST("timer/a computed span that is none fails the node") {
-  GivenJob job(wait("'type':'timer', 'for':'${ .input }'"), {.input = "'soon'"});
+  JobFixture job(wait("'type':'timer', 'for':'${ .input }'"), {.input = "'soon'"});
   EXPECT_EQ(job.claim().state.error->code, "expression_failed");
 }
 
 AE_TEST("timer/cannot be signalled") {
-  GivenJob job(wait("'type':'timer', 'for':'90s'"));
+  JobFixture job(wait("'type':'timer', 'for':'90s'"));
   job.claim().signal(job.step("w").id.text);
   EXPECT_EQ(job.refused, Code::wait_mismatch);
 }
 
 AE_TEST("expiry/fails the node") {
-  GivenJob job(wait("'type':'signal', 'key':'k', 'expires':'1h'"));
+  JobFixture job(wait("'type':'signal', 'key':'k', 'expires':'1h'"));
   job.claim().after(1h);
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "wait_expired");
@@ -176,13 +176,13 @@ AE_TEST("expiry/fails the node") {
 }
 
 AE_TEST("expiry/or goes on") {
-  GivenJob job(wait("'type':'signal', 'key':'k', 'expires':'1h', 'on_expire':'continue'"));
+  JobFixture job(wait("'type':'signal', 'key':'k', 'expires':'1h', 'on_expire':'continue'"));
   job.claim().after(1h);
   EXPECT_EQ(job.state.result, json("{'w':{'timed_out':true}}"));
 }
 
 AE_TEST("expiry/loses to a signal that came before it") {
-  GivenJob job(wait("'type':'signal', 'key':'k', 'expires':'1h'"));
+  JobFixture job(wait("'type':'signal', 'key':'k', 'expires':'1h'"));
   job.claim().signal("k", "1").after(1h);
   EXPECT_EQ(job.state.result, json("{'w':1}"));
 }
@@ -190,7 +190,7 @@ AE_TEST("expiry/loses to a signal that came before it") {
 // ---------------------------------------------------------------- what a blocked job says
 
 AE_TEST("blocked/the first open wait fills the single fields, all stand in waits") {
-  GivenJob job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'timer', 'for':'1h'}},
+  JobFixture job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'timer', 'for':'1h'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'a', 'expires':'2h'}}])");
   job.claim();
   const auto said = job.last<JobWaiting>();
@@ -207,8 +207,8 @@ AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
       {"{'type':'signal','key':'k'}", "signal_awaited"},
       {"{'type':'webhook','key':'k'}", "signal_awaited"}};
   for (const auto& [wait, reason] : kReasons) {
-    GivenJob job("[{'id':'w','kind':'wait','wait':" + std::string(wait) +
-                 "}, {'id':'z','kind':'tool','tool':'put','needs':['w']}]");
+    JobFixture job("[{'id':'w','kind':'wait','wait':" + std::string(wait) +
+                   "}, {'id':'z','kind':'tool','tool':'put','needs':['w']}]");
     job.claim();
     const auto said = job.last<JobWaiting>();
     EXPECT_EQ(said.reason, reason);
@@ -217,13 +217,13 @@ AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
                                                       {"open_waits", 1},
                                                       {"plan", 0}}));
   }
-  GivenJob job("[{'id':'a','kind':'tool','tool':'buy'}]",
-               {.more = "{'tools':{'buy':{'approval':'required'}}}"});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'buy'}]",
+                 {.more = "{'tools':{'buy':{'approval':'required'}}}"});
   EXPECT_EQ(job.claim().last<JobWaiting>().reason, "approval_required");
 }
 
 AE_TEST("blocked/a job with a call in doubt and a wait is waiting, not parked") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
   job.claim().times_out("a");
   EXPECT_EQ(job.status(), "waiting");
@@ -234,7 +234,7 @@ AE_TEST("blocked/a job with a call in doubt and a wait is waiting, not parked") 
 }
 
 AE_TEST("blocked/one of several waits wakes the job, the rest blocks it again") {
-  GivenJob job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'a'}},
+  JobFixture job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'signal', 'key':'a'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'b'}}])");
   job.claim().signal("b", "2");
   EXPECT_EQ(job.status(), "waiting");
@@ -243,7 +243,7 @@ AE_TEST("blocked/one of several waits wakes the job, the rest blocks it again") 
 }
 
 AE_TEST("blocked/one of several calls in doubt is answered, the job parks for the rest") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash();
   EXPECT_EQ(job.status(), "parked");
@@ -259,7 +259,7 @@ AE_TEST("blocked/the words of a job_waiting stay few with very many waits") {
     nodes += (i ? ",{'id':'w" : "{'id':'w") + std::to_string(i) +
              "', 'kind':'wait', 'wait':{'type':'signal'}}";
   }
-  GivenJob job(nodes + "]");
+  JobFixture job(nodes + "]");
   job.claim();
   EXPECT_EQ(job.state.waits.size(), 300u);
   EXPECT_EQ(job.last<JobWaiting>().waits.size(), 64u);
@@ -268,7 +268,7 @@ AE_TEST("blocked/the words of a job_waiting stay few with very many waits") {
 // ---------------------------------------------------------------- deadline
 
 AE_TEST("deadline/ends a job that waits") {
-  GivenJob job(kSignal, {.deadline = 1h});
+  JobFixture job(kSignal, {.deadline = 1h});
   job.claim();
   EXPECT_EQ(job.state.next_due(), job.now + 1h);
   job.after(1h);
@@ -278,9 +278,9 @@ AE_TEST("deadline/ends a job that waits") {
 }
 
 AE_TEST("deadline/ends a job that is queued or parked") {
-  GivenJob queued(kSignal, {.deadline = 1h});
+  JobFixture queued(kSignal, {.deadline = 1h});
   EXPECT_EQ(queued.after(1h).state.error->code, "deadline_exceeded");
-  GivenJob parked("[{'id':'a', 'kind':'tool', 'tool':'pay'}]", {.deadline = 1h});
+  JobFixture parked("[{'id':'a', 'kind':'tool', 'tool':'pay'}]", {.deadline = 1h});
   parked.claim().crash();
   ASSERT_EQ(parked.status(), "parked");
   parked.after(1h);
@@ -289,9 +289,9 @@ AE_TEST("deadline/ends a job that is queued or parked") {
 }
 
 AE_TEST("deadline/awaits the calls in flight and starts nothing") {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
                    {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}])",
-               {.deadline = 1h});
+                 {.deadline = 1h});
   job.claim().after(1h);
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.ok("a").status(), "failed");
@@ -300,7 +300,7 @@ AE_TEST("deadline/awaits the calls in flight and starts nothing") {
 }
 
 AE_TEST("deadline/nothing is scheduled past it, and it fires first") {
-  GivenJob job(wait("'type':'timer', 'for':'2h'"), {.deadline = 1h});
+  JobFixture job(wait("'type':'timer', 'for':'2h'"), {.deadline = 1h});
   job.claim();
   EXPECT_EQ(to_text(*job.last<WaitOpened>().due_at), "2026-01-01T01:00:00.000000Z");
   job.after(1h);
@@ -312,7 +312,7 @@ AE_TEST("deadline/nothing is scheduled past it, and it fires first") {
 // ---------------------------------------------------------------- cancel
 
 AE_TEST("cancel/of a queued job ends it in the same commit") {
-  GivenJob job(kSignal);
+  JobFixture job(kSignal);
   job.cancel("enough");
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.commits.size(), 2u);
@@ -321,14 +321,14 @@ AE_TEST("cancel/of a queued job ends it in the same commit") {
 }
 
 AE_TEST("cancel/closes open waits") {
-  GivenJob job(kSignal);
+  JobFixture job(kSignal);
   job.claim().cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "cancelled");
 }
 
 AE_TEST("cancel/awaits what was sent") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'pay'}]");
   job.claim().cancel();
   EXPECT_EQ(job.status(), "running");
@@ -341,7 +341,7 @@ AE_TEST("cancel/awaits what was sent") {
 }
 
 AE_TEST("cancel/lists what stayed unknown") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().cancel().times_out("a").times_out("b");
   EXPECT_EQ(job.status(), "cancelled");
@@ -349,7 +349,7 @@ AE_TEST("cancel/lists what stayed unknown") {
 }
 
 AE_TEST("cancel/of a job with calls in doubt closes and lists them") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash().cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.last<ToolInvocationFinished>().outcome, "unknown");
@@ -358,7 +358,7 @@ AE_TEST("cancel/of a job with calls in doubt closes and lists them") {
 }
 
 AE_TEST("cancel/after a crash closes the orphans") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim().cancel().crash();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.tries("a"), 1u);
@@ -366,19 +366,19 @@ AE_TEST("cancel/after a crash closes the orphans") {
 }
 
 AE_TEST("cancel/of a job that another process may still work for waits for its calls") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.owned = false;
   job.claim().cancel().crash();
   EXPECT_EQ(job.status(), "running");
-  ASSERT_EQ(job.ask_again, job.step("a").call->deadline);
-  EXPECT_EQ(job.after(*job.ask_again - job.now).status(), "cancelled");
+  ASSERT_EQ(job.decide_again_at, job.step("a").call->deadline);
+  EXPECT_EQ(job.after(*job.decide_again_at - job.now).status(), "cancelled");
 }
 
 AE_TEST("cancel/what a person said did not happen is not in doubt") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash();
-  job.patient = true;
-  job.claims_again = false;
+  job.waits_for_settling = true;
+  job.claims_when_free = false;
   job.resolve("a", "not_happened");
   ASSERT_EQ(job.status(), "queued");
   job.cancel();
@@ -387,7 +387,7 @@ AE_TEST("cancel/what a person said did not happen is not in doubt") {
 }
 
 AE_TEST("cancel/once is enough, and after the end it is job_terminal") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().cancel().cancel();
   EXPECT_EQ(job.count(EventType::job_cancel_requested), 1u);
   job.ok("a").cancel();
@@ -395,9 +395,9 @@ AE_TEST("cancel/once is enough, and after the end it is job_terminal") {
 }
 
 AE_TEST("cancel/a job that backs off is ended at once") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
-               {.more = "{'tools':{'put':{'effect':'idempotent','retry':{'max_attempts':3,"
-                        "'initial_backoff':'60s','max_backoff':'60s'}}}}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+                 {.more = "{'tools':{'put':{'effect':'idempotent','retry':{'max_attempts':3,"
+                          "'initial_backoff':'60s','max_backoff':'60s'}}}}"});
   job.claim().fails("a", "connect").cancel();
   EXPECT_EQ(job.status(), "cancelled");
 }
@@ -405,12 +405,12 @@ AE_TEST("cancel/a job that backs off is ended at once") {
 // ---------------------------------------------------------------- acts on paper
 
 AE_TEST("act/what goes through the inbox comes out as it went in") {
-  Act act;
-  // Whoever adds a member is stopped here: it is to be filled in, and Act::from_json is to know it.
+  ControlRequest act;
+  // Whoever adds a member is stopped here: it is to be filled in, and ControlRequest::from_json is to know it.
   auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, arguments, buffer,
          payload, channel, reason, compensate, idempotency_key, resolution, try_no, result,
          looked_at, step_id] = act;
-  kind = Act::Kind::resolve;
+  kind = ControlRequest::Kind::resolve;
   for (std::string* text : {&id, &by, &traceparent, &correlation_key, &wait_type, &approval,
                             &channel, &reason, &idempotency_key, &resolution, &step_id}) {
     *text = "a text";
@@ -422,12 +422,12 @@ AE_TEST("act/what goes through the inbox comes out as it went in") {
   result = json("{'x':1}");
   arguments = json("{'n':1}");
   looked_at = Instant{1'700'000'000'000'000};
-  auto back = Act::from_json(act.to_json());
+  auto back = ControlRequest::from_json(act.to_json());
   ASSERT_TRUE(back);
   EXPECT_EQ(back->to_json(), act.to_json());
   EXPECT_EQ(act.to_json().size(), 19u) << canonical(act.to_json());
-  EXPECT_EQ(Act::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
-  EXPECT_EQ(Act::from_json(json("{'kind':'cancel','unless':'paid'}")).error().code,
+  EXPECT_EQ(ControlRequest::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
+  EXPECT_EQ(ControlRequest::from_json(json("{'kind':'cancel','unless':'paid'}")).error().code,
             Code::needs_version);
 }
 
@@ -440,12 +440,12 @@ AE_TEST("act/what the effect store keeps of a call is what the log then says") {
                 .error_message = "m",
                 .retry_after = 3s},
         Outcome{.kind = OutcomeKind::timeout, .retryable = true, .error_code = "timeout"}}) {
-    GivenJob seen("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-    GivenJob kept("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    JobFixture seen("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    JobFixture kept("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
     seen.claim().decides = false;
     kept.claim().decides = false;
     seen.answer("a", outcome);
-    kept.kept("a", outcome, Arrival::in_time);
+    kept.store_effect("a", outcome, Arrival::in_time);
     auto expected = seen.last<ToolInvocationFinished>();
     expected.caught_up = true;
     expected.source = "effect_store";
@@ -455,35 +455,36 @@ AE_TEST("act/what the effect store keeps of a call is what the log then says") {
 
 AE_TEST("undelivered/a signal that was accepted and that the end overtook is listed in the end") {
   for (const bool cancelled : {true, false}) {
-    GivenJob job(
+    JobFixture job(
         "[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}},"
         " {'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
     job.claim();
     cancelled ? job.cancel() : job.fails("b");
     // A call is awaited; meanwhile the inbox is read.
-    const Act signal{.kind = Act::Kind::signal, .id = "s1", .by = "x", .correlation_key = "k"};
-    EXPECT_FALSE(take_in(job.state, signal, job.stamp())) << "too late to be delivered";
-    auto closed = overtake(job.state, signal);
+    const ControlRequest signal{
+        .kind = ControlRequest::Kind::signal, .id = "s1", .by = "x", .correlation_key = "k"};
+    EXPECT_FALSE(apply_request(job.state, signal, job.context())) << "too late to be delivered";
+    auto closed = expire_request(job.state, signal);
     ASSERT_EQ(closed.size(), 1u);
     job.add(closed);
     job.ok("a");
     if (cancelled) job.ok("b");
     ASSERT_EQ(job.status(), cancelled ? "cancelled" : "failed");
-    EXPECT_EQ(job.last(cancelled ? EventType::job_cancelled : EventType::job_failed)["undelivered"],
+    EXPECT_EQ(cancelled ? job.last<JobCancelled>().undelivered : job.last<JobFailed>().undelivered,
               json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
   }
 }
 
 AE_TEST("undelivered/nothing is listed that nobody had accepted") {
-  GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
+  JobFixture job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
   job.claim().cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_TRUE(job.last<JobCancelled>().undelivered.is_null());
 }
 
 AE_TEST("limits/signals that were taken in are counted") {
-  GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
-  job.claim().act({.kind = Act::Kind::signal, .id = "s", .correlation_key = "k"});
+  JobFixture job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
+  job.claim().act({.kind = ControlRequest::Kind::signal, .id = "s", .correlation_key = "k"});
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.signals, 1u);
 }

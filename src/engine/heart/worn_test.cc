@@ -1,5 +1,5 @@
 // Jobs that kill the process that runs them: each death is counted, and the last one a job may have parks it.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "testing/test.h"
 
@@ -11,7 +11,7 @@ constexpr std::string_view kTwo =
     "'needs':['a']}]";
 
 // The process dies in a slice of the job: the next one records that, and claims the job again.
-void dies(GivenJob& job) {
+void dies(JobFixture& job) {
   job.reload();
   if (job.state.status == JobStatus::queued) {
     job.add({running_event(AttemptId("dead"), job.state.epoch + 1, "worker", job.opened_at)});
@@ -21,81 +21,81 @@ void dies(GivenJob& job) {
 }
 
 AE_TEST("worn/the second death without a new command between them parks the job until resume") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   dies(job);
   EXPECT_EQ(job.state.process_deaths, 1U);
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   const std::size_t sent = job.sent.size();
   dies(job);
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_reason, "worn_out");
   EXPECT_EQ(job.state.parked_until, "resume");
   EXPECT_EQ(job.sent.size(), sent) << "nothing of it is decided any more";
   job.resume();
-  EXPECT_EQ(job.status(), "running") << job.story();
-  EXPECT_EQ(job.ok("a").ok("b").status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
+  EXPECT_EQ(job.ok("a").ok("b").status(), "completed") << job.log_text();
 }
 
 AE_TEST("worn/a new command forgets the deaths before it") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   job.claim();
   dies(job);
   job.ok("a");
-  EXPECT_EQ(job.state.process_deaths, 0U) << job.story();
+  EXPECT_EQ(job.state.process_deaths, 0U) << job.log_text();
   dies(job);
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   dies(job);
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
 }
 
 // A job that waits, has died once, and has one more node.
-GivenJob waits_before(const std::string& tool) {
-  GivenJob job(
+JobFixture waits_before(const std::string& tool) {
+  JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
       " {'id':'a', 'kind':'tool', 'tool':'" +
           tool + "', 'needs':['w']}, {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]",
       {.more = "{'tools': {'clock': {'effect': 'read', 'records': 'time'}}}"});
   dies(job);
-  AE_CHECK(job.status() == "waiting" && job.state.process_deaths == 1, job.story());
+  AE_CHECK(job.status() == "waiting" && job.state.process_deaths == 1, job.log_text());
   job.state.lost_claims = 3;
   return job;
 }
 
 AE_TEST("worn/a recorded value forgets the deaths before it, as the result of a call does") {
-  GivenJob job = waits_before("clock");
+  JobFixture job = waits_before("clock");
   job.signal("k");
-  ASSERT_EQ(job.step("a").phase, StepPhase::done) << job.story();
+  ASSERT_EQ(job.step("a").phase, StepPhase::done) << job.log_text();
   EXPECT_EQ(job.state.process_deaths, 0U);
   EXPECT_EQ(job.state.lost_claims, 0U);
 }
 
 AE_TEST("worn/a wait that is answered forgets no death") {
-  GivenJob job = waits_before("put");
+  JobFixture job = waits_before("put");
   job.signal("k");
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.state.process_deaths, 1U);
   EXPECT_EQ(job.state.lost_claims, 3U);
 }
 
 AE_TEST("worn/a resume gives the job one more try") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   dies(job);
   dies(job);
   job.resume();
-  ASSERT_EQ(job.status(), "running") << job.story();
+  ASSERT_EQ(job.status(), "running") << job.log_text();
   dies(job);
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
 }
 
 AE_TEST("worn/other requeues and lost leases are no deaths") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   job.claim();
   for (int i = 0; i < 3; ++i) {
     job.add({requeued_event("drain", std::nullopt)});
     job.claim().crash();
   }
   EXPECT_EQ(job.state.process_deaths, 0U);
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
 }
 
 constexpr std::string_view kUndone = "{'tools':{'book':{'compensate':{'tool':'put','args':{}}}}}";
@@ -104,61 +104,61 @@ constexpr std::string_view kBooked =
     "'needs':['a']}]";
 
 AE_TEST("worn/a cancel decides nothing until the job is held, and a death in it parks the job") {
-  GivenJob job(kBooked, {.more = kUndone});
+  JobFixture job(kBooked, {.more = kUndone});
   job.claim().ok("a");
   dies(job);
   dies(job);
-  ASSERT_EQ(job.status(), "parked") << job.story();
-  job.claims_again = false;
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
+  job.claims_when_free = false;
   const std::size_t sent = job.sent.size();
   job.cancel("enough");
-  EXPECT_EQ(job.status(), "queued") << job.story();
+  EXPECT_EQ(job.status(), "queued") << job.log_text();
   EXPECT_EQ(job.sent.size(), sent) << "the act itself compensates nothing";
-  job.claims_again = true;
+  job.claims_when_free = true;
   job.claim();
-  EXPECT_EQ(job.sent.size(), sent + 1) << "the compensation\n" << job.story();
+  EXPECT_EQ(job.sent.size(), sent + 1) << "the compensation\n" << job.log_text();
   dies(job);
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_reason, "worn_out");
   job.cancel("enough", false);
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
 }
 
 AE_TEST("worn/a deadline that passes while the job is parked ends it with whoever claims it") {
-  GivenJob job(kTwo, {.deadline = 1h});
+  JobFixture job(kTwo, {.deadline = 1h});
   job.claim();
   dies(job);
   dies(job);
-  ASSERT_EQ(job.status(), "parked") << job.story();
-  job.claims_again = false;
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
+  job.claims_when_free = false;
   job.after(2h);
-  EXPECT_EQ(job.status(), "queued") << job.story();
+  EXPECT_EQ(job.status(), "queued") << job.log_text();
   EXPECT_EQ(job.last<JobResumed>().by, "runtime");
-  job.claims_again = true;
+  job.claims_when_free = true;
   job.claim();
   for (int i = 0; i < 3 && job.status() == "running"; ++i) job.after(1h);
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
 }
 
 AE_TEST("worn/a job that waits and killed a process once is cancelled by whoever claims it") {
-  GivenJob job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]",
-               {.deadline = 1h});
+  JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]",
+                 {.deadline = 1h});
   dies(job);
-  ASSERT_EQ(job.status(), "waiting") << job.story();
-  job.claims_again = false;
+  ASSERT_EQ(job.status(), "waiting") << job.log_text();
+  job.claims_when_free = false;
   job.after(2h);
-  EXPECT_EQ(job.status(), "queued") << job.story();
-  job.claims_again = true;
+  EXPECT_EQ(job.status(), "queued") << job.log_text();
+  job.claims_when_free = true;
   job.claim();
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
 }
 
 AE_TEST("worn/the count is part of a checkpoint") {
-  GivenJob job(kTwo);
+  JobFixture job(kTwo);
   job.claim();
   dies(job);
   const auto bytes = checkpoint(job.state, Hash{});
-  const auto restored = restore(job.state.job, job.state.seq, bytes, compile_each_time());
+  const auto restored = restore(job.state.job, job.state.seq, bytes, uncached_plan_source());
   ASSERT_TRUE(restored.has_value());
   EXPECT_EQ(restored->state.process_deaths, 1U);
 }

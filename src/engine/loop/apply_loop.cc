@@ -8,7 +8,7 @@
 namespace ae::engine {
 
 // Calls that are not made do not begin, nor do those that were made before the job was forked.
-void Applier::pass_answered(LoopProgress& loop) {
+void Applier::advance_past_answered(LoopProgress& loop) {
   const auto& calls = loop.turns.back().calls;
   while (loop.next < calls.size() &&
          (calls[loop.next].refused || calls[loop.next].step != kNoStep)) {
@@ -16,8 +16,8 @@ void Applier::pass_answered(LoopProgress& loop) {
   }
 }
 
-Step& Applier::new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t nth,
-                           const StepId& id) {
+Step& Applier::new_loop_part(const Step& loop, std::uint32_t turn, std::uint32_t nth,
+                             const StepId& id) {
   Step& fresh = new_part(loop, id);
   fresh.turn = turn;
   fresh.nth = nth;
@@ -25,11 +25,11 @@ Step& Applier::new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t n
 }
 
 // The next turn, when the newest one has all its answers; else the next call of that one.
-Step* Applier::next_of_loop(Step& loop, const StepId& named) {
+Step* Applier::next_loop_part(Step& loop, const StepId& named) {
   LoopProgress& progress = *loop.loop;
   if (progress.failure) return nullptr;
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  const bool asks = may_ask_next(s_, loop);
+  const bool asks = may_begin_turn(s_, loop);
   if (!asks) {
     if (progress.turns.empty() || !progress.turns.back().chosen ||
         progress.next >= progress.turns.back().calls.size() ||
@@ -41,7 +41,7 @@ Step* Applier::next_of_loop(Step& loop, const StepId& named) {
   const std::uint32_t nth = asks ? kNoTurn : progress.next;
   const StepId id = s_.part_step_id(loop, turn, nth);
   if (id != named) return nullptr;
-  Step& fresh = new_of_loop(loop, turn, nth, id);
+  Step& fresh = new_loop_part(loop, turn, nth, id);
   fresh.phase = StepPhase::ready;
   progress.active++;
   if (asks) {
@@ -52,9 +52,9 @@ Step* Applier::next_of_loop(Step& loop, const StepId& named) {
     fresh.tool = call.tool;
     call.step = index;
     progress.next++;
-    pass_answered(progress);
+    advance_past_answered(progress);
   }
-  refresh(loop.node);
+  update_work_sets(loop.node);
   return &fresh;
 }
 
@@ -69,25 +69,25 @@ bool Applier::loop_wants_decision(const Step& step) const {
 }
 
 // What the model asked for, before any of it is done.
-Status Applier::tool_chosen(const DecisionRecorded& event, Step* step) {
-  if (!step || step->phase != StepPhase::looping) return bad("no such loop");
+Status Applier::tool_choice_decided(const DecisionRecorded& event, Step* step) {
+  if (!step || step->phase != StepPhase::looping) return corrupt_event("no such loop");
   LoopProgress& loop = *step->loop;
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
-    return bad("no answer of a model to act on");
+    return corrupt_event("no answer of a model to act on");
   }
-  AE_TRY(choose(*step, event.payload.left()));
-  refresh(index_of(*step));
+  AE_TRY(apply_tool_choice(*step, event.payload.left()));
+  update_work_sets(index_of(*step));
   return {};
 }
 
 // REQUIRES: the newest turn has its answer, and nothing is chosen yet.
-Status Applier::choose(Step& step, const Value& choice) {
+Status Applier::apply_tool_choice(Step& step, const Value& choice) {
   LoopProgress& loop = *step.loop;
   LoopTurn& newest = loop.turns.back();
   const Step& asked = s_.steps[newest.step];
   if (maybe_int(choice, "turn") != static_cast<std::int64_t>(loop.turns.size() - 1) ||
       !choice["calls"].is_array() || choice.text("of") != answer_of(asked).text) {
-    return bad("it is about another answer");
+    return corrupt_event("it is about another answer");
   }
   const LoopSpec& spec = *s_.node_of(step).loop;
   std::vector<LoopCall> calls;
@@ -101,21 +101,23 @@ Status Applier::choose(Step& step, const Value& choice) {
     const auto granted = std::ranges::find_if(spec.tools, [&](std::uint32_t tool) {
       return s_.plan->tools[tool].name == one.text("name");
     });
-    if (granted == spec.tools.end()) return bad("it calls a tool that its loop may not call");
+    if (granted == spec.tools.end())
+      return corrupt_event("it calls a tool that its loop may not call");
     call.tool = *granted;
   }
   if (const Value* repair = choice.find("repair")) {
-    if (!calls.empty() || loop.repairs >= spec.repairs) return bad("no repair is allowed");
+    if (!calls.empty() || loop.repairs >= spec.repairs)
+      return corrupt_event("no repair is allowed");
     newest.repair = std::string(choice.text("repair"));
     if (!repair->is_string() || newest.repair->size() > kRepairMax) {
-      return bad("the reason for the repair is not a string of at most 1,024 bytes");
+      return corrupt_event("the reason for the repair is not a string of at most 1,024 bytes");
     }
     loop.repairs++;
   }
   newest.calls = std::move(calls);
   newest.chosen = true;
   loop.next = 0;
-  pass_answered(loop);
+  advance_past_answered(loop);
   return {};
 }
 
@@ -146,16 +148,16 @@ Status Applier::loop_part_finished(Step& step) {
     step.call.reset();
     step.approval.reset();
   }
-  refresh(step.node);
+  update_work_sets(step.node);
   return {};
 }
 
 // ---------------------------------------------------------------- what a fork begins with
 
 // A loop that was under way: what its turns were follows.
-Status Applier::import_under_way(Step& loop) {
+Status Applier::import_running_loop(Step& loop) {
   if (!s_.node_of(loop).loop || loop.phase != StepPhase::ready || loop.loop) {
-    return bad("no such loop");
+    return corrupt_event("no such loop");
   }
   if (s_.node_of(loop).when) loop.branch = true;
   loop.loop = std::make_unique<LoopProgress>();
@@ -167,13 +169,13 @@ Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry,
                             const Erasable& results) {
   LoopProgress& progress = *loop.loop;
   const auto turn = static_cast<std::uint32_t>(progress.turns.size());
-  if (entry["turn"] != Value(std::uint64_t{turn}) || !may_ask_next(s_, loop)) {
-    return bad("its turns are not those of a loop, one after the other");
+  if (entry["turn"] != Value(std::uint64_t{turn}) || !may_begin_turn(s_, loop)) {
+    return corrupt_event("its turns are not those of a loop, one after the other");
   }
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& step = new_of_loop(loop, turn, kNoTurn, id);
-  if (!take_end(step, entry, results) || step.result_type != ResultType::pure || step.skipped) {
-    return bad("no turn ends so");
+  Step& step = new_loop_part(loop, turn, kNoTurn, id);
+  if (!import_end(step, entry, results) || step.result_type != ResultType::pure || step.skipped) {
+    return corrupt_event("no turn ends so");
   }
   const Value& arguments = results.value[id.text + "/arguments"];
   step.imported->arguments = arguments;
@@ -181,10 +183,10 @@ Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry,
   progress.turns.push_back({.step = index});
   progress.next = 0;
   progress.conversation = arguments.text("conversation");
-  progress.said = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
-  model_told(progress, arguments);
+  progress.message_count = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
+  record_notices(progress, arguments);
   const Value* choice = entry.find("choice");
-  return choice != nullptr ? choose(loop, *choice) : Status();
+  return choice != nullptr ? apply_tool_choice(loop, *choice) : Status();
 }
 
 // A call of the newest turn; those that are missing are made here.
@@ -192,21 +194,21 @@ Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entr
                                  const Erasable& results) {
   LoopProgress& progress = *loop.loop;
   if (progress.turns.empty() || entry["turn"] != Value(std::uint64_t{progress.turns.size() - 1})) {
-    return bad("no such turn");
+    return corrupt_event("no such turn");
   }
   auto& calls = progress.turns.back().calls;
   const auto nth = static_cast<std::size_t>(maybe_int(entry, "turn_call").value_or(-1));
   if (nth >= calls.size() || calls[nth].refused || calls[nth].step != kNoStep ||
       s_.plan->tools[calls[nth].tool].name != entry.text("tool")) {
-    return bad("its model requested no such call, or it exists already");
+    return corrupt_event("its model requested no such call, or it exists already");
   }
   calls[nth].step = static_cast<std::uint32_t>(s_.steps.size());
-  Step& step = new_of_loop(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),
-                           static_cast<std::uint32_t>(nth), id);
+  Step& step = new_loop_part(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),
+                             static_cast<std::uint32_t>(nth), id);
   step.tool = calls[nth].tool;
   if (flag(entry, "edited")) calls[nth].edited = results.value[id.text + "/edited"];
-  pass_answered(progress);
-  return take_end(step, entry, results) ? Status() : bad("no call ends so");
+  advance_past_answered(progress);
+  return import_end(step, entry, results) ? Status() : corrupt_event("no call ends so");
 }
 
 // What a loop that is over asked and did: only so that it is known of.
@@ -222,19 +224,20 @@ Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
     return n && *n >= 0 && *n < static_cast<std::int64_t>(kNoTurn);
   };
   if (!s_.node_of(loop).loop || !loop.imported || loop.skipped || s_.by_id.contains(id)) {
-    return bad("no such loop");
+    return corrupt_event("no such loop");
   }
-  if (!fits(turn) || (nth && !fits(nth))) return bad("no such turn");
+  if (!fits(turn) || (nth && !fits(nth))) return corrupt_event("no such turn");
   std::uint32_t tool = kNoTurn;
   if (nth) {
     const auto named = std::ranges::find(s_.plan->tools, entry.text("tool"), &ToolPolicy::name);
-    if (named == s_.plan->tools.end()) return bad("a call of a tool that the plan has not");
+    if (named == s_.plan->tools.end())
+      return corrupt_event("a call of a tool that the plan has not");
     tool = static_cast<std::uint32_t>(named - s_.plan->tools.begin());
   }
-  Step& step = new_of_loop(loop, static_cast<std::uint32_t>(*turn),
-                           nth ? static_cast<std::uint32_t>(*nth) : kNoTurn, id);
+  Step& step = new_loop_part(loop, static_cast<std::uint32_t>(*turn),
+                             nth ? static_cast<std::uint32_t>(*nth) : kNoTurn, id);
   step.tool = tool;
-  return take_end(step, entry, results) ? Status() : bad("no call ends so");
+  return import_end(step, entry, results) ? Status() : corrupt_event("no call ends so");
 }
 
 }  // namespace ae::engine

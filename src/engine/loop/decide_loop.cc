@@ -4,15 +4,15 @@
 
 namespace ae::engine {
 
-void Decider::loop(const Step& step) {
+void Decider::decide_loop(const Step& step) {
   const LoopProgress& loop = *step.loop;
   if (loop.failure) {
     if (loop.asking > 0) return withdraw_requests(step);
     if (loop.active == 0) fail_step(step, loop.failure->code, loop.failure->message);
     return;
   }
-  if (may_ask_next(s_, step)) return ask_model(step);
-  if (loop.turns.empty() || !loop.turns.back().chosen) return choose(step);
+  if (may_begin_turn(s_, step)) return ask_model(step);
+  if (loop.turns.empty() || !loop.turns.back().chosen) return record_tool_choice(step);
   const LoopTurn& newest = loop.turns.back();
   if (newest.calls.empty()) return finish_loop(step);
   if (loop.turns.size() >= turns_max(s_, step)) {
@@ -25,7 +25,7 @@ void Decider::loop(const Step& step) {
 }
 
 // Has a pause that is asked for to let this happen? It starts nothing.
-bool Decider::only_concludes(const Step& step) const {
+bool Decider::can_only_conclude(const Step& step) const {
   const LoopProgress& loop = *step.loop;
   if (loop.failure) return true;
   if (loop.turns.empty() || loop.active > 0) return false;
@@ -36,12 +36,12 @@ bool Decider::only_concludes(const Step& step) const {
 // True: the part has ended with it.
 bool Decider::start_part(Declaration part) {
   emit(NodeStarted{.node_id = part.node.id, .step_id = part.step, .try_no = 1});
-  return first_try(std::move(part));
+  return begin_call(std::move(part));
 }
 
 void Decider::ask_model(const Step& step) {
   const Node& node = s_.node_of(step);
-  if (!has_room() || !may_afford(s_.plan->tools[node.tool])) return;
+  if (!has_room() || !may_fit_budget(s_.plan->tools[node.tool])) return;
   const auto turn = static_cast<std::uint32_t>(step.loop->turns.size());
   auto args = turn_arguments_of(s_, step, turn, notice_of(s_, step), &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the prompt");
@@ -52,12 +52,12 @@ void Decider::ask_model(const Step& step) {
                    .args = std::move(*args),
                    .path = s_.part_path(step, turn, kNoTurn),
                    .turn = turn};
-  if (affords(next, next.args)) start_part(std::move(next));
+  if (fits_budget(next, next.args)) start_part(std::move(next));
 }
 
 // What the model asked for is in the log before any of it is done.
-void Decider::choose(const Step& step) {
-  auto choice = choice_of(s_, step, &work_);
+void Decider::record_tool_choice(const Step& step) {
+  auto choice = tool_choice_of(s_, step, &work_);
   if (!choice) return fail_step(step, choice.error());
   emit_of(step, DecisionRecorded{.decision_id = decision_id_of(
                                      step, "turn" + std::to_string(step.loop->turns.size() - 1)),
@@ -74,18 +74,18 @@ void Decider::start_calls(const Step& step) {
   for (std::uint32_t nth = loop.next; nth < calls.size(); ++nth) {
     if (calls[nth].refused || calls[nth].step != kNoStep) continue;
     if (active >= node.loop->parallel_tools) return;
-    if (!has_room() || !may_afford(s_.plan->tools[calls[nth].tool])) return;
-    if (full()) {
-      held_back_ = true;
+    if (!has_room() || !may_fit_budget(s_.plan->tools[calls[nth].tool])) return;
+    if (is_full()) {
+      limit_reached_ = true;
       return;
     }
     Declaration next{.step = s_.part_step_id(step, turn, nth),
                      .node = node,
                      .tool = calls[nth].tool,
-                     .args = asked_arguments_of(s_, step, turn, nth),
+                     .args = requested_arguments_of(s_, step, turn, nth),
                      .path = s_.part_path(step, turn, nth),
                      .chosen = true};
-    if (!affords(next, next.args)) return;
+    if (!fits_budget(next, next.args)) return;
     if (!start_part(std::move(next))) active++;
   }
 }

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "engine/heart/evaluate.h"
 #include "engine/heart/features.h"
-#include "engine/heart/judge.h"
+#include "engine/heart/policy.h"
 #include "engine/heart/recorded_value.h"
 #include "json/json.h"
 #include "log/seal.h"
@@ -44,7 +44,7 @@ struct Conversation {
   Hash hash = sha256("aetheris.conversation.v1");
   std::uint64_t said = 0;
 
-  void say(const Value& message) {
+  void append(const Value& message) {
     const Hash one = sha256(canonical(message));
     Sha256 next;
     next.add({reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()});
@@ -110,7 +110,7 @@ Value tool_message(const State& state, const LoopCall& call) {
 }
 
 // The beginning of it, whole characters.
-std::string cut(std::string text, std::size_t most) {
+std::string truncate(std::string text, std::size_t most) {
   if (text.size() <= most) return text;
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) most--;
   text.resize(most);
@@ -119,20 +119,21 @@ std::string cut(std::string text, std::size_t most) {
 
 // What a turn added: the answer, and what became of each call, in the order in which they were asked for, or what is
 // wrong with it.
-template <class Say>
-void say_turn(const State& state, const Step& loop, std::size_t turn, const Say& say) {
-  say(assistant_message(step_of_turn(state, loop, turn).result, turn));
+template <class AppendMessage>
+void append_turn(const State& state, const Step& loop, std::size_t turn,
+                 const AppendMessage& append) {
+  append(assistant_message(step_of_turn(state, loop, turn).result, turn));
   const LoopTurn& over = loop.loop->turns[turn];
-  for (const LoopCall& call : over.calls) say(tool_message(state, call));
-  if (over.repair) say(repair_message(*over.repair));
+  for (const LoopCall& call : over.calls) append(tool_message(state, call));
+  if (over.repair) append(repair_message(*over.repair));
 }
 
 constexpr std::size_t kAmountMax = 32;  // digits of what is left
 
 // Texts, so that people and models read of money what the agents file says.
-Value left_of(const Budget& budget, Limit limit) {
-  const std::uint64_t most = *budget.limits.most(limit);
-  const std::uint64_t left = most - std::min(most, part(budget.spent, limit));
+Value remaining_budget(const Budget& budget, Limit limit) {
+  const std::uint64_t most = *budget.limits.max_of(limit);
+  const std::uint64_t left = most - std::min(most, amount_of(budget.spent, limit));
   const auto shown = [&](std::uint64_t n) {
     return limit == Limit::cost ? cost_text(n) : std::to_string(n);
   };
@@ -178,20 +179,21 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
       return tool_failure(fits.error().code, fits.error().message);
     }
   }
-  if (auto fits = takes(tool.records, arguments); !fits) {
+  if (auto fits = check_recorded_args(tool.records, arguments); !fits) {
     return tool_failure(fits.error().code, fits.error().message);
   }
-  if (auto asked = judge(state, tool, arguments, work); !asked) {
+  if (auto asked = evaluate_policy(state, tool, arguments, work); !asked) {
     return tool_failure(asked.error().code, asked.error().message);
   }
   return std::nullopt;
 }
 
 // What the last answer of a node that has turns is as JSON: as its schema wants it, and of a planner a plan.
-Result<Value> usable(const Plan& plan, const Node& node, const Value& answer, Work* work) {
-  AE_ASSIGN(Value json, json_of_answer(*node.loop->schema, answer, work));
-  if (node.kind != NodeKind::planner || !only_plans(plan)) return json;
-  if (auto made = planned(plan, answer); !made) {
+Result<Value> parse_final_answer(const Plan& plan, const Node& node, const Value& answer,
+                                 Work* work) {
+  AE_ASSIGN(Value json, parse_answer_json(*node.loop->schema, answer, work));
+  if (node.kind != NodeKind::planner || !is_planner_only(plan)) return json;
+  if (auto made = plan_from_answer(plan, answer); !made) {
     return fail(Code::plan_invalid, "makes no plan: " + made.error().message);
   }
   return json;
@@ -205,16 +207,16 @@ Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, c
   if (notice.is_object()) arguments.emplace_back("notice", notice);
   arguments.emplace_back("conversation", to_hex(conversation.hash));
   arguments.emplace_back("said", conversation.said);
-  if (!spec.offered_digest.empty()) arguments.emplace_back("tools", spec.offered_digest);
+  if (!spec.tools_digest.empty()) arguments.emplace_back("tools", spec.tools_digest);
   if (spec.schema) arguments.emplace_back("schema", spec.schema_digest);
   return Value::object(std::move(arguments));
 }
 
-Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
-                        std::uint32_t before, Work* work);
+Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
+                             std::uint32_t before, Work* work);
 
 // Is this an answer in our words?
-Status is_answer(const Value& answer) {
+Status check_answer(const Value& answer) {
   const Value& text = answer["text"];
   const Value& calls = answer["tool_calls"];
   const bool named =
@@ -231,7 +233,7 @@ std::size_t turns_max(const State& state, const Step& loop) {
   return std::size_t{state.node_of(loop).loop->max_turns} + loop.loop->repairs;
 }
 
-bool may_ask_next(const State& state, const Step& loop) {
+bool may_begin_turn(const State& state, const Step& loop) {
   const LoopProgress& progress = *loop.loop;
   if (progress.failure || progress.active > 0) return false;
   if (progress.turns.empty()) return true;
@@ -245,9 +247,9 @@ Value notice_of(const State& state, const Step& loop) {
     return {};  // it is asked what the plan says, no more
   const Budget& budget = state.budget;
   std::vector<Member> notice;
-  for (const Limit limit : kCounted) {
-    if (!budget.is_low(limit) || loop.loop->told.contains(limit)) continue;
-    notice.emplace_back(to_text(limit), left_of(budget, limit));
+  for (const Limit limit : kCountedLimits) {
+    if (!budget.is_low(limit) || loop.loop->noticed_limits.contains(limit)) continue;
+    notice.emplace_back(to_text(limit), remaining_budget(budget, limit));
   }
   return notice.empty() ? Value() : Value::object(std::move(notice));
 }
@@ -271,17 +273,18 @@ std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t
   std::uint64_t tokens = 0;
   if (turn == 0) {
     std::vector<Member> opening{{"messages", arguments["messages"]}};
-    if (!spec.tools.empty()) opening.emplace_back("tools", spec.offered);
+    if (!spec.tools.empty()) opening.emplace_back("tools", spec.tool_definitions);
     if (spec.schema) opening.emplace_back("schema", spec.schema_source);
-    tokens = input_tokens_of(Value::object(std::move(opening)));
+    tokens = estimate_input_tokens(Value::object(std::move(opening)));
   } else {
     const Step& before = step_of_turn(state, loop, turn - 1);
     tokens = before.call ? before.call->reserved.input_tokens
                          : turn_tokens_of(state, loop, turn - 1, before.imported->arguments);
-    say_turn(state, loop, turn - 1, [&](const Value& message) { tokens += tokens_of(message); });
+    append_turn(state, loop, turn - 1,
+                [&](const Value& message) { tokens += estimate_tokens(message); });
   }
   const Value& notice = arguments["notice"];
-  return notice.is_object() ? tokens + tokens_of(notice_message(notice)) : tokens;
+  return notice.is_object() ? tokens + estimate_tokens(notice_message(notice)) : tokens;
 }
 
 Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
@@ -291,15 +294,15 @@ Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint3
   Conversation conversation;
   Value opening;
   if (turn == 0) {
-    AE_ASSIGN(opening, opening_of(state, node, work));
-    for (const Value& message : opening.items()) conversation.say(message);
+    AE_ASSIGN(opening, opening_messages_of(state, node, work));
+    for (const Value& message : opening.items()) conversation.append(message);
   } else {
     const auto before = hash_from_hex(progress.conversation);
     if (!before) return fail(Code::log_corrupt, "what was said before is not known");
-    conversation = {.hash = *before, .said = progress.said};
-    say_turn(state, loop, turn - 1, [&](const Value& message) { conversation.say(message); });
+    conversation = {.hash = *before, .said = progress.message_count};
+    append_turn(state, loop, turn - 1, [&](const Value& message) { conversation.append(message); });
   }
-  if (notice.is_object()) conversation.say(notice_message(notice));
+  if (notice.is_object()) conversation.append(notice_message(notice));
   if (conversation.said > kConversationMax) {
     return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
   }
@@ -310,18 +313,18 @@ const InvocationId& answer_of(const Step& turn) {
   return turn.call ? turn.call->id : turn.imported->invocation;
 }
 
-Result<Value> choice_of(const State& state, const Step& loop, Work* work) {
-  return choice_at(state, loop, loop.loop->turns.size() - 1, loop.loop->repairs, work);
+Result<Value> tool_choice_of(const State& state, const Step& loop, Work* work) {
+  return tool_choice_at(state, loop, loop.loop->turns.size() - 1, loop.loop->repairs, work);
 }
 
 namespace {
 
 // `before`: turns before this one whose answer was to be mended.
-Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
-                        std::uint32_t before, Work* work) {
+Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
+                             std::uint32_t before, Work* work) {
   const LoopSpec& spec = *state.node_of(loop).loop;
   const Step& asked = step_of_turn(state, loop, turn);
-  AE_TRY(is_answer(asked.result));
+  AE_TRY(check_answer(asked.result));
   std::vector<Value> calls;
   const Value& wanted = asked.result["tool_calls"];
   for (std::size_t nth = 0; nth < wanted.size(); ++nth) {
@@ -334,9 +337,10 @@ Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
   }
   std::vector<Member> choice{{"of", answer_of(asked).text},
                              {"turn", static_cast<std::uint64_t>(turn)}};
-  if (calls.empty() && before < spec.repairs && can_be_mended(asked.result)) {
-    if (const auto json = usable(*state.plan, state.node_of(loop), asked.result, work); !json) {
-      choice.emplace_back("repair", cut(json.error().message, kRepairMax));
+  if (calls.empty() && before < spec.repairs && is_repairable(asked.result)) {
+    if (const auto json = parse_final_answer(*state.plan, state.node_of(loop), asked.result, work);
+        !json) {
+      choice.emplace_back("repair", truncate(json.error().message, kRepairMax));
     }
   }
   choice.emplace_back("calls", Value::array(std::move(calls)));
@@ -363,22 +367,22 @@ bool is_chosen(const State& state, const LoopTurn& turn, const Value& choice) {
 }
 
 // Was each call of a turn that another job made with what its answer asks for, or with what a person made of it?
-bool is_asked_for(const State& state, const Step& loop, std::uint32_t turn) {
+bool matches_answer(const State& state, const Step& loop, std::uint32_t turn) {
   const auto& calls = loop.loop->turns[turn].calls;
   for (std::uint32_t nth = 0; nth < calls.size(); ++nth) {
     if (calls[nth].step == kNoStep) continue;
     const Step& step = state.steps[calls[nth].step];
     if (!step.imported || step.imported->arguments_hash.empty()) continue;
     const Value& sent =
-        calls[nth].edited ? *calls[nth].edited : asked_arguments_of(state, loop, turn, nth);
-    if (!state.blind_gone && state.hash_of(sent) != step.imported->arguments_hash) return false;
+        calls[nth].edited ? *calls[nth].edited : requested_arguments_of(state, loop, turn, nth);
+    if (!state.blind_erased && state.hash_of(sent) != step.imported->arguments_hash) return false;
   }
   return true;
 }
 
 }  // namespace
 
-std::string unfit_turns(const State& state, const Step& loop) {
+std::string find_invalid_turn(const State& state, const Step& loop) {
   const LoopSpec& spec = *state.node_of(loop).loop;
   Conversation conversation;
   std::uint32_t repairs = 0;
@@ -389,24 +393,24 @@ std::string unfit_turns(const State& state, const Step& loop) {
     const Value& arguments = asked.imported->arguments;
     const std::string named =
         "turn " + std::to_string(turn) + " of node \"" + state.node_of(loop).id + "\" ";
-    const auto say = [&](const Value& message) { conversation.say(message); };
+    const auto append = [&](const Value& message) { conversation.append(message); };
     const Value& opening = arguments["messages"];
     if (turn > 0) {
-      say_turn(state, loop, turn - 1, say);
+      append_turn(state, loop, turn - 1, append);
     } else if (opening.is_array()) {
-      for (const Value& message : opening.items()) say(message);
+      for (const Value& message : opening.items()) append(message);
     }
     const Value& notice = arguments["notice"];
-    if (notice.is_object()) say(notice_message(notice));
+    if (notice.is_object()) append(notice_message(notice));
     if (!(stored_arguments(spec, conversation, turn == 0 ? opening : Value(), notice) ==
           arguments) ||
-        !(state.blind_gone || asked.imported->arguments_hash.empty() ||
+        !(state.blind_erased || asked.imported->arguments_hash.empty() ||
           state.hash_of(arguments) == asked.imported->arguments_hash)) {
       return named + "does not follow from the messages before it";
     }
     if (!of.chosen) continue;
-    const auto choice = choice_at(state, loop, turn, repairs, nullptr);
-    if (!choice || !is_chosen(state, of, *choice) || !is_asked_for(state, loop, turn)) {
+    const auto choice = tool_choice_at(state, loop, turn, repairs, nullptr);
+    if (!choice || !is_chosen(state, of, *choice) || !matches_answer(state, loop, turn)) {
       return named + "is not what the model's answer asks for";
     }
     repairs += of.repair ? 1 : 0;
@@ -414,8 +418,8 @@ std::string unfit_turns(const State& state, const Step& loop) {
   return {};
 }
 
-const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
-                                std::uint32_t nth) {
+const Value& requested_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
+                                    std::uint32_t nth) {
   static const Value kNone{};
   const Value& calls = step_of_turn(state, loop, turn).result["tool_calls"];
   return calls.is_array() && nth < calls.size() ? calls.items()[nth]["arguments"] : kNone;
@@ -427,8 +431,9 @@ Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {
   const Value& answer = step_of_turn(state, loop, turns - 1).result;
   Value json;
   if (node.loop->schema) {
-    auto read = usable(*state.plan, node, answer, work);
-    if (!read) return std::unexpected(std::move(read).error().in("the model's last answer"));
+    auto read = parse_final_answer(*state.plan, node, answer, work);
+    if (!read)
+      return std::unexpected(std::move(read).error().with_context("the model's last answer"));
     json = *std::move(read);
   }
   if (node.kind != NodeKind::loop) return answer.with("json", std::move(json));
@@ -448,16 +453,16 @@ Result<Value> sent_request(const State& state, const Step& step) {
   const LoopSpec& spec = *state.node_of(step).loop;
   Conversation conversation;
   std::vector<Value> messages;
-  const auto say = [&](Value message) {
-    conversation.say(message);
+  const auto append = [&](Value message) {
+    conversation.append(message);
     messages.push_back(std::move(message));
   };
   const Value& opening = turn_arguments(step_of_turn(state, loop, 0))["messages"];
-  for (std::size_t i = 0; opening.is_array() && i < opening.size(); ++i) say(opening.items()[i]);
+  for (std::size_t i = 0; opening.is_array() && i < opening.size(); ++i) append(opening.items()[i]);
   for (std::size_t turn = 0; turn <= step.turn; ++turn) {
-    if (turn > 0) say_turn(state, loop, turn - 1, say);
+    if (turn > 0) append_turn(state, loop, turn - 1, append);
     const Value& notice = turn_arguments(step_of_turn(state, loop, turn))["notice"];
-    if (notice.is_object()) say(notice_message(notice));
+    if (notice.is_object()) append(notice_message(notice));
   }
   if (to_hex(conversation.hash) != recorded.text("conversation")) {
     return fail(Code::log_corrupt,
@@ -466,7 +471,7 @@ Result<Value> sent_request(const State& state, const Step& step) {
   }
   std::vector<Member> request(spec.settings.members().begin(), spec.settings.members().end());
   request.emplace_back("messages", Value::array(std::move(messages)));
-  if (!spec.tools.empty()) request.emplace_back("tools", spec.offered);
+  if (!spec.tools.empty()) request.emplace_back("tools", spec.tool_definitions);
   if (spec.schema) request.emplace_back("schema", spec.schema_source);
   if (spec.repairs > 0) request.emplace_back("repair", true);
   return Value::object(std::move(request));

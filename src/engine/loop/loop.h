@@ -46,7 +46,7 @@ Value notice_message(const Value& notice);
 // How many answers its model may give: max_turns, and one more for each that was to be mended.
 std::size_t turns_max(const State& state, const Step& loop);
 // May another turn begin: the newest one is chosen, and all it asked for has an answer, or it is to be mended?
-bool may_ask_next(const State& state, const Step& loop);
+bool may_begin_turn(const State& state, const Step& loop);
 // What the model of the next turn is to be told of the job's budget: {limit: {"left", "of"}} for each that is low and that
 // it has not been told of since it was raised; null = nothing.
 Value notice_of(const State& state, const Step& loop);
@@ -65,12 +65,12 @@ std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t
 const InvocationId& answer_of(const Step& turn);
 // What is wrong with the turns that this loop has from another job: one does not follow from those before it, or something
 // else was chosen than its answer asks for. Empty: nothing.
-std::string unfit_turns(const State& state, const Step& loop);
+std::string find_invalid_turn(const State& state, const Step& loop);
 // The payload of tool_choice of the newest turn, which has its answer. Fails with tool_output_invalid: no such answer.
-Result<Value> choice_of(const State& state, const Step& loop, Work* work = nullptr);
+Result<Value> tool_choice_of(const State& state, const Step& loop, Work* work = nullptr);
 // The arguments of a call that the answer of a turn asked for. REQUIRES: it is among those that are made.
-const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
-                                std::uint32_t nth);
+const Value& requested_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
+                                    std::uint32_t nth);
 // What the loop gives: {text, turns, finish_reason?, refusal?, json?}; a node of kind llm and a planner its last answer. Fails with tool_output_invalid: the
 // answer is not as its schema wants it; plan_invalid: it makes no plan. REQUIRES: the newest turn asked for nothing.
 Result<Value> loop_result_of(const State& state, const Step& loop, Work* work = nullptr);

@@ -2,7 +2,7 @@
 // recorded.
 #include <set>
 
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
 #include "inspect/view.h"
@@ -10,63 +10,65 @@
 namespace ae::engine::testing {
 namespace {
 
-void expect_whole(const GivenJob& job) {
-  proves(job);
+void expect_whole(const JobFixture& job) {
+  expect_verified(job);
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
   auto restored =
-      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), uncached_plan_source());
   ASSERT_TRUE(restored) << restored.error().message;
   EXPECT_EQ(state_view(restored->state), state_view(job.state));
 }
 
-Fork retried(const GivenJob& job) {
+Fork retried(const JobFixture& job) {
   const auto point = retry_point(job.state, job.log);
-  AE_CHECK(point.has_value(), job.story());
+  AE_CHECK(point.has_value(), job.log_text());
   auto fork = job.fork(*point);
   AE_CHECK(fork.has_value(), fork ? "" : fork.error().message);
   return *std::move(fork);
 }
 
 // A loop whose model cannot be reached at its third turn.
-GivenJob out_of_reach(std::string_view more = "", GivenSetup setup = {}) {
-  GivenJob job = talk(more, setup);
-  job.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
+JobFixture out_of_reach(std::string_view more = "", JobFixtureOptions setup = {}) {
+  JobFixture job = loop_job(more, setup);
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
   job.ok("chat/0/0", "'one'").ok("chat/0/2", "'paid'");
-  job.ok("chat/1", wants({{"d", "look"}})).fails("chat/1/0").fails("chat/2", "connect");
-  AE_CHECK(job.status() == "failed", job.story());
+  job.ok("chat/1", tool_calls_answer({{"d", "look"}})).fails("chat/1/0").fails("chat/2", "connect");
+  AE_CHECK(job.status() == "failed", job.log_text());
   return job;
 }
 
-std::string tools_sent(const GivenJob& job) {
+std::string tools_sent(const JobFixture& job) {
   std::string text;
-  for (const GivenJob::Sent& one : job.sent) text += (text.empty() ? "" : " ") + one.tool;
+  for (const JobFixture::SentTry& one : job.sent) text += (text.empty() ? "" : " ") + one.tool;
   return text;
 }
 
 AE_TEST(
     "loop fork/a retry of one whose model was out of reach asks nothing again that is recorded") {
-  GivenJob calm = talk();
-  calm.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
+  JobFixture calm = loop_job();
+  calm.claim().ok("chat/0",
+                  tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
   calm.ok("chat/0/0", "'one'").ok("chat/0/2", "'paid'");
-  calm.ok("chat/1", wants({{"d", "look"}})).fails("chat/1/0");
+  calm.ok("chat/1", tool_calls_answer({{"d", "look"}})).fails("chat/1/0");
   const Value undisturbed = request(calm, "chat/2");
-  calm.ok("chat/2", says("Done"));
+  calm.ok("chat/2", text_answer("Done"));
 
-  GivenJob origin = out_of_reach();
+  JobFixture origin = out_of_reach();
   const Fork fork = retried(origin);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
-  GivenJob job(fork, "job-2");
+  JobFixture job(fork, "job-2");
   expect_whole(job);
   job.claim();
-  ASSERT_EQ(tools_sent(job), "model:main") << job.story();
+  ASSERT_EQ(tools_sent(job), "model:main") << job.log_text();
   EXPECT_EQ(request(job, "chat/2"), undisturbed);
   EXPECT_EQ(job.step("chat/2").call->arguments, origin.sent.back().arguments);
   EXPECT_NE(job.sent[0].key, origin.sent.back().key);
   EXPECT_NE(job.sent[0].external_key, origin.sent.back().external_key);
   EXPECT_EQ(job.step("chat/0/0").id, origin.step("chat/0/0").id);
   expect_whole(job);
-  job.ok("chat/2", says("Done"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  job.ok("chat/2", text_answer("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, calm.state.result);
   const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
   const Value asked = loop["items"].items()[0]["calls"];
@@ -79,12 +81,12 @@ AE_TEST(
 AE_TEST(
     "loop fork/at any event it calls only what its origin has no answer of, and lists what it "
     "repeats") {
-  GivenJob origin = out_of_reach();
+  JobFixture origin = out_of_reach();
   for (std::uint64_t at = 2; at <= origin.log.size(); ++at) {
     SCOPED_TRACE(at);
     const auto fork = origin.fork(at);
     ASSERT_TRUE(fork) << fork.error().message;
-    GivenJob job(*fork, "job-2");
+    JobFixture job(*fork, "job-2");
     expect_whole(job);
     std::set<std::string> listed;
     for (const Value& effect : fork->effects) listed.emplace(effect.text("step_id"));
@@ -100,33 +102,34 @@ AE_TEST(
       });
     };
     if (asked(0)) {
-      job.ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
+      job.ok("chat/0",
+             tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
     }
     if (asked(0, 0)) job.ok("chat/0/0", "'one'");
     if (asked(0, 2)) job.ok("chat/0/2", "'paid'");
-    if (asked(1)) job.ok("chat/1", wants({{"d", "look"}}));
+    if (asked(1)) job.ok("chat/1", tool_calls_answer({{"d", "look"}}));
     if (asked(1, 0)) job.fails("chat/1/0");
-    job.ok("chat/2", says("Done"));
-    EXPECT_EQ(job.status(), "completed") << job.story();
+    job.ok("chat/2", text_answer("Done"));
+    EXPECT_EQ(job.status(), "completed") << job.log_text();
     EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
     expect_whole(job);
   }
 }
 
 AE_TEST("loop fork/a crash at any commit changes nothing of it") {
-  GivenJob origin = out_of_reach();
+  JobFixture origin = out_of_reach();
   for (int crash = 0; crash < 4; ++crash) {
     SCOPED_TRACE(crash);
-    GivenJob job(retried(origin), "job-2");
+    JobFixture job(retried(origin), "job-2");
     if (crash == 0) job.reload();
     job.claim();
     if (crash == 1) job.crash();
-    job.ok("chat/2", wants({{"e", "put", "{'v': 2}"}}));
+    job.ok("chat/2", tool_calls_answer({{"e", "put", "{'v': 2}"}}));
     if (crash == 2) job.crash();
     job.ok("chat/2/0", "'two'");
     if (crash == 3) job.crash();
-    job.ok("chat/3", says("Done"));
-    EXPECT_EQ(job.status(), "completed") << job.story();
+    job.ok("chat/3", text_answer("Done"));
+    EXPECT_EQ(job.status(), "completed") << job.log_text();
     EXPECT_EQ(job.state.result["chat"]["turns"], Value(4));
     EXPECT_EQ(tools_sent(job).find("pay"), std::string::npos);
     expect_whole(job);
@@ -134,73 +137,80 @@ AE_TEST("loop fork/a crash at any commit changes nothing of it") {
 }
 
 AE_TEST("loop fork/of a fork it goes on where that one stood") {
-  GivenJob origin = out_of_reach();
-  GivenJob second(retried(origin), "job-2");
-  second.claim().ok("chat/2", wants({{"e", "put", "{'v': 2}"}})).ok("chat/2/0", "'two'");
+  JobFixture origin = out_of_reach();
+  JobFixture second(retried(origin), "job-2");
+  second.claim()
+      .ok("chat/2", tool_calls_answer({{"e", "put", "{'v': 2}"}}))
+      .ok("chat/2/0", "'two'");
   second.fails("chat/3");
   ASSERT_EQ(second.status(), "failed");
   const Fork fork = retried(second);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
-  GivenJob third(fork, "job-3");
+  JobFixture third(fork, "job-3");
   third.claim();
   ASSERT_EQ(tools_sent(third), "model:main");
   EXPECT_EQ(third.step("chat/0/0").id, origin.step("chat/0/0").id);
   EXPECT_EQ(third.step("chat/2/0").id, second.step("chat/2/0").id);
   EXPECT_EQ(request(third, "chat/3")["messages"].size(), 10u);
-  third.ok("chat/3", says("Done"));
+  third.ok("chat/3", text_answer("Done"));
   EXPECT_EQ(third.status(), "completed");
   expect_whole(third);
 }
 
 AE_TEST("loop fork/an answer of which it failed is asked for again, those before it are not") {
   const std::string_view schema = ", 'schema': {'type': 'object', 'required': ['n']}";
-  GivenJob origin = talk(schema);
-  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1").ok("chat/1", says("no"));
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  JobFixture origin = loop_job(schema);
+  origin.claim()
+      .ok("chat/0", tool_calls_answer({{"a", "put"}}))
+      .ok("chat/0/0", "1")
+      .ok("chat/1", text_answer("no"));
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
   EXPECT_TRUE(fork.effects.empty());
-  GivenJob job(fork, "job-2");
+  JobFixture job(fork, "job-2");
   job.claim();
   ASSERT_EQ(tools_sent(job), "model:main");
   EXPECT_EQ(job.step("chat/1").turn, 1u);
   job.ok("chat/1", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result["chat"]["json"], json("{'n': 1}"));
   expect_whole(job);
 
-  GivenJob long_one = talk(", 'max_turns': 2");
-  long_one.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
-  long_one.ok("chat/1", wants({{"b", "put"}}));
+  JobFixture long_one = loop_job(", 'max_turns': 2");
+  long_one.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
+  long_one.ok("chat/1", tool_calls_answer({{"b", "put"}}));
   ASSERT_EQ(long_one.state.error->code, "turns_limit");
-  GivenJob again(retried(long_one), "job-2");
+  JobFixture again(retried(long_one), "job-2");
   again.claim();
   ASSERT_EQ(tools_sent(again), "model:main");
-  again.ok("chat/1", says("Done"));
-  EXPECT_EQ(again.status(), "completed") << again.story();
+  again.ok("chat/1", text_answer("Done"));
+  EXPECT_EQ(again.status(), "completed") << again.log_text();
   expect_whole(again);
 }
 
 AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it more") {
-  GivenJob origin = talk(", 'max_turns': 2");
-  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
-  origin.ok("chat/1", wants({{"b", "put"}}));
+  JobFixture origin = loop_job(", 'max_turns': 2");
+  origin.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
+  origin.ok("chat/1", tool_calls_answer({{"b", "put"}}));
   ASSERT_EQ(origin.state.error->code, "turns_limit");
-  GivenJob job(retried(origin), "job-2");
+  JobFixture job(retried(origin), "job-2");
   const std::string more =
-      "[{'id': 'y', 'kind': 'tool', 'tool': 'look'}, " + chat(", 'max_turns': 9").substr(1);
+      "[{'id': 'y', 'kind': 'tool', 'tool': 'look'}, " + chat_node(", 'max_turns': 9").substr(1);
   job.replan(compiled(graph(more, kTools)));
-  ASSERT_FALSE(job.refused) << job.story();
+  ASSERT_FALSE(job.refused) << job.log_text();
   expect_whole(job);
   job.claim().ok("y");
   EXPECT_EQ(tools_sent(job), "look model:main");
-  job.ok("chat/1", wants({{"b", "put"}})).ok("chat/1/0", "2").ok("chat/2", says("Done"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  job.ok("chat/1", tool_calls_answer({{"b", "put"}}))
+      .ok("chat/1/0", "2")
+      .ok("chat/2", text_answer("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
   EXPECT_EQ(tools_sent(job), "look model:main put model:main");
   expect_whole(job);
   // One that is told something else is another loop: what it did must be named.
-  GivenJob other(retried(origin), "job-3");
-  std::string kinder = chat(", 'max_turns': 2");
+  JobFixture other(retried(origin), "job-3");
+  std::string kinder = chat_node(", 'max_turns': 2");
   kinder.replace(kinder.find("Be kind"), 7, "Be rude");
   other.replan(compiled(graph(kinder, kTools)));
   EXPECT_EQ(other.refused, Code::plan_invalid);
@@ -213,62 +223,64 @@ AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it
 }
 
 // A loop beside a node of the plan.
-GivenJob beside_pay() {
-  GivenJob job("[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat().substr(1),
-               {.more = kTools, .input = "{'message': 'Hello'}"});
+JobFixture beside_pay() {
+  JobFixture job("[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat_node().substr(1),
+                 {.more = kTools, .input = "{'message': 'Hello'}"});
   job.claim();
   return job;
 }
 
 AE_TEST("loop fork/a retry keeps a loop whose job failed at a node beside it") {
-  GivenJob origin = beside_pay();
-  origin.ok("chat/0", wants({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'").fails("b");
-  origin.ok("chat/1", wants({{"c", "put", "{'v': 2}"}}));
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  JobFixture origin = beside_pay();
+  origin.ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}}))
+      .ok("chat/0/0", "'one'")
+      .fails("b");
+  origin.ok("chat/1", tool_calls_answer({{"c", "put", "{'v': 2}"}}));
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
-  GivenJob job(fork, "job-2");
+  JobFixture job(fork, "job-2");
   expect_whole(job);
   job.claim().ok("b");
   EXPECT_EQ(tools_sent(job), "pay put") << "both turns are kept, and the call that was not made";
-  job.ok("chat/1/0", "'two'").ok("chat/2", says("Done"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  job.ok("chat/1/0", "'two'").ok("chat/2", text_answer("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(tools_sent(job), "pay put model:main");
   expect_whole(job);
 }
 
 AE_TEST("loop fork/a retry of a loop that failed keeps what a node beside it committed later") {
-  GivenJob origin = beside_pay();
-  origin.ok("chat/0", wants({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'");
+  JobFixture origin = beside_pay();
+  origin.ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'");
   origin.fails("chat/1", "connect").ok("b", "'paid'");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
-  GivenJob job(fork, "job-2");
+  JobFixture job(fork, "job-2");
   // Under a plan that changes the loop's limit, too.
-  job.replan(compiled(
-      graph("[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat(", 'max_turns': 9").substr(1),
-            kTools)));
-  ASSERT_FALSE(job.refused) << job.story();
-  job.claim().ok("chat/1", says("Done"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  job.replan(compiled(graph(
+      "[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat_node(", 'max_turns': 9").substr(1),
+      kTools)));
+  ASSERT_FALSE(job.refused) << job.log_text();
+  job.claim().ok("chat/1", text_answer("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(tools_sent(job), "model:main");
   expect_whole(job);
 }
 
 AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made again") {
-  GivenJob origin = talk();
-  origin.claim().ok("chat/0", wants({{"a", "risk"}, {"b", "put"}}));
+  JobFixture origin = loop_job();
+  origin.claim().ok("chat/0", tool_calls_answer({{"a", "risk"}, {"b", "put"}}));
   origin.answer("chat/0/1",
                 {.kind = OutcomeKind::input_required,
                  .definite = true,
                  .result = json("{'requests': {'how': {'message': 'How many?', 'mode': 'form',"
                                 " 'schema': {'type': 'object', 'properties': {'n': {'type':"
                                 " 'integer'}}}}}}")});
-  ASSERT_EQ(origin.state.waits.size(), 1u) << origin.story();
+  ASSERT_EQ(origin.state.waits.size(), 1u) << origin.log_text();
   origin.times_out("chat/0/0");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
-  GivenJob job(retried(origin), "job-2");
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
+  JobFixture job(retried(origin), "job-2");
   job.claim();
   EXPECT_EQ(tools_sent(job), "risk put");
   expect_whole(job);
@@ -277,51 +289,52 @@ AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made 
 AE_TEST(
     "loop fork/a call in doubt is listed and made again only when somebody agrees, its turn "
     "stands") {
-  GivenJob origin = talk();
-  origin.claim().ok("chat/0", wants({{"a", "risk"}, {"b", "put"}}));
+  JobFixture origin = loop_job();
+  origin.claim().ok("chat/0", tool_calls_answer({{"a", "risk"}, {"b", "put"}}));
   origin.ok("chat/0/1", "1").times_out("chat/0/0");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
   ASSERT_EQ(fork.effects.size(), 1u);
   EXPECT_EQ(fork.effects[0]["step_id"], Value(origin.step("chat/0/0").id.text));
   EXPECT_EQ(fork.effects[0].text("state"), "in_doubt");
-  GivenJob job(fork, "job-2");
+  JobFixture job(fork, "job-2");
   job.claim();
   ASSERT_EQ(tools_sent(job), "risk");
   job.ok("chat/0/0", "7");
   EXPECT_EQ(last_message(job, "chat/1", 2)["content"], Value("7"));
   EXPECT_EQ(last_message(job, "chat/1", 1)["content"], Value("1"));
-  job.ok("chat/1", says("Done"));
+  job.ok("chat/1", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed");
   expect_whole(job);
 }
 
 AE_TEST("loop fork/it goes on before the first turn of which something was undone") {
-  GivenJob origin = talk();
-  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
-  origin.ok("chat/1", wants({{"b", "book"}, {"c", "put"}})).ok("chat/1/0", "'seat'");
-  origin.ok("chat/1/1", "2").ok("chat/2", wants({{"d", "put"}})).ok("chat/2/0", "3");
+  JobFixture origin = loop_job();
+  origin.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
+  origin.ok("chat/1", tool_calls_answer({{"b", "book"}, {"c", "put"}})).ok("chat/1/0", "'seat'");
+  origin.ok("chat/1/1", "2").ok("chat/2", tool_calls_answer({{"d", "put"}})).ok("chat/2/0", "3");
   origin.fails("chat/3").ok("chat/1/0/compensate");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
   ASSERT_EQ(fork.effects.size(), 2u) << canonical(Value::array(fork.effects));
   EXPECT_EQ(fork.effects[0].text("state"), "undone");
   EXPECT_EQ(fork.effects[1]["step_id"], Value(origin.step("chat/2/0").id.text));
-  GivenJob job(fork, "job-2");
+  JobFixture job(fork, "job-2");
   job.claim();
   EXPECT_EQ(tools_sent(job), "book");
   job.ok("chat/1/0", "'seat 2'");
   EXPECT_EQ(tools_sent(job), "book model:main");
-  job.ok("chat/2", says("Done"));
+  job.ok("chat/2", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed");
   expect_whole(job);
 }
 
 AE_TEST("loop fork/what people said no to, and what they edited, is told as it was") {
-  GivenJob origin = talk();
-  origin.claim().ok("chat/0", wants({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
+  JobFixture origin = loop_job();
+  origin.claim().ok("chat/0",
+                    tool_calls_answer({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
   origin.reject("chat/0/0");
-  origin.act({.kind = Act::Kind::signal,
+  origin.act({.kind = ControlRequest::Kind::signal,
               .by = "ann",
               .wait_type = "human",
               .approval = origin.asked("chat/0/1"),
@@ -330,40 +343,43 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   origin.ok("chat/0/1", "'back'");
   const Value told = request(origin, "chat/1");
   origin.fails("chat/1");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
   EXPECT_TRUE(fork.effects.empty());
-  GivenJob job(fork, "job-2");
+  JobFixture job(fork, "job-2");
   job.claim();
-  ASSERT_EQ(tools_sent(job), "model:main") << job.story();
+  ASSERT_EQ(tools_sent(job), "model:main") << job.log_text();
   EXPECT_EQ(request(job, "chat/1"), told);
   expect_whole(job);
 }
 
 AE_TEST(
     "loop fork/its budget is what its origin had left, and its reservations are those of one job") {
-  GivenSetup budget{.more = "", .input = "{'message': 'Hello'}"};
+  JobFixtureOptions budget{.more = "", .input = "{'message': 'Hello'}"};
   const std::string more = std::string(kTools.substr(0, kTools.size() - 1)) +
                            ", 'budget': {'tokens': 100000, 'model_calls': 9, 'tool_calls': 3}}";
   budget.more = more;
-  GivenJob calm = talk("", budget);
-  calm.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
-  GivenJob origin = talk("", budget);
-  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1").fails("chat/1");
-  GivenJob job(retried(origin), "job-2");
+  JobFixture calm = loop_job("", budget);
+  calm.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
+  JobFixture origin = loop_job("", budget);
+  origin.claim()
+      .ok("chat/0", tool_calls_answer({{"a", "put"}}))
+      .ok("chat/0/0", "1")
+      .fails("chat/1");
+  JobFixture job(retried(origin), "job-2");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
   EXPECT_EQ(job.state.budget.spent.tokens, origin.state.budget.spent.tokens);
   job.claim();
   ASSERT_EQ(tools_sent(job), "model:main");
   EXPECT_EQ(job.step("chat/1").call->reserved.input_tokens,
             calm.step("chat/1").call->reserved.input_tokens);
-  job.ok("chat/1", wants({{"b", "put"}, {"c", "put"}, {"d", "put"}}));
+  job.ok("chat/1", tool_calls_answer({{"b", "put"}, {"c", "put"}, {"d", "put"}}));
   EXPECT_EQ(tools_sent(job), "model:main put put");
   expect_whole(job);
 }
 
 AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
-  GivenJob origin = out_of_reach();
+  JobFixture origin = out_of_reach();
   const Fork fork = retried(origin);
   const auto good = std::get<ForkImported>(fork.imported[0]);
   const std::vector<Value> entries(good.commands.items().begin(), good.commands.items().end());
@@ -380,9 +396,9 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
                                             .plan = fork.plan.get(),
                                             .forked_from = fork.forked_from,
                                             .imported = {}})) {
-      AE_CHECK(apply(state, one, Instant{}, compile_each_time()).has_value());
+      AE_CHECK(apply(state, one, Instant{}, uncached_plan_source()).has_value());
     }
-    return !apply(state, event, Instant{}, compile_each_time()).has_value();
+    return !apply(state, event, Instant{}, uncached_plan_source()).has_value();
   };
   const auto with = [&](std::vector<Value> commands) {
     ForkImported event = good;
@@ -412,9 +428,10 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   const auto disproved = [&](const ForkImported& event) {
     Fork forged = fork;
     forged.imported[0] = event;
-    GivenJob job(forged, "job-2");
-    const Verification proof = verify(
-        {.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}}, compile_each_time());
+    JobFixture job(forged, "job-2");
+    const Verification proof =
+        verify({.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}},
+               uncached_plan_source());
     return !proof.replay.ok;
   };
   EXPECT_FALSE(disproved(good));
@@ -422,7 +439,7 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   const auto step_of = [&](std::size_t i) { return std::string(entries[i].text("step_id")); };
   EXPECT_TRUE(disproved(with_result(step_of(2), "'another'")))
       << "the model of the turn after it was told something else";
-  EXPECT_TRUE(disproved(with_result(step_of(1), json(says("No")))));
+  EXPECT_TRUE(disproved(with_result(step_of(1), json(text_answer("No")))));
   const Value sent = good.results.value[second + "/arguments"];
   EXPECT_TRUE(disproved(with_result(second + "/arguments", sent.with("temperature", 2))));
   EXPECT_TRUE(disproved(
@@ -431,13 +448,16 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
 }
 
 AE_TEST("loop fork/one that is over is taken over with a call that failed in it") {
-  GivenJob job(chat().substr(0, chat().size() - 1) +
-                   ", {'id': 'z', 'kind': 'tool', 'tool': 'once', 'needs': ['chat']}]",
-               {.more = kTools, .input = "{'message': 'Hello'}"});
-  job.claim().ok("chat/0", wants({{"a", "put"}})).fails("chat/0/0").ok("chat/1", says("ok"));
+  JobFixture job(chat_node().substr(0, chat_node().size() - 1) +
+                     ", {'id': 'z', 'kind': 'tool', 'tool': 'once', 'needs': ['chat']}]",
+                 {.more = kTools, .input = "{'message': 'Hello'}"});
+  job.claim()
+      .ok("chat/0", tool_calls_answer({{"a", "put"}}))
+      .fails("chat/0/0")
+      .ok("chat/1", text_answer("ok"));
   job.fails("z");
-  ASSERT_EQ(job.status(), "failed") << job.story();
-  GivenJob fork(retried(job), "job-2");
+  ASSERT_EQ(job.status(), "failed") << job.log_text();
+  JobFixture fork(retried(job), "job-2");
   fork.claim();
   EXPECT_EQ(tools_sent(fork), "once");
   fork.ok("z");
@@ -446,7 +466,7 @@ AE_TEST("loop fork/one that is over is taken over with a call that failed in it"
 }
 
 AE_TEST("loop fork/an erased answer is no ground to go on from") {
-  GivenJob origin = out_of_reach();
+  JobFixture origin = out_of_reach();
   each<ToolInvocationStarted>(origin.log, [&](ToolInvocationStarted& call) {
     if (call.step_id == origin.step("chat/0").id) call.arguments = erased_value();
   });

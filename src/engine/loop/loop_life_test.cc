@@ -1,5 +1,5 @@
 // What becomes of a loop when processes die, calls are in doubt, people cancel, pause, fork or give another plan.
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
 #include "inspect/view.h"
@@ -8,13 +8,13 @@ namespace ae::engine::testing {
 namespace {
 
 AE_TEST("loop/a turn costs the same in the log, however long the conversation is") {
-  GivenJob job = talk(", 'max_turns': 300");
+  JobFixture job = loop_job(", 'max_turns': 300");
   job.claim();
   std::vector<std::size_t> bytes;
   for (int turn = 0; turn < 200; ++turn) {
     const std::size_t before = job.log.size();
     const std::string at = "chat/" + std::to_string(turn);
-    job.ok(at, wants({{"a", "look", "{'q': 1}"}})).ok(at + "/0", "'found'");
+    job.ok(at, tool_calls_answer({{"a", "look", "{'q': 1}"}})).ok(at + "/0", "'found'");
     std::size_t written = 0;
     for (std::size_t i = before; i < job.log.size(); ++i) {
       written += canonical(payload_json(job.log[i].body)).size();
@@ -24,24 +24,25 @@ AE_TEST("loop/a turn costs the same in the log, however long the conversation is
   EXPECT_LT(bytes[198], bytes[10] + 64);
   const Value messages = request(job, "chat/200")["messages"];
   EXPECT_EQ(messages.size(), 2u + 200u * 2u);
-  job.ok("chat/200", says("Enough"));
+  job.ok("chat/200", text_answer("Enough"));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a crash at any event asks nothing again that is recorded, and tells the same") {
-  GivenJob whole = talk();
-  const auto run = [](GivenJob& job) {
+  JobFixture whole = loop_job();
+  const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
-      ASSERT_FALSE(job.in_flight.empty()) << job.story();
+      ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
       const std::uint32_t index = job.in_flight.begin()->first;
       const Step& step = job.state.steps[index];
       std::string answer = "'found'";
       if (step.is_turn()) {
         answer = step.turn == 0
-                     ? wants({{"a", "look", "{'q': 1}"}, {"b", "put", "{'v': 1}"}, {"c", "nope"}})
-                 : step.turn == 1 ? wants({{"a", "put", "{'v': 1}"}})
-                                  : says("Done");
+                     ? tool_calls_answer(
+                           {{"a", "look", "{'q': 1}"}, {"b", "put", "{'v': 1}"}, {"c", "nope"}})
+                 : step.turn == 1 ? tool_calls_answer({{"a", "put", "{'v': 1}"}})
+                                  : text_answer("Done");
       }
       job.answer(index, {.kind = OutcomeKind::success, .result = json(answer)});
     }
@@ -53,126 +54,128 @@ AE_TEST("loop/a crash at any event asks nothing again that is recorded, and tell
     return std::ranges::count(log, EventType::tool_invocation_finished, &Event::type);
   };
   for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
-    GivenJob job = talk();
+    JobFixture job = loop_job();
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
     const auto answered = finished(job.log);
     job.state = job.folded(kept);
     job.attempt_count = 1;
     job.claim();
     run(job);
-    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
+    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.log_text();
     EXPECT_EQ(static_cast<std::int64_t>(job.sent.size()), 6 - answered) << "cut at " << kept;
     EXPECT_EQ(canonical(job.state.result), canonical(whole.state.result));
     EXPECT_EQ(request(job, "chat/2"), request(whole, "chat/2"));
-    proves(job);
+    expect_verified(job);
   }
 }
 
 AE_TEST("loop/a checkpoint at any event folds on to the same state") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{'q': 1}"}, {"b", "refund", "{}"}}));
-  job.ok("chat/0/0", "1").approve("chat/0/1").ok("chat/0/1", "2").ok("chat/1", says("ok"));
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "refund", "{}"}}));
+  job.ok("chat/0/0", "1").approve("chat/0/1").ok("chat/0/1", "2").ok("chat/1", text_answer("ok"));
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
     const std::string bytes = checkpoint(job.folded(at), {});
-    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    auto restored = restore(job.state.job, at, bytes, uncached_plan_source());
     ASSERT_TRUE(restored) << at;
     State state = std::move(restored->state);
     EXPECT_EQ(checkpoint(state, {}), bytes);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, uncached_plan_source()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }
 }
 
 AE_TEST("loop/a call in doubt parks the job, and its answer is told when a person knows it") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "pay", "{'sum': 5}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "pay", "{'sum': 5}"}}));
   job.crash();
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.tries("chat/0/0"), 1u);
-  job.patient = true;
+  job.waits_for_settling = true;
   job.resolve("chat/0/0", "happened", "'receipt'");
   EXPECT_EQ(last_message(job, "chat/1")["content"], Value("receipt"));
-  job.ok("chat/1", says("Paid"));
+  job.ok("chat/1", text_answer("Paid"));
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.tries("chat/0/0"), 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a call of which nobody will know ends the loop, so that no model asks for it again") {
-  GivenJob given_up = talk();
-  given_up.claim().ok("chat/0", wants({{"a", "pay", "{'sum': 5}"}})).crash();
-  given_up.patient = true;
+  JobFixture given_up = loop_job();
+  given_up.claim().ok("chat/0", tool_calls_answer({{"a", "pay", "{'sum': 5}"}})).crash();
+  given_up.waits_for_settling = true;
   given_up.resolve("chat/0/0", "fail");
-  EXPECT_EQ(given_up.status(), "failed") << given_up.story();
+  EXPECT_EQ(given_up.status(), "failed") << given_up.log_text();
   EXPECT_EQ(given_up.state.error->code, "invocation_in_doubt");
   EXPECT_EQ(given_up.last<JobFailed>().in_doubt.size(), 1u);
-  GivenJob by_policy = talk();
-  by_policy.claim().ok("chat/0", wants({{"a", "risk", "{}"}})).unknown("chat/0/0");
+  JobFixture by_policy = loop_job();
+  by_policy.claim().ok("chat/0", tool_calls_answer({{"a", "risk", "{}"}})).unknown("chat/0/0");
   EXPECT_EQ(by_policy.status(), "failed");
   EXPECT_EQ(by_policy.state.error->code, "invocation_in_doubt");
-  proves(by_policy);
+  expect_verified(by_policy);
 }
 
 AE_TEST("loop/a call that did not happen after all is made anew under its keys") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "pay", "{'sum': 5}"}})).crash();
-  job.patient = true;
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "pay", "{'sum': 5}"}})).crash();
+  job.waits_for_settling = true;
   job.resolve("chat/0/0", "not_happened");
-  ASSERT_EQ(job.tries("chat/0/0"), 2u) << job.story();
-  job.ok("chat/0/0", "1").ok("chat/1", says("Paid"));
+  ASSERT_EQ(job.tries("chat/0/0"), 2u) << job.log_text();
+  job.ok("chat/0/0", "1").ok("chat/1", text_answer("Paid"));
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.sent[1].external_key, job.sent[2].external_key);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a turn whose answer a crash lost is asked again with the same conversation") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{}"}})).ok("chat/0/0", "1");
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{}"}})).ok("chat/0/0", "1");
   const Value first = request(job, "chat/1");
   job.crash();
   EXPECT_EQ(job.tries("chat/1"), 2u);
   EXPECT_EQ(job.tries("chat/0"), 1u);
   EXPECT_EQ(request(job, "chat/1"), first);
-  job.ok("chat/1", says("ok"));
+  job.ok("chat/1", text_answer("ok"));
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job_view(job.state)["usage"]["model_calls"], Value(3));
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST(
     "loop/cancelled in the middle of a turn it starts nothing, awaits what is sent, and undoes") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "book", "{}"}, {"b", "look", "{}"}, {"c", "put", "{}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "book", "{}"}, {"b", "look", "{}"}, {"c", "put", "{}"}}));
   job.ok("chat/0/0", "'seat'").cancel("enough");
   EXPECT_EQ(job.status(), "running");
   job.ok("chat/0/1", "1").ok("chat/0/2", "2");
   ASSERT_EQ(job.sent.back().tool, "put");
   EXPECT_EQ(canonical(job.sent.back().arguments), R"({"of":"seat"})");
   job.ok("chat/0/0/compensate", "1");
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.last<JobCancelled>().compensated.items()[0]["turn"], Value(0));
   EXPECT_EQ(job.tries("chat/0"), 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a deadline ends it in the middle of a turn") {
-  GivenJob job = talk("", {.deadline = 60s});
-  job.claim().ok("chat/0", wants({{"a", "refund", "{}"}}));
+  JobFixture job = loop_job("", {.deadline = 60s});
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{}"}}));
   EXPECT_EQ(job.status(), "waiting");
   job.after(61s);
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "deadline_exceeded");
   EXPECT_EQ(job.sent.size(), 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a pause lets it rest between its calls, and it goes on where it stood") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{}"}, {"b", "look", "{}"}, {"c", "look", "{}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok(
+      "chat/0", tool_calls_answer({{"a", "look", "{}"}, {"b", "look", "{}"}, {"c", "look", "{}"}}));
   job.pause().ok("chat/0/0", "1");
   EXPECT_EQ(job.status(), "running");
   job.ok("chat/0/1", "2");
@@ -180,59 +183,59 @@ AE_TEST("loop/a pause lets it rest between its calls, and it goes on where it st
   EXPECT_EQ(job.sent.size(), 3u);
   job.resume();
   EXPECT_EQ(job.tries("chat/0/2"), 1u);
-  job.ok("chat/0/2", "3").ok("chat/1", says("ok"));
+  job.ok("chat/0/2", "3").ok("chat/1", text_answer("ok"));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST(
     "loop/a log that asks for a tool that is not granted, or for more than was chosen, is "
     "refused") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.decides = false;
   job.claim();
   job.decides = true;
-  job.go().ok("chat/0", says("Hi"));
-  GivenJob forged = talk();
+  job.run_until_idle().ok("chat/0", text_answer("Hi"));
+  JobFixture forged = loop_job();
   forged.claim();
   forged.decides = false;
-  forged.ok("chat/0", wants({{"a", "look", "{}"}}));
-  for (const EventBody& draft : decide(forged.state, forged.stamp(), forged.limits).events) {
+  forged.ok("chat/0", tool_calls_answer({{"a", "look", "{}"}}));
+  for (const EventBody& draft : decide(forged.state, forged.context(), forged.limits).events) {
     forged.add({draft});
   }
-  Decision choice = decide(forged.state, forged.stamp(), forged.limits);
+  Decision choice = decide(forged.state, forged.context(), forged.limits);
   ASSERT_TRUE(std::holds_alternative<DecisionRecorded>(choice.events[0]));
   auto wrong = std::get<DecisionRecorded>(choice.events[0]);
   wrong.payload = json("{'turn': 0, 'of': '" + forged.step("chat/0").call->id.text +
                        "', 'calls': [{'id': 'a', 'name': 'once'}]}");
   State other = forged.folded(forged.log.size());
-  EXPECT_FALSE(apply(other, wrong, forged.now, compile_each_time()));
+  EXPECT_FALSE(apply(other, wrong, forged.now, uncached_plan_source()));
 }
 
 AE_TEST("loop/a fork after it takes it over whole, and lists nothing of it as done again") {
-  GivenJob job(chat().substr(0, chat().size() - 1) +
-                   ", {'id': 'z', 'kind': 'tool', 'tool': 'put', 'needs': ['chat']}]",
-               {.more = kTools, .input = "{'message': 'Hello'}"});
-  job.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}}));
-  job.ok("chat/0/0", "1").ok("chat/1", says("ok"));
+  JobFixture job(chat_node().substr(0, chat_node().size() - 1) +
+                     ", {'id': 'z', 'kind': 'tool', 'tool': 'put', 'needs': ['chat']}]",
+                 {.more = kTools, .input = "{'message': 'Hello'}"});
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}}));
+  job.ok("chat/0/0", "1").ok("chat/1", text_answer("ok"));
   const auto whole = job.fork(job.seq_of(EventType::node_finished, "chat"));
   ASSERT_TRUE(whole);
   ASSERT_EQ(whole->effects.size(), 1u);
   EXPECT_EQ(whole->effects[0].text("node_id"), "z");
-  GivenJob fork(*whole, "job-2");
+  JobFixture fork(*whole, "job-2");
   fork.claim();
   ASSERT_EQ(fork.sent.size(), 1u);
   EXPECT_EQ(fork.sent[0].tool, "put");
   fork.ok("z");
   EXPECT_EQ(fork.status(), "completed");
   EXPECT_EQ(fork.state.result, json("{'z': null}"));
-  proves(fork);
+  expect_verified(fork);
   // In the middle it goes on, and what it did is not listed (loop_fork_test.cc).
   const auto half = job.fork(job.seq_of(EventType::node_finished, "chat/0/0"));
   ASSERT_TRUE(half);
   ASSERT_EQ(half->effects.size(), 1u);
   EXPECT_EQ(half->effects[0].text("node_id"), "z");
-  GivenJob on(*half, "job-3");
+  JobFixture on(*half, "job-3");
   on.claim();
   EXPECT_EQ(on.sent.size(), 1u);
   EXPECT_EQ(on.step("chat/1").turn, 1u);
@@ -240,29 +243,29 @@ AE_TEST("loop/a fork after it takes it over whole, and lists nothing of it as do
 
 AE_TEST("loop/another plan waits until it is over, and then carries it") {
   const std::string two =
-      chat().substr(0, chat().size() - 1) +
+      chat_node().substr(0, chat_node().size() - 1) +
       ", {'id': 'z', 'kind': 'wait', 'wait': {'type': 'signal', 'key': 'k'}, 'needs': ['chat']}]";
   const std::string three =
       two.substr(0, two.size() - 1) + ", {'id': 'y', 'kind': 'tool', 'tool': 'look'}]";
-  GivenJob job(two, {.more = kTools, .input = "{'message': 'Hello'}"});
-  job.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}}));
+  JobFixture job(two, {.more = kTools, .input = "{'message': 'Hello'}"});
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}}));
   const auto next = compiled(graph(three, kTools));
   job.ok("chat/0/0", "1");
   job.replan(next);
   EXPECT_EQ(job.refused, Code::call_pending);
-  job.ok("chat/1", says("ok"));
+  job.ok("chat/1", text_answer("ok"));
   job.replan(next);
-  EXPECT_FALSE(job.refused) << job.story();
+  EXPECT_FALSE(job.refused) << job.log_text();
   EXPECT_EQ(job.step("chat").phase, StepPhase::done);
   job.ok("y", "1").signal("k", "1");
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("loop/its trace shows the turns below it, and below those the calls") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{}"}, {"b", "put", "{}"}}));
-  job.ok("chat/0/0", "1").ok("chat/0/1", "2").ok("chat/1", says("ok"));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{}"}, {"b", "put", "{}"}}));
+  job.ok("chat/0/0", "1").ok("chat/0/1", "2").ok("chat/1", text_answer("ok"));
   const Value trace = trace_view(job.state, job.log);
   const Value node = trace["nodes"].items()[0];
   EXPECT_EQ(node.text("kind"), "loop");
@@ -275,11 +278,11 @@ AE_TEST("loop/its trace shows the turns below it, and below those the calls") {
 }
 
 AE_TEST("loop/its trace shows every call that an answer asked for, in order, also those refused") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "wipe", "{'all': true}"},
-                                  {"b", "look"},
-                                  {"c", "exact", "{'n': 'one'}"},
-                                  {"d", "look", "7"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "wipe", "{'all': true}"},
+                                              {"b", "look"},
+                                              {"c", "exact", "{'n': 'one'}"},
+                                              {"d", "look", "7"}}));
   const auto turn = [&] {
     return trace_view(job.state, job.log)["nodes"].items()[0]["items"].items()[0];
   };
@@ -301,22 +304,22 @@ AE_TEST("loop/its trace shows every call that an answer asked for, in order, als
   EXPECT_EQ(turn()["items"].size(), 1u) << "what was refused is no step";
   EXPECT_EQ(trace_view(job.state, job.log)["totals"]["refused"], Value(3));
   const Value before = turn()["calls"];
-  job.ok("chat/1", says("ok"));
+  job.ok("chat/1", text_answer("ok"));
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(turn()["calls"], before) << "also when the loop is over";
   EXPECT_EQ(trace_view(job.state, job.log)["totals"]["tries"], Value(3));
 }
 
 AE_TEST("loop/its trace shows calls that had no time to begin") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look"}, {"b", "look"}, {"c", "put"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}, {"b", "look"}, {"c", "put"}}));
   const auto third = [&] {
     const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
     return std::string(loop["items"].items()[0]["calls"].items()[2].text("status"));
   };
   EXPECT_EQ(third(), "pending") << "two at a time";
   job.cancel().ok("chat/0/0", "1").ok("chat/0/1", "1");
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(third(), "not_run");
 }
 

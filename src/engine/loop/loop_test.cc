@@ -1,31 +1,31 @@
 // Nodes that a model leads: what it is told, what it may ask for, and how its loop ends.
 #include <set>
 
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "inspect/view.h"
 
 namespace ae::engine::testing {
 namespace {
 
 AE_TEST("loop/a model that asks for no tool ends it, and its text is the result") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim();
   EXPECT_EQ(canonical(request(job, "chat/0")["messages"]),
             R"([{"content":"Be kind","role":"system"},{"content":"Hello","role":"user"}])");
-  job.ok("chat/0", says("Hi"));
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  job.ok("chat/0", text_answer("Hi"));
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(canonical(job.state.result),
             R"({"chat":{"finish_reason":"stop","text":"Hi","turns":1}})");
   EXPECT_EQ(job.types("chat"),
             (std::vector<std::string>{"node_started", "decision_recorded", "node_finished"}));
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a turn is recorded before it is acted on, and each call is a command of its own") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim();
   const std::size_t before = job.log.size();
-  job.ok("chat/0", wants({{"a", "look", "{'q': 1}"}, {"b", "put", "{'v': 2}"}}));
+  job.ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "put", "{'v': 2}"}}));
   std::vector<std::string> types;
   for (std::size_t i = before; i < job.log.size(); ++i) {
     types.emplace_back(event_name(job.log[i]));
@@ -48,8 +48,9 @@ AE_TEST("loop/a turn is recorded before it is acted on, and each call is a comma
 }
 
 AE_TEST("loop/what its tools gave is told in the order in which it was asked for") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{'q': 1}"}, {"b", "put", "{'v': 2}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "put", "{'v': 2}"}}));
   job.ok("chat/0/1", "{'done': true}").ok("chat/0/0", "'found'");
   const Value messages = request(job, "chat/1")["messages"];
   ASSERT_EQ(messages.size(), 5u);
@@ -59,15 +60,16 @@ AE_TEST("loop/what its tools gave is told in the order in which it was asked for
   EXPECT_EQ(canonical(messages.items()[3]), R"({"call_id":"a","content":"found","role":"tool"})");
   EXPECT_EQ(canonical(messages.items()[4]),
             R"({"call_id":"b","content":"{\"done\":true}","role":"tool"})");
-  job.ok("chat/1", says("Done"));
+  job.ok("chat/1", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(2));
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/at most parallel_tools calls of a turn are under way at once") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look"}, {"b", "look"}, {"c", "look"}, {"d", "look"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "look"}, {"b", "look"}, {"c", "look"}, {"d", "look"}}));
   EXPECT_EQ(job.in_flight.size(), 2u);
   job.ok("chat/0/1", "2");
   EXPECT_EQ(job.in_flight.size(), 2u);
@@ -78,11 +80,11 @@ AE_TEST("loop/at most parallel_tools calls of a turn are under way at once") {
 }
 
 AE_TEST("loop/two equal calls in two turns are two commands with two keys") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "put", "{'v': 1}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "put", "{'v': 1}"}}));
   job.ok("chat/0/0", "1").ok("chat/0/1", "1");
-  job.ok("chat/1", wants({{"a", "put", "{'v': 1}"}}));
-  job.ok("chat/1/0", "1").ok("chat/2", says("ok"));
+  job.ok("chat/1", tool_calls_answer({{"a", "put", "{'v': 1}"}}));
+  job.ok("chat/1/0", "1").ok("chat/2", text_answer("ok"));
   std::set<std::string> keys, external;
   for (const auto& sent : job.sent) {
     if (sent.tool != "put") continue;
@@ -92,12 +94,12 @@ AE_TEST("loop/two equal calls in two turns are two commands with two keys") {
   EXPECT_EQ(keys.size(), 3u);
   EXPECT_EQ(external.size(), 3u);
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a tool that is not granted is not called, and the model is told so") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "once", "{}"}, {"b", "model:main", "{}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "once", "{}"}, {"b", "model:main", "{}"}}));
   EXPECT_EQ(job.sent.size(), 2u) << "two turns of the model";
   for (const auto& sent : job.sent) EXPECT_EQ(sent.tool, "model:main");
   const Value told = last_message(job, "chat/1", 2);
@@ -105,13 +107,13 @@ AE_TEST("loop/a tool that is not granted is not called, and the model is told so
   EXPECT_EQ(parse_json(told.text("content"))->operator[]("error").text("code"), "tool_not_granted");
   EXPECT_EQ(last_message(job, "chat/1")["call_id"], Value("b"));
   EXPECT_EQ(job.count(EventType::command_emitted), 2u);
-  job.ok("chat/1", says("Sorry"));
+  job.ok("chat/1", text_answer("Sorry"));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/arguments that break the tool's schema, or are none, are told and not sent") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  "{'text': '', 'tool_calls': [{'id': 'a', 'name': 'exact', 'arguments': {'n': "
                  "'x'}}, {'id': 'b', 'name': 'exact', 'malformed': '{oops'},"
@@ -127,11 +129,11 @@ AE_TEST("loop/arguments that break the tool's schema, or are none, are told and 
   const Value said = request(job, "chat/1")["messages"].items()[2];
   EXPECT_EQ(said["tool_calls"].items()[1]["malformed"], Value("{oops"));
   EXPECT_EQ(last_message(job, "chat/1")["content"], Value("good"));
-  proves(job.ok("chat/1", says("ok")));
+  expect_verified(job.ok("chat/1", text_answer("ok")));
 }
 
 AE_TEST("loop/why arguments are no JSON is told, where that is recorded with the answer") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim().ok(
       "chat/0",
       "{'text': '', 'tool_calls': [{'id': 'a', 'name': 'exact', 'malformed': '{oops'}, "
@@ -145,12 +147,12 @@ AE_TEST("loop/why arguments are no JSON is told, where that is recorded with the
   const Value said = request(job, "chat/1")["messages"].items()[2];
   EXPECT_EQ(said["tool_calls"].items()[1].find("invalid"), nullptr)
       << "the model said no such thing";
-  proves(job.ok("chat/1", says("ok")));
+  expect_verified(job.ok("chat/1", text_answer("ok")));
 }
 
 AE_TEST("loop/a tool that fails is told to the model after its tries, and the loop goes on") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "look", "{}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{}"}}));
   job.fails("chat/0/0", "http_503").after(20s).fails("chat/0/0", "http_503").after(20s);
   EXPECT_EQ(job.tries("chat/0/0"), 3u);
   job.fails("chat/0/0", "http_503");
@@ -158,13 +160,13 @@ AE_TEST("loop/a tool that fails is told to the model after its tries, and the lo
   EXPECT_EQ(told["error"], Value(true));
   EXPECT_EQ(told["content"],
             Value(R"({"error":{"code":"http_503","message":"the tool said so"}})"));
-  job.ok("chat/1", says("It is down"));
+  job.ok("chat/1", text_answer("It is down"));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/what it offers, and its settings, stand in each request and not in the log") {
-  GivenJob job = talk(", 'temperature': 0.5, 'max_tokens': 64, 'schema': {'type': 'object'}");
+  JobFixture job = loop_job(", 'temperature': 0.5, 'max_tokens': 64, 'schema': {'type': 'object'}");
   job.claim();
   const Value asked = request(job, "chat/0");
   EXPECT_EQ(asked["temperature"], Value(0.5));
@@ -176,24 +178,24 @@ AE_TEST("loop/what it offers, and its settings, stand in each request and not in
   EXPECT_EQ(asked["tools"].items()[6].text("description"), "Exactly so");
   EXPECT_EQ(asked["tools"].items()[6]["parameters"]["required"].items()[0], Value("n"));
   const Value recorded = job.last<ToolInvocationStarted>().arguments.value;
-  EXPECT_EQ(recorded["tools"], Value(job.plan->nodes[0].loop->offered_digest));
+  EXPECT_EQ(recorded["tools"], Value(job.plan->nodes[0].loop->tools_digest));
   EXPECT_EQ(recorded["said"], Value(2));
   job.ok("chat/0", R"({"text": "{\"a\":1}"})");
   EXPECT_EQ(canonical(job.state.result["chat"]["json"]), R"({"a":1})");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a last answer that its schema refuses fails it") {
-  GivenJob job = talk(", 'schema': {'type': 'object'}");
-  job.claim().ok("chat/0", says("no JSON"));
+  JobFixture job = loop_job(", 'schema': {'type': 'object'}");
+  job.claim().ok("chat/0", text_answer("no JSON"));
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a call that a person must approve waits, others go on, and it is made once") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "refund", "{'sum': 5}"}, {"b", "look", "{}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'sum': 5}"}, {"b", "look", "{}"}}));
   job.ok("chat/0/1", "1");
   EXPECT_EQ(job.status(), "waiting");
   const Value asked = approvals_view(job.state).front();
@@ -203,45 +205,46 @@ AE_TEST("loop/a call that a person must approve waits, others go on, and it is m
   EXPECT_EQ(job.tries("chat/0/0"), 1u);
   job.ok("chat/0/0", "'paid'");
   EXPECT_EQ(last_message(job, "chat/1", 2)["content"], Value("paid"));
-  job.ok("chat/1", says("Refunded"));
+  job.ok("chat/1", text_answer("Refunded"));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a call that a person rejects is never made, and the model is told who said no") {
-  GivenJob job = talk();
-  job.claim().ok("chat/0", wants({{"a", "refund", "{'sum': 5}"}}));
+  JobFixture job = loop_job();
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'sum': 5}"}}));
   job.reject("chat/0/0");
-  EXPECT_EQ(job.said.text("then"),
+  EXPECT_EQ(job.reply.text("then"),
             "the model of node chat gets the rejection as the result of its call");
   EXPECT_EQ(job.sent.size(), 2u);
   const Value told = last_message(job, "chat/1");
   EXPECT_EQ((*parse_json(told.text("content")))["error"].text("code"), "rejected");
-  job.ok("chat/1", says("I may not"));
+  job.ok("chat/1", text_answer("I may not"));
   EXPECT_EQ(job.status(), "completed");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/on_reject: fail ends it when a person says no, and withdraws what else is asked") {
-  GivenJob job = talk(", 'on_reject': 'fail'");
-  job.claim().ok("chat/0", wants({{"a", "refund", "{'sum': 5}"}, {"b", "refund", "{'sum': 6}"}}));
+  JobFixture job = loop_job(", 'on_reject': 'fail'");
+  job.claim().ok("chat/0",
+                 tool_calls_answer({{"a", "refund", "{'sum': 5}"}, {"b", "refund", "{'sum': 6}"}}));
   EXPECT_EQ(approvals_view(job.state).size(), 2u);
   job.reject("chat/0/0");
-  EXPECT_EQ(job.said.text("then"), "the job fails at node chat");
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.reply.text("then"), "the job fails at node chat");
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "rejected");
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_TRUE(approvals_view(job.state).empty());
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/a model that fails for good fails the loop, and on_error lets the plan go on") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim().fails("chat/0", "http_401");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_401");
-  proves(job);
-  GivenJob on(
+  expect_verified(job);
+  JobFixture on(
       "[{'id': 'chat', 'kind': 'loop', 'on_error': 'continue', 'loop':"
       " {'tool': 'model:main', 'model': 'm', 'prompt': 'Hi', 'tools': [], 'max_turns': 2,"
       " 'parallel_tools': 1}},"
@@ -254,33 +257,33 @@ AE_TEST("loop/a model that fails for good fails the loop, and on_error lets the 
 }
 
 AE_TEST("loop/a retry asks the same turn again, and a long back-off releases the job") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim().fails("chat/0", "http_500").after(20s);
   EXPECT_EQ(job.tries("chat/0"), 2u);
-  job.ok("chat/0", says("ok"));
+  job.ok("chat/0", text_answer("ok"));
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.sent[0].key, job.sent[1].key);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("loop/after its last turn what the model still asks for is not done") {
-  GivenJob job = talk(", 'max_turns': 2");
-  job.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "1");
-  job.ok("chat/1", wants({{"a", "put", "{'v': 2}"}}));
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  JobFixture job = loop_job(", 'max_turns': 2");
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "1");
+  job.ok("chat/1", tool_calls_answer({{"a", "put", "{'v': 2}"}}));
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "turns_limit");
-  EXPECT_EQ(std::ranges::count(job.sent, std::string("put"), &GivenJob::Sent::tool), 1);
-  proves(job);
+  EXPECT_EQ(std::ranges::count(job.sent, std::string("put"), &JobFixture::SentTry::tool), 1);
+  expect_verified(job);
 }
 
 AE_TEST("loop/an answer that is none fails it") {
   for (const char* answer : {"'text'", "{'text': 7}", "{'text': '', 'tool_calls': [{'id': 'a'}]}",
                              "{'text': '', 'tool_calls': 'all'}"}) {
-    GivenJob job = talk();
+    JobFixture job = loop_job();
     job.claim().ok("chat/0", answer);
     EXPECT_EQ(job.status(), "failed") << answer;
     EXPECT_EQ(job.state.error->code, "tool_output_invalid");
-    proves(job);
+    expect_verified(job);
   }
 }
 
@@ -289,7 +292,7 @@ AE_TEST("loop/more calls in one answer than there may be are told so, and not ma
   for (std::size_t i = 0; i < kTurnCallsMax + 2; ++i) {
     calls += std::string(i == 0 ? "" : ",") + "{'name': 'look', 'arguments': {}}";
   }
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim().ok("chat/0", "{'text': '', 'tool_calls': [" + calls + "]}");
   while (job.tries("chat/0") == 1 && !job.in_flight.empty() &&
          job.state.steps[job.in_flight.begin()->first].is_loop_call()) {
@@ -301,7 +304,7 @@ AE_TEST("loop/more calls in one answer than there may be are told so, and not ma
 }
 
 AE_TEST("loop/a refusal of the model is a result that says so") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim().ok("chat/0", "{'text': '', 'finish_reason': 'refusal', 'refusal': 'I will not'}");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result["chat"]["refusal"], Value("I will not"));
@@ -309,7 +312,7 @@ AE_TEST("loop/a refusal of the model is a result that says so") {
 }
 
 AE_TEST("loop/verbatim blocks of a provider come back in the next request") {
-  GivenJob job = talk();
+  JobFixture job = loop_job();
   job.claim().ok("chat/0",
                  "{'text': 'so', 'blocks': [{'type': 'thinking', 'signature': 'x'}],"
                  " 'tool_calls': [{'id': 'a', 'name': 'look', 'arguments': {}}]}");
@@ -326,24 +329,24 @@ AE_TEST("loop/a plan goes on with what it gave, and may skip it") {
       " 'max_turns': 2, 'parallel_tools': 1}},"
       " {'id': 'z', 'kind': 'tool', 'tool': 'put', 'needs': ['chat'],"
       " 'args': {'said': '${ .steps.chat }'}}]";
-  GivenJob job(nodes, {.more = kTools});
+  JobFixture job(nodes, {.more = kTools});
   job.claim().ok("a", "2");
   EXPECT_EQ(request(job, "chat/0")["messages"].items()[0]["content"], Value("About 2"));
-  job.ok("chat/0", says("Two"));
+  job.ok("chat/0", text_answer("Two"));
   EXPECT_EQ(job.sent.back().arguments["said"]["text"], Value("Two"));
-  proves(job.ok("z"));
-  GivenJob skipped(nodes, {.more = kTools});
+  expect_verified(job.ok("z"));
+  JobFixture skipped(nodes, {.more = kTools});
   skipped.claim().ok("a", "1");
   EXPECT_TRUE(skipped.sent.back().arguments["said"].is_null());
 }
 
 AE_TEST("loop/a prompt that gives nothing fails it before anybody is asked") {
-  GivenJob job = talk("", {.input = "{'other': 1}"});
+  JobFixture job = loop_job("", {.input = "{'other': 1}"});
   job.claim();
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "expression_failed");
   EXPECT_TRUE(job.sent.empty());
-  proves(job);
+  expect_verified(job);
 }
 
 }  // namespace

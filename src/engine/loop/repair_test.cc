@@ -1,6 +1,6 @@
 // An answer that breaks its schema: its model is told what is wrong, once, in a turn that is recorded like any other.
 #include "base/utf8.h"
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
 #include "inspect/view.h"
@@ -14,8 +14,8 @@ constexpr std::string_view kGood = R"({"text": "{\"n\": 1}", "finish_reason": "s
 constexpr std::string_view kWrong = R"({"text": "{\"m\": 1}", "finish_reason": "stop"})";
 
 // A node of kind llm, and a tool that is told what it gave.
-GivenJob asks(std::string_view more = ", 'repair': 1") {
-  return GivenJob(
+JobFixture asks(std::string_view more = ", 'repair': 1") {
+  return JobFixture(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'small',"
       " 'max_tokens': 64, 'messages': [{'role': 'system', 'content': 'Be exact'},"
       " {'role': 'user', 'content': 'About ${ .input.message }'}],"
@@ -26,25 +26,25 @@ GivenJob asks(std::string_view more = ", 'repair': 1") {
       {.more = kTools, .input = "{'message': 'rain'}"});
 }
 
-void completes(const GivenJob& job) {
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+void completes(const JobFixture& job) {
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
-void fails_so(const GivenJob& job, std::string_view words) {
-  EXPECT_EQ(job.status(), "failed") << job.story();
+void fails_so(const JobFixture& job, std::string_view words) {
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   ASSERT_TRUE(job.state.error);
   EXPECT_EQ(job.state.error->code, "tool_output_invalid");
   EXPECT_NE(job.state.error->message.find(words), std::string::npos) << job.state.error->message;
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST(
     "repair/an answer that breaks the schema is recorded, and its model is told why and asked "
     "again") {
-  GivenJob job = talk(kMended);
+  JobFixture job = loop_job(kMended);
   job.claim();
   EXPECT_EQ(request(job, "chat/0")["repair"], Value(true));
-  job.ok("chat/0", says("no JSON"));
+  job.ok("chat/0", text_answer("no JSON"));
   EXPECT_EQ(job.step("chat/0").result.text("text"), "no JSON");
   const Value choice = job.last<DecisionRecorded>().payload.value;
   EXPECT_TRUE(choice.text("repair").starts_with("is invalid JSON: ")) << canonical(choice);
@@ -60,8 +60,8 @@ AE_TEST(
 }
 
 // The same job, whose choice of the first turn says what this makes of it, and goes on from there.
-GivenJob said_so(const GivenJob& whole, const auto& change) {
-  GivenJob job = talk(kMended);
+JobFixture said_so(const JobFixture& whole, const auto& change) {
+  JobFixture job = loop_job(kMended);
   const auto choice = std::ranges::find_if(whole.log, [](const Event& event) {
     const auto* decision = as<DecisionRecorded>(event);
     return decision != nullptr && decision->kind == "tool_choice";
@@ -73,22 +73,22 @@ GivenJob said_so(const GivenJob& whole, const auto& change) {
   auto other = std::get<DecisionRecorded>(choice->body);
   other.payload = change(other.payload.value);
   job.add({other});
-  job.go();
+  job.run_until_idle();
   return job;
 }
 
 AE_TEST(
     "repair/a log whose words are another version's is proved, and one with another choice is "
     "not") {
-  GivenJob whole = talk(kMended);
-  whole.claim().ok("chat/0", says("no JSON"));
-  GivenJob job = said_so(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
+  JobFixture whole = loop_job(kMended);
+  whole.claim().ok("chat/0", text_answer("no JSON"));
+  JobFixture job = said_so(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
   EXPECT_NE(last_message(job, "chat/1").text("content").find("is gibberish"),
             std::string_view::npos);
   completes(job.ok("chat/1", kGood));
 
-  GivenJob calls = talk(kMended);
-  calls.claim().ok("chat/0", wants({{"a", "nothing"}}));
+  JobFixture calls = loop_job(kMended);
+  calls.claim().ok("chat/0", tool_calls_answer({{"a", "nothing"}}));
   const auto reworded = [](std::string_view code) {
     return [=](const Value& p) {
       const Value refused = Value::object({{"code", code}, {"message", "no such thing"}});
@@ -96,21 +96,21 @@ AE_TEST(
     };
   };
   completes(said_so(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
-  const GivenJob other = said_so(calls, reworded("input_invalid"));
+  const JobFixture other = said_so(calls, reworded("input_invalid"));
   EXPECT_FALSE(verify({.job = other.state.job, .events = other.log, .last_seq = {}, .head = {}},
-                      compile_each_time())
+                      uncached_plan_source())
                    .replay.ok);
 }
 
 AE_TEST("repair/a log in which a loop ends well with an answer that will not do is refused") {
-  GivenJob job = talk(kMended);
+  JobFixture job = loop_job(kMended);
   job.claim().ok("chat/0", kGood);
   completes(job);
   const auto with = [&](const Erasable& answer) {
     std::vector<Event> forged = job.log;
     each<ToolInvocationFinished>(forged,
                                  [&](ToolInvocationFinished& event) { event.result = answer; });
-    const auto folded = fold(job.state.job, forged, compile_each_time());
+    const auto folded = fold(job.state.job, forged, uncached_plan_source());
     return folded ? std::string() : folded.error().message;
   };
   EXPECT_EQ(with(*parse_json(kGood)), "");
@@ -120,30 +120,32 @@ AE_TEST("repair/a log in which a loop ends well with an answer that will not do 
 }
 
 AE_TEST("repair/a second answer that breaks the schema fails the loop") {
-  GivenJob job = talk(kMended);
-  job.claim().ok("chat/0", says("no JSON")).ok("chat/1", kWrong);
+  JobFixture job = loop_job(kMended);
+  job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", kWrong);
   EXPECT_EQ(job.sent.size(), 2u);
   fails_so(job, "breaks the schema");
 }
 
 AE_TEST("repair/one turn more is allowed for it than max_turns says, and it calls no tool more") {
-  GivenJob job = talk(std::string(kMended) + ", 'max_turns': 1");
-  job.claim().ok("chat/0", says("no JSON")).ok("chat/1", kGood);
+  JobFixture job = loop_job(std::string(kMended) + ", 'max_turns': 1");
+  job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", kGood);
   completes(job);
-  GivenJob more = talk(std::string(kMended) + ", 'max_turns': 1");
-  more.claim().ok("chat/0", says("no JSON")).ok("chat/1", wants({{"a", "put"}}));
-  EXPECT_EQ(more.state.error->code, "turns_limit") << more.story();
+  JobFixture more = loop_job(std::string(kMended) + ", 'max_turns': 1");
+  more.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", tool_calls_answer({{"a", "put"}}));
+  EXPECT_EQ(more.state.error->code, "turns_limit") << more.log_text();
   EXPECT_EQ(more.sent.size(), 2u);
-  proves(more);
+  expect_verified(more);
 }
 
 AE_TEST("repair/after it tools may be called again, and once is once for the whole loop") {
-  GivenJob job = talk(kMended);
-  job.claim().ok("chat/0", wants({{"a", "look"}})).ok("chat/0/0", "1");
-  job.ok("chat/1", says("no JSON")).ok("chat/2", wants({{"b", "put"}})).ok("chat/2/0", "2");
+  JobFixture job = loop_job(kMended);
+  job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");
+  job.ok("chat/1", text_answer("no JSON"))
+      .ok("chat/2", tool_calls_answer({{"b", "put"}}))
+      .ok("chat/2/0", "2");
   EXPECT_EQ(last_message(job, "chat/3")["content"], Value("2"));
   EXPECT_EQ(request(job, "chat/3")["messages"].size(), 2u + 2u + 2u + 2u);
-  job.ok("chat/3", says("still none"));
+  job.ok("chat/3", text_answer("still none"));
   fails_so(job, "is invalid JSON");
 }
 
@@ -152,7 +154,7 @@ AE_TEST("repair/what was refused or cut off is not asked for again") {
        {"{'text': '', 'refusal': 'I will not'}", "{'text': 'x', 'finish_reason': 'length'}",
         "{'text': 'x', 'finish_reason': 'content_filter'}",
         "{'text': 'x', 'finish_reason': 'refusal'}"}) {
-    GivenJob job = talk(kMended);
+    JobFixture job = loop_job(kMended);
     job.claim().ok("chat/0", answer);
     EXPECT_EQ(job.sent.size(), 1u) << answer;
     fails_so(job, "is invalid JSON");
@@ -160,10 +162,10 @@ AE_TEST("repair/what was refused or cut off is not asked for again") {
 }
 
 AE_TEST("repair/without it an answer that breaks the schema fails at once") {
-  GivenJob job = talk(", 'schema': {'type': 'object'}");
+  JobFixture job = loop_job(", 'schema': {'type': 'object'}");
   job.claim();
   EXPECT_EQ(request(job, "chat/0").find("repair"), nullptr);
-  job.ok("chat/0", says("no JSON"));
+  job.ok("chat/0", text_answer("no JSON"));
   EXPECT_EQ(job.sent.size(), 1u);
   fails_so(job, "is invalid JSON");
 }
@@ -171,7 +173,7 @@ AE_TEST("repair/without it an answer that breaks the schema fails at once") {
 AE_TEST("repair/what a model is told of a long fault is cut, at a whole character") {
   std::string pattern;
   for (int i = 0; i < 700; ++i) pattern += "é";
-  GivenJob job = talk(", 'repair': 1, 'schema': {'enum': ['" + pattern + "']}");
+  JobFixture job = loop_job(", 'repair': 1, 'schema': {'enum': ['" + pattern + "']}");
   job.claim().ok("chat/0", R"({"text": "\")" + pattern + R"(x\""})");
   const Value choice = job.last<DecisionRecorded>().payload.value;
   EXPECT_LE(choice.text("repair").size(), kRepairMax);
@@ -181,7 +183,7 @@ AE_TEST("repair/what a model is told of a long fault is cut, at a whole characte
 }
 
 AE_TEST("repair/a node that asks a model once is asked once more, and gives its last answer") {
-  GivenJob job = asks();
+  JobFixture job = asks();
   job.claim();
   EXPECT_EQ(canonical(request(job, "read/0")["messages"]),
             R"([{"content":"Be exact","role":"system"},{"content":"About rain","role":"user"}])");
@@ -201,36 +203,36 @@ AE_TEST("repair/a node that asks a model once is asked once more, and gives its 
 AE_TEST(
     "repair/a node whose first answer is good asks nothing more, and one that says no repair "
     "fails") {
-  GivenJob job = asks();
+  JobFixture job = asks();
   job.claim().ok("read/0", kGood).ok("then");
   EXPECT_EQ(job.sent.size(), 2u);
   completes(job);
-  GivenJob twice = asks();
+  JobFixture twice = asks();
   twice.claim().ok("read/0", kWrong).ok("read/1", kWrong);
   fails_so(twice, "breaks the schema");
-  GivenJob plain = asks("");
+  JobFixture plain = asks("");
   plain.claim();
   EXPECT_EQ(plain.step("read").phase, StepPhase::calling) << "a call of its own, as ever";
   EXPECT_EQ(canonical(request(plain, "read")["schema"]), R"({"required":["n"],"type":"object"})");
 }
 
 AE_TEST("repair/a crash at any event asks nothing again that is recorded, and tells the same") {
-  const auto run = [](GivenJob& job) {
+  const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 20 && !is_terminal(job.state.status); ++guard) {
-      ASSERT_FALSE(job.in_flight.empty()) << job.story();
+      ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
       const std::uint32_t index = job.in_flight.begin()->first;
       const Step& step = job.state.steps[index];
       std::string answer = "null";
-      if (step.is_turn()) answer = step.turn == 0 ? says("no JSON") : std::string(kGood);
+      if (step.is_turn()) answer = step.turn == 0 ? text_answer("no JSON") : std::string(kGood);
       job.answer(index, {.kind = OutcomeKind::success, .result = json(answer)});
     }
   };
-  GivenJob whole = asks();
+  JobFixture whole = asks();
   whole.claim();
   run(whole);
   ASSERT_EQ(whole.status(), "completed");
   for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
-    GivenJob job = asks();
+    JobFixture job = asks();
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
     const auto answered =
         std::ranges::count(job.log, EventType::tool_invocation_finished, &Event::type);
@@ -238,37 +240,37 @@ AE_TEST("repair/a crash at any event asks nothing again that is recorded, and te
     job.attempt_count = 1;
     job.claim();
     run(job);
-    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
+    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.log_text();
     EXPECT_EQ(static_cast<std::int64_t>(job.sent.size()), 3 - answered) << "cut at " << kept;
     EXPECT_EQ(request(job, "read/1"), request(whole, "read/1"));
     EXPECT_EQ(canonical(job.state.result), canonical(whole.state.result));
-    proves(job);
+    expect_verified(job);
   }
 }
 
 AE_TEST("repair/a checkpoint at any event folds on to the same state") {
-  GivenJob job = talk(kMended);
-  job.claim().ok("chat/0", says("no JSON")).ok("chat/1", wants({{"a", "look"}}));
+  JobFixture job = loop_job(kMended);
+  job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", tool_calls_answer({{"a", "look"}}));
   job.ok("chat/1/0", "1").ok("chat/2", kGood);
   completes(job);
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
     const std::string bytes = checkpoint(job.folded(at), {});
-    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    auto restored = restore(job.state.job, at, bytes, uncached_plan_source());
     ASSERT_TRUE(restored) << at;
     State state = std::move(restored->state);
     EXPECT_EQ(checkpoint(state, {}), bytes);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, uncached_plan_source()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }
 }
 
 AE_TEST("repair/a pause comes before it, and it is asked when the job goes on") {
-  GivenJob job = talk(kMended);
-  job.claim().pause().ok("chat/0", says("no JSON"));
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  JobFixture job = loop_job(kMended);
+  job.claim().pause().ok("chat/0", text_answer("no JSON"));
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.sent.size(), 1u);
   job.resume();
   EXPECT_EQ(job.tries("chat/1"), 1u);
@@ -276,56 +278,56 @@ AE_TEST("repair/a pause comes before it, and it is asked when the job goes on") 
 }
 
 AE_TEST("repair/it counts in the job's budget, and waits for room in it") {
-  GivenJob job(
+  JobFixture job(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
       " 'messages': [{'role': 'user', 'content': 'Hello'}], 'schema': {'type': 'object'}}}]",
       {.more = "{'budget': {'model_calls': 1}, 'tools': {'model:main': {'effect': 'read',"
                " 'provider': 'openai'}}}"});
-  job.claim().ok("read/0", says("no JSON"));
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  job.claim().ok("read/0", text_answer("no JSON"));
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_until, "budget");
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.state.budget.spent.model_calls, 1u);
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST("repair/a log that mends what it may not, or a second time, is refused") {
-  GivenJob job = talk(", 'schema': {'type': 'object'}");
+  JobFixture job = loop_job(", 'schema': {'type': 'object'}");
   job.claim();
   job.decides = false;
   job.ok("chat/0", "{'text': '{}'}");
   for (int i = 0; i < 2; ++i) {  // the turn ends
-    for (const EventBody& draft : decide(job.state, job.stamp(), job.limits).events) {
+    for (const EventBody& draft : decide(job.state, job.context(), job.limits).events) {
       if (std::holds_alternative<DecisionRecorded>(draft)) break;
       job.add({draft});
     }
   }
-  const Decision choice = decide(job.state, job.stamp(), job.limits);
+  const Decision choice = decide(job.state, job.context(), job.limits);
   ASSERT_TRUE(std::holds_alternative<DecisionRecorded>(choice.events[0]));
   auto wrong = std::get<DecisionRecorded>(choice.events[0]);
   wrong.payload = wrong.payload.value.with("repair", "why");
   State other = job.folded(job.log.size());
-  EXPECT_FALSE(apply(other, wrong, job.now, compile_each_time()));
+  EXPECT_FALSE(apply(other, wrong, job.now, uncached_plan_source()));
   State same = job.folded(job.log.size());
-  EXPECT_TRUE(apply(same, choice.events[0], job.now, compile_each_time()));
+  EXPECT_TRUE(apply(same, choice.events[0], job.now, uncached_plan_source()));
 }
 
 AE_TEST("repair/a fork takes a node over that was mended, and another plan carries it") {
-  GivenJob job = asks();
+  JobFixture job = asks();
   job.claim().ok("read/0", kWrong).ok("read/1", kGood);
   const auto whole = job.fork(job.seq_of(EventType::node_finished, "read"));
   ASSERT_TRUE(whole);
-  GivenJob fork(*whole, "job-2");
+  JobFixture fork(*whole, "job-2");
   fork.claim();
   ASSERT_EQ(fork.sent.size(), 1u);
   EXPECT_EQ(fork.sent[0].tool, "put");
   completes(fork.ok("then"));
-  GivenJob waits(
+  JobFixture waits(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
       " 'messages': [{'role': 'user', 'content': 'Hi'}], 'schema': {'type': 'object'}}},"
       " {'id': 'w', 'kind': 'wait', 'needs': ['read'], 'wait': {'type': 'signal', 'key': 'k'}}]",
       {.more = kTools});
-  waits.claim().ok("read/0", says("none")).ok("read/1", "{'text': '{}'}");
+  waits.claim().ok("read/0", text_answer("none")).ok("read/1", "{'text': '{}'}");
   const auto next = compiled(graph(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
       " 'messages': [{'role': 'user', 'content': 'Hi'}], 'schema': {'type': 'object'}}},"
@@ -333,14 +335,14 @@ AE_TEST("repair/a fork takes a node over that was mended, and another plan carri
       " {'id': 'z', 'kind': 'tool', 'tool': 'look', 'needs': ['w']}]",
       kTools));
   waits.replan(next);
-  EXPECT_FALSE(waits.refused) << waits.story();
+  EXPECT_FALSE(waits.refused) << waits.log_text();
   EXPECT_EQ(waits.sent.size(), 2u) << "it is not asked again";
   completes(waits.signal("k", "1").ok("z"));
 }
 
 AE_TEST("repair/a plan that mends what has no schema, or more than once, is refused") {
   const auto compiles = [](std::string_view loop) {
-    return Plan::compile(graph(chat(loop), kTools)).has_value();
+    return Plan::compile(graph(chat_node(loop), kTools)).has_value();
   };
   EXPECT_TRUE(compiles(kMended));
   EXPECT_FALSE(compiles(", 'repair': 1"));

@@ -5,13 +5,16 @@
 namespace ae::engine {
 
 // Is it the plan that the planner's answer makes, in the way of then? What was erased makes none.
-Status Applier::follows_from_answer(const PlanGenerated& event, const Plan& plan) const {
-  if (!awaits_plan(s_)) return bad("no planner has made a plan");
-  if (event.planned_by != maker_of(s_)) return bad("another answer than its own made it");
+Status Applier::check_follows_from_answer(const PlanGenerated& event, const Plan& plan) const {
+  if (!awaits_plan(s_)) return corrupt_event("no planner has made a plan");
+  if (event.planned_by != plan_author_of(s_))
+    return corrupt_event("another answer than its own made it");
   const Step& asked = s_.steps.front();
   if (asked.erased) return {};
-  AE_ASSIGN(const auto made, planned(*s_.plan, asked.result, or_empty(event.planner_version)));
-  if (made->hash != plan.hash) return bad("it is another plan than the model's answer makes");
+  AE_ASSIGN(const auto made,
+            plan_from_answer(*s_.plan, asked.result, or_empty(event.planner_version)));
+  if (made->hash != plan.hash)
+    return corrupt_event("it is another plan than the model's answer makes");
   return {};
 }
 

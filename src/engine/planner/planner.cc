@@ -16,15 +16,15 @@ constexpr std::size_t kTextDepth = 64;
 
 Value text_schema() { return Value::object({{"type", "string"}}); }
 
-std::unexpected<Error> wrong(const std::string& where, std::string_view what) {
+std::unexpected<Error> plan_error(const std::string& where, std::string_view what) {
   return fail(Code::plan_invalid, where + " " + std::string(what));
 }
 
 Result<Value> json_at(const Value& node, std::string_view key, const std::string& where) {
   auto value = parse_json(node.text(key), {.depth_max = kTextDepth});
   if (!value) {
-    return wrong(where,
-                 "has `" + std::string(key) + "`, which is no JSON: " + value.error().message);
+    return plan_error(where,
+                      "has `" + std::string(key) + "`, which is no JSON: " + value.error().message);
   }
   return value;
 }
@@ -36,8 +36,8 @@ class Lowering {
   Result<Value> run(const Value& answer) {
     const Value& nodes = answer["nodes"];
     if (nodes.size() > node_.loop->nodes_max) {
-      return wrong("the plan", "has " + std::to_string(nodes.size()) + " nodes; at most " +
-                                   std::to_string(node_.loop->nodes_max) + " are allowed");
+      return plan_error("the plan", "has " + std::to_string(nodes.size()) + " nodes; at most " +
+                                        std::to_string(node_.loop->nodes_max) + " are allowed");
     }
     std::vector<Value> lowered{planner_.task_graph["nodes"].items().front()};
     for (const Value& one : nodes.items()) {
@@ -57,7 +57,7 @@ class Lowering {
     const std::string where = "node `" + std::string(said.text("id")) + "`";
     const bool waits = said.find("wait_for") != nullptr;
     if (waits == (said.find("tool") != nullptr)) {
-      return wrong(where, "has either a `tool` or `wait_for`");
+      return plan_error(where, "has either a `tool` or `wait_for`");
     }
     std::vector<Member> node{{"id", said["id"]}, {"needs", needs(said["needs"])}};
     for (const char* same : {"when", "on_error"}) {
@@ -67,7 +67,7 @@ class Lowering {
     if (waits) {
       for (const char* other : {"args", "map", "as"}) {
         if (said.find(other) != nullptr)
-          return wrong(where, "waits, and takes no " + quoted(other));
+          return plan_error(where, "waits, and takes no " + quoted(other));
       }
       node.emplace_back("kind", "wait");
       node.emplace_back("wait", Value::object({{"for", said["wait_for"]}, {"type", "timer"}}));
@@ -75,7 +75,7 @@ class Lowering {
     }
     AE_ASSIGN(std::vector<Member> call, this->call(said, where));
     if (said.find("map") == nullptr) {
-      if (said.find("as") != nullptr) return wrong(where, "has `as`, which is for a `map`");
+      if (said.find("as") != nullptr) return plan_error(where, "has `as`, which is for a `map`");
       node.emplace_back("kind", "tool");
       for (Member& member : call) node.push_back(std::move(member));
       return Value::object(std::move(node));
@@ -98,7 +98,7 @@ class Lowering {
 
   Result<std::vector<Member>> call(const Value& said, const std::string& where) const {
     const std::string_view tool = said.text("tool");
-    const auto& granted = node_.loop->plans_with;
+    const auto& granted = node_.loop->planner_tools;
     const auto found = std::ranges::find_if(
         granted, [&](std::uint32_t index) { return planner_.tools[index].name == tool; });
     if (found == granted.end()) {
@@ -106,13 +106,13 @@ class Lowering {
       for (const std::uint32_t index : granted) {
         names += (names.empty() ? "" : ", ") + planner_.tools[index].name;
       }
-      return wrong(where, "calls " + quoted(tool) + ", which may not be called; there are: " +
-                              (names.empty() ? "none" : names));
+      return plan_error(where, "calls " + quoted(tool) + ", which may not be called; there are: " +
+                                   (names.empty() ? "none" : names));
     }
     std::vector<Member> call{{"tool", tool}};
     if (said.find("args") == nullptr) return call;
     AE_ASSIGN(Value args, json_at(said, "args", where));
-    if (!args.is_object()) return wrong(where, "has `args`, which is no JSON object");
+    if (!args.is_object()) return plan_error(where, "has `args`, which is no JSON object");
     call.emplace_back("args", std::move(args));
     return call;
   }
@@ -122,7 +122,7 @@ class Lowering {
 };
 
 // Arguments that no expression has a part in are held to the tool's schema before anything is done.
-Status constants_fit(const Plan& plan) {
+Status check_constant_args(const Plan& plan) {
   for (const Node& node : plan.nodes) {
     const ToolPolicy& tool = plan.tools[node.tool];
     if (node.kind != NodeKind::tool || (!tool.args_schema && tool.makes_call())) continue;
@@ -130,10 +130,10 @@ Status constants_fit(const Plan& plan) {
     Value args = Value::object({});
     if (node.has_args) args = plan.task_graph["nodes"].items()[node.index]["args"];
     Status fits = tool.args_schema ? tool.args_schema->check(args) : Status();
-    if (fits) fits = takes(tool.records, args);
+    if (fits) fits = check_recorded_args(tool.records, args);
     if (!fits) {
-      return wrong("node `" + node.id + "`",
-                   "has arguments that its tool does not take: " + fits.error().message);
+      return plan_error("node `" + node.id + "`",
+                        "has arguments that its tool does not take: " + fits.error().message);
     }
   }
   return {};
@@ -179,7 +179,7 @@ const Value& planner_schema() {
   return kSchema;
 }
 
-std::string planner_words(const std::vector<Value>& tools, std::uint32_t nodes_max) {
+std::string planner_instructions(const std::vector<Value>& tools, std::uint32_t nodes_max) {
   std::string text =
       "You make a plan; somebody else carries it out. Answer with JSON and nothing else:\n"
       "{\"nodes\": [node, ...], \"output\": TEXT}\n"
@@ -208,30 +208,30 @@ std::string planner_words(const std::vector<Value>& tools, std::uint32_t nodes_m
   return text;
 }
 
-Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer,
-                                            std::string_view version) {
+Result<std::shared_ptr<const Plan>> plan_from_answer(const Plan& planner, const Value& answer,
+                                                     std::string_view version) {
   if (version != kLoweringVersion) {
     return fail(Code::needs_version, "a plan was made of a model's answer in the way \"" +
                                          std::string(version) +
                                          "\", which this Aetheris does not know");
   }
   const LoopSpec& spec = *planner.nodes.front().loop;
-  AE_ASSIGN(const Value json, json_of_answer(*spec.schema, answer));
+  AE_ASSIGN(const Value json, parse_answer_json(*spec.schema, answer));
   AE_ASSIGN(const Value graph, Lowering(planner).run(json));
   AE_ASSIGN(auto plan, Plan::compile(graph));
-  AE_TRY(constants_fit(*plan));
+  AE_TRY(check_constant_args(*plan));
   return plan;
 }
 
-std::string maker_of(const State& state) {
+std::string plan_author_of(const State& state) {
   const Step* last = last_turn(state);
   const std::string& model = state.plan->tools[state.plan->nodes.front().tool].name;
   return last != nullptr && last->call ? model + "/" + last->call->id.text : model;
 }
 
-Result<PlanGenerated> planned_event(const State& state) {
+Result<PlanGenerated> plan_generated_payload(const State& state) {
   const Step& step = state.steps.front();
-  AE_ASSIGN(const auto plan, planned(*state.plan, step.result));
+  AE_ASSIGN(const auto plan, plan_from_answer(*state.plan, step.result));
   const Step* last = last_turn(state);
   std::string asked;
   if (last != nullptr && last->call) {
@@ -246,7 +246,7 @@ Result<PlanGenerated> planned_event(const State& state) {
                        .decision_locked = true,
                        .plan_hash = plan->hash,
                        .plan_input_hash = *hash_from_hex(asked),
-                       .planned_by = maker_of(state),
+                       .planned_by = plan_author_of(state),
                        .planner_version = std::string(kLoweringVersion),
                        .schema_version = 1,
                        .task_graph = plan->task_graph};

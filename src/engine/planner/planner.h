@@ -27,18 +27,18 @@ constexpr std::string_view kLoweringVersion = "model/1";
 // Of the JSON that a planner is asked for.
 const Value& planner_schema();
 // What a planner is told before all else: what it may answer, and which tools there are; plain text.
-std::string planner_words(const std::vector<Value>& tools, std::uint32_t nodes_max);
+std::string planner_instructions(const std::vector<Value>& tools, std::uint32_t nodes_max);
 
-// The plan that an answer of the planner's model makes. REQUIRES: only_plans(planner). Fails with plan_invalid, in words
+// The plan that an answer of the planner's model makes. REQUIRES: is_planner_only(planner). Fails with plan_invalid, in words
 // that the model can mend it by; with needs_version, when another program has made it in a way of its own.
-Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer,
-                                            std::string_view version = kLoweringVersion);
+Result<std::shared_ptr<const Plan>> plan_from_answer(const Plan& planner, const Value& answer,
+                                                     std::string_view version = kLoweringVersion);
 
 // `planned_by` of that plan: the model, and the invocation whose answer it is (of a fork another job has it).
 // REQUIRES: awaits_plan.
-std::string maker_of(const State& state);
+std::string plan_author_of(const State& state);
 
 // The second plan_generated. REQUIRES: awaits_plan.
-Result<PlanGenerated> planned_event(const State& state);
+Result<PlanGenerated> plan_generated_payload(const State& state);
 
 }  // namespace ae::engine

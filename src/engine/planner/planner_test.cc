@@ -1,7 +1,7 @@
 // A planner: its model's answer becomes the plan that the job goes on with, once, and only with what it was granted.
 #include "engine/planner/planner.h"
 
-#include "engine/loop/loop_job_test.h"
+#include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
 
@@ -25,8 +25,8 @@ std::shared_ptr<const Plan> planner(std::string_view more = "", std::string_view
   const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", made}});
   return compiled(graph("[]", whole).with("nodes", Value::array({node})));
 }
-GivenJob plans(std::string_view more = "", std::string_view whole = kTools) {
-  return GivenJob(planner(more, whole), {.input = "{'message': 'Go', 'n': 7}"});
+JobFixture plans(std::string_view more = "", std::string_view whole = kTools) {
+  return JobFixture(planner(more, whole), {.input = "{'message': 'Go', 'n': 7}"});
 }
 
 // Looks, and puts away what was found.
@@ -49,7 +49,7 @@ Value node(std::string_view text) { return json(text); }
 AE_TEST(
     "planner/what its model answers becomes the plan, in the commit of the answer, and is carried "
     "out") {
-  GivenJob job = plans();
+  JobFixture job = plans();
   job.claim();
   EXPECT_EQ(canonical(request(job, "planner/0")["messages"]),
             R"([{"content":"Plan it with ${ }","role":"system"},{"content":"Go","role":"user"}])");
@@ -62,7 +62,7 @@ AE_TEST(
   std::vector<std::string> types;
   for (std::size_t i = before; i < job.log.size(); ++i) types.emplace_back(event_name(job.log[i]));
   const auto made = std::ranges::find(types, "plan_generated");
-  ASSERT_NE(made, types.end()) << job.story();
+  ASSERT_NE(made, types.end()) << job.log_text();
   EXPECT_LT(std::ranges::find(types, "command_committed"), made);
   const auto plan = job.last<PlanGenerated>();
   EXPECT_EQ(plan.planned_by, "model:main/" + invocation);
@@ -76,9 +76,9 @@ AE_TEST(
   EXPECT_EQ(job.state.path_of(job.step("find")), "1/1");
   EXPECT_EQ(job.state.path_of(job.step("planner")), "0/0");
   job.ok("find", "'it'").ok("save", "'kept'");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(canonical(job.state.result), R"({"save":"kept"})");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST(
@@ -99,7 +99,7 @@ AE_TEST(
       "[{'id': 'a', 'wait_for': '1s'}, {'id': 'b', 'tool': 'look'}, {'id': 'c'}, {'id': 'd'}]",
   };
   for (const char* nodes : wrong) {
-    GivenJob job = plans();
+    JobFixture job = plans();
     job.claim().ok("planner/0", answer(nodes));
     const Value choice = job.last<DecisionRecorded>().payload.value;
     EXPECT_TRUE(choice.text("repair").starts_with("makes no plan: ")) << nodes << canonical(choice);
@@ -108,20 +108,20 @@ AE_TEST(
     EXPECT_EQ(job.status(), "failed") << nodes;
     EXPECT_EQ(job.state.error->code, "plan_invalid") << nodes;
     EXPECT_EQ(job.count(EventType::plan_generated), 1u);
-    proves(job);
+    expect_verified(job);
   }
-  GivenJob mended = plans();
+  JobFixture mended = plans();
   mended.claim().ok("planner/0", answer("[{'id': 'a', 'tool': 'once'}]")).ok("planner/1", two());
   EXPECT_EQ(mended.sent.back().tool, "look");
   mended.ok("find").ok("save");
   EXPECT_EQ(mended.status(), "completed");
-  proves(mended);
+  expect_verified(mended);
 }
 
 AE_TEST(
     "planner/its plan may pause, go over lists, branch, go on after failures, and say what it "
     "gives") {
-  GivenJob job = plans();
+  JobFixture job = plans();
   job.claim().ok(
       "planner/0",
       a_plan(
@@ -131,18 +131,18 @@ AE_TEST(
                .with("needs", Value::array({"rest"})),
            node("{'id': 'never', 'tool': 'put', 'when': '${ .input.n > 8 }', 'on_error': 'fail'}")},
           R"({"all":"${ .steps.each }"})"));
-  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.status(), "waiting") << job.log_text();
   job.after(31s).ok("each/0", "'a'").ok("each/1", "'b'");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(canonical(job.state.result), R"({"all":["a","b"]})");
-  proves(job);
+  expect_verified(job);
 }
 
 AE_TEST(
     "planner/a crash at any event asks nothing again that is recorded, and makes the same plan") {
-  const auto run = [](GivenJob& job) {
+  const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 20 && !is_terminal(job.state.status); ++guard) {
-      ASSERT_FALSE(job.in_flight.empty()) << job.story();
+      ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
       const std::uint32_t index = job.in_flight.begin()->first;
       const Step& step = job.state.steps[index];
       std::string said = "'x'";
@@ -151,12 +151,12 @@ AE_TEST(
                          .result = *parse_json(step.is_turn() ? said : "1")});
     }
   };
-  GivenJob whole = plans();
+  JobFixture whole = plans();
   whole.claim();
   run(whole);
-  ASSERT_EQ(whole.status(), "completed") << whole.story();
+  ASSERT_EQ(whole.status(), "completed") << whole.log_text();
   for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
-    GivenJob job = plans();
+    JobFixture job = plans();
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
     const auto answered =
         std::ranges::count(job.log, EventType::tool_invocation_finished, &Event::type);
@@ -164,26 +164,27 @@ AE_TEST(
     job.attempt_count = 1;
     job.claim();
     run(job);
-    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.story();
+    ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.log_text();
     EXPECT_EQ(static_cast<std::int64_t>(job.sent.size()), 4 - answered) << "cut at " << kept;
     EXPECT_EQ(job.count(EventType::plan_generated), 2u);
     EXPECT_EQ(job.last<PlanGenerated>().plan_hash, whole.last<PlanGenerated>().plan_hash);
-    proves(job);
+    expect_verified(job);
   }
 }
 
 AE_TEST("planner/a log in which another plan was made than the answer makes is refused") {
-  GivenJob job = plans();
+  JobFixture job = plans();
   job.claim().ok("planner/0", two());
   const auto at = std::ranges::find_if(job.log, [&](const Event& event) {
     return event.type == EventType::plan_generated && event.seq > 2;
   });
   ASSERT_NE(at, job.log.end());
-  const auto other = planned(*planner(), *parse_json(answer("[{'id': 'a', 'tool': 'pay'}]")));
+  const auto other =
+      plan_from_answer(*planner(), *parse_json(answer("[{'id': 'a', 'tool': 'pay'}]")));
   ASSERT_TRUE(other) << other.error().message;
   const auto refused = [&](const PlanGenerated& event) {
     State state = job.folded(at->seq - 1);
-    return !apply(state, event, job.now, compile_each_time());
+    return !apply(state, event, job.now, uncached_plan_source());
   };
   const PlanGenerated good = std::get<PlanGenerated>(at->body);
   EXPECT_FALSE(refused(good));
@@ -196,35 +197,35 @@ AE_TEST("planner/a log in which another plan was made than the answer makes is r
   wrong.planned_by = "model:main/0123456789abcdef";
   EXPECT_TRUE(refused(wrong));
   State done = job.folded(at->seq - 1);
-  const auto ended = apply(done, JobCompleted{}, job.now, compile_each_time());
+  const auto ended = apply(done, JobCompleted{}, job.now, uncached_plan_source());
   ASSERT_FALSE(ended) << "its plan is not made yet";
   EXPECT_NE(ended.error().message.find("plan is to follow"), std::string::npos);
   State early = job.folded(at->seq - 2);
-  EXPECT_FALSE(apply(early, good, job.now, compile_each_time())) << "its planner is not done";
+  EXPECT_FALSE(apply(early, good, job.now, uncached_plan_source())) << "its planner is not done";
 }
 
 AE_TEST("planner/a plan that another program made in its own way asks for that program") {
-  GivenJob job = plans();
+  JobFixture job = plans();
   job.claim().ok("planner/0", two());
   std::vector<Event> log = job.log;
   for (Event& event : log) {
     auto* made = std::get_if<PlanGenerated>(&event.body);
     if (made != nullptr && event.seq != 2) made->planner_version = "model/2";
   }
-  const auto folded = fold(job.state.job, log, compile_each_time());
+  const auto folded = fold(job.state.job, log, uncached_plan_source());
   ASSERT_FALSE(folded);
   EXPECT_EQ(folded.error().code, Code::needs_version);
 }
 
 AE_TEST("planner/an answer can be erased when its plan is made: the job stays as it is") {
-  GivenJob job = plans();
+  JobFixture job = plans();
   job.claim().ok("planner/0", two()).ok("find", "'it'").ok("save", "'kept'");
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   std::vector<Event> log = job.log;
   each<ToolInvocationFinished>(log, [&](ToolInvocationFinished& event) {
     if (event.step_id == job.step("planner/0").id) event.result = erased_value();
   });
-  const auto folded = fold(job.state.job, log, compile_each_time());
+  const auto folded = fold(job.state.job, log, uncached_plan_source());
   ASSERT_TRUE(folded) << folded.error().message;
   EXPECT_EQ(folded->status, JobStatus::completed);
   EXPECT_EQ(folded->result, job.state.result);
@@ -236,49 +237,49 @@ AE_TEST("planner/what its tools can do and is not granted is denied, in a fork t
       " 'look': {'effect': 'read', 'capabilities': ['reads']},"
       " 'put': {'effect': 'idempotent', 'capabilities': ['writes']},"
       " 'refund': {'effect': 'idempotent'}, 'exact': {'effect': 'read'}}}";
-  GivenJob job = plans("", kGrants);
+  JobFixture job = plans("", kGrants);
   job.claim().ok("planner/0", two()).ok("find", "1");
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "denied");
-  EXPECT_EQ(std::ranges::count(job.sent, std::string("put"), &GivenJob::Sent::tool), 0);
-  proves(job);
+  EXPECT_EQ(std::ranges::count(job.sent, std::string("put"), &JobFixture::SentTry::tool), 0);
+  expect_verified(job);
   const auto from = job.fork(job.seq_of(EventType::node_finished, "find"));
   ASSERT_TRUE(from);
-  GivenJob fork(*from, "job-2");
+  JobFixture fork(*from, "job-2");
   EXPECT_EQ(fork.last<PlanGenerated>().planned_by, "model:main");
   fork.claim();
-  EXPECT_EQ(fork.state.error->code, "denied") << fork.story();
+  EXPECT_EQ(fork.state.error->code, "denied") << fork.log_text();
 }
 
 AE_TEST("planner/another plan by a person begins anew, and asks its model again") {
-  GivenJob job = plans();
+  JobFixture job = plans();
   job.claim().ok("planner/0",
                  a_plan({node("{'id': 'find', 'tool': 'look'}"),
                          node("{'id': 'rest', 'wait_for': '1h', 'needs': ['find']}")}));
   job.ok("find", "1");
-  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.status(), "waiting") << job.log_text();
   job.replan(planner(", 'max_tokens': 9"));
-  EXPECT_FALSE(job.refused) << job.story();
+  EXPECT_FALSE(job.refused) << job.log_text();
   EXPECT_EQ(job.state.plan_number, 2u);
   EXPECT_FALSE(job.state.planned_by_model);
   job.ok("planner/0", two());
-  EXPECT_EQ(job.state.plan_number, 3u) << job.story();
+  EXPECT_EQ(job.state.plan_number, 3u) << job.log_text();
   job.ok("find", "2").ok("save", "3");
-  EXPECT_EQ(job.status(), "completed") << job.story();
-  proves(job);
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_verified(job);
 }
 
 AE_TEST("planner/a checkpoint at any event folds on to the same state") {
-  GivenJob job = plans();
+  JobFixture job = plans();
   job.claim().ok("planner/0", two()).ok("find", "1").ok("save", "2");
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
     const std::string bytes = checkpoint(job.folded(at), {});
-    auto restored = restore(job.state.job, at, bytes, compile_each_time());
+    auto restored = restore(job.state.job, at, bytes, uncached_plan_source());
     ASSERT_TRUE(restored) << at;
     State state = std::move(restored->state);
     for (std::size_t i = at; i < job.log.size(); ++i) {
       const Event& event = job.log[i];
-      ASSERT_TRUE(apply(state, event.body, event.created_at, compile_each_time()));
+      ASSERT_TRUE(apply(state, event.body, event.created_at, uncached_plan_source()));
     }
     EXPECT_EQ(state_view(state), state_view(job.state)) << at;
   }

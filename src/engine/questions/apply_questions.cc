@@ -5,7 +5,7 @@
 namespace ae::engine {
 
 // A try has ended with questions.
-void Applier::asked(Step& step, const Erasable& result) {
+void Applier::await_answers(Step& step, const Erasable& result) {
   Invocation& call = *step.call;
   if (!call.questions) call.questions = std::make_unique<Questions>();
   call.questions->asked = result.value;
@@ -22,27 +22,28 @@ bool Applier::is_question(const Step& step) const {
 
 Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
   Questions& questions = *step.call->questions;
-  if (s_.ending) return bad("no question opens in a job that ends");
+  if (s_.ending) return corrupt_event("no question opens in a job that ends");
   if (!open_question(*step.call) && !questions.erased) {
-    return bad("its tool has no open question");
+    return corrupt_event("its tool has no open question");
   }
   if (wait.type != WaitType::human || key != question_wait_key(step, questions.number + 1)) {
-    return bad("not the wait of its tool's question");
+    return corrupt_event("not the wait of its tool's question");
   }
   questions.number++;
   wait.resolve = false;
   wait.question = true;
   if (step.item != kNoItem) s_.steps[step.node].map->asking++;
   if (step.turn != kNoTurn) s_.steps[step.node].loop->asking++;
-  enter(step, StepPhase::questioned);
+  set_phase(step, StepPhase::questioned);
   return {};
 }
 
 Status Applier::question_closed(Step& step, std::string_view outcome, const Value& payload) {
-  if (!step.call || !step.call->questions) return bad("its tool has no open question");
+  if (!step.call || !step.call->questions) return corrupt_event("its tool has no open question");
   const Member* question = open_question(*step.call);
   const bool said = outcome == "approved" || outcome == "rejected";
-  if (!said && outcome != "timed_out" && outcome != "cancelled") return bad("an unknown answer");
+  if (!said && outcome != "timed_out" && outcome != "cancelled")
+    return corrupt_event("an unknown answer");
   if (question != nullptr && outcome != "cancelled") {
     const Value silence = Value::object({{"action", "cancel"}});
     Questions& questions = *step.call->questions;
@@ -50,8 +51,8 @@ Status Applier::question_closed(Step& step, std::string_view outcome, const Valu
   }
   if (step.item != kNoItem) s_.steps[step.node].map->asking--;
   if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;
-  enter(step, StepPhase::settled);
-  if (step.is_part()) refresh(step.node);
+  set_phase(step, StepPhase::settled);
+  if (step.is_part()) update_work_sets(step.node);
   return {};
 }
 

@@ -5,7 +5,7 @@
 
 namespace ae::engine {
 
-void Decider::questioned(const Step& step) {
+void Decider::handle_questions(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
   const bool item_failed = step.item != kNoItem &&
@@ -30,10 +30,11 @@ void Decider::questioned(const Step& step) {
   if (question == nullptr) {
     // Who only wants to be called again is, after a pause.
     const bool only_later = call.questions->asked["requests"].size() == 0;
-    return only_later && step.phase == StepPhase::settled ? retry(step) : declare(step, false);
+    return only_later && step.phase == StepPhase::settled ? schedule_retry(step)
+                                                          : declare_try(step, false);
   }
   emit_of(step, WaitOpened{.correlation_key = question_wait_key(step, call.questions->number + 1),
-                           .expires_at = within(stamp_.now + tool.ask_expires),
+                           .expires_at = cap_at_deadline(context_.now + tool.ask_expires),
                            .reason = std::string(to_text(OutcomeKind::input_required)),
                            .wait_type = std::string(to_text(WaitType::human))});
 }

@@ -1,7 +1,7 @@
 // What a tool asks in the middle of its call: the try is over, a person answers, and the same call goes on with that.
 #include "schema/question.h"
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/questions/questions.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/verify.h"
@@ -29,15 +29,15 @@ Outcome asks_how(std::string_view state = "s1") {
   return asks(Value::object({{"how", json(kHow)}}), state);
 }
 
-GivenJob asked(std::string_view nodes = kBook, const GivenSetup& setup = {}) {
-  GivenJob job(nodes, setup);
+JobFixture asked(std::string_view nodes = kBook, const JobFixtureOptions& setup = {}) {
+  JobFixture job(nodes, setup);
   job.claim();
   job.answer("a", asks_how());
   return job;
 }
 
-GivenJob& fills_in(GivenJob& job, std::string_view node, std::string_view content) {
-  return job.act({.kind = Act::Kind::signal,
+JobFixture& fills_in(JobFixture& job, std::string_view node, std::string_view content) {
+  return job.act({.kind = ControlRequest::Kind::signal,
                   .by = "ann",
                   .wait_type = "human",
                   .approval = job.asked(node),
@@ -45,17 +45,17 @@ GivenJob& fills_in(GivenJob& job, std::string_view node, std::string_view conten
                   .payload = json("{'decision':'approve'}")});
 }
 
-void expect_proved(const GivenJob& job) {
+void expect_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
   input.effects = job.effects;
-  const Verification proved = verify(input, compile_each_time());
+  const Verification proved = verify(input, uncached_plan_source());
   EXPECT_TRUE(proved.ok) << canonical(proved.to_json());
 }
 
 AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a person answers") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
                                    "tool_invocation_finished", "wait_opened", "job_waiting"}));
@@ -78,7 +78,7 @@ AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a p
 
 AE_TEST(
     "question/its answer makes the next try of the same command, which sends it with the state") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   const std::string key = job.sent.back().external_key;
   fills_in(job, "a", "{'n':3}");
   ASSERT_FALSE(job.refused);
@@ -99,11 +99,11 @@ AE_TEST(
 AE_TEST("question/a no and a cancel are told to the tool, which decides") {
   for (const auto& [payload, action] : {std::pair("{'decision':'reject'}", "decline"),
                                         std::pair("{'action':'cancel'}", "cancel")}) {
-    GivenJob job = asked();
+    JobFixture job = asked();
     job.signal(job.last<WaitOpened>().correlation_key, payload, "human");
     ASSERT_FALSE(job.refused) << payload;
     EXPECT_EQ(job.last<WaitCompleted>().outcome, "rejected");
-    EXPECT_TRUE(job.said.text("then").ends_with(" gets the rejection as the answer"));
+    EXPECT_TRUE(job.reply.text("then").ends_with(" gets the rejection as the answer"));
     EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["how"],
               Value::object({{"action", action}}));
     EXPECT_EQ(job.fails("a", "tool_error").state.error->code, "tool_error");
@@ -112,7 +112,7 @@ AE_TEST("question/a no and a cancel are told to the tool, which decides") {
 }
 
 AE_TEST("question/an answer that does not fit the form is refused, and the question stays") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   const std::size_t before = job.log.size();
   for (const std::string_view content : {"{}", "{'n':0}", "{'n':'many'}", "7"}) {
     fills_in(job, "a", content);
@@ -129,7 +129,7 @@ AE_TEST("question/an answer that does not fit the form is refused, and the quest
 AE_TEST(
     "question/a field has the format that it says, filled in or as it stands, or the answer is "
     "refused") {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim();
   job.answer("a", asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
                             " 'properties':{'mail':{'type':'string', 'format':'email',"
@@ -149,7 +149,7 @@ AE_TEST(
 }
 
 std::string command_for(std::string_view schema) {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim();
   job.answer("a", asks(json("{'k':{'message':'m', 'mode':'form', 'schema':" + std::string(schema) +
                             "}}")));
@@ -197,7 +197,7 @@ AE_TEST("question/of a form with thousands of fields the command names the first
 }
 
 AE_TEST("question/a form that is approved as it stands has the values it shows") {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim();
   job.answer("a",
              asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
@@ -210,7 +210,7 @@ AE_TEST("question/a form that is approved as it stands has the values it shows")
 }
 
 AE_TEST("question/of several each is a wait of its own, one after the other") {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim();
   job.answer("a", asks(Value::object({{"go", json(kGo)}, {"how", json(kHow)}})));
   EXPECT_EQ(approvals_view(job.state)[0]["question"], json(kGo));
@@ -228,7 +228,7 @@ AE_TEST("question/of several each is a wait of its own, one after the other") {
 }
 
 AE_TEST("question/a tool that only wants its state back is called again after a pause") {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim();
   job.answer("a", asks(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "running");
@@ -237,14 +237,14 @@ AE_TEST("question/a tool that only wants its state back is called again after a 
   EXPECT_EQ(said.kind, "retry");
   EXPECT_EQ(said.reason, "input_required");
   job.after(10s);
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(inputs_of(*job.step("a").call), json("{'answers':{}, 'state':'later'}"));
   EXPECT_EQ(job.ok("a").status(), "completed");
   expect_proved(job);
 }
 
 AE_TEST("question/the newest round counts, and no tool asks for ever") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   for (std::uint32_t round = 2; round <= kQuestionRoundsMax; ++round) {
     fills_in(job, "a", "{'n':" + std::to_string(round) + "}");
     job.answer("a", asks_how("s" + std::to_string(round)));
@@ -260,21 +260,21 @@ AE_TEST("question/the newest round counts, and no tool asks for ever") {
 
 AE_TEST(
     "question/each round of answers is another call for the budget, and its other tries are none") {
-  GivenJob job =
+  JobFixture job =
       asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]", {.more = "{'budget':{'tool_calls':2}}"});
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
   fills_in(job, "a", "{'n':3}");
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.state.budget.reserved.tool_calls, 1u);
   job.fails("a", "connect").after(10s);
-  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
   job.answer("a", asks_how("s2"));
   EXPECT_EQ(job.state.budget.spent.tool_calls, 2u);
   fills_in(job, "a", "{'n':4}");
-  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_EQ(job.sent.size(), 3u);
   job.raise("{'tool_calls':3}");
-  ASSERT_EQ(job.sent.size(), 4u) << job.story();
+  ASSERT_EQ(job.sent.size(), 4u) << job.log_text();
   EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s2");
   EXPECT_EQ(job.ok("a").status(), "completed");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 3u);
@@ -284,7 +284,7 @@ AE_TEST(
 AE_TEST(
     "question/the pauses of a tool that only wants its state back grow, and it is not asked for "
     "ever") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   std::vector<Duration> pauses;
   for (std::uint32_t round = 1; round <= kQuestionRoundsMax; ++round) {
@@ -293,10 +293,10 @@ AE_TEST(
     ASSERT_EQ(said.kind, "retry") << round;
     pauses.push_back(*said.not_before - job.now);
     job.after(1min);
-    ASSERT_EQ(job.sent.size(), round + 1u) << job.story();
+    ASSERT_EQ(job.sent.size(), round + 1u) << job.log_text();
   }
   EXPECT_GT(pauses.back(), 5 * pauses.front());
-  EXPECT_EQ(job.step("a").call->counted, 1u) << "tries that ask are not counted";
+  EXPECT_EQ(job.step("a").call->counted_tries, 1u) << "tries that ask are not counted";
   job.answer("a", asks(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "input_required");
@@ -304,8 +304,8 @@ AE_TEST(
 }
 
 AE_TEST("question/nobody answers: the tool is told so when the time is over") {
-  GivenJob job = asked(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
-                                       " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
+  JobFixture job = asked(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
+                                         " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
   EXPECT_EQ(to_text(*job.last<WaitOpened>().expires_at), to_text(job.now + 2h));
   job.after(2h);
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "timed_out");
@@ -317,7 +317,7 @@ AE_TEST("question/nobody answers: the tool is told so when the time is over") {
 
 AE_TEST(
     "question/a crash while a person thinks changes nothing, and one in the next try is a doubt") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   job.reload();
   EXPECT_EQ(job.status(), "waiting");
   fills_in(job, "a", "{'n':3}");
@@ -331,7 +331,7 @@ AE_TEST(
 }
 
 AE_TEST("question/a later try sends the same answers again") {
-  GivenJob job = asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job = asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   fills_in(job, "a", "{'n':3}");
   const Value inputs = inputs_of(*job.step("a").call);
   job.fails("a", "connect").after(10s);
@@ -345,7 +345,7 @@ AE_TEST("question/a later try sends the same answers again") {
 }
 
 AE_TEST("question/an answer is for the tool that asked: another version is not told") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   fills_in(job, "a", "{'n':3}");
   EXPECT_EQ(job.status(), "failed");
@@ -354,21 +354,21 @@ AE_TEST("question/an answer is for the tool that asked: another version is not t
 }
 
 AE_TEST("question/answering twice is one answer, and another answer is not applied") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   const std::string key(job.last<WaitOpened>().correlation_key);
   job.signal(key, "{'action':'accept', 'content':{'n':3}}");
   ASSERT_FALSE(job.refused);
   const std::size_t before = job.log.size();
   job.signal(key, "{'action':'accept', 'content':{'n':3}}");
-  EXPECT_EQ(job.said["duplicate"], Value(true));
-  EXPECT_EQ(job.said["applied"], Value(true));
+  EXPECT_EQ(job.reply["duplicate"], Value(true));
+  EXPECT_EQ(job.reply["applied"], Value(true));
   job.signal(key, "{'action':'accept', 'content':{'n':4}}");
-  EXPECT_EQ(job.said["applied"], Value(false));
+  EXPECT_EQ(job.reply["applied"], Value(false));
   EXPECT_EQ(job.log.size(), before);
 }
 
 AE_TEST("question/a cancelled job asks no more, and calls nothing again") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   job.cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.sent.size(), 1u);
@@ -378,7 +378,7 @@ AE_TEST("question/a cancelled job asks no more, and calls nothing again") {
 }
 
 AE_TEST("question/a paused job is asked, and goes on after the pause") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   job.pause();
   EXPECT_EQ(job.status(), "parked");
   fills_in(job, "a", "{'n':3}");
@@ -392,7 +392,7 @@ AE_TEST("question/a paused job is asked, and goes on after the pause") {
 }
 
 AE_TEST("question/other branches go on while a person is asked") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   job.answer("a", asks_how());
@@ -405,7 +405,7 @@ AE_TEST("question/other branches go on while a person is asked") {
 }
 
 AE_TEST("question/an item asks no more when its map has failed") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'m', 'kind':'map', 'over':'${ .input.l }', 'max_parallel':2,"
       " 'do':{'tool':'pay', 'args':{'n':'${ .item }'}}}]",
       {.input = "{'l':[1,2]}"});
@@ -420,7 +420,7 @@ AE_TEST("question/an item asks no more when its map has failed") {
 }
 
 AE_TEST("question/what asks about a call, or what nobody can answer, is a failure") {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim();
   job.answer("a", asks(json("{'k':{'mode':'sampling', 'message':'m'}}")));
   EXPECT_EQ(job.status(), "failed");
@@ -428,68 +428,69 @@ AE_TEST("question/what asks about a call, or what nobody can answer, is a failur
 }
 
 AE_TEST("question/keys of the runtime's own cannot be a plan's, nor be answered early") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'input/0123456789abcdef#1'}}]");
   job.claim();
   EXPECT_EQ(job.state.error->code, "correlation_key_reused");
-  GivenJob other("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'input/x#1'}}]");
+  JobFixture other("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'input/x#1'}}]");
   other.claim();
   EXPECT_EQ(other.status(), "waiting") << "as in plans of before";
 }
 
 AE_TEST("question/an effect that was recorded and not logged is caught up") {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim();
   job.decides = false;
   job.reload();
   job.decides = true;
-  job.kept("a", asks_how(), Arrival::in_time);
+  job.store_effect("a", asks_how(), Arrival::in_time);
   EXPECT_EQ(job.last<ToolInvocationFinished>().caught_up, true);
   EXPECT_EQ(job.last<WaitOpened>().reason, "input_required");
   expect_proved(job);
 }
 
 AE_TEST("question/one that comes late ends the doubt about its call, and is put") {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim().crash();
   ASSERT_EQ(job.state.parked_until, "resolve");
-  job.kept("a", asks_how());
+  job.store_effect("a", asks_how());
   EXPECT_EQ(job.last<ToolInvocationFinished>().outcome, "input_required");
-  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_EQ(job.last<WaitOpened>().reason, "input_required");
   fills_in(job, "a", "{'n':3}");
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
   expect_proved(job);
 }
 
 AE_TEST("question/one that comes after somebody said that its call did not happen is put too") {
-  GivenJob job(kBook);
+  JobFixture job(kBook);
   job.claim().crash().after(2min);
   ASSERT_EQ(job.state.parked_until, "resolve");
   job.decides = false;
   job.resolve("a", "not_happened");
   ASSERT_FALSE(job.refused);
   job.decides = true;
-  job.kept("a", asks_how());
-  EXPECT_EQ(job.status(), "waiting") << job.story();
+  job.store_effect("a", asks_how());
+  EXPECT_EQ(job.status(), "waiting") << job.log_text();
   fills_in(job, "a", "{'n':3}");
-  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
   expect_proved(job);
 }
 
 AE_TEST("question/a checkpoint at any event, and the tail after it, is the same") {
-  GivenJob job = asked();
+  JobFixture job = asked();
   fills_in(job, "a", "{'n':3}");
   job.ok("a", "{'booked':3}");
   for (std::size_t n = 1; n <= job.log.size(); ++n) {
     const State then = job.folded(n);
     if (!then.plan) continue;
-    auto back = restore(job.state.job, n, checkpoint(then, Hash{}), compile_each_time());
+    auto back = restore(job.state.job, n, checkpoint(then, Hash{}), uncached_plan_source());
     ASSERT_TRUE(back.has_value()) << n;
     for (std::size_t i = n; i < job.log.size(); ++i) {
-      ASSERT_TRUE(apply(back->state, job.log[i].body, job.log[i].created_at, compile_each_time()))
+      ASSERT_TRUE(
+          apply(back->state, job.log[i].body, job.log[i].created_at, uncached_plan_source()))
           << n;
     }
     EXPECT_EQ(state_view(back->state), state_view(job.state)) << n;

@@ -3,21 +3,21 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "engine/heart/take.h"
+#include "engine/heart/request.h"
 #include "schema/question.h"
 
 namespace ae::engine {
 namespace {
 
 // A yes with arguments is a form that is filled in, a no declines; or the answer stands in the payload, in MCP's words.
-std::string_view action_of(const Act& act) {
+std::string_view action_of(const ControlRequest& act) {
   const std::string_view decision = act.payload.text("decision");
   if (decision == "approve") return "accept";
   if (decision == "reject") return "decline";
   return act.payload.text("action");
 }
 
-std::optional<Value> content_of(const Act& act) {
+std::optional<Value> content_of(const ControlRequest& act) {
   if (act.arguments) return act.arguments;
   const Value* content = act.payload.find("content");
   return content != nullptr ? std::optional(*content) : std::nullopt;
@@ -44,24 +44,23 @@ Value inputs_of(const Invocation& call) {
   return Value::object(std::move(inputs));
 }
 
-Result<Taken> take_answer(const State& state, const std::string& key, const Wait& wait,
-                          const Act& act) {
+Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
+                                             const Wait& wait, const ControlRequest& act) {
   const Step& step = state.steps[wait.step];
   const Member* question = step.call ? open_question(*step.call) : nullptr;
   if (question == nullptr) return fail(Code::wait_mismatch, "this question is no longer open");
   const std::string_view action = action_of(act);
-  auto answer = answer_to(question->second, action, content_of(act));
+  auto answer = validate_answer(question->second, action, content_of(act));
   if (!answer) {
-    return std::unexpected(
-        std::move(answer).error().in("\"" + step.call->tool +
-                                     "\" has an open question: `aetheris approvals` shows it, "
-                                     "`aetheris approve ID --arguments JSON` answers it"));
+    return std::unexpected(std::move(answer).error().with_context(
+        "\"" + step.call->tool +
+        "\" has an open question: `aetheris approvals` shows it, "
+        "`aetheris approve ID --arguments JSON` answers it"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
-  Taken taken{
-      .events = {answered(wait_closed(state, key, wait, outcome), act, *answer)},
-      .answer =
-          Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+  AppliedRequest taken{.events = {answered(wait_closed(state, key, wait, outcome), act, *answer)},
+                       .answer = Value::object(
+                           {{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
   if (outcome == "rejected") {
     taken.answer = taken.answer.with(
         "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");
@@ -69,7 +68,7 @@ Result<Taken> take_answer(const State& state, const std::string& key, const Wait
   return taken;
 }
 
-bool says_again(const Act& act, const Value& answer) {
+bool is_same_answer(const ControlRequest& act, const Value& answer) {
   if (action_of(act) != answer.text("action")) return false;
   const auto content = content_of(act);
   return !content || *content == answer["content"];

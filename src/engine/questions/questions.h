@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/heart/absorb.h"
+#include "engine/heart/ingest.h"
 #include "engine/state/state.h"
 
 namespace ae::engine {
@@ -25,9 +25,9 @@ bool is_question_wait_key(std::string_view key);
 Value inputs_of(const Invocation& call);
 
 // Answers the question that this wait is about. Fails with input_invalid, payload_too_large.
-Result<Taken> take_answer(const State& state, const std::string& key, const Wait& wait,
-                          const Act& act);
+Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
+                                             const Wait& wait, const ControlRequest& act);
 // Does the act say what this answer says?
-bool says_again(const Act& act, const Value& answer);
+bool is_same_answer(const ControlRequest& act, const Value& answer);
 
 }  // namespace ae::engine

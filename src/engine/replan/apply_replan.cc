@@ -11,33 +11,34 @@ namespace ae::engine {
 Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Value& list,
                                                                 const Plan& plan) const {
   std::map<std::uint32_t, std::uint32_t> carried;
-  if (!list.is_array()) return bad("without what is carried");
+  if (!list.is_array()) return corrupt_event("without what is carried");
   for (const Value& entry : list.items()) {
     const auto step = s_.by_id.find(StepId(std::string(entry.text("step_id"))));
     const auto node = plan.by_id.find(std::string(entry.text("node_id")));
     if (step == s_.by_id.end() || node == plan.by_id.end())
-      return bad("it carries what is not there");
+      return corrupt_event("it carries what is not there");
     const Step& old = s_.steps[step->second];
     const Node& was = s_.node_of(old);
     const Node& is = plan.nodes[node->second];
     const bool begun = old.started || old.skipped || old.map || old.loop;
     if (old.role != Role::node || old.is_part() || !begun || was.id != is.id ||
         was.kind != is.kind) {
-      return bad("it carries another node");
+      return corrupt_event("it carries another node");
     }
     if (was.kind != NodeKind::wait && s_.plan->tools[was.tool].name != plan.tools[is.tool].name) {
-      return bad("it carries another tool's call");
+      return corrupt_event("it carries another tool's call");
     }
     if (old.phase == StepPhase::done && old.failure && !is.continue_on_error) {
-      return bad("it carries a failure that ends the job");
+      return corrupt_event("it carries a failure that ends the job");
     }
-    if (!carried.emplace(is.index, step->second).second) return bad("it carries a node twice");
+    if (!carried.emplace(is.index, step->second).second)
+      return corrupt_event("it carries a node twice");
   }
   return carried;
 }
 
 // What is let go is let go on purpose, and nobody waits for it any more.
-Status Applier::check_let_go(const Value& drop, const std::set<std::uint32_t>& kept) const {
+Status Applier::check_abandoned(const Value& drop, const std::set<std::uint32_t>& kept) const {
   std::set<std::string, std::less<>> dropped;
   if (drop.is_array()) {
     for (const Value& one : drop.items()) {
@@ -47,17 +48,18 @@ Status Applier::check_let_go(const Value& drop, const std::set<std::uint32_t>& k
   for (const Step& step : s_.steps) {
     if (kept.contains(step.node)) continue;
     if (is_effect(s_, step) && !dropped.contains(s_.node_of(step).id)) {
-      return bad("it drops an effect that `drop` does not name");
+      return corrupt_event("it drops an effect that `drop` does not name");
     }
   }
   for (const auto& [key, wait] : s_.waits) {
-    if (!kept.contains(s_.steps[wait.step].node)) return bad("a wait that it drops is open");
+    if (!kept.contains(s_.steps[wait.step].node))
+      return corrupt_event("a wait that it drops is open");
   }
   return {};
 }
 
 // The outcome of a call stays unknown, though nothing of the new plan stands for it.
-void Applier::keep_unknown(const std::set<std::uint32_t>& kept) {
+void Applier::keep_unknown_calls(const std::set<std::uint32_t>& kept) {
   for (const Step& step : s_.steps) {
     if (kept.contains(step.node) || !s_.may_have_happened(step)) continue;
     UnknownCall call = s_.call_of(step);
@@ -70,7 +72,7 @@ void Applier::keep_unknown(const std::set<std::uint32_t>& kept) {
 Status Applier::move_tool(Step& step, const Plan& before) {
   const std::string& name = before.tools[step.tool].name;
   const auto same = std::ranges::find(s_.plan->tools, name, &ToolPolicy::name);
-  if (same == s_.plan->tools.end()) return bad("it carries another tool's call");
+  if (same == s_.plan->tools.end()) return corrupt_event("it carries another tool's call");
   step.tool = static_cast<std::uint32_t>(same - s_.plan->tools.begin());
   return {};
 }
@@ -104,17 +106,17 @@ bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
 }  // namespace
 
 Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> plan) {
-  if (auto may = may_replan(s_); !may) return bad(may.error().message);
+  if (auto may = may_replan(s_); !may) return corrupt_event(may.error().message);
   AE_ASSIGN(const auto carried, this->carried(event.carried, *plan));
   std::map<std::uint32_t, std::uint32_t>
-      place;  // of what is kept: node of the old plan → of the new
+      start_node;  // of what is kept: node of the old plan → of the new
   std::set<std::uint32_t> kept;
   for (const auto& [node, step] : carried) {
-    place.emplace(step, node);
+    start_node.emplace(step, node);
     kept.insert(step);
   }
-  AE_TRY(check_let_go(event.drop, kept));
-  keep_unknown(kept);
+  AE_TRY(check_abandoned(event.drop, kept));
+  keep_unknown_calls(kept);
 
   std::deque<Step> old = std::exchange(s_.steps, {});
   const std::shared_ptr<const Plan> before = std::exchange(s_.plan, std::move(plan));
@@ -135,22 +137,22 @@ Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> 
     if (old[i].role != Role::node || !kept.contains(old[i].node)) continue;
     moved.emplace(i, static_cast<std::uint32_t>(s_.steps.size()));
     Step& step = s_.steps.emplace_back(std::move(old[i]));
-    move_step(step, place.at(step.node));
+    move_step(step, start_node.at(step.node));
     if (step.is_loop_call()) AE_TRY(move_tool(step, *before));
   }
   for (const Node& node : s_.plan->nodes) {
     const Step& step = s_.steps[node.index];
     if (step.loop && !move_loop(*step.loop, *before, *s_.plan, moved)) {
-      return bad("it carries another tool's call");
+      return corrupt_event("it carries another tool's call");
     }
   }
-  return settle_in(moved);
+  return reindex_steps(moved);
 }
 
 // Everything that names steps by their index, or follows from them.
-Status Applier::settle_in(const std::map<std::uint32_t, std::uint32_t>& moved) {
+Status Applier::reindex_steps(const std::map<std::uint32_t, std::uint32_t>& moved) {
   for (std::uint32_t i = 0; i < s_.steps.size(); ++i) {
-    if (!s_.by_id.emplace(s_.steps[i].id, i).second) return bad("two steps have one id");
+    if (!s_.by_id.emplace(s_.steps[i].id, i).second) return corrupt_event("two steps have one id");
   }
   for (auto& [key, wait] : s_.waits) wait.step = moved.at(wait.step);
   for (std::vector<std::uint32_t>* list : {&s_.undoable, &s_.undone, &s_.given_up}) {
@@ -184,10 +186,10 @@ Status Applier::settle_in(const std::map<std::uint32_t, std::uint32_t>& moved) {
       if (s_.steps[need].phase != StepPhase::done) left++;
     }
     if (step.phase != StepPhase::blocked && left > 0)
-      return bad("it carries what may not begin yet");
+      return corrupt_event("it carries what may not begin yet");
     step.needs_left = left;
   }
-  for (std::uint32_t i = 0; i < s_.steps.size(); ++i) refresh(i);
+  for (std::uint32_t i = 0; i < s_.steps.size(); ++i) update_work_sets(i);
   for (const Node& node : s_.plan->nodes) open_node(node.index);
   return {};
 }

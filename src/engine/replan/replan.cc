@@ -16,10 +16,10 @@ bool has_begun(const Step& step) {
   return step.started || step.skipped || step.map != nullptr || step.loop != nullptr;
 }
 
-class Replanning {
+class ReplanBuilder {
  public:
-  Replanning(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
-             Work work_max)
+  ReplanBuilder(const State& state, std::shared_ptr<const Plan> plan, const DroppedNodes& drop,
+                Work work_max)
       : s_(state), drop_(drop), work_max_(work_max) {
     next_.job = state.job;
     next_.input = state.input;
@@ -45,7 +45,7 @@ class Replanning {
   }
 
   const State& s_;
-  const Dropped& drop_;
+  const DroppedNodes& drop_;
   const Work work_max_;
   mutable Work work_ = 0;
   State next_;              // of the new plan, as far as it is carried: what its expressions read
@@ -53,7 +53,7 @@ class Replanning {
 };
 
 // All that it reads is there already.
-bool Replanning::can_read(const Template& source) const {
+bool ReplanBuilder::can_read(const Template& source) const {
   const auto& steps = source.roots().steps;
   return std::ranges::all_of(steps, [&](const std::string& id) {
     const auto node = next_.plan->by_id.find(id);
@@ -61,14 +61,14 @@ bool Replanning::can_read(const Template& source) const {
   });
 }
 
-bool Replanning::same_branch(const Step& step, const Node& node) const {
+bool ReplanBuilder::same_branch(const Step& step, const Node& node) const {
   if (!node.when) return !step.skipped;
   if (!can_read(*node.when)) return false;
   const auto taken = when_of(next_, node, &work_);
   return taken && *taken == !step.skipped;
 }
 
-bool Replanning::same_call(const Step& step, const Node& node) const {
+bool ReplanBuilder::same_call(const Step& step, const Node& node) const {
   const ToolPolicy& is = next_.plan->tools[node.tool];
   const std::string& name = is.name;
   if (s_.tool_of(step).records != is.records) return false;
@@ -92,7 +92,7 @@ bool Replanning::same_call(const Step& step, const Node& node) const {
 }
 
 // Its log holds no arguments: what the old plan gives counts.
-bool Replanning::same_value(const Step& step, const Node& node) const {
+bool ReplanBuilder::same_value(const Step& step, const Node& node) const {
   if (s_.tool_of(step).name != next_.plan->tools[node.tool].name ||
       (node.has_args && !can_read(node.args))) {
     return false;
@@ -102,7 +102,7 @@ bool Replanning::same_value(const Step& step, const Node& node) const {
   return was && is && *was == *is;
 }
 
-bool Replanning::same_wait(const Step& step, const Node& node) const {
+bool ReplanBuilder::same_wait(const Step& step, const Node& node) const {
   if (graph_of(*s_.plan, s_.node_of(step))["wait"] != graph_of(*next_.plan, node)["wait"]) {
     return false;
   }
@@ -112,7 +112,7 @@ bool Replanning::same_wait(const Step& step, const Node& node) const {
   return true;
 }
 
-bool Replanning::same_map(const Step& step, const Node& node) const {
+bool ReplanBuilder::same_map(const Step& step, const Node& node) const {
   const Value& old = graph_of(*s_.plan, s_.node_of(step));
   const Value& fresh = graph_of(*next_.plan, node);
   for (const char* name : {"over", "as", "do", "on_item_error"}) {
@@ -123,7 +123,7 @@ bool Replanning::same_map(const Step& step, const Node& node) const {
 
 // A loop that is over, or that goes on with what another job did and has not begun here: it is led by the same model, was
 // told the same, and may call the same. How many turns it may take is no matter to what it has done.
-bool Replanning::same_loop(const Step& step, const Node& node) const {
+bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
   const bool goes_on = step.phase == StepPhase::ready && step.loop;
   if (step.phase != StepPhase::done && !goes_on) return false;
   const Value& was = graph_of(*s_.plan, s_.node_of(step));
@@ -141,12 +141,12 @@ bool Replanning::same_loop(const Step& step, const Node& node) const {
     return one.node == step.node && one.role == Role::node && one.turn == 0 && one.is_turn();
   });
   if (first == s_.steps.end() || (!first->call && !first->imported)) return false;
-  const auto opening = opening_of(next_, node, &work_);
+  const auto opening = opening_messages_of(next_, node, &work_);
   return opening && *opening == turn_arguments(*first)["messages"];
 }
 
 // The step that this node of the new plan goes on with; nullptr: it begins anew.
-const Step* Replanning::same(const Node& node) const {
+const Step* ReplanBuilder::same(const Node& node) const {
   const auto known = s_.plan->by_id.find(node.id);
   if (known == s_.plan->by_id.end() || drop_.contains(node.id)) return nullptr;
   const Step& step = s_.steps[known->second];
@@ -160,7 +160,7 @@ const Step* Replanning::same(const Node& node) const {
   if (done && step.failure && !node.continue_on_error) return nullptr;
   // Who gives a job a planner wants another plan of it; the plan that it makes has it as it was.
   if (node.kind == NodeKind::planner) {
-    const bool made = done && only_plans(*s_.plan) && !only_plans(*next_.plan) &&
+    const bool made = done && is_planner_only(*s_.plan) && !is_planner_only(*next_.plan) &&
                       graph_of(*s_.plan, s_.node_of(step)) == graph_of(*next_.plan, node);
     return made ? &step : nullptr;
   }
@@ -180,12 +180,12 @@ const Step* Replanning::same(const Node& node) const {
   return nullptr;
 }
 
-Result<Replan> Replanning::run() {
+Result<Replan> ReplanBuilder::run() {
   Replan replan;
   Needs needs;
   for (const Node& node : next_.plan->nodes) needs.push_back(node.needs);
   std::vector<bool> kept(s_.plan->nodes.size());
-  for (const std::uint32_t index : order_of(needs).order) {
+  for (const std::uint32_t index : topological_order(needs).order) {
     const Step* step = same(next_.plan->nodes[index]);
     if (work_ > work_max_) {
       return fail(Code::plan_invalid,
@@ -213,8 +213,8 @@ Result<Replan> Replanning::run() {
 
 }  // namespace
 
-Dropped kept_results(const State& state, const Value& drop) {
-  Dropped kept;
+DroppedNodes kept_results(const State& state, const Value& drop) {
+  DroppedNodes kept;
   if (!drop.is_array()) return kept;
   for (const Value& name : drop.items()) {
     const auto node =
@@ -229,15 +229,15 @@ Dropped kept_results(const State& state, const Value& drop) {
 bool is_effect(const State& state, const Step& step) {
   if (step.role != Role::node) return false;
   const Node& node = state.node_of(step);
-  const bool calls = node.calls() || step.is_part();
+  const bool calls = node.is_single_call() || step.is_part();
   if (!calls || state.tool_of(step).effect == EffectClass::read) return false;
   const bool success = step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
   return step.committed || success || state.may_have_happened(step);
 }
 
-Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
-                         Work work_max) {
-  return Replanning(state, std::move(plan), drop, work_max).run();
+Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan,
+                         const DroppedNodes& drop, Work work_max) {
+  return ReplanBuilder(state, std::move(plan), drop, work_max).run();
 }
 
 Status may_replan(const State& state) {
@@ -246,7 +246,7 @@ Status may_replan(const State& state) {
                                         "); `aetheris fork` continues it as a new job");
   }
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
-  if (state.raised > 0) {
+  if (state.escalated > 0) {
     return fail(Code::call_pending,
                 "a confirmation of what the job changed is open: answer it (`aetheris approvals` "
                 "lists it), then replace the plan");

@@ -16,28 +16,28 @@
 namespace ae::engine {
 
 // A node that is not to be carried, by its id in the old plan.
-using Dropped = std::set<std::string, std::less<>>;
+using DroppedNodes = std::set<std::string, std::less<>>;
 
 struct Replan {
   struct Carry {
     std::uint32_t step = 0, node = 0;  // index of the step now; of the node in the new plan
   };
   std::vector<Carry> carried;  // by node of the new plan
-  Dropped lost;                // nodes of the old plan whose committed effects are not carried
+  DroppedNodes lost;           // nodes of the old plan whose committed effects are not carried
 };
 // What a comparison may cost at most, in steps; the evaluation that exceeds it is the last one.
 inline constexpr Work kReplanWorkMax = 10'000'000;
 // Fails with plan_invalid: the comparison costs more than `work_max`. REQUIRES: nothing is pending or in doubt
 // (`may_replan`).
-Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop,
-                         Work work_max = kReplanWorkMax);
+Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan,
+                         const DroppedNodes& drop, Work work_max = kReplanWorkMax);
 
 // Has the step's call, of a node or an item, changed the world, or may it have?
 bool is_effect(const State& state, const Step& step);
 
 // The nodes of this list whose result another job gave. Only these can be dropped under the job's own plan: a dropped node then
 // runs in this job, so that the same request again drops nothing.
-Dropped kept_results(const State& state, const Value& drop);
+DroppedNodes kept_results(const State& state, const Value& drop);
 
 // Why the job cannot have another plan now: job_terminal, call_pending.
 Status may_replan(const State& state);

@@ -1,7 +1,7 @@
 // Re-plans: a job goes on under another plan, with everything that both have in common.
 #include <set>
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/heart/random_plan_test.h"
 #include "engine/replan/replan.h"
 #include "engine/state/checkpoint.h"
@@ -32,90 +32,90 @@ std::shared_ptr<const Plan> plan_of(std::initializer_list<std::string_view> all,
 }
 
 // a is done, b waits.
-GivenJob waiting() {
-  GivenJob job(nodes({kA, kB, kC}), {.input = "{'x':1}"});
+JobFixture waiting() {
+  JobFixture job(nodes({kA, kB, kC}), {.input = "{'x':1}"});
   job.claim().ok("a", "'A'");
-  AE_CHECK(job.status() == "waiting", job.story());
+  AE_CHECK(job.status() == "waiting", job.log_text());
   return job;
 }
 
-void expect_proved(const GivenJob& job) {
+void expect_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
-  const Verification all = verify(input, compile_each_time());
-  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  const Verification all = verify(input, uncached_plan_source());
+  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.log_text();
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
   auto restored =
-      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), compile_each_time());
+      restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), uncached_plan_source());
   ASSERT_TRUE(restored) << restored.error().message;
   EXPECT_EQ(state_view(restored->state), state_view(job.state));
   (void)trace_view(job.state, job.log);
 }
 
 AE_TEST("replan/under the same plan a result of another job is dropped once, an own result never") {
-  GivenJob own = waiting();
+  JobFixture own = waiting();
   own.replan(own.plan, {"a"});
-  EXPECT_EQ(own.said["unchanged"], Value(true));
-  GivenJob job(*own.fork(own.seq_of(EventType::step_committed, "a")), "job-2");
+  EXPECT_EQ(own.reply["unchanged"], Value(true));
+  JobFixture job(*own.fork(own.seq_of(EventType::step_committed, "a")), "job-2");
   const StepId before = job.step("a").id;
   job.replan(job.plan, {"a"});
   ASSERT_FALSE(job.refused) << job.refusal;
   EXPECT_NE(job.step("a").id, before);
-  EXPECT_EQ(job.claim().sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.claim().sent.size(), 1u) << job.log_text();
   EXPECT_EQ(job.ok("a", "'B'").step("a").result, Value("B"));
   const std::size_t events = job.log.size();
   job.replan(job.plan, {"a"});
-  EXPECT_EQ(job.said["unchanged"], Value(true));
+  EXPECT_EQ(job.reply["unchanged"], Value(true));
   EXPECT_EQ(job.log.size(), events);
-  EXPECT_EQ(job.signal("b").ok("c").status(), "completed") << job.story();
+  EXPECT_EQ(job.signal("b").ok("c").status(), "completed") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("replan/a request whose answer was lost is one, also when it drops a node that is gone") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const auto other = plan_of({"{'id':'z','kind':'tool','tool':'put'}"});
   job.replan(other, {"a"});
   ASSERT_FALSE(job.refused) << job.refusal;
   const std::size_t events = job.log.size();
   job.replan(other, {"a"});
   EXPECT_FALSE(job.refused) << job.refusal;
-  EXPECT_EQ(job.said["unchanged"], Value(true));
+  EXPECT_EQ(job.reply["unchanged"], Value(true));
   EXPECT_EQ(job.log.size(), events);
 }
 
 AE_TEST("replan/a request to drop a kept result counts as applied when it is dropped") {
-  GivenJob own = waiting();
-  GivenJob job(*own.fork(own.seq_of(EventType::step_committed, "a")), "job-2");
+  JobFixture own = waiting();
+  JobFixture job(*own.fork(own.seq_of(EventType::step_committed, "a")), "job-2");
   const auto other = plan_of({kA, kB});
   job.replan(other);
   ASSERT_FALSE(job.refused) << job.refusal;
-  const Act act{.kind = Act::Kind::plan,
-                .payload = Value::object(
-                    {{"drop", Value::array({Value("a")})}, {"task_graph", other->task_graph}})};
-  EXPECT_FALSE(was_taken(job.state, act)) << "the plan is the job's, and a is kept";
+  const ControlRequest act{.kind = ControlRequest::Kind::plan,
+                           .payload = Value::object({{"drop", Value::array({Value("a")})},
+                                                     {"task_graph", other->task_graph}})};
+  EXPECT_FALSE(is_handled(job.state, act)) << "the plan is the job's, and a is kept";
   job.replan(other, {"a"});
-  EXPECT_TRUE(was_taken(job.state, act));
+  EXPECT_TRUE(is_handled(job.state, act));
 }
 
 AE_TEST("replan/the plan that the job has changes nothing") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const std::size_t events = job.log.size();
   job.replan(job.plan);
-  EXPECT_EQ(job.said["unchanged"], Value(true));
+  EXPECT_EQ(job.reply["unchanged"], Value(true));
   EXPECT_EQ(job.log.size(), events);
 }
 
 AE_TEST(
     "replan/what is done and what waits is carried under the ids it had, the rest begins anew") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const StepId a = job.step("a").id, b = job.step("b").id, c = job.step("c").id;
   job.replan(plan_of({kA, kB,
                       "{'id':'c','kind':'tool','tool':'pay','args':{'new':'${ .steps.a }'},"
                       "'needs':['a','b']}"}));
   ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.said["plan"], Value(1));
-  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.reply["plan"], Value(1));
+  EXPECT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_EQ(job.step("a").id, a);
   EXPECT_EQ(job.step("b").id, b);
   EXPECT_NE(job.step("c").id, c);
@@ -130,7 +130,7 @@ AE_TEST(
 }
 
 AE_TEST("replan/who did it, when, and what it replaces is in the log") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const std::string before = to_hex(job.plan->hash);
   job.replan(plan_of({kA, kB}));
   const auto decision = job.last<DecisionRecorded>();
@@ -145,7 +145,7 @@ AE_TEST("replan/who did it, when, and what it replaces is in the log") {
 }
 
 AE_TEST("replan/nodes may change their places") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const StepId a = job.step("a").id;
   job.replan(plan_of({"{'id':'z','kind':'tool','tool':'look','needs':['a']}", kC, kB, kA}));
   EXPECT_EQ(job.step("a").id, a);
@@ -158,7 +158,7 @@ AE_TEST("replan/nodes may change their places") {
 }
 
 AE_TEST("replan/other arguments are another node: its effect must be named, and is made anew") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const auto other = plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB, kC});
   const std::size_t events = job.log.size();
   job.replan(other);
@@ -170,14 +170,15 @@ AE_TEST("replan/other arguments are another node: its effect must be named, and 
   EXPECT_EQ(job.last<PlanGenerated>().drop, json("['a']"));
   EXPECT_FALSE(job.state.waits.contains("b")) << "its need is to be done anew";
   job.ok("a", "'A2'");
-  EXPECT_TRUE(job.state.waits.contains("b#1")) << "a key names one wait for ever\n" << job.story();
+  EXPECT_TRUE(job.state.waits.contains("b#1")) << "a key names one wait for ever\n"
+                                               << job.log_text();
   job.signal("b#1", "1").ok("c");
   EXPECT_EQ(job.status(), "completed");
   expect_proved(job);
 }
 
 AE_TEST("replan/the trace shows what was let go as it was, and which plan did it") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const StepId first = job.step("a").id;
   const Value before = trace_view(job.state, job.log);
   EXPECT_EQ(before["dropped"], json("[]"));
@@ -204,22 +205,22 @@ AE_TEST("replan/the trace shows what was let go as it was, and which plan did it
 }
 
 AE_TEST("replan/the trace names the plan of each that was let go") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB}), {"a"});
   job.ok("a", "'A2'");
   job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':3}}"}), {"a"});
   job.ok("a", "'A3'");
   const Value trace = trace_view(job.state, job.log);
-  std::string story;
+  std::string log_text;
   for (const Value& one : trace["dropped"].items()) {
-    story += std::string(one.text("node_id")) + std::to_string(one["dropped_by"].as_int()) + " ";
+    log_text += std::string(one.text("node_id")) + std::to_string(one["dropped_by"].as_int()) + " ";
   }
-  EXPECT_EQ(story, "a1 b1 a2 b2 ");
+  EXPECT_EQ(log_text, "a1 b1 a2 b2 ");
   EXPECT_EQ(trace["totals"]["tries"], Value(3));
 }
 
 AE_TEST("replan/arguments that come out the same are the same, however they are written") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const StepId a = job.step("a").id;
   job.replan(
       plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':1},'when':'${ true }'}", kB}));
@@ -228,7 +229,7 @@ AE_TEST("replan/arguments that come out the same are the same, however they are 
 }
 
 AE_TEST("replan/reads that are let go need no word") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'r','kind':'tool','tool':'look'},"
       "{'id':'b','kind':'wait','wait':{'type':'signal','key':'b'},'needs':['r']}]");
   job.claim().ok("r").replan(
@@ -241,25 +242,26 @@ AE_TEST("replan/reads that are let go need no word") {
 }
 
 AE_TEST("replan/it is refused while a call is under way, or in doubt, and after the end") {
-  GivenJob calling(nodes({kA, kB}), {.input = "{'x':1}"});
+  JobFixture calling(nodes({kA, kB}), {.input = "{'x':1}"});
   const auto other = plan_of({kA});
   calling.claim().replan(other);
   EXPECT_EQ(calling.refused, Code::call_pending);
-  GivenJob doubt("[{'id':'p','kind':'tool','tool':'pay'}]");
+  JobFixture doubt("[{'id':'p','kind':'tool','tool':'pay'}]");
   doubt.claim().times_out("p").replan(other);
   EXPECT_EQ(doubt.refused, Code::call_pending);
-  GivenJob again("[{'id':'p','kind':'tool','tool':'put'}]");
+  JobFixture again("[{'id':'p','kind':'tool','tool':'put'}]");
   again.claim().times_out("p").replan(other);
   EXPECT_EQ(again.refused, Code::call_pending) << "it is to be sent again: it may have happened";
-  GivenJob over(nodes({kA}), {.input = "{'x':1}"});
+  JobFixture over(nodes({kA}), {.input = "{'x':1}"});
   over.claim().ok("a").replan(plan_of({kA, kB}));
   EXPECT_EQ(over.refused, Code::job_terminal);
 }
 
 AE_TEST("replan/a plan with faults changes nothing") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const std::size_t events = job.log.size();
-  job.act({.kind = Act::Kind::plan, .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
+  job.act({.kind = ControlRequest::Kind::plan,
+           .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
   EXPECT_EQ(job.refused, Code::plan_invalid);
   job.replan(plan_of({kA, kB}), {"nobody"});
   EXPECT_EQ(job.refused, Code::plan_invalid);
@@ -267,7 +269,7 @@ AE_TEST("replan/a plan with faults changes nothing") {
 }
 
 AE_TEST("replan/a job that backs off goes on under the new plan at once, its try carried") {
-  GivenJob job("[{'id':'p','kind':'tool','tool':'put'}]");
+  JobFixture job("[{'id':'p','kind':'tool','tool':'put'}]");
   job.claim().fails("p", "connect");
   ASSERT_EQ(to_text(job.step("p").phase), "backoff");
   const StepId p = job.step("p").id;
@@ -277,13 +279,13 @@ AE_TEST("replan/a job that backs off goes on under the new plan at once, its try
   EXPECT_EQ(job.step("p").id, p);
   EXPECT_EQ(job.step("p").call->try_no, 1u);
   job.ok("q").after(60s).ok("p");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.tries("p"), 2u);
   expect_proved(job);
 }
 
 AE_TEST("replan/a paused job takes a new plan and stays paused") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   job.pause().replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'pay','needs':['a']}"}));
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.status(), "parked");
@@ -299,14 +301,14 @@ AE_TEST("replan/a map under way is carried with its items") {
   constexpr std::string_view kMap =
       "{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':1,"
       "'do':{'tool':'put','args':{'v':'${ .item }'}}}";
-  GivenJob job(nodes({kMap}), {.input = "{'list':[1,2,3]}"});
+  JobFixture job(nodes({kMap}), {.input = "{'list':[1,2,3]}"});
   job.claim().ok("m/0", "'A'").fails("m/1", "connect");
   const StepId first = job.step("m/0").id;
   job.replan(plan_of({"{'id':'z','kind':'tool','tool':'look'}", kMap}));
-  ASSERT_FALSE(job.refused) << job.story();
+  ASSERT_FALSE(job.refused) << job.log_text();
   EXPECT_EQ(job.step("m/0").id, first);
   job.ok("z").after(60s).ok("m/1", "'B'").ok("m/2", "'C'");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.step("m").result, json("['A','B','C']"));
   expect_proved(job);
 }
@@ -315,7 +317,7 @@ AE_TEST("replan/another map lets the effects of the items go") {
   constexpr std::string_view kMap =
       "{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':1,"
       "'do':{'tool':'put','args':{'v':'${ .item }'}}}";
-  GivenJob job(nodes({kMap}), {.input = "{'list':[1,2,3]}"});
+  JobFixture job(nodes({kMap}), {.input = "{'list':[1,2,3]}"});
   job.claim().ok("m/0", "'A'").fails("m/1", "connect");
   const auto next = plan_of({"{'id':'z','kind':'tool','tool':'look'}"});
   EXPECT_EQ(job.replan(next).refused, Code::plan_invalid);
@@ -328,16 +330,16 @@ AE_TEST("replan/a request for an approval is carried when the call is the same")
   constexpr std::string_view kTool =
       "{'tools':{'sign':{'effect':'idempotent','approval':'required'}}}";
   constexpr std::string_view kSign = "{'id':'s','kind':'tool','tool':'sign','args':{'n':1}}";
-  GivenJob job(nodes({kSign}), {.more = kTool});
+  JobFixture job(nodes({kSign}), {.more = kTool});
   job.claim();
   const std::string asked = job.asked("s");
   job.replan(plan_of({kSign, "{'id':'t','kind':'tool','tool':'put','needs':['s']}"}, kTool));
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.asked("s"), asked);
   job.approve("s").ok("s").ok("t");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_proved(job);
-  GivenJob other(nodes({kSign}), {.more = kTool});
+  JobFixture other(nodes({kSign}), {.more = kTool});
   other.claim().replan(plan_of({"{'id':'s','kind':'tool','tool':'sign','args':{'n':2}}"}, kTool));
   ASSERT_FALSE(other.refused);
   EXPECT_NE(other.asked("s"), asked) << "another call, another request";
@@ -350,13 +352,13 @@ constexpr std::string_view kUndo = R"({'tools': {
 constexpr std::string_view kBook = "{'id':'a','kind':'tool','tool':'book','args':{'n':1}}";
 
 AE_TEST("replan/what is carried is undone when the job fails under the new plan") {
-  GivenJob job(nodes({kBook, kB}), {.more = kUndo});
+  JobFixture job(nodes({kBook, kB}), {.more = kUndo});
   job.claim()
       .ok("a", "'A'")
       .replan(plan_of({"{'id':'z','kind':'tool','tool':'put','needs':['a']}", kBook}, kUndo));
   ASSERT_FALSE(job.refused);
   job.fails("z");
-  EXPECT_EQ(job.sent.back().tool, "unbook") << job.story();
+  EXPECT_EQ(job.sent.back().tool, "unbook") << job.log_text();
   EXPECT_EQ(job.sent.back().arguments, json("{'id':'A'}"));
   job.crash().ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
@@ -366,7 +368,7 @@ AE_TEST("replan/what is carried is undone when the job fails under the new plan"
 }
 
 AE_TEST("replan/an effect that was dropped is not this job's any more, and is not undone") {
-  GivenJob job(nodes({kBook, kB}), {.more = kUndo});
+  JobFixture job(nodes({kBook, kB}), {.more = kUndo});
   job.claim()
       .ok("a", "'A'")
       .replan(plan_of({"{'id':'z','kind':'tool','tool':'put'}"}, kUndo), {"a"});
@@ -377,7 +379,7 @@ AE_TEST("replan/an effect that was dropped is not this job's any more, and is no
 }
 
 AE_TEST("replan/a dropped node of the same call is made anew under a new key") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const std::string key = job.sent[0].key;
   job.replan(plan_of({kA, kB}), {"a"});
   ASSERT_FALSE(job.refused);
@@ -388,7 +390,7 @@ AE_TEST("replan/a dropped node of the same call is made anew under a new key") {
 }
 
 AE_TEST("replan/twice in a row, and back again") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const auto first = job.plan;
   const StepId a = job.step("a").id, c = job.step("c").id;
   job.replan(plan_of({kA, kB})).replan(first);
@@ -402,7 +404,7 @@ AE_TEST("replan/twice in a row, and back again") {
 }
 
 AE_TEST("replan/a crash after it changes nothing, and one before it knows nothing of it") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   job.replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'put','needs':['a']}"})).crash();
   EXPECT_EQ(job.tries("c"), 2u) << "the call was in flight: it is sent again under its key";
   job.ok("c");
@@ -411,15 +413,15 @@ AE_TEST("replan/a crash after it changes nothing, and one before it knows nothin
 }
 
 AE_TEST("replan/a fork goes on under another plan with what was brought in") {
-  GivenJob origin = waiting();
-  GivenJob job(*origin.fork(origin.log.size()), "job-2");
+  JobFixture origin = waiting();
+  JobFixture job(*origin.fork(origin.log.size()), "job-2");
   job.claim();
   const StepId a = job.step("a").id;
   job.replan(plan_of({"{'id':'z','kind':'tool','tool':'look','needs':['a']}", kA}));
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.step("a").id, a);
   job.ok("z");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.sent.size(), 1u);
   expect_proved(job);
 }
@@ -429,32 +431,32 @@ AE_TEST("replan/a retry under another plan keeps what a branch beside the failed
   constexpr std::string_view kFixed = "{'id':'f','kind':'tool','tool':'pay','args':{'n':2}}";
   constexpr std::string_view kItems =
       "{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'do':{'tool':'pay'}}";
-  GivenJob origin(nodes({kFails, kA, kItems}), {.input = "{'x':1}"});
+  JobFixture origin(nodes({kFails, kA, kItems}), {.input = "{'x':1}"});
   origin.claim().fails("f").ok("a", "'A'").ok("m/1", "'M'").fails("m/0");
-  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const auto fork = origin.fork(*retry_point(origin.state, origin.log));
-  ASSERT_TRUE(fork && fork->effects.empty()) << origin.story();
-  GivenJob job(*fork, "job-2");
+  ASSERT_TRUE(fork && fork->effects.empty()) << origin.log_text();
+  JobFixture job(*fork, "job-2");
   job.replan(plan_of({kFixed, kA, kItems}));
-  ASSERT_FALSE(job.refused) << job.story();
+  ASSERT_FALSE(job.refused) << job.log_text();
   job.claim().ok("f").ok("m/0");
-  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.sent.size(), 2u);
   expect_proved(job);
   // One whose committed branch is another: it must be named.
-  GivenJob other(*fork, "job-3");
+  JobFixture other(*fork, "job-3");
   other.replan(plan_of({kFixed, kItems}));
   EXPECT_EQ(other.refused, Code::plan_invalid);
 }
 
 AE_TEST("replan/a fork of a job with another plan begins with the plan of that event") {
-  GivenJob origin = waiting();
+  JobFixture origin = waiting();
   const std::size_t before = origin.log.size();
   origin.replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'put','needs':['a']}"})).fails("c");
   ASSERT_EQ(origin.status(), "failed");
-  GivenJob early(*origin.fork(before), "job-2");
+  JobFixture early(*origin.fork(before), "job-2");
   EXPECT_EQ(early.plan->nodes.size(), 3u);
-  GivenJob late(*origin.fork(origin.log.size()), "job-3");
+  JobFixture late(*origin.fork(origin.log.size()), "job-3");
   EXPECT_EQ(late.plan->nodes.size(), 2u);
   late.claim().ok("c");
   EXPECT_EQ(late.status(), "completed");
@@ -463,12 +465,12 @@ AE_TEST("replan/a fork of a job with another plan begins with the plan of that e
 }
 
 AE_TEST("replan/an event that carries what it may not is refused") {
-  GivenJob job = waiting();
+  JobFixture job = waiting();
   const auto other = plan_of({kA, kB});
-  const auto taken = take_in(
-      job.state,
-      {.kind = Act::Kind::plan, .payload = Value::object({{"task_graph", other->task_graph}})},
-      job.stamp());
+  const auto taken = apply_request(job.state,
+                                   {.kind = ControlRequest::Kind::plan,
+                                    .payload = Value::object({{"task_graph", other->task_graph}})},
+                                   job.context());
   ASSERT_TRUE(taken);
   PlanGenerated good;
   for (const EventBody& event : taken->events) {
@@ -478,11 +480,11 @@ AE_TEST("replan/an event that carries what it may not is refused") {
     State state = job.folded(job.log.size());
     for (const EventBody& draft : taken->events) {
       if (std::holds_alternative<PlanGenerated>(draft)) break;
-      AE_CHECK(apply(state, draft, job.now, compile_each_time()).has_value());
+      AE_CHECK(apply(state, draft, job.now, uncached_plan_source()).has_value());
     }
     PlanGenerated forged = good;
     forged.carried = carries;
-    return !apply(state, forged, job.now, compile_each_time()).has_value();
+    return !apply(state, forged, job.now, uncached_plan_source()).has_value();
   };
   const auto carried = good.carried.items();
   EXPECT_FALSE(refused(good.carried));
@@ -519,10 +521,10 @@ AE_TEST(
   for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.another plan*"));
     Dice dice(seed);
-    const Failing failing = dice.one_in(2) ? Failing::goes_on : Failing::ends;
+    const FailureMode failing = dice.one_in(2) ? FailureMode::tolerated : FailureMode::ends;
     const Value graph = random_plan(dice, failing);
-    GivenJob job(compiled(graph), {.input = random_input(dice)});
-    job.patient = true;
+    JobFixture job(compiled(graph), {.input = random_input(dice)});
+    job.waits_for_settling = true;
     RandomWorld world(failing);
     job.claim();
     const bool changed = !dice.one_in(3);
@@ -540,12 +542,12 @@ AE_TEST(
       const auto before = job.log.size();
       job.replan(next);
       if (job.refused == Code::plan_invalid) {
-        ASSERT_TRUE(changed) << "all is carried when all is the same\n" << job.story();
+        ASSERT_TRUE(changed) << "all is carried when all is the same\n" << job.log_text();
         ASSERT_EQ(job.log.size(), before);
-        const Dropped lost = replan_of(job.state, next, {})->lost;
+        const DroppedNodes lost = replan_of(job.state, next, {})->lost;
         ASSERT_FALSE(lost.empty());
         job.replan(next, {lost.begin(), lost.end()});
-        ASSERT_FALSE(job.refused) << job.story();
+        ASSERT_FALSE(job.refused) << job.log_text();
         dropped++;
       }
       if (job.refused) {
@@ -555,21 +557,23 @@ AE_TEST(
       }
       taken++;
       if (!changed) {
-        for (const auto& [id, step] : begun) ASSERT_EQ(job.step(id).id, step) << id << job.story();
+        for (const auto& [id, step] : begun)
+          ASSERT_EQ(job.step(id).id, step) << id << job.log_text();
       }
       if (dice.one_in(2) && job.state.status == JobStatus::running) job.crash();
     }
     int steps = 0;
     while (step_on(job, world, dice)) {
-      ASSERT_LT(++steps, 5000) << job.story();
+      ASSERT_LT(++steps, 5000) << job.log_text();
       if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
     }
-    for (const auto& [key, times] : world.performed()) ASSERT_EQ(times, 1) << key << job.story();
+    for (const auto& [key, times] : world.performed()) ASSERT_EQ(times, 1) << key << job.log_text();
     expect_proved(job);
     if (::testing::Test::HasFailure()) return;
     for (std::size_t prefix = 3; prefix < job.log.size(); prefix += 7) {
       const State then = job.folded(prefix);
-      auto restored = restore(job.state.job, prefix, checkpoint(then, Hash{}), compile_each_time());
+      auto restored =
+          restore(job.state.job, prefix, checkpoint(then, Hash{}), uncached_plan_source());
       ASSERT_TRUE(restored);
       ASSERT_EQ(checkpoint(restored->state, Hash{}), checkpoint(then, Hash{}));
     }

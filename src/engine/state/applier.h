@@ -69,7 +69,9 @@ class Applier {
   Status run();
 
  private:
-  std::unexpected<Error> bad(std::string_view why) const { return corrupt(s_, type_, why); }
+  std::unexpected<Error> corrupt_event(std::string_view why) const {
+    return corrupt(s_, type_, why);
+  }
   // ---- one event each
   Status apply(const JobCreated& event);
   Status apply(const PlanGenerated& event);
@@ -118,54 +120,54 @@ class Applier {
   bool map_wants_decision(const Step& step) const;
   bool is_startable(const Step& step) const;
   bool wants_decision(const Step& step) const;
-  void refresh(std::uint32_t index);
-  void enter(Step& step, StepPhase phase);
+  void update_work_sets(std::uint32_t index);
+  void set_phase(Step& step, StepPhase phase);
   std::uint32_t index_of(const Step& step) const { return s_.by_id.at(step.id); }
   void open_node(std::uint32_t node);
   void open_dependents(const Node& node);
 
   Step* next_item(Step& map, const StepId& named);
-  Step* next_of_loop(Step& loop, const StepId& named);
+  Step* next_loop_part(Step& loop, const StepId& named);
   Step& new_part(const Step& whole, const StepId& id);
   Step& new_item(const Step& map, std::uint32_t item, const StepId& id);
-  Step& new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t nth, const StepId& id);
-  static void pass_finished(MapProgress& map);
-  static void pass_answered(LoopProgress& loop);
+  Step& new_loop_part(const Step& loop, std::uint32_t turn, std::uint32_t nth, const StepId& id);
+  static void advance_past_finished(MapProgress& map);
+  static void advance_past_answered(LoopProgress& loop);
   bool loop_wants_decision(const Step& step) const;
   bool ends_loop(const Step& step) const;
-  Status tool_chosen(const DecisionRecorded& event, Step* step);
-  Status choose(Step& loop, const Value& choice);
+  Status tool_choice_decided(const DecisionRecorded& event, Step* step);
+  Status apply_tool_choice(Step& loop, const Value& choice);
   void begin_map(Step& map, Value over);
-  Status branch_taken(const DecisionRecorded& event, Step* step);
+  Status branch_decided(const DecisionRecorded& event, Step* step);
   Status retry_decided(const DecisionRecorded& event, Step* step);
   Status loop_part_finished(Step& step);
-  Status import_under_way(Step& loop);
+  Status import_running_loop(Step& loop);
   Status import_of_loop(Step& loop, const StepId& id, const Value& entry, const Erasable& results);
   Status import_turn(Step& loop, const StepId& id, const Value& entry, const Erasable& results);
   Status import_turn_call(Step& loop, const StepId& id, const Value& entry,
                           const Erasable& results);
-  Status follows_from_answer(const PlanGenerated& event, const Plan& plan) const;
+  Status check_follows_from_answer(const PlanGenerated& event, const Plan& plan) const;
   void begin_node(Step& step, const Node& node);
   Status re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> plan);
   Result<std::map<std::uint32_t, std::uint32_t>> carried(const Value& list, const Plan& plan) const;
-  Status check_let_go(const Value& drop, const std::set<std::uint32_t>& kept) const;
-  void keep_unknown(const std::set<std::uint32_t>& kept);
+  Status check_abandoned(const Value& drop, const std::set<std::uint32_t>& kept) const;
+  void keep_unknown_calls(const std::set<std::uint32_t>& kept);
   static void move_step(Step& step, std::uint32_t node);
   Status move_tool(Step& step, const Plan& before);
-  Status settle_in(const std::map<std::uint32_t, std::uint32_t>& moved);
+  Status reindex_steps(const std::map<std::uint32_t, std::uint32_t>& moved);
   Status import_unknown(const Value& list);
-  static bool take_end(Step& step, const Value& entry, const Erasable& results);
-  Status import_one(const Value& entry, const Erasable& results);
+  static bool import_end(Step& step, const Value& entry, const Erasable& results);
+  Status import_entry(const Value& entry, const Erasable& results);
   Status import_over(Step& map, const Value& over);
   Status import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,
                      const Erasable& results);
   Status import_node(Step& step, const StepId& id, const Value& entry, const Erasable& results);
-  void progressed();
-  void one_more_try();
+  void note_progress();
+  void allow_one_more_death();
   void store_opened();
   void retire(Step& side);
   Status in_doubt_decided(const DecisionRecorded& event, Step& step);
-  void begin_end(Ending ending);
+  void begin_ending(Ending ending);
   Status end_decided(const DecisionRecorded& event);
   ExternalKey declared_external_key(const Step& step, const IdempotencyKey& key) const;
   Status value_recorded(const std::string& effect_id, const Erasable& value);
@@ -174,34 +176,35 @@ class Applier {
   bool may_conclude(const NodeFinished& event, const Step& loop) const;
   Status loop_concluded(Step& loop);
   Status item_finished(Step& step);
-  Status may_be_judged(const Step* step) const;
-  std::optional<PolicyAction> judged_here(const Erasable& payload, const Step& step) const;
+  Status check_may_request(const Step* step) const;
+  std::optional<PolicyAction> recorded_policy_action(const Erasable& payload,
+                                                     const Step& step) const;
   Status approval_requested(const DecisionRecorded& event, Step* step);
   Status approval_denied(const DecisionRecorded& event, Step* step);
   Status arguments_edited(const Erasable& payload, Step& step);
   Status approval_answered(const DecisionRecorded& event, Step* step);
   Status request_opened(Step& step, Wait& wait);
-  void asked(Step& step, const Erasable& result);
+  void await_answers(Step& step, const Erasable& result);
   bool is_question(const Step& step) const;
   Status question_opened(Step& step, std::string_view key, Wait& wait);
   Status question_closed(Step& step, std::string_view outcome, const Value& payload);
   Status request_closed(Step& step, std::string_view outcome);
   Status check_approval(const ToolInvocationStarted& event, Step& step);
-  std::optional<Kept> take_kept(const std::string& key, const Wait& wait,
-                                const std::string& signal_id);
-  void confirm_anew();
-  void unraise();
+  std::optional<BufferedMessage> take_buffered(const std::string& key, const Wait& wait,
+                                               const std::string& signal_id);
+  void restart_confirmation();
+  void withdraw_escalations();
   Status confirmation_decided(const DecisionRecorded& event, Step* step);
   Status confirmation_answered(const DecisionRecorded& event, Step& step);
   Status confirmation_failed(const Step& step, std::string message);
   bool may_resume() const;
   Status deadline_passed(const TimerFired& event);
-  Status budget_given(const Value& budget);
+  Status set_initial_budget(const Value& budget);
   Status budget_decided(const DecisionRecorded& event);
   Status reserve(const Step& step, const Value& reservation);
   void settle(const Step& step, bool withdrawn);
   void settle_answer(const Step& step, const Value& usage);
-  static void model_told(LoopProgress& loop, const Value& arguments);
+  static void record_notices(LoopProgress& loop, const Value& arguments);
   Status wall_passed(const TimerFired& event);
   bool has_room(const Value& said) const;
   static bool fired_before(const TimerFired& event, Instant due);

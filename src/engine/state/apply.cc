@@ -19,7 +19,7 @@ Step* Applier::step_or_new_part(const NodeStarted& event) {
   auto node = s_.plan->by_id.find(event.node_id);
   if (node == s_.plan->by_id.end()) return nullptr;
   Step& whole = s_.steps[node->second];
-  if (whole.phase == StepPhase::looping) return next_of_loop(whole, event.step_id);
+  if (whole.phase == StepPhase::looping) return next_loop_part(whole, event.step_id);
   return next_item(whole, event.step_id);
 }
 
@@ -32,11 +32,11 @@ Step* Applier::next_item(Step& map, const StepId& named) {
   StepId id = s_.item_step_id(s_.node_of(map), item);
   if (id != named) return nullptr;
   map.map->started++;
-  pass_finished(*map.map);
+  advance_past_finished(*map.map);
   map.map->active++;
   Step& fresh = new_item(map, item, id);
   fresh.phase = StepPhase::ready;
-  refresh(map.node);
+  update_work_sets(map.node);
   return &fresh;
 }
 
@@ -45,8 +45,8 @@ Step& Applier::new_part(const Step& whole, const StepId& id) {
   Step& fresh = s_.steps.emplace_back();  // of a deque: `whole` stays where it is
   fresh.id = id;
   fresh.node = whole.node;
-  fresh.plan_no = whole.plan_no;
-  fresh.place = whole.place;
+  fresh.start_plan = whole.start_plan;
+  fresh.start_node = whole.start_node;
   s_.by_id.emplace(id, index);
   return fresh;
 }
@@ -58,7 +58,7 @@ Step& Applier::new_item(const Step& map, std::uint32_t item, const StepId& id) {
 }
 
 // Items that were done before the job was forked do not start.
-void Applier::pass_finished(MapProgress& map) {
+void Applier::advance_past_finished(MapProgress& map) {
   while (map.started < map.finished.size() && map.finished[map.started]) map.started++;
 }
 
@@ -75,7 +75,7 @@ bool Applier::map_wants_decision(const Step& step) const {
 bool Applier::is_startable(const Step& step) const {
   if (step.phase != StepPhase::ready || step.role != Role::node) return false;
   const Node& node = s_.node_of(step);
-  return step.is_part() || (node.calls() && (!node.when || step.branch));
+  return step.is_part() || (node.is_single_call() && (!node.when || step.branch));
 }
 
 bool Applier::wants_decision(const Step& step) const {
@@ -111,7 +111,7 @@ bool Applier::wants_decision(const Step& step) const {
   return false;
 }
 
-void Applier::refresh(std::uint32_t index) {
+void Applier::update_work_sets(std::uint32_t index) {
   const Step& step = s_.steps[index];
   const auto keep = [index](std::set<std::uint32_t>& set, bool in) {
     if (in) {
@@ -126,10 +126,10 @@ void Applier::refresh(std::uint32_t index) {
   keep(s_.calling, step.phase == StepPhase::calling);
 }
 
-void Applier::enter(Step& step, StepPhase phase) {
+void Applier::set_phase(Step& step, StepPhase phase) {
   const bool answered = step.phase == StepPhase::probing && phase != StepPhase::probing;
   step.phase = phase;
-  refresh(index_of(step));
+  update_work_sets(index_of(step));
   if (!answered) return;
   Step& probe = s_.steps[step.probe];
   if (!probe.call || !probe.call->open) retire(probe);  // else when it is heard of
@@ -142,12 +142,12 @@ Status Applier::apply(const JobCreated& event) {
   s_.execution_version = event.execution_version;
   s_.forked_from = event.forked_from;
   if (event.blind.erased) {
-    s_.blind_gone = true;
+    s_.blind_erased = true;
   } else if (!event.blind.is_null()) {
-    if (!event.blind.value.is_string()) return bad("a blind is 32 hex digits");
+    if (!event.blind.value.is_string()) return corrupt_event("a blind is 32 hex digits");
     s_.blind = event.blind.value.as_string();
     if (s_.blind.size() != kBlindDigits || !from_hex(s_.blind))
-      return bad("a blind is 32 hex digits");
+      return corrupt_event("a blind is 32 hex digits");
   }
   s_.traceparent = or_empty(event.traceparent);
   s_.tracestate = or_empty(event.tracestate);
@@ -156,16 +156,16 @@ Status Applier::apply(const JobCreated& event) {
                                {"created_at", to_text(created_at_)},
                                {"id", s_.job.text},
                                {"labels", s_.labels}});
-  return budget_given(event.budget);
+  return set_initial_budget(event.budget);
 }
 
 Status Applier::apply(const PlanGenerated& event) {
   AE_ASSIGN(auto plan, plans_(event.task_graph, to_hex(event.plan_hash)));
-  if (plan->hash != event.plan_hash) return bad("the plan has another hash");
-  if (plan->decision != event.decision_id) return bad("the plan has another id");
+  if (plan->hash != event.plan_hash) return corrupt_event("the plan has another hash");
+  if (plan->decision != event.decision_id) return corrupt_event("the plan has another id");
   const bool by_model = or_empty(event.planned_by).starts_with(kModelToolPrefix);
-  if (s_.plan && by_model) AE_TRY(follows_from_answer(event, *plan));
-  s_.planned_by_model = by_model || planner_of(*plan) != "file";
+  if (s_.plan && by_model) AE_TRY(check_follows_from_answer(event, *plan));
+  s_.planned_by_model = by_model || plan_author(*plan) != "file";
   if (s_.plan) return re_plan(event, std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
@@ -179,8 +179,8 @@ Status Applier::apply(const PlanGenerated& event) {
 }
 
 void Applier::begin_node(Step& step, const Node& node) {
-  step.node = step.place = node.index;
-  step.plan_no = s_.plan_number;
+  step.node = step.start_node = node.index;
+  step.start_plan = s_.plan_number;
   step.needs_left = static_cast<std::uint32_t>(node.needs.size());
   step.id = step_id(s_.job, s_.plan->decision, Plan::path(s_.plan_number, node.index),
                     to_text(node.kind));
@@ -189,7 +189,7 @@ void Applier::begin_node(Step& step, const Node& node) {
 Status Applier::apply(const JobRunning& event) {
   if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
   if (event.epoch <= 0 || static_cast<std::uint64_t>(event.epoch) <= s_.epoch) {
-    return bad("the epoch does not rise");
+    return corrupt_event("the epoch does not rise");
   }
   if (s_.status == JobStatus::running) s_.lost_claims++;
   s_.epoch = static_cast<std::uint64_t>(event.epoch);
@@ -199,22 +199,22 @@ Status Applier::apply(const JobRunning& event) {
   const auto open = s_.calling;
   for (std::uint32_t index : open) {
     Invocation& call = *s_.steps[index].call;
-    if (!call.left_at) call.left_at = created_at_;
-    refresh(index);
+    if (!call.taken_over_at) call.taken_over_at = created_at_;
+    update_work_sets(index);
   }
   if (s_.opened_at) store_opened();
-  confirm_anew();
+  restart_confirmation();
   return {};
 }
 
 // What has a new command, or is decided to end, does not stand still.
-void Applier::progressed() {
+void Applier::note_progress() {
   s_.lost_claims = 0;
   s_.process_deaths = 0;
 }
 
 // A person wants the job to go on, or to end. One more death without progress parks it again.
-void Applier::one_more_try() {
+void Applier::allow_one_more_death() {
   s_.process_deaths = std::min(s_.process_deaths, kProcessDeathsMax - 1);
 }
 
@@ -232,7 +232,7 @@ void Applier::store_opened() {
 }
 
 // Who wanted the job to rest wanted it before this was known.
-void Applier::begin_end(Ending ending) {
+void Applier::begin_ending(Ending ending) {
   s_.ending = std::move(ending);
   s_.pausing.reset();
 }
@@ -251,15 +251,15 @@ Status Applier::apply(const TimerFired& event) {
 }
 
 Status Applier::deadline_passed(const TimerFired& event) {
-  if (!s_.deadline || s_.deadline_fired) return bad("no deadline is armed");
-  if (fired_before(event, *s_.deadline)) return bad("the deadline has not passed");
+  if (!s_.deadline || s_.deadline_fired) return corrupt_event("no deadline is armed");
+  if (fired_before(event, *s_.deadline)) return corrupt_event("the deadline has not passed");
   s_.deadline_fired = true;
   if (!s_.ending) {
-    begin_end({.cancelled = false,
-               .code = "deadline_exceeded",
-               .message = "the job's deadline has passed",
-               .node_id = {},
-               .by = {}});
+    begin_ending({.cancelled = false,
+                  .code = "deadline_exceeded",
+                  .message = "the job's deadline has passed",
+                  .node_id = {},
+                  .by = {}});
   }
   return {};
 }
@@ -267,16 +267,16 @@ Status Applier::deadline_passed(const TimerFired& event) {
 // What may end a job, beyond the table: nothing is open, and a completed plan is done.
 Status Applier::may_end() const {
   const bool completes = type_ == EventType::job_completed;
-  if (s_.open_tries > 0) return bad("a call is still open");
+  if (s_.open_tries > 0) return corrupt_event("a call is still open");
   if (!s_.undoable.empty() && !completes && (!s_.ending || s_.ending->compensate)) {
-    return bad("a committed step is not compensated");
+    return corrupt_event("a committed step is not compensated");
   }
-  if (!s_.waits.empty()) return bad("a wait is still open");
+  if (!s_.waits.empty()) return corrupt_event("a wait is still open");
   if (completes && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
-    return bad("the plan is not done");
+    return corrupt_event("the plan is not done");
   }
   if (completes && awaits_plan(s_)) {
-    return bad("its planner's plan is to follow");
+    return corrupt_event("its planner's plan is to follow");
   }
   return {};
 }
@@ -295,16 +295,16 @@ Status Applier::apply(const OutcomeNoted& event) {
 Status Applier::apply(const JobCancelRequested& event) {
   const bool compensate = event.compensate.value_or(true);
   if (!s_.ending || !s_.ending->cancelled) {
-    begin_end({.cancelled = true,
-               .code = "cancelled",
-               .message = or_empty(event.reason),
-               .node_id = {},
-               .by = or_empty(event.by),
-               .compensate = compensate});
+    begin_ending({.cancelled = true,
+                  .code = "cancelled",
+                  .message = or_empty(event.reason),
+                  .node_id = {},
+                  .by = or_empty(event.by),
+                  .compensate = compensate});
   } else if (!compensate) {
     s_.ending->compensate = false;
   }
-  one_more_try();
+  allow_one_more_death();
   return {};
 }
 
@@ -318,9 +318,10 @@ Status Applier::apply(const JobParked& event) {
   s_.parked_reason = event.reason;
   s_.parked_until = event.until;
   s_.parked_since = created_at_;
-  if (s_.parked_until == "confirmation" && s_.raised == 0)
-    return bad("no confirmation is requested");
-  if (s_.parked_until == "budget" && !s_.budget.exceeded) return bad("no budget is used up");
+  if (s_.parked_until == "confirmation" && s_.escalated == 0)
+    return corrupt_event("no confirmation is requested");
+  if (s_.parked_until == "budget" && !s_.budget.exceeded)
+    return corrupt_event("no budget is used up");
   if (s_.parked_until == "resume") {
     s_.pausing.reset();
     s_.not_before.reset();
@@ -329,9 +330,9 @@ Status Applier::apply(const JobParked& event) {
 }
 
 Status Applier::apply(const JobResumed&) {
-  if (!may_resume()) return bad("another act ends this park");
-  unraise();
-  one_more_try();
+  if (!may_resume()) return corrupt_event("another act ends this park");
+  withdraw_escalations();
+  allow_one_more_death();
   return {};
 }
 
@@ -374,7 +375,7 @@ Status Applier::run() {
     return fail(Code::job_terminal, "the job has ended; only a fork can continue it");
   }
   const auto status = next_status(s_.status, type_, ends_own_park());
-  if (!status) return bad("illegal while the job is " + std::string(to_text(s_.status)));
+  if (!status) return corrupt_event("illegal while the job is " + std::string(to_text(s_.status)));
   if (is_terminal(*status)) AE_TRY(may_end());
   const bool ended_before = s_.ending.has_value();
   AE_TRY(std::visit(apply_it, event_));

@@ -85,13 +85,15 @@ void parts(A& a, Part<A, Failure>& x) {
 template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
-         counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
-         left_at, sent_opening, next_opening, unsettled, check_from, ended_at, unsure, outcome,
-         definite, retryable, error, retry_after, charge, reserved, questions] = x;
+         counted_tries, outcome_unknown, unsent_tries, absent_tries, late, open, attempt,
+         first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening, unsettled,
+         checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, error,
+         retry_after, charge, reserved, questions] = x;
   all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
-      counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
-      left_at, sent_opening, next_opening, unsettled, check_from, ended_at, unsure, outcome,
-      definite, retryable, error, retry_after, charge, reserved, questions);
+      counted_tries, outcome_unknown, unsent_tries, absent_tries, late, open, attempt,
+      first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening, unsettled,
+      checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, error, retry_after,
+      charge, reserved, questions);
 }
 
 template <class A>
@@ -107,7 +109,7 @@ void parts(A& a, Part<A, Reservation>& x) {
 }
 
 template <class A>
-void parts(A& a, Part<A, Use>& x) {
+void parts(A& a, Part<A, Usage>& x) {
   auto& [tokens, cost_micros, model_calls, tool_calls] = x;
   all(a, tokens, cost_micros, model_calls, tool_calls);
 }
@@ -119,7 +121,7 @@ void parts(A& a, Part<A, Limits>& x) {
 }
 
 template <class A>
-void parts(A& a, Part<A, Exceeded>& x) {
+void parts(A& a, Part<A, ExceededLimit>& x) {
   auto& [limit, asked] = x;
   all(a, limit, asked);
 }
@@ -150,8 +152,10 @@ void parts(A& a, Part<A, LoopTurn>& x) {
 
 template <class A>
 void parts(A& a, Part<A, LoopProgress>& x) {
-  auto& [turns, next, active, asking, conversation, said, failure, told, repairs] = x;
-  all(a, turns, next, active, asking, conversation, said, failure, told, repairs);
+  auto& [turns, next, active, asking, conversation, message_count, failure, noticed_limits,
+         repairs] = x;
+  all(a, turns, next, active, asking, conversation, message_count, failure, noticed_limits,
+      repairs);
 }
 
 template <class A>
@@ -162,13 +166,14 @@ void parts(A& a, Part<A, Imported>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Step>& x) {
-  auto& [id, node, plan_no, place, item, turn, nth, tool, role, of, of_try, probe, undo, phase,
-         started, committed, barrier, changed, needs_left, branch, call, approval, map, loop,
+  auto& [id, node, start_plan, start_node, item, turn, nth, tool, role, of, of_try, probe, undo,
+         phase, started, committed, barrier, changed, needs_left, branch, call, approval, map, loop,
          imported, not_before, wait_key, timed_out, rejected, failure, result, erased, result_type,
          skipped] = x;
-  all(a, id, node, plan_no, place, item, turn, nth, tool, role, of, of_try, probe, undo, phase,
-      started, committed, barrier, changed, needs_left, branch, call, approval, map, loop, imported,
-      not_before, wait_key, timed_out, rejected, failure, result, erased, result_type, skipped);
+  all(a, id, node, start_plan, start_node, item, turn, nth, tool, role, of, of_try, probe, undo,
+      phase, started, committed, barrier, changed, needs_left, branch, call, approval, map, loop,
+      imported, not_before, wait_key, timed_out, rejected, failure, result, erased, result_type,
+      skipped);
 }
 
 template <class A>
@@ -188,13 +193,13 @@ void parts(A& a, Part<A, Deviation>& x) {
 template <class A>
 void parts(A& a, Part<A, Change>& x) {
   auto& [resource_type, resource_id, operation, version, etag, external_ref, tool, step, seq,
-         attempt, verdict, raised, accepted] = x;
+         attempt, verdict, escalated, accepted] = x;
   all(a, resource_type, resource_id, operation, version, etag, external_ref, tool, step, seq,
-      attempt, verdict, raised, accepted);
+      attempt, verdict, escalated, accepted);
 }
 
 template <class A>
-void parts(A& a, Part<A, Kept>& x) {
+void parts(A& a, Part<A, BufferedMessage>& x) {
   auto& [id, by, wait_type, payload, erased] = x;
   all(a, id, by, wait_type, payload, erased);
 }
@@ -241,29 +246,30 @@ void parts(A& a, Part<A, NotedOutcome>& x) {
 
 template <class A>
 void parts(A& a, Part<A, UnknownCall>& x) {
-  auto& [step, node_id, tool, item, invocation, key, external_key, try_no, unsure, error, arguments,
-         ended_at, checkable_at, compensates, given_up] = x;
-  all(a, step, node_id, tool, item, invocation, key, external_key, try_no, unsure, error, arguments,
-      ended_at, checkable_at, compensates, given_up);
+  auto& [step, node_id, tool, item, invocation, key, external_key, try_no, uncertain_tries, error,
+         arguments, ended_at, checkable_at, compensates, given_up] = x;
+  all(a, step, node_id, tool, item, invocation, key, external_key, try_no, uncertain_tries, error,
+      arguments, ended_at, checkable_at, compensates, given_up);
 }
 
 // `plan` stands before everything else; `by_id` follows from the steps.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
-  auto& [job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
+  auto& [job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
          traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
          process_deaths, deadline, not_before, deadline_fired, plan, plan_number, planned_by_model,
          steps, by_id, todo, startable, calling, open_tries, tries_started, nodes_left, map_items,
-         waits, closed_waits, mail, early, message_names, pausing, parked_reason, parked_until,
-         parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
-         earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, raised] = x;
-  all(a, job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
+         waits, closed_waits, pending_messages, early, message_keys, pausing, parked_reason,
+         parked_until, parked_since, ending, undoable, undone, given_up, result, error,
+         final_in_doubt, noted, earlier_unknown, undelivered, signals, models, budget, changes,
+         to_confirm, escalated] = x;
+  all(a, job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
       traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
       process_deaths, deadline, not_before, deadline_fired, plan_number, planned_by_model, steps,
       todo, startable, calling, open_tries, tries_started, nodes_left, map_items, waits,
-      closed_waits, mail, early, message_names, pausing, parked_reason, parked_until, parked_since,
-      ending, undoable, undone, given_up, result, error, final_in_doubt, noted, earlier_unknown,
-      undelivered, signals, models, budget, changes, to_confirm, raised);
+      closed_waits, pending_messages, early, message_keys, pausing, parked_reason, parked_until,
+      parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
+      earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated);
 }
 
 // ---------------------------------------------------------------- what fields are made of
@@ -480,11 +486,11 @@ void all(A& a, T&... fields) {
   }
 }
 
-std::unexpected<Error> damaged() {
+std::unexpected<Error> checkpoint_error() {
   return fail(Code::log_corrupt, "the checkpoint is damaged, or not of this job and event");
 }
 
-bool sound_in_loop(const State& state, const Step& step) {
+bool has_valid_loop_indexes(const State& state, const Step& step) {
   const std::size_t tools = state.plan->tools.size();
   const Node& node = state.plan->nodes[step.node];
   if (step.turn != kNoTurn && !node.loop) return false;
@@ -507,7 +513,7 @@ bool sound_in_loop(const State& state, const Step& step) {
 }
 
 // Everything that is used as a position is one.
-bool sound(const State& state) {
+bool has_valid_indexes(const State& state) {
   const std::size_t nodes = state.plan->nodes.size();
   if (state.steps.size() < nodes || state.by_id.size() != state.steps.size()) return false;
   for (const Step& step : state.steps) {
@@ -517,7 +523,7 @@ bool sound(const State& state) {
     for (const std::uint32_t beside : {step.probe, step.undo}) {
       if (beside != kNoStep && beside >= state.steps.size()) return false;
     }
-    if (!sound_in_loop(state, step)) return false;
+    if (!has_valid_loop_indexes(state, step)) return false;
   }
   for (const auto* indexes : {&state.undoable, &state.undone, &state.given_up}) {
     for (const std::uint32_t index : *indexes) {
@@ -557,20 +563,20 @@ std::string checkpoint(const State& state, const Hash& head) {
   return out;
 }
 
-Result<Restored> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
-                         const PlanSource& plans) {
-  if (bytes.size() < kHashSize) return damaged();
+Result<RestoredCheckpoint> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
+                                   const PlanSource& plans) {
+  if (bytes.size() < kHashSize) return checkpoint_error();
   const std::string_view content = bytes.substr(0, bytes.size() - kHashSize);
   const Hash sum = sha256(content);
   const std::string_view stored = bytes.substr(content.size());
   if (stored != std::string_view(reinterpret_cast<const char*>(sum.bytes.data()), kHashSize)) {
-    return damaged();
+    return checkpoint_error();
   }
   Reader a(content);
   if (a.text() != kVersion) {
     return fail(Code::needs_version, "another version of the fold made the checkpoint");
   }
-  Restored restored;
+  RestoredCheckpoint restored;
   const std::string_view head = a.bytes(kHashSize);
   for (std::size_t i = 0; i < head.size(); ++i) {
     restored.head.bytes[i] = static_cast<std::uint8_t>(head[i]);
@@ -579,10 +585,10 @@ Result<Restored> restore(const JobId& job, std::uint64_t seq, std::string_view b
   const Value task_graph = take_value(a);
   State& state = restored.state;
   take(a, state);
-  if (!a.at_end() || state.job != job || state.seq != seq) return damaged();
+  if (!a.at_end() || state.job != job || state.seq != seq) return checkpoint_error();
   AE_ASSIGN(state.plan, plans(task_graph, plan_hash));
   for (std::uint32_t i = 0; i < state.steps.size(); ++i) state.by_id.emplace(state.steps[i].id, i);
-  if (!sound(state)) return damaged();
+  if (!has_valid_indexes(state)) return checkpoint_error();
   return restored;
 }
 

@@ -23,12 +23,12 @@ std::string_view fold_version();  // 16 hex digits
 // REQUIRES: state.plan; `head` is the hash of event state.seq.
 std::string checkpoint(const State& state, const Hash& head);
 
-struct Restored {
+struct RestoredCheckpoint {
   State state;
   Hash head;
 };
 // Fails with needs_version (another fold made it) · log_corrupt (damaged, or of another job or event).
-Result<Restored> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
-                         const PlanSource& plans);
+Result<RestoredCheckpoint> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
+                                   const PlanSource& plans);
 
 }  // namespace ae::engine

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
-#include "engine/heart/our_job_fuzz.h"
+#include "engine/heart/job_fixture_fuzz.h"
 #include "engine/state/checkpoint.h"
 
 namespace {
@@ -23,7 +23,7 @@ std::string with_sum(std::string content) {
 }
 
 struct Ours {
-  engine::State state = std::move(engine::OurJob().state);
+  engine::State state = std::move(engine::FuzzJob().state);
   ae::Hash head = ae::sha256("head");
   std::string content;     // without its sum
   std::size_t fields = 0;  // where the fold's version and the head end
@@ -60,14 +60,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string content = *data == 0 ? ours.content.substr(0, ours.fields) + std::string(rest)
                                          : edited(ours.content, rest);
   const auto restored = engine::restore(ours.state.job, ours.state.seq, with_sum(content),
-                                        engine::compile_each_time());
+                                        engine::uncached_plan_source());
   if (!restored) {
     AE_CHECK(content != ours.content);
     return 0;
   }
   const std::string written = engine::checkpoint(restored->state, restored->head);
   const auto again =
-      engine::restore(ours.state.job, ours.state.seq, written, engine::compile_each_time());
+      engine::restore(ours.state.job, ours.state.seq, written, engine::uncached_plan_source());
   AE_CHECK(again.has_value(), again ? "" : again.error().message);
   AE_CHECK(engine::checkpoint(again->state, again->head) == written);
   return 0;

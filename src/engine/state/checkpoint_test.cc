@@ -7,7 +7,7 @@
 #include <bit>
 
 #include "base/bytes.h"
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "engine/heart/random_plan_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
@@ -18,30 +18,30 @@ namespace {
 
 Hash hash_at(std::uint64_t seq) { return sha256(std::to_string(seq)); }
 
-State whole(const GivenJob& job, std::size_t events) { return job.folded(events); }
+State whole(const JobFixture& job, std::size_t events) { return job.folded(events); }
 
 // From the checkpoint at `prefix` to `end`.
-State carried_on(const GivenJob& job, const std::string& bytes, std::size_t prefix,
+State carried_on(const JobFixture& job, const std::string& bytes, std::size_t prefix,
                  std::size_t end) {
-  auto restored = restore(job.state.job, prefix, bytes, compile_each_time());
+  auto restored = restore(job.state.job, prefix, bytes, uncached_plan_source());
   AE_CHECK(restored.has_value(), restored ? "" : restored.error().message);
   AE_CHECK(restored->head == hash_at(prefix));
   for (std::size_t i = prefix; i < end; ++i) {
     auto applied =
-        apply(restored->state, job.log[i].body, job.log[i].created_at, compile_each_time());
+        apply(restored->state, job.log[i].body, job.log[i].created_at, uncached_plan_source());
     AE_CHECK(applied.has_value(), applied ? "" : applied.error().message);
   }
   return std::move(restored->state);
 }
 
-void expect_every_prefix(const GivenJob& job) {
+void expect_every_prefix(const JobFixture& job) {
   const State end = whole(job, job.log.size());
   const std::string bytes_at_end = checkpoint(end, Hash{});
   const Value view_at_end = state_view(end);
   for (std::size_t prefix = 2; prefix <= job.log.size(); ++prefix) {
     const State state = whole(job, prefix);
     const std::string bytes = checkpoint(state, hash_at(prefix));
-    const auto back = restore(job.state.job, prefix, bytes, compile_each_time());
+    const auto back = restore(job.state.job, prefix, bytes, uncached_plan_source());
     ASSERT_TRUE(back) << back.error().message;
     ASSERT_EQ(checkpoint(back->state, back->head), bytes) << "at event " << prefix;
     ASSERT_EQ(back->state.by_id, state.by_id);
@@ -52,17 +52,17 @@ void expect_every_prefix(const GivenJob& job) {
   }
 }
 
-GivenJob rich_job() {
-  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}},
+JobFixture rich_job() {
+  JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}},
       {'id':'p', 'kind':'tool', 'tool':'pay', 'needs':['a'], 'args':{'n':'${ .steps.a }'}},
       {'id':'s', 'kind':'tool', 'tool':'pay', 'when':'${ .input.n > 5 }'},
       {'id':'m', 'kind':'map', 'over':'${ .input.list }', 'max_parallel':2, 'needs':['a'],
        'do':{'tool':'once', 'args':{'i':'${ .index }'}}},
       {'id':'w', 'kind':'wait', 'needs':['m'],
        'wait':{'type':'signal','key':'k-${ .input.n }', 'expires':'9h'}}])",
-               {.more = "{'output':'${ .steps }'}",
-                .input = "{'n':1,'list':[4,5.5,-6],'deep':{'a':[null,true,false,1e-300]}}",
-                .deadline = 1000h});
+                 {.more = "{'output':'${ .steps }'}",
+                  .input = "{'n':1,'list':[4,5.5,-6],'deep':{'a':[null,true,false,1e-300]}}",
+                  .deadline = 1000h});
   job.claim().fails("a", "connect").after(10s).ok("a", "'A'").crash();
   job.ok("m/1", "2.5").ok("m/0", "1").ok("m/2", "3").signal("k-1", "'go'");
   job.resolve("p", "happened", "'paid'");
@@ -70,33 +70,33 @@ GivenJob rich_job() {
 }
 
 AE_TEST("checkpoint/with the tail it comes to what the whole log comes to, at every prefix") {
-  const GivenJob job = rich_job();
-  ASSERT_EQ(job.status(), "completed") << job.story();
+  const JobFixture job = rich_job();
+  ASSERT_EQ(job.status(), "completed") << job.log_text();
   expect_every_prefix(job);
-  GivenJob cancelled("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture cancelled("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   cancelled.claim().crash().cancel("enough");
   expect_every_prefix(cancelled);
-  GivenJob parked("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  JobFixture parked("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   parked.claim().unknown("a");
   expect_every_prefix(parked);
-  GivenJob failed(
+  JobFixture failed(
       "[{'id':'a', 'kind':'tool', 'tool':'risk'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   failed.claim().unknown("a").times_out("b");
   expect_every_prefix(failed);
 }
 
 AE_TEST("checkpoint/any changed byte makes it void") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   const std::string bytes = checkpoint(job.state, hash_at(job.state.seq));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     std::string changed = bytes;
     changed[i] = static_cast<char>(changed[i] ^ 1);
-    EXPECT_FALSE(restore(job.state.job, job.state.seq, changed, compile_each_time())) << i;
-    EXPECT_FALSE(restore(job.state.job, job.state.seq, bytes.substr(0, i), compile_each_time()));
+    EXPECT_FALSE(restore(job.state.job, job.state.seq, changed, uncached_plan_source())) << i;
+    EXPECT_FALSE(restore(job.state.job, job.state.seq, bytes.substr(0, i), uncached_plan_source()));
   }
-  EXPECT_FALSE(restore(JobId("other"), job.state.seq, bytes, compile_each_time()));
-  EXPECT_FALSE(restore(job.state.job, job.state.seq + 1, bytes, compile_each_time()));
+  EXPECT_FALSE(restore(JobId("other"), job.state.seq, bytes, uncached_plan_source()));
+  EXPECT_FALSE(restore(job.state.job, job.state.seq + 1, bytes, uncached_plan_source()));
 }
 
 std::string big_endian(std::uint64_t bits) {
@@ -112,8 +112,8 @@ std::string varint(std::uint64_t n) {
 
 AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
   constexpr std::int64_t kIntMax = (std::int64_t{1} << 53) - 1;
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
-               {.input = "{'key-a':1, 'key-b':5.5, 'most':9007199254740991}"});
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+                 {.input = "{'key-a':1, 'key-b':5.5, 'most':9007199254740991}"});
   job.claim();
   const std::string bytes = checkpoint(job.state, hash_at(job.state.seq));
   const auto forged = [&](std::string_view from, std::string_view to) {
@@ -123,7 +123,7 @@ AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
     content.replace(at, from.size(), to);
     const Hash sum = sha256(content);
     content.append(reinterpret_cast<const char*>(sum.bytes.data()), sum.bytes.size());
-    return restore(job.state.job, job.state.seq, content, compile_each_time()).has_value();
+    return restore(job.state.job, job.state.seq, content, uncached_plan_source()).has_value();
   };
   const std::string five = big_endian(std::bit_cast<std::uint64_t>(5.5));
   EXPECT_TRUE(forged("key-b", "key-c")) << "the forger's hand is good";
@@ -136,22 +136,22 @@ AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
 }
 
 AE_TEST("checkpoint/verify compares it with the log") {
-  const GivenJob job = rich_job();
+  const JobFixture job = rich_job();
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
   const std::size_t at = job.log.size() / 2;
   input.checkpoint.emplace(at, checkpoint(whole(job, at), input.events[at - 1].hash));
-  EXPECT_TRUE(verify(input, compile_each_time()).ok);
+  EXPECT_TRUE(verify(input, uncached_plan_source()).ok);
   // The state of another moment, with a checksum of its own.
   input.checkpoint->second = checkpoint(whole(job, at - 1), input.events[at - 1].hash);
-  EXPECT_FALSE(verify(input, compile_each_time()).replay.ok);
+  EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
   State other = whole(job, at);
   other.input = json("{'n':2}");
   input.checkpoint->second = checkpoint(other, input.events[at - 1].hash);
-  EXPECT_FALSE(verify(input, compile_each_time()).replay.ok);
+  EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
   input.checkpoint.emplace(job.log.size() + 1, checkpoint(whole(job, at), Hash{}));
-  EXPECT_FALSE(verify(input, compile_each_time()).replay.ok);
+  EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
 }
 
 }  // namespace

@@ -8,12 +8,12 @@
 
 namespace ae::engine {
 
-Folding::Folding(const JobId& job, std::span<const Event> events, PlanSource plans)
+IncrementalFold::IncrementalFold(const JobId& job, std::span<const Event> events, PlanSource plans)
     : left_(events), plans_(std::move(plans)) {
   state_->job = job;
 }
 
-bool Folding::next() {
+bool IncrementalFold::next() {
   if (left_.empty() || !state_) return false;
   Status applied = apply(*state_, left_.front(), plans_);
   left_ = left_.subspan(1);
@@ -22,7 +22,7 @@ bool Folding::next() {
 }
 
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans) {
-  Folding folding(job, events, plans);
+  IncrementalFold folding(job, events, plans);
   while (folding.next()) {
   }
   return std::move(folding).take();
@@ -31,7 +31,7 @@ Result<State> fold(const JobId& job, const std::vector<Event>& events, const Pla
 bool State::may_have_happened(const Step& step) const {
   if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
   if (tool_of(step).effect == EffectClass::read) return false;
-  return step.call->open || step.call->doubted;
+  return step.call->open || step.call->outcome_unknown;
 }
 
 // A try is sent before its send_by, and takes effect within timeout and grace of its sending. Where another process has
@@ -50,10 +50,10 @@ std::optional<Instant> State::settles_at(const Step& step) const {
 
 std::optional<Instant> State::checkable_at(const Step& step) const {
   const auto settles = settles_at(step);
-  return settles ? settles : step.call->check_from;
+  return settles ? settles : step.call->checkable_from;
 }
 
-bool State::holds_end(const Step& step) const {
+bool State::blocks_ending(const Step& step) const {
   if (step.role != Role::node || !may_have_happened(step)) return false;
   const ToolPolicy& tool = tool_of(step);
   if (!tool.compensate || tool.on_in_doubt == OnInDoubt::fail) return false;
@@ -69,19 +69,19 @@ bool State::holds_end(const Step& step) const {
   }
 }
 
-bool State::matters_before_end(const Step& call) const {
-  return !undoable.empty() || holds_end(call);
+bool State::must_settle_before_end(const Step& call) const {
+  return !undoable.empty() || blocks_ending(call);
 }
 
 bool State::awaits_person_before_end() const {
   return std::ranges::any_of(waits, [&](const auto& entry) {
-    return entry.second.resolve && matters_before_end(steps[entry.second.step]);
+    return entry.second.resolve && must_settle_before_end(steps[entry.second.step]);
   });
 }
 
-bool State::has_to_undo() const {
+bool State::needs_undo() const {
   return !undoable.empty() ||
-         std::ranges::any_of(steps, [&](const Step& step) { return holds_end(step); });
+         std::ranges::any_of(steps, [&](const Step& step) { return blocks_ending(step); });
 }
 
 UnknownCall State::call_of(const Step& step) const {
@@ -96,7 +96,7 @@ UnknownCall State::call_of(const Step& step) const {
   if (const Invocation* call = step.call.get()) {
     one.external_key = call->external_key;
     one.try_no = call->try_no;
-    one.unsure = call->unsure;
+    one.uncertain_tries = call->uncertain_tries;
     one.error = call->error;
     one.arguments = call->arguments;
     one.ended_at = call->ended_at;
@@ -144,7 +144,7 @@ bool State::may_probe(const Step& step) const {
   return tool.on_in_doubt == OnInDoubt::probe && may_have_happened(step) &&
          (step.phase == StepPhase::calling || step.phase == StepPhase::settled ||
           step.phase == StepPhase::backoff) &&
-         step.call->absent < tool.retry.max_attempts &&
+         step.call->absent_tries < tool.retry.max_attempts &&
          (step.probe == kNoStep || steps[step.probe].of_try != step.call->try_no);
 }
 
@@ -168,7 +168,7 @@ std::string State::hash_of(const Value& value) const {
   return blinded_hash(blind, canonical(value));
 }
 
-std::string State::key_of_wait(const std::string& named) const {
+std::string State::unique_wait_key(const std::string& named) const {
   const auto closed = closed_waits.find(named);
   const bool let_go =
       plan_number > 0 && closed != closed_waits.end() && closed->second.outcome == "cancelled";
@@ -188,12 +188,12 @@ std::string State::path_of(const Step& step) const {
     return path_of(steps[step.of]) + "/probe/" + std::to_string(step.of_try);
   }
   if (step.turn != kNoTurn) return part_path(step, step.turn, step.nth);
-  return step.item == kNoItem ? Plan::path(step.plan_no, step.place)
-                              : Plan::path(step.plan_no, step.place, step.item);
+  return step.item == kNoItem ? Plan::path(step.start_plan, step.start_node)
+                              : Plan::path(step.start_plan, step.start_node, step.item);
 }
 
 std::string State::part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
-  const std::string of_turn = Plan::path(loop.plan_no, loop.place, turn);
+  const std::string of_turn = Plan::path(loop.start_plan, loop.start_node, turn);
   return nth == kNoTurn ? of_turn : of_turn + "/" + std::to_string(nth);
 }
 
@@ -204,7 +204,7 @@ StepId State::part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t n
 
 std::string State::item_path(const Node& map_node, std::uint32_t item) const {
   const Step& map = steps[map_node.index];
-  return Plan::path(map.plan_no, map.place, item);
+  return Plan::path(map.start_plan, map.start_node, item);
 }
 
 namespace {
@@ -241,7 +241,7 @@ std::optional<Instant> State::next_due() const {
   return due;
 }
 
-Value State::seen_result(const Step& step) const {
+Value State::result_for_dependents(const Step& step) const {
   if (step.failure) {
     return Value::object({{"error", Value::object({{"code", step.failure->code},
                                                    {"message", step.failure->message}})}});
@@ -254,7 +254,7 @@ DecisionId decision_at(const State& state, std::string_view path) {
 }
 
 bool awaits_plan(const State& state) {
-  if (!state.plan || !only_plans(*state.plan)) return false;
+  if (!state.plan || !is_planner_only(*state.plan)) return false;
   const Step& step = state.steps.front();
   return step.phase == StepPhase::done && !step.failure && !step.skipped;
 }
@@ -302,7 +302,7 @@ std::string question_id(const State& state, const Step& step) {
       .text;
 }
 
-bool sends_answers(const Invocation& call) {
+bool is_first_with_answers(const Invocation& call) {
   return !call.open && call.outcome == OutcomeKind::input_required && call.questions != nullptr;
 }
 

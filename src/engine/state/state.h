@@ -89,28 +89,29 @@ struct Invocation {
   bool erased = false;  // they were, from the log (log/redacted.h)
   std::string arguments_hash, tool, tool_version;
   std::uint32_t try_no = 0;  // the newest try
-  std::uint32_t counted =
+  std::uint32_t counted_tries =
       0;  // tries that count against max_attempts (not withdrawn, not a resend after a crash)
   // A try may have happened, and nothing that came after says more: no answer from the other side under this key, no
   // person's word.
-  bool doubted = false;
-  std::uint32_t unsent = 0;  // the newest tries in a row that were withdrawn before a byte was sent
-  std::uint32_t absent = 0;  // tries of which a probe said that they did not happen
-  std::uint32_t late = 0;    // the newest try whose result came after its fate was decided
-  bool open = false;         // the newest try is started and not finished
-  AttemptId attempt;         // that declared the newest try
+  bool outcome_unknown = false;
+  std::uint32_t unsent_tries =
+      0;  // the newest tries in a row that were withdrawn before a byte was sent
+  std::uint32_t absent_tries = 0;  // tries of which a probe said that they did not happen
+  std::uint32_t late = 0;          // the newest try whose result came after its fate was decided
+  bool open = false;               // the newest try is started and not finished
+  AttemptId attempt;               // that declared the newest try
   Instant first_send_by, send_by, deadline;
   // When another attempt first had the job while this try was open: the lease that it was sent under had ended by then.
-  std::optional<Instant> left_at;
+  std::optional<Instant> taken_over_at;
   // On a store that one process owns: the opening that the newest try was sent under, and the first one of another process
   // that had the job after it. That process had the lock, so by then the sender was dead.
   std::optional<Instant> sent_opening, next_opening;
   bool unsettled = false;  // a try ended and its request may still take effect
   // A check that was made before this says nothing of the newest try: when the tries before it were ruled out, and from its
   // own end on when that was seen.
-  std::optional<Instant> check_from;
-  std::optional<Instant> ended_at;  // the newest try; for people
-  std::set<std::uint32_t> unsure;   // the tries that ended without a certain result
+  std::optional<Instant> checkable_from;
+  std::optional<Instant> ended_at;          // the newest try; for people
+  std::set<std::uint32_t> uncertain_tries;  // the tries that ended without a certain result
   // The newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
   bool definite = false, retryable = false;
@@ -201,9 +202,9 @@ struct LoopProgress {
   std::uint32_t active = 0, asking = 0;
   // What the newest turn's model was told: the end of the chain over its messages, and how many they are (engine/loop/loop.h).
   std::string conversation;
-  std::uint64_t said = 0;
+  std::uint64_t message_count = 0;
   std::optional<Failure> failure;  // nothing more begins
-  std::set<Limit> told;            // of which its model knows that little is left
+  std::set<Limit> noticed_limits;  // of which its model knows that little is left
   std::uint32_t repairs = 0;       // turns whose answer was to be mended
 };
 
@@ -226,7 +227,7 @@ struct Step {
   StepId id;
   std::uint32_t node = 0;
   // Where it stands in the plan that it was begun under: its path is made of these. `node` is its place in the plan of now.
-  std::uint32_t plan_no = 0, place = 0;
+  std::uint32_t start_plan = 0, start_node = 0;
   std::uint32_t item = kNoItem;
   // Of a loop: the turn, and which of the calls that its answer asked for; without: it is what asks the model.
   std::uint32_t turn = kNoTurn, nth = kNoTurn;
@@ -285,7 +286,7 @@ struct ClosedWait {
 };
 
 // A message, or an early signal, that nobody has waited for yet.
-struct Kept {
+struct BufferedMessage {
   std::string id, by, wait_type;
   Value payload;
   bool erased = false;  // the payload was, from the log
@@ -303,11 +304,11 @@ struct Change {
   std::string version, etag, external_ref;  // "" = not recorded
   std::string tool;
   std::uint32_t step = 0;
-  std::uint64_t seq = 0;              // of its state_changed
-  AttemptId attempt;                  // that made the call
-  std::string verdict;                // of the last look; "" = there was none
-  std::optional<Deviation> raised;    // a person is asked
-  std::optional<Deviation> accepted;  // a person said that this is well
+  std::uint64_t seq = 0;               // of its state_changed
+  AttemptId attempt;                   // that made the call
+  std::string verdict;                 // of the last look; "" = there was none
+  std::optional<Deviation> escalated;  // a person is asked
+  std::optional<Deviation> accepted;   // a person said that this is well
 };
 
 // Somebody wants the job to rest; it does as soon as nothing is in flight.
@@ -335,9 +336,9 @@ struct UnknownCall {
   std::uint32_t item = kNoItem;
   InvocationId invocation;
   IdempotencyKey key;
-  ExternalKey external_key;        // "" = it could not be made, for want of arguments
-  std::uint32_t try_no = 0;        // the newest try; 0 = none
-  std::set<std::uint32_t> unsure;  // the tries that ended without a certain result
+  ExternalKey external_key;                 // "" = it could not be made, for want of arguments
+  std::uint32_t try_no = 0;                 // the newest try; 0 = none
+  std::set<std::uint32_t> uncertain_tries;  // the tries that ended without a certain result
   Failure error;
   Value arguments;
   std::optional<Instant> ended_at;  // the newest try
@@ -361,7 +362,7 @@ class State {
   Value forked_from;  // {job_id, seq, hash}; null = it began from nothing
   // Its secret in hashes of values (base/ids.h); "" = it has none, or it was erased.
   std::string blind;
-  bool blind_gone =
+  bool blind_erased =
       false;  // erased: these hashes cannot be computed again, only compared with each other
   std::string execution_version;
   std::string traceparent, tracestate;  // of whoever asked for it; "" = none
@@ -381,7 +382,7 @@ class State {
 
   std::shared_ptr<const Plan> plan;
   std::uint32_t plan_number = 0;
-  bool planned_by_model = false;  // then only what is granted may be called (engine/heart/judge.h)
+  bool planned_by_model = false;  // then only what is granted may be called (engine/heart/policy.h)
   std::deque<Step> steps;         // the first plan->nodes.size() are the nodes'
   std::unordered_map<StepId, std::uint32_t> by_id;
   std::set<std::uint32_t> todo;       // steps that decide has something to say about
@@ -394,10 +395,12 @@ class State {
 
   std::map<std::string, Wait> waits;  // open, by correlation key
   std::map<std::string, ClosedWait> closed_waits;
-  std::map<std::string, std::deque<Kept>> mail;   // messages not delivered, by channel
-  std::map<std::string, std::deque<Kept>> early;  // signals before their wait, by correlation key
-  std::set<std::string> message_names;            // of all messages and early signals there were
-  std::optional<PauseRequest> pausing;            // and it does not rest yet
+  std::map<std::string, std::deque<BufferedMessage>>
+      pending_messages;  // messages not delivered, by channel
+  std::map<std::string, std::deque<BufferedMessage>>
+      early;                            // signals before their wait, by correlation key
+  std::set<std::string> message_keys;   // of all messages and early signals there were
+  std::optional<PauseRequest> pausing;  // and it does not rest yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
   std::optional<Ending> ending;
@@ -419,7 +422,7 @@ class State {
   std::map<std::string, Change> changes;  // the last one of each resource, by resource_key
   // What an attempt that took the job over has to confirm before its first new command.
   std::set<std::string> to_confirm;
-  std::uint32_t raised = 0;  // changes of which a person is asked
+  std::uint32_t escalated = 0;  // changes of which a person is asked
 
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
   // The hash of a value by which this job knows it: arguments_hash, prompt_hash, plan_input_hash. REQUIRES: the blind is
@@ -432,15 +435,15 @@ class State {
   const ToolPolicy& tool_of(const Step& step) const { return plan->tools[tool_index(step)]; }
   // Its call is in doubt and could be undone: the job does not end before the outcome is known or the call is given up
   // (SPEC §7).
-  bool holds_end(const Step& step) const;
+  bool blocks_ending(const Step& step) const;
   // Has this call in doubt to be decided before the job ends?
-  bool matters_before_end(const Step& call) const;
+  bool must_settle_before_end(const Step& call) const;
   // Is a person asked about a call that has to be decided before the job ends?
   bool awaits_person_before_end() const;
   // Is there something to undo, or a call in doubt that may turn out to be?
-  bool has_to_undo() const;
+  bool needs_undo() const;
   // Has the job to undo something before it ends?
-  bool must_undo() const { return ending && ending->compensate && has_to_undo(); }
+  bool must_undo() const { return ending && ending->compensate && needs_undo(); }
   // The call of a step, as people see it.
   UnknownCall call_of(const Step& step) const;
   // The calls whose outcome is unknown.
@@ -462,7 +465,7 @@ class State {
     return step.call && step.call->open && status == JobStatus::running &&
            step.call->attempt == attempt;
   }
-  bool any_is_live() const {
+  bool has_live_call() const {
     return std::ranges::any_of(calling, [&](std::uint32_t index) { return is_live(steps[index]); });
   }
   // Until when a request of the step's call may still take effect; nullopt = all of them are over. A probe and a person's
@@ -488,7 +491,7 @@ class State {
   bool is_worn_out() const { return process_deaths >= kProcessDeathsMax; }
   bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
   // The key of a wait that the plan names so. A plan that let an open wait go opens it again under a key of its own.
-  std::string key_of_wait(const std::string& named) const;
+  std::string unique_wait_key(const std::string& named) const;
   // The id under which an open wait stands among the approvals; "" = it does not.
   std::string approval_id(const Wait& wait) const;
   std::string path_of(const Step& step) const;
@@ -500,7 +503,7 @@ class State {
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.
   std::optional<Instant> next_due() const;
   // The result as dependents see it: null when skipped, {error: …} when it failed and the job went on.
-  Value seen_result(const Step& step) const;
+  Value result_for_dependents(const Step& step) const;
 };
 
 // The id of a decision: from the plan of now, and what is decided, by path.
@@ -516,7 +519,7 @@ const Member* open_question(const Invocation& call);
 // The id under which the question that is put now stands among the approvals.
 std::string question_id(const State& state, const Step& step);
 // Is the next try the first that sends what people answered? It is another call for a job's budget.
-bool sends_answers(const Invocation& call);
+bool is_first_with_answers(const Invocation& call);
 // With what the model of a turn was asked; here, or in the job that this one was forked from. REQUIRES: it was asked.
 const Value& turn_arguments(const Step& turn);
 
@@ -529,9 +532,9 @@ Status apply(State& state, const Event& event, const PlanSource& plans);
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans);
 
 // The same, one event at a time: applying an event may evaluate expressions. Borrows the events.
-class Folding {
+class IncrementalFold {
  public:
-  Folding(const JobId& job, std::span<const Event> events, PlanSource plans);
+  IncrementalFold(const JobId& job, std::span<const Event> events, PlanSource plans);
   bool next();  // false: no event is left, or one could not be applied
   Result<State> take() && { return std::move(state_); }
 

@@ -2,7 +2,7 @@
 #include <array>
 #include <sstream>
 
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
 namespace ae::engine {
@@ -77,18 +77,18 @@ AE_TEST("status/what has ended takes nothing but narrative") {
 }
 
 AE_TEST("status/a terminal job answers job_terminal") {
-  testing::GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  testing::JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().ok("a");
   ASSERT_EQ(job.status(), "completed");
   auto again =
-      apply(job.state, running_event(AttemptId("x"), 99, "w"), job.now, compile_each_time());
+      apply(job.state, running_event(AttemptId("x"), 99, "w"), job.now, uncached_plan_source());
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, Code::job_terminal);
 }
 
 AE_TEST("status/an illegal event is log_corrupt and says where") {
-  testing::GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-  auto bad = apply(job.state, requeued_event("drain", {}), job.now, compile_each_time());
+  testing::JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  auto bad = apply(job.state, requeued_event("drain", {}), job.now, uncached_plan_source());
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().code, Code::log_corrupt);
   EXPECT_NE(bad.error().message.find("event 3 (job_requeued)"), std::string::npos);
@@ -102,10 +102,10 @@ AE_TEST("status/only waiting and parked are blocked") {
 }
 
 AE_TEST("status/no call in flight outlives its job") {
-  testing::GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  testing::JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   const EventBody end = JobFailed{.code = "x", .error = Value("y")};
-  EXPECT_FALSE(apply(job.state, end, job.now, compile_each_time()));
+  EXPECT_FALSE(apply(job.state, end, job.now, uncached_plan_source()));
 }
 
 }  // namespace

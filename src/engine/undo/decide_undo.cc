@@ -13,18 +13,18 @@
 
 namespace ae::engine {
 
-void Decider::undo() {
-  if (s_.status != JobStatus::running) return make_claimable();
-  if (settle_doubts()) return rest_before_end();
+void Decider::decide_undo() {
+  if (s_.status != JobStatus::running) return requeue_for_claim();
+  if (settle_unknown_calls()) return park_before_end();
   for (const auto& [key, wait] : s_.waits) {
     if (!wait.resolve) cancel_wait(key, wait);
   }
   if (decision_.events.empty()) undo_newest();
-  rest_before_end();
+  park_before_end();
 }
 
 // Who undoes must hold the job.
-void Decider::make_claimable() {
+void Decider::requeue_for_claim() {
   if (s_.status == JobStatus::waiting) {
     for (const auto& [key, wait] : s_.waits) {
       if (!wait.resolve) cancel_wait(key, wait);
@@ -36,66 +36,67 @@ void Decider::make_claimable() {
 }
 
 // Nothing is undone while something may still happen. True: something is in doubt.
-bool Decider::settle_doubts() {
+bool Decider::settle_unknown_calls() {
   bool doubts = false;
   const auto settle = [&](const Step& step) {
-    const bool matters = s_.matters_before_end(step.role == Role::probe ? s_.steps[step.of] : step);
+    const bool matters =
+        s_.must_settle_before_end(step.role == Role::probe ? s_.steps[step.of] : step);
     if (step.role == Role::probe) {
       if (!matters) return;
       doubts = true;
-      return probe_step(step);
+      return decide_probe(step);
     }
     const bool over = step.phase == StepPhase::refused ||
                       (step.phase == StepPhase::redo && step.role == Role::node) ||
                       (step.phase == StepPhase::calling && !s_.may_have_happened(step));
     // A person gave it up, or knows that it did not happen, or it only reads: what it does now is nobody's business.
     if (over) {
-      if (step.call && step.call->open) close_unknown(step);
+      if (step.call && step.call->open) finish_as_unknown(step);
       return;
     }
     if (step.role == Role::undo || !matters || !s_.may_have_happened(step)) return;
     doubts = true;
-    settle_doubt(step);
+    settle_unknown_call(step);
   };
   for (std::uint32_t index : s_.calling) {
-    if (full()) return true;
+    if (is_full()) return true;
     if (!s_.todo.contains(index)) settle(s_.steps[index]);
   }
   for (std::uint32_t index : s_.todo) {
-    if (full()) return true;
+    if (is_full()) return true;
     settle(s_.steps[index]);
   }
   for (const auto& [key, wait] : s_.waits) {
     const Step& step = s_.steps[wait.step];
-    doubts = doubts || (wait.resolve && step.role == Role::node && s_.matters_before_end(step));
+    doubts = doubts || (wait.resolve && step.role == Role::node && s_.must_settle_before_end(step));
   }
   return doubts || !decision_.events.empty();
 }
 
-void Decider::settle_doubt(const Step& step) {
+void Decider::settle_unknown_call(const Step& step) {
   const std::string_view code = step.call->open ? "" : std::string_view(step.call->error.code);
   if (s_.tool_of(step).on_in_doubt == OnInDoubt::fail) {
-    if (step.call->open) close_unknown(step);
+    if (step.call->open) finish_as_unknown(step);
     return fail_step(step, code_name(Code::invocation_in_doubt),
                      "the call may have happened; the tool says on_in_doubt: fail");
   }
-  if (may_probe(step)) return probe(step);
+  if (may_probe(step)) return start_probe(step);
   // Sent again, or left to a person, by the same rules as in a job that goes on.
-  if (s_.holds_end(step) && !worn_out()) {
-    call(step);
-    return !over_.empty() ? park(step, code_name(Code::budget_exceeded)) : void();
+  if (s_.blocks_ending(step) && !attempts_exhausted()) {
+    decide_call(step);
+    return !over_.empty() ? open_resolve_wait(step, code_name(Code::budget_exceeded)) : void();
   }
-  if (!code.empty()) return park(step, code);
-  park(step, step.call->open ? "the runtime stopped during the call" : "unknown");
+  if (!code.empty()) return open_resolve_wait(step, code);
+  open_resolve_wait(step, step.call->open ? "the runtime stopped during the call" : "unknown");
 }
 
 // REQUIRES: a step is to be undone, and no call is in doubt.
 void Decider::undo_newest() {
   AE_CHECK(!s_.undoable.empty(), s_.job.text);
   const Step& newest = s_.steps[s_.undoable.back()];
-  if (newest.undo != kNoStep) return undo_step(s_.steps[newest.undo]);
+  if (newest.undo != kNoStep) return decide_undo_step(s_.steps[newest.undo]);
   if (s_.calling.size() >= limits_.parallel_max) {
-    held_back_ = true;
+    limit_reached_ = true;
     return;
   }
   const StepId id = s_.side_step_id(newest, Role::undo);
@@ -108,35 +109,35 @@ void Decider::undo_newest() {
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
   if (!args) return emit_command(d, id.text);  // a person is asked when this is in the log
   d.args = std::move(*args);
-  first_try(std::move(d));
+  begin_call(std::move(d));
 }
 
-void Decider::undo_step(const Step& undo) {
+void Decider::decide_undo_step(const Step& undo) {
   const Step& undone = s_.steps[undo.of];
   switch (undo.phase) {
     case StepPhase::ready: {
       auto args = side_arguments_of(s_, undone, Role::undo, &work_);
       if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
       if (!args) {
-        return park(undo,
-                    "it could not be called (" + std::string(code_name(args.error().code)) + ")");
+        return open_resolve_wait(
+            undo, "it could not be called (" + std::string(code_name(args.error().code)) + ")");
       }
-      first_try({.step = undo.id,
-                 .node = s_.node_of(undo),
-                 .tool = s_.tool_index(undo),
-                 .args = std::move(*args),
-                 .of = &undone.id,
-                 .emitted = true});
+      begin_call({.step = undo.id,
+                  .node = s_.node_of(undo),
+                  .tool = s_.tool_index(undo),
+                  .args = std::move(*args),
+                  .of = &undone.id,
+                  .emitted = true});
       return;
     }
     case StepPhase::calling:
       if (s_.is_live(undo)) return;
-      if (worn_out()) return park(undo, code_name(Code::max_attempts));
-      return call(undo);
+      if (attempts_exhausted()) return open_resolve_wait(undo, code_name(Code::max_attempts));
+      return decide_call(undo);
     case StepPhase::settled:
     case StepPhase::backoff:
     case StepPhase::redo:
-      return call(undo);
+      return decide_call(undo);
     case StepPhase::committed:
       return emit_of(undone, StepCompensated{.compensation_invocation_id =
                                                  invocation_id(s_.job, undo.id, s_.key_of(undo))});
@@ -146,17 +147,17 @@ void Decider::undo_step(const Step& undo) {
 }
 
 // Nothing can move now: wait for a pause to pass, for a call, or for a person.
-void Decider::rest_before_end() {
-  if (!decision_.events.empty() || held_back_) return;
-  std::optional<Instant> backoff = later_;
+void Decider::park_before_end() {
+  if (!decision_.events.empty() || limit_reached_) return;
+  std::optional<Instant> backoff = revisit_at_;
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];
-    if (step.phase != StepPhase::backoff || (step.role == Role::node && !s_.holds_end(step))) {
+    if (step.phase != StepPhase::backoff || (step.role == Role::node && !s_.blocks_ending(step))) {
       continue;
     }
     if (!backoff || step.not_before < *backoff) backoff = step.not_before;
   }
-  if (s_.any_is_live() || release_until(backoff)) return;
+  if (s_.has_live_call() || release_until(backoff)) return;
   if (!s_.awaits_person_before_end()) return;
   emit(JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)), .until = "resolve"});
   decision_.release = true;

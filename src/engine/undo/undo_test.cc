@@ -1,6 +1,6 @@
 // Compensation: what was committed is undone before a job ends (SPEC §7). The plan's nodes a, b and c call `book`, whose
 // tool names `unbook`; `pay` is at_most_once and names nothing.
-#include "engine/heart/given_job_test.h"
+#include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
@@ -24,12 +24,12 @@ constexpr std::string_view kChain =
     "{'id':'b','kind':'tool','tool':'book','args':{'n':2},'needs':['a']},"
     "{'id':'c','kind':'tool','tool':'put','needs':['b']}]";
 
-GivenJob booking(std::string_view nodes = kChain, std::optional<Duration> deadline = {}) {
-  return GivenJob(nodes, {.more = kTools, .deadline = deadline});
+JobFixture booking(std::string_view nodes = kChain, std::optional<Duration> deadline = {}) {
+  return JobFixture(nodes, {.more = kTools, .deadline = deadline});
 }
 
-GivenJob booked(std::optional<Duration> deadline = {}) {
-  GivenJob job = booking(kChain, deadline);
+JobFixture booked(std::optional<Duration> deadline = {}) {
+  JobFixture job = booking(kChain, deadline);
   job.claim().ok("a", "{'id':'A'}").ok("b", "{'id':'B'}");
   return job;
 }
@@ -45,20 +45,20 @@ std::string undone_nodes(const Value& compensated) {
   return names;
 }
 
-void expect_proved(const GivenJob& job) {
+void expect_proved(const JobFixture& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
   input.effects = job.effects;
-  const Verification all = verify(input, compile_each_time());
-  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  const Verification all = verify(input, uncached_plan_source());
+  EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.log_text();
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
 AE_TEST("undo/a job that fails undoes its committed steps, the last one first, then ends") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.fails("c");
-  ASSERT_EQ(job.sent.size(), 4u) << job.story();
+  ASSERT_EQ(job.sent.size(), 4u) << job.log_text();
   EXPECT_EQ(job.sent[3].tool, "unbook");
   EXPECT_EQ(job.sent[3].arguments, json("{'id':'B','was':2}"));
   job.ok("b/compensate");
@@ -74,20 +74,20 @@ AE_TEST("undo/a job that fails undoes its committed steps, the last one first, t
 }
 
 AE_TEST("undo/the node whose failure leads to it ends compensatable_failure") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.fails("c");
   EXPECT_EQ(to_text(job.step("c").result_type), "compensatable_failure");
 }
 
 AE_TEST("undo/a failure with nothing to undo is permanent") {
-  GivenJob job = booking();
+  JobFixture job = booking();
   job.claim().fails("a");
   EXPECT_EQ(to_text(job.step("a").result_type), "permanent_failure");
   EXPECT_EQ(job.status(), "failed");
 }
 
 AE_TEST("undo/a failure that the plan goes on after undoes nothing") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},"
       "{'id':'b','kind':'tool','tool':'put','needs':['a'],'on_error':'continue'}]");
   job.claim().ok("a", "{'id':'A'}").fails("b");
@@ -98,20 +98,20 @@ AE_TEST("undo/a failure that the plan goes on after undoes nothing") {
 }
 
 AE_TEST("undo/a step committed in the commit of the failure is undone too") {
-  GivenJob job =
+  JobFixture job =
       booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
   job.claim();
-  job.add(
-      absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("{'id':'A'}")}, job.now));
+  job.add(record_outcome(job.state, 0, {.kind = OutcomeKind::success, .result = json("{'id':'A'}")},
+                         job.now));
   job.fails("b");
-  EXPECT_EQ(to_text(job.step("b").result_type), "compensatable_failure") << job.story();
+  EXPECT_EQ(to_text(job.step("b").result_type), "compensatable_failure") << job.log_text();
   job.ok("a/compensate");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   expect_proved(job);
 }
 
 AE_TEST("undo/the step is compensated in the views, and the world is rolled back") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.fails("c").ok("b/compensate").ok("a/compensate");
   EXPECT_EQ(to_text(job.step("a").result_type), "compensated");
   const Value trace = trace_view(job.state, job.log);
@@ -127,7 +127,7 @@ AE_TEST("undo/the step is compensated in the views, and the world is rolled back
 }
 
 AE_TEST("undo/calls in flight are awaited first, and undone when they went well") {
-  GivenJob job =
+  JobFixture job =
       booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
   job.claim().fails("b");
   EXPECT_EQ(job.sent.size(), 2u);
@@ -138,7 +138,7 @@ AE_TEST("undo/calls in flight are awaited first, and undone when they went well"
 }
 
 AE_TEST("undo/a cancel undoes too") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.cancel("changed my mind");
   EXPECT_EQ(job.sent.size(), 3u) << "c is in flight";
   job.ok("c").ok("b/compensate").ok("a/compensate");
@@ -148,7 +148,7 @@ AE_TEST("undo/a cancel undoes too") {
 }
 
 AE_TEST("undo/a cancel that says compensate: false leaves and lists what was done") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.cancel("", false).ok("c");
   EXPECT_EQ(job.status(), "cancelled");
   const auto end = job.last<JobCancelled>();
@@ -161,13 +161,13 @@ AE_TEST("undo/a cancel that says compensate: false leaves and lists what was don
 }
 
 AE_TEST("undo/a second cancel may stop it half way") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.cancel().ok("c");
   EXPECT_EQ(job.sent.back().tool, "unbook");
   job.cancel("enough", false);
   EXPECT_EQ(job.status(), "running") << "one is in flight";
   job.ok("b/compensate");
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   const auto end = job.last<JobCancelled>();
   EXPECT_EQ(undone_nodes(end.compensated), "b ");
   ASSERT_EQ(end.uncompensated.size(), 1u);
@@ -178,14 +178,14 @@ AE_TEST("undo/a second cancel may stop it half way") {
 }
 
 AE_TEST("undo/a job that waits is claimed to be undone when its deadline passes") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},"
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]",
       1h);
   job.claim().ok("a", "{'id':'A'}");
   EXPECT_EQ(job.status(), "waiting");
   job.after(2h);
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded");
@@ -194,20 +194,20 @@ AE_TEST("undo/a job that waits is claimed to be undone when its deadline passes"
 }
 
 AE_TEST("undo/a job that waits is claimed to be undone when it is cancelled") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},"
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]");
   job.claim().ok("a", "{'id':'A'}").cancel().ok("a/compensate");
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("undo/an output that fails undoes") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'book'}]",
-               {.more = std::string(kTools.substr(0, kTools.size() - 1)) +
-                        ",'output':'${ .steps.a.id + 1 }'}"});
+  JobFixture job("[{'id':'a','kind':'tool','tool':'book'}]",
+                 {.more = std::string(kTools.substr(0, kTools.size() - 1)) +
+                          ",'output':'${ .steps.a.id + 1 }'}"});
   job.claim().ok("a", "{'id':'A'}");
-  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.status(), "running") << job.log_text();
   job.ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "expression_failed");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
@@ -217,27 +217,27 @@ AE_TEST("undo/an output that fails undoes") {
 AE_TEST(
     "undo/too many lost attempts undo, and a compensation that is lost as often is left to a "
     "person") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.limits.lost_claims_max = 3;
-  job.patient = true;
+  job.waits_for_settling = true;
   for (int i = 0; i < 3; ++i) job.crash();
-  ASSERT_EQ(job.status(), "parked") << "c is in doubt\n" << job.story();
+  ASSERT_EQ(job.status(), "parked") << "c is in doubt\n" << job.log_text();
   job.resolve("c", "not_happened");
-  EXPECT_EQ(job.sent.back().tool, "unbook") << job.story();
+  EXPECT_EQ(job.sent.back().tool, "unbook") << job.log_text();
   for (int i = 0; i < 3; ++i) job.crash();
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   job.resolve("b/compensate", "happened").ok("a/compensate");
-  EXPECT_EQ(job.last<JobFailed>().code, "max_attempts") << job.story();
+  EXPECT_EQ(job.last<JobFailed>().code, "max_attempts") << job.log_text();
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ");
   expect_proved(job);
 }
 
 AE_TEST("undo/a call in doubt is decided before anything is undone") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'pay'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
   job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b");
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.count(EventType::step_compensated), 0u);
   job.resolve("p", "happened", "1");
   EXPECT_EQ(job.sent.back().tool, "unbook");
@@ -247,7 +247,7 @@ AE_TEST("undo/a call in doubt is decided before anything is undone") {
 }
 
 AE_TEST("undo/a call of which a person says that it happened is undone as well") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
   job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b");
@@ -262,30 +262,30 @@ AE_TEST(
     "undo/a doubt that a person ends with not_happened or fail lets it begin, without another "
     "try") {
   for (const char* says : {"not_happened", "fail"}) {
-    GivenJob job = booking(
+    JobFixture job = booking(
         "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
         "{'id':'b','kind':'tool','tool':'put'}]");
-    job.patient = true;
+    job.waits_for_settling = true;
     job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b").resolve("p", says);
     EXPECT_EQ(job.tries("p"), 1u);
     job.ok("a/compensate");
-    ASSERT_EQ(job.status(), "failed") << job.story();
+    ASSERT_EQ(job.status(), "failed") << job.log_text();
     EXPECT_EQ(job.state.final_in_doubt.size(), says == std::string("fail") ? 1u : 0u);
     expect_proved(job);
   }
 }
 
 AE_TEST("undo/a try that a crash left open, and that did not happen, is closed before it begins") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'pay'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
-  job.patient = true;
+  job.waits_for_settling = true;
   job.claim().ok("a", "{'id':'A'}").crash().fails("b");
-  ASSERT_EQ(job.status(), "parked") << job.story();
-  ASSERT_EQ(job.state.open_tries, 1u) << "p's\n" << job.story();
+  ASSERT_EQ(job.status(), "parked") << job.log_text();
+  ASSERT_EQ(job.state.open_tries, 1u) << "p's\n" << job.log_text();
   job.resolve("p", "not_happened");
-  EXPECT_EQ(job.sent.back().tool, "unbook") << job.story();
-  EXPECT_EQ(job.state.open_tries, 1u) << "the compensation's\n" << job.story();
+  EXPECT_EQ(job.sent.back().tool, "unbook") << job.log_text();
+  EXPECT_EQ(job.state.open_tries, 1u) << "the compensation's\n" << job.log_text();
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.final_in_doubt.size(), 0u);
@@ -293,20 +293,20 @@ AE_TEST("undo/a try that a crash left open, and that did not happen, is closed b
 }
 
 AE_TEST("undo/a retry that was decided and not made is a doubt like any other") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'put'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
   job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b");
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   job.resolve("p", "happened").ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   expect_proved(job);
 }
 
 AE_TEST("undo/a compensation is tried again by its tool's rules, under the same keys") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.fails("c").times_out("b/compensate").after(1s);
-  EXPECT_EQ(job.tries("b/compensate"), 2u) << job.story();
+  EXPECT_EQ(job.tries("b/compensate"), 2u) << job.log_text();
   EXPECT_EQ(job.sent[4].external_key, job.sent[3].external_key);
   job.ok("b/compensate").ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
@@ -315,10 +315,10 @@ AE_TEST("undo/a compensation is tried again by its tool's rules, under the same 
 
 AE_TEST("undo/a compensation that fails parks the job, and goes on as a person says") {
   for (const char* says : {"happened", "not_happened", "fail"}) {
-    GivenJob job = booked();
-    job.patient = true;
+    JobFixture job = booked();
+    job.waits_for_settling = true;
     job.fails("c").fails("b/compensate", "http_422");
-    ASSERT_EQ(job.status(), "parked") << job.story();
+    ASSERT_EQ(job.status(), "parked") << job.log_text();
     const Value view = job_view(job.state);
     ASSERT_EQ(view["in_doubt"].size(), 1u);
     EXPECT_EQ(view["in_doubt"].items()[0]["reason"], Value("it failed (http_422)"));
@@ -329,7 +329,7 @@ AE_TEST("undo/a compensation that fails parks the job, and goes on as a person s
       job.ok("b/compensate");
     }
     job.ok("a/compensate");
-    ASSERT_EQ(job.status(), "failed") << job.story();
+    ASSERT_EQ(job.status(), "failed") << job.log_text();
     const auto end = job.last<JobFailed>();
     EXPECT_EQ(undone_nodes(end.compensated), says == std::string("fail") ? "a " : "b a ");
     EXPECT_EQ(end.uncompensated.size(), says == std::string("fail") ? 1u : 0u);
@@ -341,13 +341,13 @@ AE_TEST("undo/a compensation that fails parks the job, and goes on as a person s
 AE_TEST(
     "undo/a compensation of which nobody knows parks, and is in the end's in_doubt when it is "
     "given up") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
       "]");
   job.claim().ok("a", "'P'").fails("b").unknown("a/compensate");
   EXPECT_EQ(job.status(), "parked");
   job.resolve("a/compensate", "fail");
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt,
             Value::array({Value(job.step("a/compensate").call->key.text)}));
   EXPECT_EQ(job.last<JobFailed>().uncompensated.size(), 1u);
@@ -355,27 +355,27 @@ AE_TEST(
 }
 
 AE_TEST("undo/a compensation whose arguments fail asks a person, as often as it fails") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'odd'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
       "]");
   job.claim().ok("a", "{'id':'A'}").fails("b");
-  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.last<WaitOpened>().reason, "it could not be called (input_invalid)");
   (void)job_view(job.state);
   (void)trace_view(job.state, job.log);
   job.resolve("a/compensate", "not_happened").resolve("a/compensate", "not_happened");
   EXPECT_EQ(job.status(), "parked");
   job.resolve("a/compensate", "not_happened").resolve("a/compensate", "happened");
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
   expect_proved(job);
 }
 
 AE_TEST("undo/an output that broke a rule is an effect that was done: it is undone") {
-  GivenJob job = booking("[{'id':'a','kind':'tool','tool':'buy'}]");
+  JobFixture job = booking("[{'id':'a','kind':'tool','tool':'buy'}]");
   job.claim().answer("a", {.kind = OutcomeKind::success,
                            .invalid = json("{'invalid':true,'sha256':'00','size':1,'head':''}")});
-  EXPECT_EQ(to_text(job.step("a").result_type), "compensatable_failure") << job.story();
+  EXPECT_EQ(to_text(job.step("a").result_type), "compensatable_failure") << job.log_text();
   EXPECT_EQ(job.sent.back().tool, "unpay");
   job.ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
@@ -385,27 +385,28 @@ AE_TEST("undo/an output that broke a rule is an effect that was done: it is undo
 
 AE_TEST("undo/a result that comes late decides a compensation that a person was asked about") {
   for (const bool good : {true, false}) {
-    GivenJob job = booking(
+    JobFixture job = booking(
         "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
         "]");
     job.claim().ok("a", "'P'").fails("b").crash();
-    EXPECT_EQ(job.status(), "parked") << job.story();
-    job.claims_again = false;
+    EXPECT_EQ(job.status(), "parked") << job.log_text();
+    job.claims_when_free = false;
     job.cancel();
     EXPECT_EQ(job.status(), "queued") << "a cancel does not answer for a person";
-    job.claims_again = true;
+    job.claims_when_free = true;
     job.add({running_event(AttemptId("attempt-9"), job.state.epoch + 1, "worker")});
-    job.kept("a/compensate",
-             good ? Outcome{.kind = OutcomeKind::success}
-                  : Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"},
-             Arrival::in_time);
+    job.store_effect(
+        "a/compensate",
+        good ? Outcome{.kind = OutcomeKind::success}
+             : Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"},
+        Arrival::in_time);
     if (good) {
-      EXPECT_EQ(job.status(), "cancelled") << job.story();
+      EXPECT_EQ(job.status(), "cancelled") << job.log_text();
     } else {
-      EXPECT_EQ(job.status(), "parked") << job.story();
+      EXPECT_EQ(job.status(), "parked") << job.log_text();
       EXPECT_EQ(job.last<WaitOpened>().reason, "it failed (no)");
       job.resolve("a/compensate", "happened");
-      EXPECT_EQ(job.status(), "cancelled") << job.story();
+      EXPECT_EQ(job.status(), "cancelled") << job.log_text();
     }
     expect_proved(job);
   }
@@ -414,24 +415,24 @@ AE_TEST("undo/a result that comes late decides a compensation that a person was 
 AE_TEST(
     "undo/a cancel without compensation ends a job that waits for a person to say whether it is "
     "undone") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
       "]");
   job.claim().ok("a", "'P'").fails("b").unknown("a/compensate");
   EXPECT_EQ(job.status(), "parked");
   job.cancel("", false);
-  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
   EXPECT_EQ(job.last<JobCancelled>().uncompensated.size(), 1u);
   expect_proved(job);
 }
 
 AE_TEST("undo/items of a map are undone one by one, the last committed first") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'m','kind':'map','over':[1,2,3],'max_parallel':3,'do':{'tool':'book','args':{'n':'${ "
       ".item }'}}}]");
   job.claim().ok("m/2", "{'id':'C'}").ok("m/0", "{'id':'A'}").fails("m/1");
-  EXPECT_EQ(job.sent.back().arguments, json("{'id':'A','was':1}")) << job.story();
+  EXPECT_EQ(job.sent.back().arguments, json("{'id':'A','was':1}")) << job.log_text();
   EXPECT_EQ(to_text(job.step("m").result_type), "compensatable_failure");
   job.ok("m/0/compensate");
   EXPECT_EQ(job.sent.back().arguments, json("{'id':'C','was':3}"));
@@ -442,38 +443,38 @@ AE_TEST("undo/items of a map are undone one by one, the last committed first") {
 }
 
 AE_TEST("undo/a long pause between tries gives the job back, and it is claimed when it is over") {
-  GivenJob job(
+  JobFixture job(
       "[{'id':'a','kind':'tool','tool':'slow'},"
       "{'id':'b','kind':'tool','tool':'put','needs':['a']}]",
       {.more = R"({'tools': {'back': {'effect': 'idempotent', 'retry': {'max_attempts': 2,
       'initial_backoff': '1m', 'max_backoff': '1m', 'retry_on': ['timeout']}},
       'slow': {'compensate': {'tool': 'back'}}}})"});
   job.claim().ok("a").fails("b").times_out("a/compensate");
-  EXPECT_EQ(job.status(), "queued") << job.story();
+  EXPECT_EQ(job.status(), "queued") << job.log_text();
   const std::size_t events = job.log.size();
   job.after(10s);
   EXPECT_EQ(job.log.size(), events) << "it is not claimed before";
   job.after(60s).ok("a/compensate");
-  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.status(), "failed") << job.log_text();
   expect_proved(job);
 }
 
 AE_TEST("undo/a deadline that passes meanwhile changes nothing") {
-  GivenJob job = booked(1h);
+  JobFixture job = booked(1h);
   job.fails("c").after(2h).ok("b/compensate").ok("a/compensate");
-  EXPECT_EQ(job.last<JobFailed>().code, "http_400") << job.story();
+  EXPECT_EQ(job.last<JobFailed>().code, "http_400") << job.log_text();
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ");
   expect_proved(job);
 }
 
 AE_TEST("undo/nothing starts and nobody is heard while it is under way") {
-  GivenJob job = booking(
+  JobFixture job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'},"
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}},"
       "{'id':'z','kind':'tool','tool':'put','needs':['w']}]");
   job.claim().ok("a", "{'id':'A'}").fails("b");
   job.signal("k");
-  EXPECT_TRUE(job.refused.has_value() || job.said["delivered"] != Value(true));
+  EXPECT_TRUE(job.refused.has_value() || job.reply["delivered"] != Value(true));
   job.ok("a/compensate");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_FALSE(job.step("z").started);
@@ -483,7 +484,7 @@ AE_TEST("undo/nothing starts and nobody is heard while it is under way") {
 // What the outside did, by idempotency key: a crash may lose the answer, never the effect.
 void crash_everywhere(bool takes_place) {
   for (std::size_t commit = 2;; ++commit) {
-    GivenJob job = booking();
+    JobFixture job = booking();
     std::map<std::string, int> booked_by;
     job.claim();
     bool crashed = false;
@@ -497,7 +498,7 @@ void crash_everywhere(bool takes_place) {
         crashed = true;
         continue;
       }
-      ASSERT_FALSE(job.in_flight.empty()) << job.story();
+      ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
       const std::uint32_t step = job.in_flight.begin()->first;
       booked_by[job.state.steps[step].call->key.text]++;
       if (step == job.index_of("c")) {
@@ -506,7 +507,7 @@ void crash_everywhere(bool takes_place) {
         job.answer(step, {.kind = OutcomeKind::success, .result = json("{'id':'X'}")});
       }
     }
-    ASSERT_EQ(job.status(), "failed") << commit << "\n" << job.story();
+    ASSERT_EQ(job.status(), "failed") << commit << "\n" << job.log_text();
     EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ") << commit;
     EXPECT_EQ(job.count(EventType::step_compensated), 2u);
     EXPECT_EQ(booked_by.size(), 5u) << "one key for each effect and each that undoes it";
@@ -521,17 +522,17 @@ AE_TEST("undo/a crash after any commit loses no compensation and makes none twic
 
 // Every prefix of the log is a place where a crash can cut it in split durability.
 AE_TEST("undo/a crash between any two events loses no compensation and makes none twice") {
-  GivenJob whole = booked();
+  JobFixture whole = booked();
   whole.fails("c").ok("b/compensate").ok("a/compensate");
   for (std::size_t cut = 3; cut < whole.log.size(); ++cut) {
-    GivenJob job = booking();
+    JobFixture job = booking();
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(cut));
     job.commits = {cut};
     job.now = whole.now;
     job.attempt_count = 1;
     job.crash();
     for (int i = 0; i < 40 && !is_terminal(job.state.status); ++i) {
-      ASSERT_FALSE(job.in_flight.empty()) << cut << "\n" << job.story();
+      ASSERT_FALSE(job.in_flight.empty()) << cut << "\n" << job.log_text();
       const std::uint32_t step = job.in_flight.begin()->first;
       if (step == job.index_of("c")) {
         job.fails("c");
@@ -539,7 +540,7 @@ AE_TEST("undo/a crash between any two events loses no compensation and makes non
         job.answer(step, {.kind = OutcomeKind::success, .result = json("{'id':'X'}")});
       }
     }
-    ASSERT_EQ(job.status(), "failed") << cut << "\n" << job.story();
+    ASSERT_EQ(job.status(), "failed") << cut << "\n" << job.log_text();
     EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "b a ") << cut;
     EXPECT_EQ(job.count(EventType::step_compensated), 2u);
     expect_proved(job);
@@ -547,7 +548,7 @@ AE_TEST("undo/a crash between any two events loses no compensation and makes non
 }
 
 AE_TEST("undo/a log that undoes in another order, or ends before it has, is refused") {
-  GivenJob job = booked();
+  JobFixture job = booked();
   job.fails("c").ok("b/compensate").ok("a/compensate");
   VerifyInput input;
   input.job = job.state.job;
@@ -558,7 +559,7 @@ AE_TEST("undo/a log that undoes in another order, or ends before it has, is refu
       input.events.push_back(event);
       input.events.back().seq = input.events.size();
     }
-    return verify(input, compile_each_time());
+    return verify(input, uncached_plan_source());
   };
   const std::string a = job.step("a").id.text, b = job.step("b").id.text;
   EXPECT_TRUE(without([](const Event&) { return false; }).state_machine.ok);
@@ -579,7 +580,7 @@ AE_TEST("undo/the cost of undoing a step does not grow with the steps") {
   const auto cost = [](int items) {
     std::string list = "[0";
     for (int i = 1; i < items; ++i) list += ",0";
-    GivenJob job(
+    JobFixture job(
         "[{'id':'m','kind':'map','over':'${ .input }','max_parallel':8,'do':{'tool':'book'}},"
         "{'id':'z','kind':'tool','tool':'put','needs':['m']}]",
         {.more = kTools, .input = list + "]"});
@@ -589,28 +590,29 @@ AE_TEST("undo/the cost of undoing a step does not grow with the steps") {
     const auto take = [&](const std::vector<EventBody>& drafts) {
       for (const EventBody& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
     };
-    std::size_t looked = 0, decisions = 0;
+    std::size_t checked = 0, decisions = 0;
     while (!is_terminal(job.state.status)) {
       for (;;) {
         if (job.state.ending) {
-          looked += job.state.todo.size() + job.state.calling.size() + job.state.waits.size();
+          checked += job.state.todo.size() + job.state.calling.size() + job.state.waits.size();
           decisions++;
         }
-        const Decision decision = decide(job.state, job.stamp(), job.limits);
+        const Decision decision = decide(job.state, job.context(), job.limits);
         take(decision.events);
         if (decision.events.empty() || decision.release) break;
       }
       if (is_terminal(job.state.status)) break;
       const std::uint32_t step = *job.state.calling.begin();
       const bool last = step == job.index_of("z");
-      take(absorb(job.state, step,
-                  last ? Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"}
-                       : Outcome{.kind = OutcomeKind::success, .result = json("{'id':1}")},
-                  job.now));
+      take(record_outcome(
+          job.state, step,
+          last ? Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"}
+               : Outcome{.kind = OutcomeKind::success, .result = json("{'id':1}")},
+          job.now));
     }
     EXPECT_EQ(job.state.undone.size(), static_cast<std::size_t>(items));
     EXPECT_LE(decisions, static_cast<std::size_t>(items) * 4 + 20);
-    return looked;
+    return checked;
   };
   EXPECT_LE(cost(400), 10 * cost(50));
 }

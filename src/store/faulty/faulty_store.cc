@@ -27,9 +27,9 @@ struct FaultyStore::State {
   async::Loop& loop;
   Store& inner;
   Options options;
-  Duration clock_doubt{};
+  Duration clock_uncertainty{};
   std::uint64_t calls = 0;
-  std::array<std::uint64_t, kMethods> of_method{};
+  std::array<std::uint64_t, kMethods> number_of_method{};
   bool crashed = false;
   bool gone = false;  // the FaultyStore is: late calls do not reach the inner store
 
@@ -39,17 +39,17 @@ struct FaultyStore::State {
   }
 };
 
-FaultScript fault_at(std::uint64_t number, Fault fault) {
+FaultScript inject_at(std::uint64_t number, Fault fault) {
   return [number, fault](const Call& call) { return call.number == number ? fault : Fault::none; };
 }
 
-FaultScript fault_at(Method method, std::uint64_t of_method, Fault fault) {
-  return [method, of_method, fault](const Call& call) {
-    return call.method == method && call.of_method == of_method ? fault : Fault::none;
+FaultScript inject_at(Method method, std::uint64_t number_of_method, Fault fault) {
+  return [method, number_of_method, fault](const Call& call) {
+    return call.method == method && call.number_of_method == number_of_method ? fault : Fault::none;
   };
 }
 
-FaultScript random_faults(async::Chance& chance, FaultRates rates) {
+FaultScript random_faults(async::RandomSource& chance, FaultRates rates) {
   return [&chance, rates](const Call&) {
     std::uint64_t draw = chance.next() % 1000;
     const std::pair<std::uint32_t, Fault> faults[] = {{rates.fail_before, Fault::fail_before},
@@ -79,7 +79,7 @@ void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
   State& state = *state_;
   if (state.crashed) return;
   const Call call{.number = ++state.calls,
-                  .of_method = ++state.of_method[static_cast<std::size_t>(method)],
+                  .number_of_method = ++state.number_of_method[static_cast<std::size_t>(method)],
                   .method = method,
                   .from_seq = from_seq};
   const Fault fault = state.options.script ? state.options.script(call) : Fault::none;
@@ -113,7 +113,7 @@ void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
   state.loop.after(state.options.delay, std::move(later));
 }
 
-void FaultyStore::commit(Batch batch, async::Done<Result<Committed>> done) {
+void FaultyStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
   call(Method::commit, std::move(done), [batch = std::move(batch)](Store& s, auto d) mutable {
     s.commit(std::move(batch), std::move(d));
   });
@@ -143,15 +143,15 @@ void FaultyStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration 
          s.heartbeat(std::move(held), lease, std::move(d));
        });
 }
-void FaultyStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
-  call(Method::due, std::move(done),
-       [limit](Store& s, auto d) mutable { s.due(limit, std::move(d)); });
+void FaultyStore::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  call(Method::list_due, std::move(done),
+       [limit](Store& s, auto d) mutable { s.list_due(limit, std::move(d)); });
 }
 void FaultyStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
   call(Method::next_due, std::move(done),
        [](Store& s, auto d) mutable { s.next_due(std::move(d)); });
 }
-void FaultyStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
+void FaultyStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) {
   call(
       Method::load, std::move(done),
       [job = std::move(job), from_seq](Store& s, auto d) mutable {
@@ -164,9 +164,9 @@ void FaultyStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
     s.query(std::move(filter), std::move(d));
   });
 }
-void FaultyStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
-  call(Method::ended, std::move(done), [filter = std::move(filter)](Store& s, auto d) mutable {
-    s.ended(std::move(filter), std::move(d));
+void FaultyStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  call(Method::list_ended, std::move(done), [filter = std::move(filter)](Store& s, auto d) mutable {
+    s.list_ended(std::move(filter), std::move(d));
   });
 }
 void FaultyStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
@@ -180,35 +180,37 @@ void FaultyStore::redact(Redaction redaction, async::Done<Result<void>> done) {
          s.redact(std::move(redaction), std::move(d));
        });
 }
-void FaultyStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
-  call(Method::wipe, std::move(done), [](Store& s, auto d) { s.wipe(std::move(d)); });
+void FaultyStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) {
+  call(Method::erase_dropped_values, std::move(done),
+       [](Store& s, auto d) { s.erase_dropped_values(std::move(d)); });
 }
-void FaultyStore::record(AuditEntry entry, async::Done<Result<void>> done) {
-  call(Method::record, std::move(done), [entry = std::move(entry)](Store& s, auto d) mutable {
-    s.record(std::move(entry), std::move(d));
-  });
+void FaultyStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
+  call(Method::append_audit_entry, std::move(done),
+       [entry = std::move(entry)](Store& s, auto d) mutable {
+         s.append_audit_entry(std::move(entry), std::move(d));
+       });
 }
-void FaultyStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
-  call(Method::audit_log, std::move(done),
-       [after](Store& s, auto d) mutable { s.audit_log(after, std::move(d)); });
+void FaultyStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
+  call(Method::read_audit_log, std::move(done),
+       [after](Store& s, auto d) mutable { s.read_audit_log(after, std::move(d)); });
 }
-void FaultyStore::census(async::Done<Result<Census>> done) {
-  call(Method::census, std::move(done), [](Store& s, auto d) { s.census(std::move(d)); });
+void FaultyStore::count_jobs(async::Done<Result<JobStats>> done) {
+  call(Method::count_jobs, std::move(done), [](Store& s, auto d) { s.count_jobs(std::move(d)); });
 }
 
-void FaultyStore::announce(std::string worker, std::string says, Duration lasts) {
-  state_->inner.announce(std::move(worker), std::move(says), lasts);
+void FaultyStore::announce(std::string worker, std::string says, Duration ttl) {
+  state_->inner.announce(std::move(worker), std::move(says), ttl);
 }
-void FaultyStore::on_hint(std::function<void(const Hint&)> hear) {
-  hear_ = hear;
-  state_->inner.on_hint(std::move(hear));
+void FaultyStore::on_hint(std::function<void(const Hint&)> callback) {
+  hint_callback_ = callback;
+  state_->inner.on_hint(std::move(callback));
 }
 void FaultyStore::hint(const Hint& hint) {
-  if (hear_) hear_(hint);
+  if (hint_callback_) hint_callback_(hint);
 }
 Instant FaultyStore::now() { return state_->inner.now(); }
-Instant FaultyStore::latest_now() { return state_->inner.latest_now() + state_->clock_doubt; }
-void FaultyStore::doubt_clock(Duration by) { state_->clock_doubt = by; }
+Instant FaultyStore::latest_now() { return state_->inner.latest_now() + state_->clock_uncertainty; }
+void FaultyStore::set_clock_uncertainty(Duration by) { state_->clock_uncertainty = by; }
 bool FaultyStore::owned() const { return state_->inner.owned(); }
 std::optional<Instant> FaultyStore::opened_at() const { return state_->inner.opened_at(); }
 

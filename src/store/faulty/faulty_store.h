@@ -22,18 +22,18 @@ enum class Method : std::uint8_t {
   heartbeat,
   redact,
   prune,
-  record,
-  due,
+  append_audit_entry,
+  list_due,
   next_due,
   load,
   query,
-  ended,
-  audit_log,
-  census,
-  wipe,
+  list_ended,
+  read_audit_log,
+  count_jobs,
+  erase_dropped_values,
 };
-inline constexpr std::size_t kMethods = static_cast<std::size_t>(Method::wipe) + 1;
-inline bool is_read(Method method) { return method >= Method::due; }
+inline constexpr std::size_t kMethods = static_cast<std::size_t>(Method::erase_dropped_values) + 1;
+inline bool is_read(Method method) { return method >= Method::list_due; }
 
 // What happens to one call.
 enum class Fault : std::uint8_t {
@@ -50,8 +50,8 @@ std::string_view to_text(Method method);
 std::string_view to_text(Fault fault);
 
 struct Call {
-  std::uint64_t number = 0;     // from 1, over all methods
-  std::uint64_t of_method = 0;  // from 1, of this method
+  std::uint64_t number = 0;            // from 1, over all methods
+  std::uint64_t number_of_method = 0;  // from 1, of this method
   Method method{};
   std::uint64_t from_seq = 0;  // of a load
 };
@@ -59,13 +59,13 @@ struct Call {
 using FaultScript = std::function<Fault(const Call&)>;
 
 // One fault at the n-th call; at the n-th call of a method.
-FaultScript fault_at(std::uint64_t number, Fault fault);
-FaultScript fault_at(Method method, std::uint64_t of_method, Fault fault);
+FaultScript inject_at(std::uint64_t number, Fault fault);
+FaultScript inject_at(Method method, std::uint64_t number_of_method, Fault fault);
 
 struct FaultRates {  // of 1,000 calls; the rest are fine
   std::uint32_t fail_before = 0, fail_after = 0, delay = 0, delay_answer = 0;
 };
-FaultScript random_faults(async::Chance& chance, FaultRates rates);  // borrows
+FaultScript random_faults(async::RandomSource& chance, FaultRates rates);  // borrows
 
 class FaultyStore final : public Store {
  public:
@@ -81,31 +81,31 @@ class FaultyStore final : public Store {
   std::uint64_t calls() const;  // so far
   bool crashed() const;
 
-  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void commit(Batch batch, async::Done<Result<CommitResult>> done) override;
   void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
   void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
   void claim_job(JobId job, ClaimRequest request,
                  async::Done<Result<std::optional<Lease>>> done) override;
   void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
-  void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
+  void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
   void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
-  void wipe(async::Done<Result<std::vector<OldCopy>>> done) override;
-  void record(AuditEntry entry, async::Done<Result<void>> done) override;
-  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
-  void census(async::Done<Result<Census>> done) override;
-  void announce(std::string worker, std::string says, Duration lasts) override;
-  void on_hint(std::function<void(const Hint&)> hear) override;
+  void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) override;
+  void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
+  void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void count_jobs(async::Done<Result<JobStats>> done) override;
+  void announce(std::string worker, std::string says, Duration ttl) override;
+  void on_hint(std::function<void(const Hint&)> callback) override;
   void hint(const Hint& hint);  // as if another process had done something
   Instant now() override;
   Instant latest_now() override;
   // As if the clock were another machine's: what it shows may be later by so much.
-  void doubt_clock(Duration by);
+  void set_clock_uncertainty(Duration by);
   bool owned() const override;
   std::optional<Instant> opened_at() const override;
 
@@ -114,7 +114,7 @@ class FaultyStore final : public Store {
   template <class T, class Start>
   void call(Method method, async::Done<Result<T>> done, Start start, std::uint64_t from_seq = 0);
 
-  std::function<void(const Hint&)> hear_;
+  std::function<void(const Hint&)> hint_callback_;
   std::shared_ptr<State> state_;  // shared with answers that are still under way
 };
 

@@ -10,19 +10,21 @@
 namespace ae::store {
 namespace {
 
-struct World {
-  explicit World(FaultScript script)
+struct FaultyFixture {
+  explicit FaultyFixture(FaultScript script)
       : store(loop, inner, {.script = std::move(script), .on_crash = [this] { ++crashes; }}) {}
 
   // Makes one commit; "" while it has not answered.
   void create(const char* id) {
     Batch b{.job = JobId(id), .authority = Batch::Create{{.agent = "a"}}};
     b.sealed = conformance::sealed(id, 1);
-    store.commit(std::move(b),
-                 [this](Result<Committed> answer) { answers += conformance::show(answer) + ";"; });
+    store.commit(std::move(b), [this](Result<CommitResult> answer) {
+      answers += conformance::show(answer) + ";";
+    });
   }
   bool stands(const char* id) {
-    return loop.await<Result<Loaded>>([&](auto done) { inner.load(JobId(id), 1, std::move(done)); })
+    return loop
+        .await<Result<LoadedJob>>([&](auto done) { inner.load(JobId(id), 1, std::move(done)); })
         .has_value();
   }
 
@@ -34,7 +36,7 @@ struct World {
 };
 
 AE_TEST("faulty/without faults it is the store behind it") {
-  World w({});
+  FaultyFixture w({});
   w.create("j1");
   w.loop.run_ready();
   EXPECT_EQ(w.answers, "seq 1;");
@@ -44,7 +46,7 @@ AE_TEST("faulty/without faults it is the store behind it") {
 }
 
 AE_TEST("faulty/a call that fails before changes nothing, one that fails after has done it") {
-  World w(
+  FaultyFixture w(
       [](const Call& call) { return call.number == 1 ? Fault::fail_before : Fault::fail_after; });
   w.create("j1");
   w.create("j2");
@@ -56,15 +58,15 @@ AE_TEST("faulty/a call that fails before changes nothing, one that fails after h
 }
 
 AE_TEST("faulty/a read whose answer is lost is just unavailable") {
-  World w(fault_at(Method::load, 1, Fault::fail_after));
+  FaultyFixture w(inject_at(Method::load, 1, Fault::fail_after));
   Code code{};
-  w.store.load(JobId("j1"), 1, [&](Result<Loaded> answer) { code = answer.error().code; });
+  w.store.load(JobId("j1"), 1, [&](Result<LoadedJob> answer) { code = answer.error().code; });
   w.loop.run_ready();
   EXPECT_EQ(code, Code::unavailable);
 }
 
 AE_TEST("faulty/a delayed call is overtaken, a delayed answer only comes late") {
-  World w([](const Call& call) {
+  FaultyFixture w([](const Call& call) {
     return call.number == 1 ? Fault::delay : call.number == 2 ? Fault::delay_answer : Fault::none;
   });
   w.create("j1");
@@ -81,7 +83,7 @@ AE_TEST("faulty/a delayed call is overtaken, a delayed answer only comes late") 
 
 AE_TEST("faulty/after a crash nothing is answered any more") {
   for (const Fault fault : {Fault::crash_before, Fault::crash_after}) {
-    World w(fault_at(2, fault));
+    FaultyFixture w(inject_at(2, fault));
     w.create("j1");
     w.create("j2");
     w.loop.run_ready();
@@ -98,17 +100,17 @@ AE_TEST("faulty/after a crash nothing is answered any more") {
 }
 
 AE_TEST("faulty/one seed gives the same faults") {
-  class SeededChance final : public async::Chance {
+  class SeededChance final : public async::RandomSource {
    public:
     explicit SeededChance(std::uint64_t seed) : dice_(seed) {}
     std::uint64_t next() override { return dice_.below(UINT64_MAX); }
 
    private:
-    conformance::Dice dice_;
+    conformance::SeededRandom dice_;
   };
   const auto run = [](std::uint64_t seed) {
     SeededChance chance(seed);
-    World w(random_faults(chance, {.fail_before = 200, .fail_after = 200, .delay = 200}));
+    FaultyFixture w(random_faults(chance, {.fail_before = 200, .fail_after = 200, .delay = 200}));
     for (int i = 0; i < 50; ++i) w.create(("j" + std::to_string(i)).c_str());
     w.loop.advance(std::chrono::seconds(1));
     return w.answers;
@@ -124,8 +126,8 @@ AE_TEST("faulty/what is delayed does not outlive its store") {
   MemoryStore inner(loop, loop);
   bool answered = false;
   {
-    FaultyStore store(loop, inner, {.script = fault_at(1, Fault::delay)});
-    store.due(1, [&](Result<std::vector<JobId>>) { answered = true; });
+    FaultyStore store(loop, inner, {.script = inject_at(1, Fault::delay)});
+    store.list_due(1, [&](Result<std::vector<JobId>>) { answered = true; });
   }
   loop.advance(std::chrono::seconds(1));
   EXPECT_FALSE(answered);

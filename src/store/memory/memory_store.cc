@@ -7,8 +7,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "store/batch_failpoints.h"
 #include "store/claim_order.h"
-#include "store/points.h"
 #include "store/rules.h"
 
 namespace ae::store {
@@ -40,7 +40,7 @@ bool contains(const std::vector<Item>& items, const Item& item) {
   return std::ranges::find(items, item) != items.end();
 }
 
-std::vector<EffectRow> rows_of(const std::map<Slot, std::string>& effects) {
+std::vector<EffectRow> effect_rows_of(const std::map<Slot, std::string>& effects) {
   std::vector<EffectRow> rows;
   rows.reserve(effects.size());
   for (const auto& [slot, record] : effects) {
@@ -59,29 +59,29 @@ struct MemoryDisk::Data {
   std::unordered_map<Hash, std::string> blobs;
   std::uint64_t last_job = 0, last_inbox = 0;
   AuditLog audit;
-  struct Announced {
+  struct Announcement {
     std::string says;
     Instant until;
   };
-  std::map<std::string, Announced> announced;  // by worker
+  std::map<std::string, Announcement> announcements;  // by worker
 
-  void record(const AuditEntry& entry) {
-    AuditRow row = chained(audit.head, entry);
+  void append_audit_entry(const AuditEntry& entry) {
+    AuditRow row = chain_entry(audit.head, entry);
     audit.head = {row.seq, row.hash};
     audit.rows.push_back(std::move(row));
   }
 
-  // A job is in `ready` when it may be claimed at once, in `ripens` when it may be at that instant, in `wakes` when
+  // A job is in `ready` when it may be claimed at once, in `eligible_at` when it may be at that instant, in `wakes` when
   // nobody holds it and it has a wake_at, in `held` when somebody does.
   struct Needs {
     std::string agent;
     std::vector<std::string> capabilities;
     auto operator<=>(const Needs&) const = default;
   };
-  using Place = std::tuple<std::string, Needs, std::int64_t, std::string, std::int64_t>;
-  std::set<Place> ready;                                // queue, needs, -priority, turn, number
+  using ReadyKey = std::tuple<std::string, Needs, std::int64_t, std::string, std::int64_t>;
+  std::set<ReadyKey> ready;                             // queue, needs, -priority, turn, number
   std::map<std::string, std::set<std::uint64_t>> held;  // by queue
-  std::set<std::pair<Instant, std::uint64_t>> ripens;
+  std::set<std::pair<Instant, std::uint64_t>> eligible_at;
   std::set<std::pair<Instant, std::uint64_t>> wakes;
 
   Job* find(const JobId& id) {
@@ -92,53 +92,54 @@ struct MemoryDisk::Data {
   std::string fair_by;                       // a label; "" = claims take no turns
   std::map<std::int64_t, std::string> last;  // whose turn was the last, by priority
 
-  Place place(const Job& job) const {
+  ReadyKey ready_key(const Job& job) const {
     return {job.row.queue,
             {job.row.agent, job.row.capabilities},
             -job.row.priority,
-            turn_of(job.row.labels, fair_by),
+            fairness_key_of(job.row.labels, fair_by),
             static_cast<std::int64_t>(job.number)};
   }
 
   // REQUIRES: before and after a change of what the three orders are made of.
-  void unlist(const Job& job) {
+  void remove_from_indexes(const Job& job) {
     const JobRow& row = job.row;
-    ready.erase(place(job));
+    ready.erase(ready_key(job));
     if (row.claim) held[row.queue].erase(job.number);
-    if (row.lease_until) ripens.erase({*row.lease_until, job.number});
-    if (row.not_before) ripens.erase({*row.not_before, job.number});
+    if (row.lease_until) eligible_at.erase({*row.lease_until, job.number});
+    if (row.not_before) eligible_at.erase({*row.not_before, job.number});
     if (row.wake_at) wakes.erase({*row.wake_at, job.number});
   }
-  void list(const Job& job) {
+  void add_to_indexes(const Job& job) {
     const JobRow& row = job.row;
     if (!row.claim && row.wake_at) wakes.insert({*row.wake_at, job.number});
     if (!may_run(row.status)) return;
     if (row.claim) {
       held[row.queue].insert(job.number);
-      ripens.insert({*row.lease_until, job.number});
+      eligible_at.insert({*row.lease_until, job.number});
     } else if (row.not_before) {
-      ripens.insert({*row.not_before, job.number});
+      eligible_at.insert({*row.not_before, job.number});
     } else {
-      ready.insert(place(job));
+      ready.insert(ready_key(job));
     }
   }
-  void ripen(Instant now) {
-    while (!ripens.empty() && ripens.begin()->first <= now) {
-      const Job& job = jobs.at(ripens.begin()->second);
-      ripens.erase(ripens.begin());
-      ready.insert(place(job));
+  void become_eligible(Instant now) {
+    while (!eligible_at.empty() && eligible_at.begin()->first <= now) {
+      const Job& job = jobs.at(eligible_at.begin()->second);
+      eligible_at.erase(eligible_at.begin());
+      ready.insert(ready_key(job));
     }
   }
 
-  void take_turns(const std::string& label) {
+  void set_fairness_label(const std::string& label) {
     if (label == fair_by) return;
     std::vector<std::uint64_t> numbers;
     numbers.reserve(ready.size());
-    for (const Place& one : ready) numbers.push_back(static_cast<std::uint64_t>(std::get<4>(one)));
+    for (const ReadyKey& one : ready)
+      numbers.push_back(static_cast<std::uint64_t>(std::get<4>(one)));
     fair_by = label;
     last.clear();
     ready.clear();
-    for (const std::uint64_t number : numbers) ready.insert(place(jobs.at(number)));
+    for (const std::uint64_t number : numbers) ready.insert(ready_key(jobs.at(number)));
   }
   std::size_t live(const std::string& queue, Instant now) {
     return static_cast<std::size_t>(std::ranges::count_if(
@@ -146,11 +147,11 @@ struct MemoryDisk::Data {
   }
 
   Lease claim(Job& job, const std::string& worker, const AttemptId& attempt, Instant until) {
-    unlist(job);
+    remove_from_indexes(job);
     job.row.claim = Fence{attempt, ++job.epoch};
     job.row.claim_worker = worker;
     job.row.lease_until = until;
-    list(job);
+    add_to_indexes(job);
     return {job.row.id, *job.row.claim, until};
   }
   void release(Job& job) {
@@ -170,39 +171,42 @@ struct MemoryDisk::Data {
     std::erase_if(blobs, [&](const auto& blob) { return !named.contains(blob.first); });
   }
 
-  bool stands(const Job& job, const Sealed& sealed) const {
+  bool is_committed(const Job& job, const SealedBatch& sealed) const {
     const auto it = std::ranges::lower_bound(job.commits, sealed.first_seq, {}, &Commit::first_seq);
     return it != job.commits.end() && it->first_seq == sealed.first_seq &&
            it->bytes == sealed.bytes;
   }
 
-  Result<Committed> commit(const Batch& batch, BatchPoints& points, bool& written);
-  Result<Committed> create(const Batch& batch, BatchPoints& points, Instant now, bool& written);
-  void append(Job& job, const Sealed& sealed, const RowState& row);
+  Result<CommitResult> commit(const Batch& batch, BatchFailpoints& failpoints, bool& written);
+  Result<CommitResult> create(const Batch& batch, BatchFailpoints& failpoints, Instant now,
+                              bool& written);
+  void append(Job& job, const SealedBatch& sealed, const RowState& row);
 };
 
-Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& points, bool& written) {
+Result<CommitResult> MemoryDisk::Data::commit(const Batch& batch, BatchFailpoints& failpoints,
+                                              bool& written) {
   Job* job = find(batch.job);
   if (job == nullptr) return std::unexpected(job_not_found(batch.job));
-  if (batch.sealed && stands(*job, *batch.sealed)) {
-    return Committed{.last_seq = batch.sealed->last_seq, .repeated = true};
+  if (batch.sealed && is_committed(*job, *batch.sealed)) {
+    return CommitResult{.last_seq = batch.sealed->last_seq, .is_duplicate = true};
   }
-  AE_TRY(admit(batch, {.last_seq = job->row.last_seq, .claim = job->row.claim}));
-  if (checks_first(batch)) AE_TRY(admit_late(batch, job->commits.front().bytes));
+  AE_TRY(check_precondition(batch, {.last_seq = job->row.last_seq, .claim = job->row.claim}));
+  if (has_first_commit_check(batch))
+    AE_TRY(check_late_precondition(batch, job->commits.front().bytes));
   for (const auto& [invocation, try_no] : batch.effects_absent) {
     if (job->effects.contains({invocation.text, try_no})) {
       return std::unexpected(effect_recorded(batch.job, invocation));
     }
   }
-  if (batch.release || batch.inbox_read) {
+  if (batch.release || batch.inbox_read_through) {
     for (const auto& [number, entry] : job->inbox) {
-      if (inbox_refuses(batch, number)) return std::unexpected(inbox_not_empty(batch.job));
+      if (is_refused_by_inbox(batch, number)) return std::unexpected(inbox_not_empty(batch.job));
     }
   }
-  if (auto error = points.inside()) return std::unexpected(*std::move(error));
+  if (auto error = failpoints.inside()) return std::unexpected(*std::move(error));
 
   written = true;
-  unlist(*job);
+  remove_from_indexes(*job);
   if (batch.sealed) append(*job, *batch.sealed, batch.row);
   for (const EffectRow& e : batch.effects)
     job->effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
@@ -212,70 +216,72 @@ Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& poin
   for (const auto& [invocation, try_no] : batch.ledger_erase) {
     job->ledger.erase(Slot(invocation.text, try_no));
   }
-  for (const std::uint64_t number : batch.inbox_taken) job->inbox.erase(number);
+  for (const std::uint64_t number : batch.inbox_consumed) job->inbox.erase(number);
   if (batch.signed_head) job->signed_head = batch.signed_head;
   if (batch.checkpoint) job->checkpoint = Checkpoint{job->row.last_seq, *batch.checkpoint};
   if (batch.release) release(*job);
-  list(*job);
-  if (batch.audit) record(*batch.audit);
-  return Committed{.last_seq = job->row.last_seq};
+  add_to_indexes(*job);
+  if (batch.audit) append_audit_entry(*batch.audit);
+  return CommitResult{.last_seq = job->row.last_seq};
 }
 
-Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& points, Instant now,
-                                           bool& written) {
-  const NewJob& wish = std::get<Batch::Create>(batch.authority).job;
-  if (Job* job = find(batch.job); job != nullptr && stands(*job, *batch.sealed)) {
-    Committed answer{.last_seq = batch.sealed->last_seq, .repeated = true};
-    if (wish.claim && job->row.claim == Fence{wish.claim->attempt, 1}) {
+Result<CommitResult> MemoryDisk::Data::create(const Batch& batch, BatchFailpoints& failpoints,
+                                              Instant now, bool& written) {
+  const NewJob& requested = std::get<Batch::Create>(batch.authority).job;
+  if (Job* job = find(batch.job); job != nullptr && is_committed(*job, *batch.sealed)) {
+    CommitResult answer{.last_seq = batch.sealed->last_seq, .is_duplicate = true};
+    if (requested.claim && job->row.claim == Fence{requested.claim->attempt, 1}) {
       answer.lease = Lease{batch.job, *job->row.claim, *job->row.lease_until};
     }
     return answer;
   }
-  if (!wish.idempotency_key.empty()) {
-    if (const auto it = by_key.find({wish.agent, wish.idempotency_key}); it != by_key.end()) {
+  if (!requested.idempotency_key.empty()) {
+    if (const auto it = by_key.find({requested.agent, requested.idempotency_key});
+        it != by_key.end()) {
       const Job& job = jobs.at(it->second);
-      return Committed{.last_seq = job.row.last_seq,
-                       .existing = job.row.id,
-                       .existing_request = job.request_hash};
+      return CommitResult{.last_seq = job.row.last_seq,
+                          .existing = job.row.id,
+                          .existing_request = job.request_hash};
     }
   }
   if (by_id.contains(batch.job)) return std::unexpected(job_exists(batch.job));
-  if (auto error = points.inside()) return std::unexpected(*std::move(error));
+  if (auto error = failpoints.inside()) return std::unexpected(*std::move(error));
 
   written = true;
   Job& job = jobs[++last_job];
   job.number = last_job;
   job.row.number = last_job;
-  job.request_hash = wish.request_hash;
+  job.request_hash = requested.request_hash;
   JobRow& row = job.row;
   row.id = batch.job;
-  row.agent = wish.agent;
-  row.idempotency_key = wish.idempotency_key;
-  row.labels = wish.labels;
-  row.priority = wish.priority;
-  row.capabilities = wish.capabilities;
-  row.queue = wish.queue;
+  row.agent = requested.agent;
+  row.idempotency_key = requested.idempotency_key;
+  row.labels = requested.labels;
+  row.priority = requested.priority;
+  row.capabilities = requested.capabilities;
+  row.queue = requested.queue;
   row.created_at = batch.sealed->created_at;
   by_id.emplace(batch.job, job.number);
-  if (!wish.idempotency_key.empty())
-    by_key.emplace(std::pair(wish.agent, wish.idempotency_key), job.number);
+  if (!requested.idempotency_key.empty())
+    by_key.emplace(std::pair(requested.agent, requested.idempotency_key), job.number);
   append(job, *batch.sealed, batch.row);
   for (const EffectRow& e : batch.effects)
     job.effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
   for (const LedgerRow& l : batch.ledger_put)
     job.ledger.insert_or_assign(Slot(l.invocation.text, l.try_no), l);
   job.signed_head = batch.signed_head;
-  if (batch.audit) record(*batch.audit);
-  Committed answer{.last_seq = row.last_seq};
-  if (wish.claim) {
-    answer.lease = claim(job, wish.claim->worker, wish.claim->attempt, now + wish.claim->lease);
+  if (batch.audit) append_audit_entry(*batch.audit);
+  CommitResult answer{.last_seq = row.last_seq};
+  if (requested.claim) {
+    answer.lease =
+        claim(job, requested.claim->worker, requested.claim->attempt, now + requested.claim->lease);
   } else {
-    list(job);
+    add_to_indexes(job);
   }
   return answer;
 }
 
-void MemoryDisk::Data::append(Job& job, const Sealed& sealed, const RowState& state) {
+void MemoryDisk::Data::append(Job& job, const SealedBatch& sealed, const RowState& state) {
   Commit commit{.first_seq = sealed.first_seq, .bytes = sealed.bytes, .blobs = {}};
   for (const Blob& blob : sealed.blobs) {
     commit.blobs.push_back(blob.hash);
@@ -295,70 +301,75 @@ void MemoryDisk::Data::append(Job& job, const Sealed& sealed, const RowState& st
 class MemoryStore::ReadyJobs {
  public:
   using Failure = Error;
-  struct Line {
+  struct Group {
     std::string queue;
     Data::Needs needs;
     std::int64_t priority = 0;
   };
   ReadyJobs(Data& data, const ClaimRequest& request, Instant now)
-      : data_(data), request_(request), except_(request), now_(now) {}
+      : data_(data), request_(request), excluded_(request), now_(now) {}
 
-  Result<std::vector<Line>> lines() const {
-    std::vector<Line> lines;
+  Result<std::vector<Group>> groups() const {
+    std::vector<Group> lines;
     auto it = data_.ready.begin();
     while (it != data_.ready.end()) {
-      Line line{std::get<0>(*it), std::get<1>(*it), -std::get<2>(*it)};
-      it = data_.ready.upper_bound({line.queue, line.needs, kMax, {}, kMax});
-      if (offers(request_, line.needs.agent, line.needs.capabilities)) {
-        lines.push_back(std::move(line));
+      Group group{std::get<0>(*it), std::get<1>(*it), -std::get<2>(*it)};
+      it = data_.ready.upper_bound({group.queue, group.needs, kMax, {}, kMax});
+      if (satisfies(request_, group.needs.agent, group.needs.capabilities)) {
+        lines.push_back(std::move(group));
       }
     }
     return lines;
   }
-  Result<std::size_t> held(const std::string& queue, std::size_t) const {
+  Result<std::size_t> count_leased(const std::string& queue, std::size_t) const {
     return data_.live(queue, now_);
   }
-  Result<std::optional<std::int64_t>> priority_below(const Line& line,
+  Result<std::optional<std::int64_t>> priority_below(const Group& group,
                                                      std::int64_t priority) const {
-    const auto it = data_.ready.lower_bound({line.queue, line.needs, 1 - priority, {}, 0});
-    if (!is_of(it, line)) return std::nullopt;
+    const auto it = data_.ready.lower_bound({group.queue, group.needs, 1 - priority, {}, 0});
+    if (!is_of(it, group)) return std::nullopt;
     return -std::get<2>(*it);
   }
-  Result<std::optional<std::string>> turn_after(const Line& line, std::int64_t priority,
-                                                const std::optional<std::string>& turn) const {
-    const auto it = turn ? data_.ready.upper_bound({line.queue, line.needs, -priority, *turn, kMax})
-                         : data_.ready.lower_bound({line.queue, line.needs, -priority, {}, 0});
-    if (!is_of(it, line) || std::get<2>(*it) != -priority) return std::nullopt;
+  Result<std::optional<std::string>> fairness_key_after(
+      const Group& group, std::int64_t priority,
+      const std::optional<std::string>& fairness_key) const {
+    const auto it =
+        fairness_key
+            ? data_.ready.upper_bound({group.queue, group.needs, -priority, *fairness_key, kMax})
+            : data_.ready.lower_bound({group.queue, group.needs, -priority, {}, 0});
+    if (!is_of(it, group) || std::get<2>(*it) != -priority) return std::nullopt;
     return std::get<3>(*it);
   }
-  Result<std::optional<ReadyJob>> job_after(const Line& line, std::int64_t priority,
-                                            const std::string& turn, std::int64_t number) const {
-    const auto it = data_.ready.upper_bound({line.queue, line.needs, -priority, turn, number});
-    if (!is_of(it, line) || std::get<2>(*it) != -priority || std::get<3>(*it) != turn) {
+  Result<std::optional<ReadyJob>> job_after(const Group& group, std::int64_t priority,
+                                            const std::string& fairness_key,
+                                            std::int64_t number) const {
+    const auto it =
+        data_.ready.upper_bound({group.queue, group.needs, -priority, fairness_key, number});
+    if (!is_of(it, group) || std::get<2>(*it) != -priority || std::get<3>(*it) != fairness_key) {
       return std::nullopt;
     }
     const JobRow& row = data_.jobs.at(static_cast<std::uint64_t>(std::get<4>(*it))).row;
     // A lease that is not over: the clock was set back.
     const bool free = !row.lease_until || *row.lease_until <= now_;
-    return ReadyJob{row.id, std::get<4>(*it), free && !except_.contains(row.id)};
+    return ReadyJob{row.id, std::get<4>(*it), free && !excluded_.contains(row.id)};
   }
-  Result<std::optional<std::string>> served(std::int64_t priority) const {
+  Result<std::optional<std::string>> last_served_key_at(std::int64_t priority) const {
     const auto it = data_.last.find(priority);
-    if (!takes_turns() || it == data_.last.end()) return std::nullopt;
+    if (!is_fair() || it == data_.last.end()) return std::nullopt;
     return it->second;
   }
-  bool takes_turns() const { return !data_.fair_by.empty(); }
+  bool is_fair() const { return !data_.fair_by.empty(); }
 
  private:
   static constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  bool is_of(const std::set<Data::Place>::iterator& it, const Line& line) const {
-    return it != data_.ready.end() && std::get<0>(*it) == line.queue &&
-           std::get<1>(*it) == line.needs;
+  bool is_of(const std::set<Data::ReadyKey>::iterator& it, const Group& group) const {
+    return it != data_.ready.end() && std::get<0>(*it) == group.queue &&
+           std::get<1>(*it) == group.needs;
   }
 
   Data& data_;
   const ClaimRequest& request_;
-  const Exceptions except_;
+  const ExcludedJobs excluded_;
   const Instant now_;
 };
 
@@ -376,13 +387,13 @@ MemoryStore::MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& dis
       data_(*disk.data_),
       options_(std::move(options)),
       opened_at_(options_.owned ? std::optional(clock.now()) : std::nullopt) {
-  if (options_.fair_by) data_.take_turns(*options_.fair_by);
+  if (options_.fair_by) data_.set_fairness_label(*options_.fair_by);
   if (!options_.owned) return;
   for (auto& [number, job] : data_.jobs) {
     if (!job.row.claim) continue;
-    data_.unlist(job);
+    data_.remove_from_indexes(job);
     job.row.lease_until = Instant{0};
-    data_.list(job);
+    data_.add_to_indexes(job);
   }
 }
 MemoryStore::MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk)
@@ -402,17 +413,17 @@ void MemoryStore::answer(async::Done<T> done, T value) {
       [done = std::move(done), value = std::move(value)]() mutable { done(std::move(value)); });
 }
 
-void MemoryStore::commit(Batch batch, async::Done<Result<Committed>> done) {
+void MemoryStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
   check_batch(batch);
-  BatchPoints points(batch);
-  const auto run = [&]() -> Result<Committed> {
-    if (auto error = points.before()) return std::unexpected(*std::move(error));
+  BatchFailpoints failpoints(batch);
+  const auto run = [&]() -> Result<CommitResult> {
+    if (auto error = failpoints.before()) return std::unexpected(*std::move(error));
     bool written = false;
     auto result = std::holds_alternative<Batch::Create>(batch.authority)
-                      ? data_.create(batch, points, clock_.now(), written)
-                      : data_.commit(batch, points, written);
+                      ? data_.create(batch, failpoints, clock_.now(), written)
+                      : data_.commit(batch, failpoints, written);
     if (!written) return result;
-    if (auto error = points.after()) return std::unexpected(*std::move(error));
+    if (auto error = failpoints.after()) return std::unexpected(*std::move(error));
     return result;
   };
   answer(std::move(done), run());
@@ -422,14 +433,15 @@ void MemoryStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void
   const auto run = [&]() -> Result<void> {
     Job* found = data_.find(job);
     if (found == nullptr) return std::unexpected(job_not_found(job));
-    if (!found->row.claim) return std::unexpected(job_not_held(job));
+    if (!found->row.claim) return std::unexpected(job_not_leased(job));
     const bool waits = std::ranges::any_of(
         found->inbox, [&](const auto& other) { return other.second.id == entry.id; });
     if (!waits) {
       entry.number = ++data_.last_inbox;
       found->inbox.emplace(entry.number, std::move(entry));
     }
-    if (auto error = point_after("signal.after_inbox")) return std::unexpected(*std::move(error));
+    if (auto error = hit_after_failpoint("signal.after_inbox"))
+      return std::unexpected(*std::move(error));
     return {};
   };
   answer(std::move(done), run());
@@ -438,11 +450,12 @@ void MemoryStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void
 void MemoryStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
   check_claim(request);
   const Instant now = clock_.now();
-  data_.ripen(now);
+  data_.become_eligible(now);
   ReadyJobs ready(data_, request, now);
   ClaimOrder order(ready, request);
-  const std::vector<JobId> chosen = *order.choose();
-  for (const auto& [priority, turn] : order.turns()) data_.last[priority] = turn;
+  const std::vector<JobId> chosen = *order.choose_jobs();
+  for (const auto& [priority, fairness_key] : order.served_keys())
+    data_.last[priority] = fairness_key;
   std::vector<Lease> leases;
   leases.reserve(chosen.size());
   for (const JobId& job : chosen) {
@@ -451,7 +464,8 @@ void MemoryStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lea
   }
   Result<std::vector<Lease>> result(std::move(leases));
   if (!result->empty()) {
-    if (auto error = point_after("claim.after")) result = std::unexpected(*std::move(error));
+    if (auto error = hit_after_failpoint("claim.after"))
+      result = std::unexpected(*std::move(error));
   }
   answer(std::move(done), std::move(result));
 }
@@ -467,13 +481,13 @@ void MemoryStore::claim_job(JobId id, ClaimRequest request,
     if (!may_run(row.status) || request.limit == 0) return std::nullopt;
     if (row.claim ? *row.lease_until > now : row.not_before && *row.not_before > now)
       return std::nullopt;
-    if (!fits(request, {id, row.agent, row.capabilities})) return std::nullopt;
-    if (const auto limit = limit_of(request, row.queue);
+    if (!matches(request, {id, row.agent, row.capabilities})) return std::nullopt;
+    if (const auto limit = queue_limit_of(request, row.queue);
         limit && data_.live(row.queue, now) >= *limit) {
       return std::nullopt;
     }
     Lease lease = data_.claim(*job, request.worker, request.attempts[0], now + request.lease);
-    if (auto error = point_after("claim.after")) return std::unexpected(*std::move(error));
+    if (auto error = hit_after_failpoint("claim.after")) return std::unexpected(*std::move(error));
     return lease;
   };
   answer(std::move(done), run());
@@ -482,7 +496,7 @@ void MemoryStore::claim_job(JobId id, ClaimRequest request,
 void MemoryStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                             async::Done<Result<std::vector<std::optional<Instant>>>> done) {
   const Instant now = clock_.now();
-  PointBefore point = point_before("heartbeat.before");
+  BeforeFailpoint point = hit_before_failpoint("heartbeat.before");
   if (point.now) {
     return answer(std::move(done), Result<std::vector<std::optional<Instant>>>(
                                        std::unexpected(*std::move(point.now))));
@@ -495,9 +509,9 @@ void MemoryStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration 
       until.push_back(std::nullopt);
       continue;
     }
-    data_.unlist(*job);
+    data_.remove_from_indexes(*job);
     job->row.lease_until = now + lease;
-    data_.list(*job);
+    data_.add_to_indexes(*job);
     until.push_back(job->row.lease_until);
   }
   Result<std::vector<std::optional<Instant>>> result(std::move(until));
@@ -505,7 +519,7 @@ void MemoryStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration 
   answer(std::move(done), std::move(result));
 }
 
-void MemoryStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+void MemoryStore::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
   const Instant now = clock_.now();
   std::vector<JobId> jobs;
   for (const auto& [wake_at, number] : data_.wakes) {
@@ -519,8 +533,9 @@ void MemoryStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
   const Instant now = clock_.now();
   std::optional<Instant> next;
   if (!data_.wakes.empty()) next = data_.wakes.begin()->first;
-  const auto future = data_.ripens.upper_bound({now, std::numeric_limits<std::uint64_t>::max()});
-  for (auto it = future; it != data_.ripens.end(); ++it) {
+  const auto future =
+      data_.eligible_at.upper_bound({now, std::numeric_limits<std::uint64_t>::max()});
+  for (auto it = future; it != data_.eligible_at.end(); ++it) {
     if (next && it->first >= *next) break;
     if (data_.jobs.at(it->second).row.claim) continue;  // the end of a lease is nobody's plan
     next = it->first;
@@ -529,11 +544,11 @@ void MemoryStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
   answer(std::move(done), Result<std::optional<Instant>>(next));
 }
 
-void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
-  const auto run = [&]() -> Result<Loaded> {
+void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) {
+  const auto run = [&]() -> Result<LoadedJob> {
     const Job* job = data_.find(id);
     if (job == nullptr) return std::unexpected(job_not_found(id));
-    Loaded loaded{.row = job->row};
+    LoadedJob loaded{.row = job->row};
     if (from_seq == kFirstCommit) {
       const Commit& first = job->commits.front();
       loaded.commits.push_back(first.bytes);
@@ -556,7 +571,7 @@ void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Load
         if (seen.insert(hash).second) loaded.blobs.push_back({hash, data_.blobs.at(hash)});
       }
     }
-    loaded.effects = rows_of(job->effects);
+    loaded.effects = effect_rows_of(job->effects);
     for (const auto& [slot, row] : job->ledger) loaded.ledger.push_back(row);
     for (const auto& [number, entry] : job->inbox) loaded.inbox.push_back(entry);
     return loaded;
@@ -574,7 +589,7 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
       if (found == data_.by_id.end()) return std::unexpected(job_not_found(JobId(filter.after)));
       it = data_.jobs.find(found->second);
     }
-    const auto fits = [&](const JobRow& row) {
+    const auto matches = [&](const JobRow& row) {
       return (filter.status.empty() || row.status == filter.status) &&
              (filter.agent.empty() || row.agent == filter.agent) &&
              (!filter.updated_before || row.updated_at < *filter.updated_before) &&
@@ -584,53 +599,54 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
     std::vector<JobRow> rows;
     while (it != data_.jobs.begin() && rows.size() < filter.limit) {
       --it;
-      if (fits(it->second.row)) rows.push_back(it->second.row);
+      if (matches(it->second.row)) rows.push_back(it->second.row);
     }
     return rows;
   };
   answer(std::move(done), run());
 }
 
-void MemoryStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
-  std::vector<JobRow> looked_at;
+void MemoryStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  std::vector<JobRow> scanned;
   for (auto it = data_.jobs.upper_bound(filter.after);
-       it != data_.jobs.end() && looked_at.size() < kEndedLook; ++it) {
-    looked_at.push_back(it->second.row);
+       it != data_.jobs.end() && scanned.size() < kEndedScanMax; ++it) {
+    scanned.push_back(it->second.row);
   }
-  answer(std::move(done), Result<EndedPage>(ended_of(std::move(looked_at), filter)));
+  answer(std::move(done), Result<EndedPage>(make_ended_page(std::move(scanned), filter)));
 }
 
 void MemoryStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
   check_pruning(pruning);
-  const auto stands = [&](const JobId& id) -> std::optional<Remains> {
+  const auto is_committed = [&](const JobId& id) -> std::optional<PruneCandidate> {
     const Job* job = data_.find(id);
     if (job == nullptr) return std::nullopt;
     std::vector<Hash> commits;
     commits.reserve(job->commits.size());
     for (const Commit& commit : job->commits) commits.push_back(sha256(commit.bytes));
-    return Remains{.status = job->row.status,
-                   .held = job->row.claim.has_value(),
-                   .last_seq = job->row.last_seq,
-                   .head = job->row.head,
-                   .contents = contents_of(commits, job->signed_head)};
+    return PruneCandidate{.status = job->row.status,
+                          .held = job->row.claim.has_value(),
+                          .last_seq = job->row.last_seq,
+                          .head = job->row.head,
+                          .content_hash = content_hash_of(commits, job->signed_head)};
   };
   const auto run = [&]() -> Result<bool> {
-    PointBefore point = point_before("prune.before");
+    BeforeFailpoint point = hit_before_failpoint("prune.before");
     if (point.now) return std::unexpected(*std::move(point.now));
-    for (const Pruning::Job& wish : pruning.jobs) AE_TRY(may_prune(wish, stands(wish.job)));
-    for (const Pruning::Job& wish : pruning.jobs) {
-      const Job& job = *data_.find(wish.job);
-      data_.unlist(job);
+    for (const Pruning::Job& requested : pruning.jobs)
+      AE_TRY(check_prunable(requested, is_committed(requested.job)));
+    for (const Pruning::Job& requested : pruning.jobs) {
+      const Job& job = *data_.find(requested.job);
+      data_.remove_from_indexes(job);
       if (!job.row.idempotency_key.empty()) {
         data_.by_key.erase({job.row.agent, job.row.idempotency_key});
       }
       data_.jobs.erase(job.number);
-      data_.by_id.erase(wish.job);
+      data_.by_id.erase(requested.job);
     }
     data_.drop_blobs();
-    data_.record(pruning.audit);
+    data_.append_audit_entry(pruning.audit);
     if (point.afterwards) return std::unexpected(*std::move(point.afterwards));
-    if (auto error = point_after("prune.after")) return std::unexpected(*std::move(error));
+    if (auto error = hit_after_failpoint("prune.after")) return std::unexpected(*std::move(error));
     return true;
   };
   answer(std::move(done), run());
@@ -640,15 +656,15 @@ void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
   const auto run = [&]() -> Result<void> {
     Job* job = data_.find(redaction.job);
     if (job == nullptr) return std::unexpected(job_not_found(redaction.job));
-    if (job->row.claim) return std::unexpected(still_held(redaction.job));
+    if (job->row.claim) return std::unexpected(job_still_leased(redaction.job));
     std::vector<Commit*> stand;
     bool changes = false;
-    for (const Redaction::Commit& wish : redaction.commits) {
-      const auto it = std::ranges::find(job->commits, wish.first_seq, &Commit::first_seq);
+    for (const Redaction::Commit& requested : redaction.commits) {
+      const auto it = std::ranges::find(job->commits, requested.first_seq, &Commit::first_seq);
       const bool there = it != job->commits.end();
-      const bool same = there && it->bytes == wish.bytes;
-      if (!there || (!same && sha256(it->bytes) != wish.replaces)) {
-        return std::unexpected(other_bytes(redaction.job, wish.first_seq));
+      const bool same = there && it->bytes == requested.bytes;
+      if (!there || (!same && sha256(it->bytes) != requested.expected_hash)) {
+        return std::unexpected(commit_changed(redaction.job, requested.first_seq));
       }
       stand.push_back(&*it);
       changes = changes || !same;
@@ -658,9 +674,9 @@ void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
       records[{effect.invocation.text, effect.try_no}] = effect.record;
     }
     for (const auto& [slot, record] : job->effects) {
-      const auto wish = records.find(slot);
-      if (wish == records.end()) return std::unexpected(other_effects(redaction.job));
-      changes = changes || wish->second != record;
+      const auto requested = records.find(slot);
+      if (requested == records.end()) return std::unexpected(effects_changed(redaction.job));
+      changes = changes || requested->second != record;
     }
     if (!changes) return {};
     for (auto& [slot, record] : job->effects) record = records.at(slot);
@@ -670,22 +686,22 @@ void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
     }
     data_.drop_blobs();
     job->checkpoint.reset();
-    data_.record(redaction.audit);
+    data_.append_audit_entry(redaction.audit);
     return {};
   };
   answer(std::move(done), run());
 }
 
-void MemoryStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
-  answer(std::move(done), Result<std::vector<OldCopy>>());  // it has no files
+void MemoryStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) {
+  answer(std::move(done), Result<std::vector<ResidualCopy>>());  // it has no files
 }
 
-void MemoryStore::record(AuditEntry entry, async::Done<Result<void>> done) {
-  data_.record(entry);
+void MemoryStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
+  data_.append_audit_entry(entry);
   answer(std::move(done), Result<void>());
 }
 
-void MemoryStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
+void MemoryStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   AuditLog log{.head = data_.audit.head};
   const auto& rows = data_.audit.rows;  // the first one is 1
   log.rows.assign(rows.begin() + static_cast<std::ptrdiff_t>(std::min(after, rows.size())),
@@ -693,32 +709,33 @@ void MemoryStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> d
   answer(std::move(done), Result<AuditLog>(std::move(log)));
 }
 
-void MemoryStore::census(async::Done<Result<Census>> done) {
-  Census census;
-  for (const char* status : {"queued", "running", "waiting", "parked"}) census.statuses[status] = 0;
+void MemoryStore::count_jobs(async::Done<Result<JobStats>> done) {
+  JobStats job_stats;
+  for (const char* status : {"queued", "running", "waiting", "parked"})
+    job_stats.statuses[status] = 0;
   const Instant now = clock_.now();
   for (const auto& [number, job] : data_.jobs) {
     const JobRow& row = job.row;
-    const auto status = census.statuses.find(row.status);
-    if (status == census.statuses.end()) continue;
+    const auto status = job_stats.statuses.find(row.status);
+    if (status == job_stats.statuses.end()) continue;
     ++status->second;
     if (row.claim) {
-      Census::Worker& worker = census.workers[row.claim_worker];
+      JobStats::Worker& worker = job_stats.workers[row.claim_worker];
       ++(*row.lease_until > now ? worker.live : worker.expired);
-    } else if (data_.ready.contains(data_.place(job))) {
-      ++census.ready[row.queue];
+    } else if (data_.ready.contains(data_.ready_key(job))) {
+      ++job_stats.ready[row.queue];
     }
   }
-  for (const auto& [worker, announced] : data_.announced) {
-    if (announced.until > now) census.workers[worker].says = announced.says;
+  for (const auto& [worker, announcements] : data_.announcements) {
+    if (announcements.until > now) job_stats.workers[worker].says = announcements.says;
   }
-  answer(std::move(done), Result<Census>(std::move(census)));
+  answer(std::move(done), Result<JobStats>(std::move(job_stats)));
 }
 
-void MemoryStore::announce(std::string worker, std::string says, Duration lasts) {
+void MemoryStore::announce(std::string worker, std::string says, Duration ttl) {
   if (options_.owned) return;
-  data_.announced.insert_or_assign(std::move(worker),
-                                   Data::Announced{std::move(says), clock_.now() + lasts});
+  data_.announcements.insert_or_assign(std::move(worker),
+                                       Data::Announcement{std::move(says), clock_.now() + ttl});
 }
 
 Instant MemoryStore::now() { return clock_.now(); }

@@ -43,25 +43,25 @@ class MemoryStore final : public Store {
   MemoryStore(async::Loop& loop, async::Clock& clock);
   ~MemoryStore() override;
 
-  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void commit(Batch batch, async::Done<Result<CommitResult>> done) override;
   void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
   void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
   void claim_job(JobId job, ClaimRequest request,
                  async::Done<Result<std::optional<Lease>>> done) override;
   void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
-  void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
+  void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
   void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
-  void wipe(async::Done<Result<std::vector<OldCopy>>> done) override;
-  void record(AuditEntry entry, async::Done<Result<void>> done) override;
-  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
-  void census(async::Done<Result<Census>> done) override;
-  void announce(std::string worker, std::string says, Duration lasts) override;
+  void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) override;
+  void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
+  void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void count_jobs(async::Done<Result<JobStats>> done) override;
+  void announce(std::string worker, std::string says, Duration ttl) override;
   Instant now() override;
   bool owned() const override;
   std::optional<Instant> opened_at() const override { return opened_at_; }

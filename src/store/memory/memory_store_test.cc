@@ -6,7 +6,7 @@
 namespace ae::store {
 namespace {
 
-class MemoryDriver final : public conformance::Driver {
+class MemoryDriver final : public conformance::StoreDriver {
  public:
   MemoryDriver(testing::TestLoop& loop, bool owned) : loop_(loop), owned_(owned) { restart(); }
   Store& store() override { return *store_; }
@@ -42,7 +42,7 @@ AE_TEST("store_memory/a copy of a disk is a backup") {
   const auto make = [&](const char* id) {
     Batch b{.job = JobId(id), .authority = Batch::Create{{.agent = "a"}}};
     b.sealed = conformance::sealed(id, 1);
-    return loop.await<Result<Committed>>([&](auto done) { store.commit(b, std::move(done)); });
+    return loop.await<Result<CommitResult>>([&](auto done) { store.commit(b, std::move(done)); });
   };
   ASSERT_TRUE(make("j1"));
   MemoryDisk backup = disk;

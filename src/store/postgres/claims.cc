@@ -17,14 +17,14 @@ constexpr Statement kBegin{"begin_claim", "BEGIN"};
 constexpr Statement kCommit{"commit_claim", "COMMIT"};
 
 // A job that another transaction has locked is passed over: it is being claimed, or worked on.
-constexpr Statement kRipenDelayed{
+constexpr Statement kMakeDelayedEligible{
     "ripen_delayed",
     "WITH ripe AS MATERIALIZED (SELECT job FROM heads WHERE NOT ready AND ripe_at IS NOT NULL "
     "AND attempt IS NULL AND ripe_at <= (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) "
     "ORDER BY ripe_at LIMIT 10000 FOR UPDATE SKIP LOCKED) "
     "UPDATE heads SET ready = true FROM ripe WHERE heads.job = ripe.job"};
-constexpr Statement kRipenLeased{
+constexpr Statement kMakeExpiredEligible{
     "ripen_leased",
     "WITH ripe AS MATERIALIZED (SELECT job FROM heads WHERE NOT ready AND ripe_at IS NOT NULL "
     "AND attempt IS NOT NULL AND ripe_at <= (SELECT coalesce($1::bigint, "
@@ -72,7 +72,7 @@ constexpr Statement kClaim{
     "heads.epoch, heads.lease_until"};
 
 constexpr Statement kFairBy{"claim_fair_by", "SELECT value FROM meta WHERE key = 'fair_by'"};
-constexpr Statement kOneClaimer{"one_claimer", kOneClaimerUnderLimits};
+constexpr Statement kLockClaims{"one_claimer", kLockClaimsUnderLimits};
 constexpr Statement kTime{"claim_time",
                           "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
 // The lines from which this worker may take: one look each, and all of them in one round trip.
@@ -87,19 +87,19 @@ constexpr Statement kLines{
     "SELECT l.queue, l.kind, l.priority FROM line l WHERE (SELECT l.kind = '' OR "
     "(($1::text[] IS NULL OR agent = ANY($1::text[])) AND capabilities <@ $2::text[]) "
     "FROM jobs WHERE number = l.job)"};
-constexpr Statement kHeld{"claims_held",
-                          "SELECT count(*) FROM (SELECT 1 FROM heads WHERE queue = $1::text "
-                          "AND attempt IS NOT NULL AND lease_until > $2::bigint "
-                          "LIMIT $3::bigint) AS live"};
+constexpr Statement kCountLeased{"claims_held",
+                                 "SELECT count(*) FROM (SELECT 1 FROM heads WHERE queue = $1::text "
+                                 "AND attempt IS NOT NULL AND lease_until > $2::bigint "
+                                 "LIMIT $3::bigint) AS live"};
 constexpr Statement kPriorityBelow{
     "priority_below",
     "SELECT priority FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
     "AND priority < $3::bigint ORDER BY priority DESC LIMIT 1"};
-constexpr Statement kFirstTurn{
+constexpr Statement kFirstFairnessKey{
     "first_turn",
     "SELECT turn FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
     "AND priority = $3::bigint ORDER BY turn LIMIT 1"};
-constexpr Statement kTurnAfter{
+constexpr Statement kFairnessKeyAfter{
     "turn_after",
     "SELECT turn FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
     "AND priority = $3::bigint AND turn > $4::text ORDER BY turn LIMIT 1"};
@@ -119,8 +119,9 @@ constexpr Statement kLockChosen{
     "ORDER BY number + 0) "
     "SELECT w.job_id FROM wanted w CROSS JOIN LATERAL (SELECT 1 FROM heads WHERE job = w.number "
     "AND coalesce(ready, false) FOR UPDATE SKIP LOCKED) h"};
-constexpr Statement kLastTurn{"last_turn", "SELECT last FROM turns WHERE priority = $1::bigint"};
-constexpr Statement kPutTurns{
+constexpr Statement kLastServedKey{"last_turn",
+                                   "SELECT last FROM turns WHERE priority = $1::bigint"};
+constexpr Statement kPutServedKeys{
     "put_turns",
     "INSERT INTO turns(priority, last) SELECT * FROM unnest($1::bigint[], $2::text[]) "
     "ON CONFLICT (priority) DO UPDATE SET last = excluded.last"};
@@ -157,92 +158,92 @@ std::vector<Lease> leases_of(const Rows& rows) {
   return leases;
 }
 
-struct Simply {
+struct UnlimitedClaim {
   std::vector<Lease> leases;
   std::string fair_by;  // not "": nothing was claimed, for claims take turns
 };
 
-Pg<Simply> claim_simply(Connection& connection, const ClaimRequest& request,
-                        std::optional<Instant> at) {
-  Params wish;
-  wish.add(at);
+Pg<UnlimitedClaim> claim_without_limits(Connection& connection, const ClaimRequest& request,
+                                        std::optional<Instant> at) {
+  Params params;
+  params.add(at);
   if (request.agents.empty()) {
-    wish.add(std::nullopt);
+    params.add(std::nullopt);
   } else {
-    wish.add(column_of(request.agents, as_text));
+    params.add(column_of(request.agents, as_text));
   }
-  wish.add(column_of(request.except, as_id))
+  params.add(column_of(request.excluded_jobs, as_id))
       .add(column_of(request.capabilities, as_text))
       .add(std::uint64_t{request.limit})
       .add(column_of(request.attempts, as_attempt))
       .add(request.worker)
       .add(std::int64_t{request.lease.count()});
   connection.add(kBegin);
-  connection.add(kRipenDelayed, Params().add(at));
-  connection.add(kRipenLeased, Params().add(at));
-  connection.add(kClaim, wish);
+  connection.add(kMakeDelayedEligible, Params().add(at));
+  connection.add(kMakeExpiredEligible, Params().add(at));
+  connection.add(kClaim, params);
   connection.add(kFairBy);
   connection.add(kCommit);
   AE_ASSIGN(const auto answers, connection.run());
-  return Simply{leases_of(answers[3]), answers[4].text(0, 0)};
+  return UnlimitedClaim{leases_of(answers[3]), answers[4].text(0, 0)};
 }
 
 // What ClaimOrder asks, each a look into an index of ready jobs.
 class ReadyJobs {
  public:
   using Failure = PgError;
-  struct Line {
+  struct Group {
     std::string queue, kind;
     std::int64_t priority = 0;
   };
-  ReadyJobs(Connection& connection, const ClaimRequest& request, Instant now, bool turns)
-      : connection_(connection), now_(now), turns_(turns), except_(request.except) {
+  ReadyJobs(Connection& connection, const ClaimRequest& request, Instant now, bool served_keys)
+      : connection_(connection), now_(now), turns_(served_keys), excluded_(request.excluded_jobs) {
     if (!request.agents.empty()) agents_ = column_of(request.agents, as_text);
     capabilities_ = column_of(request.capabilities, as_text);
   }
 
-  Pg<std::vector<Line>> lines() {
+  Pg<std::vector<Group>> groups() {
     AE_ASSIGN(const Rows rows, ask(kLines, Params().add(agents_).add(capabilities_)));
-    std::vector<Line> lines;
+    std::vector<Group> lines;
     lines.reserve(static_cast<std::size_t>(rows.size()));
     for (int i = 0; i < rows.size(); ++i) {
       lines.push_back({rows.text(i, 0), rows.text(i, 1), rows.integer(i, 2)});
     }
     return lines;
   }
-  Pg<std::size_t> held(const std::string& queue, std::size_t enough) {
+  Pg<std::size_t> count_leased(const std::string& queue, std::size_t enough) {
     AE_ASSIGN(const Rows rows,
-              ask(kHeld, Params().add(queue).add(now_).add(std::uint64_t{enough})));
+              ask(kCountLeased, Params().add(queue).add(now_).add(std::uint64_t{enough})));
     return rows.count(0, 0);
   }
-  Pg<std::optional<std::int64_t>> priority_below(const Line& line, std::int64_t priority) {
-    AE_ASSIGN(const Rows rows, ask(kPriorityBelow, at(line).add(priority)));
+  Pg<std::optional<std::int64_t>> priority_below(const Group& group, std::int64_t priority) {
+    AE_ASSIGN(const Rows rows, ask(kPriorityBelow, at(group).add(priority)));
     if (rows.empty()) return std::nullopt;
     return rows.integer(0, 0);
   }
-  Pg<std::optional<std::string>> turn_after(const Line& line, std::int64_t priority,
-                                            const std::optional<std::string>& turn) {
-    if (!turn) return text(kFirstTurn, at(line).add(priority));
-    return text(kTurnAfter, at(line).add(priority).add(*turn));
+  Pg<std::optional<std::string>> fairness_key_after(
+      const Group& group, std::int64_t priority, const std::optional<std::string>& fairness_key) {
+    if (!fairness_key) return text(kFirstFairnessKey, at(group).add(priority));
+    return text(kFairnessKeyAfter, at(group).add(priority).add(*fairness_key));
   }
-  Pg<std::optional<ReadyJob>> job_after(const Line& line, std::int64_t priority,
-                                        const std::string& turn, std::int64_t number) {
-    AE_ASSIGN(const Rows rows, ask(kJobAfter, at(line)
+  Pg<std::optional<ReadyJob>> job_after(const Group& group, std::int64_t priority,
+                                        const std::string& fairness_key, std::int64_t number) {
+    AE_ASSIGN(const Rows rows, ask(kJobAfter, at(group)
                                                   .add(priority)
-                                                  .add(turn)
+                                                  .add(fairness_key)
                                                   .add(number)
                                                   .add(now_)
-                                                  .add(column_of(except_, as_id))
+                                                  .add(column_of(excluded_, as_id))
                                                   .add(agents_)
                                                   .add(capabilities_)));
     if (rows.empty()) return std::nullopt;
     return ReadyJob{JobId(rows.text(0, 1)), rows.integer(0, 0), true};
   }
-  Pg<std::optional<std::string>> served(std::int64_t priority) {
+  Pg<std::optional<std::string>> last_served_key_at(std::int64_t priority) {
     if (!turns_) return std::nullopt;
-    return text(kLastTurn, Params().add(priority));
+    return text(kLastServedKey, Params().add(priority));
   }
-  bool takes_turns() const { return turns_; }
+  bool is_fair() const { return turns_; }
 
   // Locks them; false: one of them is locked by another, or was taken, and is left to it from now on.
   Pg<bool> lock(const std::vector<JobId>& chosen) {
@@ -251,15 +252,15 @@ class ReadyJobs {
     std::set<std::string> ours;
     for (int i = 0; i < rows.size(); ++i) ours.insert(rows.text(i, 0));
     for (const JobId& job : chosen) {
-      if (!ours.contains(job.text)) except_.push_back(job);
+      if (!ours.contains(job.text)) excluded_.push_back(job);
     }
     return ours.size() == chosen.size();
   }
 
  private:
-  static Params at(const Line& line) {
+  static Params at(const Group& group) {
     Params params;
-    params.add(line.queue).add(Bytes{line.kind});
+    params.add(group.queue).add(Bytes{group.kind});
     return params;
   }
   Pg<Rows> ask(const Statement& statement, const Params& params) {
@@ -276,45 +277,46 @@ class ReadyJobs {
   Connection& connection_;
   const Instant now_;
   const bool turns_;
-  std::vector<JobId> except_;
+  std::vector<JobId> excluded_;
   std::optional<Column> agents_;
   Column capabilities_{Type::text};
 };
 
 struct Chosen {
   std::vector<JobId> jobs;
-  std::map<std::int64_t, std::string> turns;
+  std::map<std::int64_t, std::string> served_keys;
 };
 
 // What is chosen is locked when all of it is known. Another transaction may have one of them: then it is chosen anew without
 // that one, so that it stands in nobody's way.
-Pg<Chosen> choose(ReadyJobs& ready, const ClaimRequest& request) {
+Pg<Chosen> choose_jobs(ReadyJobs& ready, const ClaimRequest& request) {
   for (;;) {
     ClaimOrder order(ready, request);
-    AE_ASSIGN(std::vector<JobId> jobs, order.choose());
+    AE_ASSIGN(std::vector<JobId> jobs, order.choose_jobs());
     AE_ASSIGN(const bool ours, ready.lock(jobs));
-    if (ours) return Chosen{std::move(jobs), order.turns()};
+    if (ours) return Chosen{std::move(jobs), order.served_keys()};
   }
 }
 
-Pg<std::vector<Lease>> claim_in_order(Connection& connection, const ClaimRequest& request,
+Pg<std::vector<Lease>> claim_by_group(Connection& connection, const ClaimRequest& request,
                                       std::optional<Instant> at) {
   connection.add(kBegin);
-  connection.add(kOneClaimer);
+  connection.add(kLockClaims);
   connection.add(kTime);
-  connection.add(kRipenDelayed, Params().add(at));
-  connection.add(kRipenLeased, Params().add(at));
+  connection.add(kMakeDelayedEligible, Params().add(at));
+  connection.add(kMakeExpiredEligible, Params().add(at));
   connection.add(kFairBy);
   AE_ASSIGN(const auto answers, connection.run());
   const Instant now = at.value_or(answers[2].instant(0, 0));
   ReadyJobs ready(connection, request, now, !answers[5].bytes(0, 0).empty());
-  AE_ASSIGN(const Chosen chosen, choose(ready, request));
-  Column priorities(Type::integer), turns(Type::text);
-  for (const auto& [priority, turn] : chosen.turns) {
+  AE_ASSIGN(const Chosen chosen, choose_jobs(ready, request));
+  Column priorities(Type::integer), served_keys(Type::text);
+  for (const auto& [priority, fairness_key] : chosen.served_keys) {
     priorities.add(priority);
-    turns.add(turn);
+    served_keys.add(fairness_key);
   }
-  if (!priorities.empty()) connection.add(kPutTurns, Params().add(priorities).add(turns));
+  if (!priorities.empty())
+    connection.add(kPutServedKeys, Params().add(priorities).add(served_keys));
   std::vector<AttemptId> attempts(request.attempts.begin(),
                                   request.attempts.begin() + static_cast<long>(chosen.jobs.size()));
   connection.add(kTake, Params()
@@ -330,17 +332,25 @@ Pg<std::vector<Lease>> claim_in_order(Connection& connection, const ClaimRequest
 }  // namespace
 
 std::vector<Statement> claim_statements() {
-  return {kRipenDelayed,  kRipenLeased, kClaim,     kLines,    kHeld,
-          kPriorityBelow, kFirstTurn,   kTurnAfter, kJobAfter, kLockChosen};
+  return {kMakeDelayedEligible,
+          kMakeExpiredEligible,
+          kClaim,
+          kLines,
+          kCountLeased,
+          kPriorityBelow,
+          kFirstFairnessKey,
+          kFairnessKeyAfter,
+          kJobAfter,
+          kLockChosen};
 }
 
 Pg<std::vector<Lease>> claim(Connection& connection, const ClaimRequest& request,
                              std::optional<Instant> at) {
   if (request.queues.empty()) {
-    AE_ASSIGN(Simply simply, claim_simply(connection, request, at));
-    if (simply.fair_by.empty()) return std::move(simply.leases);
+    AE_ASSIGN(UnlimitedClaim claim_without_limits, claim_without_limits(connection, request, at));
+    if (claim_without_limits.fair_by.empty()) return std::move(claim_without_limits.leases);
   }
-  return claim_in_order(connection, request, at);
+  return claim_by_group(connection, request, at);
 }
 
 }  // namespace ae::store::postgres

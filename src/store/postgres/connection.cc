@@ -24,14 +24,14 @@ void append_u64(std::string& to, std::uint64_t value) {
 
 // libpq's messages end with a line break and repeat themselves in several lines.
 std::string one_line(std::string_view text) {
-  std::string line;
+  std::string group;
   for (const char c : text) {
     const bool gap = c == '\n' || c == '\t' || c == ' ';
-    if (!gap) line += c;
-    if (gap && !line.empty() && line.back() != ' ') line += ' ';
+    if (!gap) group += c;
+    if (gap && !group.empty() && group.back() != ' ') group += ' ';
   }
-  if (line.ends_with(' ')) line.pop_back();
-  return line;
+  if (group.ends_with(' ')) group.pop_back();
+  return group;
 }
 
 struct Raw {  // the parameters as libpq takes them
@@ -56,7 +56,7 @@ std::string_view field(const PGresult* result, int which) {
 
 }  // namespace
 
-bool PgError::passing() const {
+bool PgError::is_transient() const {
   return sqlstate == "40001" || sqlstate == "40P01" || sqlstate == "23505";
 }
 
@@ -159,9 +159,9 @@ std::optional<Instant> Rows::maybe_instant(int row, int column) const {
 
 // ---------------------------------------------------------------- the connection
 
-void Connection::Closing::operator()(pg_conn* connection) const { PQfinish(connection); }
+void Connection::ConnectionDeleter::operator()(pg_conn* connection) const { PQfinish(connection); }
 
-bool is_address(const std::string& url) {
+bool is_connection_string(const std::string& url) {
   PQconninfoOption* const options = PQconninfoParse(url.c_str(), nullptr);
   PQconninfoFree(options);
   return options != nullptr;
@@ -169,8 +169,8 @@ bool is_address(const std::string& url) {
 
 Pg<Connection> Connection::open(const Options& options) {
   const std::string seconds =
-      std::to_string(std::max<std::int64_t>(2, options.connect_within.count() / 1000));
-  const std::string silence = std::to_string(options.answer_within.count());
+      std::to_string(std::max<std::int64_t>(2, options.connect_timeout.count() / 1000));
+  const std::string silence = std::to_string(options.response_timeout.count());
   // The first names the server; what stands in it wins over what stands before, and loses to what stands behind.
   const char* const names[] = {"connect_timeout",  "keepalives_idle",  "keepalives_interval",
                                "keepalives_count", "tcp_user_timeout", "fallback_application_name",
@@ -178,13 +178,13 @@ Pg<Connection> Connection::open(const Options& options) {
   const char* const values[] = {
       seconds.c_str(),     "5",    "2",    "3", silence.c_str(), "aetheris",
       options.url.c_str(), "UTF8", nullptr};
-  Connection connection(PQconnectdbParams(names, values, 1), options.answer_within);
+  Connection connection(PQconnectdbParams(names, values, 1), options.response_timeout);
   pg_conn* raw_connection = connection.connection_.get();
   AE_CHECK(raw_connection != nullptr, "out of memory");
   if (PQstatus(raw_connection) != CONNECTION_OK) {
     return std::unexpected(connection.last_error(true));
   }
-  PQsetNoticeReceiver(raw_connection, note, connection.warning_.get());
+  PQsetNoticeReceiver(raw_connection, note, connection.last_warning_.get());
   AE_CHECK(PQsetnonblocking(raw_connection, 1) == 0);
   AE_CHECK(PQenterPipelineMode(raw_connection) == 1);
   return connection;
@@ -199,55 +199,55 @@ void Connection::note(void* warning, const PGresult* notice) {
 bool Connection::lost() const {
   return connection_ == nullptr || PQstatus(connection_.get()) != CONNECTION_OK;
 }
-bool Connection::hung_up() const {
+bool Connection::is_closed_by_server() const {
   pollfd state{.fd = socket(), .events = POLLRDHUP, .revents = 0};
   return ::poll(&state, 1, 0) != 0;
 }
 int Connection::socket() const { return PQsocket(connection_.get()); }
 int Connection::server_version() const { return PQserverVersion(connection_.get()); }
-int Connection::backend() const { return PQbackendPID(connection_.get()); }
+int Connection::backend_pid() const { return PQbackendPID(connection_.get()); }
 
 PgError Connection::last_error(bool lost) const {
   return {.sqlstate = {}, .message = one_line(PQerrorMessage(connection_.get())), .lost = lost};
 }
 
-void Connection::refused_to_send() {
-  if (!unsent_) unsent_ = last_error(true);
+void Connection::on_send_failed() {
+  if (!send_error_) send_error_ = last_error(true);
 }
 
 void Connection::add(const Statement& statement, const Params& params) {
   pg_conn* const connection = connection_.get();
   if (!prepared_.contains(&statement) && preparing_.insert(&statement).second) {
     if (PQsendPrepare(connection, statement.name, statement.sql, 0, nullptr) != 1) {
-      return refused_to_send();
+      return on_send_failed();
     }
     pending_.push_back({.prepares = &statement});
   }
   const Raw r = raw(params.values_);
   if (PQsendQueryPrepared(connection, statement.name, static_cast<int>(r.values.size()),
                           r.values.data(), r.lengths.data(), r.formats.data(), kBinary) != 1) {
-    return refused_to_send();
+    return on_send_failed();
   }
-  is_added(statement.sql);
+  track_transaction(statement.sql);
 }
 
-void Connection::add_once(const std::string& sql, const Params& params) {
+void Connection::add_unprepared(const std::string& sql, const Params& params) {
   const Raw r = raw(params.values_);
   if (PQsendQueryParams(connection_.get(), sql.c_str(), static_cast<int>(r.values.size()), nullptr,
                         r.values.data(), r.lengths.data(), r.formats.data(), kBinary) != 1) {
-    return refused_to_send();
+    return on_send_failed();
   }
-  is_added(sql);
+  track_transaction(sql);
 }
 
-void Connection::is_added(std::string_view sql) {
+void Connection::track_transaction(std::string_view sql) {
   const bool commits = sql == "COMMIT", ends = commits || sql == "ROLLBACK";
   if (sql.starts_with("BEGIN")) {
-    begun_ = true;
+    is_in_transaction_ = true;
   } else if (ends) {
-    begun_ = false;
-  } else if (!begun_) {
-    by_itself_ = true;
+    is_in_transaction_ = false;
+  } else if (!is_in_transaction_) {
+    is_autocommit_ = true;
   }
   if (commits && !commit_) commit_ = pending_.size();
   pending_.push_back({});
@@ -256,7 +256,7 @@ void Connection::is_added(std::string_view sql) {
 // Until an answer can be read without waiting.
 std::optional<PgError> Connection::wait() {
   pg_conn* const connection = connection_.get();
-  auto until = std::chrono::steady_clock::now() + answer_within_;
+  auto until = std::chrono::steady_clock::now() + response_timeout_;
   bool sending = true;
   for (;;) {
     if (sending) {
@@ -269,17 +269,17 @@ std::optional<PgError> Connection::wait() {
         until - std::chrono::steady_clock::now());
     if (time.count() <= 0)
       return PgError{.sqlstate = {}, .message = "no answer came in time", .lost = true};
-    pollfd wish{.fd = socket(),
-                .events = static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN),
-                .revents = 0};
-    const int ready = ::poll(&wish, 1, static_cast<int>(time.count()) + 1);
+    pollfd poll_request{.fd = socket(),
+                        .events = static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN),
+                        .revents = 0};
+    const int ready = ::poll(&poll_request, 1, static_cast<int>(time.count()) + 1);
     if (ready < 0 && errno != EINTR) {
       return PgError{.sqlstate = {}, .message = std::strerror(errno), .lost = true};
     }
-    if (ready > 0 && (wish.revents & ~POLLOUT) != 0 && PQconsumeInput(connection) != 1) {
+    if (ready > 0 && (poll_request.revents & ~POLLOUT) != 0 && PQconsumeInput(connection) != 1) {
       return last_error(true);
     }
-    if (ready > 0) until = std::chrono::steady_clock::now() + answer_within_;
+    if (ready > 0) until = std::chrono::steady_clock::now() + response_timeout_;
   }
 }
 
@@ -289,29 +289,29 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
   std::size_t at = 0;  // in pending_
   std::size_t asked = 0;
   // What is in no transaction is committed by the end of the round trip, behind all answers.
-  const bool commits = commit_ || by_itself_;
+  const bool commits = commit_ || is_autocommit_;
   const std::size_t commit = commit_.value_or(pending_.size());
   // Whatever the server says comes in order: what it refused before the COMMIT was the end of it.
   const auto lose = [&](PgError error) {
     error.lost = true;
     error.at = asked;
-    error.may_stand = commits && (error.sqlstate.empty() || at >= commit);
+    error.may_be_committed = commits && (error.sqlstate.empty() || at >= commit);
     return error;
   };
   for (;;) {
     if (auto failed = wait()) return first ? first : lose(*std::move(failed));
     pg_result* const result = PQgetResult(connection);
     // A warning comes before the answer of its statement.
-    if (*warning_ && commits && at >= commit && !first) {
+    if (*last_warning_ && commits && at >= commit && !first) {
       PQclear(result);
-      return lose({.sqlstate = {}, .message = **warning_});
+      return lose({.sqlstate = {}, .message = **last_warning_});
     }
     if (result == nullptr) {  // the end of one answer
       if (lost()) return first ? *first : lose(last_error(true));
       if (at >= pending_.size()) continue;
       if (pending_[at].prepares == nullptr) ++asked;
       ++at;
-      warning_->reset();
+      last_warning_->reset();
       continue;
     }
     Rows rows(result);
@@ -345,25 +345,25 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
 
 Pg<std::vector<Rows>> Connection::run() {
   std::vector<Rows> answers;
-  warning_->reset();
-  std::optional<PgError> error = std::exchange(unsent_, std::nullopt);
+  last_warning_->reset();
+  std::optional<PgError> error = std::exchange(send_error_, std::nullopt);
   if (!error && PQpipelineSync(connection_.get()) != 1) error = last_error(true);
   if (error) {
-    error->may_stand = commit_.has_value();  // it may have been sent before the rest was not
+    error->may_be_committed = commit_.has_value();  // it may have been sent before the rest was not
   } else {
     error = collect(answers);
   }
   pending_.clear();
   preparing_.clear();
-  by_itself_ = false;
+  is_autocommit_ = false;
   commit_.reset();
   if (!error) return answers;
   if (error->lost) connection_.reset();
   return std::unexpected(*std::move(error));
 }
 
-bool Connection::take_notifications(
-    const std::function<void(std::string_view payload, int backend)>& take) {
+bool Connection::drain_notifications(
+    const std::function<void(std::string_view payload, int backend_pid)>& take) {
   pg_conn* const connection = connection_.get();
   if (PQconsumeInput(connection) != 1) return false;
   while (PGnotify* note = PQnotifies(connection)) {

@@ -2,7 +2,7 @@
 //
 // Everything goes and comes in binary. Statements are prepared when they are first used. A connection that is lost
 // stays lost: whoever owns it opens another.
-// Threads: a connection and what it answers belong to one thread at a time; every call blocks, in silence up to `answer_within`.
+// Threads: a connection and what it answers belong to one thread at a time; every call blocks, in silence up to `response_timeout`.
 #pragma once
 
 #include <chrono>
@@ -29,12 +29,13 @@ namespace ae::store::postgres {
 struct PgError {
   std::string sqlstate;  // "" when the server did not say it
   std::string message;
-  bool lost = false;       // the connection is gone, or must not be used any more
-  std::size_t at = 0;      // which of the statements that were added failed, from 0
-  bool may_stand = false;  // lost when a COMMIT was under way: nobody knows what became of it
+  bool lost = false;   // the connection is gone, or must not be used any more
+  std::size_t at = 0;  // which of the statements that were added failed, from 0
+  bool may_be_committed =
+      false;  // lost when a COMMIT was under way: nobody knows what became of it
 
   // The whole transaction may be tried again: a deadlock, a serialization failure, a row that came meanwhile.
-  bool passing() const;
+  bool is_transient() const;
   std::string text() const;  // a sentence for a person
 };
 
@@ -139,14 +140,14 @@ class Rows {
 };
 
 // Does libpq understand it?
-bool is_address(const std::string& url);
+bool is_connection_string(const std::string& url);
 
 class Connection {
  public:
   struct Options {
     std::string url;  // as libpq reads it
-    std::chrono::milliseconds connect_within{5000};
-    std::chrono::milliseconds answer_within{9000};  // of silence; then it is lost
+    std::chrono::milliseconds connect_timeout{5000};
+    std::chrono::milliseconds response_timeout{9000};  // of silence; then it is lost
   };
   static Pg<Connection> open(const Options& options);
   Connection(Connection&&) noexcept = default;
@@ -155,47 +156,48 @@ class Connection {
   // The next statement of the round trip. REQUIRES: the statement lives as long as the connection.
   void add(const Statement& statement, const Params& params = {});
   // The same of one that is asked once.
-  void add_once(const std::string& sql, const Params& params = {});
+  void add_unprepared(const std::string& sql, const Params& params = {});
   // Sends what was added and gives the answers, in order. After an error nothing behind it was run.
   // A server that warns while it commits (it waited for a standby, and was told not to) has not done what was asked of it:
   // the connection counts as lost, and the commit may stand.
   Pg<std::vector<Rows>> run();
 
   bool lost() const;
-  bool hung_up() const;  // the server has closed it; said without asking the server
+  bool is_closed_by_server() const;  // the server has closed it; said without asking the server
   int socket() const;
   int server_version() const;  // 150004 = 15.4
-  int backend() const;         // the server's process that was named to us at the start
+  int backend_pid() const;     // the server's process that was named to us at the start
   // What has been notified since; reads what has come, without waiting. False: the connection is lost.
-  bool take_notifications(const std::function<void(std::string_view payload, int backend)>& take);
+  bool drain_notifications(
+      const std::function<void(std::string_view payload, int backend_pid)>& take);
 
  private:
-  struct Closing {
+  struct ConnectionDeleter {
     void operator()(pg_conn* connection) const;
   };
-  struct Pending {
+  struct PendingStatement {
     const Statement* prepares = nullptr;  // its answer is nobody's
   };
-  explicit Connection(pg_conn* connection, std::chrono::milliseconds answer_within)
-      : connection_(connection), answer_within_(answer_within) {}
+  explicit Connection(pg_conn* connection, std::chrono::milliseconds response_timeout)
+      : connection_(connection), response_timeout_(response_timeout) {}
   static void note(void* warning, const pg_result* notice);
-  void is_added(std::string_view sql);
+  void track_transaction(std::string_view sql);
   PgError last_error(bool lost) const;
-  void refused_to_send();
+  void on_send_failed();
   std::optional<PgError> wait();
   std::optional<PgError> collect(std::vector<Rows>& answers);
 
   // The last warning since somebody looked, shared with libpq.
-  std::unique_ptr<std::optional<std::string>> warning_ =
+  std::unique_ptr<std::optional<std::string>> last_warning_ =
       std::make_unique<std::optional<std::string>>();
-  std::unique_ptr<pg_conn, Closing> connection_;
-  std::chrono::milliseconds answer_within_;
+  std::unique_ptr<pg_conn, ConnectionDeleter> connection_;
+  std::chrono::milliseconds response_timeout_;
   std::unordered_set<const Statement*> prepared_;
   std::unordered_set<const Statement*> preparing_;
-  std::vector<Pending> pending_;
-  std::optional<PgError> unsent_;
-  bool begun_ = false;      // what is added now is inside of a transaction
-  bool by_itself_ = false;  // a statement of this round trip is not: its end commits that
+  std::vector<PendingStatement> pending_;
+  std::optional<PgError> send_error_;
+  bool is_in_transaction_ = false;  // what is added now is inside of a transaction
+  bool is_autocommit_ = false;      // a statement of this round trip is not: its end commits that
   std::optional<std::size_t> commit_;  // where the COMMIT stands in pending_
 };
 

@@ -23,20 +23,20 @@ class DatabaseClock {
   explicit DatabaseClock(async::SteadyClock& steady) : steady_(steady) {}
 
   // Taken before a question is sent.
-  Duration asking() const { return steady_.since_start(); }
-  // The database said `said`, after our asking and before this call.
-  void heard(Instant said, Duration asked) {
-    const std::int64_t low = said.us - steady_.since_start().count();
-    const std::int64_t high = said.us - asked.count();
+  Duration before_request() const { return steady_.since_start(); }
+  // The database said `database_time`, after our asking and before this call.
+  void on_response(Instant database_time, Duration sent_at) {
+    const std::int64_t low = database_time.us - steady_.since_start().count();
+    const std::int64_t high = database_time.us - sent_at.count();
     const std::lock_guard lock(mutex_);
     // Below what is possible, or above it (its clock was set back): the new answer is right.
-    if (!known_ || offset_ < low || offset_ > high) offset_ = low;
+    if (!is_known_ || offset_ < low || offset_ > high) offset_ = low;
     // Answers come on several connections: one that took long says less than one that was asked for after it.
-    if (!known_ || asked >= asked_) {
+    if (!is_known_ || sent_at >= latest_sent_at_) {
       latest_offset_ = high;
-      asked_ = asked;
+      latest_sent_at_ = sent_at;
     }
-    known_ = true;
+    is_known_ = true;
   }
   Instant now() const { return at(&DatabaseClock::offset_); }
   Instant latest() const { return at(&DatabaseClock::latest_offset_); }
@@ -49,8 +49,8 @@ class DatabaseClock {
   async::SteadyClock& steady_;
   mutable std::mutex mutex_;
   std::int64_t offset_ = 0, latest_offset_ = 0;  // guarded by mutex_
-  Duration asked_{};                             // guarded by mutex_
-  bool known_ = false;                           // guarded by mutex_
+  Duration latest_sent_at_{};                    // guarded by mutex_
+  bool is_known_ = false;                        // guarded by mutex_
 };
 
 }  // namespace ae::store::postgres

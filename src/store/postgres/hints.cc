@@ -8,7 +8,7 @@ namespace ae::store::postgres {
 namespace {
 
 constexpr std::string_view kInbox = "inbox ";
-constexpr std::string_view kRested = "rested";
+constexpr std::string_view kIdle = "rested";
 constexpr std::string_view kClaim = "claim ";
 constexpr const char* kAnyClaim = "claim";
 constexpr Statement kNotify{"notify",
@@ -17,7 +17,8 @@ constexpr Statement kNotify{"notify",
 
 }  // namespace
 
-void Hints::claimable(const std::string& agent, const std::vector<std::string>& capabilities) {
+void HintBatch::add_claimable(const std::string& agent,
+                              const std::vector<std::string>& capabilities) {
   if (claims_.contains(kAnyClaim)) return;
   const Value needs =
       Value::object({{"agent", agent},
@@ -29,21 +30,21 @@ void Hints::claimable(const std::string& agent, const std::vector<std::string>& 
   if (is_long || claims_.size() > kHintKinds) claims_ = {kAnyClaim};
 }
 
-void Hints::posted(const JobId& job) { posts_.insert(std::string(kInbox) + job.text); }
+void HintBatch::add_inbox(const JobId& job) { posts_.insert(std::string(kInbox) + job.text); }
 
-std::vector<std::string> Hints::texts() const {
+std::vector<std::string> HintBatch::texts() const {
   std::vector<std::string> all(claims_.begin(), claims_.end());
   all.insert(all.end(), posts_.begin(), posts_.end());
   return all;
 }
 
-std::string resting_channel(const std::string& channel) { return channel + " rested"; }
+std::string idle_channel(const std::string& channel) { return channel + " rested"; }
 
-std::vector<std::string> resting_texts(const std::set<JobId>& jobs) {
+std::vector<std::string> idle_texts(const std::set<JobId>& jobs) {
   std::vector<std::string> texts;
   for (const JobId& job : jobs) {
     if (texts.empty() || texts.back().size() + 1 + job.text.size() > kHintBytes) {
-      texts.emplace_back(kRested);
+      texts.emplace_back(kIdle);
     }
     texts.back().append(" ").append(job.text);
   }
@@ -64,12 +65,12 @@ Pg<void> notify(Connection& connection, const std::string& channel,
   return {};
 }
 
-Hint hint_of(std::string_view text) {
+Hint parse_hint(std::string_view text) {
   Hint hint;
-  if (text.starts_with(kRested)) {
-    for (std::size_t at = kRested.size(); at < text.size();) {
+  if (text.starts_with(kIdle)) {
+    for (std::size_t at = kIdle.size(); at < text.size();) {
       const std::size_t end = std::min(text.find(' ', at + 1), text.size());
-      hint.rested.emplace_back(std::string(text.substr(at + 1, end - at - 1)));
+      hint.idle.emplace_back(std::string(text.substr(at + 1, end - at - 1)));
       at = end;
     }
     return hint;

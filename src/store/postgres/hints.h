@@ -21,10 +21,10 @@ inline constexpr std::size_t kHintBytes = 1024;  // the server takes less than 8
 inline constexpr std::size_t kHintKinds = 16;    // kinds of claimable jobs that are told apart
 
 // What a transaction will say, each once.
-class Hints {
+class HintBatch {
  public:
-  void claimable(const std::string& agent, const std::vector<std::string>& capabilities);
-  void posted(const JobId& job);
+  void add_claimable(const std::string& agent, const std::vector<std::string>& capabilities);
+  void add_inbox(const JobId& job);
   bool empty() const { return claims_.empty() && posts_.empty(); }
   std::vector<std::string> texts() const;
 
@@ -33,9 +33,9 @@ class Hints {
 };
 
 // Where it is said that jobs rest. Older versions do not listen there.
-std::string resting_channel(const std::string& channel);
+std::string idle_channel(const std::string& channel);
 // Jobs that rest, as short texts.
-std::vector<std::string> resting_texts(const std::set<JobId>& jobs);
+std::vector<std::string> idle_texts(const std::set<JobId>& jobs);
 
 // Says them to whoever listens there.
 void add_notify(Connection& connection, const std::string& channel,
@@ -44,6 +44,6 @@ Pg<void> notify(Connection& connection, const std::string& channel,
                 const std::vector<std::string>& texts);
 
 // What cannot be read says that something may be claimed.
-Hint hint_of(std::string_view text);
+Hint parse_hint(std::string_view text);
 
 }  // namespace ae::store::postgres

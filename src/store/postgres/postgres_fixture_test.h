@@ -28,12 +28,12 @@ inline std::vector<postgres::Rows> sql(const std::string& text,
                                        const std::string& url = server().url()) {
   auto connection = postgres::Connection::open({.url = url});
   AE_CHECK(connection.has_value(), connection.error().text());
-  connection->add_once("SELECT set_config('search_path', '" + schema + "', false)");
+  connection->add_unprepared("SELECT set_config('search_path', '" + schema + "', false)");
   std::size_t begin = 0;
   while (begin < text.size()) {
     const std::size_t end = std::min(text.find(';', begin), text.size());
     if (text.find_first_not_of(" \n", begin) < end) {
-      connection->add_once(text.substr(begin, end - begin));
+      connection->add_unprepared(text.substr(begin, end - begin));
     }
     begin = end + 1;
   }
@@ -79,9 +79,9 @@ class OwnSchema {
 };
 
 // A store, and short words for its calls.
-class Desk {
+class PostgresFixture {
  public:
-  explicit Desk(const std::string& schema, bool own_time = true)
+  explicit PostgresFixture(const std::string& schema, bool own_time = true)
       : schema_(schema), own_time_(own_time) {}
 
   PostgresOptions options() {
@@ -108,25 +108,25 @@ class Desk {
   }
   static Batch create_claimed(const std::string& id, Duration lease = conformance::kLease) {
     NewJob job;
-    job.claim = ClaimWish{.worker = "w", .attempt = AttemptId("A"), .lease = lease};
+    job.claim = InitialClaimParams{.worker = "w", .attempt = AttemptId("A"), .lease = lease};
     Batch b = create(id, std::move(job));
     b.row.status = "running";
     return b;
   }
   static Batch append(const std::string& id, std::uint64_t expected,
                       const Fence& fence = conformance::fence("A", 1)) {
-    Batch b{.job = JobId(id), .authority = Batch::Held{fence}, .expected_seq = expected};
+    Batch b{.job = JobId(id), .authority = Batch::Leased{fence}, .expected_seq = expected};
     b.sealed = conformance::sealed(id, expected + 1, 1);
     b.row.status = "running";
     return b;
   }
 
-  Result<Committed> commit(Batch batch) {
-    return loop.await<Result<Committed>>(
+  Result<CommitResult> commit(Batch batch) {
+    return loop.await<Result<CommitResult>>(
         [&](auto done) { store_->commit(std::move(batch), std::move(done)); });
   }
-  Result<Loaded> load(const std::string& id) {
-    return loop.await<Result<Loaded>>(
+  Result<LoadedJob> load(const std::string& id) {
+    return loop.await<Result<LoadedJob>>(
         [&](auto done) { store_->load(JobId(id), 1, std::move(done)); });
   }
   Result<std::vector<JobRow>> query(Filter filter = {}) {

@@ -18,13 +18,13 @@ namespace ae::store {
 namespace {
 
 // A caller that does what store.h asks of it, until it is done. How often it heard what is counted.
-struct Persistent {
-  Desk& desk;
+struct RetryingWriter {
+  PostgresFixture& fixture;
   int unavailable = 0, unknown = 0;
 
-  Result<Committed> commit(const Batch& batch) {
+  Result<CommitResult> commit(const Batch& batch) {
     for (;;) {
-      auto answer = desk.commit(batch);
+      auto answer = fixture.commit(batch);
       if (answer) return answer;
       const Code code = answer.error().code;
       if (code == Code::unavailable) {
@@ -44,43 +44,43 @@ bool holds(const std::string& text, const std::string& part) { return text.conta
 // Every backend of the store is ended again and again while a log is written. Each commit is there once.
 AE_TEST("outage/ended backends lose no commit and repeat none") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
   auto admin =
       postgres::Connection::open({.url = server().url("postgres", "&application_name=admin")});
   ASSERT_TRUE(admin);
-  Persistent persistent{desk};
-  ASSERT_TRUE(persistent.commit(Desk::create_claimed("j0")));
+  RetryingWriter persistent{fixture};
+  ASSERT_TRUE(persistent.commit(PostgresFixture::create_claimed("j0")));
   constexpr std::uint64_t kCommits = 100;
   for (std::uint64_t seq = 2; seq < kCommits; ++seq) {
-    std::optional<Result<Committed>> first;
-    desk.store().commit(Desk::append("j0", seq),
-                        [&](Result<Committed> answer) { first = std::move(answer); });
+    std::optional<Result<CommitResult>> first;
+    fixture.store().commit(PostgresFixture::append("j0", seq),
+                           [&](Result<CommitResult> answer) { first = std::move(answer); });
     if (seq % 5 == 0) {
-      admin->add_once(
+      admin->add_unprepared(
           "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
           "WHERE application_name = 'aetheris'");
       ASSERT_TRUE(admin->run());
     }
-    ASSERT_TRUE(desk.loop.run_until([&] { return first.has_value(); }));
+    ASSERT_TRUE(fixture.loop.run_until([&] { return first.has_value(); }));
     if (*first) continue;
-    const auto answer = persistent.commit(Desk::append("j0", seq));
+    const auto answer = persistent.commit(PostgresFixture::append("j0", seq));
     ASSERT_TRUE(answer) << answer.error().message;
   }
-  EXPECT_GT(desk.store().stats().reopened, 5u);
-  const auto loaded = desk.load("j0");
+  EXPECT_GT(fixture.store().stats().reconnects, 5u);
+  const auto loaded = fixture.load("j0");
   ASSERT_TRUE(loaded);
   ASSERT_EQ(loaded->commits.size(), kCommits - 1);
   for (std::uint64_t seq = 2; seq < kCommits; ++seq) {
-    EXPECT_EQ(loaded->commits[seq - 1], Desk::append("j0", seq).sealed->bytes);
+    EXPECT_EQ(loaded->commits[seq - 1], PostgresFixture::append("j0", seq).sealed->bytes);
   }
 }
 
 // The server dies as in a power loss while many jobs write, and comes back.
 AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
   constexpr int kJobs = 20;
   struct Job {
     std::uint64_t confirmed = 0, sent = 0;
@@ -96,9 +96,10 @@ AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
       --working;
       return;
     }
-    Batch batch = job.confirmed == 0 ? Desk::create_claimed(id) : Desk::append(id, job.confirmed);
+    Batch batch = job.confirmed == 0 ? PostgresFixture::create_claimed(id)
+                                     : PostgresFixture::append(id, job.confirmed);
     const std::uint64_t last = batch.sealed->last_seq;
-    desk.store().commit(std::move(batch), [&, j, last](Result<Committed> answer) {
+    fixture.store().commit(std::move(batch), [&, j, last](Result<CommitResult> answer) {
       Job& mine = jobs[static_cast<std::size_t>(j)];
       if (answer) {
         EXPECT_EQ(answer->last_seq, last);
@@ -117,47 +118,47 @@ AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
   for (int j = 0; j < kJobs; ++j) step(j);
   const std::uint64_t kills = testing::slow_tests_wanted() ? 5 : 1;
   for (std::uint64_t kill = 1; kill <= kills; ++kill) {
-    ASSERT_TRUE(desk.loop.run_until([&] { return total >= kill * 100; }));
+    ASSERT_TRUE(fixture.loop.run_until([&] { return total >= kill * 100; }));
     server().stop(SIGQUIT);
     const int before = unavailable + unknown;
-    ASSERT_TRUE(desk.loop.run_until([&] { return unavailable + unknown > before; }));
+    ASSERT_TRUE(fixture.loop.run_until([&] { return unavailable + unknown > before; }));
     server().start();
   }
-  ASSERT_TRUE(desk.loop.run_until([&] { return working == 0; }));
+  ASSERT_TRUE(fixture.loop.run_until([&] { return working == 0; }));
   EXPECT_GT(unavailable + unknown, 0);
   for (int j = 0; j < kJobs; ++j) {
     const std::string id = "j" + std::to_string(j);
-    const auto loaded = desk.load(id);
+    const auto loaded = fixture.load(id);
     ASSERT_TRUE(loaded) << loaded.error().message;
     EXPECT_EQ(loaded->row.last_seq, jobs[static_cast<std::size_t>(j)].confirmed);
     ASSERT_EQ(loaded->commits.size(), loaded->row.last_seq - 1);
     for (std::uint64_t seq = 2; seq < loaded->row.last_seq; ++seq) {
-      EXPECT_EQ(loaded->commits[seq - 1], Desk::append(id, seq).sealed->bytes);
+      EXPECT_EQ(loaded->commits[seq - 1], PostgresFixture::append(id, seq).sealed->bytes);
     }
   }
 }
 
 AE_TEST("outage/while the server is away every call says so, and afterwards all goes on") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   server().stop(SIGINT);
-  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
-  EXPECT_EQ(desk.load("j0").error().code, Code::unavailable);
-  EXPECT_EQ(desk.query().error().code, Code::unavailable);
-  const auto claimed = desk.claim(1);
+  EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 2)).error().code, Code::unavailable);
+  EXPECT_EQ(fixture.load("j0").error().code, Code::unavailable);
+  EXPECT_EQ(fixture.query().error().code, Code::unavailable);
+  const auto claimed = fixture.claim(1);
   EXPECT_EQ(claimed.error().code, Code::unavailable) << claimed.error().message;
-  EXPECT_EQ(PostgresStore::open(desk.options()).error().code, Code::unavailable);
+  EXPECT_EQ(PostgresStore::open(fixture.options()).error().code, Code::unavailable);
   server().start();
-  Persistent persistent{desk};
-  EXPECT_FALSE(persistent.commit(Desk::append("j0", 2))->repeated);
+  RetryingWriter persistent{fixture};
+  EXPECT_FALSE(persistent.commit(PostgresFixture::append("j0", 2))->is_duplicate);
   auto loaded =
-      desk.load("j0");  // over a connection of its own, which may still be told of the outage
+      fixture.load("j0");  // over a connection of its own, which may still be told of the outage
   for (int wait = 0; !loaded && wait < 1000; ++wait) {
     EXPECT_EQ(loaded.error().code, Code::unavailable);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    loaded = desk.load("j0");
+    loaded = fixture.load("j0");
   }
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(loaded->row.last_seq, 3u);
@@ -165,22 +166,22 @@ AE_TEST("outage/while the server is away every call says so, and afterwards all 
 
 AE_TEST("outage/a restart between two calls is not noticed") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   server().stop(SIGINT);
   server().start();
-  EXPECT_TRUE(desk.commit(Desk::append("j0", 2)));
-  EXPECT_TRUE(desk.load("j0"));
-  EXPECT_TRUE(desk.claim(1));
+  EXPECT_TRUE(fixture.commit(PostgresFixture::append("j0", 2)));
+  EXPECT_TRUE(fixture.load("j0"));
+  EXPECT_TRUE(fixture.claim(1));
 }
 
 // A network between us and the server that stops forwarding while the connections stay.
-class Gate {
+class TcpProxy {
  public:
   enum class Mode { open, shut, swallow_commits, hold_syncs };
 
-  Gate() {
+  TcpProxy() {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address = loopback(0);
     socklen_t size = sizeof address;
@@ -190,7 +191,7 @@ class Gate {
     port_ = ntohs(address.sin_port);
     thread_ = std::thread([this] { run(); });
   }
-  ~Gate() {
+  ~TcpProxy() {
     stop_ = true;
     thread_.join();
     for (const auto& [client, at_server] : pairs_) {
@@ -199,8 +200,8 @@ class Gate {
     }
     ::close(listener_);
   }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
+  TcpProxy(const TcpProxy&) = delete;
+  TcpProxy& operator=(const TcpProxy&) = delete;
 
   std::string url() const {
     return "postgres://aetheris@127.0.0.1:" + std::to_string(port_) + "/postgres";
@@ -278,61 +279,61 @@ class Gate {
 
 AE_TEST("outage/a commit whose answer is lost is unknown, and there when it is sent again") {
   const OwnSchema schema;
-  Gate gate;
-  Desk desk(schema.name());
-  PostgresOptions options = desk.options();
-  options.url = gate.url();
-  options.answer_within = std::chrono::milliseconds(200);
-  ASSERT_TRUE(desk.open(options));
-  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
-  gate.mode = Gate::Mode::swallow_commits;
-  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unknown_outcome);
-  EXPECT_EQ(gate.commits_swallowed, 1);
-  gate.mode = Gate::Mode::open;
-  const auto again = desk.commit(Desk::append("j0", 2));
+  TcpProxy proxy;
+  PostgresFixture fixture(schema.name());
+  PostgresOptions options = fixture.options();
+  options.url = proxy.url();
+  options.response_timeout = std::chrono::milliseconds(200);
+  ASSERT_TRUE(fixture.open(options));
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
+  proxy.mode = TcpProxy::Mode::swallow_commits;
+  EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 2)).error().code, Code::unknown_outcome);
+  EXPECT_EQ(proxy.commits_swallowed, 1);
+  proxy.mode = TcpProxy::Mode::open;
+  const auto again = fixture.commit(PostgresFixture::append("j0", 2));
   ASSERT_TRUE(again) << again.error().message;
-  EXPECT_TRUE(again->repeated);
-  EXPECT_EQ(desk.load("j0")->commits.size(), 2u);
+  EXPECT_TRUE(again->is_duplicate);
+  EXPECT_EQ(fixture.load("j0")->commits.size(), 2u);
 }
 
 AE_TEST("outage/a network that is silent is given up, and nothing has changed") {
   const OwnSchema schema;
-  Gate gate;
-  Desk desk(schema.name());
-  PostgresOptions options = desk.options();
-  options.url = gate.url();
-  options.answer_within = std::chrono::milliseconds(200);
-  options.connect_within = std::chrono::milliseconds(2000);
-  ASSERT_TRUE(desk.open(options));
-  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
-  gate.mode = Gate::Mode::shut;
-  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
-  gate.mode = Gate::Mode::open;
-  Persistent persistent{desk};
-  EXPECT_FALSE(persistent.commit(Desk::append("j0", 2))->repeated);
+  TcpProxy proxy;
+  PostgresFixture fixture(schema.name());
+  PostgresOptions options = fixture.options();
+  options.url = proxy.url();
+  options.response_timeout = std::chrono::milliseconds(200);
+  options.connect_timeout = std::chrono::milliseconds(2000);
+  ASSERT_TRUE(fixture.open(options));
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
+  proxy.mode = TcpProxy::Mode::shut;
+  EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 2)).error().code, Code::unavailable);
+  proxy.mode = TcpProxy::Mode::open;
+  RetryingWriter persistent{fixture};
+  EXPECT_FALSE(persistent.commit(PostgresFixture::append("j0", 2))->is_duplicate);
 }
 
 AE_TEST("outage/another store at the same address is not written to") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   const std::string id =
       sql("SELECT value FROM meta WHERE key = 'store_id'", schema.name())[1].text(0, 0);
   sql("UPDATE meta SET value = 'another' WHERE key = 'store_id'", schema.name());
   sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
       "WHERE application_name = 'aetheris' AND pid <> pg_backend_pid()");
-  const auto refused = desk.commit(Desk::append("j0", 2));
+  const auto refused = fixture.commit(PostgresFixture::append("j0", 2));
   EXPECT_EQ(refused.error().code, Code::unavailable);
   EXPECT_PRED2(holds, refused.error().message, "another store");
   sql("UPDATE meta SET value = '" + id + "' WHERE key = 'store_id'", schema.name());
 }
 
 // The server waits for a standby with each commit, from now on.
-class Awaited {
+class PendingCommit {
  public:
-  Awaited() { set("'nobody'"); }
-  ~Awaited() { set("''"); }
+  PendingCommit() { set("'nobody'"); }
+  ~PendingCommit() { set("''"); }
   // The process of the store that waits so; 0 = none comes to that.
   static std::int64_t waiting() {
     for (int i = 0; i < 2000; ++i) {
@@ -352,7 +353,7 @@ class Awaited {
   static void set(const std::string& names) {
     auto connection = postgres::Connection::open({.url = server().url()});
     AE_CHECK(connection.has_value());
-    connection->add_once("ALTER SYSTEM SET synchronous_standby_names = " + names);
+    connection->add_unprepared("ALTER SYSTEM SET synchronous_standby_names = " + names);
     AE_CHECK(connection->run().has_value());
     sql("SELECT pg_reload_conf()");
     const std::string wanted = names == "''" ? "" : "nobody";
@@ -365,48 +366,48 @@ class Awaited {
 // A commit that stands on the primary alone is not one that was asked for.
 AE_TEST("outage/a commit whose wait for a standby was cancelled is unknown, and waits again") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   std::string answers;
   const auto send = [&] {
-    desk.store().commit(Desk::append("j0", 2), [&](Result<Committed> answer) {
+    fixture.store().commit(PostgresFixture::append("j0", 2), [&](Result<CommitResult> answer) {
       answers += conformance::show(answer) + ";";
     });
   };
   {
-    const Awaited standby;
+    const PendingCommit standby;
     send();
-    std::int64_t waits = Awaited::waiting();
+    std::int64_t waits = PendingCommit::waiting();
     ASSERT_NE(waits, 0);
-    Awaited::stop_waiting("pg_cancel_backend", waits);
-    ASSERT_TRUE(desk.loop.run_until([&] { return !answers.empty(); }));
+    PendingCommit::stop_waiting("pg_cancel_backend", waits);
+    ASSERT_TRUE(fixture.loop.run_until([&] { return !answers.empty(); }));
     EXPECT_EQ(answers, "unknown_outcome;");
-    EXPECT_EQ(desk.load("j0")->row.last_seq, 3U) << "it stands there";
+    EXPECT_EQ(fixture.load("j0")->row.last_seq, 3U) << "it stands there";
     send();
-    waits = Awaited::waiting();
+    waits = PendingCommit::waiting();
     ASSERT_NE(waits, 0) << "what is there already is waited for as well";
-    desk.loop.run_ready();
+    fixture.loop.run_ready();
     EXPECT_EQ(answers, "unknown_outcome;");
   }
-  ASSERT_TRUE(desk.loop.run_until([&] { return std::ranges::count(answers, ';') == 2; }));
+  ASSERT_TRUE(fixture.loop.run_until([&] { return std::ranges::count(answers, ';') == 2; }));
   EXPECT_EQ(answers, "unknown_outcome;seq 3 repeated;");
 }
 
 AE_TEST("outage/also a claim, or one that is ended while it waits for a standby, is unknown") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  for (const char* id : {"j0", "j1"}) ASSERT_TRUE(desk.commit(Desk::create(id)));
-  const Awaited standby;
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  for (const char* id : {"j0", "j1"}) ASSERT_TRUE(fixture.commit(PostgresFixture::create(id)));
+  const PendingCommit standby;
   for (const char* how : {"pg_cancel_backend", "pg_terminate_backend"}) {
     std::optional<Result<std::vector<Lease>>> claimed;
-    desk.store().claim(conformance::Rig::wish(how),
-                       [&](Result<std::vector<Lease>> answer) { claimed = std::move(answer); });
-    const std::int64_t waits = Awaited::waiting();
+    fixture.store().claim(conformance::ConformanceFixture::claim_request(how),
+                          [&](Result<std::vector<Lease>> answer) { claimed = std::move(answer); });
+    const std::int64_t waits = PendingCommit::waiting();
     ASSERT_NE(waits, 0);
-    Awaited::stop_waiting(how, waits);
-    ASSERT_TRUE(desk.loop.run_until([&] { return claimed.has_value(); }));
+    PendingCommit::stop_waiting(how, waits);
+    ASSERT_TRUE(fixture.loop.run_until([&] { return claimed.has_value(); }));
     EXPECT_EQ(claimed->error().code, Code::unknown_outcome) << how;
   }
 }
@@ -414,25 +415,25 @@ AE_TEST("outage/also a claim, or one that is ended while it waits for a standby,
 // The server has committed and said so, and then ends the connection: it says that too, with a code.
 AE_TEST("outage/a write of its own that was committed before the connection ended is unknown") {
   const OwnSchema schema;
-  Gate gate;
-  Desk desk(schema.name());
-  PostgresOptions options = desk.options();
-  options.url = gate.url();
-  ASSERT_TRUE(desk.open(options));
-  ASSERT_TRUE(desk.commit(Desk::create("j0")));
-  const Sealed before = conformance::sealed("j0", 1, 2);
+  TcpProxy proxy;
+  PostgresFixture fixture(schema.name());
+  PostgresOptions options = fixture.options();
+  options.url = proxy.url();
+  ASSERT_TRUE(fixture.open(options));
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
+  const SealedBatch before = conformance::sealed("j0", 1, 2);
   Redaction redaction{.job = JobId("j0"), .commits = {}, .effects = {}, .audit = {}};
   redaction.commits.push_back(
-      {.first_seq = 1, .replaces = sha256(before.bytes), .bytes = "less", .blobs = {}});
+      {.first_seq = 1, .expected_hash = sha256(before.bytes), .bytes = "less", .blobs = {}});
   redaction.audit.act = "redact";
   const auto redact = [&](std::optional<Result<void>>& answer) {
-    desk.store().redact(redaction, [&](Result<void> said) { answer = std::move(said); });
+    fixture.store().redact(redaction, [&](Result<void> said) { answer = std::move(said); });
   };
-  gate.mode = Gate::Mode::hold_syncs;
+  proxy.mode = TcpProxy::Mode::hold_syncs;
   std::optional<Result<void>> first;
   redact(first);
-  while (gate.syncs_held == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  gate.mode = Gate::Mode::open;
+  while (proxy.syncs_held == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  proxy.mode = TcpProxy::Mode::open;
   const auto body = [&] { return sql("SELECT body FROM commits", schema.name())[1].text(0, 0); };
   for (int i = 0; i < 2000 && body() != "less"; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a server is being waited for
@@ -442,14 +443,14 @@ AE_TEST("outage/a write of its own that was committed before the connection ende
   sql("UPDATE meta SET value = 'not ' || value WHERE key = 'store_id'", schema.name());
   sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
       "WHERE application_name = 'aetheris' AND pid <> pg_backend_pid()");
-  ASSERT_TRUE(desk.loop.run_until([&] { return first.has_value(); }));
+  ASSERT_TRUE(fixture.loop.run_until([&] { return first.has_value(); }));
   EXPECT_EQ(first->error().code, Code::unknown_outcome) << first->error().message;
   sql("UPDATE meta SET value = substring(value FROM 5) WHERE key = 'store_id'", schema.name());
   std::optional<Result<void>> again;
   for (int i = 0; i < 200 && !(again && *again); ++i) {
     again.reset();
     redact(again);
-    ASSERT_TRUE(desk.loop.run_until([&] { return again.has_value(); }));
+    ASSERT_TRUE(fixture.loop.run_until([&] { return again.has_value(); }));
     if (!*again) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_TRUE(*again) << "what stands there is fine";
@@ -460,43 +461,45 @@ AE_TEST("outage/a write of its own that was committed before the connection ende
 // Somebody holds a row for longer than is waited: its job hears so, the others of the group go through.
 AE_TEST_SLOW("outage/a lock that is not given back stops its job only") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  for (const char* id : {"j0", "j1", "j2"}) ASSERT_TRUE(desk.commit(Desk::create_claimed(id)));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  for (const char* id : {"j0", "j1", "j2"})
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed(id)));
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
-  other->add_once("BEGIN");
-  other->add_once("SELECT 1 FROM " + schema.name() + ".heads WHERE job = (SELECT number FROM " +
-                  schema.name() + ".jobs WHERE job_id = 'j1') FOR UPDATE");
+  other->add_unprepared("BEGIN");
+  other->add_unprepared("SELECT 1 FROM " + schema.name() +
+                        ".heads WHERE job = (SELECT number FROM " + schema.name() +
+                        ".jobs WHERE job_id = 'j1') FOR UPDATE");
   ASSERT_TRUE(other->run());
   std::string answers;
   for (const char* id : {"j0", "j1", "j2"}) {
-    desk.store().commit(Desk::append(id, 2), [&](Result<Committed> answer) {
+    fixture.store().commit(PostgresFixture::append(id, 2), [&](Result<CommitResult> answer) {
       answers += conformance::show(answer) + ";";
     });
   }
-  ASSERT_TRUE(desk.loop.run_until([&] { return std::ranges::count(answers, ';') == 3; }));
+  ASSERT_TRUE(fixture.loop.run_until([&] { return std::ranges::count(answers, ';') == 3; }));
   EXPECT_EQ(answers, "seq 3;unavailable;seq 3;");
 }
 
 // A process that is stopped in the middle of a transaction: the server ends it, and others go on.
 AE_TEST_SLOW("outage/a process that is stopped keeps its locks for some seconds only") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   auto stopped = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(stopped);
   ASSERT_TRUE(postgres::prepare_session(*stopped, {.schema = schema.name()}));
-  stopped->add_once("BEGIN");
-  stopped->add_once("SELECT 1 FROM heads FOR UPDATE");
+  stopped->add_unprepared("BEGIN");
+  stopped->add_unprepared("SELECT 1 FROM heads FOR UPDATE");
   ASSERT_TRUE(stopped->run());
-  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
-  Persistent persistent{desk};
+  EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 2)).error().code, Code::unavailable);
+  RetryingWriter persistent{fixture};
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_FALSE(persistent.commit(Desk::append("j0", 2))->repeated);
+  EXPECT_FALSE(persistent.commit(PostgresFixture::append("j0", 2))->is_duplicate);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
-  stopped->add_once("COMMIT");
+  stopped->add_unprepared("COMMIT");
   EXPECT_TRUE(stopped->run().error().lost);
 }
 

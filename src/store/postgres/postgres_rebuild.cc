@@ -44,7 +44,7 @@ Cell truth(std::string_view name, bool wanted) {
 }
 Cell list(std::string_view name, const std::vector<std::string>& wanted) {
   std::string lines;
-  for (const std::string& line : wanted) lines += (lines.empty() ? "" : "\n") + line;
+  for (const std::string& group : wanted) lines += (lines.empty() ? "" : "\n") + group;
   return {name, "string_to_array($::text, E'\\n')", [lines](Params& all) { all.add(lines); }};
 }
 
@@ -80,7 +80,7 @@ class Text {
     }
     return *this;
   }
-  void add_to(Connection& connection) const { connection.add_once(sql_, params_); }
+  void add_to(Connection& connection) const { connection.add_unprepared(sql_, params_); }
 
  private:
   std::string sql_;
@@ -100,15 +100,16 @@ std::string shown(Labels labels) {
 }
 
 // Is it what a job with these labels can have, whichever label was named?
-bool may_be_turn(const std::string& turn, const Labels& labels) {
-  return turn.empty() ||
-         std::ranges::any_of(labels, [&](const auto& label) { return label.second == turn; });
+bool may_be_fairness_key(const std::string& fairness_key, const Labels& labels) {
+  return fairness_key.empty() || std::ranges::any_of(labels, [&](const auto& label) {
+           return label.second == fairness_key;
+         });
 }
 
 }  // namespace
 
-struct PostgresRebuild::Parts {
-  explicit Parts(Connection opened) : connection(std::move(opened)) {}
+struct PostgresRebuild::Impl {
+  explicit Impl(Connection opened) : connection(std::move(opened)) {}
 
   Connection connection;
   bool writes = false;
@@ -121,11 +122,11 @@ struct PostgresRebuild::Parts {
 
   Result<std::vector<Rows>> run() {
     auto answers = connection.run();
-    if (!answers) return std::unexpected(cannot(answers.error()));
+    if (!answers) return std::unexpected(unavailable_error(answers.error()));
     return *std::move(answers);
   }
   Result<Rows> ask(const std::string& sql, const Params& params = {}) {
-    connection.add_once(sql, params);
+    connection.add_unprepared(sql, params);
     AE_ASSIGN(auto answers, run());
     return std::move(answers.back());
   }
@@ -136,27 +137,27 @@ struct PostgresRebuild::Parts {
     return {};
   }
 
-  Status settle_row(const Row& row, std::vector<Difference>& said);
+  Status reconcile_row(const Row& row, std::vector<Difference>& said);
   Status put(const Row& row, bool there, const std::vector<Cell>& differ);
-  Result<bool> free_key(const Projection& wanted);
-  Status settle_job(const Projection& wanted, std::vector<Difference>& said);
-  Status settle_head(const Projection& wanted, Instant now, std::vector<Difference>& said);
-  Status settle_labels(const Projection& wanted, std::vector<Difference>& said);
-  Status settle_commits(const Projection& wanted, std::vector<Difference>& said);
-  Status settle_checkpoint(const Projection& wanted, std::vector<Difference>& said);
+  Result<bool> release_key(const Projection& wanted);
+  Status reconcile_job(const Projection& wanted, std::vector<Difference>& said);
+  Status reconcile_head(const Projection& wanted, Instant now, std::vector<Difference>& said);
+  Status reconcile_labels(const Projection& wanted, std::vector<Difference>& said);
+  Status reconcile_commits(const Projection& wanted, std::vector<Difference>& said);
+  Status reconcile_checkpoint(const Projection& wanted, std::vector<Difference>& said);
 };
 
-PostgresRebuild::PostgresRebuild(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+PostgresRebuild::PostgresRebuild(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
 // The server takes back what was not committed.
 PostgresRebuild::~PostgresRebuild() = default;
 
 Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
     const PostgresRebuildOptions& options) {
   AE_ASSIGN(Connection connection, Session::open_first({.connection = {.url = options.url},
-                                                        .wish = {.schema = options.schema},
+                                                        .params = {.schema = options.schema},
                                                         .store_id = {}}));
   AE_TRY(check_schema(connection, options.schema));
-  auto parts = std::make_unique<Parts>(std::move(connection));
+  auto parts = std::make_unique<Impl>(std::move(connection));
   parts->writes = !options.compare_only;
   parts->only = options.job;
   // A long log is folded between two statements.
@@ -167,25 +168,25 @@ Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
 }
 
 Result<std::uint64_t> PostgresRebuild::jobs() {
-  if (!parts_->writes) AE_TRY(parts_->begin());
+  if (!impl_->writes) AE_TRY(impl_->begin());
   AE_ASSIGN(const Rows found,
-            parts_->ask("SELECT count(*) FROM jobs WHERE $1::text = '' OR job_id = $1::text",
-                        Params().add(parts_->only)));
+            impl_->ask("SELECT count(*) FROM jobs WHERE $1::text = '' OR job_id = $1::text",
+                       Params().add(impl_->only)));
   return found.count(0, 0);
 }
 
 Result<std::optional<JobId>> PostgresRebuild::next() {
   AE_ASSIGN(const Rows found,
-            parts_->ask("SELECT number, job_id FROM jobs WHERE number > $2::bigint AND "
-                        "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
-                        Params().add(parts_->only).add(parts_->walked)));
+            impl_->ask("SELECT number, job_id FROM jobs WHERE number > $2::bigint AND "
+                       "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
+                       Params().add(impl_->only).add(impl_->walked)));
   if (found.empty()) return std::optional<JobId>();
-  parts_->walked = found.integer(0, 0);
+  impl_->walked = found.integer(0, 0);
   return std::optional<JobId>(JobId(found.text(0, 1)));
 }
 
 Result<StoredLog> PostgresRebuild::read(const JobId& job) {
-  Parts& p = *parts_;
+  Impl& p = *impl_;
   StoredLog log{.job = job, .commits = {}, .end = {}, .signed_head = {}, .checkpoint = {}};
   AE_TRY(p.begin());
   AE_ASSIGN(const Rows row,
@@ -194,13 +195,14 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
   p.job = row.integer(0, 0);
   const Params number = Params().add(p.job);
   // Whoever writes a job locks this row first: what is read now stays until it is kept.
-  p.connection.add_once(std::string("SELECT last_seq, head FROM heads WHERE job = $1::bigint") +
-                            (p.writes ? " FOR UPDATE" : ""),
-                        number);
-  p.connection.add_once(
+  p.connection.add_unprepared(
+      std::string("SELECT last_seq, head FROM heads WHERE job = $1::bigint") +
+          (p.writes ? " FOR UPDATE" : ""),
+      number);
+  p.connection.add_unprepared(
       "SELECT first_seq, body FROM commits WHERE job = $1::bigint ORDER BY first_seq", number);
-  p.connection.add_once("SELECT body FROM signed_heads WHERE job = $1::bigint", number);
-  p.connection.add_once("SELECT seq, body FROM checkpoints WHERE job = $1::bigint", number);
+  p.connection.add_unprepared("SELECT body FROM signed_heads WHERE job = $1::bigint", number);
+  p.connection.add_unprepared("SELECT seq, body FROM checkpoints WHERE job = $1::bigint", number);
   AE_ASSIGN(const auto answers, p.run());
   const Rows &head = answers[0], &commits = answers[1], &signed_head = answers[2],
              &checkpoint = answers[3];
@@ -217,8 +219,8 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
 }
 
 Result<std::string> PostgresRebuild::blob(const Hash& hash) {
-  AE_ASSIGN(const Rows found, parts_->ask("SELECT bytes FROM blobs WHERE hash = $1::bytea",
-                                          Params().add(Bytes{raw(hash)})));
+  AE_ASSIGN(const Rows found, impl_->ask("SELECT bytes FROM blobs WHERE hash = $1::bytea",
+                                         Params().add(Bytes{raw(hash)})));
   if (found.empty()) {
     return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   }
@@ -227,7 +229,7 @@ Result<std::string> PostgresRebuild::blob(const Hash& hash) {
 
 // ---------------------------------------------------------------- one row
 
-Status PostgresRebuild::Parts::settle_row(const Row& row, std::vector<Difference>& said) {
+Status PostgresRebuild::Impl::reconcile_row(const Row& row, std::vector<Difference>& said) {
   Text question;
   question.put("SELECT ");
   for (std::size_t i = 0; i < row.columns.size(); ++i) {
@@ -262,7 +264,7 @@ Status PostgresRebuild::Parts::settle_row(const Row& row, std::vector<Difference
   return put(row, true, differ);
 }
 
-Status PostgresRebuild::Parts::put(const Row& row, bool there, const std::vector<Cell>& differ) {
+Status PostgresRebuild::Impl::put(const Row& row, bool there, const std::vector<Cell>& differ) {
   if (differ.empty() || !writes) return {};
   Text statement;
   if (there) {
@@ -286,7 +288,7 @@ Status PostgresRebuild::Parts::put(const Row& row, bool there, const std::vector
 
 // Who has the key that this job's log says is its own? A row that comes later in the walk is made anew in its turn, and
 // gives the key up until then. False: the key is another's.
-Result<bool> PostgresRebuild::Parts::free_key(const Projection& wanted) {
+Result<bool> PostgresRebuild::Impl::release_key(const Projection& wanted) {
   if (wanted.idempotency_key.empty()) return true;
   AE_ASSIGN(const Rows other, ask("SELECT number FROM jobs WHERE agent = $1::text AND "
                                   "idempotency_key = $2::text AND idempotency_key <> '' AND "
@@ -299,8 +301,9 @@ Result<bool> PostgresRebuild::Parts::free_key(const Projection& wanted) {
   return true;
 }
 
-Status PostgresRebuild::Parts::settle_job(const Projection& wanted, std::vector<Difference>& said) {
-  AE_ASSIGN(const bool has_key, free_key(wanted));
+Status PostgresRebuild::Impl::reconcile_job(const Projection& wanted,
+                                            std::vector<Difference>& said) {
+  AE_ASSIGN(const bool has_key, release_key(wanted));
   if (!has_key) {
     return fail(Code::idempotency_conflict,
                 "another job of agent " + wanted.agent + " has its idempotency key " +
@@ -314,13 +317,13 @@ Status PostgresRebuild::Parts::settle_job(const Projection& wanted, std::vector<
                   number("priority", wanted.priority), list("capabilities", wanted.capabilities),
                   time("created_at", wanted.created_at)}};
   if (wanted.request_hash) row.columns.push_back(bytes("request_hash", raw(*wanted.request_hash)));
-  return settle_row(row, said);
+  return reconcile_row(row, said);
 }
 
 // A claim is no part of the log. But the fence never goes back, and who holds a job that cannot run would keep it from ever
 // being woken.
-Status PostgresRebuild::Parts::settle_head(const Projection& wanted, Instant now,
-                                           std::vector<Difference>& said) {
+Status PostgresRebuild::Impl::reconcile_head(const Projection& wanted, Instant now,
+                                             std::vector<Difference>& said) {
   AE_ASSIGN(const Rows stands,
             ask("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '', turn FROM heads "
                 "WHERE job = $1::bigint",
@@ -337,8 +340,8 @@ Status PostgresRebuild::Parts::settle_head(const Projection& wanted, Instant now
                       time("wake_at", wanted.row.wake_at), text("queue", wanted.queue)}};
   // One that has ended may have that of a label whose time is over.
   const bool may_stay = !stands.empty() && has_ended(wanted.row.status) &&
-                        may_be_turn(stands.text(0, 4), wanted.labels);
-  if (!may_stay) row.columns.push_back(text("turn", turn_of(wanted.labels, fair_by)));
+                        may_be_fairness_key(stands.text(0, 4), wanted.labels);
+  if (!may_stay) row.columns.push_back(text("turn", fairness_key_of(wanted.labels, fair_by)));
   // Where nobody has said it, a claim looks at the job itself.
   if (stands.empty() || !stands.boolean(0, 3)) {
     row.columns.push_back(bytes("kind", kind_of(wanted.agent, wanted.capabilities)));
@@ -352,16 +355,17 @@ Status PostgresRebuild::Parts::settle_head(const Projection& wanted, Instant now
     lease_until = Instant{0};
     row.columns.push_back(time("lease_until", lease_until));
   }
-  const Ripeness ripe = ripeness(wanted.row, held ? lease_until : std::nullopt);
+  const Eligibility eligibility = eligibility_of(wanted.row, held ? lease_until : std::nullopt);
   // What is ripe becomes ready when somebody next looks for work: until then both are right.
-  const bool ripened = ripe.at && *ripe.at <= now;
-  if (!ripened || stands.empty()) row.columns.push_back(truth("ready", ripe.ready || ripened));
-  row.columns.push_back(time("ripe_at", ripe.at));
-  return settle_row(row, said);
+  const bool eligible = eligibility.at && *eligibility.at <= now;
+  if (!eligible || stands.empty())
+    row.columns.push_back(truth("ready", eligibility.ready || eligible));
+  row.columns.push_back(time("ripe_at", eligibility.at));
+  return reconcile_row(row, said);
 }
 
-Status PostgresRebuild::Parts::settle_labels(const Projection& wanted,
-                                             std::vector<Difference>& said) {
+Status PostgresRebuild::Impl::reconcile_labels(const Projection& wanted,
+                                               std::vector<Difference>& said) {
   const Params number = Params().add(job);
   AE_ASSIGN(const Rows found, ask("SELECT key, value FROM labels WHERE job = $1::bigint", number));
   Labels stored;
@@ -372,25 +376,25 @@ Status PostgresRebuild::Parts::settle_labels(const Projection& wanted,
                   .stored = shown(std::move(stored)),
                   .derived = shown(wanted.labels)});
   if (!writes) return {};
-  connection.add_once("DELETE FROM labels WHERE job = $1::bigint", number);
-  std::int64_t place = 0;
+  connection.add_unprepared("DELETE FROM labels WHERE job = $1::bigint", number);
+  std::int64_t location = 0;
   for (const auto& [key, value] : wanted.labels) {
-    connection.add_once(
+    connection.add_unprepared(
         "INSERT INTO labels(job, number, key, value) "
         "VALUES($1::bigint, $2::bigint, $3::text, $4::text)",
-        Params().add(job).add(place++).add(key).add(value));
+        Params().add(job).add(location++).add(key).add(value));
   }
   AE_TRY(run());
   return {};
 }
 
-Status PostgresRebuild::Parts::settle_commits(const Projection& wanted,
-                                              std::vector<Difference>& said) {
+Status PostgresRebuild::Impl::reconcile_commits(const Projection& wanted,
+                                                std::vector<Difference>& said) {
   for (std::size_t i = 0; i < commits.size(); ++i) {
     const Projection::Commit& commit = wanted.commits[i];
     std::string blobs;
     for (const Hash& hash : commit.blobs) blobs += raw(hash);
-    AE_TRY(settle_row(
+    AE_TRY(reconcile_row(
         {.table = "commits",
          .key = {number("job", job), number("first_seq", commits[i])},
          .columns = {number("first_seq", commit.first_seq), number("last_seq", commit.last_seq),
@@ -400,11 +404,11 @@ Status PostgresRebuild::Parts::settle_commits(const Projection& wanted,
   return {};
 }
 
-Status PostgresRebuild::Parts::settle_checkpoint(const Projection& wanted,
-                                                 std::vector<Difference>& said) {
+Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& wanted,
+                                                   std::vector<Difference>& said) {
   if (!wanted.checkpoint) return {};
   std::vector<Difference> found;
-  AE_TRY(settle_row(
+  AE_TRY(reconcile_row(
       {.table = "checkpoints",
        .key = {number("job", job)},
        .columns = {number("seq", wanted.checkpoint->seq), bytes("body", wanted.checkpoint->bytes)}},
@@ -420,21 +424,21 @@ Status PostgresRebuild::Parts::settle_checkpoint(const Projection& wanted,
   return {};
 }
 
-Result<std::vector<Difference>> PostgresRebuild::settle(const Projection& wanted, Instant now) {
-  Parts& p = *parts_;
+Result<std::vector<Difference>> PostgresRebuild::reconcile(const Projection& wanted, Instant now) {
+  Impl& p = *impl_;
   AE_CHECK(wanted.commits.size() == p.commits.size() && !p.commits.empty(), wanted.job.text);
   std::vector<Difference> said;
   AE_TRY(p.begin());
-  AE_TRY(p.settle_job(wanted, said));
-  AE_TRY(p.settle_head(wanted, now, said));
-  AE_TRY(p.settle_labels(wanted, said));
-  AE_TRY(p.settle_commits(wanted, said));
-  AE_TRY(p.settle_checkpoint(wanted, said));
+  AE_TRY(p.reconcile_job(wanted, said));
+  AE_TRY(p.reconcile_head(wanted, now, said));
+  AE_TRY(p.reconcile_labels(wanted, said));
+  AE_TRY(p.reconcile_commits(wanted, said));
+  AE_TRY(p.reconcile_checkpoint(wanted, said));
   return said;
 }
 
-Result<std::vector<Difference>> PostgresRebuild::settle_rest() {
-  Parts& p = *parts_;
+Result<std::vector<Difference>> PostgresRebuild::reconcile_rest() {
+  Impl& p = *impl_;
   std::vector<Difference> said;
   if (!p.only.empty()) return said;
   AE_TRY(p.begin());
@@ -450,7 +454,7 @@ Result<std::vector<Difference>> PostgresRebuild::settle_rest() {
 }
 
 Result<std::vector<Damage>> PostgresRebuild::damage() {
-  Parts& p = *parts_;
+  Impl& p = *impl_;
   std::vector<Damage> found;
   AE_TRY(p.begin());
   constexpr const char* kOurs =
@@ -489,23 +493,23 @@ Result<std::vector<Damage>> PostgresRebuild::damage() {
   return found;
 }
 
-Status PostgresRebuild::record(const AuditEntry& entry) {
-  Parts& p = *parts_;
+Status PostgresRebuild::append_audit_entry(const AuditEntry& entry) {
+  Impl& p = *impl_;
   if (!p.writes) return {};
   AE_TRY(p.begin());
   AE_ASSIGN(const Rows head, p.ask("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"));
-  const AuditRow row = chained(Transaction::audit_head(head.text(0, 0)), entry);
-  p.connection.add_once(
+  const AuditRow row = chain_entry(Transaction::audit_head(head.text(0, 0)), entry);
+  p.connection.add_unprepared(
       "INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
       Params().add(row.seq).add(Bytes{row.body}).add(Bytes{raw(row.hash)}));
-  p.connection.add_once("UPDATE meta SET value = $1::text WHERE key = 'audit_head'",
-                        Params().add(std::to_string(row.seq) + " " + to_hex(row.hash)));
+  p.connection.add_unprepared("UPDATE meta SET value = $1::text WHERE key = 'audit_head'",
+                              Params().add(std::to_string(row.seq) + " " + to_hex(row.hash)));
   AE_TRY(p.run());
   return {};
 }
 
-Status PostgresRebuild::keep() {
-  Parts& p = *parts_;
+Status PostgresRebuild::commit() {
+  Impl& p = *impl_;
   if (!p.open || !p.writes) return {};  // who only compares stays with its snapshot
   AE_TRY(p.ask("COMMIT"));
   p.open = false;

@@ -4,12 +4,12 @@
 #include <sstream>
 #include <thread>
 
-#include "store/postgres/census.h"
 #include "store/postgres/claims.h"
-#include "store/postgres/examine.h"
+#include "store/postgres/job_stats.h"
 #include "store/postgres/postgres_fixture_test.h"
 #include "store/postgres/postgres_rebuild.h"
 #include "store/postgres/redaction.h"
+#include "store/postgres/server_info.h"
 #include "store/postgres/transaction.h"
 #include "store/postgres/views.h"
 
@@ -56,7 +56,7 @@ AE_TEST("postgres_server/what it is like is told, for whoever is to rely on it")
   const PostgresServer small({"max_connections=10", "superuser_reserved_connections=3",
                               "full_page_writes=off", "autovacuum=off",
                               "synchronous_standby_names=elsewhere"});
-  const auto facts = examine(small.url());
+  const auto facts = read_server_info(small.url());
   ASSERT_TRUE(facts) << facts.error().message;
   EXPECT_TRUE(facts->synchronous_standby);
   EXPECT_FALSE(facts->full_page_writes);
@@ -67,12 +67,12 @@ AE_TEST("postgres_server/what it is like is told, for whoever is to rely on it")
   EXPECT_LE(apart, facts->clock_error + std::chrono::milliseconds(5)) << "it is this machine's";
   auto other = postgres::Connection::open({.url = small.url()});
   ASSERT_TRUE(other);
-  EXPECT_EQ(examine(small.url())->connections_used, 1);
-  const auto plain = examine(server().url());
+  EXPECT_EQ(read_server_info(small.url())->connections_used, 1);
+  const auto plain = read_server_info(server().url());
   ASSERT_TRUE(plain);
   EXPECT_FALSE(plain->synchronous_standby);
   EXPECT_TRUE(plain->full_page_writes && plain->autovacuum);
-  EXPECT_EQ(examine("postgres://127.0.0.1:1/x").error().code, Code::unavailable);
+  EXPECT_EQ(read_server_info("postgres://127.0.0.1:1/x").error().code, Code::unavailable);
 }
 
 AE_TEST("postgres_server/a session that asks for less is made durable") {
@@ -80,7 +80,7 @@ AE_TEST("postgres_server/a session that asks for less is made durable") {
   auto connection = postgres::Connection::open({.url = less});
   ASSERT_TRUE(connection);
   ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = "aetheris"}));
-  connection->add_once("SHOW synchronous_commit");
+  connection->add_unprepared("SHOW synchronous_commit");
   EXPECT_EQ(connection->run()->at(0).text(0, 0), "on");
 }
 
@@ -159,17 +159,17 @@ AE_TEST(
     "postgres_schema/a newer store is refused, an older one read by nobody, and brought up to "
     "date") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  desk.close();
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  fixture.close();
   const auto set_layout = [&](std::int64_t layout) {
     sql("UPDATE meta SET value = '" + std::to_string(layout) + "' WHERE key = 'layout'",
         schema.name());
   };
-  PostgresOptions reading = desk.options();
+  PostgresOptions reading = fixture.options();
   reading.read_only = true;
   set_layout(postgres::newest_layout() + 1);
-  EXPECT_PRED2(holds, refusal(desk.options()), "needs_version: ");
+  EXPECT_PRED2(holds, refusal(fixture.options()), "needs_version: ");
   EXPECT_PRED2(holds, refusal(reading), "needs_version: ");
   set_layout(postgres::newest_layout());
   EXPECT_EQ(refusal(reading), "opened");
@@ -195,10 +195,10 @@ AE_TEST("postgres_schema/a store that was half made is made anew") {
   sql("BEGIN; CREATE SCHEMA half; CREATE TABLE half.meta(key text, value text); ROLLBACK");
   auto dying = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(dying);
-  dying->add_once("BEGIN");
-  dying->add_once("CREATE SCHEMA half");
-  dying->add_once("CREATE TABLE half.jobs(number bigint)");
-  dying->add_once("SELECT pg_terminate_backend(pg_backend_pid())");
+  dying->add_unprepared("BEGIN");
+  dying->add_unprepared("CREATE SCHEMA half");
+  dying->add_unprepared("CREATE TABLE half.jobs(number bigint)");
+  dying->add_unprepared("SELECT pg_terminate_backend(pg_backend_pid())");
   EXPECT_TRUE(dying->run().error().lost);
   testing::TestLoop loop;
   EXPECT_EQ(refusal({.url = server().url(), .loop = loop, .schema = "half"}), "opened");
@@ -208,9 +208,9 @@ AE_TEST("postgres_schema/a new store and one that was brought up to date are the
   const auto dump = [](const std::string& database) {
     std::istringstream lines(
         server().run("pg_dump", {"--schema-only", "--no-owner", "-d", server().url(database)}));
-    std::string text, line;
-    while (std::getline(lines, line)) {
-      if (!line.contains("restrict ")) text += line + "\n";  // with a word of chance behind it
+    std::string text, group;
+    while (std::getline(lines, group)) {
+      if (!group.contains("restrict ")) text += group + "\n";  // with a word of chance behind it
     }
     return text;
   };
@@ -251,7 +251,7 @@ AE_TEST(
   add(2, "queued", "{eu,gpu}");
   add(3, "completed", "{eu,gpu}");
   ASSERT_TRUE(postgres::prepare_schema(*connection, "aetheris", postgres::newest_layout()));
-  connection->add_once("SELECT kind FROM heads ORDER BY job");
+  connection->add_unprepared("SELECT kind FROM heads ORDER BY job");
   const auto kinds = connection->run();
   ASSERT_TRUE(kinds);
   EXPECT_EQ(kinds->at(0).bytes(0, 0), postgres::kind_of("a", {}));
@@ -284,9 +284,9 @@ std::string plan_of(postgres::Connection& connection, const postgres::Statement&
     types += (i == 1 ? "NULL" : ", NULL");
   }
   const std::string name = std::string("explained_") + statement.name;
-  connection.add_once("DEALLOCATE ALL");
-  connection.add_once("PREPARE " + name + " AS " + statement.sql);
-  connection.add_once("EXPLAIN EXECUTE " + name + (types.empty() ? "" : "(" + types + ")"));
+  connection.add_unprepared("DEALLOCATE ALL");
+  connection.add_unprepared("PREPARE " + name + " AS " + statement.sql);
+  connection.add_unprepared("EXPLAIN EXECUTE " + name + (types.empty() ? "" : "(" + types + ")"));
   auto answers = connection.run();
   if (!answers) return answers.error().text();
   std::string plan;
@@ -298,22 +298,22 @@ std::string plan_of(postgres::Connection& connection, const postgres::Statement&
 std::int64_t pages_of(postgres::Connection& connection, const postgres::Statement& statement,
                       const std::string& values) {
   const std::string name = std::string("measured_") + statement.name;
-  connection.add_once("DEALLOCATE ALL");
-  connection.add_once("PREPARE " + name + " AS " + statement.sql);
-  connection.add_once("BEGIN");
-  connection.add_once("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) EXECUTE " + name +
-                      (values.empty() ? "" : "(" + values + ")"));
-  connection.add_once("ROLLBACK");
+  connection.add_unprepared("DEALLOCATE ALL");
+  connection.add_unprepared("PREPARE " + name + " AS " + statement.sql);
+  connection.add_unprepared("BEGIN");
+  connection.add_unprepared("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) EXECUTE " + name +
+                            (values.empty() ? "" : "(" + values + ")"));
+  connection.add_unprepared("ROLLBACK");
   const auto answers = connection.run();
   AE_CHECK(answers.has_value(), answers.error().text());
   const postgres::Rows& plan = answers->at(3);
   for (int i = 0; i < plan.size(); ++i) {
-    const std::string line = plan.text(i, 0);
-    if (!line.contains("Buffers: shared")) continue;  // the first one is that of the whole
+    const std::string group = plan.text(i, 0);
+    if (!group.contains("Buffers: shared")) continue;  // the first one is that of the whole
     std::int64_t pages = 0;
-    for (const char* word : {"hit=", "read="}) {
-      if (const std::size_t at = line.find(word); at != line.npos) {
-        pages += std::stoll(line.substr(at + std::string_view(word).size()));
+    for (const char* identity : {"hit=", "read="}) {
+      if (const std::size_t at = group.find(identity); at != group.npos) {
+        pages += std::stoll(group.substr(at + std::string_view(identity).size()));
       }
     }
     return pages;
@@ -343,7 +343,7 @@ std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
     AE_CHECK(connection.has_value());
     AE_CHECK(postgres::prepare_session(*connection, {.schema = schema}).has_value());
     // What tests before this one have deleted is in the way of who looks first.
-    connection->add_once("VACUUM heads");
+    connection->add_unprepared("VACUUM heads");
     AE_CHECK(connection->run().has_value());
     const auto measure = [&](const postgres::Statement& statement, const std::string& with) {
       const std::int64_t now = pages_of(*connection, statement, with);
@@ -386,36 +386,37 @@ void add_crowd(const std::string& schema, int jobs) {
 AE_TEST("postgres_cost/a claim passes by the jobs that others run, however many they are") {
   const auto pages = [](int crowd) {
     const OwnSchema schema;
-    Desk desk(schema.name());
-    EXPECT_TRUE(desk.open());
+    PostgresFixture fixture(schema.name());
+    EXPECT_TRUE(fixture.open());
     keep_plans(schema.name());
     add_crowd(schema.name(), crowd);
-    EXPECT_TRUE(desk.commit(Desk::create("ours")));
+    EXPECT_TRUE(fixture.commit(PostgresFixture::create("ours")));
     return pages_of_claims(schema.name());
   };
   const auto few = pages(20), many = pages(2000);
-  for (const auto& [statement, looked_at] : few) {
+  for (const auto& [statement, scanned] : few) {
     // A tree of 2,000 entries is a level higher than one of 20.
-    EXPECT_LE(many.at(statement), looked_at * 2 + 4) << statement;
+    EXPECT_LE(many.at(statement), scanned * 2 + 4) << statement;
   }
 }
 
 // A row that somebody has locked says so for as long as it stands (xmax).
 AE_TEST("postgres_cost/a claim under limits locks what it takes, and no other job") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
   add_crowd(schema.name(), 100);
   for (int i = 0; i < 4; ++i) {
     for (const char* queue : {"q", "r"}) {
-      ASSERT_TRUE(desk.commit(Desk::create(queue + std::to_string(i), {.queue = queue})));
+      ASSERT_TRUE(
+          fixture.commit(PostgresFixture::create(queue + std::to_string(i), {.queue = queue})));
     }
   }
-  ClaimRequest request = conformance::Rig::wish("A", 3);
+  ClaimRequest request = conformance::ConformanceFixture::claim_request("A", 3);
   request.agents = {"a"};
   request.queues = {{"q", 2}};
-  const auto leases = desk.loop.await<Result<std::vector<Lease>>>(
-      [&](auto done) { desk.store().claim(request, std::move(done)); });
+  const auto leases = fixture.loop.await<Result<std::vector<Lease>>>(
+      [&](auto done) { fixture.store().claim(request, std::move(done)); });
   ASSERT_TRUE(leases && leases->size() == 3);
   EXPECT_EQ(sql("SELECT count(*) FROM heads WHERE ready", schema.name())[1].integer(0, 0), 105);
   EXPECT_EQ(
@@ -427,73 +428,74 @@ AE_TEST("postgres_cost/a claim under limits locks what it takes, and no other jo
 // Another transaction has the best one: the next is taken instead, at once.
 AE_TEST("postgres/a claim passes by a job that another transaction has, under limits too") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  for (const char* id : {"j0", "j1", "j2"}) ASSERT_TRUE(desk.commit(Desk::create(id)));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  for (const char* id : {"j0", "j1", "j2"})
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create(id)));
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
   for (const bool limited : {false, true}) {
-    other->add_once("BEGIN");
-    other->add_once("SELECT 1 FROM " + schema.name() +
-                    ".heads WHERE ready ORDER BY job LIMIT 1 "
-                    "FOR UPDATE");
+    other->add_unprepared("BEGIN");
+    other->add_unprepared("SELECT 1 FROM " + schema.name() +
+                          ".heads WHERE ready ORDER BY job LIMIT 1 "
+                          "FOR UPDATE");
     ASSERT_TRUE(other->run());
-    ClaimRequest request = conformance::Rig::wish("A");
+    ClaimRequest request = conformance::ConformanceFixture::claim_request("A");
     if (limited) request.queues = {{"elsewhere", 1}};
-    const auto leases = desk.loop.await<Result<std::vector<Lease>>>(
-        [&](auto done) { desk.store().claim(request, std::move(done)); });
+    const auto leases = fixture.loop.await<Result<std::vector<Lease>>>(
+        [&](auto done) { fixture.store().claim(request, std::move(done)); });
     ASSERT_TRUE(leases && leases->size() == 1);
     EXPECT_EQ(leases->at(0).job.text, limited ? "j2" : "j1");
-    other->add_once("ROLLBACK");
+    other->add_unprepared("ROLLBACK");
     ASSERT_TRUE(other->run());
   }
 }
 
 AE_TEST("postgres_cost/what a redaction drops does not cost more among many jobs") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
   const auto pages = [&](int history) {
     add_history(schema.name(), history);
-    Batch job = Desk::create("new" + std::to_string(history));
+    Batch job = PostgresFixture::create("new" + std::to_string(history));
     job.sealed->blobs = {conformance::blob("value")};
-    EXPECT_TRUE(desk.commit(job));
+    EXPECT_TRUE(fixture.commit(job));
     auto connection = postgres::Connection::open({.url = server().url()});
     AE_CHECK(connection.has_value());
     AE_CHECK(postgres::prepare_session(*connection, {.schema = schema.name()}).has_value());
     const std::string value = "ARRAY['\\x" + to_hex(conformance::blob("value").hash) + "'::bytea]";
     const std::string newest =
         std::to_string(sql("SELECT max(number) FROM jobs", schema.name())[1].integer(0, 0));
-    std::map<std::string, std::int64_t> looked_at;
+    std::map<std::string, std::int64_t> scanned;
     for (const postgres::Statement& statement : postgres::redaction_statements()) {
       const bool of_job = std::string(statement.sql).contains("$2");
-      looked_at[statement.name] =
+      scanned[statement.name] =
           pages_of(*connection, statement, of_job ? newest + ", " + value : value);
     }
-    return looked_at;
+    return scanned;
   };
   const auto few = pages(20), many = pages(2000);
   EXPECT_EQ(few.size(), 3u);
-  for (const auto& [statement, looked_at] : few) {
-    EXPECT_GT(looked_at, 0) << statement;
-    EXPECT_LE(many.at(statement), looked_at * 2 + 8) << statement;
+  for (const auto& [statement, scanned] : few) {
+    EXPECT_GT(scanned, 0) << statement;
+    EXPECT_LE(many.at(statement), scanned * 2 + 8) << statement;
   }
 }
 
 AE_TEST("postgres_cost/what a claim and a timer cost does not grow with finished jobs") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  ASSERT_TRUE(desk.commit(Desk::create("new")));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create("new")));
   for (int i = 0; i < 40; ++i) {
-    ASSERT_TRUE(desk.commit(Desk::create_claimed("held" + std::to_string(i))));
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("held" + std::to_string(i))));
   }
   add_history(schema.name(), 20);
   const auto few = pages_of_claims(schema.name());
   add_history(schema.name(), 2000);
   const auto many = pages_of_claims(schema.name());
-  for (const auto& [statement, looked_at] : few) {
-    EXPECT_LE(many.at(statement), looked_at * 2 + 4) << statement;
+  for (const auto& [statement, scanned] : few) {
+    EXPECT_LE(many.at(statement), scanned * 2 + 4) << statement;
   }
   auto connection = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(connection);
@@ -520,7 +522,7 @@ AE_TEST("postgres_cost/what a claim and a timer cost does not grow with finished
     auto statements = postgres::claim_statements();
     const auto timers = postgres::timer_statements();
     statements.insert(statements.end(), timers.begin(), timers.end());
-    const auto numbers = postgres::census_statements();
+    const auto numbers = postgres::job_stats_statements();
     statements.insert(statements.end(), numbers.begin(), numbers.end());
     EXPECT_EQ(statements.size(), ways.size());
     for (const postgres::Statement& statement : statements) {

@@ -4,14 +4,14 @@
 #include <utility>
 
 #include "async/boot_clock.h"
-#include "store/postgres/census.h"
+#include "store/postgres/erase_dropped.h"
 #include "store/postgres/hints.h"
-#include "store/postgres/place.h"
+#include "store/postgres/job_stats.h"
+#include "store/postgres/location.h"
 #include "store/postgres/reader.h"
 #include "store/postgres/redaction.h"
 #include "store/postgres/schema.h"
 #include "store/postgres/views.h"
-#include "store/postgres/wipe.h"
 #include "store/postgres/writer.h"
 #include "store/rules.h"
 
@@ -23,40 +23,40 @@ namespace {
 
 // Shared with hints that are under way to the loop when the store closes.
 struct HintSink {
-  std::function<void(const Hint&)> hear;
+  std::function<void(const Hint&)> callback;
 };
 
 // Tells those who wait elsewhere that jobs have ended or wait. Not with the commit but behind its answer, on the connection of
-// questions, and not more often than kRestPause: what is committed pays nothing for it. Shared with answers that come when
+// questions, and not more often than kNotifyInterval: what is committed pays nothing for it. Shared with answers that come when
 // the store has closed. Threads: the loop's.
-class RestTeller : public std::enable_shared_from_this<RestTeller> {
+class IdleNotifier : public std::enable_shared_from_this<IdleNotifier> {
  public:
-  RestTeller(async::Loop& loop, std::string channel) : loop_(loop), channel_(std::move(channel)) {}
+  IdleNotifier(async::Loop& loop, std::string channel)
+      : loop_(loop), channel_(std::move(channel)) {}
   void begin(Reader& reader) { reader_ = &reader; }
   void end() { reader_ = nullptr; }
 
-  void rests(const JobId& job) {
-    if (reader_ == nullptr || jobs_.size() >= kRestingMax) return;
+  void on_idle(const JobId& job) {
+    if (reader_ == nullptr || jobs_.size() >= kIdleJobsMax) return;
     jobs_.insert(job);
-    if (!pausing_) tell();
+    if (!is_paused_) notify_now();
   }
 
  private:
-  static constexpr Duration kRestPause = std::chrono::milliseconds(20);
-  static constexpr std::size_t kRestingMax = 4096;
+  static constexpr Duration kNotifyInterval = std::chrono::milliseconds(20);
+  static constexpr std::size_t kIdleJobsMax = 4096;
 
-  void tell() {
-    pausing_ = true;
-    reader_->ask([channel = channel_, jobs = std::exchange(jobs_, {})](Session& session) {
+  void notify_now() {
+    is_paused_ = true;
+    reader_->enqueue([channel = channel_, jobs = std::exchange(jobs_, {})](Session& session) {
       auto connection = session.connection();
       if (!connection) return;
       // What cannot be said is found by those who ask now and then.
-      [[maybe_unused]] const auto told =
-          postgres::notify(**connection, channel, resting_texts(jobs));
+      [[maybe_unused]] const auto told = postgres::notify(**connection, channel, idle_texts(jobs));
     });
-    loop_.after(kRestPause, [self = shared_from_this()] {
-      self->pausing_ = false;
-      if (self->reader_ != nullptr && !self->jobs_.empty()) self->tell();
+    loop_.after(kNotifyInterval, [self = shared_from_this()] {
+      self->is_paused_ = false;
+      if (self->reader_ != nullptr && !self->jobs_.empty()) self->notify_now();
     });
   }
 
@@ -64,13 +64,13 @@ class RestTeller : public std::enable_shared_from_this<RestTeller> {
   const std::string channel_;
   Reader* reader_ = nullptr;  // none when the store has closed
   std::set<JobId> jobs_;
-  bool pausing_ = false;
+  bool is_paused_ = false;
 };
 
 }  // namespace
 
-struct PostgresStore::Parts {
-  Parts(async::Loop& on, async::Clock* instead) : loop(on), clock(instead) {}
+struct PostgresStore::Impl {
+  Impl(async::Loop& on, async::Clock* instead) : loop(on), clock(instead) {}
 
   async::Loop& loop;
   async::Clock* const clock;  // of a test
@@ -78,9 +78,9 @@ struct PostgresStore::Parts {
   DatabaseClock database_clock{boot_clock};
   std::shared_ptr<HintSink> sink = std::make_shared<HintSink>();
   std::unique_ptr<Writer> writer;  // none when read-only
-  std::unique_ptr<Reader> loads, questions;
-  std::shared_ptr<Recollection> recollection;  // none when read-only
-  std::shared_ptr<RestTeller> resting;         // none when read-only
+  std::unique_ptr<Reader> load_reader, query_reader;
+  std::shared_ptr<RollbackGuard> rollback_guard;  // none when read-only
+  std::shared_ptr<IdleNotifier> idle_notifier;    // none when read-only
   std::string store_id, schema;
   std::size_t rewrite_bytes = 0;
   bool accepting = false;
@@ -95,7 +95,7 @@ void answer_later(async::Loop& loop, async::Done<Result<T>> done, Error error) {
   });
 }
 
-Error only_reading() {
+Error read_only_error() {
   return {Code::unavailable, "this store was opened for reading only: nothing can be written"};
 }
 
@@ -110,16 +110,16 @@ Result<T> inner(T answer) {
 
 // Asks a reader and posts its answer. A question that lost its connection is asked once more.
 template <class T, class Ask>
-void ask(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask question) {
-  reader.ask([&loop, done = std::move(done),
-              question = std::move(question)](Session& session) mutable {
+void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask question) {
+  reader.enqueue([&loop, done = std::move(done),
+                  question = std::move(question)](Session& session) mutable {
     const auto answer = [&]() -> Result<T> {
       for (bool again = false;; again = true) {
         auto connection = session.connection();
         if (!connection) return std::unexpected(std::move(connection).error());
         auto found = question(**connection);
         if (found) return inner<T>(*std::move(found));
-        if (!found.error().lost || again) return std::unexpected(cannot(found.error()));
+        if (!found.error().lost || again) return std::unexpected(unavailable_error(found.error()));
       }
     };
     loop.post([done = std::move(done), result = answer()]() mutable { done(std::move(result)); });
@@ -146,24 +146,26 @@ Error no_address() {
 }
 
 // Is there a loss, or one that was accepted before and not finished? A new one is accepted here.
-Result<bool> accept(Connection& connection, Recollection& recollection,
-                    const Session::Options& wish, const PostgresOptions& options) {
-  AE_ASSIGN(const StoreWord word, store_word(connection, wish.store_id));
-  AE_ASSIGN(auto lost, recollection.missing(connection, word));
-  AE_ASSIGN(const auto copied, moved(connection));
-  if (lost && options.nothing_lost) AE_TRY(recollection.look(connection));
+Result<bool> accept(Connection& connection, RollbackGuard& rollback_guard,
+                    const Session::Options& session_options, const PostgresOptions& options) {
+  AE_ASSIGN(const StoreIdentity identity,
+            read_store_identity(connection, session_options.store_id));
+  AE_ASSIGN(auto lost, rollback_guard.find_loss(connection, identity));
+  AE_ASSIGN(const auto copied, find_move(connection));
+  if (lost && options.nothing_lost) AE_TRY(rollback_guard.check_unopened(connection));
   if (!lost && !options.nothing_lost) lost = copied;
-  if (!lost && !word.accepting && options.surely_lost) lost = "it was restored from a backup";
-  if (!lost && !copied) return word.accepting;
-  connection.add_once("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
+  if (!lost && !identity.accepting && options.is_loss_certain)
+    lost = "it was restored from a backup";
+  if (!lost && !copied) return identity.accepting;
+  connection.add_unprepared("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
   auto now = connection.run();
-  if (!now) return std::unexpected(cannot(now.error()));
+  if (!now) return std::unexpected(unavailable_error(now.error()));
   const Instant at = now->back().instant(0, 0);
   if (!lost) {
-    AE_TRY(Recollection::accept_move(connection, *copied, at, options.accepted_by));
-    return word.accepting;
+    AE_TRY(RollbackGuard::accept_move(connection, *copied, at, options.accepted_by));
+    return identity.accepting;
   }
-  AE_TRY(recollection.accept(connection, *lost, at, options.accepted_by));
+  AE_TRY(rollback_guard.accept(connection, *lost, at, options.accepted_by));
   return true;
 }
 
@@ -175,273 +177,277 @@ Error cannot_keep() {
 
 }  // namespace
 
-Result<Migration> migrate_postgres(const std::string& url, const MigrationWish& wish,
+Result<Migration> migrate_postgres(const std::string& url, const MigrationOptions& options,
                                    const std::string& schema) {
-  if (!is_address(url)) return std::unexpected(no_address());
+  if (!is_connection_string(url)) return std::unexpected(no_address());
   // A table that is written anew says nothing for as long as that takes.
   constexpr std::chrono::hours kWork{24};
   AE_ASSIGN(Connection connection,
-            Session::open_first(
-                {.connection = {.url = url, .answer_within = kWork}, .wish = {.schema = schema}}));
+            Session::open_first({.connection = {.url = url, .response_timeout = kWork},
+                                 .params = {.schema = schema}}));
   Migration done{.from = 0, .to = newest_layout()};
-  if (wish.check_only) {
+  if (options.check_only) {
     AE_ASSIGN(done.from, layout_of(connection, schema));
   } else {
-    AE_ASSIGN(done.from, prepare_schema(connection, schema, done.to, wish.patience));
+    AE_ASSIGN(done.from, prepare_schema(connection, schema, done.to, options.patience));
   }
   return done;
 }
 
-Status check_recollection(const std::string& url, const std::string& remembered_in) {
+Status check_rollback(const std::string& url, const std::string& guard_dir) {
   const std::string schema = "aetheris";
-  auto connection = Session::open({.connection = {.url = url}, .wish = {.schema = schema}});
+  auto connection = Session::open({.connection = {.url = url}, .params = {.schema = schema}});
   if (!connection || !check_schema(*connection, schema)) return {};
   const auto id = store_id(*connection);
   if (!id) return {};
-  const Status stands = Recollection(*id, remembered_in, false).look(*connection);
+  const Status stands = RollbackGuard(*id, guard_dir, false).check_unopened(*connection);
   if (!stands && stands.error().code == Code::store_rolled_back) return stands;
-  const auto copied = moved(*connection);
-  if (copied && *copied) return std::unexpected(not_accepted(**copied));
+  const auto copied = find_move(*connection);
+  if (copied && *copied) return std::unexpected(move_not_accepted(**copied));
   return {};
 }
 
-PostgresStore::PostgresStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+PostgresStore::PostgresStore(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
 
 Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions& options) {
-  Session::Options wish{
+  Session::Options session_options{
       .connection = {.url = options.url,
-                     .connect_within = options.connect_within,
-                     .answer_within = options.answer_within},
-      .wish = {.schema = options.schema, .allow_no_fsync = options.allow_no_fsync},
+                     .connect_timeout = options.connect_timeout,
+                     .response_timeout = options.response_timeout},
+      .params = {.schema = options.schema, .allow_no_fsync = options.allow_no_fsync},
       .store_id = {},
-      .plans_age = options.plans_age};
-  if (!is_address(options.url)) return std::unexpected(no_address());
-  AE_ASSIGN(Connection first, Session::open_first(wish));
+      .plan_max_age = options.plan_max_age};
+  if (!is_connection_string(options.url)) return std::unexpected(no_address());
+  AE_ASSIGN(Connection first, Session::open_first(session_options));
   if (options.read_only || !options.create) {
     AE_TRY(check_schema(first, options.schema));
   } else {
     AE_TRY(prepare_schema(first, options.schema));
   }
-  if (!options.read_only && options.fair_by) AE_TRY(take_turns(first, *options.fair_by));
-  AE_ASSIGN(wish.store_id, store_id(first));
+  if (!options.read_only && options.fair_by) AE_TRY(set_fairness_label(first, *options.fair_by));
+  AE_ASSIGN(session_options.store_id, store_id(first));
   bool accepting = false;
   if (!options.read_only) {
-    wish.recollection =
-        std::make_shared<Recollection>(wish.store_id, options.remember_in, options.accept_loss);
+    session_options.rollback_guard = std::make_shared<RollbackGuard>(
+        session_options.store_id, options.rollback_guard_dir, options.accept_loss);
     if (options.accept_loss) {
-      AE_ASSIGN(accepting, accept(first, *wish.recollection, wish, options));
+      AE_ASSIGN(accepting,
+                accept(first, *session_options.rollback_guard, session_options, options));
     }
-    AE_TRY(wish.recollection->check(first));
-    AE_ASSIGN(const auto copied, moved(first));
-    if (copied) return std::unexpected(not_accepted(*copied));
-    AE_TRY(remember_place(first));
+    AE_TRY(session_options.rollback_guard->check(first));
+    AE_ASSIGN(const auto copied, find_move(first));
+    if (copied) return std::unexpected(move_not_accepted(*copied));
+    AE_TRY(save_location(first));
   }
-  AE_ASSIGN(Connection second, Session::open(wish));
-  AE_ASSIGN(Connection third, Session::open(wish));
-  auto parts = std::make_unique<Parts>(options.loop, options.clock);
-  parts->recollection = wish.recollection;
-  parts->store_id = wish.store_id;
+  AE_ASSIGN(Connection second, Session::open(session_options));
+  AE_ASSIGN(Connection third, Session::open(session_options));
+  auto parts = std::make_unique<Impl>(options.loop, options.clock);
+  parts->rollback_guard = session_options.rollback_guard;
+  parts->store_id = session_options.store_id;
   parts->schema = options.schema;
   parts->rewrite_bytes = options.rewrite_bytes;
   parts->accepting = accepting;
-  if (auto asked = ask_time(first, parts->database_clock); !asked) {
-    return std::unexpected(cannot(asked.error()));
+  if (auto asked = read_database_time(first, parts->database_clock); !asked) {
+    return std::unexpected(unavailable_error(asked.error()));
   }
   const std::string channel = options.schema;
   if (!options.read_only) {
     const WriterLimits limits{.group_writes = options.group_writes,
                               .group_bytes = options.group_bytes};
-    parts->writer = std::make_unique<Writer>(options.loop, Session(wish, std::move(first)),
-                                             parts->database_clock, channel, limits);
+    parts->writer =
+        std::make_unique<Writer>(options.loop, Session(session_options, std::move(first)),
+                                 parts->database_clock, channel, limits);
   }
-  const auto heard = [loop = &options.loop, sink = parts->sink, writer = parts->writer.get()](
-                         std::string_view hint, int backend) {
-    if (writer != nullptr && backend != 0 && backend == writer->backend()) return;  // our own
-    loop->post([sink, said = hint_of(hint)] {
-      if (sink->hear) sink->hear(said);
+  const auto on_hint = [loop = &options.loop, sink = parts->sink, writer = parts->writer.get()](
+                           std::string_view hint, int backend_pid) {
+    if (writer != nullptr && backend_pid != 0 && backend_pid == writer->backend_pid())
+      return;  // our own
+    loop->post([sink, said = parse_hint(hint)] {
+      if (sink->callback) sink->callback(said);
     });
   };
-  parts->loads = std::make_unique<Reader>(Session(wish, std::move(second)), Reader::Listening{});
-  parts->questions = std::make_unique<Reader>(
-      Session(wish, std::move(third)),
-      options.read_only ? Reader::Listening{}
-                        : Reader::Listening{{channel, resting_channel(channel)}, heard});
+  parts->load_reader = std::make_unique<Reader>(Session(session_options, std::move(second)),
+                                                Reader::ListenOptions{});
+  parts->query_reader = std::make_unique<Reader>(
+      Session(session_options, std::move(third)),
+      options.read_only ? Reader::ListenOptions{}
+                        : Reader::ListenOptions{{channel, idle_channel(channel)}, on_hint});
   if (!options.read_only) {
-    parts->resting = std::make_shared<RestTeller>(options.loop, resting_channel(channel));
-    parts->resting->begin(*parts->questions);
+    parts->idle_notifier = std::make_shared<IdleNotifier>(options.loop, idle_channel(channel));
+    parts->idle_notifier->begin(*parts->query_reader);
   }
   return std::unique_ptr<PostgresStore>(new PostgresStore(std::move(parts)));
 }
 
 PostgresStore::~PostgresStore() {
-  parts_->sink->hear = nullptr;
-  if (parts_->resting) parts_->resting->end();
-  parts_->questions.reset();
-  parts_->loads.reset();
-  parts_->writer.reset();
+  impl_->sink->callback = nullptr;
+  if (impl_->idle_notifier) impl_->idle_notifier->end();
+  impl_->query_reader.reset();
+  impl_->load_reader.reset();
+  impl_->writer.reset();
 }
 
 std::optional<Instant> PostgresStore::time() const {
-  if (parts_->clock == nullptr) return std::nullopt;
-  return parts_->clock->now();
+  if (impl_->clock == nullptr) return std::nullopt;
+  return impl_->clock->now();
 }
 
-void PostgresStore::commit(Batch batch, async::Done<Result<Committed>> done) {
+void PostgresStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
   check_batch(batch);
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  if (!can_keep(batch)) return answer_later(parts_->loop, std::move(done), cannot_keep());
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  if (!can_keep(batch)) return answer_later(impl_->loop, std::move(done), cannot_keep());
   if (batch.sealed && !may_run(batch.row.status)) {
-    done = [resting = parts_->resting, job = batch.job,
-            done = std::move(done)](Result<Committed> answer) mutable {
-      if (answer) resting->rests(job);
+    done = [idle_notifier = impl_->idle_notifier, job = batch.job,
+            done = std::move(done)](Result<CommitResult> answer) mutable {
+      if (answer) idle_notifier->on_idle(job);
       done(std::move(answer));
     };
   }
-  parts_->writer->write(std::make_unique<CommitWrite>(std::move(batch), time(), std::move(done)));
+  impl_->writer->write(std::make_unique<CommitWrite>(std::move(batch), time(), std::move(done)));
 }
 
 void PostgresStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  if (has_nul(entry.id)) return answer_later(parts_->loop, std::move(done), cannot_keep());
-  parts_->writer->write(
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  if (has_nul(entry.id)) return answer_later(impl_->loop, std::move(done), cannot_keep());
+  impl_->writer->write(
       std::make_unique<InboxWrite>(std::move(job), std::move(entry), time(), std::move(done)));
 }
 
 void PostgresStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
   check_claim(request);
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<ClaimWrite>(std::move(request), time(), std::move(done)));
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<ClaimWrite>(std::move(request), time(), std::move(done)));
 }
 
 void PostgresStore::claim_job(JobId job, ClaimRequest request,
                               async::Done<Result<std::optional<Lease>>> done) {
   check_claim(request);
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(
       std::make_unique<ClaimJobWrite>(std::move(job), std::move(request), time(), std::move(done)));
 }
 
 void PostgresStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                               async::Done<Result<std::vector<std::optional<Instant>>>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(
       std::make_unique<HeartbeatWrite>(std::move(held), lease, time(), std::move(done)));
 }
 
-void PostgresStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
-  ask(parts_->loop, *parts_->loads, std::move(done),
-      [limit, at = time(), clock = &parts_->database_clock](Connection& connection) {
-        return postgres::due(connection, limit, at, *clock);
-      });
+void PostgresStore::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  enqueue(impl_->loop, *impl_->load_reader, std::move(done),
+          [limit, at = time(), clock = &impl_->database_clock](Connection& connection) {
+            return postgres::list_due(connection, limit, at, *clock);
+          });
 }
 
 void PostgresStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
-  ask(parts_->loop, *parts_->loads, std::move(done),
-      [at = time(), clock = &parts_->database_clock](Connection& connection) {
-        return postgres::next_due(connection, at, *clock);
-      });
+  enqueue(impl_->loop, *impl_->load_reader, std::move(done),
+          [at = time(), clock = &impl_->database_clock](Connection& connection) {
+            return postgres::next_due(connection, at, *clock);
+          });
 }
 
-void PostgresStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
-  ask(parts_->loop, *parts_->loads, std::move(done),
-      [job = std::move(job), from_seq](Connection& connection) {
-        return postgres::load(connection, job, from_seq);
-      });
+void PostgresStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) {
+  enqueue(impl_->loop, *impl_->load_reader, std::move(done),
+          [job = std::move(job), from_seq](Connection& connection) {
+            return postgres::load(connection, job, from_seq);
+          });
 }
 
 void PostgresStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [filter = std::move(filter)](Connection& connection) {
-        return postgres::query(connection, filter);
-      });
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [filter = std::move(filter)](Connection& connection) {
+            return postgres::query(connection, filter);
+          });
 }
 
-void PostgresStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [filter = std::move(filter)](Connection& connection) {
-        return postgres::ended(connection, filter);
-      });
+void PostgresStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [filter = std::move(filter)](Connection& connection) {
+            return postgres::list_ended(connection, filter);
+          });
 }
 
 void PostgresStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
   check_pruning(pruning);
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<PruneWrite>(std::move(pruning), std::move(done)));
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<PruneWrite>(std::move(pruning), std::move(done)));
 }
 
 void PostgresStore::redact(Redaction redaction, async::Done<Result<void>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
 }
 
 // On the connection of questions, which wait meanwhile: 10 s at most.
-void PostgresStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [schema = parts_->schema, most = parts_->rewrite_bytes](Connection& connection) {
-        return postgres::wipe(connection, schema, most);
-      });
+void PostgresStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) {
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [schema = impl_->schema, most = impl_->rewrite_bytes](Connection& connection) {
+            return postgres::erase_dropped_values(connection, schema, most);
+          });
 }
 
-void PostgresStore::record(AuditEntry entry, async::Done<Result<void>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+void PostgresStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
 }
 
-void PostgresStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [after](Connection& connection) { return postgres::audit_log(connection, after); });
+void PostgresStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [after](Connection& connection) { return postgres::read_audit_log(connection, after); });
 }
 
-void PostgresStore::census(async::Done<Result<Census>> done) {
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [at = time()](Connection& connection) { return postgres::census(connection, at); });
+void PostgresStore::count_jobs(async::Done<Result<JobStats>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [at = time()](Connection& connection) { return postgres::count_jobs(connection, at); });
 }
 
-void PostgresStore::announce(std::string worker, std::string says, Duration lasts) {
-  if (!parts_->writer || has_nul(worker)) return;
-  parts_->questions->ask(
-      [worker = std::move(worker), says = std::move(says), lasts](Session& session) {
+void PostgresStore::announce(std::string worker, std::string says, Duration ttl) {
+  if (!impl_->writer || has_nul(worker)) return;
+  impl_->query_reader->enqueue(
+      [worker = std::move(worker), says = std::move(says), ttl](Session& session) {
         auto connection = session.connection();
         if (!connection) return;
         // What could not be said now is said at the next announcement, and nothing is decided by it.
-        [[maybe_unused]] const auto said = postgres::announce(**connection, worker, says, lasts);
+        [[maybe_unused]] const auto said = postgres::announce(**connection, worker, says, ttl);
       });
 }
 
-void PostgresStore::on_hint(std::function<void(const Hint&)> hear) {
-  parts_->sink->hear = std::move(hear);
+void PostgresStore::on_hint(std::function<void(const Hint&)> callback) {
+  impl_->sink->callback = std::move(callback);
 }
 
 Instant PostgresStore::now() {
-  return parts_->clock != nullptr ? parts_->clock->now() : parts_->database_clock.now();
+  return impl_->clock != nullptr ? impl_->clock->now() : impl_->database_clock.now();
 }
 
 Instant PostgresStore::latest_now() {
-  return parts_->clock != nullptr ? parts_->clock->now() : parts_->database_clock.latest();
+  return impl_->clock != nullptr ? impl_->clock->now() : impl_->database_clock.latest();
 }
 
-bool PostgresStore::accepting() const { return parts_->accepting; }
+bool PostgresStore::accepting() const { return impl_->accepting; }
 
-const std::string& PostgresStore::identity() const { return parts_->store_id; }
+const std::string& PostgresStore::identity() const { return impl_->store_id; }
 
 std::string PostgresStore::timeline() const {
-  return parts_->recollection ? parts_->recollection->timeline() : std::string();
+  return impl_->rollback_guard ? impl_->rollback_guard->timeline() : std::string();
 }
 
 void PostgresStore::finish_accepting(async::Done<Result<void>> done) {
-  AE_CHECK(parts_->writer != nullptr);
-  parts_->accepting = false;
-  parts_->writer->write(std::make_unique<AcceptedWrite>(std::move(done)));
+  AE_CHECK(impl_->writer != nullptr);
+  impl_->accepting = false;
+  impl_->writer->write(std::make_unique<FinishAcceptingWrite>(std::move(done)));
 }
 
 PostgresStats PostgresStore::stats() const {
-  if (!parts_->writer) return {};
-  const WriterStats& stats = parts_->writer->stats();
+  if (!impl_->writer) return {};
+  const WriterStats& stats = impl_->writer->stats();
   return {.writes = stats.writes,
           .groups = stats.groups,
-          .again = stats.again,
-          .reopened = stats.reopened};
+          .retried = stats.retried,
+          .reconnects = stats.reconnects};
 }
 
 }  // namespace ae::store

@@ -26,40 +26,40 @@ struct PostgresOptions {
   std::optional<std::string> fair_by = {};
   bool create = true;      // makes the tables, or brings them up to date
   bool read_only = false;  // makes no tables; every write answers `unavailable`
-  std::string remember_in =
+  std::string rollback_guard_dir =
       {};  // a folder: what it had come to is remembered there too; "" = only by this process
   // What it has lost since is accepted: it opens, its jobs are to be parked, then `finish_accepting`.
   bool accept_loss = false;
-  bool surely_lost =
+  bool is_loss_certain =
       false;  // … also when nothing is remembered that is missing: it was restored from a backup
   // … or nothing has been done elsewhere since it was copied here: its jobs go on. Refused when something is remembered
   // that is missing.
   bool nothing_lost = false;
   std::string accepted_by = {};
   bool allow_no_fsync = false;  // for tests: a server that may lose what it has confirmed
-  std::chrono::milliseconds connect_within{5000};
-  std::chrono::milliseconds answer_within{9000};  // of silence; then the connection is given up
-  std::chrono::milliseconds plans_age{5000};      // then statements are planned anew
-  std::size_t rewrite_bytes = 64u << 20;          // `wipe` rewrites tables up to this size
-  std::size_t group_writes = 512;                 // at most this many writes ride one transaction …
-  std::size_t group_bytes = 8u << 20;             // … and about this many bytes
+  std::chrono::milliseconds connect_timeout{5000};
+  std::chrono::milliseconds response_timeout{9000};  // of silence; then the connection is given up
+  std::chrono::milliseconds plan_max_age{5000};      // then statements are planned anew
+  std::size_t rewrite_bytes = 64u << 20;  // `erase_dropped_values` rewrites tables up to this size
+  std::size_t group_writes = 512;         // at most this many writes ride one transaction …
+  std::size_t group_bytes = 8u << 20;     // … and about this many bytes
   // Of a test, in place of the database's. Borrowed; read on the loop's thread.
   async::Clock* clock = nullptr;
 };
 
 struct PostgresStats {
   std::uint64_t writes = 0, groups = 0;  // since it was opened
-  std::uint64_t again = 0;               // transactions that met another and were tried again
-  std::uint64_t reopened = 0;            // connections of the writer
+  std::uint64_t retried = 0;             // transactions that met another and were tried again
+  std::uint64_t reconnects = 0;          // connections of the writer
 };
 
 // Has this store lost something that is remembered in this folder, or that others have found missing? Fails with
 // store_rolled_back when it has; what cannot be read is for others to say.
-Status check_recollection(const std::string& url, const std::string& remembered_in);
+Status check_rollback(const std::string& url, const std::string& guard_dir);
 
 // Brings a store up to this program's layout, all or nothing, or makes one; waits for others that do. Fails with
 // needs_version (made by a newer program), and as PostgresStore::open.
-Result<Migration> migrate_postgres(const std::string& url, const MigrationWish& wish = {},
+Result<Migration> migrate_postgres(const std::string& url, const MigrationOptions& options = {},
                                    const std::string& schema = "aetheris");
 
 class PostgresStore final : public Store {
@@ -71,26 +71,26 @@ class PostgresStore final : public Store {
   ~PostgresStore() override;  // finishes what was asked; those answers are still posted
 
   // Also fails with input_invalid: a text that PostgreSQL cannot keep (a NUL character).
-  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void commit(Batch batch, async::Done<Result<CommitResult>> done) override;
   void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
   void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
   void claim_job(JobId job, ClaimRequest request,
                  async::Done<Result<std::optional<Lease>>> done) override;
   void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
-  void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
+  void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
   void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
-  void wipe(async::Done<Result<std::vector<OldCopy>>> done) override;
-  void record(AuditEntry entry, async::Done<Result<void>> done) override;
-  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
-  void census(async::Done<Result<Census>> done) override;
-  void announce(std::string worker, std::string says, Duration lasts) override;
-  void on_hint(std::function<void(const Hint&)> hear) override;
+  void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) override;
+  void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
+  void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void count_jobs(async::Done<Result<JobStats>> done) override;
+  void announce(std::string worker, std::string says, Duration ttl) override;
+  void on_hint(std::function<void(const Hint&)> callback) override;
   // The database's time, never ahead of it and behind it by at most the fastest answer (postgres/db_clock.h).
   Instant now() override;
   Instant latest_now() override;
@@ -107,11 +107,11 @@ class PostgresStore final : public Store {
   void finish_accepting(async::Done<Result<void>> done);
 
  private:
-  struct Parts;
-  explicit PostgresStore(std::unique_ptr<Parts> parts);
+  struct Impl;
+  explicit PostgresStore(std::unique_ptr<Impl> parts);
   std::optional<Instant> time() const;  // of a test
 
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace ae::store

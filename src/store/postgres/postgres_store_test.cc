@@ -12,7 +12,7 @@
 namespace ae::store {
 namespace {
 
-class PostgresDriver final : public conformance::Driver {
+class PostgresDriver final : public conformance::StoreDriver {
  public:
   explicit PostgresDriver(testing::TestLoop& loop) : loop_(loop) { restart(); }
   Store& store() override { return *store_; }
@@ -45,31 +45,31 @@ class PostgresDriver final : public conformance::Driver {
 
 AE_TEST("postgres/leases and timers go by the database's clock") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
   const auto database_now = [] {
     return sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[1].instant(0, 0);
   };
   const Instant before = database_now();
-  const auto born = desk.commit(Desk::create_claimed("j0"));
+  const auto born = fixture.commit(PostgresFixture::create_claimed("j0"));
   ASSERT_TRUE(born);
   const Instant after = database_now();
   EXPECT_GE(born->lease->lease_until, before + conformance::kLease);
   EXPECT_LE(born->lease->lease_until, after + conformance::kLease);
   // The estimate is never ahead of the database, and not far behind.
-  const Instant ours = desk.store().now();
+  const Instant ours = fixture.store().now();
   EXPECT_LE(ours, database_now());
   EXPECT_GE(ours, before);
-  EXPECT_FALSE(desk.store().owned());
-  ASSERT_TRUE(desk.commit(Desk::create("j1")));
-  const auto leases = desk.claim(5);
+  EXPECT_FALSE(fixture.store().owned());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j1")));
+  const auto leases = fixture.claim(5);
   ASSERT_TRUE(leases);
   ASSERT_EQ(leases->size(), 1u);
-  EXPECT_EQ(desk.load("j1")->row.lease_until, leases->at(0).lease_until);
+  EXPECT_EQ(fixture.load("j1")->row.lease_until, leases->at(0).lease_until);
 }
 
 // A clock that shows what it is told: a machine sleeps, and it has gone on.
-class ToldClock final : public async::SteadyClock {
+class ScriptedClock final : public async::SteadyClock {
  public:
   Duration since_start() override { return shows; }
   Duration shows{};
@@ -79,11 +79,11 @@ Instant at_ms(std::int64_t ms) { return Instant{ms * 1000}; }
 
 AE_TEST("postgres/an estimate of the database's clock is never ahead, and follows it back") {
   using std::chrono::milliseconds;
-  ToldClock steady;
+  ScriptedClock steady;
   postgres::DatabaseClock clock(steady);
   const auto heard = [&](std::int64_t said, int asked, int received) {
     steady.shows = milliseconds(received);
-    clock.heard(at_ms(said), milliseconds(asked));
+    clock.on_response(at_ms(said), milliseconds(asked));
   };
   heard(5000, 100'000, 100'010);
   EXPECT_EQ(clock.now(), at_ms(5000));
@@ -108,7 +108,7 @@ AE_TEST("postgres/a machine that slept knows that its lease may be over, whereve
   constexpr int kPoints = 6;
   for (const bool knew_before : {false, true}) {
     for (int slept_at = 0; slept_at <= kPoints; ++slept_at) {
-      ToldClock steady;
+      ScriptedClock steady;
       steady.shows = seconds(100);
       std::int64_t database = 5000;  // in seconds, and it never sleeps
       int point = 0;
@@ -121,11 +121,11 @@ AE_TEST("postgres/a machine that slept knows that its lease may be over, whereve
       };
       postgres::DatabaseClock clock(steady);
       const auto ask = [&](bool sleeps) {
-        const Duration asked = clock.asking();
+        const Duration asked = clock.before_request();
         if (sleeps) here();  // before the database hears of it
         const Instant said = at_ms(database * 1000);
         if (sleeps) here();  // before its answer is heard
-        clock.heard(said, asked);
+        clock.on_response(said, asked);
         return said;
       };
       if (knew_before) ask(false);
@@ -147,37 +147,38 @@ AE_TEST("postgres/a machine that slept knows that its lease may be over, whereve
 
 AE_TEST("postgres/plans may be made anew before any call") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  PostgresOptions options = desk.options();
-  options.plans_age = std::chrono::milliseconds(0);
-  ASSERT_TRUE(desk.open(options));
+  PostgresFixture fixture(schema.name());
+  PostgresOptions options = fixture.options();
+  options.plan_max_age = std::chrono::milliseconds(0);
+  ASSERT_TRUE(fixture.open(options));
   for (const std::string id : {"j0", "j1", "j2"}) {
-    ASSERT_TRUE(desk.commit(Desk::create(id)));
-    ASSERT_EQ(desk.claim(1)->size(), 1u);
-    ASSERT_TRUE(desk.commit(Desk::append(id, 2, conformance::fence("B0", 1))));
-    EXPECT_EQ(desk.load(id)->commits.size(), 2u);
-    EXPECT_FALSE(desk.query()->empty());
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create(id)));
+    ASSERT_EQ(fixture.claim(1)->size(), 1u);
+    ASSERT_TRUE(fixture.commit(PostgresFixture::append(id, 2, conformance::fence("B0", 1))));
+    EXPECT_EQ(fixture.load(id)->commits.size(), 2u);
+    EXPECT_FALSE(fixture.query()->empty());
   }
 }
 
 AE_TEST("postgres/two processes claim different jobs, and each job once") {
   const OwnSchema schema;
-  Desk one(schema.name()), two(schema.name());
+  PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
   constexpr int kJobs = 120;
   int left = kJobs;
   for (int i = 0; i < kJobs; ++i) {
-    one.store().commit(Desk::create("j" + std::to_string(i)), [&](Result<Committed> answer) {
-      EXPECT_TRUE(answer);
-      --left;
-    });
+    one.store().commit(PostgresFixture::create("j" + std::to_string(i)),
+                       [&](Result<CommitResult> answer) {
+                         EXPECT_TRUE(answer);
+                         --left;
+                       });
   }
   ASSERT_TRUE(one.loop.run_until([&] { return left == 0; }));
   std::vector<std::string> claimed[2];
-  const auto claim_all = [](Desk& desk, std::vector<std::string>& into) {
+  const auto claim_all = [](PostgresFixture& fixture, std::vector<std::string>& into) {
     for (;;) {
-      const auto leases = desk.claim(7);
+      const auto leases = fixture.claim(7);
       ASSERT_TRUE(leases);
       if (leases->empty()) return;
       for (const Lease& lease : *leases) {
@@ -197,58 +198,59 @@ AE_TEST("postgres/two processes claim different jobs, and each job once") {
 
 AE_TEST("postgres/a job that another transaction has locked is not waited for by a claim") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  ASSERT_TRUE(desk.commit(Desk::create("j0")));
-  ASSERT_TRUE(desk.commit(Desk::create("j1")));
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j1")));
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
-  other->add_once("BEGIN");
-  other->add_once("SELECT 1 FROM " + schema.name() + ".heads WHERE job = (SELECT number FROM " +
-                  schema.name() + ".jobs WHERE job_id = 'j0') FOR UPDATE");
+  other->add_unprepared("BEGIN");
+  other->add_unprepared("SELECT 1 FROM " + schema.name() +
+                        ".heads WHERE job = (SELECT number FROM " + schema.name() +
+                        ".jobs WHERE job_id = 'j0') FOR UPDATE");
   ASSERT_TRUE(other->run());
-  EXPECT_EQ(conformance::show(*desk.claim(5)).substr(0, 2), "j1");
-  other->add_once("ROLLBACK");
+  EXPECT_EQ(conformance::show(*fixture.claim(5)).substr(0, 2), "j1");
+  other->add_unprepared("ROLLBACK");
   ASSERT_TRUE(other->run());
-  EXPECT_EQ(conformance::show(*desk.claim(5)).substr(0, 2), "j0");
+  EXPECT_EQ(conformance::show(*fixture.claim(5)).substr(0, 2), "j0");
 }
 
 AE_TEST("postgres/who lost its job to another process writes nothing more") {
   const OwnSchema schema;
-  Desk one(schema.name(), false), two(schema.name(), false);
+  PostgresFixture one(schema.name(), false), two(schema.name(), false);
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
-  ASSERT_TRUE(one.commit(Desk::create_claimed("j0")));
+  ASSERT_TRUE(one.commit(PostgresFixture::create_claimed("j0")));
   two.loop.advance(conformance::kLease);
   ASSERT_EQ(two.claim(1)->size(), 1u);
-  Batch stale = Desk::append("j0", 2);
+  Batch stale = PostgresFixture::append("j0", 2);
   stale.effects = {{InvocationId("i"), 1, "{}"}};
   EXPECT_EQ(one.commit(stale).error().code, Code::stale_attempt);
-  EXPECT_TRUE(two.commit(Desk::append("j0", 2, conformance::fence("B0", 2))));
+  EXPECT_TRUE(two.commit(PostgresFixture::append("j0", 2, conformance::fence("B0", 2))));
   EXPECT_TRUE(one.load("j0")->effects.empty());
 }
 
 // Creates with one key, and jobs with the same values in opposite orders, from both sides at once.
 AE_TEST("postgres/two processes that write the same keys and values both go through") {
   const OwnSchema schema;
-  Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
-  for (Desk& desk : desks) ASSERT_TRUE(desk.open());
+  PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : desks) ASSERT_TRUE(fixture.open());
   constexpr int kRounds = 12;
   std::vector<std::string> made[2];
   const auto work = [&](int me) {
-    Desk& desk = desks[me];
+    PostgresFixture& fixture = desks[me];
     for (int round = 0; round < kRounds; ++round) {
       int left = 4;
       std::vector<std::string> answers(4);
       for (int k = 0; k < 4; ++k) {
         const int which = me == 0 ? k : 3 - k;
-        Batch b = Desk::create(
+        Batch b = PostgresFixture::create(
             "j" + std::to_string(me) + "-" + std::to_string(round) + "-" + std::to_string(which),
             {.agent = "a",
              .idempotency_key = "k" + std::to_string(round) + "-" + std::to_string(which)});
         b.sealed->blobs = {conformance::blob("v" + std::to_string(round) + std::to_string(which)),
                            conformance::blob("w" + std::to_string(round) + std::to_string(which))};
-        desk.store().commit(std::move(b), [&, which](Result<Committed> answer) {
+        fixture.store().commit(std::move(b), [&, which](Result<CommitResult> answer) {
           EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
           if (answer) {
             answers[static_cast<std::size_t>(which)] =
@@ -257,7 +259,7 @@ AE_TEST("postgres/two processes that write the same keys and values both go thro
           --left;
         });
       }
-      EXPECT_TRUE(desk.loop.run_until([&] { return left == 0; }));
+      EXPECT_TRUE(fixture.loop.run_until([&] { return left == 0; }));
       made[me].insert(made[me].end(), answers.begin(), answers.end());
     }
   };
@@ -273,25 +275,26 @@ AE_TEST("postgres/two processes that write the same keys and values both go thro
 
 AE_TEST("postgres/a queue's limit holds over processes that claim at once") {
   const OwnSchema schema;
-  Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
-  for (Desk& desk : desks) ASSERT_TRUE(desk.open());
+  PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : desks) ASSERT_TRUE(fixture.open());
   for (int i = 0; i < 30; ++i) {
-    ASSERT_TRUE(
-        desks[0].commit(Desk::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
+    ASSERT_TRUE(desks[0].commit(
+        PostgresFixture::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
   }
   std::vector<std::size_t> claimed(2);
   const auto work = [&](std::size_t me) {
-    Desk& desk = desks[me];
+    PostgresFixture& fixture = desks[me];
     for (int round = 0; round < 6; ++round) {
-      ClaimRequest request =
-          conformance::Rig::wish("A" + std::to_string(me) + std::to_string(round), 2);
+      ClaimRequest request = conformance::ConformanceFixture::claim_request(
+          "A" + std::to_string(me) + std::to_string(round), 2);
       request.queues = {{"narrow", 5}};
-      const auto leases = desk.loop.await<Result<std::vector<Lease>>>(
-          [&](auto done) { desk.store().claim(request, std::move(done)); });
+      const auto leases = fixture.loop.await<Result<std::vector<Lease>>>(
+          [&](auto done) { fixture.store().claim(request, std::move(done)); });
       ASSERT_TRUE(leases) << leases.error().message;
       claimed[me] += leases->size();
-      const auto one = desk.loop.await<Result<std::optional<Lease>>>([&](auto done) {
-        desk.store().claim_job(JobId("j" + std::to_string(29 - round)), request, std::move(done));
+      const auto one = fixture.loop.await<Result<std::optional<Lease>>>([&](auto done) {
+        fixture.store().claim_job(JobId("j" + std::to_string(29 - round)), request,
+                                  std::move(done));
       });
       ASSERT_TRUE(one) << one.error().message;
       claimed[me] += one->has_value() ? 1 : 0;
@@ -306,20 +309,22 @@ AE_TEST("postgres/a queue's limit holds over processes that claim at once") {
 // One drops a value that another is about to name: it is there for whoever named it.
 AE_TEST("postgres/a value that is dropped while another job takes it up is there for that job") {
   const OwnSchema schema;
-  Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
-  for (Desk& desk : desks) ASSERT_TRUE(desk.open());
+  PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : desks) ASSERT_TRUE(fixture.open());
   for (int round = 0; round < 20; ++round) {
     const std::string n = std::to_string(round);
     const Blob value = conformance::blob("value " + n);
-    Batch first = Desk::create("a" + n);
+    Batch first = PostgresFixture::create("a" + n);
     first.row.status = "completed";
     first.sealed->blobs = {value};
     ASSERT_TRUE(desks[0].commit(first));
     Redaction drop{.job = JobId("a" + n)};
-    drop.commits = {
-        {.first_seq = 1, .replaces = sha256(first.sealed->bytes), .bytes = "left", .blobs = {}}};
+    drop.commits = {{.first_seq = 1,
+                     .expected_hash = sha256(first.sealed->bytes),
+                     .bytes = "left",
+                     .blobs = {}}};
     drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
-    Batch second = Desk::create("b" + n);
+    Batch second = PostgresFixture::create("b" + n);
     second.sealed->blobs = {value};
     std::thread other([&] { EXPECT_TRUE(desks[1].commit(second)); });
     const auto dropped = desks[0].loop.await<Result<void>>(
@@ -331,10 +336,10 @@ AE_TEST("postgres/a value that is dropped while another job takes it up is there
   }
 }
 
-Redaction redaction_of(const std::string& id, const Sealed& stands) {
+Redaction redaction_of(const std::string& id, const SealedBatch& stands) {
   Redaction drop{.job = JobId(id)};
   drop.commits = {{.first_seq = stands.first_seq,
-                   .replaces = sha256(stands.bytes),
+                   .expected_hash = sha256(stands.bytes),
                    .bytes = "left",
                    .blobs = {}}};
   drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
@@ -344,20 +349,20 @@ Redaction redaction_of(const std::string& id, const Sealed& stands) {
 // The commits are read and the values are not: these wait for a lock that the redaction gives back with its end.
 AE_TEST("postgres/a job that is redacted while it is read is read as it stands then") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  Batch job = Desk::create("j0");
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  Batch job = PostgresFixture::create("j0");
   job.row.status = "completed";
   job.sealed->blobs = {conformance::blob("value")};
-  ASSERT_TRUE(desk.commit(job));
+  ASSERT_TRUE(fixture.commit(job));
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
   ASSERT_TRUE(postgres::prepare_session(*other, {.schema = schema.name()}));
-  other->add_once("BEGIN");
-  other->add_once("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE");
+  other->add_unprepared("BEGIN");
+  other->add_unprepared("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE");
   ASSERT_TRUE(other->run());
-  std::optional<Result<Loaded>> read;
-  desk.store().load(JobId("j0"), 1, [&](Result<Loaded> loaded) { read = std::move(loaded); });
+  std::optional<Result<LoadedJob>> read;
+  fixture.store().load(JobId("j0"), 1, [&](Result<LoadedJob> loaded) { read = std::move(loaded); });
   const auto waits = [&] {
     return sql("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'blobs'::regclass",
                schema.name())[1]
@@ -366,16 +371,16 @@ AE_TEST("postgres/a job that is redacted while it is read is read as it stands t
   while (!waits()) std::this_thread::yield();
   const auto dropped = postgres::redact(*other, redaction_of("j0", *job.sealed));
   ASSERT_TRUE(dropped && *dropped);
-  ASSERT_TRUE(desk.loop.run_until([&] { return read.has_value(); }));
+  ASSERT_TRUE(fixture.loop.run_until([&] { return read.has_value(); }));
   ASSERT_TRUE(*read) << read->error().message;
   EXPECT_EQ((*read)->commits, std::vector<std::string>{"left"});
   EXPECT_TRUE((*read)->blobs.empty());
 
-  Batch damaged = Desk::create("j1");
+  Batch damaged = PostgresFixture::create("j1");
   damaged.sealed->blobs = {conformance::blob("another")};
-  ASSERT_TRUE(desk.commit(damaged));
+  ASSERT_TRUE(fixture.commit(damaged));
   sql("DELETE FROM blobs", schema.name());
-  const auto found = desk.load("j1");
+  const auto found = fixture.load("j1");
   ASSERT_TRUE(found) << "what is missing is for whoever opens the commit to say";
   EXPECT_EQ(found->commits.size(), 1u);
   EXPECT_TRUE(found->blobs.empty());
@@ -395,24 +400,24 @@ std::int64_t wrong_uses(const std::string& schema) {
 
 AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  Batch born = Desk::create_claimed("j0");
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  Batch born = PostgresFixture::create_claimed("j0");
   born.sealed->blobs = {conformance::blob("own"), conformance::blob("twice"),
                         conformance::blob("shared")};
-  ASSERT_TRUE(desk.commit(born));
-  Batch more = Desk::append("j0", 2);
+  ASSERT_TRUE(fixture.commit(born));
+  Batch more = PostgresFixture::append("j0", 2);
   more.sealed->blobs = {conformance::blob("twice")};
   more.row.status = "completed";
   more.release = true;
-  ASSERT_TRUE(desk.commit(more));
-  Batch other = Desk::create("j1");
+  ASSERT_TRUE(fixture.commit(more));
+  Batch other = PostgresFixture::create("j1");
   other.sealed->blobs = {conformance::blob("shared")};
   other.row.status = "completed";
-  ASSERT_TRUE(desk.commit(other));
+  ASSERT_TRUE(fixture.commit(other));
   const auto redact = [&](const Redaction& drop) {
-    return desk.loop.await<Result<void>>(
-        [&](auto done) { desk.store().redact(drop, std::move(done)); });
+    return fixture.loop.await<Result<void>>(
+        [&](auto done) { fixture.store().redact(drop, std::move(done)); });
   };
   const auto stored = [&] {
     const auto rows =
@@ -426,10 +431,10 @@ AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
   EXPECT_EQ(stored(), "shared twice ");
   EXPECT_EQ(wrong_uses(schema.name()), 0);
   // A use that an older version has left is none.
-  Batch last = Desk::create("j2");
+  Batch last = PostgresFixture::create("j2");
   last.sealed->blobs = {conformance::blob("last")};
   last.row.status = "completed";
-  ASSERT_TRUE(desk.commit(last));
+  ASSERT_TRUE(fixture.commit(last));
   sql("INSERT INTO value_uses SELECT other.number, hash FROM value_uses, jobs AS ours, jobs AS "
       "other WHERE ours.job_id = 'j2' AND ours.number = value_uses.job AND other.job_id = 'j1'",
       schema.name());
@@ -438,71 +443,72 @@ AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
   EXPECT_EQ(stored(), "shared twice ");
 }
 
-std::string wiped(Desk& desk) {
-  const auto left = desk.loop.await<Result<std::vector<OldCopy>>>(
-      [&](auto done) { desk.store().wipe(std::move(done)); });
+std::string wiped(PostgresFixture& fixture) {
+  const auto left = fixture.loop.await<Result<std::vector<ResidualCopy>>>(
+      [&](auto done) { fixture.store().erase_dropped_values(std::move(done)); });
   if (!left) return left.error().message;
   std::string all;
-  for (const OldCopy& copy : *left) all += copy.where + ": " + copy.why + "\n";
+  for (const ResidualCopy& copy : *left) all += copy.where + ": " + copy.why + "\n";
   return all;
 }
 
 AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor make others wait") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  PostgresOptions options = desk.options();
-  ASSERT_TRUE(desk.open(options));
+  PostgresFixture fixture(schema.name());
+  PostgresOptions options = fixture.options();
+  ASSERT_TRUE(fixture.open(options));
   const auto file = [&] {
     return sql("SELECT pg_relation_filenode('commits')::bigint", schema.name())[1].integer(0, 0);
   };
   const std::int64_t before = file();
-  ASSERT_TRUE(desk.commit(Desk::create("j0")));
-  EXPECT_FALSE(wiped(desk).contains("old rows"));
+  ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
+  EXPECT_FALSE(wiped(fixture).contains("old rows"));
   EXPECT_NE(file(), before) << "it is another one";
   // Somebody reads a table for a long time, as pg_dump does.
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
-  other->add_once("SET search_path = " + schema.name());
-  other->add_once("BEGIN");
-  other->add_once("LOCK TABLE commits IN ACCESS SHARE MODE");
+  other->add_unprepared("SET search_path = " + schema.name());
+  other->add_unprepared("BEGIN");
+  other->add_unprepared("LOCK TABLE commits IN ACCESS SHARE MODE");
   ASSERT_TRUE(other->run());
-  std::optional<Result<std::vector<OldCopy>>> left;
-  desk.store().wipe([&](auto answer) { left = std::move(answer); });
-  for (int i = 1; !left; ++i) ASSERT_TRUE(desk.commit(Desk::create("j" + std::to_string(i))));
+  std::optional<Result<std::vector<ResidualCopy>>> left;
+  fixture.store().erase_dropped_values([&](auto answer) { left = std::move(answer); });
+  for (int i = 1; !left; ++i)
+    ASSERT_TRUE(fixture.commit(PostgresFixture::create("j" + std::to_string(i))));
   ASSERT_TRUE(*left) << left->error().message;
   ASSERT_EQ((*left)->size(), 2u);
   EXPECT_EQ((**left)[1].where, "old rows in the pages of \"" + schema.name() + "\".commits");
-  other->add_once("COMMIT");
+  other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
-  EXPECT_FALSE(wiped(desk).contains("old rows"));
+  EXPECT_FALSE(wiped(fixture).contains("old rows"));
   // A transaction that still sees the old rows keeps them from going.
-  other->add_once("BEGIN ISOLATION LEVEL REPEATABLE READ");
-  other->add_once("SELECT 1");
+  other->add_unprepared("BEGIN ISOLATION LEVEL REPEATABLE READ");
+  other->add_unprepared("SELECT 1");
   ASSERT_TRUE(other->run());
-  EXPECT_TRUE(wiped(desk).contains("process " + std::to_string(other->backend())));
-  other->add_once("COMMIT");
+  EXPECT_TRUE(wiped(fixture).contains("process " + std::to_string(other->backend_pid())));
+  other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
   options.rewrite_bytes = 8192;
-  ASSERT_TRUE(desk.open(options));
-  EXPECT_TRUE(wiped(desk).contains("too large"));
+  ASSERT_TRUE(fixture.open(options));
+  EXPECT_TRUE(wiped(fixture).contains("too large"));
 }
 
 AE_TEST("postgres/another label for turns leaves the jobs that have ended alone") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
   for (const char* status : {"queued", "waiting", "completed", "failed", "cancelled"}) {
-    Batch job = Desk::create(status, {.labels = {{"tenant", "red"}}});
+    Batch job = PostgresFixture::create(status, {.labels = {{"tenant", "red"}}});
     job.row.status = status;
-    ASSERT_TRUE(desk.commit(job));
+    ASSERT_TRUE(fixture.commit(job));
   }
   const auto rows = [&] {
     return sql("SELECT status, turn, ctid::text FROM heads ORDER BY status", schema.name());
   };
   const auto before = rows();
-  PostgresOptions options = desk.options();
+  PostgresOptions options = fixture.options();
   options.fair_by = "tenant";
-  ASSERT_TRUE(desk.open(options));
+  ASSERT_TRUE(fixture.open(options));
   const auto after = rows();
   ASSERT_EQ(after[1].size(), 5);
   for (int i = 0; i < 5; ++i) {
@@ -515,35 +521,36 @@ AE_TEST("postgres/another label for turns leaves the jobs that have ended alone"
 
 AE_TEST("postgres/what comes together is committed together") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
   int left = 1000;
   for (int i = 0; i < 1000; ++i) {
-    desk.store().commit(Desk::create("j" + std::to_string(i)), [&](Result<Committed> answer) {
-      EXPECT_TRUE(answer);
-      --left;
-    });
+    fixture.store().commit(PostgresFixture::create("j" + std::to_string(i)),
+                           [&](Result<CommitResult> answer) {
+                             EXPECT_TRUE(answer);
+                             --left;
+                           });
   }
-  ASSERT_TRUE(desk.loop.run_until([&] { return left == 0; }));
-  EXPECT_EQ(desk.store().stats().writes, 1000u);
-  EXPECT_LT(desk.store().stats().groups, 100u);
+  ASSERT_TRUE(fixture.loop.run_until([&] { return left == 0; }));
+  EXPECT_EQ(fixture.store().stats().writes, 1000u);
+  EXPECT_LT(fixture.store().stats().groups, 100u);
 }
 
 AE_TEST("postgres/a large batch and a long log go in and come out") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  Batch b = Desk::create_claimed("j0");
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  Batch b = PostgresFixture::create_claimed("j0");
   b.sealed->bytes.append(3u << 20, 'x');
   b.sealed->blobs.push_back({sha256("big"), std::string(16u << 20, 'b')});
-  ASSERT_TRUE(desk.commit(b));
+  ASSERT_TRUE(fixture.commit(b));
   for (std::uint64_t seq = 2; seq < 8; ++seq) {
-    Batch more = Desk::append("j0", seq);
+    Batch more = PostgresFixture::append("j0", seq);
     more.sealed->bytes.append(1u << 20, 'y');
-    ASSERT_TRUE(desk.commit(more));
-    EXPECT_TRUE(desk.commit(more)->repeated);
+    ASSERT_TRUE(fixture.commit(more));
+    EXPECT_TRUE(fixture.commit(more)->is_duplicate);
   }
-  const auto loaded = desk.load("j0");
+  const auto loaded = fixture.load("j0");
   ASSERT_EQ(loaded->commits.size(), 7u);
   EXPECT_EQ(loaded->commits[0], b.sealed->bytes);
   EXPECT_EQ(loaded->blobs.at(0).bytes.size(), 16u << 20);
@@ -551,50 +558,52 @@ AE_TEST("postgres/a large batch and a long log go in and come out") {
 
 AE_TEST("postgres/a text that cannot be kept is refused, and disturbs nobody") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
-  Batch bad = Desk::create("j0", {.agent = "a", .labels = {{"k", std::string("a\0b", 3)}}});
-  EXPECT_EQ(desk.commit(bad).error().code, Code::input_invalid);
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
+  Batch bad =
+      PostgresFixture::create("j0", {.agent = "a", .labels = {{"k", std::string("a\0b", 3)}}});
+  EXPECT_EQ(fixture.commit(bad).error().code, Code::input_invalid);
   // What only the server can refuse is refused alone.
-  Batch worse = Desk::create("j1", {.agent = "a", .labels = {{"k", "\xff"}}});
+  Batch worse = PostgresFixture::create("j1", {.agent = "a", .labels = {{"k", "\xff"}}});
   std::string answers;
-  for (Batch batch : {Desk::create("j2"), worse, Desk::create("j3")}) {
-    desk.store().commit(std::move(batch), [&](Result<Committed> answer) {
+  for (Batch batch : {PostgresFixture::create("j2"), worse, PostgresFixture::create("j3")}) {
+    fixture.store().commit(std::move(batch), [&](Result<CommitResult> answer) {
       answers += conformance::show(answer) + ";";
     });
   }
-  ASSERT_TRUE(desk.loop.run_until([&] { return std::ranges::count(answers, ';') == 3; }));
+  ASSERT_TRUE(fixture.loop.run_until([&] { return std::ranges::count(answers, ';') == 3; }));
   EXPECT_EQ(answers, "seq 2;unavailable;seq 2;");
 }
 
 AE_TEST("postgres/read-only sees what others wrote and writes nothing") {
   const OwnSchema schema;
-  Desk owner(schema.name()), reader(schema.name() + "x");
+  PostgresFixture owner(schema.name()), reader(schema.name() + "x");
   PostgresOptions reading = reader.options();
   reading.read_only = true;
   EXPECT_EQ(reader.open(reading).error().code, Code::not_found) << "and makes no tables";
   EXPECT_EQ(reader.open(reading).error().code, Code::not_found);
   reading.schema = schema.name();
   ASSERT_TRUE(owner.open());
-  ASSERT_TRUE(owner.commit(Desk::create_claimed("j0")));
+  ASSERT_TRUE(owner.commit(PostgresFixture::create_claimed("j0")));
   ASSERT_TRUE(reader.open(reading));
   EXPECT_EQ(reader.load("j0")->row.claim, conformance::fence("A", 1));
-  EXPECT_EQ(reader.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
-  ASSERT_TRUE(owner.commit(Desk::append("j0", 2)));
+  EXPECT_EQ(reader.commit(PostgresFixture::append("j0", 2)).error().code, Code::unavailable);
+  ASSERT_TRUE(owner.commit(PostgresFixture::append("j0", 2)));
   EXPECT_EQ(reader.load("j0")->row.last_seq, 3u);
 }
 
 AE_TEST("postgres/what was asked before the store closes is written and answered") {
   const OwnSchema schema;
-  Desk desk(schema.name());
-  ASSERT_TRUE(desk.open());
+  PostgresFixture fixture(schema.name());
+  ASSERT_TRUE(fixture.open());
   int answers = 0;
   for (int i = 0; i < 100; ++i) {
-    desk.store().commit(Desk::create("j" + std::to_string(i)),
-                        [&](Result<Committed> answer) { answers += answer.has_value() ? 1 : 0; });
+    fixture.store().commit(
+        PostgresFixture::create("j" + std::to_string(i)),
+        [&](Result<CommitResult> answer) { answers += answer.has_value() ? 1 : 0; });
   }
-  desk.close();
-  desk.loop.run_ready();
+  fixture.close();
+  fixture.loop.run_ready();
   EXPECT_EQ(answers, 100);
 }
 
@@ -602,12 +611,12 @@ AE_TEST("postgres/what was asked before the store closes is written and answered
 
 AE_TEST("hint/what another process makes claimable or posts is said, our own is not") {
   const OwnSchema schema;
-  Desk one(schema.name()), two(schema.name());
+  PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
   std::vector<std::string> heard[2];
-  const auto listen = [](Desk& desk, std::vector<std::string>& into) {
-    desk.store().on_hint([&into](const Hint& hint) {
+  const auto listen = [](PostgresFixture& fixture, std::vector<std::string>& into) {
+    fixture.store().on_hint([&into](const Hint& hint) {
       into.push_back(hint.inbox_of ? hint.inbox_of->text
                      : hint.needs  ? "claim for " + hint.needs->agent
                                    : "claim");
@@ -615,68 +624,68 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   };
   listen(one, heard[0]);
   listen(two, heard[1]);
-  ASSERT_TRUE(one.commit(Desk::create_claimed("held")));
-  ASSERT_TRUE(one.commit(Desk::append("held", 2)));  // says nothing
-  ASSERT_TRUE(one.commit(Desk::create("free")));
+  ASSERT_TRUE(one.commit(PostgresFixture::create_claimed("held")));
+  ASSERT_TRUE(one.commit(PostgresFixture::append("held", 2)));  // says nothing
+  ASSERT_TRUE(one.commit(PostgresFixture::create("free")));
   ASSERT_TRUE(two.loop.run_until([&] { return !heard[1].empty(); }));
   EXPECT_EQ(heard[1], std::vector<std::string>{"claim for a"});
-  const auto posted = two.loop.await<Result<void>>([&](auto done) {
+  const auto add_inbox = two.loop.await<Result<void>>([&](auto done) {
     two.store().put_inbox(JobId("held"), {.id = "s", .act = "{}"}, std::move(done));
   });
-  ASSERT_TRUE(posted);
+  ASSERT_TRUE(add_inbox);
   ASSERT_TRUE(one.loop.run_until([&] { return !heard[0].empty(); }));
   EXPECT_EQ(heard[0], std::vector<std::string>{"held"});
   EXPECT_EQ(heard[1].size(), 1u);
 }
 
 AE_TEST("hint/a job that may be claimed is said with what it asks of a worker, in bounded texts") {
-  using postgres::hint_of;
-  postgres::Hints hints;
+  using postgres::parse_hint;
+  postgres::HintBatch hints;
   EXPECT_TRUE(hints.empty());
-  hints.claimable("a\nb", {"gpu", "\"eu\""});
-  hints.claimable("a\nb", {"gpu", "\"eu\""});
-  hints.posted(JobId("j"));
+  hints.add_claimable("a\nb", {"gpu", "\"eu\""});
+  hints.add_claimable("a\nb", {"gpu", "\"eu\""});
+  hints.add_inbox(JobId("j"));
   ASSERT_EQ(hints.texts().size(), 2U);
-  const Hint claim = hint_of(hints.texts()[0]);
+  const Hint claim = parse_hint(hints.texts()[0]);
   ASSERT_TRUE(claim.needs && !claim.inbox_of);
   EXPECT_EQ(claim.needs->agent, "a\nb");
   EXPECT_EQ(claim.needs->capabilities, (std::vector<std::string>{"gpu", "\"eu\""}));
-  EXPECT_EQ(hint_of(hints.texts()[1]).inbox_of, JobId("j"));
-  hints.claimable("a", std::vector<std::string>(64, std::string(64, 'x')));
-  hints.claimable("another", {});
+  EXPECT_EQ(parse_hint(hints.texts()[1]).inbox_of, JobId("j"));
+  hints.add_claimable("a", std::vector<std::string>(64, std::string(64, 'x')));
+  hints.add_claimable("another", {});
   EXPECT_EQ(hints.texts(), (std::vector<std::string>{"claim", "inbox j"})) << "too long to be said";
-  postgres::Hints many;
+  postgres::HintBatch many;
   for (std::size_t i = 0; i <= postgres::kHintKinds; ++i) {
-    many.claimable("agent" + std::to_string(i), {});
+    many.add_claimable("agent" + std::to_string(i), {});
   }
   EXPECT_EQ(many.texts(), std::vector<std::string>{"claim"});
   for (const char* text : {"claim", "claim ", "claim {", "claim 1", "claim {\"agent\":1}",
                            "claim {\"agent\":\"a\",\"capabilities\":[1]}", "something else"}) {
-    EXPECT_FALSE(hint_of(text).needs || hint_of(text).inbox_of) << text;
+    EXPECT_FALSE(parse_hint(text).needs || parse_hint(text).inbox_of) << text;
   }
 }
 
 AE_TEST("hint/a job that ends or waits is said to others, a step of one that goes on is not") {
   const OwnSchema schema;
-  Desk one(schema.name()), two(schema.name());
+  PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
   std::vector<std::string> heard[2];
-  const auto listen = [](Desk& desk, std::vector<std::string>& into) {
-    desk.store().on_hint([&into](const Hint& hint) {
-      for (const JobId& job : hint.rested) into.push_back(job.text);
-      if (hint.rested.empty()) into.push_back("else");
+  const auto listen = [](PostgresFixture& fixture, std::vector<std::string>& into) {
+    fixture.store().on_hint([&into](const Hint& hint) {
+      for (const JobId& job : hint.idle) into.push_back(job.text);
+      if (hint.idle.empty()) into.push_back("else");
     });
   };
   listen(one, heard[0]);
   listen(two, heard[1]);
   for (const char* id : {"ends", "waits", "goes on"}) {
-    ASSERT_TRUE(one.commit(Desk::create_claimed(id)));
+    ASSERT_TRUE(one.commit(PostgresFixture::create_claimed(id)));
   }
   const std::pair<const char*, const char*> ways[] = {
       {"goes on", "running"}, {"ends", "completed"}, {"waits", "waiting"}};
   for (const auto& [id, status] : ways) {
-    Batch batch = Desk::append(id, 2);
+    Batch batch = PostgresFixture::append(id, 2);
     batch.row.status = status;
     batch.release = batch.row.status != "running";
     ASSERT_TRUE(one.commit(std::move(batch)));
@@ -691,45 +700,45 @@ AE_TEST("hint/a job that ends or waits is said to others, a step of one that goe
 AE_TEST("hint/jobs that rest are said in bounded texts, whatever their number") {
   std::set<JobId> jobs;
   for (int i = 0; i < 300; ++i) jobs.emplace("job-" + std::to_string(i));
-  const auto texts = postgres::resting_texts(jobs);
+  const auto texts = postgres::idle_texts(jobs);
   EXPECT_GT(texts.size(), 1u);
   std::set<JobId> read;
   for (const std::string& text : texts) {
     EXPECT_LE(text.size(), postgres::kHintBytes);
-    for (const JobId& job : postgres::hint_of(text).rested) read.insert(job);
+    for (const JobId& job : postgres::parse_hint(text).idle) read.insert(job);
   }
   EXPECT_EQ(read, jobs);
 }
 
 AE_TEST("hint/a listener that lost its connection listens again and looks at once") {
   const OwnSchema schema;
-  Desk one(schema.name()), two(schema.name());
+  PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
   int heard = 0;
   one.store().on_hint([&](const Hint&) { ++heard; });
   sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'");
   ASSERT_TRUE(one.loop.run_until([&] { return heard == 1; })) << "anything may have been missed";
-  ASSERT_TRUE(two.commit(Desk::create("j0")));
+  ASSERT_TRUE(two.commit(PostgresFixture::create("j0")));
   ASSERT_TRUE(one.loop.run_until([&] { return heard == 2; }));
 }
 
 AE_TEST("postgres/what a worker says of itself is seen by others until it has passed") {
   const OwnSchema schema;
-  Desk one(schema.name()), other(schema.name());
+  PostgresFixture one(schema.name()), other(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(other.open());
   const auto said = [&](const std::string& worker) -> std::string {
-    const auto census =
-        other.loop.await<Result<Census>>([&](auto done) { other.store().census(std::move(done)); });
-    EXPECT_TRUE(census);
-    const auto found = census->workers.find(worker);
-    return found == census->workers.end() ? "-" : found->second.says;
+    const auto job_stats = other.loop.await<Result<JobStats>>(
+        [&](auto done) { other.store().count_jobs(std::move(done)); });
+    EXPECT_TRUE(job_stats);
+    const auto found = job_stats->workers.find(worker);
+    return found == job_stats->workers.end() ? "-" : found->second.says;
   };
   // Questions of one store are answered in order.
   const auto settled = [&] {
-    EXPECT_TRUE(
-        one.loop.await<Result<Census>>([&](auto done) { one.store().census(std::move(done)); }));
+    EXPECT_TRUE(one.loop.await<Result<JobStats>>(
+        [&](auto done) { one.store().count_jobs(std::move(done)); }));
   };
   one.store().announce("w1", "{\"n\":1}", std::chrono::hours(1));
   settled();

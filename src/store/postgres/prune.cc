@@ -50,7 +50,7 @@ constexpr Statement kDropBlobs{
     "(SELECT true FROM value_uses WHERE value_uses.hash = blobs.hash LIMIT 1) IS NULL"};
 
 struct Found {
-  std::map<std::string, Remains> jobs;
+  std::map<std::string, PruneCandidate> jobs;
   std::vector<std::int64_t> numbers;
 };
 
@@ -63,10 +63,10 @@ Column column_of(const std::vector<std::int64_t>& numbers) {
 // Locks them, and reads what stands.
 Pg<Found> find(Connection& connection, const Pruning& pruning) {
   Column ids(Type::text);
-  bool contents = false;
-  for (const Pruning::Job& wish : pruning.jobs) {
-    ids.add(wish.job.text);
-    contents |= wish.contents.has_value();
+  bool content_hash = false;
+  for (const Pruning::Job& requested : pruning.jobs) {
+    ids.add(requested.job.text);
+    content_hash |= requested.content_hash.has_value();
   }
   connection.add(kBegin);
   connection.add(kLock, Params().add(ids));
@@ -79,11 +79,11 @@ Pg<Found> find(Connection& connection, const Pruning& pruning) {
                                    .held = rows.boolean(i, 3),
                                    .last_seq = rows.count(i, 4),
                                    .head = rows.hash(i, 5),
-                                   .contents = {}};
+                                   .content_hash = {}};
     found.numbers.push_back(rows.integer(i, 1));
     names[rows.integer(i, 1)] = rows.text(i, 0);
   }
-  if (!contents || found.numbers.empty()) return found;
+  if (!content_hash || found.numbers.empty()) return found;
   connection.add(kCommits, Params().add(column_of(found.numbers)));
   connection.add(kSignedHeads, Params().add(column_of(found.numbers)));
   AE_ASSIGN(const auto read, connection.run());
@@ -95,7 +95,7 @@ Pg<Found> find(Connection& connection, const Pruning& pruning) {
   for (int i = 0; i < read[1].size(); ++i) signed_heads[read[1].integer(i, 0)] = read[1].text(i, 1);
   for (const auto& [number, name] : names) {
     const auto head = signed_heads.find(number);
-    found.jobs[name].contents = contents_of(
+    found.jobs[name].content_hash = content_hash_of(
         commits[number], head == signed_heads.end() ? std::nullopt : std::optional(head->second));
   }
   return found;
@@ -120,10 +120,10 @@ Pg<void> drop_blobs(Connection& connection, const Rows& uses) {
 
 Pg<Result<bool>> prune(Connection& connection, const Pruning& pruning, AuditHead& at) {
   AE_ASSIGN(const Found found, find(connection, pruning));
-  for (const Pruning::Job& wish : pruning.jobs) {
-    const auto it = found.jobs.find(wish.job.text);
+  for (const Pruning::Job& requested : pruning.jobs) {
+    const auto it = found.jobs.find(requested.job.text);
     const auto stands = it == found.jobs.end() ? std::nullopt : std::optional(it->second);
-    if (auto may = may_prune(wish, stands); !may) {
+    if (auto may = check_prunable(requested, stands); !may) {
       connection.add(kCommit);
       AE_TRY(connection.run());
       return Result<bool>(std::unexpected(std::move(may).error()));
@@ -135,10 +135,10 @@ Pg<Result<bool>> prune(Connection& connection, const Pruning& pruning, AuditHead
   AE_ASSIGN(const auto dropped, connection.run());
   AE_TRY(drop_blobs(connection, dropped.back()));
   Transaction audit;  // goes on in this one
-  audit.needs_audit();
+  audit.declare_audit_read();
   AE_TRY(audit.read(connection));
-  audit.record(pruning.audit);
-  at = audit.audit_end();
+  audit.append_audit_entry(pruning.audit);
+  at = audit.audit_log_end();
   audit.send(connection);
   AE_TRY(connection.run());
   return Result<bool>(true);

@@ -14,10 +14,10 @@ constexpr int kRelistenMs = 500;
 
 }  // namespace
 
-Reader::Reader(Session session, Listening listening)
-    : session_(std::move(session)), listening_(std::move(listening)) {
-  bell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  AE_CHECK(bell_ >= 0, "no eventfd");
+Reader::Reader(Session session, ListenOptions listening)
+    : session_(std::move(session)), listen_options_(std::move(listening)) {
+  wakeup_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  AE_CHECK(wakeup_fd_ >= 0, "no eventfd");
   listen();
   thread_ = std::thread([this] { run(); });
 }
@@ -27,28 +27,28 @@ Reader::~Reader() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  ::eventfd_write(bell_, 1);
+  ::eventfd_write(wakeup_fd_, 1);
   thread_.join();
-  ::close(bell_);
+  ::close(wakeup_fd_);
 }
 
-void Reader::ask(Question question) {
+void Reader::enqueue(ReadTask question) {
   {
     const std::lock_guard lock(mutex_);
-    questions_.push_back(std::move(question));
-    if (questions_.size() > 1) return;  // it has been rung for
+    tasks_.push_back(std::move(question));
+    if (tasks_.size() > 1) return;  // it has been rung for
   }
-  ::eventfd_write(bell_, 1);
+  ::eventfd_write(wakeup_fd_, 1);
 }
 
 void Reader::run() {
   for (;;) {
-    Question question;
+    ReadTask question;
     {
       const std::lock_guard lock(mutex_);
-      if (!questions_.empty()) {
-        question = std::move(questions_.front());
-        questions_.pop_front();
+      if (!tasks_.empty()) {
+        question = std::move(tasks_.front());
+        tasks_.pop_front();
       } else if (stop_) {
         return;
       }
@@ -64,31 +64,32 @@ void Reader::run() {
 
 // On every new connection anew; what was said in between is lost, and said so.
 void Reader::listen() {
-  if (listening_.channels.empty()) return;
+  if (listen_options_.channels.empty()) return;
   auto connection = session_.connection();
   if (!connection) return;
-  if (listened_at_ != session_.reopened() + 1) {
-    for (const std::string& channel : listening_.channels) {
-      (*connection)->add_once("LISTEN " + quoted_name(channel));
+  if (listening_generation_ != session_.reconnects() + 1) {
+    for (const std::string& channel : listen_options_.channels) {
+      (*connection)->add_unprepared("LISTEN " + quoted_name(channel));
     }
-    if (!(*connection)->run()) return session_.drop();
-    if (std::exchange(listened_at_, session_.reopened() + 1) != 0) listening_.heard("claim", 0);
+    if (!(*connection)->run()) return session_.disconnect();
+    if (std::exchange(listening_generation_, session_.reconnects() + 1) != 0)
+      listen_options_.on_hint("claim", 0);
   }
-  const auto of_others = [&](std::string_view hint, int backend) {
-    if (backend != (*connection)->backend()) listening_.heard(hint, backend);
+  const auto of_others = [&](std::string_view hint, int backend_pid) {
+    if (backend_pid != (*connection)->backend_pid()) listen_options_.on_hint(hint, backend_pid);
   };
-  if (!(*connection)->take_notifications(of_others)) session_.drop();
+  if (!(*connection)->drain_notifications(of_others)) session_.disconnect();
 }
 
 void Reader::wait() {
-  const bool listens = !listening_.channels.empty();
+  const bool listens = !listen_options_.channels.empty();
   pollfd wishes[] = {
-      {.fd = bell_, .events = POLLIN, .revents = 0},
+      {.fd = wakeup_fd_, .events = POLLIN, .revents = 0},
       {.fd = session_.is_open() ? session_.socket() : -1, .events = POLLIN, .revents = 0}};
   const bool heard_of = listens && session_.is_open();
   ::poll(wishes, heard_of ? 2 : 1, !listens || heard_of ? -1 : kRelistenMs);
   eventfd_t rung = 0;
-  ::eventfd_read(bell_, &rung);
+  ::eventfd_read(wakeup_fd_, &rung);
 }
 
 }  // namespace ae::store::postgres

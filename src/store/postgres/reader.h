@@ -1,7 +1,7 @@
 // Reader: a thread of its own for questions, each repeated once when the connection was lost. One of them listens to
 // what other processes notify.
 //
-// Threads: its own; `ask` from the loop's thread.
+// Threads: its own; `enqueue` from the loop's thread.
 #pragma once
 
 #include <atomic>
@@ -19,19 +19,19 @@ namespace ae::store::postgres {
 
 class Reader {
  public:
-  using Question = std::move_only_function<void(Session&)>;
+  using ReadTask = std::move_only_function<void(Session&)>;
   // Called on the reader's thread; backend 0: the connection was lost meanwhile, and anything may have been missed.
-  using Heard = std::function<void(std::string_view hint, int backend)>;
-  struct Listening {
+  using HintCallback = std::function<void(std::string_view hint, int backend_pid)>;
+  struct ListenOptions {
     std::vector<std::string> channels = {};  // none = to nothing
-    Heard heard;
+    HintCallback on_hint;
   };
-  Reader(Session session, Listening listening);
+  Reader(Session session, ListenOptions listening);
   ~Reader();  // answers what was asked before
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  void ask(Question question);
+  void enqueue(ReadTask question);
 
  private:
   void run();
@@ -39,12 +39,12 @@ class Reader {
   void wait();
 
   Session session_;
-  const Listening listening_;
-  std::uint64_t listened_at_ = 0;  // session_.reopened(), + 1
-  int bell_ = -1;                  // an eventfd
+  const ListenOptions listen_options_;
+  std::uint64_t listening_generation_ = 0;  // session_.reopened(), + 1
+  int wakeup_fd_ = -1;                      // an eventfd
   std::mutex mutex_;
-  std::deque<Question> questions_;  // guarded by mutex_
-  bool stop_ = false;               // guarded by mutex_
+  std::deque<ReadTask> tasks_;  // guarded by mutex_
+  bool stop_ = false;           // guarded by mutex_
   std::thread thread_;
 };
 

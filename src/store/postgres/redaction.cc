@@ -65,11 +65,11 @@ constexpr Statement kAudit{"read_audit",
                            "WHERE key = 'audit_head' ORDER BY audit.seq"};
 
 std::string listed(const std::vector<Hash>& hashes) {
-  std::string list;
+  std::string add_to_indexes;
   for (const Hash& hash : hashes) {
-    list.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
+    add_to_indexes.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
   }
-  return list;
+  return add_to_indexes;
 }
 
 struct Stored {
@@ -85,11 +85,12 @@ struct Answer {
 Result<bool> differ(const Redaction& redaction, const Rows& effects) {
   bool differ = false;
   for (int i = 0; i < effects.size(); ++i) {
-    const auto wish = std::ranges::find_if(redaction.effects, [&](const EffectRow& effect) {
+    const auto requested = std::ranges::find_if(redaction.effects, [&](const EffectRow& effect) {
       return effect.invocation.text == effects.bytes(i, 0) && effect.try_no == effects.count(i, 1);
     });
-    if (wish == redaction.effects.end()) return std::unexpected(other_effects(redaction.job));
-    differ = differ || wish->record != effects.bytes(i, 2);
+    if (requested == redaction.effects.end())
+      return std::unexpected(effects_changed(redaction.job));
+    differ = differ || requested->record != effects.bytes(i, 2);
   }
   return differ;
 }
@@ -102,15 +103,16 @@ Answer answer(const Redaction& redaction, const Rows& head,
     return answer;
   }
   if (head.boolean(0, 1)) {
-    answer.result = std::unexpected(still_held(redaction.job));
+    answer.result = std::unexpected(job_still_leased(redaction.job));
     return answer;
   }
   bool changes = false;
-  for (const Redaction::Commit& wish : redaction.commits) {
-    const auto found = commits.find(wish.first_seq);
-    const bool same = found != commits.end() && found->second.body == wish.bytes;
-    if (found == commits.end() || (!same && sha256(found->second.body) != wish.replaces)) {
-      answer.result = std::unexpected(other_bytes(redaction.job, wish.first_seq));
+  for (const Redaction::Commit& requested : redaction.commits) {
+    const auto found = commits.find(requested.first_seq);
+    const bool same = found != commits.end() && found->second.body == requested.bytes;
+    if (found == commits.end() ||
+        (!same && sha256(found->second.body) != requested.expected_hash)) {
+      answer.result = std::unexpected(commit_changed(redaction.job, requested.first_seq));
       return answer;
     }
     changes = changes || !same;
@@ -119,8 +121,8 @@ Answer answer(const Redaction& redaction, const Rows& head,
       answer.left_out.insert(blobs.substr(at, sizeof(Hash)));
     }
   }
-  for (const Redaction::Commit& wish : redaction.commits) {
-    for (const Hash& hash : wish.blobs) answer.left_out.erase(listed({hash}));
+  for (const Redaction::Commit& requested : redaction.commits) {
+    for (const Hash& hash : requested.blobs) answer.left_out.erase(listed({hash}));
   }
   if (const auto other = differ(redaction, effects); !other) {
     answer.result = std::unexpected(other.error());
@@ -132,10 +134,11 @@ Answer answer(const Redaction& redaction, const Rows& head,
 
 void add_writes(Connection& connection, const Redaction& redaction, std::int64_t job) {
   Column firsts(Type::integer), bodies(Type::bytes), lists(Type::bytes);
-  for (const Redaction::Commit& wish : redaction.commits) {
-    firsts.add(wish.first_seq);
-    bodies.add(std::string_view(wish.bytes));
-    lists.add(wish.blobs.empty() ? std::nullopt : std::optional<std::string>(listed(wish.blobs)));
+  for (const Redaction::Commit& requested : redaction.commits) {
+    firsts.add(requested.first_seq);
+    bodies.add(std::string_view(requested.bytes));
+    lists.add(requested.blobs.empty() ? std::nullopt
+                                      : std::optional<std::string>(listed(requested.blobs)));
   }
   connection.add(kReplace, Params().add(job).add(firsts).add(bodies).add(lists));
   if (!redaction.effects.empty()) {
@@ -175,7 +178,7 @@ std::vector<Statement> redaction_statements() { return {kForget, kUnnamed, kDrop
 
 Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   Column firsts(Type::integer);
-  for (const Redaction::Commit& wish : redaction.commits) firsts.add(wish.first_seq);
+  for (const Redaction::Commit& requested : redaction.commits) firsts.add(requested.first_seq);
   connection.add(kBegin);
   connection.add(kLock, Params().add(redaction.job.text));
   connection.add(kRead, Params().add(redaction.job.text).add(firsts));
@@ -196,15 +199,15 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   AE_TRY(connection.run());
   AE_TRY(drop_values(connection, job, decided.left_out));
   Transaction audit;  // goes on in this one
-  audit.needs_audit();
+  audit.declare_audit_read();
   AE_TRY(audit.read(connection));
-  audit.record(redaction.audit);
+  audit.append_audit_entry(redaction.audit);
   audit.send(connection);
   AE_TRY(connection.run());
   return Result<void>();
 }
 
-Pg<AuditLog> audit_log(Connection& connection, std::uint64_t after) {
+Pg<AuditLog> read_audit_log(Connection& connection, std::uint64_t after) {
   connection.add(kAudit, Params().add(after));
   AE_ASSIGN(const auto answers, connection.run());
   const Rows& rows = answers.at(0);

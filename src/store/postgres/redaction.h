@@ -17,6 +17,6 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction);
 // Those that drop values, for whoever measures them.
 std::vector<Statement> redaction_statements();
 
-Pg<AuditLog> audit_log(Connection& connection, std::uint64_t after);
+Pg<AuditLog> read_audit_log(Connection& connection, std::uint64_t after);
 
 }  // namespace ae::store::postgres

@@ -181,10 +181,11 @@ std::string literal(std::string_view text) {
 Status make_schema(Connection& connection, const std::string& schema) {
   Params name;
   name.add(schema);
-  connection.add_once("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1::text", name);
+  connection.add_unprepared("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1::text", name);
   auto there = connection.run();
-  if (!there) return std::unexpected(cannot(there.error()));
-  if (!there->at(0).boolean(0, 0)) connection.add_once("CREATE SCHEMA " + quoted_name(schema));
+  if (!there) return std::unexpected(unavailable_error(there.error()));
+  if (!there->at(0).boolean(0, 0))
+    connection.add_unprepared("CREATE SCHEMA " + quoted_name(schema));
   return {};
 }
 
@@ -198,16 +199,16 @@ Result<std::int64_t> layout_of(Connection& connection, const std::string& schema
   Params name;
   name.add(schema);
   // Asked of the catalogue as of now: names that were looked up before are remembered by the server.
-  connection.add_once(
+  connection.add_unprepared(
       "SELECT count(*) > 0 FROM pg_class WHERE relname = 'meta' AND relnamespace IN "
       "(SELECT oid FROM pg_namespace WHERE nspname = $1::text)",
       name);
   auto there = connection.run();
-  if (!there) return std::unexpected(cannot(there.error()));
+  if (!there) return std::unexpected(unavailable_error(there.error()));
   if (!there->at(0).boolean(0, 0)) return 0;
-  connection.add_once("SELECT value::bigint FROM meta WHERE key = 'layout'");
+  connection.add_unprepared("SELECT value::bigint FROM meta WHERE key = 'layout'");
   auto layout = connection.run();
-  if (!layout) return std::unexpected(cannot(layout.error()));
+  if (!layout) return std::unexpected(unavailable_error(layout.error()));
   if (layout->at(0).empty()) {
     return fail(Code::unavailable,
                 "the schema " + schema + " belongs to another program: use another database");
@@ -227,21 +228,22 @@ std::string quoted_name(std::string_view name) {
   return quoted + "\"";
 }
 
-Error cannot(const PgError& error) { return {Code::unavailable, error.text()}; }
+Error unavailable_error(const PgError& error) { return {Code::unavailable, error.text()}; }
 
-Status prepare_session(Connection& connection, const SessionWish& wish) {
+Status prepare_session(Connection& connection, const SessionParams& params) {
   if (connection.server_version() < kServerMin) {
     return unsupported("this is PostgreSQL " + std::to_string(connection.server_version() / 10000) +
                        ": Aetheris needs 13 or newer");
   }
   const auto set = [&](const std::string& name, const std::string& value) {
-    connection.add_once("SELECT set_config(" + literal(name) + ", " + literal(value) + ", false)");
+    connection.add_unprepared("SELECT set_config(" + literal(name) + ", " + literal(value) +
+                              ", false)");
   };
-  connection.add_once(
+  connection.add_unprepared(
       "SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', "
       "current_setting('server_encoding') = 'UTF8', "
       "current_setting('synchronous_commit') IN ('off', 'local')");
-  set("search_path", quoted_name(wish.schema));
+  set("search_path", quoted_name(params.schema));
   // Every statement names its rows by a key: no plan may read a whole table because it was small once.
   for (const char* off :
        {"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"}) {
@@ -253,12 +255,12 @@ Status prepare_session(Connection& connection, const SessionWish& wish) {
   set("lock_timeout", kLockTimeout);
   set("statement_timeout", kStatementTimeout);
   auto answers = connection.run();
-  if (!answers) return std::unexpected(cannot(answers.error()));
+  if (!answers) return std::unexpected(unavailable_error(answers.error()));
   const Rows& about = answers->at(0);
   if (about.boolean(0, 0)) {
     return unsupported("this PostgreSQL server is a replica: give the address of the primary");
   }
-  if (!about.boolean(0, 1) && !wish.allow_no_fsync) {
+  if (!about.boolean(0, 1) && !params.allow_no_fsync) {
     return unsupported(
         "this PostgreSQL server runs with fsync=off and would lose what it has confirmed: set "
         "fsync=on");
@@ -268,7 +270,8 @@ Status prepare_session(Connection& connection, const SessionWish& wish) {
   }
   if (about.boolean(0, 3)) {
     set("synchronous_commit", "on");
-    if (auto done = connection.run(); !done) return std::unexpected(cannot(done.error()));
+    if (auto done = connection.run(); !done)
+      return std::unexpected(unavailable_error(done.error()));
   }
   return {};
 }
@@ -281,7 +284,7 @@ Status prepare_schema(Connection& connection, const std::string& schema) {
 namespace {
 
 Error migrating(const PgError& error) {
-  if (error.sqlstate != "55P03") return cannot(error);
+  if (error.sqlstate != "55P03") return unavailable_error(error);
   return {Code::unavailable,
           "another process is migrating this store, or holds its tables: try again later (" +
               error.text() + ")"};
@@ -294,33 +297,34 @@ Result<std::int64_t> prepare_schema(Connection& connection, const std::string& s
   AE_ASSIGN(const std::int64_t before, layout_of(connection, schema));
   if (before >= layout) return before;
   const auto run = [&]() -> Result<std::int64_t> {
-    connection.add_once("BEGIN");
-    connection.add_once("SET LOCAL lock_timeout = " + std::to_string(patience.count()));
-    connection.add_once("SET LOCAL statement_timeout = 0");
+    connection.add_unprepared("BEGIN");
+    connection.add_unprepared("SET LOCAL lock_timeout = " + std::to_string(patience.count()));
+    connection.add_unprepared("SET LOCAL statement_timeout = 0");
     // Whatever server process this transaction has got: the tables stand where they are to stand.
-    connection.add_once("SET LOCAL search_path = " + quoted_name(schema));
-    connection.add_once("SELECT pg_advisory_xact_lock(hashtextextended(" +
-                        literal("aetheris " + schema) + ", 0))");
+    connection.add_unprepared("SET LOCAL search_path = " + quoted_name(schema));
+    connection.add_unprepared("SELECT pg_advisory_xact_lock(hashtextextended(" +
+                              literal("aetheris " + schema) + ", 0))");
     if (auto locked = connection.run(); !locked) return std::unexpected(migrating(locked.error()));
     AE_ASSIGN(const std::int64_t from, layout_of(connection, schema));  // another was faster
     if (from == 0) AE_TRY(make_schema(connection, schema));
     for (std::int64_t step = from; step < layout; ++step) {
       const Step& migration = kMigrations[step];
       for (std::size_t i = 0; i < migration.count; ++i) {
-        connection.add_once(migration.statements[i]);
+        connection.add_unprepared(migration.statements[i]);
       }
     }
     Params now;
     now.add(std::to_string(std::max(from, layout)));
-    connection.add_once("UPDATE meta SET value = $1::text WHERE key = 'layout'", now);
-    connection.add_once("COMMIT");
+    connection.add_unprepared("UPDATE meta SET value = $1::text WHERE key = 'layout'", now);
+    connection.add_unprepared("COMMIT");
     if (auto done = connection.run(); !done) return std::unexpected(migrating(done.error()));
     return from;
   };
   Result<std::int64_t> done = run();
   if (done || connection.lost()) return done;
-  connection.add_once("ROLLBACK");
-  if (auto undone = connection.run(); !undone) return std::unexpected(cannot(undone.error()));
+  connection.add_unprepared("ROLLBACK");
+  if (auto undone = connection.run(); !undone)
+    return std::unexpected(unavailable_error(undone.error()));
   return done;
 }
 
@@ -341,34 +345,35 @@ Status check_schema(Connection& connection, const std::string& schema) {
 
 // Whoever writes a job has locked a row or the table first, and reads whose turn it is after that: it waits for this, or
 // this for it. Jobs that have ended are never claimed again: theirs stays.
-Status take_turns(Connection& connection, const std::string& label) {
+Status set_fairness_label(Connection& connection, const std::string& label) {
   Params by;
   by.add(label);
-  connection.add_once("SELECT value = $1::text FROM meta WHERE key = 'fair_by'", by);
+  connection.add_unprepared("SELECT value = $1::text FROM meta WHERE key = 'fair_by'", by);
   auto same = connection.run();
-  if (!same) return std::unexpected(cannot(same.error()));
+  if (!same) return std::unexpected(unavailable_error(same.error()));
   if (same->at(0).boolean(0, 0)) return {};
-  connection.add_once("BEGIN");
-  connection.add_once("LOCK TABLE heads IN EXCLUSIVE MODE");
-  connection.add_once("UPDATE meta SET value = $1::text WHERE key = 'fair_by'", by);
-  connection.add_once("DELETE FROM turns");
-  connection.add_once(
+  connection.add_unprepared("BEGIN");
+  connection.add_unprepared("LOCK TABLE heads IN EXCLUSIVE MODE");
+  connection.add_unprepared("UPDATE meta SET value = $1::text WHERE key = 'fair_by'", by);
+  connection.add_unprepared("DELETE FROM turns");
+  connection.add_unprepared(
       "UPDATE heads SET turn = coalesce((SELECT value FROM labels WHERE job = heads.job "
       "AND key = $1::text ORDER BY number LIMIT 1), '') "
       // The first names the index.
       "WHERE status <> 'completed' AND status NOT IN ('failed', 'cancelled')",
       by);
-  connection.add_once("COMMIT");
+  connection.add_unprepared("COMMIT");
   if (auto done = connection.run(); !done) {
-    return std::unexpected(cannot(done.error()));  // and the connection is not used any more
+    return std::unexpected(
+        unavailable_error(done.error()));  // and the connection is not used any more
   }
   return {};
 }
 
 Result<std::string> store_id(Connection& connection) {
-  connection.add_once("SELECT value FROM meta WHERE key = 'store_id'");
+  connection.add_unprepared("SELECT value FROM meta WHERE key = 'store_id'");
   auto found = connection.run();
-  if (!found) return std::unexpected(cannot(found.error()));
+  if (!found) return std::unexpected(unavailable_error(found.error()));
   if (found->at(0).empty()) {
     return fail(Code::unavailable, "this store has no store id: restore a backup");
   }
@@ -376,18 +381,18 @@ Result<std::string> store_id(Connection& connection) {
 }
 
 Status check_pooler(Connection& one, Connection& other) {
-  const auto backend = [](Connection& connection, bool stay) -> Result<std::int64_t> {
-    if (stay) connection.add_once("BEGIN");
-    connection.add_once("SELECT pg_backend_pid()::bigint");
+  const auto backend_pid = [](Connection& connection, bool stay) -> Result<std::int64_t> {
+    if (stay) connection.add_unprepared("BEGIN");
+    connection.add_unprepared("SELECT pg_backend_pid()::bigint");
     auto answers = connection.run();
-    if (!answers) return std::unexpected(cannot(answers.error()));
+    if (!answers) return std::unexpected(unavailable_error(answers.error()));
     return answers->back().integer(0, 0);
   };
-  AE_ASSIGN(const std::int64_t first, backend(one, false));
-  AE_ASSIGN(const std::int64_t second, backend(other, true));  // and keeps it
-  AE_ASSIGN(const std::int64_t again, backend(one, false));
-  other.add_once("ROLLBACK");
-  if (auto ended = other.run(); !ended) return std::unexpected(cannot(ended.error()));
+  AE_ASSIGN(const std::int64_t first, backend_pid(one, false));
+  AE_ASSIGN(const std::int64_t second, backend_pid(other, true));  // and keeps it
+  AE_ASSIGN(const std::int64_t again, backend_pid(one, false));
+  other.add_unprepared("ROLLBACK");
+  if (auto ended = other.run(); !ended) return std::unexpected(unavailable_error(ended.error()));
   if (first != second && first == again) return {};
   return unsupported(
       "a pooler in transaction mode is in front of this PostgreSQL server: connect to the server "

@@ -22,16 +22,16 @@ std::int64_t newest_layout();
 
 // What this server and the session must be, whenever a connection is opened: a primary, 13 or newer, UTF-8, fsync on. Sets
 // the session up. Fails with unsupported (what to do about it) · unavailable.
-struct SessionWish {
+struct SessionParams {
   std::string schema;
   bool allow_no_fsync = false;
 };
-Status prepare_session(Connection& connection, const SessionWish& wish);
+Status prepare_session(Connection& connection, const SessionParams& params);
 
 // 0 = there is no store. Fails as prepare_schema.
 Result<std::int64_t> layout_of(Connection& connection, const std::string& schema);
 // Makes the tables, or brings them up to `layout`; one process at a time, all or nothing; answers where it began. Others are
-// waited for as long as `patience`, which REQUIRES: is less than the connection's `answer_within`. Fails with needs_version
+// waited for as long as `patience`, which REQUIRES: is less than the connection's `response_timeout`. Fails with needs_version
 // (made by a newer program) · unavailable.
 Result<std::int64_t> prepare_schema(Connection& connection, const std::string& schema,
                                     std::int64_t layout,
@@ -41,7 +41,7 @@ Status prepare_schema(Connection& connection, const std::string& schema);
 Status check_schema(Connection& connection, const std::string& schema);
 
 // From now on claims take turns between the values of this label ("" = of none). Jobs that have ended keep their turn.
-Status take_turns(Connection& connection, const std::string& label);
+Status set_fairness_label(Connection& connection, const std::string& label);
 
 // Which store this is: 32 hex digits, made with it.
 Result<std::string> store_id(Connection& connection);
@@ -55,6 +55,6 @@ std::string quoted_name(std::string_view name);
 // Of every session.
 inline constexpr const char* kLockTimeout = "2s";
 inline constexpr const char* kStatementTimeout = "60s";
-Error cannot(const PgError& error);  // unavailable, nothing has changed
+Error unavailable_error(const PgError& error);  // unavailable, nothing has changed
 
 }  // namespace ae::store::postgres

@@ -5,8 +5,8 @@
 namespace ae::store::postgres {
 Result<Connection> Session::open(const Options& options) {
   auto opened = Connection::open(options.connection);
-  if (!opened) return std::unexpected(cannot(opened.error()));
-  AE_TRY(prepare_session(*opened, options.wish));
+  if (!opened) return std::unexpected(unavailable_error(opened.error()));
+  AE_TRY(prepare_session(*opened, options.params));
   if (!options.store_id.empty()) {
     AE_ASSIGN(const std::string id, store_id(*opened));
     if (id != options.store_id) {
@@ -14,7 +14,7 @@ Result<Connection> Session::open(const Options& options) {
                                          options.store_id + ", and found " + id);
     }
   }
-  if (options.recollection) AE_TRY(options.recollection->check(*opened));
+  if (options.rollback_guard) AE_TRY(options.rollback_guard->check(*opened));
   return *std::move(opened);
 }
 
@@ -27,36 +27,36 @@ Result<Connection> Session::open_first(const Options& options) {
 
 Result<Connection*> Session::connection() {
   const auto now = std::chrono::steady_clock::now();
-  if (is_open() && !connection_->hung_up()) {
-    if (now - planned_at_ < options_.plans_age) return &*connection_;
+  if (is_open() && !connection_->is_closed_by_server()) {
+    if (now - planned_at_ < options_.plan_max_age) return &*connection_;
     planned_at_ = now;
-    connection_->add_once("DISCARD PLANS");
+    connection_->add_unprepared("DISCARD PLANS");
     if (connection_->run()) {
       const Status stands =
-          options_.recollection ? options_.recollection->check(*connection_) : Status();
+          options_.rollback_guard ? options_.rollback_guard->check(*connection_) : Status();
       if (stands) return &*connection_;
       planned_at_ = {};  // nobody gets it before it is looked at again
       if (!connection_->lost()) return std::unexpected(stands.error());
     }
   }
   connection_.reset();
-  if (why_ && now < not_before_) return std::unexpected(*why_);
+  if (open_error_ && now < not_before_) return std::unexpected(*open_error_);
   auto opened = open(options_);
   if (opened) {
     connection_ = *std::move(opened);
     pause_ = {};
-    why_.reset();
-    ++reopened_;
+    open_error_.reset();
+    ++reconnects_;
     return &*connection_;
   }
-  why_ = std::move(opened).error();
+  open_error_ = std::move(opened).error();
   // Whatever else it is, nothing has changed, and it may pass.
-  if (why_->code != Code::store_stopped) why_->code = Code::unavailable;
+  if (open_error_->code != Code::store_stopped) open_error_->code = Code::unavailable;
   pause_ = std::clamp(pause_ * 2, options_.pause_min, options_.pause_max);
   const auto failed_at = std::chrono::steady_clock::now();
-  const auto chance = failed_at.time_since_epoch().count() / 1000 % 512;  // of 1,024ths
-  not_before_ = failed_at + pause_ - pause_ * chance / 1024;
-  return std::unexpected(*why_);
+  const auto jitter = failed_at.time_since_epoch().count() / 1000 % 512;  // of 1,024ths
+  not_before_ = failed_at + pause_ - pause_ * jitter / 1024;
+  return std::unexpected(*open_error_);
 }
 
 }  // namespace ae::store::postgres

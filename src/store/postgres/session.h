@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "store/postgres/connection.h"
-#include "store/postgres/recollection.h"
+#include "store/postgres/rollback_guard.h"
 #include "store/postgres/schema.h"
 
 namespace ae::store::postgres {
@@ -22,12 +22,12 @@ class Session {
  public:
   struct Options {
     Connection::Options connection;
-    SessionWish wish;
+    SessionParams params;
     std::string store_id;  // "" = whichever it is
     // Asked on every connection and now and then. Shared by the sessions of a store; none of who only reads.
-    std::shared_ptr<Recollection> recollection = {};
+    std::shared_ptr<RollbackGuard> rollback_guard = {};
     // Statements are planned for the tables as they are, and those of a new store grow fast: planned anew this often.
-    std::chrono::milliseconds plans_age{5000};
+    std::chrono::milliseconds plan_max_age{5000};
     std::chrono::milliseconds pause_min{50}, pause_max{1000};
   };
   explicit Session(Options options) : options_(std::move(options)) {}
@@ -39,10 +39,10 @@ class Session {
   Result<Connection*> connection();
   bool is_open() const { return connection_ && !connection_->lost(); }
   int socket() const { return connection_->socket(); }  // REQUIRES: is_open
-  void drop() { connection_.reset(); }
-  Recollection* recollection() { return options_.recollection.get(); }
+  void disconnect() { connection_.reset(); }
+  RollbackGuard* rollback_guard() { return options_.rollback_guard.get(); }
   // How often it was opened anew.
-  std::uint64_t reopened() const { return reopened_; }
+  std::uint64_t reconnects() const { return reconnects_; }
 
   static Result<Connection> open(const Options& options);
   // The first one, before anything is done with it: also fails with unsupported, as check_pooler.
@@ -53,8 +53,8 @@ class Session {
   std::optional<Connection> connection_;
   std::chrono::steady_clock::time_point not_before_{}, planned_at_{};
   std::chrono::milliseconds pause_{};
-  std::optional<Error> why_;
-  std::uint64_t reopened_ = 0;
+  std::optional<Error> open_error_;
+  std::uint64_t reconnects_ = 0;
 };
 
 }  // namespace ae::store::postgres

@@ -17,16 +17,16 @@
 #include <vector>
 
 #include "store/audit.h"
-#include "store/points.h"
+#include "store/batch_failpoints.h"
 #include "store/postgres/connection.h"
 #include "store/postgres/hints.h"
-#include "store/postgres/recollection.h"
+#include "store/postgres/rollback_guard.h"
 #include "store/store.h"
 
 namespace ae::store::postgres {
 
 // Claims under limits or in turns are made one after the other, in all processes: each counts what is held.
-inline constexpr const char* kOneClaimerUnderLimits =
+inline constexpr const char* kLockClaimsUnderLimits =
     "SELECT pg_advisory_xact_lock(hashtextextended('aetheris claims ' || current_schema(), 0))";
 
 // Jobs of one kind ask the same of a worker. Stored: the first 16 bytes of a SHA-256, or '' where nobody has said.
@@ -34,18 +34,18 @@ std::string kind_of(const std::string& agent, const std::vector<std::string>& ca
 
 class Transaction {
  public:
-  struct Held {
+  struct HeartbeatRequest {
     std::vector<std::pair<JobId, Fence>> jobs;
     Duration lease;
   };
 
   // ---- what is needed, before `read`
-  void needs(const Batch& batch);
-  void needs_inbox(const JobId& job);
-  void needs(const JobId& job);
-  void needs_audit() { audit_asked_ = true; }
+  void declare_reads(const Batch& batch);
+  void declare_inbox_read(const JobId& job);
+  void declare_reads(const JobId& job);
+  void declare_audit_read() { is_audit_declared_ = true; }
   // How many jobs of the limited queues are held; nobody else claims under limits until the end. `at`: as in Answering.
-  void needs_held(const ClaimRequest& request, std::optional<Instant> at);
+  void declare_leased_counts(const ClaimRequest& request, std::optional<Instant> at);
 
   // BEGIN, the locks, and what was asked for.
   Pg<void> read(Connection& connection);
@@ -53,27 +53,27 @@ class Transaction {
 
   // ---- the writes; the answer is what the caller gets
   struct Answer {
-    Result<Committed> result;
+    Result<CommitResult> result;
     bool written = false;
   };
-  Answer commit(const Batch& batch, BatchPoints& points, Instant now);
+  Answer commit(const Batch& batch, BatchFailpoints& failpoints, Instant now);
   Result<void> put_inbox(const JobId& job, const InboxEntry& entry);
   Result<std::optional<Lease>> claim_job(const JobId& job, const ClaimRequest& request,
                                          Instant now);
-  std::vector<std::optional<Instant>> heartbeat(const Held& held, Instant now);
+  std::vector<std::optional<Instant>> heartbeat(const HeartbeatRequest& held, Instant now);
 
-  void record(const AuditEntry& entry);
-  // Of the audit log, with what was recorded. REQUIRES: needs_audit.
-  const AuditHead& audit_end() const { return audit_head_; }
+  void append_audit_entry(const AuditEntry& entry);
+  // Of the audit log, with what was recorded. REQUIRES: declare_audit_read.
+  const AuditHead& audit_log_end() const { return audit_head_; }
 
   // ---- adds everything that was decided, and the COMMIT; gives its place among the statements.
   std::size_t send(Connection& connection);
   // A row as it leaves it, to be remembered once that is durable; nullopt: it left no row of a job.
-  std::optional<Mark> mark() const;
+  std::optional<HighWaterMark> high_water_mark() const;
   // The head of the audit log as it is kept: "seq hash". What cannot be read is an end that no log has.
   static AuditHead audit_head(std::string_view text);
   // What others may want to know once it is durable.
-  const Hints& hints() const { return hints_; }
+  const HintBatch& hints() const { return hints_; }
 
  private:
   using Slot = std::pair<std::string, std::uint32_t>;  // invocation, try
@@ -83,7 +83,7 @@ class Transaction {
   };
   struct Job {
     std::int64_t number = 0;
-    std::string agent, worker, queue, turn;
+    std::string agent, worker, queue, fairness_key;
     std::vector<std::string> capabilities;
     std::int64_t priority = 0;
     std::uint64_t last_seq = 0;
@@ -96,12 +96,12 @@ class Transaction {
     RowState row;
     bool changed = false;                        // its row of `heads` is to be written
     std::map<std::uint64_t, std::string> inbox;  // number → id, as read
-    std::vector<InboxEntry> posted;              // in this transaction; not yet numbered
+    std::vector<InboxEntry> add_inbox;           // in this transaction; not yet numbered
     std::set<Slot> effects;                      // known to be recorded
     std::vector<Commit> commits;                 // of this transaction
 
     std::optional<Fence> claim() const;
-    void ripen();  // after its state or its lease has changed
+    void become_eligible();  // after its state or its lease has changed
   };
   struct Key {
     JobId job;
@@ -112,44 +112,45 @@ class Transaction {
 
   Job* find(const JobId& id);
   void add_reads(Connection& connection);
-  void take_jobs(const Rows& rows);
-  Pg<void> read_old_commits(Connection& connection);
-  bool stands(const JobId& id, const Job& job, const Sealed& sealed) const;
-  std::optional<Error> refuse(const Batch& batch, const Job& job) const;
-  bool inbox_left(const Batch& batch, const Job& job) const;
-  Answer create(const Batch& batch, BatchPoints& points, Instant now);
-  std::optional<Result<Committed>> answer_create(const Batch& batch, const NewJob& wish);
-  Answer extend(const Batch& batch, BatchPoints& points);
-  void append(const Sealed& sealed, const RowState& row, Job& job);
+  void read_jobs(const Rows& rows);
+  Pg<void> read_existing_commits(Connection& connection);
+  bool is_committed(const JobId& id, const Job& job, const SealedBatch& sealed) const;
+  std::optional<Error> find_refusal(const Batch& batch, const Job& job) const;
+  bool has_unread_inbox(const Batch& batch, const Job& job) const;
+  Answer create(const Batch& batch, BatchFailpoints& failpoints, Instant now);
+  std::optional<Result<CommitResult>> find_repeated_create(const Batch& batch,
+                                                           const NewJob& new_job);
+  Answer append_batch(const Batch& batch, BatchFailpoints& failpoints);
+  void append(const SealedBatch& sealed, const RowState& row, Job& job);
   void write_rows(const Batch& batch, Job& job);
-  Lease take(const JobId& id, Job& job, const std::string& worker, const AttemptId& attempt,
-             Instant until);
+  Lease acquire(const JobId& id, Job& job, const std::string& worker, const AttemptId& attempt,
+                Instant until);
   void send_new_jobs(Connection& connection, std::size_t& statements);
   void send_heads(Connection& connection, std::size_t& statements);
   void send_commits(Connection& connection, std::size_t& statements);
   void send_effects(Connection& connection, std::size_t& statements);
   void send_inbox(Connection& connection, std::size_t& statements);
   void send_audit(Connection& connection, std::size_t& statements);
-  void send_beside(Connection& connection, std::size_t& statements);
+  void send_side_records(Connection& connection, std::size_t& statements);
 
   // asked
-  std::set<std::string> jobs_asked_, inbox_asked_;
-  std::set<AgentKey> keys_asked_;
-  std::set<std::pair<std::string, Slot>> effects_asked_;
-  std::set<Hash> blobs_asked_;
-  std::vector<std::pair<JobId, const Sealed*>> sealed_asked_;
-  std::vector<JobId> first_asked_;  // first commits
+  std::set<std::string> declared_jobs_, declared_inboxes_;
+  std::set<AgentKey> declared_keys_;
+  std::set<std::pair<std::string, Slot>> declared_effects_;
+  std::set<Hash> declared_blobs_;
+  std::vector<std::pair<JobId, const SealedBatch*>> declared_commits_;
+  std::vector<JobId> declared_first_commits_;  // first commits
   std::size_t creates_ = 0;
-  bool audit_asked_ = false;
-  std::set<std::string> queues_asked_;
-  std::optional<Instant> held_at_;
+  bool is_audit_declared_ = false;
+  std::set<std::string> declared_queues_;
+  std::optional<Instant> leased_counted_at_;
 
   // read
   Instant now_;
   std::unordered_map<JobId, Job> jobs_;
   std::map<AgentKey, Key> keys_;
-  std::set<Hash> blobs_there_;
-  std::map<std::pair<std::string, std::uint64_t>, std::string> old_commits_;
+  std::set<Hash> existing_blobs_;
+  std::map<std::pair<std::string, std::uint64_t>, std::string> existing_commits_;
   std::map<std::string, std::size_t> held_;  // by queue, of those that were asked
   std::string fair_by_;
   AuditHead audit_head_;
@@ -162,18 +163,18 @@ class Transaction {
   };
   struct CommitRow {
     std::int64_t job = 0;
-    const Sealed* sealed = nullptr;
+    const SealedBatch* sealed = nullptr;
   };
   std::vector<NewRow> new_jobs_;
   std::vector<CommitRow> commits_;
   std::map<Hash, std::string_view> blobs_;
   std::vector<std::pair<std::int64_t, const EffectRow*>> effects_;
   std::map<std::pair<std::int64_t, Slot>, const LedgerRow*> ledger_;  // nullptr: erased
-  std::vector<std::pair<std::int64_t, std::uint64_t>> taken_;
+  std::vector<std::pair<std::int64_t, std::uint64_t>> newly_served_;
   std::map<std::int64_t, const std::string*> signed_heads_;
   std::map<std::int64_t, std::pair<std::uint64_t, const std::string*>> checkpoints_;
   std::vector<AuditRow> audit_;
-  Hints hints_;
+  HintBatch hints_;
 };
 
 }  // namespace ae::store::postgres

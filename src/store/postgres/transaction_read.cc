@@ -11,7 +11,7 @@ namespace {
 using Type = Column::Type;
 
 constexpr Statement kBegin{"begin", "BEGIN"};
-constexpr Statement kLimits{"limits", kOneClaimerUnderLimits};
+constexpr Statement kLimits{"limits", kLockClaimsUnderLimits};
 // Each job by its index, in the order of their numbers, whatever the planner believes of the sizes of tables.
 constexpr Statement kLock{
     "lock_jobs",
@@ -25,7 +25,7 @@ constexpr Statement kNow{"now", "SELECT (extract(epoch FROM clock_timestamp()) *
 constexpr Statement kFairBy{"fair_by", "SELECT value FROM meta WHERE key = 'fair_by'"};
 constexpr Statement kAuditHead{"audit_head",
                                "SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"};
-constexpr Statement kHeld{
+constexpr Statement kCountLeased{
     "held",
     "SELECT q, (SELECT count(*) FROM heads WHERE queue = q AND attempt IS NOT NULL "
     "AND lease_until > coalesce($2::bigint, "
@@ -52,9 +52,9 @@ constexpr Statement kEffects{
     "FROM unnest($1::text[], $2::text[], $3::bigint[]) AS w(job_id, invocation, try) "
     "WHERE (SELECT true FROM effects WHERE job = (SELECT number FROM jobs "
     "WHERE job_id = w.job_id) AND invocation = w.invocation AND try = w.try)"};
-constexpr Statement kBlobsThere{"blobs_there",
-                                "SELECT hash FROM blobs WHERE hash = ANY($1::bytea[])"};
-constexpr Statement kOldCommits{
+constexpr Statement kExistingBlobs{"blobs_there",
+                                   "SELECT hash FROM blobs WHERE hash = ANY($1::bytea[])"};
+constexpr Statement kExistingCommits{
     "old_commits",
     "SELECT w.job_id, c.first_seq, c.body FROM unnest($1::text[], $2::bigint[]) AS w(job_id, seq) "
     "CROSS JOIN LATERAL (SELECT first_seq, body FROM commits WHERE job = (SELECT number FROM jobs "
@@ -81,50 +81,50 @@ Column texts_of(const Texts& texts) {
 
 // ---------------------------------------------------------------- what is needed
 
-void Transaction::needs(const JobId& job) { jobs_asked_.insert(job.text); }
+void Transaction::declare_reads(const JobId& job) { declared_jobs_.insert(job.text); }
 
-void Transaction::needs_inbox(const JobId& job) {
-  needs(job);
-  inbox_asked_.insert(job.text);
+void Transaction::declare_inbox_read(const JobId& job) {
+  declare_reads(job);
+  declared_inboxes_.insert(job.text);
 }
 
-void Transaction::needs(const Batch& batch) {
-  needs(batch.job);
+void Transaction::declare_reads(const Batch& batch) {
+  declare_reads(batch.job);
   if (const auto* create = std::get_if<Batch::Create>(&batch.authority)) {
     ++creates_;
     if (!create->job.idempotency_key.empty()) {
-      keys_asked_.emplace(create->job.agent, create->job.idempotency_key);
+      declared_keys_.emplace(create->job.agent, create->job.idempotency_key);
     }
   }
-  if (batch.release || batch.inbox_read) needs_inbox(batch.job);
+  if (batch.release || batch.inbox_read_through) declare_inbox_read(batch.job);
   for (const auto& [invocation, try_no] : batch.effects_absent) {
-    effects_asked_.emplace(batch.job.text, Slot(invocation.text, try_no));
+    declared_effects_.emplace(batch.job.text, Slot(invocation.text, try_no));
   }
-  if (batch.audit) needs_audit();
-  if (checks_first(batch)) first_asked_.push_back(batch.job);
+  if (batch.audit) declare_audit_read();
+  if (has_first_commit_check(batch)) declared_first_commits_.push_back(batch.job);
   if (!batch.sealed) return;
-  sealed_asked_.emplace_back(batch.job, &*batch.sealed);
-  for (const Blob& blob : batch.sealed->blobs) blobs_asked_.insert(blob.hash);
+  declared_commits_.emplace_back(batch.job, &*batch.sealed);
+  for (const Blob& blob : batch.sealed->blobs) declared_blobs_.insert(blob.hash);
 }
 
-void Transaction::needs_held(const ClaimRequest& request, std::optional<Instant> at) {
-  for (const QueueLimit& limit : request.queues) queues_asked_.insert(limit.queue);
-  held_at_ = at;
+void Transaction::declare_leased_counts(const ClaimRequest& request, std::optional<Instant> at) {
+  for (const QueueLimit& limit : request.queues) declared_queues_.insert(limit.queue);
+  leased_counted_at_ = at;
 }
 
 // ---------------------------------------------------------------- reading
 
 Pg<void> Transaction::read(Connection& connection) {
   connection.add(kBegin);
-  if (!queues_asked_.empty()) connection.add(kLimits);
-  connection.add(kLock, Params().add(texts_of(jobs_asked_)));
+  if (!declared_queues_.empty()) connection.add(kLimits);
+  connection.add(kLock, Params().add(texts_of(declared_jobs_)));
   connection.add(kNow);
   add_reads(connection);
   AE_ASSIGN(const auto answers, connection.run());
-  std::size_t at = queues_asked_.empty() ? 1 : 2;
-  take_jobs(answers[at++]);
+  std::size_t at = declared_queues_.empty() ? 1 : 2;
+  read_jobs(answers[at++]);
   now_ = answers[at++].instant(0, 0);
-  if (!keys_asked_.empty()) {
+  if (!declared_keys_.empty()) {
     const Rows& rows = answers[at++];
     for (int i = 0; i < rows.size(); ++i) {
       keys_[{rows.text(i, 0), rows.text(i, 1)}] = {JobId(rows.text(i, 2)), rows.hash(i, 3),
@@ -136,13 +136,13 @@ Pg<void> Transaction::read(Connection& connection) {
     for (int i = rows.size(); i-- > 0;) numbers_.push_back(rows.integer(i, 0));
     fair_by_ = answers[at++].text(0, 0);
   }
-  if (!inbox_asked_.empty()) {
+  if (!declared_inboxes_.empty()) {
     const Rows& rows = answers[at++];
     for (int i = 0; i < rows.size(); ++i) {
       if (Job* job = find(JobId(rows.text(i, 0)))) job->inbox[rows.count(i, 1)] = rows.text(i, 2);
     }
   }
-  if (!effects_asked_.empty()) {
+  if (!declared_effects_.empty()) {
     const Rows& rows = answers[at++];
     for (int i = 0; i < rows.size(); ++i) {
       if (Job* job = find(JobId(rows.text(i, 0)))) {
@@ -150,23 +150,23 @@ Pg<void> Transaction::read(Connection& connection) {
       }
     }
   }
-  if (!blobs_asked_.empty()) {
+  if (!declared_blobs_.empty()) {
     const Rows& rows = answers[++at];
-    for (int i = 0; i < rows.size(); ++i) blobs_there_.insert(rows.hash(i, 0));
+    for (int i = 0; i < rows.size(); ++i) existing_blobs_.insert(rows.hash(i, 0));
     ++at;
   }
-  if (!queues_asked_.empty()) {
+  if (!declared_queues_.empty()) {
     const Rows& rows = answers[at++];
     for (int i = 0; i < rows.size(); ++i) held_[rows.text(i, 0)] = rows.count(i, 1);
   }
-  if (audit_asked_) audit_head_ = audit_head(answers[at++].text(0, 0));
-  return read_old_commits(connection);
+  if (is_audit_declared_) audit_head_ = audit_head(answers[at++].text(0, 0));
+  return read_existing_commits(connection);
 }
 
 void Transaction::add_reads(Connection& connection) {
-  if (!keys_asked_.empty()) {
+  if (!declared_keys_.empty()) {
     Column agents(Type::text), keys(Type::text);
-    for (const auto& [agent, key] : keys_asked_) {
+    for (const auto& [agent, key] : declared_keys_) {
       agents.add(agent);
       keys.add(key);
     }
@@ -176,29 +176,29 @@ void Transaction::add_reads(Connection& connection) {
     connection.add(kNumbers, Params().add(std::uint64_t{creates_}));
     connection.add(kFairBy);
   }
-  if (!inbox_asked_.empty()) connection.add(kInbox, Params().add(texts_of(inbox_asked_)));
-  if (!effects_asked_.empty()) {
+  if (!declared_inboxes_.empty()) connection.add(kInbox, Params().add(texts_of(declared_inboxes_)));
+  if (!declared_effects_.empty()) {
     Column jobs(Type::text), invocations(Type::text), tries(Type::integer);
-    for (const auto& [job, slot] : effects_asked_) {
+    for (const auto& [job, slot] : declared_effects_) {
       jobs.add(job);
       invocations.add(slot.first);
       tries.add(std::uint64_t{slot.second});
     }
     connection.add(kEffects, Params().add(jobs).add(invocations).add(tries));
   }
-  if (!blobs_asked_.empty()) {
+  if (!declared_blobs_.empty()) {
     Column hashes(Type::bytes);
-    for (const Hash& hash : blobs_asked_) hashes.add(hash);
+    for (const Hash& hash : declared_blobs_) hashes.add(hash);
     connection.add(kKeepBlobs);
-    connection.add(kBlobsThere, Params().add(hashes));
+    connection.add(kExistingBlobs, Params().add(hashes));
   }
-  if (!queues_asked_.empty()) {
-    connection.add(kHeld, Params().add(texts_of(queues_asked_)).add(held_at_));
+  if (!declared_queues_.empty()) {
+    connection.add(kCountLeased, Params().add(texts_of(declared_queues_)).add(leased_counted_at_));
   }
-  if (audit_asked_) connection.add(kAuditHead);
+  if (is_audit_declared_) connection.add(kAuditHead);
 }
 
-void Transaction::take_jobs(const Rows& rows) {
+void Transaction::read_jobs(const Rows& rows) {
   for (int i = 0; i < rows.size(); ++i) {
     Job job;
     job.number = rows.integer(i, 1);
@@ -218,30 +218,30 @@ void Transaction::take_jobs(const Rows& rows) {
     job.row.not_before = rows.maybe_instant(i, 15);
     job.row.wake_at = rows.maybe_instant(i, 16);
     job.queue = rows.text(i, 17);
-    job.turn = rows.text(i, 18);
+    job.fairness_key = rows.text(i, 18);
     jobs_.insert_or_assign(JobId(rows.text(i, 0)), std::move(job));
   }
 }
 
 // Only a batch whose place is taken can be a repeated one: then its bytes are compared. Of others the first commit is asked.
-Pg<void> Transaction::read_old_commits(Connection& connection) {
+Pg<void> Transaction::read_existing_commits(Connection& connection) {
   Column jobs(Type::text), seqs(Type::integer);
-  for (const auto& [id, sealed] : sealed_asked_) {
+  for (const auto& [id, sealed] : declared_commits_) {
     const Job* job = find(id);
     if (job == nullptr || sealed->first_seq > job->last_seq) continue;
     jobs.add(id.text);
     seqs.add(sealed->first_seq);
   }
-  for (const JobId& id : first_asked_) {
+  for (const JobId& id : declared_first_commits_) {
     jobs.add(id.text);
     seqs.add(std::uint64_t{1});
   }
   if (jobs.empty()) return {};
-  connection.add(kOldCommits, Params().add(jobs).add(seqs));
+  connection.add(kExistingCommits, Params().add(jobs).add(seqs));
   AE_ASSIGN(const auto answers, connection.run());
   const Rows& rows = answers[0];
   for (int i = 0; i < rows.size(); ++i) {
-    old_commits_[{rows.text(i, 0), rows.count(i, 1)}] = rows.text(i, 2);
+    existing_commits_[{rows.text(i, 0), rows.count(i, 1)}] = rows.text(i, 2);
   }
   return {};
 }

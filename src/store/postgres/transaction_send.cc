@@ -103,7 +103,7 @@ std::size_t Transaction::send(Connection& connection) {
   send_effects(connection, statements);
   send_inbox(connection, statements);
   send_audit(connection, statements);
-  send_beside(connection, statements);
+  send_side_records(connection, statements);
   connection.add(kCommit);
   return statements;
 }
@@ -112,26 +112,26 @@ void Transaction::send_new_jobs(Connection& connection, std::size_t& statements)
   if (new_jobs_.empty()) return;
   // Two transactions that bring the same keys wait for each other in one direction.
   std::ranges::sort(new_jobs_, {}, [](const NewRow& row) {
-    const NewJob& wish = std::get<Batch::Create>(row.batch->authority).job;
-    return std::tie(wish.agent, wish.idempotency_key, row.number);
+    const NewJob& new_job = std::get<Batch::Create>(row.batch->authority).job;
+    return std::tie(new_job.agent, new_job.idempotency_key, row.number);
   });
   Column numbers(Type::integer), ids(Type::text), agents(Type::text), keys(Type::text),
       hashes(Type::bytes), priorities(Type::integer), needed(Type::text), created(Type::integer);
   Column jobs(Type::integer), places(Type::integer), names(Type::text), values(Type::text);
   for (const NewRow& row : new_jobs_) {
-    const NewJob& wish = std::get<Batch::Create>(row.batch->authority).job;
+    const NewJob& new_job = std::get<Batch::Create>(row.batch->authority).job;
     numbers.add(row.number);
     ids.add(row.batch->job.text);
-    agents.add(wish.agent);
-    keys.add(wish.idempotency_key);
-    hashes.add(wish.request_hash);
-    priorities.add(wish.priority);
-    needed.add(joined(wish.capabilities));
+    agents.add(new_job.agent);
+    keys.add(new_job.idempotency_key);
+    hashes.add(new_job.request_hash);
+    priorities.add(new_job.priority);
+    needed.add(joined(new_job.capabilities));
     created.add(row.batch->sealed->created_at);
-    std::int64_t place = 0;
-    for (const auto& [key, value] : wish.labels) {
+    std::int64_t location = 0;
+    for (const auto& [key, value] : new_job.labels) {
       jobs.add(row.number);
-      places.add(place++);
+      places.add(location++);
       names.add(key);
       values.add(value);
     }
@@ -158,13 +158,13 @@ struct HeadColumns {
       priority{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
       wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
       ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
-      queue{Type::text}, turn{Type::text}, kind{Type::bytes};
+      queue{Type::text}, fairness_key{Type::text}, kind{Type::bytes};
 
   Params params() const {
     Params all;
-    for (const Column* column :
-         {&job, &last_seq, &updated_at, &head, &priority, &epoch, &not_before, &wake_at,
-          &lease_until, &ripe_at, &ready, &status, &attempt, &worker, &queue, &turn, &kind}) {
+    for (const Column* column : {&job, &last_seq, &updated_at, &head, &priority, &epoch,
+                                 &not_before, &wake_at, &lease_until, &ripe_at, &ready, &status,
+                                 &attempt, &worker, &queue, &fairness_key, &kind}) {
       all.add(*column);
     }
     return all;
@@ -189,7 +189,7 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.ripe_at.add(job.ripe_at);
     to.ready.add(job.ready);
     to.queue.add(job.queue);
-    to.turn.add(job.turn);
+    to.fairness_key.add(job.fairness_key);
     to.kind.add(kind_of(job.agent, job.capabilities));
     to.status.add(job.row.status);
     to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
@@ -269,9 +269,9 @@ void Transaction::send_effects(Connection& connection, std::size_t& statements) 
 }
 
 void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
-  if (!taken_.empty()) {
+  if (!newly_served_.empty()) {
     Column jobs(Type::integer), numbers(Type::integer);
-    for (const auto& [job, number] : taken_) {
+    for (const auto& [job, number] : newly_served_) {
       jobs.add(job);
       numbers.add(number);
     }
@@ -280,7 +280,7 @@ void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
   }
   Column jobs(Type::integer), ids(Type::text), acts(Type::bytes);
   for (const auto& [id, job] : jobs_) {
-    for (const InboxEntry& entry : job.posted) {
+    for (const InboxEntry& entry : job.add_inbox) {
       jobs.add(job.number);
       ids.add(entry.id);
       acts.add(std::string_view(entry.act));
@@ -305,7 +305,7 @@ void Transaction::send_audit(Connection& connection, std::size_t& statements) {
   statements += 2;
 }
 
-void Transaction::send_beside(Connection& connection, std::size_t& statements) {
+void Transaction::send_side_records(Connection& connection, std::size_t& statements) {
   if (!signed_heads_.empty()) {
     Column jobs(Type::integer), bodies(Type::bytes);
     for (const auto& [job, body] : signed_heads_) {

@@ -139,12 +139,12 @@ Pg<std::vector<JobRow>> with_labels(Connection& connection, const Rows& found) {
 // After a failure that left the connection: the transaction is ended.
 PgError undone(Connection& connection, PgError error) {
   if (error.lost) return error;
-  connection.add_once("ROLLBACK");
+  connection.add_unprepared("ROLLBACK");
   if (!connection.run()) error.lost = true;
   return error;
 }
 
-Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes, Loaded& into) {
+Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes, LoadedJob& into) {
   if (hashes.empty()) return {};
   std::unordered_set<Hash> seen;
   std::vector<Hash> once;
@@ -173,7 +173,7 @@ std::vector<Statement> timer_statements() { return {kDue, kNextDue}; }
 
 namespace {
 
-void take_commits(const Rows& rows, Loaded& into, std::vector<Hash>& blobs) {
+void take_commits(const Rows& rows, LoadedJob& into, std::vector<Hash>& blobs) {
   for (int i = 0; i < rows.size(); ++i) {
     into.commits.push_back(rows.text(i, 0));
     const std::string_view list = rows.bytes(i, 1);
@@ -183,12 +183,12 @@ void take_commits(const Rows& rows, Loaded& into, std::vector<Hash>& blobs) {
   }
 }
 
-Pg<bool> take_values(Connection& connection, const std::vector<Hash>& blobs, Loaded& into) {
+Pg<bool> take_values(Connection& connection, const std::vector<Hash>& blobs, LoadedJob& into) {
   AE_TRY(read_blobs(connection, blobs, into));
   return into.blobs.size() == std::unordered_set<Hash>(blobs.begin(), blobs.end()).size();
 }
 
-Pg<Result<Loaded>> load_first(Connection& connection, const JobId& job, bool& whole) {
+Pg<Result<LoadedJob>> load_first(Connection& connection, const JobId& job, bool& whole) {
   whole = true;
   const Params id = Params().add(job.text);
   connection.add(kBegin);
@@ -198,17 +198,17 @@ Pg<Result<Loaded>> load_first(Connection& connection, const JobId& job, bool& wh
   auto answered = connection.run();
   if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
   const std::vector<Rows>& answers = *answered;
-  if (answers[1].empty()) return Result<Loaded>(std::unexpected(job_not_found(job)));
-  Loaded loaded{.row = row_of(answers[1], 0)};
+  if (answers[1].empty()) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
+  LoadedJob loaded{.row = row_of(answers[1], 0)};
   std::vector<Hash> blobs;
   take_commits(answers[2], loaded, blobs);
   AE_ASSIGN(whole, take_values(connection, blobs, loaded));
-  return Result<Loaded>(std::move(loaded));
+  return Result<LoadedJob>(std::move(loaded));
 }
 
 // The values that stand apart are read behind the snapshot: `whole` = all of them were there.
-Pg<Result<Loaded>> load_once(Connection& connection, const JobId& job, std::uint64_t from_seq,
-                             bool& whole) {
+Pg<Result<LoadedJob>> load_once(Connection& connection, const JobId& job, std::uint64_t from_seq,
+                                bool& whole) {
   if (from_seq == kFirstCommit) return load_first(connection, job, whole);
   whole = true;
   const Params id = Params().add(job.text);
@@ -223,8 +223,8 @@ Pg<Result<Loaded>> load_once(Connection& connection, const JobId& job, std::uint
   auto answered = connection.run();
   if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
   const std::vector<Rows>& answers = *answered;
-  if (answers[1].empty()) return Result<Loaded>(std::unexpected(job_not_found(job)));
-  Loaded loaded{.row = row_of(answers[1], 0)};
+  if (answers[1].empty()) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
+  LoadedJob loaded{.row = row_of(answers[1], 0)};
   for (int i = 0; i < answers[2].size(); ++i) {
     loaded.row.labels.emplace_back(answers[2].text(i, 0), answers[2].text(i, 1));
   }
@@ -251,12 +251,12 @@ Pg<Result<Loaded>> load_once(Connection& connection, const JobId& job, std::uint
   std::vector<Hash> blobs;
   take_commits(answers[8], loaded, blobs);
   AE_ASSIGN(whole, take_values(connection, blobs, loaded));
-  return Result<Loaded>(std::move(loaded));
+  return Result<LoadedJob>(std::move(loaded));
 }
 
 }  // namespace
 
-Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t from_seq) {
+Pg<Result<LoadedJob>> load(Connection& connection, const JobId& job, std::uint64_t from_seq) {
   bool whole = false;
   AE_ASSIGN(auto loaded, load_once(connection, job, from_seq, whole));
   if (whole) return loaded;
@@ -293,26 +293,26 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
     sql += " AND value = " + next(value, "text") + ")";
   }
   sql += " ORDER BY j.number DESC LIMIT " + next(std::uint64_t{filter.limit}, "bigint");
-  connection.add_once(sql, params);
+  connection.add_unprepared(sql, params);
   AE_ASSIGN(const auto answers, connection.run());
   AE_ASSIGN(auto rows, with_labels(connection, answers[0]));
   return Result<std::vector<JobRow>>(std::move(rows));
 }
 
-Pg<EndedPage> ended(Connection& connection, const EndedFilter& filter) {
-  connection.add(kOldest, Params().add(filter.after).add(std::uint64_t{kEndedLook}));
+Pg<EndedPage> list_ended(Connection& connection, const EndedFilter& filter) {
+  connection.add(kOldest, Params().add(filter.after).add(std::uint64_t{kEndedScanMax}));
   AE_ASSIGN(const auto answers, connection.run());
   AE_ASSIGN(auto rows, with_labels(connection, answers[0]));
-  return ended_of(std::move(rows), filter);
+  return make_ended_page(std::move(rows), filter);
 }
 
-Pg<std::vector<JobId>> due(Connection& connection, std::size_t limit, std::optional<Instant> at,
-                           DatabaseClock& clock) {
+Pg<std::vector<JobId>> list_due(Connection& connection, std::size_t limit,
+                                std::optional<Instant> at, DatabaseClock& clock) {
   connection.add(kTime);
   connection.add(kDue, Params().add(at).add(std::uint64_t{limit}));
-  const Duration asked = clock.asking();
+  const Duration asked = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.heard(answers[0].instant(0, 0), asked);
+  clock.on_response(answers[0].instant(0, 0), asked);
   std::vector<JobId> jobs;
   jobs.reserve(static_cast<std::size_t>(answers[1].size()));
   for (int i = 0; i < answers[1].size(); ++i) jobs.emplace_back(answers[1].text(i, 0));
@@ -323,17 +323,17 @@ Pg<std::optional<Instant>> next_due(Connection& connection, std::optional<Instan
                                     DatabaseClock& clock) {
   connection.add(kTime);
   connection.add(kNextDue, Params().add(at));
-  const Duration asked = clock.asking();
+  const Duration asked = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.heard(answers[0].instant(0, 0), asked);
+  clock.on_response(answers[0].instant(0, 0), asked);
   return answers[1].maybe_instant(0, 0);
 }
 
-Pg<void> ask_time(Connection& connection, DatabaseClock& clock) {
+Pg<void> read_database_time(Connection& connection, DatabaseClock& clock) {
   connection.add(kTime);
-  const Duration asked = clock.asking();
+  const Duration asked = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.heard(answers[0].instant(0, 0), asked);
+  clock.on_response(answers[0].instant(0, 0), asked);
   return {};
 }
 

@@ -13,15 +13,15 @@
 
 namespace ae::store::postgres {
 
-Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t from_seq);
+Pg<Result<LoadedJob>> load(Connection& connection, const JobId& job, std::uint64_t from_seq);
 Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter);
-Pg<EndedPage> ended(Connection& connection, const EndedFilter& filter);
+Pg<EndedPage> list_ended(Connection& connection, const EndedFilter& filter);
 // `at`: a test's time in place of the database's. The clock hears what time it is there.
-Pg<std::vector<JobId>> due(Connection& connection, std::size_t limit, std::optional<Instant> at,
-                           DatabaseClock& clock);
+Pg<std::vector<JobId>> list_due(Connection& connection, std::size_t limit,
+                                std::optional<Instant> at, DatabaseClock& clock);
 Pg<std::optional<Instant>> next_due(Connection& connection, std::optional<Instant> at,
                                     DatabaseClock& clock);
-Pg<void> ask_time(Connection& connection, DatabaseClock& clock);
+Pg<void> read_database_time(Connection& connection, DatabaseClock& clock);
 
 // Statements that are asked again and again, for who asks how they are planned.
 std::vector<Statement> timer_statements();

@@ -60,26 +60,28 @@ Writer::Group Writer::next_group() {
   Group group;
   std::size_t bytes = 0;
   while (!queue_.empty() && group.size() < limits_.group_writes && bytes < limits_.group_bytes) {
-    const bool is_alone = queue_.front()->is_alone();
-    if (is_alone && !group.empty()) break;
+    const bool is_standalone = queue_.front()->is_standalone();
+    if (is_standalone && !group.empty()) break;
     bytes += queue_.front()->bytes();
     group.push_back(std::move(queue_.front()));
     queue_.pop_front();
-    if (is_alone) break;
+    if (is_standalone) break;
   }
   return group;
 }
 
 void Writer::process(Group group) {
-  const Attempt all = surely(group, 0, group.size());
-  if (all.fate == Fate::nothing && group.size() > 1 && !all.lost && session_.is_open()) {
-    for (std::size_t i = 0; i < group.size(); ++i) finish(group, i, 1, surely(group, i, 1));
+  const Attempt all = attempt_with_retries(group, 0, group.size());
+  if (all.outcome == CommitOutcome::nothing && group.size() > 1 && !all.lost &&
+      session_.is_open()) {
+    for (std::size_t i = 0; i < group.size(); ++i)
+      finish(group, i, 1, attempt_with_retries(group, i, 1));
   } else {
     finish(group, 0, group.size(), all);
   }
   stats_.writes += group.size();
   stats_.groups += 1;
-  stats_.reopened = session_.reopened();
+  stats_.reconnects = session_.reconnects();
   loop_.post([group = std::move(group)] {
     for (const auto& write : group) write->answer();
   });
@@ -87,16 +89,18 @@ void Writer::process(Group group) {
 
 // Tried again when nothing has happened and a second try is another thing: it met another transaction, or the
 // connection had been dead before (a server that was started anew).
-Writer::Attempt Writer::surely(const Group& group, std::size_t first, std::size_t count) {
-  bool reopened = false;
+Writer::Attempt Writer::attempt_with_retries(const Group& group, std::size_t first,
+                                             std::size_t count) {
+  bool reconnects = false;
   for (int tries = 1;; ++tries) {
     const bool was_open = session_.is_open();
     Attempt tried = attempt(group, first, count);
-    if (tried.fate == Fate::met_another && tries < limits_.tries) {
-      stats_.again += 1;
+    if (tried.outcome == CommitOutcome::conflict && tries < limits_.tries) {
+      stats_.retried += 1;
       continue;
     }
-    if (tried.fate == Fate::nothing && tried.lost && was_open && !std::exchange(reopened, true)) {
+    if (tried.outcome == CommitOutcome::nothing && tried.lost && was_open &&
+        !std::exchange(reconnects, true)) {
       continue;
     }
     return tried;
@@ -105,33 +109,34 @@ Writer::Attempt Writer::surely(const Group& group, std::size_t first, std::size_
 
 Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
   auto opened = session_.connection();
-  if (!opened) return {Fate::nothing, std::move(opened).error(), true};
+  if (!opened) return {CommitOutcome::nothing, std::move(opened).error(), true};
   Connection& connection = **opened;
-  backend_ = connection.backend();
-  if (group[first]->is_alone()) return alone(connection, *group[first]);
-  return together(connection, group, first, count);
+  backend_pid_ = connection.backend_pid();
+  if (group[first]->is_standalone()) return run_standalone(connection, *group[first]);
+  return run_group(connection, group, first, count);
 }
 
-Writer::Attempt Writer::alone(Connection& connection, Write& write) {
-  if (const auto done = write.alone(connection); !done) {
+Writer::Attempt Writer::run_standalone(Connection& connection, Write& write) {
+  if (const auto done = write.run_standalone(connection); !done) {
     // What it may have claimed is held by attempts that nobody works for: their leases run out.
-    return failed(connection, done.error(), done.error().may_stand);
+    return failed(connection, done.error(), done.error().may_be_committed);
   }
-  if (const auto mark = write.mark(); mark && session_.recollection() != nullptr) {
-    session_.recollection()->wrote(*mark);
+  if (const auto high_water_mark = write.high_water_mark();
+      high_water_mark && session_.rollback_guard() != nullptr) {
+    session_.rollback_guard()->record_write(*high_water_mark);
   }
-  return {Fate::committed, {}, false};
+  return {CommitOutcome::committed, {}, false};
 }
 
-Writer::Attempt Writer::together(Connection& connection, const Group& group, std::size_t first,
-                                 std::size_t count) {
+Writer::Attempt Writer::run_group(Connection& connection, const Group& group, std::size_t first,
+                                  std::size_t count) {
   Transaction transaction;
-  for (std::size_t i = first; i < first + count; ++i) group[i]->needs(transaction);
-  const Duration asked = clock_.asking();
+  for (std::size_t i = first; i < first + count; ++i) group[i]->declare_reads(transaction);
+  const Duration asked = clock_.before_request();
   if (const auto read = transaction.read(connection); !read) {
     return failed(connection, read.error(), false);
   }
-  clock_.heard(transaction.now(), asked);
+  clock_.on_response(transaction.now(), asked);
   for (std::size_t i = first; i < first + count; ++i) group[i]->decide(transaction);
   const std::size_t commit = transaction.send(connection);
   if (!transaction.hints().empty()) {
@@ -139,28 +144,31 @@ Writer::Attempt Writer::together(Connection& connection, const Group& group, std
   }
   const auto done = connection.run();
   const bool stands = done || done.error().at > commit;  // or only the hint was lost
-  if (const auto mark = transaction.mark(); stands && mark && session_.recollection() != nullptr) {
-    session_.recollection()->wrote(*mark);
+  if (const auto high_water_mark = transaction.high_water_mark();
+      stands && high_water_mark && session_.rollback_guard() != nullptr) {
+    session_.rollback_guard()->record_write(*high_water_mark);
   }
   if (!stands) {
-    return failed(connection, done.error(), done.error().may_stand);
+    return failed(connection, done.error(), done.error().may_be_committed);
   }
-  return {Fate::committed, {}, false};
+  return {CommitOutcome::committed, {}, false};
 }
 
-Writer::Attempt Writer::failed(Connection& connection, const PgError& error, bool may_stand) {
-  if (may_stand) return {Fate::unknown, nobody_knows(error), true};
-  if (error.lost) return {Fate::nothing, cannot(error), true};
+Writer::Attempt Writer::failed(Connection& connection, const PgError& error,
+                               bool may_be_committed) {
+  if (may_be_committed) return {CommitOutcome::unknown, nobody_knows(error), true};
+  if (error.lost) return {CommitOutcome::nothing, unavailable_error(error), true};
   connection.add(kRollback);
   const bool undone = connection.run().has_value();
-  if (!undone) session_.drop();
-  return {error.passing() ? Fate::met_another : Fate::nothing, cannot(error), !undone};
+  if (!undone) session_.disconnect();
+  return {error.is_transient() ? CommitOutcome::conflict : CommitOutcome::nothing,
+          unavailable_error(error), !undone};
 }
 
 void Writer::finish(const Group& group, std::size_t first, std::size_t count,
                     const Attempt& attempt) {
   for (std::size_t i = first; i < first + count; ++i) {
-    if (attempt.fate == Fate::committed) {
+    if (attempt.outcome == CommitOutcome::committed) {
       group[i]->committed();
     } else {
       group[i]->fail(attempt.error);

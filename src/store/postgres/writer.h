@@ -30,7 +30,7 @@ struct WriterLimits {
 };
 
 struct WriterStats {
-  std::atomic<std::uint64_t> writes{0}, groups{0}, again{0}, reopened{0};
+  std::atomic<std::uint64_t> writes{0}, groups{0}, retried{0}, reconnects{0};
 };
 
 class Writer {
@@ -42,13 +42,13 @@ class Writer {
   void write(std::unique_ptr<Write> write);
   const WriterStats& stats() const { return stats_; }
   // The server's process that writes for us: its notifications are our own.
-  int backend() const { return backend_; }
+  int backend_pid() const { return backend_pid_; }
 
  private:
   using Group = std::vector<std::unique_ptr<Write>>;
-  enum class Fate { committed, nothing, met_another, unknown };
+  enum class CommitOutcome { committed, nothing, conflict, unknown };
   struct Attempt {
-    Fate fate = Fate::nothing;
+    CommitOutcome outcome = CommitOutcome::nothing;
     Error error{};
     bool lost = false;
   };
@@ -57,11 +57,11 @@ class Writer {
   Group next_group();  // REQUIRES: mutex_
   void process(Group group);
   Attempt attempt(const Group& group, std::size_t first, std::size_t count);
-  Attempt surely(const Group& group, std::size_t first, std::size_t count);
-  Attempt together(Connection& connection, const Group& group, std::size_t first,
-                   std::size_t count);
-  Attempt alone(Connection& connection, Write& write);
-  Attempt failed(Connection& connection, const PgError& error, bool may_stand);
+  Attempt attempt_with_retries(const Group& group, std::size_t first, std::size_t count);
+  Attempt run_group(Connection& connection, const Group& group, std::size_t first,
+                    std::size_t count);
+  Attempt run_standalone(Connection& connection, Write& write);
+  Attempt failed(Connection& connection, const PgError& error, bool may_be_committed);
   void finish(const Group& group, std::size_t first, std::size_t count, const Attempt& attempt);
 
   async::Loop& loop_;
@@ -70,7 +70,7 @@ class Writer {
   const std::string channel_;
   const WriterLimits limits_;
   WriterStats stats_;
-  std::atomic<int> backend_{0};
+  std::atomic<int> backend_pid_{0};
 
   std::mutex mutex_;
   std::condition_variable wake_;

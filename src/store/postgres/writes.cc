@@ -17,82 +17,82 @@ std::size_t CommitWrite::bytes() const {
 
 void CommitWrite::decide(Transaction& transaction) {
   written_ = false;
-  points_.emplace(batch_);
-  if (auto error = points_->before()) return keep(std::unexpected(*std::move(error)));
-  Transaction::Answer answer = transaction.commit(batch_, *points_, time(transaction));
+  failpoints_.emplace(batch_);
+  if (auto error = failpoints_->before()) return set_result(std::unexpected(*std::move(error)));
+  Transaction::Answer answer = transaction.commit(batch_, *failpoints_, time(transaction));
   written_ = answer.written;
-  keep(std::move(answer.result));
+  set_result(std::move(answer.result));
 }
 
 void CommitWrite::committed() {
-  if (written_) replace(points_->after());
-  points_.reset();
+  if (written_) override_with_error(failpoints_->after());
+  failpoints_.reset();
   batch_ = {};  // freed here rather than on the loop's thread
 }
 
 void InboxWrite::committed() {
-  if (kept()) replace(point_after("signal.after_inbox"));
+  if (result()) override_with_error(hit_after_failpoint("signal.after_inbox"));
 }
 
-Pg<void> ClaimWrite::alone(Connection& connection) {
+Pg<void> ClaimWrite::run_standalone(Connection& connection) {
   AE_ASSIGN(auto leases, claim(connection, request_, at()));
-  keep(std::move(leases));
+  set_result(std::move(leases));
   return {};
 }
 
 void ClaimWrite::committed() {
-  if (kept() && !kept()->empty()) replace(point_after("claim.after"));
+  if (result() && !result()->empty()) override_with_error(hit_after_failpoint("claim.after"));
 }
 
 void ClaimJobWrite::committed() {
-  if (kept() && kept()->has_value()) replace(point_after("claim.after"));
+  if (result() && result()->has_value()) override_with_error(hit_after_failpoint("claim.after"));
 }
 
-void ClaimJobWrite::needs(Transaction& transaction) const {
-  transaction.needs(job_);
-  transaction.needs_held(request_, at());
+void ClaimJobWrite::declare_reads(Transaction& transaction) const {
+  transaction.declare_reads(job_);
+  transaction.declare_leased_counts(request_, at());
 }
 
-Pg<void> RedactWrite::alone(Connection& connection) {
+Pg<void> RedactWrite::run_standalone(Connection& connection) {
   AE_ASSIGN(auto answer, redact(connection, redaction_));
-  keep(std::move(answer));
+  set_result(std::move(answer));
   return {};
 }
 
-Pg<void> PruneWrite::alone(Connection& connection) {
-  PointBefore point = point_before("prune.before");
-  lost_ = std::move(point.afterwards);
+Pg<void> PruneWrite::run_standalone(Connection& connection) {
+  BeforeFailpoint point = hit_before_failpoint("prune.before");
+  error_after_ = std::move(point.afterwards);
   left_.reset();
   if (point.now) {
-    keep(std::unexpected(*std::move(point.now)));
+    set_result(std::unexpected(*std::move(point.now)));
     return {};
   }
   AuditHead at;
   AE_ASSIGN(auto answer, prune(connection, pruning_, at));
   if (answer) left_ = at;
-  keep(std::move(answer));
+  set_result(std::move(answer));
   return {};
 }
 
-std::optional<Mark> PruneWrite::mark() const {
+std::optional<HighWaterMark> PruneWrite::high_water_mark() const {
   if (!left_) return std::nullopt;
-  return Mark{.job = {}, .audit = *left_};
+  return HighWaterMark{.job = {}, .audit = *left_};
 }
 
 void PruneWrite::committed() {
-  if (kept()) replace(point_after("prune.after"));
-  replace(std::move(lost_));
+  if (result()) override_with_error(hit_after_failpoint("prune.after"));
+  override_with_error(std::move(error_after_));
 }
 
-void HeartbeatWrite::needs(Transaction& transaction) const {
-  for (const auto& [job, fence] : held_.jobs) transaction.needs(job);
+void HeartbeatWrite::declare_reads(Transaction& transaction) const {
+  for (const auto& [job, fence] : held_.jobs) transaction.declare_reads(job);
 }
 
 void HeartbeatWrite::decide(Transaction& transaction) {
-  PointBefore point = point_before("heartbeat.before");
-  lost_ = std::move(point.afterwards);
-  if (point.now) return keep(std::unexpected(*std::move(point.now)));
-  keep(transaction.heartbeat(held_, time(transaction)));
+  BeforeFailpoint point = hit_before_failpoint("heartbeat.before");
+  error_after_ = std::move(point.afterwards);
+  if (point.now) return set_result(std::unexpected(*std::move(point.now)));
+  set_result(transaction.heartbeat(held_, time(transaction)));
 }
 
 }  // namespace ae::store::postgres

@@ -9,24 +9,24 @@
 #include <vector>
 
 #include "async/loop.h"
-#include "store/points.h"
+#include "store/batch_failpoints.h"
 #include "store/postgres/transaction.h"
 #include "store/store.h"
 
 namespace ae::store::postgres {
 
-// One thing to write. `needs`, `decide` and `alone` may be called again after a rollback.
+// One thing to write. `declare_reads`, `decide` and `run_standalone` may be called again after a rollback.
 class Write {
  public:
   virtual ~Write() = default;
   virtual std::size_t bytes() const { return 0; }
-  virtual void needs(Transaction& transaction) const = 0;
+  virtual void declare_reads(Transaction& transaction) const = 0;
   virtual void decide(Transaction& transaction) = 0;
   // A write that has a transaction of its own, and does all of it here. True when it is one.
-  virtual bool is_alone() const { return false; }
-  virtual Pg<void> alone(Connection&) { return {}; }
+  virtual bool is_standalone() const { return false; }
+  virtual Pg<void> run_standalone(Connection&) { return {}; }
   // … and what it left, to be remembered; nullopt: nothing.
-  virtual std::optional<Mark> mark() const { return std::nullopt; }
+  virtual std::optional<HighWaterMark> high_water_mark() const { return std::nullopt; }
   // The transaction is durable: failpoints, freeing what is no longer needed.
   virtual void committed() = 0;
   // In place of an answer: nothing happened, or nobody knows.
@@ -36,20 +36,20 @@ class Write {
 
 // Keeps the answer and gives it once.
 template <class T>
-class Answering : public Write {
+class WriteWithResult : public Write {
  public:
   // `at`: a test's time in place of the database's.
-  Answering(std::optional<Instant> at, async::Done<Result<T>> done)
+  WriteWithResult(std::optional<Instant> at, async::Done<Result<T>> done)
       : at_(at), done_(std::move(done)) {}
   void fail(const Error& error) final { answer_ = std::unexpected(error); }
   void answer() final { done_(std::move(*answer_)); }
 
  protected:
-  void keep(Result<T> answer) { answer_ = std::move(answer); }
-  void replace(std::optional<Error> error) {
+  void set_result(Result<T> answer) { answer_ = std::move(answer); }
+  void override_with_error(std::optional<Error> error) {
     if (error) answer_ = std::unexpected(*std::move(error));
   }
-  const Result<T>& kept() const { return *answer_; }
+  const Result<T>& result() const { return *answer_; }
   Instant time(const Transaction& transaction) const { return at_.value_or(transaction.now()); }
   const std::optional<Instant>& at() const { return at_; }
 
@@ -59,28 +59,32 @@ class Answering : public Write {
   std::optional<Result<T>> answer_;
 };
 
-class CommitWrite final : public Answering<Committed> {
+class CommitWrite final : public WriteWithResult<CommitResult> {
  public:
-  CommitWrite(Batch batch, std::optional<Instant> at, async::Done<Result<Committed>> done)
-      : Answering(at, std::move(done)), batch_(std::move(batch)) {}
+  CommitWrite(Batch batch, std::optional<Instant> at, async::Done<Result<CommitResult>> done)
+      : WriteWithResult(at, std::move(done)), batch_(std::move(batch)) {}
   std::size_t bytes() const override;
-  void needs(Transaction& transaction) const override { transaction.needs(batch_); }
+  void declare_reads(Transaction& transaction) const override { transaction.declare_reads(batch_); }
   void decide(Transaction& transaction) override;
   void committed() override;
 
  private:
   Batch batch_;
-  std::optional<BatchPoints> points_;
+  std::optional<BatchFailpoints> failpoints_;
   bool written_ = false;
 };
 
-class InboxWrite final : public Answering<void> {
+class InboxWrite final : public WriteWithResult<void> {
  public:
   InboxWrite(JobId job, InboxEntry entry, std::optional<Instant> at, async::Done<Result<void>> done)
-      : Answering(at, std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
+      : WriteWithResult(at, std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
   std::size_t bytes() const override { return entry_.act.size(); }
-  void needs(Transaction& transaction) const override { transaction.needs_inbox(job_); }
-  void decide(Transaction& transaction) override { keep(transaction.put_inbox(job_, entry_)); }
+  void declare_reads(Transaction& transaction) const override {
+    transaction.declare_inbox_read(job_);
+  }
+  void decide(Transaction& transaction) override {
+    set_result(transaction.put_inbox(job_, entry_));
+  }
   void committed() override;
 
  private:
@@ -88,29 +92,29 @@ class InboxWrite final : public Answering<void> {
   const InboxEntry entry_;
 };
 
-class ClaimWrite final : public Answering<std::vector<Lease>> {
+class ClaimWrite final : public WriteWithResult<std::vector<Lease>> {
  public:
   ClaimWrite(ClaimRequest request, std::optional<Instant> at,
              async::Done<Result<std::vector<Lease>>> done)
-      : Answering(at, std::move(done)), request_(std::move(request)) {}
-  void needs(Transaction&) const override {}
+      : WriteWithResult(at, std::move(done)), request_(std::move(request)) {}
+  void declare_reads(Transaction&) const override {}
   void decide(Transaction&) override {}
-  bool is_alone() const override { return true; }
-  Pg<void> alone(Connection& connection) override;
+  bool is_standalone() const override { return true; }
+  Pg<void> run_standalone(Connection& connection) override;
   void committed() override;
 
  private:
   const ClaimRequest request_;
 };
 
-class ClaimJobWrite final : public Answering<std::optional<Lease>> {
+class ClaimJobWrite final : public WriteWithResult<std::optional<Lease>> {
  public:
   ClaimJobWrite(JobId job, ClaimRequest request, std::optional<Instant> at,
                 async::Done<Result<std::optional<Lease>>> done)
-      : Answering(at, std::move(done)), job_(std::move(job)), request_(std::move(request)) {}
-  void needs(Transaction& transaction) const override;
+      : WriteWithResult(at, std::move(done)), job_(std::move(job)), request_(std::move(request)) {}
+  void declare_reads(Transaction& transaction) const override;
   void decide(Transaction& transaction) override {
-    keep(transaction.claim_job(job_, request_, time(transaction)));
+    set_result(transaction.claim_job(job_, request_, time(transaction)));
   }
   void committed() override;
 
@@ -120,74 +124,75 @@ class ClaimJobWrite final : public Answering<std::optional<Lease>> {
 };
 
 // Every job of a store whose loss was accepted has been parked.
-class AcceptedWrite final : public Answering<void> {
+class FinishAcceptingWrite final : public WriteWithResult<void> {
  public:
-  explicit AcceptedWrite(async::Done<Result<void>> done) : Answering({}, std::move(done)) {}
-  void needs(Transaction&) const override {}
+  explicit FinishAcceptingWrite(async::Done<Result<void>> done)
+      : WriteWithResult({}, std::move(done)) {}
+  void declare_reads(Transaction&) const override {}
   void decide(Transaction&) override {}
-  bool is_alone() const override { return true; }
-  Pg<void> alone(Connection& connection) override {
+  bool is_standalone() const override { return true; }
+  Pg<void> run_standalone(Connection& connection) override {
     AE_TRY(finish_accepting(connection));
-    keep({});
+    set_result({});
     return {};
   }
   void committed() override {}
 };
 
-class HeartbeatWrite final : public Answering<std::vector<std::optional<Instant>>> {
+class HeartbeatWrite final : public WriteWithResult<std::vector<std::optional<Instant>>> {
  public:
   HeartbeatWrite(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                  std::optional<Instant> at,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done)
-      : Answering(at, std::move(done)), held_{std::move(held), lease} {}
-  void needs(Transaction& transaction) const override;
+      : WriteWithResult(at, std::move(done)), held_{std::move(held), lease} {}
+  void declare_reads(Transaction& transaction) const override;
   void decide(Transaction& transaction) override;
-  void committed() override { replace(std::move(lost_)); }
+  void committed() override { override_with_error(std::move(error_after_)); }
 
  private:
-  const Transaction::Held held_;
-  std::optional<Error> lost_;
+  const Transaction::HeartbeatRequest held_;
+  std::optional<Error> error_after_;
 };
 
-class RedactWrite final : public Answering<void> {
+class RedactWrite final : public WriteWithResult<void> {
  public:
   RedactWrite(Redaction redaction, async::Done<Result<void>> done)
-      : Answering(std::nullopt, std::move(done)), redaction_(std::move(redaction)) {}
-  void needs(Transaction&) const override {}
+      : WriteWithResult(std::nullopt, std::move(done)), redaction_(std::move(redaction)) {}
+  void declare_reads(Transaction&) const override {}
   void decide(Transaction&) override {}
-  bool is_alone() const override { return true; }
-  Pg<void> alone(Connection& connection) override;
+  bool is_standalone() const override { return true; }
+  Pg<void> run_standalone(Connection& connection) override;
   void committed() override {}
 
  private:
   const Redaction redaction_;
 };
 
-class PruneWrite final : public Answering<bool> {
+class PruneWrite final : public WriteWithResult<bool> {
  public:
   PruneWrite(Pruning pruning, async::Done<Result<bool>> done)
-      : Answering(std::nullopt, std::move(done)), pruning_(std::move(pruning)) {}
-  void needs(Transaction&) const override {}
+      : WriteWithResult(std::nullopt, std::move(done)), pruning_(std::move(pruning)) {}
+  void declare_reads(Transaction&) const override {}
   void decide(Transaction&) override {}
-  bool is_alone() const override { return true; }
-  Pg<void> alone(Connection& connection) override;
-  std::optional<Mark> mark() const override;
+  bool is_standalone() const override { return true; }
+  Pg<void> run_standalone(Connection& connection) override;
+  std::optional<HighWaterMark> high_water_mark() const override;
   void committed() override;
 
  private:
   const Pruning pruning_;
   std::optional<AuditHead> left_;
-  std::optional<Error> lost_;
+  std::optional<Error> error_after_;
 };
 
-class RecordWrite final : public Answering<void> {
+class RecordWrite final : public WriteWithResult<void> {
  public:
   RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
-      : Answering(std::nullopt, std::move(done)), entry_(std::move(entry)) {}
-  void needs(Transaction& transaction) const override { transaction.needs_audit(); }
+      : WriteWithResult(std::nullopt, std::move(done)), entry_(std::move(entry)) {}
+  void declare_reads(Transaction& transaction) const override { transaction.declare_audit_read(); }
   void decide(Transaction& transaction) override {
-    transaction.record(entry_);
-    keep({});
+    transaction.append_audit_entry(entry_);
+    set_result({});
   }
   void committed() override {}
 

@@ -32,7 +32,7 @@ Sql<AuditHead> read_head(Database& db) {
 
 Sql<void> append_audit(Database& db, const AuditEntry& entry) {
   AE_ASSIGN(const AuditHead head, read_head(db));
-  const AuditRow row = chained(head, entry);
+  const AuditRow row = chain_entry(head, entry);
   AE_ASSIGN(Statement insert, db.prepare("INSERT INTO audit(seq, body, hash) VALUES(?1, ?2, ?3)"));
   AE_TRY(insert.run(row.seq, row.body, row.hash));
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES('audit_head', ?1) "

@@ -60,7 +60,7 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
     } else if (*layout == 0) {
       return Status(fail(Code::not_found, path + " holds no store yet"));
     }
-    if (progress) db.watch_work([&] { progress(size_of(to), whole); });
+    if (progress) db.set_progress_callback([&] { progress(size_of(to), whole); });
     AE_ASSIGN(auto vacuum, db.prepare("VACUUM INTO ?1"));
     AE_TRY(vacuum.run(std::string_view(to)));
     return Status();
@@ -113,22 +113,22 @@ Status check_whole(Database& db, const Source& source) {
 }
 
 // From now on it is a store that may have lost something, on a timeline of its own, until somebody accepts that.
-Status mark_restored(Database& db, const std::string& path, const RestoreWish& wish) {
+Status mark_restored(Database& db, const std::string& path, const RestoreOptions& options) {
   const auto run = [&]() -> Sql<void> {
-    AE_ASSIGN(const Standpoint stands, standpoint(db));
-    Position remembered = stands.at;
+    AE_ASSIGN(const StoreIdentity identity, read_store_identity(db));
+    StorePosition remembered = identity.at;
     const auto beside_it = PositionFile(position_path(path)).read();
-    if (beside_it && beside_it->store == stands.at.store) remembered = *beside_it;
+    if (beside_it && beside_it->store == identity.at.store) remembered = *beside_it;
     AE_TRY(db.execute("BEGIN IMMEDIATE"));
-    AE_TRY(append_audit(db, {.at = wish.now,
-                             .by = wish.by,
+    AE_TRY(append_audit(db, {.at = options.now,
+                             .by = options.by,
                              .act = "restore",
                              .job = {},
-                             .detail = Value::object({{"nothing_lost", wish.nothing_lost},
-                                                      {"position", stands.at.number},
-                                                      {"timeline", stands.at.timeline}})}));
+                             .detail = Value::object({{"nothing_lost", options.nothing_lost},
+                                                      {"position", identity.at.number},
+                                                      {"timeline", identity.at.timeline}})}));
     AE_TRY(unmark_backup(db));
-    if (!wish.nothing_lost) AE_TRY(begin_timeline(db, stands, remembered));
+    if (!options.nothing_lost) AE_TRY(begin_timeline(db, identity, remembered));
     return db.execute("COMMIT");
   };
   if (const auto done = run(); !done) return std::unexpected(cannot_open(path, done.error()));
@@ -146,12 +146,12 @@ Status mark_copy(const std::string& part) {
 }
 
 Status prepare_copy(const std::string& part, const Source& source, const std::string& path,
-                    const RestoreWish& wish) {
+                    const RestoreOptions& options) {
   auto db = Database::open({.path = part});
   if (!db) return std::unexpected(cannot_open(part, db.error()));
   AE_TRY(check_whole(*db, source));
   AE_TRY(prepare_schema(*db, part));
-  AE_TRY(mark_restored(*db, path, wish));
+  AE_TRY(mark_restored(*db, path, options));
   if (const auto done = db->checkpoint(true); !done) {
     return std::unexpected(cannot_open(part, done.error()));
   }
@@ -172,13 +172,14 @@ Status backup_sqlite(const std::string& given, const std::string& to,
   });
 }
 
-Status restore_sqlite(const std::string& from, const std::string& given, const RestoreWish& wish) {
+Status restore_sqlite(const std::string& from, const std::string& given,
+                      const RestoreOptions& options) {
   const std::string path = real_file(given);
   AE_TRY(check_file(path));
   AE_TRY(check_file(real_file(from)));
   if (!is_there(from)) return fail(Code::not_found, "no backup at " + from);
   AE_TRY(make_folder(path));
-  AE_ASSIGN(const LockFile lock, LockFile::take(lock_path(path)));
+  AE_ASSIGN(const LockFile lock, LockFile::acquire(lock_path(path)));
   for (const char* end : {"", "-wal", "-shm"}) {
     if (!is_there(path + end)) continue;
     return fail(Code::already_exists,
@@ -190,9 +191,9 @@ Status restore_sqlite(const std::string& from, const std::string& given, const R
   return beside(path, [&](const std::string& part) -> Status {
     const Source source{
         .path = from, .still = size_of(from + "-wal") == 0, .instead = "take an earlier backup"};
-    AE_TRY(copy(source, part, wish.progress));
-    AE_TRY(prepare_copy(part, source, path, wish));
-    return wish.prove ? wish.prove(part) : Status();
+    AE_TRY(copy(source, part, options.progress));
+    AE_TRY(prepare_copy(part, source, path, options));
+    return options.verify_audit_log ? options.verify_audit_log(part) : Status();
   });
 }
 

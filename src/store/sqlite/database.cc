@@ -168,7 +168,7 @@ Sql<Database> Database::open(const Options& options) {
     return std::unexpected(error_of(raw));
   }
   db.set_busy_timeout(options.busy);
-  if (options.read_only) db.leave_wal();
+  if (options.read_only) db.disable_checkpoint_on_close();
   return db;
 }
 
@@ -213,7 +213,7 @@ Sql<void> Database::checkpoint(bool truncate) {
   return {};
 }
 
-void Database::watch_wal(std::size_t* pages) {
+void Database::track_wal_pages(std::size_t* pages) {
   const auto hook = [](void* to, sqlite3*, const char*, int count) {
     *static_cast<std::size_t*>(to) = static_cast<std::size_t>(count);
     return SQLITE_OK;
@@ -221,18 +221,20 @@ void Database::watch_wal(std::size_t* pages) {
   sqlite3_wal_hook(db_, hook, pages);  // takes the place of the automatic checkpoint
 }
 
-void Database::watch_work(std::function<void()> look) {
+void Database::set_progress_callback(std::function<void()> look) {
   constexpr int kInstructions = 10'000;
-  look_ = std::make_unique<std::function<void()>>(std::move(look));
+  progress_callback_ = std::make_unique<std::function<void()>>(std::move(look));
   sqlite3_progress_handler(
       db_, kInstructions,
       [](void* to) {
         (*static_cast<std::function<void()>*>(to))();
         return 0;
       },
-      look_.get());
+      progress_callback_.get());
 }
 
-void Database::leave_wal() { sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr); }
+void Database::disable_checkpoint_on_close() {
+  sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+}
 
 }  // namespace ae::store::sqlite

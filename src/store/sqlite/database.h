@@ -139,10 +139,11 @@ class Database {
   static Sql<Database> open(const Options& options);
   Database() = default;
   Database(Database&& other) noexcept
-      : db_(std::exchange(other.db_, nullptr)), look_(std::move(other.look_)) {}
+      : db_(std::exchange(other.db_, nullptr)),
+        progress_callback_(std::move(other.progress_callback_)) {}
   Database& operator=(Database&& other) noexcept {
     std::swap(db_, other.db_);
-    std::swap(look_, other.look_);
+    std::swap(progress_callback_, other.progress_callback_);
     return *this;
   }
   ~Database() { close(); }
@@ -157,17 +158,17 @@ class Database {
   std::int64_t changes() const;  // rows that were written, ever
   void set_busy_timeout(std::chrono::milliseconds timeout);
   // From now on `pages` tells how many pages the WAL holds. Borrowed.
-  void watch_wal(std::size_t* pages);
+  void track_wal_pages(std::size_t* pages);
   // Copies what the WAL holds into the file; `truncate` empties it too, if no reader is in the way.
   Sql<void> checkpoint(bool truncate);
   // Called now and then while a statement runs. Lives as long as the connection.
-  void watch_work(std::function<void()> look);
-  void leave_wal();  // no checkpoint when this connection closes
+  void set_progress_callback(std::function<void()> look);
+  void disable_checkpoint_on_close();  // no checkpoint when this connection closes
 
  private:
   explicit Database(sqlite3* db) : db_(db) {}
   sqlite3* db_ = nullptr;
-  std::unique_ptr<std::function<void()>> look_;
+  std::unique_ptr<std::function<void()>> progress_callback_;
 };
 
 }  // namespace ae::store::sqlite

@@ -20,7 +20,7 @@ std::string pid_in(int fd) {
 
 }  // namespace
 
-Result<LockFile> LockFile::take(const std::string& path) {
+Result<LockFile> LockFile::acquire(const std::string& path) {
   LockFile lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (lock.fd_ < 0) {
     const bool full = errno == ENOSPC || errno == EDQUOT;
@@ -44,7 +44,7 @@ Result<LockFile> LockFile::take(const std::string& path) {
   return lock;
 }
 
-Result<LockFile> LockFile::hold(const std::string& path) {
+Result<LockFile> LockFile::lock_database(const std::string& path) {
   LockFile lock(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   while (lock.fd_ >= 0 && ::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -61,7 +61,7 @@ Result<LockFile> LockFile::hold(const std::string& path) {
   return lock;
 }
 
-bool LockFile::is_taken(const std::string& path) {
+bool LockFile::is_locked(const std::string& path) {
   const LockFile look(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (look.fd_ < 0) return errno != ENOENT;
   while (::flock(look.fd_, LOCK_SH | LOCK_NB) != 0) {

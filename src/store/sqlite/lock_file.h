@@ -13,12 +13,12 @@ namespace ae::store::sqlite {
 class LockFile {
  public:
   // Fails with store_locked (another owner lives; names its pid) · unavailable.
-  static Result<LockFile> take(const std::string& path);
+  static Result<LockFile> acquire(const std::string& path);
   // The database file itself. REQUIRES: `<path>.lock` is ours, no connection of this process has the file open, and this
   // lives longer than all of them: closing a descriptor of the file drops their locks. Fails with store_locked · unavailable.
-  static Result<LockFile> hold(const std::string& path);
+  static Result<LockFile> lock_database(const std::string& path);
   // Does somebody hold it now? Who cannot tell says yes. Whoever takes it in this very moment is refused.
-  static bool is_taken(const std::string& path);
+  static bool is_locked(const std::string& path);
   LockFile() = default;
   LockFile(LockFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   LockFile& operator=(LockFile&& other) noexcept {

@@ -18,11 +18,12 @@ constexpr std::int64_t kAccepting =
     1;                               // a loss was accepted, and not every job has been parked yet
 constexpr std::int64_t kBackup = 2;  // a backup that was not restored
 
-Error rolled_back(const std::string& path, const Standpoint& stands, const Position& remembered) {
-  const bool lower = stands.at.timeline == remembered.timeline;
+Error rolled_back(const std::string& path, const StoreIdentity& identity,
+                  const StorePosition& remembered) {
+  const bool lower = identity.at.timeline == remembered.timeline;
   return {Code::store_rolled_back,
           "the store " + path + " went backwards: " +
-              (lower ? "it is at position " + std::to_string(stands.at.number) + ", and was at " +
+              (lower ? "it is at position " + std::to_string(identity.at.number) + ", and was at " +
                            std::to_string(remembered.number)
                      : "it is from before a loss that was accepted here") +
               "; an older copy replaced it, or the disk lost writes. Lost work would be repeated: "
@@ -43,58 +44,60 @@ Error not_restored(const std::string& path) {
               "restore`, or `aetheris doctor --accept-rollback` parks its unfinished jobs"};
 }
 
-bool position_is_there(const std::string& path) {
+bool has_position_file(const std::string& path) {
   struct stat found{};
   return ::stat(position_path(path).c_str(), &found) == 0;
 }
 
 // An opening that died after it made the tables of a store whose loss it was to accept.
-Sql<bool> made_and_left(Database& db, const Standpoint& stands,
-                        const std::optional<Position>& remembered) {
-  if (!remembered || remembered->store == stands.at.store) return false;
-  if (stands.at.number != 0 || remembered->number == 0) return false;
+Sql<bool> is_abandoned_recreation(Database& db, const StoreIdentity& identity,
+                                  const std::optional<StorePosition>& remembered) {
+  if (!remembered || remembered->store == identity.at.store) return false;
+  if (identity.at.number != 0 || remembered->number == 0) return false;
   AE_ASSIGN(const std::int64_t commits, db.integer("SELECT EXISTS(SELECT 1 FROM commits)"));
   return commits == 0;
 }
 
 Sql<Loss> read_loss(Database& db, const std::string& path, bool gone) {
-  Loss loss{.gone = gone, .remembered = PositionFile(position_path(path)).read(), .stands = {}};
-  AE_ASSIGN(loss.stands, standpoint(db));
+  Loss loss{.gone = gone, .remembered = PositionFile(position_path(path)).read(), .identity = {}};
+  AE_ASSIGN(loss.identity, read_store_identity(db));
   if (!gone) {
-    AE_ASSIGN(loss.gone, made_and_left(db, loss.stands, loss.remembered));
+    AE_ASSIGN(loss.gone, is_abandoned_recreation(db, loss.identity, loss.remembered));
   }
   return loss;
 }
 
 }  // namespace
 
-Sql<Standpoint> standpoint(Database& db) {
-  Standpoint stands;
+Sql<StoreIdentity> read_store_identity(Database& db) {
+  StoreIdentity identity;
   AE_ASSIGN(Statement meta, db.prepare("SELECT key, value FROM meta"));
   for (Rows row(meta);;) {
     AE_ASSIGN(const bool more, row.next());
-    if (!more) return stands;
+    if (!more) return identity;
     const std::string key = row->text(0);
-    if (key == "store_id") stands.at.store = row->text(1);
-    if (key == "timeline") stands.at.timeline = row->text(1);
-    if (key == "position") stands.at.number = row->count(1);
-    if (key == "timelines") stands.before = lines(row->text(1));
+    if (key == "store_id") identity.at.store = row->text(1);
+    if (key == "timeline") identity.at.timeline = row->text(1);
+    if (key == "position") identity.at.number = row->count(1);
+    if (key == "timelines") identity.before = lines(row->text(1));
     if (key == "accepting") {
-      stands.accepting = true;
-      stands.backup = row->integer(1) == kBackup;
+      identity.accepting = true;
+      identity.backup = row->integer(1) == kBackup;
     }
   }
 }
 
-Sql<void> begin_timeline(Database& db, const Standpoint& stands, const Position& remembered) {
-  std::vector<std::string> before = stands.before;
-  before.push_back(stands.at.timeline);
+Sql<void> begin_timeline(Database& db, const StoreIdentity& identity,
+                         const StorePosition& remembered) {
+  std::vector<std::string> before = identity.before;
+  before.push_back(identity.at.timeline);
   // The position may be of a timeline that began after this copy was made.
-  if (remembered.timeline != stands.at.timeline) before.push_back(remembered.timeline);
+  if (remembered.timeline != identity.at.timeline) before.push_back(remembered.timeline);
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES(?1, ?2) "
                                       "ON CONFLICT DO UPDATE SET value = excluded.value"));
   AE_TRY(put.run(std::string_view("timelines"), joined(before)));
-  AE_TRY(put.run(std::string_view("position"), std::max(stands.at.number, remembered.number) + 1));
+  AE_TRY(
+      put.run(std::string_view("position"), std::max(identity.at.number, remembered.number) + 1));
   AE_TRY(put.run(std::string_view("accepting"), kAccepting));
   return db.execute("UPDATE meta SET value = lower(hex(randomblob(16))) WHERE key = 'timeline'");
 }
@@ -111,19 +114,19 @@ Sql<void> unmark_backup(Database& db) {
   return remove.run(kBackup);
 }
 
-bool file_is_gone(const std::string& path) {
+bool is_file_missing(const std::string& path) {
   struct stat found{};
-  if (!position_is_there(path)) return false;
+  if (!has_position_file(path)) return false;
   return ::stat(path.c_str(), &found) != 0 ? errno == ENOENT : found.st_size == 0;
 }
 
-Result<bool> no_tables(Database& db, const std::string& path) {
-  if (!position_is_there(path)) return false;
+Result<bool> has_no_tables(Database& db, const std::string& path) {
+  if (!has_position_file(path)) return false;
   AE_ASSIGN(const std::int64_t layout, layout_of(db, path));
   return layout == 0;
 }
 
-Error all_lost(const std::string& path) {
+Error store_missing(const std::string& path) {
   return {Code::store_rolled_back,
           "the store " + path + " is gone: the file is missing or holds nothing, and " +
               position_path(path) +
@@ -131,50 +134,51 @@ Error all_lost(const std::string& path) {
               "if its jobs are lost, `aetheris doctor --accept-rollback` creates a new one"};
 }
 
-Result<Loss> find_loss(Database& db, const std::string& path, bool gone, const LossWish& wish) {
+Result<Loss> find_loss(Database& db, const std::string& path, bool gone,
+                       const LossOptions& options) {
   auto read = read_loss(db, path, gone);
   if (!read) return std::unexpected(cannot_open(path, read.error()));
   Loss loss = *std::move(read);
-  const Standpoint& stands = loss.stands;
-  const bool behind = loss.remembered && went_backwards(stands, *loss.remembered);
-  const bool may_accept = wish.accept && !wish.nothing_lost;
-  if (loss.gone && !may_accept) return std::unexpected(all_lost(path));
-  if (behind && !may_accept) return std::unexpected(rolled_back(path, stands, *loss.remembered));
-  if (stands.accepting && !wish.accept) {
-    return std::unexpected(stands.backup ? not_restored(path) : still_accepting(path));
+  const StoreIdentity& identity = loss.identity;
+  const bool behind = loss.remembered && is_behind(identity, *loss.remembered);
+  const bool may_accept = options.accept && !options.nothing_lost;
+  if (loss.gone && !may_accept) return std::unexpected(store_missing(path));
+  if (behind && !may_accept) return std::unexpected(rolled_back(path, identity, *loss.remembered));
+  if (identity.accepting && !options.accept) {
+    return std::unexpected(identity.backup ? not_restored(path) : still_accepting(path));
   }
-  loss.nothing_lost = stands.backup && wish.nothing_lost;
-  loss.found = loss.gone || behind || (stands.backup && !wish.nothing_lost) ||
-               (wish.accept && wish.surely_lost && !stands.accepting);
-  loss.accepting = loss.found || (stands.accepting && !loss.nothing_lost);
+  loss.nothing_lost = identity.backup && options.nothing_lost;
+  loss.found = loss.gone || behind || (identity.backup && !options.nothing_lost) ||
+               (options.accept && options.is_loss_certain && !identity.accepting);
+  loss.accepting = loss.found || (identity.accepting && !loss.nothing_lost);
   return loss;
 }
 
-Sql<void> accept_loss(Database& db, Loss& loss, const LossWish& wish) {
+Sql<void> accept_loss(Database& db, Loss& loss, const LossOptions& options) {
   if (!loss.accepting && !loss.nothing_lost) return {};
-  const Position was = loss.remembered.value_or(loss.stands.at);
-  std::vector<std::pair<std::string, Value>> detail{{"position", loss.stands.at.number},
+  const StorePosition was = loss.remembered.value_or(loss.identity.at);
+  std::vector<std::pair<std::string, Value>> detail{{"position", loss.identity.at.number},
                                                     {"remembered_position", was.number},
                                                     {"remembered_timeline", was.timeline},
-                                                    {"timeline", loss.stands.at.timeline}};
+                                                    {"timeline", loss.identity.at.timeline}};
   if (loss.nothing_lost) detail.emplace_back("nothing_lost", true);
-  AE_TRY(append_audit(db, {.at = wish.at,
-                           .by = wish.by,
+  AE_TRY(append_audit(db, {.at = options.at,
+                           .by = options.by,
                            .act = "accept_rollback",
                            .job = {},
                            .detail = Value::object(std::move(detail))}));
   if (loss.nothing_lost) AE_TRY(unmark_backup(db));
-  if (loss.found) AE_TRY(begin_timeline(db, loss.stands, was));
+  if (loss.found) AE_TRY(begin_timeline(db, loss.identity, was));
   if (loss.gone && loss.remembered) {
     // It stays the store that was here, so that the old file is noticed when it comes back.
     AE_ASSIGN(Statement name, db.prepare("UPDATE meta SET value = ?1 WHERE key = 'store_id'"));
     AE_TRY(name.run(was.store));
   }
-  AE_ASSIGN(loss.stands, standpoint(db));
+  AE_ASSIGN(loss.identity, read_store_identity(db));
   return {};
 }
 
-Status look_for_loss(Database& db, const std::string& path) {
+Status check_for_loss(Database& db, const std::string& path) {
   AE_TRY(find_loss(db, path, false, {}));
   return {};
 }

@@ -19,21 +19,21 @@ constexpr std::chrono::milliseconds kLook{50};
 // As it stands now, whoever owns it.
 Result<Migration> look(const std::string& path) {
   Migration found{.from = 0, .to = kLayout};
-  if (file_is_gone(path)) return std::unexpected(all_lost(path));
+  if (is_file_missing(path)) return std::unexpected(store_missing(path));
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return found;
   auto db = Database::open({.path = path, .read_only = true});
   if (!db) return std::unexpected(cannot_open(path, db.error()));
-  AE_ASSIGN(const bool gone, no_tables(*db, path));
-  if (gone) return std::unexpected(all_lost(path));
+  AE_ASSIGN(const bool gone, has_no_tables(*db, path));
+  if (gone) return std::unexpected(store_missing(path));
   AE_ASSIGN(found.from, layout_of(*db, path));
   return found;
 }
 
 Result<Migration> migrate(const std::string& path) {
-  if (file_is_gone(path)) return std::unexpected(all_lost(path));
+  if (is_file_missing(path)) return std::unexpected(store_missing(path));
   AE_TRY(make_file(path));
-  AE_ASSIGN(const LockFile file_lock, LockFile::hold(path));
+  AE_ASSIGN(const LockFile file_lock, LockFile::lock_database(path));
   auto db = Database::open({.path = path});
   if (!db) return std::unexpected(cannot_open(path, db.error()));
   Migration done{.from = 0, .to = kLayout};
@@ -44,15 +44,15 @@ Result<Migration> migrate(const std::string& path) {
 
 }  // namespace
 
-Result<Migration> migrate_sqlite(const std::string& given, const MigrationWish& wish) {
+Result<Migration> migrate_sqlite(const std::string& given, const MigrationOptions& options) {
   const std::string path = real_file(given);
   AE_TRY(check_file(path));
-  const auto give_up = std::chrono::steady_clock::now() + wish.patience;
+  const auto give_up = std::chrono::steady_clock::now() + options.patience;
   for (;;) {
     AE_ASSIGN(const Migration found, look(path));
-    if (wish.check_only || !found.due()) return found;
+    if (options.check_only || !found.is_pending()) return found;
     AE_TRY(make_folder(path));
-    const auto lock = LockFile::take(lock_path(path));
+    const auto lock = LockFile::acquire(lock_path(path));
     if (lock) return migrate(path);
     const bool waits = lock.error().code == Code::store_locked;
     if (!waits || std::chrono::steady_clock::now() >= give_up) {

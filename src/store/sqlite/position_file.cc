@@ -19,7 +19,7 @@ constexpr std::size_t kSlot = 256, kId = 32, kSum = 16;
 
 std::string sum_of(std::string_view text) { return to_hex(sha256(text)).substr(0, kSum); }
 
-std::string slot_of(const Position& p) {
+std::string slot_of(const StorePosition& p) {
   std::string text(kMagic);
   text += " " + p.store + " " + p.timeline + " " + std::to_string(p.number) + " ";
   text += sum_of(text);
@@ -34,10 +34,10 @@ std::string_view word(std::string_view& text) {
   return found;
 }
 
-std::optional<Position> position_of(std::string_view slot) {
+std::optional<StorePosition> position_of(std::string_view slot) {
   std::string_view left = slot;
   if (word(left) != kMagic) return std::nullopt;
-  Position p;
+  StorePosition p;
   p.store = word(left);
   p.timeline = word(left);
   const std::string_view number = word(left);
@@ -51,10 +51,10 @@ std::optional<Position> position_of(std::string_view slot) {
 
 }  // namespace
 
-bool went_backwards(const Standpoint& stands, const Position& remembered) {
-  if (stands.at.store != remembered.store) return false;
-  if (stands.at.timeline == remembered.timeline) return stands.at.number < remembered.number;
-  return std::ranges::find(stands.before, remembered.timeline) == stands.before.end();
+bool is_behind(const StoreIdentity& identity, const StorePosition& remembered) {
+  if (identity.at.store != remembered.store) return false;
+  if (identity.at.timeline == remembered.timeline) return identity.at.number < remembered.number;
+  return std::ranges::find(identity.before, remembered.timeline) == identity.before.end();
 }
 
 PositionFile::PositionFile(PositionFile&& other) noexcept
@@ -72,14 +72,14 @@ PositionFile::~PositionFile() {
 }
 
 // The slot that was written last is the higher one; after a loss that was accepted the numbers go on above both.
-std::optional<Position> PositionFile::read() const {
+std::optional<StorePosition> PositionFile::read() const {
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
   std::string bytes(2 * kSlot, '\0');
   const ssize_t size = ::pread(fd, bytes.data(), bytes.size(), 0);
   ::close(fd);
   bytes.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
-  std::optional<Position> best;
+  std::optional<StorePosition> best;
   for (std::size_t at = 0; at + kSlot <= bytes.size(); at += kSlot) {
     auto found = position_of(std::string_view(bytes).substr(at, kSlot));
     if (found && (!best || found->number > best->number)) best = std::move(found);
@@ -87,15 +87,15 @@ std::optional<Position> PositionFile::read() const {
   return best;
 }
 
-Status PositionFile::write(const Position& position) {
+Status PositionFile::write(const StorePosition& position) {
   const auto failed = [&](const char* what) {
     return fail(Code::unavailable,
                 std::string("cannot ") + what + " " + path_ + ": " + std::strerror(errno));
   };
   if (fd_ < 0) {
-    const auto stands = read();
+    const auto identity = read();
     // A new file, or one that tells of another store: both slots are begun anew.
-    const bool anew = !stands || stands->store != position.store;
+    const bool anew = !identity || identity->store != position.store;
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (anew ? O_TRUNC : 0), 0600);
     if (fd_ < 0) return failed("write");
     if (!anew) {
@@ -104,7 +104,7 @@ Status PositionFile::write(const Position& position) {
       if (reading >= 0) {
         const ssize_t size = ::pread(reading, first.data(), first.size(), 0);
         ::close(reading);
-        second_ = size == static_cast<ssize_t>(kSlot) && position_of(first) == stands;
+        second_ = size == static_cast<ssize_t>(kSlot) && position_of(first) == identity;
       }
     }
   }

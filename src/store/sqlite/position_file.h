@@ -17,16 +17,16 @@
 
 namespace ae::store::sqlite {
 
-struct Position {
+struct StorePosition {
   std::string store;         // its identity, 32 hex digits
   std::string timeline;      // 32 hex digits; another one after each loss that was accepted
   std::uint64_t number = 0;  // of the last transaction that changed something
-  friend bool operator==(const Position&, const Position&) = default;
+  friend bool operator==(const StorePosition&, const StorePosition&) = default;
 };
 
 // Where a store stands, as it says itself.
-struct Standpoint {
-  Position at;
+struct StoreIdentity {
+  StorePosition at;
   std::vector<std::string> before;  // earlier timelines: what was lost of them was accepted
   bool accepting = false;  // a loss was accepted, and not every job of it has been parked yet
   bool backup = false;     // accepting, because it is a backup that was not restored
@@ -34,7 +34,7 @@ struct Standpoint {
 
 // Has the store lost something that `remembered` knows? A store with another identity is another store, and is not
 // compared.
-bool went_backwards(const Standpoint& stands, const Position& remembered);
+bool is_behind(const StoreIdentity& identity, const StorePosition& remembered);
 
 class PositionFile {
  public:
@@ -44,9 +44,9 @@ class PositionFile {
   ~PositionFile();
 
   // nullopt: nothing is remembered, or nothing that can be read.
-  std::optional<Position> read() const;
+  std::optional<StorePosition> read() const;
   // Durable when it returns. Fails with unavailable; then what was remembered before still is.
-  Status write(const Position& position);
+  Status write(const StorePosition& position);
 
  private:
   std::string path_;

@@ -46,14 +46,14 @@ class Snapshot {
 
 }  // namespace
 
-Sql<Views> Views::open(Database db) {
-  Views v(std::move(db));
+Sql<ReadStatements> ReadStatements::open(Database db) {
+  ReadStatements v(std::move(db));
   AE_TRY(v.db_.execute("PRAGMA query_only = ON"));
-  struct Wish {
+  struct StatementSpec {
     Statement& statement;
     std::string sql;
   };
-  const Wish wishes[] = {
+  const StatementSpec specs[] = {
       {v.begin_, "BEGIN"},
       {v.end_, "COMMIT"},
       {v.find_, std::string(kRow) + "WHERE job_id = ?1"},
@@ -77,19 +77,19 @@ Sql<Views> Views::open(Database db) {
       {v.next_wake_,
        "SELECT wake_at FROM jobs WHERE wake_at IS NOT NULL AND attempt IS NULL "
        "ORDER BY wake_at LIMIT 1"},
-      {v.next_ripe_,
+      {v.next_eligible_,
        "SELECT ripe_at FROM jobs WHERE ready = 0 AND ripe_at IS NOT NULL AND ripe_at > ?1 "
        "AND attempt IS NULL ORDER BY ripe_at LIMIT 1"},
       {v.number_, "SELECT id FROM jobs WHERE job_id = ?1"},
       {v.is_there_, "SELECT 1 FROM jobs WHERE id = ?1"},
   };
-  for (const Wish& wish : wishes) {
-    AE_ASSIGN(wish.statement, v.db_.prepare(wish.sql));
+  for (const StatementSpec& spec : specs) {
+    AE_ASSIGN(spec.statement, v.db_.prepare(spec.sql));
   }
   return v;
 }
 
-Sql<JobRow> Views::read_row(Statement& row) {
+Sql<JobRow> ReadStatements::read_row(Statement& row) {
   JobRow job;
   const std::int64_t id = row.integer(0);
   job.id = JobId(row.text(1));
@@ -117,30 +117,30 @@ Sql<JobRow> Views::read_row(Statement& row) {
   }
 }
 
-Sql<std::optional<Views::Found>> Views::find(const JobId& job) {
+Sql<std::optional<ReadStatements::JobLocation>> ReadStatements::find(const JobId& job) {
   Rows row(find_, job.text);
   AE_ASSIGN(const bool there, row.next());
   if (!there) return std::nullopt;
-  Found found{.id = row->integer(0), .last_commit = row->integer(16), .row = {}};
+  JobLocation found{.id = row->integer(0), .last_commit = row->integer(16), .row = {}};
   AE_ASSIGN(found.row, read_row(find_));
   return found;
 }
 
-Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq) {
+Sql<Result<LoadedJob>> ReadStatements::load(const JobId& job, std::uint64_t from_seq) {
   if (from_seq == kFirstCommit) return load_first(job);
   return load(job, from_seq, 2);
 }
 
-Sql<Result<Loaded>> Views::load_first(const JobId& job) {
-  Loaded loaded;
+Sql<Result<LoadedJob>> ReadStatements::load_first(const JobId& job) {
+  LoadedJob loaded;
   {
     Snapshot snapshot(begin_, end_);
     AE_TRY(snapshot.open());
     AE_ASSIGN(const auto found, find(job));
-    if (!found) return Result<Loaded>(std::unexpected(job_not_found(job)));
+    if (!found) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
     loaded.row = found->row;
     AE_ASSIGN(const bool there, read_first(*found, loaded));
-    if (there) return Result<Loaded>(std::move(loaded));
+    if (there) return Result<LoadedJob>(std::move(loaded));
   }
   // What points at the first commit leads astray: it is looked for among all.
   AE_ASSIGN(auto whole, load(job, 1, 2));
@@ -149,11 +149,11 @@ Sql<Result<Loaded>> Views::load_first(const JobId& job) {
   loaded.commits.assign(whole->commits.begin(),
                         whole->commits.begin() + (whole->commits.empty() ? 0 : 1));
   loaded.blobs = std::move(whole->blobs);
-  return Result<Loaded>(std::move(loaded));
+  return Result<LoadedJob>(std::move(loaded));
 }
 
 // By the longest pointers: none of them leads past the first commit. Answers whether it was found.
-Sql<bool> Views::read_first(const Found& found, Loaded& into) {
+Sql<bool> ReadStatements::read_first(const JobLocation& found, LoadedJob& into) {
   for (std::int64_t commit = found.last_commit;;) {
     Rows row(commit_, commit);
     AE_ASSIGN(const bool there, row.next());
@@ -175,14 +175,14 @@ Sql<bool> Views::read_first(const Found& found, Loaded& into) {
   }
 }
 
-Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq, int looks) {
-  Loaded loaded;
-  std::optional<Found> found;
+Sql<Result<LoadedJob>> ReadStatements::load(const JobId& job, std::uint64_t from_seq, int tries) {
+  LoadedJob loaded;
+  std::optional<JobLocation> found;
   {
     Snapshot snapshot(begin_, end_);
     AE_TRY(snapshot.open());
     AE_ASSIGN(found, find(job));
-    if (!found) return Result<Loaded>(std::unexpected(job_not_found(job)));
+    if (!found) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
     AE_TRY(read_rows(*found, loaded));
     if (from_seq <= 1) {
       Rows row(checkpoint_, found->id);
@@ -202,22 +202,22 @@ Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq, int lo
   if (from_seq <= loaded.row.last_seq) {
     AE_ASSIGN(const bool whole, read_commits(*found, from_seq, loaded));
     // Deleted while it was read. Its id may be another job's by now.
-    AE_ASSIGN(const bool gone, is_gone(*found));
-    if (gone) return load(job, asked, looks);
+    AE_ASSIGN(const bool gone, is_deleted(*found));
+    if (gone) return load(job, asked, tries);
     // Redacted while it was read: then its commits name other values now.
-    if (!whole && looks > 1) return load(job, asked, looks - 1);
+    if (!whole && tries > 1) return load(job, asked, tries - 1);
   }
-  return Result<Loaded>(std::move(loaded));
+  return Result<LoadedJob>(std::move(loaded));
 }
 
 // No number is given to another job.
-Sql<bool> Views::is_gone(const Found& found) {
+Sql<bool> ReadStatements::is_deleted(const JobLocation& found) {
   Rows row(is_there_, found.id);
   AE_ASSIGN(const bool there, row.next());
   return !there;
 }
 
-Sql<void> Views::read_rows(const Found& found, Loaded& into) {
+Sql<void> ReadStatements::read_rows(const JobLocation& found, LoadedJob& into) {
   for (Rows row(effects_, found.id);;) {
     AE_ASSIGN(const bool more, row.next());
     if (!more) break;
@@ -242,7 +242,8 @@ Sql<void> Views::read_rows(const Found& found, Loaded& into) {
 }
 
 // From the last commit back to the one that holds from_seq, then turned around.
-Sql<bool> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded& into) {
+Sql<bool> ReadStatements::read_commits(const JobLocation& found, std::uint64_t from_seq,
+                                       LoadedJob& into) {
   from_seq = std::max<std::uint64_t>(from_seq, 1);
   std::vector<Hash> blobs;
   std::int64_t commit = found.last_commit;
@@ -251,9 +252,9 @@ Sql<bool> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded
     AE_TRY(snapshot.open());
     AE_ASSIGN(commit, step_back(commit, kReadBytes, found, from_seq, into, blobs));
     if (commit != kMissing) continue;
-    AE_ASSIGN(const bool gone, is_gone(found));
+    AE_ASSIGN(const bool gone, is_deleted(found));
     if (gone) return true;
-    return read_left(found, from_seq, into);
+    return read_remaining_commits(found, from_seq, into);
   }
   std::ranges::reverse(into.commits);
   std::ranges::reverse(blobs);
@@ -262,7 +263,8 @@ Sql<bool> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded
 
 // A commit is gone, or what points at it leads astray: what is there is given in its order, which is that of its rows, and
 // whoever opens it says log_corrupt, and where, if something is missing. Looks at every commit of the store.
-Sql<bool> Views::read_left(const Found& found, std::uint64_t from_seq, Loaded& into) {
+Sql<bool> ReadStatements::read_remaining_commits(const JobLocation& found, std::uint64_t from_seq,
+                                                 LoadedJob& into) {
   into.commits.clear();
   std::vector<Hash> blobs;
   AE_ASSIGN(Statement left,
@@ -282,8 +284,9 @@ Sql<bool> Views::read_left(const Found& found, std::uint64_t from_seq, Loaded& i
 
 // Reads up to bytes_max; gives the commit to go on with, 0 at the end, kMissing when the next one is not there. A commit
 // only ever points at an earlier one, so this ends whatever somebody has written there.
-Sql<std::int64_t> Views::step_back(std::int64_t commit, std::size_t bytes_max, const Found& found,
-                                   std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs) {
+Sql<std::int64_t> ReadStatements::step_back(std::int64_t commit, std::size_t bytes_max,
+                                            const JobLocation& found, std::uint64_t from_seq,
+                                            LoadedJob& into, std::vector<Hash>& blobs) {
   for (std::size_t bytes = 0; bytes < bytes_max;) {
     Rows row(commit_, commit);
     AE_ASSIGN(const bool there, row.next());
@@ -303,7 +306,7 @@ Sql<std::int64_t> Views::step_back(std::int64_t commit, std::size_t bytes_max, c
   return commit;
 }
 
-Sql<bool> Views::read_blobs(const std::vector<Hash>& hashes, Loaded& into) {
+Sql<bool> ReadStatements::read_blobs(const std::vector<Hash>& hashes, LoadedJob& into) {
   std::unordered_set<Hash> seen;
   bool whole = true;
   for (const Hash& hash : hashes) {
@@ -317,7 +320,7 @@ Sql<bool> Views::read_blobs(const std::vector<Hash>& hashes, Loaded& into) {
   return whole;
 }
 
-Sql<Result<std::vector<JobRow>>> Views::query(const Filter& filter) {
+Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   std::optional<std::int64_t> before;
   if (filter.after_number) {
     before = static_cast<std::int64_t>(*filter.after_number);
@@ -363,19 +366,19 @@ Sql<Result<std::vector<JobRow>>> Views::query(const Filter& filter) {
   }
 }
 
-Sql<EndedPage> Views::ended(const EndedFilter& filter) {
+Sql<EndedPage> ReadStatements::list_ended(const EndedFilter& filter) {
   AE_ASSIGN(Statement statement,
             db_.prepare(std::string(kRow) + "WHERE jobs.id > ?1 ORDER BY jobs.id LIMIT ?2"));
-  std::vector<JobRow> looked_at;
-  for (Rows row(statement, filter.after, std::uint64_t{kEndedLook});;) {
+  std::vector<JobRow> scanned;
+  for (Rows row(statement, filter.after, std::uint64_t{kEndedScanMax});;) {
     AE_ASSIGN(const bool more, row.next());
-    if (!more) return ended_of(std::move(looked_at), filter);
+    if (!more) return make_ended_page(std::move(scanned), filter);
     AE_ASSIGN(JobRow found, read_row(statement));
-    looked_at.push_back(std::move(found));
+    scanned.push_back(std::move(found));
   }
 }
 
-Sql<std::vector<JobId>> Views::due(std::size_t limit, Instant now) {
+Sql<std::vector<JobId>> ReadStatements::list_due(std::size_t limit, Instant now) {
   std::vector<JobId> jobs;
   Rows row(due_, now, std::uint64_t{limit});
   for (;;) {
@@ -385,12 +388,12 @@ Sql<std::vector<JobId>> Views::due(std::size_t limit, Instant now) {
   }
 }
 
-// Each counts entries of an index, and stops at kCensusMax.
-Sql<Census> Views::census(Instant now) {
+// Each counts entries of an index, and stops at kJobCountMax.
+Sql<JobStats> ReadStatements::count_jobs(Instant now) {
   Snapshot snapshot(begin_, end_);
   AE_TRY(snapshot.open());
-  Census census;
-  const std::string most = std::to_string(kCensusMax);
+  JobStats job_stats;
+  const std::string most = std::to_string(kJobCountMax);
   for (const char* status : {"queued", "running", "waiting", "parked"}) {
     AE_ASSIGN(Statement count,
               db_.prepare("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = ?1 AND status "
@@ -398,7 +401,7 @@ Sql<Census> Views::census(Instant now) {
                           most + ")"));
     count.start(std::string_view(status));
     AE_TRY(count.next());
-    census.statuses[status] = static_cast<std::uint64_t>(count.integer(0));
+    job_stats.statuses[status] = static_cast<std::uint64_t>(count.integer(0));
   }
   AE_ASSIGN(Statement ready,
             db_.prepare("SELECT queue, count(*) FROM (SELECT queue FROM jobs WHERE ready = 1 "
@@ -408,7 +411,7 @@ Sql<Census> Views::census(Instant now) {
   for (;;) {
     AE_ASSIGN(const bool more, ready.next());
     if (!more) break;
-    census.ready[std::string(ready.text(0))] = static_cast<std::uint64_t>(ready.integer(1));
+    job_stats.ready[std::string(ready.text(0))] = static_cast<std::uint64_t>(ready.integer(1));
   }
   AE_ASSIGN(
       Statement held,
@@ -416,32 +419,33 @@ Sql<Census> Views::census(Instant now) {
   held.start();
   for (;;) {
     AE_ASSIGN(const bool more, held.next());
-    if (!more) return census;
-    Census::Worker& worker = census.workers[std::string(held.text(0))];
+    if (!more) return job_stats;
+    JobStats::Worker& worker = job_stats.workers[std::string(held.text(0))];
     ++(held.instant(1) > now ? worker.live : worker.expired);
   }
 }
 
-Sql<AuditLog> Views::audit_log(std::uint64_t after) {
+Sql<AuditLog> ReadStatements::read_audit_log(std::uint64_t after) {
   Snapshot snapshot(begin_, end_);
   AE_TRY(snapshot.open());
   return read_audit(db_, after);
 }
 
-Sql<std::optional<Instant>> Views::next_due(Instant now) {
+Sql<std::optional<Instant>> ReadStatements::next_due(Instant now) {
   std::optional<Instant> next;
   {
     Rows row(next_wake_);
     AE_ASSIGN(const bool found, row.next());
     if (found) next = row->instant(0);
   }
-  Rows row(next_ripe_, now);
+  Rows row(next_eligible_, now);
   AE_ASSIGN(const bool found, row.next());
   if (found && (!next || row->instant(0) < *next)) next = row->instant(0);
   return next;
 }
 
-Reader::Reader(Views views) : views_(std::move(views)), thread_([this] { run(); }) {}
+Reader::Reader(ReadStatements statements)
+    : statements_(std::move(statements)), thread_([this] { run(); }) {}
 
 Reader::~Reader() {
   {
@@ -452,10 +456,10 @@ Reader::~Reader() {
   thread_.join();
 }
 
-void Reader::ask(Question question) {
+void Reader::enqueue(ReadTask question) {
   {
     const std::lock_guard lock(mutex_);
-    questions_.push_back(std::move(question));
+    tasks_.push_back(std::move(question));
   }
   wake_.notify_one();
 }
@@ -463,12 +467,12 @@ void Reader::ask(Question question) {
 void Reader::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stop_ || !questions_.empty(); });
-    if (questions_.empty()) return;
-    Question question = std::move(questions_.front());
-    questions_.pop_front();
+    wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    ReadTask question = std::move(tasks_.front());
+    tasks_.pop_front();
     lock.unlock();
-    question(views_);
+    question(statements_);
     question = nullptr;
     lock.lock();
   }

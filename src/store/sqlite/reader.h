@@ -2,7 +2,7 @@
 //
 // Every answer is made of short transactions; a long log is read a page at a time, which is consistent because logs
 // are only appended to. What is deleted or redacted meanwhile is read once more.
-// Threads: its own; `ask` from the loop's thread.
+// Threads: its own; `enqueue` from the loop's thread.
 #pragma once
 
 #include <condition_variable>
@@ -20,63 +20,64 @@
 namespace ae::store::sqlite {
 
 // The statements of a reading connection.
-class Views {
+class ReadStatements {
  public:
-  static Sql<Views> open(Database db);
+  static Sql<ReadStatements> open(Database db);
 
-  Sql<Result<Loaded>> load(const JobId& job, std::uint64_t from_seq);
+  Sql<Result<LoadedJob>> load(const JobId& job, std::uint64_t from_seq);
   Sql<Result<std::vector<JobRow>>> query(const Filter& filter);
-  Sql<EndedPage> ended(const EndedFilter& filter);
-  Sql<std::vector<JobId>> due(std::size_t limit, Instant now);
+  Sql<EndedPage> list_ended(const EndedFilter& filter);
+  Sql<std::vector<JobId>> list_due(std::size_t limit, Instant now);
   Sql<std::optional<Instant>> next_due(Instant now);
-  Sql<AuditLog> audit_log(std::uint64_t after);
-  Sql<Census> census(Instant now);
+  Sql<AuditLog> read_audit_log(std::uint64_t after);
+  Sql<JobStats> count_jobs(Instant now);
 
  private:
-  struct Found {
+  struct JobLocation {
     std::int64_t id = 0;
     std::int64_t last_commit = 0;
     JobRow row;
   };
-  explicit Views(Database db) : db_(std::move(db)) {}
+  explicit ReadStatements(Database db) : db_(std::move(db)) {}
 
-  Sql<std::optional<Found>> find(const JobId& job);
+  Sql<std::optional<JobLocation>> find(const JobId& job);
   Sql<JobRow> read_row(Statement& row);
-  Sql<bool> is_gone(const Found& found);
-  Sql<Result<Loaded>> load(const JobId& job, std::uint64_t from_seq, int looks);
-  Sql<Result<Loaded>> load_first(const JobId& job);
-  Sql<bool> read_first(const Found& found, Loaded& into);
+  Sql<bool> is_deleted(const JobLocation& found);
+  Sql<Result<LoadedJob>> load(const JobId& job, std::uint64_t from_seq, int tries);
+  Sql<Result<LoadedJob>> load_first(const JobId& job);
+  Sql<bool> read_first(const JobLocation& found, LoadedJob& into);
   // These answer whether every value that stands apart was there.
-  Sql<bool> read_commits(const Found& found, std::uint64_t from_seq, Loaded& into);
-  Sql<std::int64_t> step_back(std::int64_t commits, std::size_t bytes_max, const Found& found,
-                              std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs);
-  Sql<bool> read_left(const Found& found, std::uint64_t from_seq, Loaded& into);
-  Sql<bool> read_blobs(const std::vector<Hash>& hashes, Loaded& into);
-  Sql<void> read_rows(const Found& found, Loaded& into);
+  Sql<bool> read_commits(const JobLocation& found, std::uint64_t from_seq, LoadedJob& into);
+  Sql<std::int64_t> step_back(std::int64_t commits, std::size_t bytes_max, const JobLocation& found,
+                              std::uint64_t from_seq, LoadedJob& into, std::vector<Hash>& blobs);
+  Sql<bool> read_remaining_commits(const JobLocation& found, std::uint64_t from_seq,
+                                   LoadedJob& into);
+  Sql<bool> read_blobs(const std::vector<Hash>& hashes, LoadedJob& into);
+  Sql<void> read_rows(const JobLocation& found, LoadedJob& into);
 
   Database db_;
   Statement begin_, end_;
   Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, signed_head_, request_,
       checkpoint_;
-  Statement due_, next_wake_, next_ripe_, number_, is_there_;
+  Statement due_, next_wake_, next_eligible_, number_, is_there_;
 };
 
 class Reader {
  public:
-  using Question = std::move_only_function<void(Views&)>;
+  using ReadTask = std::move_only_function<void(ReadStatements&)>;
 
-  explicit Reader(Views views);
+  explicit Reader(ReadStatements statements);
   ~Reader();  // answers what was asked before
-  void ask(Question question);
+  void enqueue(ReadTask question);
 
  private:
   void run();
 
-  Views views_;
+  ReadStatements statements_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Question> questions_;  // guarded by mutex_
-  bool stop_ = false;               // guarded by mutex_
+  std::deque<ReadTask> tasks_;  // guarded by mutex_
+  bool stop_ = false;           // guarded by mutex_
   std::thread thread_;
 };
 

@@ -21,20 +21,20 @@ struct Told {
 };
 
 // Small limits, so that the WAL is copied back and begun anew between the commits.
-SqliteOptions small(Bench& bench) {
-  SqliteOptions options = bench.options();
+SqliteOptions small(SqliteFixture& fixture) {
+  SqliteOptions options = fixture.options();
   options.vfs = FlakyVfs::kName;
   options.wal_bytes = 24u << 10;
   options.idle = std::chrono::hours(1);
   return options;
 }
 
-Told write_steps(Bench& bench, std::uint64_t steps,
+Told write_steps(SqliteFixture& fixture, std::uint64_t steps,
                  const std::function<void(std::uint64_t)>& acked = {}) {
   Told told;
   for (std::uint64_t seq = 1; seq <= steps; seq = told.acked) {
-    const auto answer =
-        bench.commit(seq == 1 ? Bench::create("j0") : Bench::append("j0", seq, 3000));
+    const auto answer = fixture.commit(seq == 1 ? SqliteFixture::create("j0")
+                                                : SqliteFixture::append("j0", seq, 3000));
     if (answer) {
       told.acked = answer->last_seq;
       if (acked) acked(told.acked);
@@ -52,10 +52,10 @@ Told write_steps(Bench& bench, std::uint64_t steps,
 
 void expect_sound(const std::string& path, std::uint64_t acked) {
   EXPECT_EQ(integrity(path), "ok");
-  Bench bench(path);
-  const auto opened = bench.open();
+  SqliteFixture fixture(path);
+  const auto opened = fixture.open();
   ASSERT_TRUE(opened) << opened.error().message;
-  const auto loaded = bench.load("j0");
+  const auto loaded = fixture.load("j0");
   if (!loaded) {
     EXPECT_EQ(acked, 0U) << loaded.error().message;
     return;
@@ -63,38 +63,40 @@ void expect_sound(const std::string& path, std::uint64_t acked) {
   EXPECT_GE(loaded->row.last_seq, acked);
   ASSERT_EQ(loaded->commits.size(), loaded->row.last_seq - 1) << "a gap";
   for (std::uint64_t seq = 2; seq < loaded->row.last_seq; ++seq) {
-    EXPECT_EQ(loaded->commits[seq - 1], Bench::append("j0", seq, 3000).sealed->bytes);
+    EXPECT_EQ(loaded->commits[seq - 1], SqliteFixture::append("j0", seq, 3000).sealed->bytes);
   }
 }
 
 // One operation fails; the process ends; a fresh one looks. Gives false when there was no such operation.
 bool fail_operation(std::uint64_t number, int code) {
   SCOPED_TRACE("operation " + std::to_string(number) + " fails with " + std::to_string(code));
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
   FlakyVfs& vfs = FlakyVfs::instance();
   vfs.begin([=](std::uint64_t n, Operation operation, const Disk&) {
     if (n != number) return SQLITE_OK;
     return code == SQLITE_FULL || operation == Operation::write ? code : SQLITE_IOERR_FSYNC;
   });
   Told told;
-  const auto opened = bench.open(small(bench));
+  const auto opened = fixture.open(small(fixture));
   if (opened) {
-    told = write_steps(bench, 14);
+    told = write_steps(fixture, 14);
     if (told.unknown != 0) {
-      EXPECT_EQ(bench.commit(Bench::append("j0", told.acked)).error().code, Code::store_stopped);
-      EXPECT_EQ(bench.load("j0").error().code, Code::store_stopped) << "nobody can say what stands";
+      EXPECT_EQ(fixture.commit(SqliteFixture::append("j0", told.acked)).error().code,
+                Code::store_stopped);
+      EXPECT_EQ(fixture.load("j0").error().code, Code::store_stopped)
+          << "nobody can say what stands";
     } else if (told.denied != 0 && code == SQLITE_FULL) {
-      EXPECT_EQ(bench.load("j0").has_value(), told.acked > 0);
+      EXPECT_EQ(fixture.load("j0").has_value(), told.acked > 0);
     }
   } else {
     EXPECT_EQ(opened.error().code, Code::unavailable);
   }
-  bench.close();
+  fixture.close();
   const bool reached = vfs.operations() >= number;
   vfs.begin({});
   expect_sound(folder / "a.db", told.acked);
-  Bench after(folder / "a.db");
+  SqliteFixture after(folder / "a.db");
   EXPECT_TRUE(after.open());
   const auto loaded = after.load("j0");
   const std::uint64_t last = loaded ? loaded->row.last_seq : 0;
@@ -122,7 +124,7 @@ AE_TEST(
 AE_TEST_SLOW("sqlite/a disk that fails at each operation in turn") { fail_every(1); }
 
 // A disk as it may look after a power cut.
-std::string after_power_cut(const DiskFile& file, conformance::Dice& dice) {
+std::string after_power_cut(const DiskFile& file, conformance::SeededRandom& dice) {
   std::string bytes = file.durable;
   const bool keeps_order = dice.one_in(2);
   std::uint64_t left = keeps_order ? dice.below(file.pending.size() + 1) : file.pending.size();
@@ -143,7 +145,7 @@ AE_TEST("sqlite/a power cut at any operation loses nothing acknowledged") {
     Disk disk;
     std::uint64_t acked;
   };
-  const Folder folder(true);
+  const TempDir folder(true);
   std::vector<Cut> cuts;
   std::atomic<std::uint64_t> acked = 0;
   FlakyVfs& vfs = FlakyVfs::instance();
@@ -152,18 +154,18 @@ AE_TEST("sqlite/a power cut at any operation loses nothing acknowledged") {
     return SQLITE_OK;
   });
   {
-    Bench bench(folder / "a.db");
-    ASSERT_TRUE(bench.open(small(bench)));
-    const Told told = write_steps(bench, 20, [&](std::uint64_t seq) { acked = seq; });
+    SqliteFixture fixture(folder / "a.db");
+    ASSERT_TRUE(fixture.open(small(fixture)));
+    const Told told = write_steps(fixture, 20, [&](std::uint64_t seq) { acked = seq; });
     EXPECT_EQ(told.acked, 21U);
   }
   vfs.begin({});
   ASSERT_GT(cuts.size(), 100U);
-  conformance::Dice dice(7);
+  conformance::SeededRandom dice(7);
   std::set<std::uint64_t> seen;
   for (std::size_t i = 0; i < cuts.size(); i += 3) {
     SCOPED_TRACE("cut before operation " + std::to_string(i + 1));
-    const Folder wreck(true);
+    const TempDir wreck(true);
     for (const auto& [path, file] : cuts[i].disk) {
       const std::string name = std::filesystem::path(path).filename();
       std::ofstream(wreck / name, std::ios::binary) << after_power_cut(file, dice);

@@ -22,22 +22,22 @@ inline bool begins(const std::string& text, const std::string& part) {
   return text.starts_with(part);
 }
 
-class Folder {
+class TempDir {
  public:
   // `memory`: where an fsync costs nothing.
-  explicit Folder(bool memory = false) {
+  explicit TempDir(bool memory = false) {
     std::filesystem::path where = std::filesystem::temp_directory_path();
     if (memory && ::access("/dev/shm", W_OK) == 0) where = "/dev/shm";
     std::string pattern = where / "aetheris-store-XXXXXX";
     AE_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
     path_ = pattern;
   }
-  ~Folder() {
+  ~TempDir() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
   const std::string& path() const { return path_; }
 
@@ -62,9 +62,9 @@ inline std::string integrity(const std::string& path) {
 }
 
 // Jobs "j0", "j1", …, each born claimed by attempt "A"; commits of one event after its two first ones.
-class Bench {
+class SqliteFixture {
  public:
-  explicit Bench(std::string path) : path_(std::move(path)) {}
+  explicit SqliteFixture(std::string path) : path_(std::move(path)) {}
 
   SqliteOptions options() { return {.path = path_, .loop = loop, .clock = loop}; }
   Result<void> open() { return open(options()); }
@@ -78,7 +78,8 @@ class Bench {
 
   static Batch create(const std::string& job, std::size_t bytes = 0) {
     NewJob wish{.agent = "a"};
-    wish.claim = ClaimWish{.worker = "w", .attempt = AttemptId("A"), .lease = conformance::kLease};
+    wish.claim =
+        InitialClaimParams{.worker = "w", .attempt = AttemptId("A"), .lease = conformance::kLease};
     Batch b{.job = JobId(job), .authority = Batch::Create{std::move(wish)}};
     b.sealed = conformance::sealed(job, 1, 2);
     b.sealed->bytes.append(bytes, '.');
@@ -87,19 +88,19 @@ class Bench {
   }
   static Batch append(const std::string& job, std::uint64_t expected, std::size_t bytes = 0) {
     Batch b{.job = JobId(job),
-            .authority = Batch::Held{conformance::fence("A", 1)},
+            .authority = Batch::Leased{conformance::fence("A", 1)},
             .expected_seq = expected};
     b.sealed = conformance::sealed(job, expected + 1);
     b.sealed->bytes.append(bytes, '.');
     b.row.status = "running";
     return b;
   }
-  Result<Committed> commit(Batch b) {
-    return loop.await<Result<Committed>>(
+  Result<CommitResult> commit(Batch b) {
+    return loop.await<Result<CommitResult>>(
         [&](auto done) { store().commit(std::move(b), std::move(done)); });
   }
-  Result<Loaded> load(const std::string& job) {
-    return loop.await<Result<Loaded>>(
+  Result<LoadedJob> load(const std::string& job) {
+    return loop.await<Result<LoadedJob>>(
         [&](auto done) { store().load(JobId(job), 1, std::move(done)); });
   }
   Result<std::vector<JobRow>> query(Filter filter = {}) {

@@ -71,34 +71,34 @@ void say(int pipe, const std::string& text) {
 }
 
 AE_TEST("sqlite/a second owner is locked out and told who the first is") {
-  const Folder folder(true);
+  const TempDir folder(true);
   Child owner([&](int pipe) {
-    Bench bench(folder / "a.db");
-    if (!bench.open()) return 1;
+    SqliteFixture fixture(folder / "a.db");
+    if (!fixture.open()) return 1;
     say(pipe, "open");
     ::pause();
     return 2;
   });
   ASSERT_EQ(owner.read_some(), "open");
-  Bench second(folder / "a.db");
+  SqliteFixture second(folder / "a.db");
   const auto refused = second.open();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::store_locked);
   EXPECT_PRED2(holds, refused.error().message, "process " + std::to_string(owner.pid()));
   owner.kill();
   EXPECT_TRUE(second.open()) << "the lock dies with its owner";
-  Bench third(folder / "a.db");
+  SqliteFixture third(folder / "a.db");
   EXPECT_EQ(third.open().error().code, Code::store_locked) << "also within one process";
 }
 
 // Writes steps of eight jobs and says each one that was acknowledged, until it is killed.
-int write_for_ever(Bench& bench, int pipe) {
-  if (!bench.open()) return 1;
+int write_for_ever(SqliteFixture& fixture, int pipe) {
+  if (!fixture.open()) return 1;
   int broken = 0;
   std::function<void(int, std::uint64_t)> step = [&](int job, std::uint64_t seq) {
     const std::string id = "j" + std::to_string(job);
-    Batch b = seq == 0 ? Bench::create(id) : Bench::append(id, seq, 300);
-    bench.store().commit(std::move(b), [&, job, id](Result<Committed> answer) {
+    Batch b = seq == 0 ? SqliteFixture::create(id) : SqliteFixture::append(id, seq, 300);
+    fixture.store().commit(std::move(b), [&, job, id](Result<CommitResult> answer) {
       if (!answer) {
         broken = 3;
         return;
@@ -108,17 +108,17 @@ int write_for_ever(Bench& bench, int pipe) {
     });
   };
   for (int job = 0; job < 8; ++job) step(job, 0);
-  bench.loop.run_until([&] { return broken != 0; });
+  fixture.loop.run_until([&] { return broken != 0; });
   return broken;
 }
 
 void kill_while_writing(std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
-  conformance::Dice dice(seed);
-  const Folder folder;
+  conformance::SeededRandom dice(seed);
+  const TempDir folder;
   Child writer([&](int pipe) {
-    Bench bench(folder / "a.db");
-    return write_for_ever(bench, pipe);
+    SqliteFixture fixture(folder / "a.db");
+    return write_for_ever(fixture, pipe);
   });
   // Somewhere after the first acknowledgements, at an instant that nothing in the writer decides.
   std::string acks = writer.read_some();
@@ -128,11 +128,11 @@ void kill_while_writing(std::uint64_t seed) {
   std::map<std::string, std::uint64_t> acked;
   for (std::size_t at = 0, end = 0; (end = acks.find('\n', at)) != std::string::npos;
        at = end + 1) {
-    const std::string line = acks.substr(at, end - at);
-    acked[line.substr(0, line.find(' '))] = std::stoull(line.substr(line.find(' ') + 1));
+    const std::string group = acks.substr(at, end - at);
+    acked[group.substr(0, group.find(' '))] = std::stoull(group.substr(group.find(' ') + 1));
   }
   ASSERT_FALSE(acked.empty()) << acks;
-  Bench after(folder / "a.db");
+  SqliteFixture after(folder / "a.db");
   ASSERT_TRUE(after.open());
   for (const auto& [job, seq] : acked) {
     const auto loaded = after.load(job);
@@ -141,7 +141,7 @@ void kill_while_writing(std::uint64_t seed) {
     EXPECT_LE(loaded->row.last_seq, seq + 1) << job;
     ASSERT_EQ(loaded->commits.size(), loaded->row.last_seq - 1) << job << " has a gap";
     for (std::uint64_t at = 2; at < loaded->row.last_seq; ++at) {
-      EXPECT_EQ(loaded->commits[at - 1], Bench::append(job, at, 300).sealed->bytes);
+      EXPECT_EQ(loaded->commits[at - 1], SqliteFixture::append(job, at, 300).sealed->bytes);
     }
   }
   after.close();
@@ -157,25 +157,25 @@ AE_TEST_SLOW("sqlite/after kill -9, a hundred times, every acknowledged commit i
 
 AE_TEST("sqlite/a folder that cannot be written says so, and can still be read") {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become nobody";
-  const Folder folder(true);
+  const TempDir folder(true);
   {
-    Bench owner(folder / "a.db");
+    SqliteFixture owner(folder / "a.db");
     ASSERT_TRUE(owner.open());
-    ASSERT_TRUE(owner.commit(Bench::create("j0")));
+    ASSERT_TRUE(owner.commit(SqliteFixture::create("j0")));
   }
   ::chmod(folder.path().c_str(), 0555);
   ::chmod((folder / "a.db").c_str(), 0444);
   Child nobody([&](int pipe) {
     if (::setuid(65534) != 0) return 9;
-    Bench bench(folder / "a.db");
-    const auto opened = bench.open();
+    SqliteFixture fixture(folder / "a.db");
+    const auto opened = fixture.open();
     say(pipe, opened ? "opened" : opened.error().message);
-    SqliteOptions options = bench.options();
+    SqliteOptions options = fixture.options();
     options.read_only = true;
-    const auto reading = bench.open(options);
+    const auto reading = fixture.open(options);
     if (!reading) say(pipe, reading.error().message);
     if (!reading) return 3;
-    return bench.load("j0")->row.last_seq == 2 ? 0 : 4;
+    return fixture.load("j0")->row.last_seq == 2 ? 0 : 4;
   });
   const std::string message = nobody.read_all();
   EXPECT_EQ(nobody.wait(), 0);
@@ -184,50 +184,51 @@ AE_TEST("sqlite/a folder that cannot be written says so, and can still be read")
 }
 
 // Fills the disk with commits until one is refused; then what is small still goes, and after `make_room` all does.
-int fill_up(Bench& bench, const std::function<void()>& make_room) {
-  if (!bench.open() || !bench.commit(Bench::create("j0"))) return 1;
+int fill_up(SqliteFixture& fixture, const std::function<void()>& make_room) {
+  if (!fixture.open() || !fixture.commit(SqliteFixture::create("j0"))) return 1;
   std::uint64_t seq = 2;
   for (;; ++seq) {
     if (seq > 5000) return 2;
     // Large ones: what is left when one does not fit is enough for two small ones.
-    const auto answer = bench.commit(Bench::append("j0", seq, 210'000));
+    const auto answer = fixture.commit(SqliteFixture::append("j0", seq, 210'000));
     if (answer) continue;
     if (answer.error().code != Code::unavailable) return 3;
     if (answer.error().message.find("space") == std::string::npos) return 4;
     break;
   }
-  if (bench.load("j0")->row.last_seq != seq)
+  if (fixture.load("j0")->row.last_seq != seq)
     return 5;  // reading goes on; the refused one is not there
   // A group in which one is too large for what is left: the small ones go through.
   std::string answers;
   for (int i = 0; i < 3; ++i) {
-    Batch b = Bench::create("k" + std::to_string(i), i == 1 ? 8u << 20 : 0);
-    bench.store().commit(std::move(b),
-                         [&](Result<Committed> answer) { answers += answer ? '+' : '-'; });
+    Batch b = SqliteFixture::create("k" + std::to_string(i), i == 1 ? 8u << 20 : 0);
+    fixture.store().commit(std::move(b),
+                           [&](Result<CommitResult> answer) { answers += answer ? '+' : '-'; });
   }
-  bench.loop.run_until([&] { return answers.size() == 3; });
+  fixture.loop.run_until([&] { return answers.size() == 3; });
   if (answers != "+-+" && answers != "---") return 6;
   make_room();
-  if (!bench.commit(Bench::append("j0", seq, 20'000))) return 7;  // it heals without a restart
-  if (!bench.commit(Bench::create("k1", 8u << 20))) return 8;
-  if (bench.load("j0")->commits.size() != seq) return 9;
-  bench.close();
-  if (!bench.open()) return 10;
-  if (bench.load("j0")->row.last_seq != seq + 1) return 11;
+  if (!fixture.commit(SqliteFixture::append("j0", seq, 20'000)))
+    return 7;  // it heals without a restart
+  if (!fixture.commit(SqliteFixture::create("k1", 8u << 20))) return 8;
+  if (fixture.load("j0")->commits.size() != seq) return 9;
+  fixture.close();
+  if (!fixture.open()) return 10;
+  if (fixture.load("j0")->row.last_seq != seq + 1) return 11;
   return answers == "+-+" ? 0 : 20;
 }
 
 AE_TEST("sqlite/a file-size limit is a full disk: nothing changes, and it heals") {
-  const Folder folder(true);
+  const TempDir folder(true);
   Child child([&](int) {
     ::signal(SIGXFSZ, SIG_IGN);
     const auto limit = [](rlim_t bytes) {
-      const rlimit wish{bytes, RLIM_INFINITY};
-      AE_CHECK(::setrlimit(RLIMIT_FSIZE, &wish) == 0);
+      const rlimit limit{bytes, RLIM_INFINITY};
+      AE_CHECK(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
     };
     limit(2u << 20);
-    Bench bench(folder / "a.db");
-    return fill_up(bench, [&] { limit(RLIM_INFINITY); });
+    SqliteFixture fixture(folder / "a.db");
+    return fill_up(fixture, [&] { limit(RLIM_INFINITY); });
   });
   EXPECT_EQ(child.wait() % 20, 0);
   EXPECT_EQ(integrity(folder / "a.db"), "ok");
@@ -246,15 +247,15 @@ bool fill(const std::string& path) {
 }
 
 AE_TEST("sqlite/on a disk that is full already, opening says which disk, and what to do") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string disk = folder / "disk";
   ::mkdir(disk.c_str(), 0700);
   if (::mount("aetheris-test", disk.c_str(), "tmpfs", 0, "size=4m") != 0) {
     GTEST_SKIP() << "may not mount a small tmpfs";
   }
   const auto try_open = [&](const std::string& name) {
-    Bench bench(disk + "/" + name);
-    const auto opened = bench.open();
+    SqliteFixture fixture(disk + "/" + name);
+    const auto opened = fixture.open();
     EXPECT_FALSE(opened) << name;
     if (opened) return;
     EXPECT_EQ(opened.error().code, Code::unavailable) << name;
@@ -262,32 +263,32 @@ AE_TEST("sqlite/on a disk that is full already, opening says which disk, and wha
     EXPECT_PRED2(holds, opened.error().message, name);
   };
   {
-    Bench bench(disk + "/old.db");
-    EXPECT_TRUE(bench.open());
-    EXPECT_TRUE(bench.commit(Bench::create("j0")));
+    SqliteFixture fixture(disk + "/old.db");
+    EXPECT_TRUE(fixture.open());
+    EXPECT_TRUE(fixture.commit(SqliteFixture::create("j0")));
   }
   EXPECT_TRUE(fill(disk + "/filler"));
   try_open("new.db");
   try_open("old.db");
   ::unlink((disk + "/filler").c_str());
   {
-    Bench bench(disk + "/old.db");
-    EXPECT_TRUE(bench.open()) << "with space there is nothing else to do";
-    EXPECT_EQ(bench.load("j0")->commits.size(), 1U);
+    SqliteFixture fixture(disk + "/old.db");
+    EXPECT_TRUE(fixture.open()) << "with space there is nothing else to do";
+    EXPECT_EQ(fixture.load("j0")->commits.size(), 1U);
   }
   ::umount2(disk.c_str(), MNT_DETACH);
 }
 
 AE_TEST("sqlite/a full disk changes nothing, lets small commits pass, and heals") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string disk = folder / "disk";
   ::mkdir(disk.c_str(), 0700);
   if (::mount("aetheris-test", disk.c_str(), "tmpfs", 0, "size=4m") != 0) {
     GTEST_SKIP() << "may not mount a small tmpfs";
   }
   Child child([&](int) {
-    Bench bench(disk + "/a.db");
-    return fill_up(bench, [&] {
+    SqliteFixture fixture(disk + "/a.db");
+    return fill_up(fixture, [&] {
       AE_CHECK(::mount("aetheris-test", disk.c_str(), "tmpfs", MS_REMOUNT, "size=64m") == 0);
     });
   });

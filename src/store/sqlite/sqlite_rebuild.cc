@@ -40,7 +40,7 @@ struct Column {
 };
 
 // Puts a part behind others: "a, b".
-void list(std::string& text, std::initializer_list<std::string_view> part) {
+void add_to_indexes(std::string& text, std::initializer_list<std::string_view> part) {
   if (!text.empty()) text += ", ";
   for (const std::string_view piece : part) text += piece;
 }
@@ -54,7 +54,7 @@ struct Row {
 
 }  // namespace
 
-struct SqliteRebuild::Parts {
+struct SqliteRebuild::Impl {
   std::string path;
   bool writes = false;
   LockFile lock, file_lock;  // released last
@@ -115,53 +115,53 @@ struct SqliteRebuild::Parts {
     return {};
   }
 
-  struct Found {
+  struct JobLocation {
     bool there = false;
     std::vector<Column> differ;
   };
-  Sql<Found> compare(const Row& row, std::vector<Difference>& said);
-  Sql<void> update(const Row& row, const Found& found);
-  Sql<void> settle_row(const Row& row, std::vector<Difference>& said);
+  Sql<JobLocation> compare(const Row& row, std::vector<Difference>& said);
+  Sql<void> update(const Row& row, const JobLocation& found);
+  Sql<void> reconcile_row(const Row& row, std::vector<Difference>& said);
 
-  Sql<bool> free_key(const Projection& wanted);
-  Sql<Result<void>> settle_job(const Projection& wanted, Instant now,
-                               std::vector<Difference>& said);
-  Sql<void> settle_head(const Projection& wanted, std::vector<Difference>& said);
-  Sql<void> settle_labels(const Projection& wanted, std::vector<Difference>& said);
-  Sql<void> settle_commits(const Projection& wanted, std::vector<Difference>& said);
-  Sql<void> settle_checkpoint(const Projection& wanted, std::vector<Difference>& said);
+  Sql<bool> release_key(const Projection& wanted);
+  Sql<Result<void>> reconcile_job(const Projection& wanted, Instant now,
+                                  std::vector<Difference>& said);
+  Sql<void> reconcile_head(const Projection& wanted, std::vector<Difference>& said);
+  Sql<void> reconcile_labels(const Projection& wanted, std::vector<Difference>& said);
+  Sql<void> reconcile_commits(const Projection& wanted, std::vector<Difference>& said);
+  Sql<void> reconcile_checkpoint(const Projection& wanted, std::vector<Difference>& said);
 };
 
-SqliteRebuild::SqliteRebuild(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+SqliteRebuild::SqliteRebuild(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
 
 SqliteRebuild::~SqliteRebuild() {
-  parts_->statements.clear();
-  if (!parts_->open) return;
+  impl_->statements.clear();
+  if (!impl_->open) return;
   // Nothing of it was promised.
-  [[maybe_unused]] const auto ended = parts_->db.execute("ROLLBACK");
+  [[maybe_unused]] const auto ended = impl_->db.execute("ROLLBACK");
 }
 
 Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOptions& options) {
   const std::string path = real_file(options.path);
   AE_TRY(check_file(path));
-  if (file_is_gone(path)) return std::unexpected(all_lost(path));
+  if (is_file_missing(path)) return std::unexpected(store_missing(path));
   std::error_code error;
   if (!std::filesystem::exists(options.path, error)) {
     return fail(Code::not_found, "no store at " + path + " yet: run a job first");
   }
-  auto parts = std::make_unique<Parts>();
+  auto parts = std::make_unique<Impl>();
   parts->path = path;
   parts->writes = !options.compare_only;
   parts->only = options.job;
   if (parts->writes) {
-    AE_ASSIGN(parts->lock, LockFile::take(lock_path(path)));
-    AE_ASSIGN(parts->file_lock, LockFile::hold(path));
+    AE_ASSIGN(parts->lock, LockFile::acquire(lock_path(path)));
+    AE_ASSIGN(parts->file_lock, LockFile::lock_database(path));
   }
   auto db = Database::open({.path = path, .read_only = options.compare_only});
   if (!db) return std::unexpected(cannot_open(path, db.error()));
   parts->db = *std::move(db);
-  AE_ASSIGN(const bool gone, no_tables(parts->db, path));
-  if (gone) return std::unexpected(all_lost(path));
+  AE_ASSIGN(const bool gone, has_no_tables(parts->db, path));
+  if (gone) return std::unexpected(store_missing(path));
   AE_TRY(parts->writes ? prepare_schema(parts->db, path) : check_schema(parts->db, path));
   // No index finds the commits of a job, for no commit should pay for one: a list is made once.
   const auto make_list = [&]() -> Sql<void> {
@@ -183,26 +183,26 @@ Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOp
 
 Result<std::uint64_t> SqliteRebuild::jobs() {
   std::uint64_t count = 0;
-  AE_TRY(parts_->answer(parts_->one(
+  AE_TRY(impl_->answer(impl_->one(
       "SELECT count(*) FROM jobs WHERE ?1 = '' OR job_id = ?1",
-      [&](Statement& row) { count = row.count(0); }, parts_->only)));
+      [&](Statement& row) { count = row.count(0); }, impl_->only)));
   return count;
 }
 
 Result<std::optional<JobId>> SqliteRebuild::next() {
   std::optional<JobId> job;
-  AE_TRY(parts_->answer(parts_->one(
+  AE_TRY(impl_->answer(impl_->one(
       "SELECT id, job_id FROM jobs WHERE id > ?2 AND (?1 = '' OR job_id = ?1) ORDER BY id LIMIT 1",
       [&](Statement& row) {
-        parts_->walked = row.integer(0);
+        impl_->walked = row.integer(0);
         job = JobId(row.text(1));
       },
-      parts_->only, parts_->walked)));
+      impl_->only, impl_->walked)));
   return job;
 }
 
 Result<StoredLog> SqliteRebuild::read(const JobId& job) {
-  Parts& p = *parts_;
+  Impl& p = *impl_;
   StoredLog log{.job = job, .commits = {}, .end = {}, .signed_head = {}, .checkpoint = {}};
   bool there = false;
   const auto read = [&]() -> Sql<void> {
@@ -239,7 +239,7 @@ Result<StoredLog> SqliteRebuild::read(const JobId& job) {
 
 Result<std::string> SqliteRebuild::blob(const Hash& hash) {
   std::string bytes;
-  AE_ASSIGN(const bool there, parts_->answer(parts_->one(
+  AE_ASSIGN(const bool there, impl_->answer(impl_->one(
                                   "SELECT bytes FROM blobs WHERE hash = ?1",
                                   [&](Statement& row) { bytes = row.text(0); }, hash)));
   if (!there) {
@@ -251,13 +251,14 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
 // ---------------------------------------------------------------- one row
 
 // The columns that differ, as SQL compares them: kind and bytes.
-Sql<SqliteRebuild::Parts::Found> SqliteRebuild::Parts::compare(const Row& row,
-                                                               std::vector<Difference>& said) {
+Sql<SqliteRebuild::Impl::JobLocation> SqliteRebuild::Impl::compare(const Row& row,
+                                                                   std::vector<Difference>& said) {
   std::string columns;
   int index = 1;
   for (const Column& column : row.columns) {
     const std::string wanted = "?" + std::to_string(++index);
-    list(columns, {column.name, " IS ", wanted, ", quote(", column.name, "), quote(", wanted, ")"});
+    add_to_indexes(
+        columns, {column.name, " IS ", wanted, ", quote(", column.name, "), quote(", wanted, ")"});
   }
   std::string sql = "SELECT " + columns;
   sql += " FROM " + std::string(row.table) + " WHERE " + std::string(row.key) + " = ?1";
@@ -269,9 +270,9 @@ Sql<SqliteRebuild::Parts::Found> SqliteRebuild::Parts::compare(const Row& row,
   if (!there) {
     said.push_back(
         {.table = std::string(row.table), .column = {}, .stored = {}, .derived = "a row"});
-    return Found{.there = false, .differ = row.columns};
+    return JobLocation{.there = false, .differ = row.columns};
   }
-  Found found{.there = true, .differ = {}};
+  JobLocation found{.there = true, .differ = {}};
   for (std::size_t i = 0; i < row.columns.size(); ++i) {
     const int at = static_cast<int>(i) * 3;
     if (made->integer(at) != 0) continue;
@@ -284,16 +285,16 @@ Sql<SqliteRebuild::Parts::Found> SqliteRebuild::Parts::compare(const Row& row,
   return found;
 }
 
-Sql<void> SqliteRebuild::Parts::update(const Row& row, const Found& found) {
+Sql<void> SqliteRebuild::Impl::update(const Row& row, const JobLocation& found) {
   if (found.differ.empty() || !writes) return {};
   const std::string table(row.table), key(row.key);
   std::string names(key), values = "?1", sets;
   int index = 1;
   for (const Column& column : found.differ) {
     const std::string value = "?" + std::to_string(++index);
-    list(names, {column.name});
-    list(values, {value});
-    list(sets, {column.name, " = ", value});
+    add_to_indexes(names, {column.name});
+    add_to_indexes(values, {value});
+    add_to_indexes(sets, {column.name, " = ", value});
   }
   const std::string sql = found.there
                               ? "UPDATE " + table + " SET " + sets + " WHERE " + key + " = ?1"
@@ -306,8 +307,8 @@ Sql<void> SqliteRebuild::Parts::update(const Row& row, const Found& found) {
   return {};
 }
 
-Sql<void> SqliteRebuild::Parts::settle_row(const Row& row, std::vector<Difference>& said) {
-  AE_ASSIGN(const Found found, compare(row, said));
+Sql<void> SqliteRebuild::Impl::reconcile_row(const Row& row, std::vector<Difference>& said) {
+  AE_ASSIGN(const JobLocation found, compare(row, said));
   return update(row, found);
 }
 
@@ -315,7 +316,7 @@ Sql<void> SqliteRebuild::Parts::settle_row(const Row& row, std::vector<Differenc
 
 // Who has the key that this job's log says is its own? A row that comes later in the walk is made anew in its turn, and
 // gives the key up until then. False: the key is another's.
-Sql<bool> SqliteRebuild::Parts::free_key(const Projection& wanted) {
+Sql<bool> SqliteRebuild::Impl::release_key(const Projection& wanted) {
   if (wanted.idempotency_key.empty()) return true;
   std::int64_t other = 0;
   AE_TRY(one(
@@ -329,8 +330,8 @@ Sql<bool> SqliteRebuild::Parts::free_key(const Projection& wanted) {
   return true;
 }
 
-Sql<Result<void>> SqliteRebuild::Parts::settle_job(const Projection& wanted, Instant now,
-                                                   std::vector<Difference>& said) {
+Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& wanted, Instant now,
+                                                     std::vector<Difference>& said) {
   struct {
     std::uint64_t epoch = 0;
     bool held = false;
@@ -346,7 +347,7 @@ Sql<Result<void>> SqliteRebuild::Parts::settle_job(const Projection& wanted, Ins
         stands.may_be_ready = found.integer(3) == 1;
       },
       number));
-  AE_ASSIGN(const bool has_key, free_key(wanted));
+  AE_ASSIGN(const bool has_key, release_key(wanted));
   if (!has_key) {
     return Result<void>(fail(Code::idempotency_conflict,
                              "another job of agent " + wanted.agent + " has its idempotency key " +
@@ -357,7 +358,7 @@ Sql<Result<void>> SqliteRebuild::Parts::settle_job(const Projection& wanted, Ins
   std::string fair_by;
   AE_TRY(one("SELECT value FROM meta WHERE key = 'fair_by'",
              [&](Statement& found) { fair_by = found.text(0); }));
-  const std::string turn = turn_of(wanted.labels, fair_by);
+  const std::string fairness_key = fairness_key_of(wanted.labels, fair_by);
   Row job{.table = "jobs",
           .key = "id",
           .id = number,
@@ -366,7 +367,7 @@ Sql<Result<void>> SqliteRebuild::Parts::settle_job(const Projection& wanted, Ins
                       {"priority", wanted.priority},
                       {"capabilities", std::string_view(capabilities)},
                       {"queue", wanted.queue},
-                      {"turn", std::string_view(turn)},
+                      {"turn", std::string_view(fairness_key)},
                       {"created_at", cell(wanted.created_at)},
                       {"status", wanted.row.status},
                       {"not_before", cell(wanted.row.not_before)},
@@ -384,36 +385,37 @@ Sql<Result<void>> SqliteRebuild::Parts::settle_job(const Projection& wanted, Ins
     stands.lease_until = Instant{0};
     job.columns.push_back({"lease_until", std::int64_t{0}});
   }
-  const Ripeness ripe = ripeness(wanted.row, stands.held ? stands.lease_until : std::nullopt);
+  const Eligibility eligibility =
+      eligibility_of(wanted.row, stands.held ? stands.lease_until : std::nullopt);
   // What is ripe becomes ready when somebody next looks for work: until then both are right.
-  const bool ripened = ripe.at && *ripe.at <= now;
-  if (!ripened || !stands.may_be_ready) {
-    job.columns.push_back({"ready", std::int64_t{ripe.ready || ripened}});
+  const bool eligible = eligibility.at && *eligibility.at <= now;
+  if (!eligible || !stands.may_be_ready) {
+    job.columns.push_back({"ready", std::int64_t{eligibility.ready || eligible}});
   }
-  job.columns.push_back({"ripe_at", cell(ripe.at)});
-  AE_TRY(settle_row(job, said));
+  job.columns.push_back({"ripe_at", cell(eligibility.at)});
+  AE_TRY(reconcile_row(job, said));
   return Result<void>();
 }
 
-Sql<void> SqliteRebuild::Parts::settle_head(const Projection& wanted,
-                                            std::vector<Difference>& said) {
-  return settle_row({.table = "heads",
-                     .key = "job",
-                     .id = number,
-                     .columns = {{"last_seq", cell(wanted.last_seq)},
-                                 {"commits", cell(std::uint64_t{commits.size()})},
-                                 {"last_commit", commits.back()},
-                                 {"updated_at", cell(wanted.updated_at)},
-                                 {"head", cell(wanted.head)}}},
-                    said);
+Sql<void> SqliteRebuild::Impl::reconcile_head(const Projection& wanted,
+                                              std::vector<Difference>& said) {
+  return reconcile_row({.table = "heads",
+                        .key = "job",
+                        .id = number,
+                        .columns = {{"last_seq", cell(wanted.last_seq)},
+                                    {"commits", cell(std::uint64_t{commits.size()})},
+                                    {"last_commit", commits.back()},
+                                    {"updated_at", cell(wanted.updated_at)},
+                                    {"head", cell(wanted.head)}}},
+                       said);
 }
 
-Sql<void> SqliteRebuild::Parts::settle_labels(const Projection& wanted,
-                                              std::vector<Difference>& said) {
+Sql<void> SqliteRebuild::Impl::reconcile_labels(const Projection& wanted,
+                                                std::vector<Difference>& said) {
   const auto text = [](std::vector<std::pair<std::string, std::string>> labels) {
     std::ranges::sort(labels);
     std::string all;
-    for (const auto& [key, value] : labels) list(all, {key, "=", value});
+    for (const auto& [key, value] : labels) add_to_indexes(all, {key, "=", value});
     return all;
   };
   std::vector<std::pair<std::string, std::string>> stored;
@@ -441,13 +443,13 @@ Sql<void> SqliteRebuild::Parts::settle_labels(const Projection& wanted,
   return {};
 }
 
-Sql<void> SqliteRebuild::Parts::settle_commits(const Projection& wanted,
-                                               std::vector<Difference>& said) {
-  Spine spine;
+Sql<void> SqliteRebuild::Impl::reconcile_commits(const Projection& wanted,
+                                                 std::vector<Difference>& said) {
+  SkipList skip_list;
   for (std::size_t i = 0; i < commits.size(); ++i) {
     const Projection::Commit& commit = wanted.commits[i];
-    const Spine::Links links = spine.next();
-    spine.add(commits[i], links);
+    const SkipList::Links links = skip_list.next();
+    skip_list.add(commits[i], links);
     std::string blobs;
     for (const Hash& hash : commit.blobs) {
       blobs.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
@@ -455,7 +457,8 @@ Sql<void> SqliteRebuild::Parts::settle_commits(const Projection& wanted,
     const auto maybe = [](const std::optional<std::int64_t>& id) {
       return id ? Cell(*id) : Cell(Null{});
     };
-    AE_TRY(settle_row({.table = "commits",
+    AE_TRY(
+        reconcile_row({.table = "commits",
                        .key = "id",
                        .id = commits[i],
                        .columns = {{"first_seq", cell(commit.first_seq)},
@@ -468,16 +471,16 @@ Sql<void> SqliteRebuild::Parts::settle_commits(const Projection& wanted,
   return {};
 }
 
-Sql<void> SqliteRebuild::Parts::settle_checkpoint(const Projection& wanted,
-                                                  std::vector<Difference>& said) {
+Sql<void> SqliteRebuild::Impl::reconcile_checkpoint(const Projection& wanted,
+                                                    std::vector<Difference>& said) {
   if (!wanted.checkpoint) return {};
   std::vector<Difference> found;
-  AE_TRY(settle_row({.table = "checkpoints",
-                     .key = "job",
-                     .id = number,
-                     .columns = {{"seq", cell(wanted.checkpoint->seq)},
-                                 {"body", Bytes{wanted.checkpoint->bytes}}}},
-                    found));
+  AE_TRY(reconcile_row({.table = "checkpoints",
+                        .key = "job",
+                        .id = number,
+                        .columns = {{"seq", cell(wanted.checkpoint->seq)},
+                                    {"body", Bytes{wanted.checkpoint->bytes}}}},
+                       found));
   for (Difference& difference : found) {
     if (difference.column.empty() && !writes) continue;  // there need not be one
     if (difference.column == "body") {
@@ -489,18 +492,18 @@ Sql<void> SqliteRebuild::Parts::settle_checkpoint(const Projection& wanted,
   return {};
 }
 
-Result<std::vector<Difference>> SqliteRebuild::settle(const Projection& wanted, Instant now) {
-  Parts& p = *parts_;
+Result<std::vector<Difference>> SqliteRebuild::reconcile(const Projection& wanted, Instant now) {
+  Impl& p = *impl_;
   AE_CHECK(wanted.commits.size() == p.commits.size() && !p.commits.empty(), wanted.job.text);
   std::vector<Difference> said;
   const auto all = [&]() -> Sql<Result<void>> {
     AE_TRY(p.begin());
-    AE_ASSIGN(Result<void> fine, p.settle_job(wanted, now, said));
+    AE_ASSIGN(Result<void> fine, p.reconcile_job(wanted, now, said));
     if (!fine) return fine;
-    AE_TRY(p.settle_head(wanted, said));
-    AE_TRY(p.settle_labels(wanted, said));
-    AE_TRY(p.settle_commits(wanted, said));
-    AE_TRY(p.settle_checkpoint(wanted, said));
+    AE_TRY(p.reconcile_head(wanted, said));
+    AE_TRY(p.reconcile_labels(wanted, said));
+    AE_TRY(p.reconcile_commits(wanted, said));
+    AE_TRY(p.reconcile_checkpoint(wanted, said));
     return Result<void>();
   };
   AE_ASSIGN(const Result<void> fine, p.answer(all()));
@@ -508,8 +511,8 @@ Result<std::vector<Difference>> SqliteRebuild::settle(const Projection& wanted, 
   return said;
 }
 
-Result<std::vector<Difference>> SqliteRebuild::settle_rest() {
-  Parts& p = *parts_;
+Result<std::vector<Difference>> SqliteRebuild::reconcile_rest() {
+  Impl& p = *impl_;
   std::vector<Difference> said;
   if (!p.only.empty()) return said;
   const auto all = [&]() -> Sql<void> {
@@ -529,7 +532,7 @@ Result<std::vector<Difference>> SqliteRebuild::settle_rest() {
 }
 
 Result<std::vector<Damage>> SqliteRebuild::damage() {
-  Parts& p = *parts_;
+  Impl& p = *impl_;
   std::vector<Damage> found;
   std::map<std::string, std::string> meta;
   const auto all = [&]() -> Sql<void> {
@@ -572,8 +575,8 @@ Result<std::vector<Damage>> SqliteRebuild::damage() {
   return found;
 }
 
-Status SqliteRebuild::record(const AuditEntry& entry) {
-  Parts& p = *parts_;
+Status SqliteRebuild::append_audit_entry(const AuditEntry& entry) {
+  Impl& p = *impl_;
   if (!p.writes) return {};
   const auto recorded = [&]() -> Sql<void> {
     AE_TRY(p.begin());
@@ -582,8 +585,8 @@ Status SqliteRebuild::record(const AuditEntry& entry) {
   return p.answer(recorded());
 }
 
-Status SqliteRebuild::keep() {
-  Parts& p = *parts_;
+Status SqliteRebuild::commit() {
+  Impl& p = *impl_;
   if (!p.open || !p.writes) return {};  // who only compares stays with its snapshot
   const auto kept = [&]() -> Sql<void> {
     AE_TRY(p.db.execute("COMMIT"));

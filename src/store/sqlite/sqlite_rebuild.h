@@ -28,17 +28,17 @@ class SqliteRebuild final : public Rebuild {
   Result<std::optional<JobId>> next() override;
   Result<StoredLog> read(const JobId& job) override;
   Result<std::string> blob(const Hash& hash) override;
-  Result<std::vector<Difference>> settle(const Projection& wanted, Instant now) override;
-  Result<std::vector<Difference>> settle_rest() override;
+  Result<std::vector<Difference>> reconcile(const Projection& wanted, Instant now) override;
+  Result<std::vector<Difference>> reconcile_rest() override;
   Result<std::vector<Damage>> damage() override;
-  Status record(const AuditEntry& entry) override;
-  Status keep() override;
+  Status append_audit_entry(const AuditEntry& entry) override;
+  Status commit() override;
 
  private:
-  struct Parts;
-  explicit SqliteRebuild(std::unique_ptr<Parts> parts);
+  struct Impl;
+  explicit SqliteRebuild(std::unique_ptr<Impl> parts);
 
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace ae::store

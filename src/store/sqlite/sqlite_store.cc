@@ -15,12 +15,12 @@ namespace ae::store {
 
 using namespace sqlite;  // NOLINT: this file is where the parts come together
 
-struct SqliteStore::Parts {
+struct SqliteStore::Impl {
   async::Loop& loop;
   async::Clock& clock;
   LockFile lock, file_lock;        // released last
   std::unique_ptr<Writer> writer;  // none when read-only
-  std::unique_ptr<Reader> loads, questions;
+  std::unique_ptr<Reader> load_reader, query_reader;
   Loss loss;                         // that this opening found
   std::optional<Instant> opened_at;  // none when read-only
 };
@@ -33,13 +33,14 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, Loss& 
   auto opened = Database::open({.path = options.path, .vfs = options.vfs, .busy = options.busy});
   if (!opened) return std::unexpected(cannot(options.path, opened.error()));
   auto db = std::make_unique<Database>(*std::move(opened));
-  const LossWish wish{.accept = options.accept_loss,
-                      .surely_lost = options.surely_lost,
-                      .nothing_lost = options.nothing_lost,
-                      .at = options.clock.now(),
-                      .by = options.accepted_by};
-  AE_ASSIGN(const bool gone, no_tables(*db, options.path));
-  if (gone && (!wish.accept || wish.nothing_lost)) return std::unexpected(all_lost(options.path));
+  const LossOptions wish{.accept = options.accept_loss,
+                         .is_loss_certain = options.is_loss_certain,
+                         .nothing_lost = options.nothing_lost,
+                         .at = options.clock.now(),
+                         .by = options.accepted_by};
+  AE_ASSIGN(const bool gone, has_no_tables(*db, options.path));
+  if (gone && (!wish.accept || wish.nothing_lost))
+    return std::unexpected(store_missing(options.path));
   AE_TRY(prepare_schema(*db, options.path));
   auto tables = Tables::open(*db);
   if (!tables) return std::unexpected(cannot(options.path, tables.error()));
@@ -48,13 +49,13 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, Loss& 
     AE_TRY(db->execute("BEGIN IMMEDIATE"));
     AE_TRY(accept_loss(*db, loss, wish));
     AE_TRY(tables->end_leases());
-    AE_TRY(tables->take_turns(options.fair_by));
+    AE_TRY(tables->set_fairness_label(options.fair_by));
     return db->execute("COMMIT");
   };
   if (const auto begun = begin(); !begun) {
     return std::unexpected(cannot(options.path, begun.error()));
   }
-  tables->stand(loss.stands.at);
+  tables->set_position(loss.identity.at);
   const WriterLimits limits{.group_writes = options.group_writes,
                             .group_bytes = options.group_bytes,
                             .wal_bytes = options.wal_bytes,
@@ -64,7 +65,7 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, Loss& 
                             .readers = options.readers};
   return std::make_unique<Writer>(
       options.loop, std::move(db), *std::move(tables), limits,
-      Place{.path = options.path, .remembered = PositionFile(position_path(options.path))});
+      StoreFile{.path = options.path, .remembered = PositionFile(position_path(options.path))});
 }
 
 bool has_wal(const std::string& path) {
@@ -88,9 +89,9 @@ Result<std::unique_ptr<Reader>> open_reader(const SqliteOptions& options) {
   }
   if (!db) return std::unexpected(cannot(options.path, db.error()));
   if (options.read_only) AE_TRY(check_schema(*db, options.path));
-  auto views = Views::open(*std::move(db));
-  if (!views) return std::unexpected(cannot(options.path, views.error()));
-  return std::make_unique<Reader>(*std::move(views));
+  auto statements = ReadStatements::open(*std::move(db));
+  if (!statements) return std::unexpected(cannot(options.path, statements.error()));
+  return std::make_unique<Reader>(*std::move(statements));
 }
 
 // Lets the database's failure out as `unavailable`; a read changes nothing.
@@ -107,26 +108,27 @@ Result<T> answer_of(Sql<T> answer) {
 
 }  // namespace
 
-Status check_position(const std::string& given) {
+Status check_for_lost_writes(const std::string& given) {
   const std::string path = real_file(given);
   AE_TRY(check_file(path));
-  if (file_is_gone(path)) return std::unexpected(all_lost(path));
+  if (is_file_missing(path)) return std::unexpected(store_missing(path));
   auto db = Database::open({.path = path, .read_only = true});
   if (!db) return {};
-  if (const auto gone = no_tables(*db, path); gone && *gone) return std::unexpected(all_lost(path));
+  if (const auto gone = has_no_tables(*db, path); gone && *gone)
+    return std::unexpected(store_missing(path));
   if (!check_schema(*db, path)) return {};
-  const Status whole = look_for_loss(*db, path);
+  const Status whole = check_for_loss(*db, path);
   return whole || whole.error().code != Code::store_rolled_back ? Status() : whole;
 }
 
-SqliteStore::SqliteStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+SqliteStore::SqliteStore(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
 
 Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& wish) {
   SqliteOptions options = wish;
   options.path = real_file(wish.path);
   AE_TRY(check_file(options.path));
   auto parts =
-      std::make_unique<Parts>(Parts{options.loop, options.clock, {}, {}, {}, {}, {}, {}, {}});
+      std::make_unique<Impl>(Impl{options.loop, options.clock, {}, {}, {}, {}, {}, {}, {}});
   if (options.read_only) {
     std::error_code error;
     if (!std::filesystem::exists(options.path, error)) {
@@ -134,24 +136,24 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& wish
     }
   } else {
     AE_TRY(make_folder(options.path));
-    AE_ASSIGN(parts->lock, LockFile::take(lock_path(options.path)));
+    AE_ASSIGN(parts->lock, LockFile::acquire(lock_path(options.path)));
     parts->opened_at = options.clock.now();
-    if (file_is_gone(options.path) && (!options.accept_loss || options.nothing_lost)) {
-      return std::unexpected(all_lost(options.path));
+    if (is_file_missing(options.path) && (!options.accept_loss || options.nothing_lost)) {
+      return std::unexpected(store_missing(options.path));
     }
     AE_TRY(make_file(options.path));
-    AE_ASSIGN(parts->file_lock, LockFile::hold(options.path));
+    AE_ASSIGN(parts->file_lock, LockFile::lock_database(options.path));
     AE_ASSIGN(parts->writer, open_writer(options, parts->loss));
   }
-  AE_ASSIGN(parts->loads, open_reader(options));
-  AE_ASSIGN(parts->questions, open_reader(options));
+  AE_ASSIGN(parts->load_reader, open_reader(options));
+  AE_ASSIGN(parts->query_reader, open_reader(options));
   return std::unique_ptr<SqliteStore>(new SqliteStore(std::move(parts)));
 }
 
 SqliteStore::~SqliteStore() {
-  parts_->questions.reset();
-  parts_->loads.reset();
-  parts_->writer.reset();
+  impl_->query_reader.reset();
+  impl_->load_reader.reset();
+  impl_->writer.reset();
 }
 
 namespace {
@@ -163,16 +165,16 @@ void answer_later(async::Loop& loop, async::Done<Result<T>> done, Error error) {
   });
 }
 
-Error only_reading() {
+Error read_only_error() {
   return {Code::unavailable, "this store was opened for reading only: nothing can be written"};
 }
 
 // Asks a reader and posts its answer.
 template <class T, class Ask>
-void ask(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask ask_views) {
-  reader.ask(
-      [&loop, done = std::move(done), ask_views = std::move(ask_views)](Views& views) mutable {
-        loop.post([done = std::move(done), answer = answer_of(ask_views(views))]() mutable {
+void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask read) {
+  reader.enqueue(
+      [&loop, done = std::move(done), read = std::move(read)](ReadStatements& statements) mutable {
+        loop.post([done = std::move(done), answer = answer_of(read(statements))]() mutable {
           done(std::move(answer));
         });
       });
@@ -180,118 +182,125 @@ void ask(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask ask
 
 }  // namespace
 
-void SqliteStore::commit(Batch batch, async::Done<Result<Committed>> done) {
+void SqliteStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
   check_batch(batch);
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<CommitWrite>(std::move(batch), now(), std::move(done)));
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<CommitWrite>(std::move(batch), now(), std::move(done)));
 }
 
 void SqliteStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(
       std::make_unique<InboxWrite>(std::move(job), std::move(entry), std::move(done)));
 }
 
 void SqliteStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
   check_claim(request);
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<ClaimWrite>(std::move(request), now(), std::move(done)));
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<ClaimWrite>(std::move(request), now(), std::move(done)));
 }
 
 void SqliteStore::claim_job(JobId job, ClaimRequest request,
                             async::Done<Result<std::optional<Lease>>> done) {
   check_claim(request);
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(
       std::make_unique<ClaimJobWrite>(std::move(job), std::move(request), now(), std::move(done)));
 }
 
 void SqliteStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                             async::Done<Result<std::vector<std::optional<Instant>>>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(
       std::make_unique<HeartbeatWrite>(std::move(held), lease, now(), std::move(done)));
 }
 
-void SqliteStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
-  ask(parts_->loop, *parts_->loads, std::move(done),
-      [limit, at = now()](Views& views) { return views.due(limit, at); });
+void SqliteStore::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  enqueue(
+      impl_->loop, *impl_->load_reader, std::move(done),
+      [limit, at = now()](ReadStatements& statements) { return statements.list_due(limit, at); });
 }
 
 void SqliteStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
-  ask(parts_->loop, *parts_->loads, std::move(done),
-      [at = now()](Views& views) { return views.next_due(at); });
+  enqueue(impl_->loop, *impl_->load_reader, std::move(done),
+          [at = now()](ReadStatements& statements) { return statements.next_due(at); });
 }
 
-void SqliteStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
+void SqliteStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) {
   // After a disk error nobody can say here whether a commit stands.
-  if (parts_->writer) {
-    if (auto stopped = parts_->writer->stopped()) {
-      return answer_later(parts_->loop, std::move(done), *std::move(stopped));
+  if (impl_->writer) {
+    if (auto stopped = impl_->writer->stopped()) {
+      return answer_later(impl_->loop, std::move(done), *std::move(stopped));
     }
   }
-  ask(parts_->loop, *parts_->loads, std::move(done),
-      [job = std::move(job), from_seq](Views& views) { return views.load(job, from_seq); });
+  enqueue(impl_->loop, *impl_->load_reader, std::move(done),
+          [job = std::move(job), from_seq](ReadStatements& statements) {
+            return statements.load(job, from_seq);
+          });
 }
 
 void SqliteStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [filter = std::move(filter)](Views& views) { return views.query(filter); });
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [filter = std::move(filter)](ReadStatements& statements) {
+            return statements.query(filter);
+          });
 }
 
-void SqliteStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [filter = std::move(filter)](Views& views) { return views.ended(filter); });
+void SqliteStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [filter = std::move(filter)](ReadStatements& statements) {
+            return statements.list_ended(filter);
+          });
 }
 
 void SqliteStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
   check_pruning(pruning);
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<PruneWrite>(std::move(pruning), std::move(done)));
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<PruneWrite>(std::move(pruning), std::move(done)));
 }
 
 void SqliteStore::redact(Redaction redaction, async::Done<Result<void>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
 }
 
-void SqliteStore::wipe(async::Done<Result<std::vector<OldCopy>>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<WipeWrite>(std::move(done)));
+void SqliteStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) {
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<EraseWrite>(std::move(done)));
 }
 
-void SqliteStore::record(AuditEntry entry, async::Done<Result<void>> done) {
-  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+void SqliteStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
+  if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
+  impl_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
 }
 
-void SqliteStore::census(async::Done<Result<Census>> done) {
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [at = now()](Views& views) { return views.census(at); });
+void SqliteStore::count_jobs(async::Done<Result<JobStats>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [at = now()](ReadStatements& statements) { return statements.count_jobs(at); });
 }
 
-void SqliteStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
-  ask(parts_->loop, *parts_->questions, std::move(done),
-      [after](Views& views) { return views.audit_log(after); });
+void SqliteStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
+  enqueue(impl_->loop, *impl_->query_reader, std::move(done),
+          [after](ReadStatements& statements) { return statements.read_audit_log(after); });
 }
 
-Instant SqliteStore::now() { return parts_->clock.now(); }
-bool SqliteStore::owned() const { return parts_->writer != nullptr; }
-std::optional<Instant> SqliteStore::opened_at() const { return parts_->opened_at; }
+Instant SqliteStore::now() { return impl_->clock.now(); }
+bool SqliteStore::owned() const { return impl_->writer != nullptr; }
+std::optional<Instant> SqliteStore::opened_at() const { return impl_->opened_at; }
 
-const std::string& SqliteStore::timeline() const { return parts_->loss.stands.at.timeline; }
-bool SqliteStore::began_empty() const { return parts_->loss.gone; }
-bool SqliteStore::accepting() const { return parts_->loss.accepting; }
+const std::string& SqliteStore::timeline() const { return impl_->loss.identity.at.timeline; }
+bool SqliteStore::was_recreated() const { return impl_->loss.gone; }
+bool SqliteStore::accepting() const { return impl_->loss.accepting; }
 
 void SqliteStore::finish_accepting(async::Done<Result<void>> done) {
-  AE_CHECK(parts_->writer != nullptr);
-  parts_->loss.accepting = false;
-  parts_->writer->write(std::make_unique<AcceptedWrite>(std::move(done)));
+  AE_CHECK(impl_->writer != nullptr);
+  impl_->loss.accepting = false;
+  impl_->writer->write(std::make_unique<FinishAcceptingWrite>(std::move(done)));
 }
 
 SqliteStats SqliteStore::stats() const {
-  if (!parts_->writer) return {};
-  const WriterStats& stats = parts_->writer->stats();
+  if (!impl_->writer) return {};
+  const WriterStats& stats = impl_->writer->stats();
   return {.writes = stats.writes, .groups = stats.groups, .wal_bytes = stats.wal_bytes};
 }
 

@@ -13,7 +13,7 @@
 namespace ae::store {
 namespace {
 
-class SqliteDriver final : public conformance::Driver {
+class SqliteDriver final : public conformance::StoreDriver {
  public:
   explicit SqliteDriver(testing::TestLoop& loop) : loop_(loop) { restart(); }
   Store& store() override { return *store_; }
@@ -33,7 +33,7 @@ class SqliteDriver final : public conformance::Driver {
   }
 
   testing::TestLoop& loop_;
-  Folder folder_{true};
+  TempDir folder_{true};
   std::unique_ptr<SqliteStore> store_;
 };
 
@@ -57,38 +57,38 @@ unsigned mode_of(const std::string& path) {
 
 AE_TEST(
     "sqlite/a new store is for its owner only, and leaves one file, its lock and its position") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "deep/er/a.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
-  EXPECT_TRUE(bench.store().owned());
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+  EXPECT_TRUE(fixture.store().owned());
   EXPECT_EQ(mode_of(folder / "deep"), 0700U);
   EXPECT_EQ(mode_of(folder / "deep/er"), 0700U);
   for (const char* suffix : {"", "-wal", "-shm", ".lock"}) EXPECT_EQ(mode_of(path + suffix), 0600U);
-  bench.close();
+  fixture.close();
   EXPECT_EQ(mode_of(path + ".position"), 0600U);
   EXPECT_FALSE(std::filesystem::exists(path + "-wal"));
   EXPECT_TRUE(std::filesystem::exists(path));
 }
 
 AE_TEST("sqlite/a path may hold what a URI gives a meaning") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "50% #1?x=y & more.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
-  bench.close();
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+  fixture.close();
   EXPECT_GT(std::filesystem::file_size(path), 0U);
 }
 
 AE_TEST("sqlite/what cannot be used is refused, and the message says what to do") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const auto refusal = [&](const std::string& name, bool read_only = false) {
-    Bench bench(folder / name);
-    SqliteOptions options = bench.options();
+    SqliteFixture fixture(folder / name);
+    SqliteOptions options = fixture.options();
     options.read_only = read_only;
-    const auto opened = bench.open(options);
+    const auto opened = fixture.open(options);
     return opened ? "opened"
                   : std::string(code_name(opened.error().code)) + " " + opened.error().message;
   };
@@ -112,18 +112,18 @@ AE_TEST("sqlite/what cannot be used is refused, and the message says what to do"
 }
 
 AE_TEST("sqlite/read-only sees what the owner wrote and writes nothing") {
-  const Folder folder(true);
-  Bench owner(folder / "a.db");
+  const TempDir folder(true);
+  SqliteFixture owner(folder / "a.db");
   ASSERT_TRUE(owner.open());
-  ASSERT_TRUE(owner.commit(Bench::create("j0")));
-  Bench reader(folder / "a.db");
+  ASSERT_TRUE(owner.commit(SqliteFixture::create("j0")));
+  SqliteFixture reader(folder / "a.db");
   SqliteOptions options = reader.options();
   options.read_only = true;
   ASSERT_TRUE(reader.open(options));
   EXPECT_FALSE(reader.store().owned());
   EXPECT_EQ(reader.load("j0")->row.claim, conformance::fence("A", 1));
-  EXPECT_EQ(reader.commit(Bench::append("j0", 2)).error().code, Code::unavailable);
-  ASSERT_TRUE(owner.commit(Bench::append("j0", 2)));
+  EXPECT_EQ(reader.commit(SqliteFixture::append("j0", 2)).error().code, Code::unavailable);
+  ASSERT_TRUE(owner.commit(SqliteFixture::append("j0", 2)));
   EXPECT_EQ(reader.load("j0")->row.last_seq, 3U);
   owner.close();
   EXPECT_EQ(reader.load("j0")->row.last_seq, 3U);
@@ -136,28 +136,28 @@ AE_TEST("sqlite/read-only sees what the owner wrote and writes nothing") {
 AE_TEST(
     "sqlite/a job that is redacted while it is read is read as it stood before, or as it stands "
     "then") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
   for (int round = 0; round < 3; ++round) {
     const std::string id = "j" + std::to_string(round);
-    Batch job = Bench::create(id);
+    Batch job = SqliteFixture::create(id);
     for (int i = 0; i < 2000; ++i) {
       job.sealed->blobs.push_back(conformance::blob(id + " value " + std::to_string(i)));
     }
-    ASSERT_TRUE(bench.commit(job));
-    Batch release = Bench::append(id, 2);
+    ASSERT_TRUE(fixture.commit(job));
+    Batch release = SqliteFixture::append(id, 2);
     release.row.status = "completed";
     release.release = true;
-    ASSERT_TRUE(bench.commit(release));
+    ASSERT_TRUE(fixture.commit(release));
     Redaction drop{.job = JobId(id)};
     drop.commits = {
-        {.first_seq = 1, .replaces = sha256(job.sealed->bytes), .bytes = "left", .blobs = {}}};
+        {.first_seq = 1, .expected_hash = sha256(job.sealed->bytes), .bytes = "left", .blobs = {}}};
     drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
     std::optional<Result<void>> dropped;
-    bench.store().redact(drop, [&](Result<void> said) { dropped = std::move(said); });
+    fixture.store().redact(drop, [&](Result<void> said) { dropped = std::move(said); });
     while (!dropped) {
-      const auto read = bench.load(id);
+      const auto read = fixture.load(id);
       ASSERT_TRUE(read) << read.error().message;
       const bool before = read->commits.at(0) != "left";
       ASSERT_EQ(read->blobs.size(), before ? 2000u : 0u);
@@ -167,112 +167,114 @@ AE_TEST(
 }
 
 AE_TEST("sqlite/what comes together is committed together, and alone nobody waits") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
   std::size_t left = 2000;
   for (int i = 0; i < 2000; ++i) {
-    bench.store().commit(Bench::create("j" + std::to_string(i)), [&](Result<Committed> answer) {
-      EXPECT_TRUE(answer);
-      --left;
-    });
+    fixture.store().commit(SqliteFixture::create("j" + std::to_string(i)),
+                           [&](Result<CommitResult> answer) {
+                             EXPECT_TRUE(answer);
+                             --left;
+                           });
   }
-  ASSERT_TRUE(bench.loop.run_until([&] { return left == 0; }));
-  EXPECT_EQ(bench.store().stats().writes, 2000U);
-  EXPECT_LT(bench.store().stats().groups, 500U);
+  ASSERT_TRUE(fixture.loop.run_until([&] { return left == 0; }));
+  EXPECT_EQ(fixture.store().stats().writes, 2000U);
+  EXPECT_LT(fixture.store().stats().groups, 500U);
 }
 
 AE_TEST("sqlite/a large batch and a long log go in and come out") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
-  Batch b = Bench::create("j0", 3u << 20);
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
+  Batch b = SqliteFixture::create("j0", 3u << 20);
   b.sealed->blobs.push_back({sha256("big"), std::string(16u << 20, 'b')});
-  ASSERT_TRUE(bench.commit(b));
+  ASSERT_TRUE(fixture.commit(b));
   for (std::uint64_t seq = 2; seq < 12; ++seq) {
-    ASSERT_TRUE(bench.commit(Bench::append("j0", seq, 1u << 20)));
+    ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", seq, 1u << 20)));
   }
-  const auto loaded = bench.load("j0");
+  const auto loaded = fixture.load("j0");
   ASSERT_EQ(loaded->commits.size(), 11U);
   EXPECT_EQ(loaded->commits[0], b.sealed->bytes);
   for (std::uint64_t seq = 2; seq < 12; ++seq) {
-    EXPECT_EQ(loaded->commits[seq - 1], Bench::append("j0", seq, 1u << 20).sealed->bytes);
+    EXPECT_EQ(loaded->commits[seq - 1], SqliteFixture::append("j0", seq, 1u << 20).sealed->bytes);
   }
   EXPECT_EQ(loaded->blobs.at(0).bytes.size(), 16u << 20);
 }
 
 AE_TEST("sqlite/the WAL stays small under load and is empty when idle") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  SqliteOptions options = bench.options();
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  SqliteOptions options = fixture.options();
   options.wal_bytes = 1u << 20;
   options.idle = std::chrono::milliseconds(5);
-  ASSERT_TRUE(bench.open(options));
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  ASSERT_TRUE(fixture.open(options));
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
   std::uintmax_t largest = 0;
   for (std::uint64_t seq = 2; seq < 300; ++seq) {
-    ASSERT_TRUE(bench.commit(Bench::append("j0", seq, 32u << 10)));
+    ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", seq, 32u << 10)));
     largest = std::max(largest, std::filesystem::file_size(folder / "a.db-wal"));
   }
   EXPECT_LT(largest, 3u << 20);
-  EXPECT_EQ(bench.load("j0")->commits.size(), 299U);
-  for (int i = 0; i < 2000 && bench.store().stats().wal_bytes > 0; ++i) {
+  EXPECT_EQ(fixture.load("j0")->commits.size(), 299U);
+  for (int i = 0; i < 2000 && fixture.store().stats().wal_bytes > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // real idleness is what is tested
   }
   EXPECT_EQ(std::filesystem::file_size(folder / "a.db-wal"), 0U);
 }
 
 AE_TEST("sqlite/another program's lock is waited for, then nothing has changed") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  SqliteOptions options = bench.options();
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  SqliteOptions options = fixture.options();
   options.busy = std::chrono::milliseconds(20);
-  ASSERT_TRUE(bench.open(options));
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  ASSERT_TRUE(fixture.open(options));
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
   sqlite3* other = nullptr;
   ASSERT_EQ(sqlite3_open((folder / "a.db").c_str(), &other), SQLITE_OK);
   ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
-  const auto refused = bench.commit(Bench::append("j0", 2));
+  const auto refused = fixture.commit(SqliteFixture::append("j0", 2));
   EXPECT_EQ(refused.error().code, Code::unavailable);
   EXPECT_PRED2(holds, refused.error().message, "another program");
-  EXPECT_EQ(bench.load("j0")->row.last_seq, 2U) << "reading goes on";
+  EXPECT_EQ(fixture.load("j0")->row.last_seq, 2U) << "reading goes on";
   ASSERT_EQ(sqlite3_exec(other, "COMMIT", nullptr, nullptr, nullptr), SQLITE_OK);
-  EXPECT_TRUE(bench.commit(Bench::append("j0", 2)));
+  EXPECT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
   sqlite3_close(other);
 }
 
 AE_TEST("sqlite/a backup is a whole store, also while the owner works") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
   const auto backup = backup_sqlite(folder / "a.db", folder / "b.db");
   ASSERT_TRUE(backup) << backup.error().message;
   EXPECT_EQ(mode_of(folder / "b.db"), 0600U);
-  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
+  ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
   EXPECT_EQ(backup_sqlite(folder / "a.db", folder / "b.db").error().code, Code::already_exists);
   EXPECT_EQ(backup_sqlite(folder / "none.db", folder / "c.db").error().code, Code::not_found);
   EXPECT_EQ(backup_sqlite(folder / "a.db", folder / "no/c.db").error().code, Code::unavailable);
   EXPECT_EQ(integrity(folder / "b.db"), "ok");
-  Bench restored(folder / "c.db");
+  SqliteFixture restored(folder / "c.db");
   ASSERT_TRUE(restore_sqlite(folder / "b.db", folder / "c.db", {.nothing_lost = true}));
   ASSERT_TRUE(restored.open());
   EXPECT_EQ(restored.load("j0")->commits.size(), 1U);
-  ASSERT_TRUE(restored.commit(Bench::append("j0", 2)));
+  ASSERT_TRUE(restored.commit(SqliteFixture::append("j0", 2)));
 }
 
 AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("other")));
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
-  for (std::uint64_t seq = 2; seq < 7; ++seq) ASSERT_TRUE(bench.commit(Bench::append("j0", seq)));
-  const auto whole = bench.load("j0")->commits;
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("other")));
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+  for (std::uint64_t seq = 2; seq < 7; ++seq)
+    ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", seq)));
+  const auto whole = fixture.load("j0")->commits;
   ASSERT_EQ(whole.size(), 6U);
-  bench.close();
+  fixture.close();
   const auto without = [&](std::size_t which, std::uint64_t from_seq = 1) {
-    const Folder damaged(true);
+    const TempDir damaged(true);
     std::filesystem::copy_file(folder / "a.db", damaged / "a.db");
     sqlite3* db = nullptr;
     EXPECT_EQ(sqlite3_open((damaged / "a.db").c_str(), &db), SQLITE_OK);
@@ -282,9 +284,9 @@ AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order"
         std::to_string(which) + ")";
     EXPECT_EQ(sqlite3_exec(db, gone.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
     sqlite3_close(db);
-    Bench after(damaged / "a.db");
+    SqliteFixture after(damaged / "a.db");
     EXPECT_TRUE(after.open());
-    const auto loaded = after.loop.await<Result<Loaded>>(
+    const auto loaded = after.loop.await<Result<LoadedJob>>(
         [&](auto done) { after.store().load(JobId("j0"), from_seq, std::move(done)); });
     EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().message);
     EXPECT_EQ(after.load("other")->commits.size(), 1U);
@@ -333,12 +335,13 @@ std::vector<PointerChange> pointer_changes(const std::vector<std::string>& ids) 
 
 // `ids`: the rows of j0's commits. The first job's commit lies before them, the last one's behind them.
 std::vector<std::string> make_nine_commits(const std::string& path) {
-  Bench bench(path);
-  EXPECT_TRUE(bench.open());
-  EXPECT_TRUE(bench.commit(Bench::create("before")));
-  EXPECT_TRUE(bench.commit(Bench::create("j0")));
-  for (std::uint64_t seq = 2; seq < 10; ++seq) EXPECT_TRUE(bench.commit(Bench::append("j0", seq)));
-  EXPECT_TRUE(bench.commit(Bench::create("after")));
+  SqliteFixture fixture(path);
+  EXPECT_TRUE(fixture.open());
+  EXPECT_TRUE(fixture.commit(SqliteFixture::create("before")));
+  EXPECT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+  for (std::uint64_t seq = 2; seq < 10; ++seq)
+    EXPECT_TRUE(fixture.commit(SqliteFixture::append("j0", seq)));
+  EXPECT_TRUE(fixture.commit(SqliteFixture::create("after")));
   std::vector<std::string> ids;
   for (int id = 2; id <= 10; ++id) ids.push_back(std::to_string(id));
   return ids;
@@ -346,23 +349,23 @@ std::vector<std::string> make_nine_commits(const std::string& path) {
 
 AE_TEST_SLOW(
     "sqlite/reading a log ends and gives no other job's commits, whatever its pointers say") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::vector<std::string> ids = make_nine_commits(folder / "a.db");
-  Bench whole(folder / "a.db");
+  SqliteFixture whole(folder / "a.db");
   ASSERT_TRUE(whole.open());
   const std::vector<std::string> commits = whole.load("j0")->commits;
   ASSERT_EQ(commits.size(), 9U);
   whole.close();
   for (const PointerChange& change : pointer_changes(ids)) {
-    const Folder damaged(true);
+    const TempDir damaged(true);
     std::filesystem::copy_file(folder / "a.db", damaged / "a.db");
     run_sql(damaged / "a.db", change.sql().c_str());
-    Bench after(damaged / "a.db");
+    SqliteFixture after(damaged / "a.db");
     SqliteOptions options = after.options();
     options.read_only = true;
     ASSERT_TRUE(after.open(options));
     for (const std::uint64_t from_seq : {1U, 6U, 10U}) {
-      const auto loaded = after.loop.await<Result<Loaded>>(
+      const auto loaded = after.loop.await<Result<LoadedJob>>(
           [&](auto done) { after.store().load(JobId("j0"), from_seq, std::move(done)); });
       ASSERT_TRUE(loaded) << change.sql();
       // Some of its own, each once, in their order.
@@ -384,50 +387,53 @@ AE_TEST_SLOW(
 }
 
 AE_TEST_SLOW("sqlite/writing ends and repeats nothing, whatever a log's pointers say") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::vector<std::string> ids = make_nine_commits(folder / "a.db");
   for (const PointerChange& change : pointer_changes(ids)) {
-    const Folder damaged(true);
+    const TempDir damaged(true);
     std::filesystem::copy_file(folder / "a.db", damaged / "a.db");
     run_sql(damaged / "a.db", change.sql().c_str());
-    Bench after(damaged / "a.db");
+    SqliteFixture after(damaged / "a.db");
     ASSERT_TRUE(after.open());
-    const auto said = [&](const Result<Committed>& result) {
-      return result ? std::string(result->repeated ? "repeated" : "written")
+    const auto said = [&](const Result<CommitResult>& result) {
+      return result ? std::string(result->is_duplicate ? "repeated" : "written")
                     : std::string(code_name(result.error().code));
     };
-    const auto one_of = [&](const Result<Committed>& result, std::string_view expected) {
+    const auto one_of = [&](const Result<CommitResult>& result, std::string_view expected) {
       const std::string word = said(result);
       EXPECT_NE(expected.find(word), std::string::npos) << change.sql() << ": " << word;
     };
     // What stands is never written a second time, and nothing that does not stand is called repeated.
     for (std::uint64_t seq = 2; seq < 10; ++seq) {
-      one_of(after.commit(Bench::append("j0", seq)), "repeated log_corrupt sequence_conflict");
+      one_of(after.commit(SqliteFixture::append("j0", seq)),
+             "repeated log_corrupt sequence_conflict");
     }
-    one_of(after.commit(Bench::create("j0")), "repeated log_corrupt already_exists");
-    one_of(after.commit(Bench::append("j0", 10)), "written log_corrupt");
+    one_of(after.commit(SqliteFixture::create("j0")), "repeated log_corrupt already_exists");
+    one_of(after.commit(SqliteFixture::append("j0", 10)), "written log_corrupt");
     const auto put = after.loop.await<Result<void>>([&](auto done) {
       after.store().put_inbox(JobId("j0"), {.id = "i", .act = "{}"}, std::move(done));
     });
     EXPECT_TRUE(put || put.error().code == Code::log_corrupt) << change.sql();
-    const auto claimed = after.loop.await<Result<std::vector<Lease>>>(
-        [&](auto done) { after.store().claim(conformance::Rig::wish("B", 9), std::move(done)); });
+    const auto claimed = after.loop.await<Result<std::vector<Lease>>>([&](auto done) {
+      after.store().claim(conformance::ConformanceFixture::claim_request("B", 9), std::move(done));
+    });
     EXPECT_TRUE(claimed) << change.sql();
     const auto by_name = after.loop.await<Result<std::optional<Lease>>>([&](auto done) {
-      after.store().claim_job(JobId("j0"), conformance::Rig::wish("C"), std::move(done));
+      after.store().claim_job(JobId("j0"), conformance::ConformanceFixture::claim_request("C"),
+                              std::move(done));
     });
     EXPECT_TRUE(by_name || by_name.error().code == Code::log_corrupt) << change.sql();
-    EXPECT_TRUE(after.commit(Bench::create("another"))) << change.sql();
+    EXPECT_TRUE(after.commit(SqliteFixture::create("another"))) << change.sql();
   }
 }
 
 AE_TEST("sqlite/a file of the first layout is brought up to date, and loses nothing") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
   {
-    Bench bench(path);
-    ASSERT_TRUE(bench.open());
-    ASSERT_TRUE(bench.commit(Bench::create("j0")));
+    SqliteFixture fixture(path);
+    ASSERT_TRUE(fixture.open());
+    ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
   }
   run_sql(path,
           "DELETE FROM meta WHERE key <> 'store_id';"
@@ -443,13 +449,13 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
       SqliteStore::open({.path = path, .loop = loop, .clock = loop, .read_only = true});
   ASSERT_FALSE(read_only) << "who only reads changes nothing";
   EXPECT_EQ(read_only.error().code, Code::needs_version);
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
-  ASSERT_EQ(bench.query()->size(), 1U);
-  EXPECT_TRUE(bench.query()->at(0).capabilities.empty());
-  EXPECT_EQ(bench.query()->at(0).queue, kDefaultQueue);
-  Bench fresh(folder / "fresh.db");
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
+  ASSERT_EQ(fixture.query()->size(), 1U);
+  EXPECT_TRUE(fixture.query()->at(0).capabilities.empty());
+  EXPECT_EQ(fixture.query()->at(0).queue, kDefaultQueue);
+  SqliteFixture fresh(folder / "fresh.db");
   ASSERT_TRUE(fresh.open());
   const auto tables = [](const std::string& file) {
     sqlite3* db = nullptr;
@@ -473,12 +479,12 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
 
 AE_TEST(
     "sqlite/a claim looks into an index for each job that it takes, however many stand in line") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open((folder / "a.db").c_str(), &db), SQLITE_OK);
-  for (const char* question : sqlite::ClaimQuestions::kAll) {
+  for (const char* question : sqlite::ClaimStatements::kAll) {
     std::string plan;
     const auto add = [](void* to, int columns, char** values, char**) {
       static_cast<std::string*>(to)->append(values[columns - 1]).append("\n");
@@ -496,15 +502,15 @@ AE_TEST(
 // What SQLite does for each question of a claim, in steps of its virtual machine.
 AE_TEST("sqlite/a claim of one job among five costs what it costs among three thousand") {
   const auto steps = [](int crowd) {
-    const Folder folder(true);
-    Bench bench(folder / "a.db");
-    SqliteOptions options = bench.options();
+    const TempDir folder(true);
+    SqliteFixture fixture(folder / "a.db");
+    SqliteOptions options = fixture.options();
     options.fair_by = "tenant";
-    EXPECT_TRUE(bench.open(options));
+    EXPECT_TRUE(fixture.open(options));
     int left = 0;
     const auto create = [&](const std::string& id, std::string status, std::string tenant,
                             std::string agent = "a", std::vector<std::string> needs = {}) {
-      Batch b = Bench::create(id);
+      Batch b = SqliteFixture::create(id);
       NewJob& job = std::get<Batch::Create>(b.authority).job;
       job.agent = std::move(agent);
       job.capabilities = std::move(needs);
@@ -513,7 +519,7 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
       job.labels = {{"tenant", std::move(tenant)}};
       b.row.status = std::move(status);
       ++left;
-      bench.store().commit(std::move(b), [&](Result<Committed> answer) {
+      fixture.store().commit(std::move(b), [&](Result<CommitResult> answer) {
         EXPECT_TRUE(answer);
         --left;
       });
@@ -525,13 +531,13 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
       create("others" + std::to_string(i), "queued", "crowd", "another");
       create("needy" + std::to_string(i), "queued", "other", "a", {"gpu"});
     }
-    EXPECT_TRUE(bench.loop.run_until([&] { return left == 0; }));
-    ClaimRequest request = conformance::Rig::wish("A");
+    EXPECT_TRUE(fixture.loop.run_until([&] { return left == 0; }));
+    ClaimRequest request = conformance::ConformanceFixture::claim_request("A");
     request.queues = {{"full", 1}};
     request.agents = {"a"};
     const auto claim = [&] {
-      const auto leases = bench.loop.await<Result<std::vector<Lease>>>(
-          [&](auto done) { bench.store().claim(request, std::move(done)); });
+      const auto leases = fixture.loop.await<Result<std::vector<Lease>>>(
+          [&](auto done) { fixture.store().claim(request, std::move(done)); });
       return leases && !leases->empty() ? leases->at(0).job.text : std::string();
     };
     EXPECT_EQ(claim(), "crowd0");
@@ -539,7 +545,7 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
     sqlite3* db = nullptr;
     EXPECT_EQ(sqlite3_open((folder / "a.db").c_str(), &db), SQLITE_OK);
     std::vector<int> all;
-    for (const char* question : sqlite::ClaimQuestions::kAll) {
+    for (const char* question : sqlite::ClaimStatements::kAll) {
       sqlite3_stmt* statement = nullptr;
       EXPECT_EQ(sqlite3_prepare_v2(db, question, -1, &statement, nullptr), SQLITE_OK);
       const std::string text = question;
@@ -571,30 +577,31 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
 }
 
 AE_TEST("sqlite/the label between whose values claims take turns stays with the store") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
   const auto open = [&](std::optional<std::string> fair_by) {
-    bench.close();
-    SqliteOptions options = bench.options();
+    fixture.close();
+    SqliteOptions options = fixture.options();
     options.fair_by = std::move(fair_by);
-    ASSERT_TRUE(bench.open(options));
+    ASSERT_TRUE(fixture.open(options));
   };
   const auto claim = [&](std::size_t limit) {
     std::string jobs;
-    const auto leases = bench.loop.await<Result<std::vector<Lease>>>([&](auto done) {
-      bench.store().claim(conformance::Rig::wish("A", limit), std::move(done));
+    const auto leases = fixture.loop.await<Result<std::vector<Lease>>>([&](auto done) {
+      fixture.store().claim(conformance::ConformanceFixture::claim_request("A", limit),
+                            std::move(done));
     });
     for (const Lease& lease : *leases) jobs += (jobs.empty() ? "" : " ") + lease.job.text;
     return jobs;
   };
   open({});
   for (const char* id : {"a1", "a2", "b1", "b2", "c1"}) {
-    Batch b = Bench::create(id);
+    Batch b = SqliteFixture::create(id);
     NewJob& job = std::get<Batch::Create>(b.authority).job;
     job.claim.reset();
     job.labels = {{"tenant", std::string(1, id[0])}, {"size", id[1] == '1' ? "s" : "l"}};
     b.row.status = "queued";
-    ASSERT_TRUE(bench.commit(b));
+    ASSERT_TRUE(fixture.commit(b));
   }
   EXPECT_EQ(claim(5), "a1 a2 b1 b2 c1") << "nobody named a label";
   open("tenant");
@@ -629,43 +636,43 @@ constexpr const char* kTablesOfJobs[] = {"jobs",         "heads",       "commits
                                          "labels",       "effects",     "ledger",    "inbox",
                                          "signed_heads", "checkpoints", "value_uses"};
 
-Result<bool> prune(Bench& bench, const std::string& job) {
-  const JobRow row = bench.load(job)->row;
+Result<bool> prune(SqliteFixture& fixture, const std::string& job) {
+  const JobRow row = fixture.load(job)->row;
   Pruning pruning;
   pruning.jobs.push_back(
-      {.job = row.id, .last_seq = row.last_seq, .head = row.head, .contents = {}});
+      {.job = row.id, .last_seq = row.last_seq, .head = row.head, .content_hash = {}});
   pruning.audit = {
-      .at = bench.loop.now(), .by = "me", .act = "prune", .job = {}, .detail = Value::object({})};
-  return bench.loop.await<Result<bool>>(
-      [&](auto done) { bench.store().prune(pruning, std::move(done)); });
+      .at = fixture.loop.now(), .by = "me", .act = "prune", .job = {}, .detail = Value::object({})};
+  return fixture.loop.await<Result<bool>>(
+      [&](auto done) { fixture.store().prune(pruning, std::move(done)); });
 }
 
 // A claimed job with something in every table.
-void fill_tables(Bench& bench, const std::string& job, const std::string& status) {
-  Batch create = Bench::create(job);
+void fill_tables(SqliteFixture& fixture, const std::string& job, const std::string& status) {
+  Batch create = SqliteFixture::create(job);
   std::get<Batch::Create>(create.authority).job.labels = {{"who", job}};
   create.sealed->blobs = {conformance::blob("plan"), conformance::blob("of " + job)};
-  ASSERT_TRUE(bench.commit(create));
-  Batch more = Bench::append(job, 2);
+  ASSERT_TRUE(fixture.commit(create));
+  Batch more = SqliteFixture::append(job, 2);
   more.effects = {{InvocationId("i1"), 1, "secret effect"}};
   more.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "a call"}};
   more.checkpoint = "state";
   more.signed_head = "signed";
-  ASSERT_TRUE(bench.commit(more));
-  Batch end = Bench::append(job, 3);
+  ASSERT_TRUE(fixture.commit(more));
+  Batch end = SqliteFixture::append(job, 3);
   end.row.status = status;
   end.release = true;
-  ASSERT_TRUE(bench.commit(end));
+  ASSERT_TRUE(fixture.commit(end));
 }
 
 AE_TEST("prune/of a deleted job no row is left in any table, and no byte in the file") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  fill_tables(bench, "secret-job", "completed");
-  EXPECT_EQ(*prune(bench, "secret-job"), true);
-  bench.close();
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  fill_tables(fixture, "secret-job", "completed");
+  EXPECT_EQ(*prune(fixture, "secret-job"), true);
+  fixture.close();
   for (const std::string table : kTablesOfJobs) {
     EXPECT_EQ(count_in(path, "SELECT count(*) FROM " + table), 0) << table;
   }
@@ -677,34 +684,34 @@ AE_TEST("prune/of a deleted job no row is left in any table, and no byte in the 
 }
 
 AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  fill_tables(bench, "j0", "completed");
-  fill_tables(bench, "j1", "waiting");
-  const JobRow row = bench.load("j0")->row;
-  bench.close();
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  fill_tables(fixture, "j0", "completed");
+  fill_tables(fixture, "j1", "waiting");
+  const JobRow row = fixture.load("j0")->row;
+  fixture.close();
   run_sql(path, "DELETE FROM commits WHERE job = 1 AND first_seq = 3");
   std::filesystem::remove(path + ".position");
-  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(fixture.open());
   Pruning pruning;
   pruning.jobs.push_back(
-      {.job = row.id, .last_seq = row.last_seq, .head = row.head, .contents = {}});
+      {.job = row.id, .last_seq = row.last_seq, .head = row.head, .content_hash = {}});
   pruning.audit = {
-      .at = bench.loop.now(), .by = "me", .act = "prune", .job = {}, .detail = Value::object({})};
-  const auto done = bench.loop.await<Result<bool>>(
-      [&](auto answer) { bench.store().prune(pruning, std::move(answer)); });
+      .at = fixture.loop.now(), .by = "me", .act = "prune", .job = {}, .detail = Value::object({})};
+  const auto done = fixture.loop.await<Result<bool>>(
+      [&](auto answer) { fixture.store().prune(pruning, std::move(answer)); });
   EXPECT_EQ(*done, true);
-  EXPECT_EQ(bench.load("j1")->commits.size(), 3U);
-  bench.close();
+  EXPECT_EQ(fixture.load("j1")->commits.size(), 3U);
+  fixture.close();
   EXPECT_EQ(count_in(path, "SELECT count(*) FROM commits WHERE job = 1"), 0);
   EXPECT_EQ(count_in(path, "SELECT count(*) FROM blobs"), 2);
 }
 
 AE_TEST("sqlite/the first commit is found also where a pointer to it is damaged") {
-  const Folder folder(true);
-  Bench made(folder / "a.db");
+  const TempDir folder(true);
+  SqliteFixture made(folder / "a.db");
   ASSERT_TRUE(made.open());
   fill_tables(made, "j0", "completed");  // commits 1, 2, 3
   const std::vector<std::string> commits = made.load("j0")->commits;
@@ -712,14 +719,14 @@ AE_TEST("sqlite/the first commit is found also where a pointer to it is damaged"
   ASSERT_EQ(commits.size(), 3U);
   for (const std::string column : {"prev", "jump"}) {
     for (const std::string value : {"0", "3", "999"}) {
-      const Folder damaged(true);
+      const TempDir damaged(true);
       const std::string path = damaged / "a.db";
       std::filesystem::copy_file(folder / "a.db", path);
       run_sql(path, ("UPDATE commits SET " + column + " = " + value + " WHERE id > 1").c_str());
-      Bench bench(path);
-      ASSERT_TRUE(bench.open());
-      const auto first = bench.loop.await<Result<Loaded>>(
-          [&](auto done) { bench.store().load(JobId("j0"), kFirstCommit, std::move(done)); });
+      SqliteFixture fixture(path);
+      ASSERT_TRUE(fixture.open());
+      const auto first = fixture.loop.await<Result<LoadedJob>>(
+          [&](auto done) { fixture.store().load(JobId("j0"), kFirstCommit, std::move(done)); });
       ASSERT_TRUE(first) << first.error().message;
       EXPECT_EQ(first->commits, std::vector<std::string>{commits[0]}) << column << " " << value;
     }
@@ -727,8 +734,8 @@ AE_TEST("sqlite/the first commit is found also where a pointer to it is damaged"
 }
 
 AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
-  const Folder folder(true);
-  Bench made(folder / "a.db");
+  const TempDir folder(true);
+  SqliteFixture made(folder / "a.db");
   ASSERT_TRUE(made.open());
   fill_tables(made, "j0", "completed");  // commits 1, 2, 3
   fill_tables(made, "j1", "waiting");
@@ -742,25 +749,25 @@ AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
         if (head && (id > 1 || value == "NULL")) continue;
         const std::string change = "UPDATE " + column + " = " + value + " WHERE " +
                                    (head ? "job" : "id") + " = " + std::to_string(id);
-        const Folder damaged(true);
+        const TempDir damaged(true);
         const std::string path = damaged / "a.db";
         std::filesystem::copy_file(folder / "a.db", path);
         run_sql(path, change.c_str());
-        Bench bench(path);
-        ASSERT_TRUE(bench.open());
+        SqliteFixture fixture(path);
+        ASSERT_TRUE(fixture.open());
         Pruning pruning;
         pruning.jobs.push_back(
-            {.job = row.id, .last_seq = row.last_seq, .head = row.head, .contents = {}});
-        pruning.audit = {.at = bench.loop.now(),
+            {.job = row.id, .last_seq = row.last_seq, .head = row.head, .content_hash = {}});
+        pruning.audit = {.at = fixture.loop.now(),
                          .by = "me",
                          .act = "prune",
                          .job = {},
                          .detail = Value::object({})};
-        const auto done = bench.loop.await<Result<bool>>(
-            [&](auto answer) { bench.store().prune(pruning, std::move(answer)); });
+        const auto done = fixture.loop.await<Result<bool>>(
+            [&](auto answer) { fixture.store().prune(pruning, std::move(answer)); });
         ASSERT_TRUE(done) << change << ": " << done.error().message;
-        EXPECT_EQ(bench.load("j1")->commits.size(), 3U) << change;
-        bench.close();
+        EXPECT_EQ(fixture.load("j1")->commits.size(), 3U) << change;
+        fixture.close();
         EXPECT_EQ(count_in(path, "SELECT count(*) FROM commits WHERE job = 1"), 0) << change;
       }
     }
@@ -768,58 +775,58 @@ AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
 }
 
 AE_TEST("prune/each commit is looked at once, and not in the transactions of others") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("long")));
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("long")));
   for (std::uint64_t seq = 2; seq < 5000; ++seq) {
-    bench.store().commit(Bench::append("long", seq), [](Result<Committed>) {});
+    fixture.store().commit(SqliteFixture::append("long", seq), [](Result<CommitResult>) {});
   }
-  fill_tables(bench, "old", "completed");
-  fill_tables(bench, "older", "completed");
-  EXPECT_EQ(*prune(bench, "old"), false) << "not all in one transaction";
-  EXPECT_EQ(bench.load("old")->commits.size(), 3U) << "nothing is deleted by then";
-  EXPECT_EQ(*prune(bench, "old"), true);
+  fill_tables(fixture, "old", "completed");
+  fill_tables(fixture, "older", "completed");
+  EXPECT_EQ(*prune(fixture, "old"), false) << "not all in one transaction";
+  EXPECT_EQ(fixture.load("old")->commits.size(), 3U) << "nothing is deleted by then";
+  EXPECT_EQ(*prune(fixture, "old"), true);
   const std::int64_t listed = count_in(path, "SELECT value FROM meta WHERE key = 'values_listed'");
-  EXPECT_EQ(*prune(bench, "older"), true) << "at once";
+  EXPECT_EQ(*prune(fixture, "older"), true) << "at once";
   EXPECT_LE(count_in(path, "SELECT value FROM meta WHERE key = 'values_listed'"), listed);
   EXPECT_EQ(count_in(path, "SELECT max(id) FROM commits"),
             count_in(path, "SELECT value FROM meta WHERE key = 'values_listed'"));
 }
 
 AE_TEST("prune/a deletion is no rollback, and a copy from before it is one") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  fill_tables(bench, "j0", "completed");
-  bench.close();
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  fill_tables(fixture, "j0", "completed");
+  fixture.close();
   copy(path, folder / "backup.db");
-  ASSERT_TRUE(bench.open());
-  EXPECT_EQ(*prune(bench, "j0"), true);
-  bench.close();
-  ASSERT_TRUE(bench.open());
-  bench.close();
-  EXPECT_TRUE(check_position(path));
+  ASSERT_TRUE(fixture.open());
+  EXPECT_EQ(*prune(fixture, "j0"), true);
+  fixture.close();
+  ASSERT_TRUE(fixture.open());
+  fixture.close();
+  EXPECT_TRUE(check_for_lost_writes(path));
   copy(folder / "backup.db", path);
-  const auto opened = bench.open();
+  const auto opened = fixture.open();
   ASSERT_FALSE(opened) << "the deleted job is back, and nobody said why";
   EXPECT_EQ(opened.error().code, Code::store_rolled_back);
 }
 
 AE_TEST("rollback/a backup that is opened in place of a restore is refused to who writes") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
-  const std::string timeline = bench.store().timeline();
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+  const std::string timeline = fixture.store().timeline();
   ASSERT_TRUE(backup_sqlite(folder / "a.db", folder / "b.db"));
   ASSERT_TRUE(backup_sqlite(folder / "b.db", folder / "again.db"));
   for (const char* name : {"b.db", "again.db"}) {
-    Bench copied(folder / name);
+    SqliteFixture copied(folder / name);
     EXPECT_EQ(copied.open().error().code, Code::store_rolled_back);
-    EXPECT_EQ(check_position(folder / name).error().code, Code::store_rolled_back);
+    EXPECT_EQ(check_for_lost_writes(folder / name).error().code, Code::store_rolled_back);
     SqliteOptions reading = copied.options();
     reading.read_only = true;
     ASSERT_TRUE(copied.open(reading));
@@ -831,126 +838,128 @@ AE_TEST("rollback/a backup that is opened in place of a restore is refused to wh
     EXPECT_TRUE(copied.store().accepting());
     EXPECT_NE(copied.store().timeline(), timeline) << "what is parked is parked on this timeline";
   }
-  EXPECT_TRUE(bench.commit(Bench::append("j0", 2))) << "the store itself has no mark";
+  EXPECT_TRUE(fixture.commit(SqliteFixture::append("j0", 2))) << "the store itself has no mark";
 }
 
 AE_TEST("rollback/an older copy in a store's place is not written to, and may be read") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
-  bench.close();
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+  fixture.close();
   copy(path, folder / "backup.db");
-  EXPECT_TRUE(check_position(path));
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
-  bench.close();
+  EXPECT_TRUE(check_for_lost_writes(path));
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
+  fixture.close();
   copy(folder / "backup.db", path);
   for (int times = 0; times < 2; ++times) {
-    const auto opened = bench.open();
+    const auto opened = fixture.open();
     ASSERT_FALSE(opened);
     EXPECT_EQ(opened.error().code, Code::store_rolled_back);
     EXPECT_PRED2(holds, opened.error().message, "doctor --accept-rollback");
-    EXPECT_EQ(check_position(path).error().code, Code::store_rolled_back);
+    EXPECT_EQ(check_for_lost_writes(path).error().code, Code::store_rolled_back);
   }
-  SqliteOptions reading = bench.options();
+  SqliteOptions reading = fixture.options();
   reading.read_only = true;
-  ASSERT_TRUE(bench.open(reading));
-  EXPECT_EQ(bench.load("j0")->row.last_seq, 2U);
-  Bench elsewhere(folder / "backup.db");
+  ASSERT_TRUE(fixture.open(reading));
+  EXPECT_EQ(fixture.load("j0")->row.last_seq, 2U);
+  SqliteFixture elsewhere(folder / "backup.db");
   EXPECT_TRUE(elsewhere.open()) << "where nothing is remembered";
 }
 
 AE_TEST("rollback/also what is in no log is missed: a post, a claim, a lease") {
   for (const int what : {0, 1, 2}) {
-    const Folder folder(true);
+    const TempDir folder(true);
     const std::string path = folder / "a.db";
-    Bench bench(path);
-    ASSERT_TRUE(bench.open());
-    ASSERT_TRUE(bench.commit(Bench::create("j0")));
-    bench.close();
+    SqliteFixture fixture(path);
+    ASSERT_TRUE(fixture.open());
+    ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+    fixture.close();
     copy(path, folder / "backup.db");
-    ASSERT_TRUE(bench.open());
+    ASSERT_TRUE(fixture.open());
     if (what == 0) {
-      ASSERT_TRUE(bench.loop.await<Result<void>>([&](auto done) {
-        bench.store().put_inbox(JobId("j0"), {.id = "s", .act = "{}"}, std::move(done));
+      ASSERT_TRUE(fixture.loop.await<Result<void>>([&](auto done) {
+        fixture.store().put_inbox(JobId("j0"), {.id = "s", .act = "{}"}, std::move(done));
       }));
     } else {
-      ASSERT_EQ(bench.loop
+      ASSERT_EQ(fixture.loop
                     .await<Result<std::vector<Lease>>>([&](auto done) {
-                      bench.store().claim(conformance::Rig::wish("B"), std::move(done));
+                      fixture.store().claim(conformance::ConformanceFixture::claim_request("B"),
+                                            std::move(done));
                     })
                     ->size(),
                 1U);
     }
     if (what == 2) {
-      ASSERT_TRUE(bench.loop.await<Result<std::vector<std::optional<Instant>>>>([&](auto done) {
-        bench.store().heartbeat({{JobId("j0"), conformance::fence("B", 2)}}, conformance::kLease,
-                                std::move(done));
+      ASSERT_TRUE(fixture.loop.await<Result<std::vector<std::optional<Instant>>>>([&](auto done) {
+        fixture.store().heartbeat({{JobId("j0"), conformance::fence("B", 2)}}, conformance::kLease,
+                                  std::move(done));
       }));
     }
-    bench.close();
-    ASSERT_TRUE(bench.open()) << "what was only looked at is no step back";
-    bench.close();
+    fixture.close();
+    ASSERT_TRUE(fixture.open()) << "what was only looked at is no step back";
+    fixture.close();
     copy(folder / "backup.db", path);
-    EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << what;
+    EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << what;
   }
 }
 
 AE_TEST(
     "rollback/a loss that was accepted is one until its jobs are parked, then the store goes on") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
-  bench.close();
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+  fixture.close();
   copy(path, folder / "backup.db");
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
-  const std::string first = bench.store().timeline();
-  bench.close();
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
+  const std::string first = fixture.store().timeline();
+  fixture.close();
   copy(path, folder / "newer.db");
   copy(folder / "backup.db", path);
-  SqliteOptions accept = bench.options();
+  SqliteOptions accept = fixture.options();
   accept.accept_loss = true;
-  ASSERT_TRUE(bench.open(accept));
-  EXPECT_TRUE(bench.store().accepting());
-  const std::string second = bench.store().timeline();
+  ASSERT_TRUE(fixture.open(accept));
+  EXPECT_TRUE(fixture.store().accepting());
+  const std::string second = fixture.store().timeline();
   EXPECT_NE(first, second);
-  bench.close();
-  EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << "not all is parked";
-  ASSERT_TRUE(bench.open(accept));
-  EXPECT_TRUE(bench.store().accepting());
-  EXPECT_EQ(bench.store().timeline(), second) << "one loss, one timeline";
-  ASSERT_TRUE(bench.loop.await<Result<void>>(
-      [&](auto done) { bench.store().finish_accepting(std::move(done)); }));
-  bench.close();
-  ASSERT_TRUE(bench.open());
-  EXPECT_FALSE(bench.store().accepting());
-  bench.close();
-  ASSERT_TRUE(bench.open(accept)) << "nothing was lost";
-  EXPECT_FALSE(bench.store().accepting());
-  bench.close();
+  fixture.close();
+  EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << "not all is parked";
+  ASSERT_TRUE(fixture.open(accept));
+  EXPECT_TRUE(fixture.store().accepting());
+  EXPECT_EQ(fixture.store().timeline(), second) << "one loss, one timeline";
+  ASSERT_TRUE(fixture.loop.await<Result<void>>(
+      [&](auto done) { fixture.store().finish_accepting(std::move(done)); }));
+  fixture.close();
+  ASSERT_TRUE(fixture.open());
+  EXPECT_FALSE(fixture.store().accepting());
+  fixture.close();
+  ASSERT_TRUE(fixture.open(accept)) << "nothing was lost";
+  EXPECT_FALSE(fixture.store().accepting());
+  fixture.close();
   // Both copies are from before what was accepted, the one with the higher position too.
   for (const char* older : {"newer.db", "backup.db"}) {
     copy(folder / older, path);
-    EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << older;
+    EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << older;
   }
 }
 
 AE_TEST(
     "rollback/what is remembered is a lower bound: torn, lost or of another store it refuses "
     "nothing") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
+  SqliteFixture fixture(path);
   const auto live = [&](std::uint64_t seq) {
-    const auto opened = bench.open();
+    const auto opened = fixture.open();
     ASSERT_TRUE(opened) << opened.error().message;
-    ASSERT_TRUE(bench.commit(seq == 0 ? Bench::create("j0") : Bench::append("j0", seq + 1)));
-    bench.close();
+    ASSERT_TRUE(fixture.commit(seq == 0 ? SqliteFixture::create("j0")
+                                        : SqliteFixture::append("j0", seq + 1)));
+    fixture.close();
   };
   live(0);
   const std::string file = path + ".position";
@@ -960,17 +969,17 @@ AE_TEST(
   live(2);
   std::ofstream(file) << std::string(512, 'x');
   live(3);
-  Bench other(folder / "b.db");
+  SqliteFixture other(folder / "b.db");
   ASSERT_TRUE(other.open());
   other.close();
   std::filesystem::copy_file(folder / "b.db", folder / "empty.db");
   ASSERT_TRUE(other.open());
-  ASSERT_TRUE(other.commit(Bench::create("j0")));
+  ASSERT_TRUE(other.commit(SqliteFixture::create("j0")));
   other.close();
   copy(folder / "b.db", path);
   live(1);
   copy(folder / "empty.db", path);
-  EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << "nothing is left of any store";
+  EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << "nothing is left of any store";
   // Each slot in turn is damaged: the other one counts.
   for (const std::size_t at : {std::size_t{100}, std::size_t{356}}) {
     sqlite::PositionFile two(folder / "two.position");
@@ -999,18 +1008,18 @@ void later_than(const std::string& path) {
 AE_TEST(
     "rollback/a process whose store is replaced, written over or taken away writes nothing more") {
   for (const std::string what : {"replaced", "overwritten", "removed"}) {
-    const Folder folder(true);
+    const TempDir folder(true);
     const std::string path = folder / "a.db";
-    Bench bench(path);
-    SqliteOptions options = bench.options();
+    SqliteFixture fixture(path);
+    SqliteOptions options = fixture.options();
     options.idle = std::chrono::milliseconds(1);
-    ASSERT_TRUE(bench.open(options));
-    ASSERT_TRUE(bench.commit(Bench::create("j0")));
-    bench.close();
+    ASSERT_TRUE(fixture.open(options));
+    ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+    fixture.close();
     copy(path, folder / "backup.db");
-    ASSERT_TRUE(bench.open(options));
-    ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
-    for (int i = 0; i < 2000 && bench.store().stats().wal_bytes > 0; ++i) {
+    ASSERT_TRUE(fixture.open(options));
+    ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
+    for (int i = 0; i < 2000 && fixture.store().stats().wal_bytes > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the WAL is empty
     }
     later_than(path);
@@ -1024,29 +1033,30 @@ AE_TEST(
     } else {
       std::filesystem::remove(path);
     }
-    const auto refused = bench.commit(Bench::append("j0", 3));
+    const auto refused = fixture.commit(SqliteFixture::append("j0", 3));
     ASSERT_FALSE(refused) << what;
     EXPECT_EQ(refused.error().code, Code::store_stopped) << what;
     EXPECT_PRED2(holds, refused.error().message, what);
-    const auto claimed = bench.loop.await<Result<std::vector<Lease>>>(
-        [&](auto done) { bench.store().claim(conformance::Rig::wish("B"), std::move(done)); });
+    const auto claimed = fixture.loop.await<Result<std::vector<Lease>>>([&](auto done) {
+      fixture.store().claim(conformance::ConformanceFixture::claim_request("B"), std::move(done));
+    });
     EXPECT_EQ(claimed.error().code, Code::store_stopped) << what;
-    bench.close();
+    fixture.close();
     if (what == "removed") continue;
-    EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << what;
+    EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << what;
     EXPECT_EQ(integrity(path), "ok") << what;
   }
 }
 
 AE_TEST("rollback/a file that only looks changed is read anew, and used") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
   std::filesystem::last_write_time(
       folder / "a.db", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
-  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
-  EXPECT_EQ(bench.load("j0")->row.last_seq, 3U);
+  ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
+  EXPECT_EQ(fixture.load("j0")->row.last_seq, 3U);
 }
 
 std::string bytes_of(const std::string& path) {
@@ -1054,16 +1064,16 @@ std::string bytes_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-Result<std::vector<OldCopy>> wipe(Bench& bench) {
-  return bench.loop.await<Result<std::vector<OldCopy>>>(
-      [&](auto done) { bench.store().wipe(std::move(done)); });
+Result<std::vector<ResidualCopy>> erase_dropped_values(SqliteFixture& fixture) {
+  return fixture.loop.await<Result<std::vector<ResidualCopy>>>(
+      [&](auto done) { fixture.store().erase_dropped_values(std::move(done)); });
 }
 
 AE_TEST("redact/what is dropped stands in no byte of the file") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
   const std::string secret = "SECRET-4711-", apart = "APART-0815-", effect = "EFFECT-1234-";
-  const auto repeated = [](const std::string& text, std::size_t bytes) {
+  const auto is_duplicate = [](const std::string& text, std::size_t bytes) {
     std::string all;
     while (all.size() < bytes) all += text;
     return all;
@@ -1071,23 +1081,25 @@ AE_TEST("redact/what is dropped stands in no byte of the file") {
   for (const std::size_t bytes : {std::size_t{40}, std::size_t{20'000}}) {
     std::filesystem::remove(path);
     std::filesystem::remove(path + ".position");
-    Bench bench(path);
-    ASSERT_TRUE(bench.open());
-    Batch b = Bench::create("j0");
+    SqliteFixture fixture(path);
+    ASSERT_TRUE(fixture.open());
+    Batch b = SqliteFixture::create("j0");
     std::get<Batch::Create>(b.authority).job.claim.reset();
     b.row.status = "completed";
-    b.sealed->bytes = "kept " + repeated(secret, bytes) + " kept";
-    b.sealed->blobs = {conformance::blob(repeated(apart, bytes))};
-    b.effects = {{InvocationId("i"), 1, repeated(effect, bytes)}};
-    ASSERT_TRUE(bench.commit(b));
-    Redaction wish{.job = JobId("j0"), .effects = {{InvocationId("i"), 1, "left"}}};
-    wish.commits.push_back(
-        {.first_seq = 1, .replaces = sha256(b.sealed->bytes), .bytes = "kept  kept", .blobs = {}});
-    wish.audit = {
+    b.sealed->bytes = "kept " + is_duplicate(secret, bytes) + " kept";
+    b.sealed->blobs = {conformance::blob(is_duplicate(apart, bytes))};
+    b.effects = {{InvocationId("i"), 1, is_duplicate(effect, bytes)}};
+    ASSERT_TRUE(fixture.commit(b));
+    Redaction redaction{.job = JobId("j0"), .effects = {{InvocationId("i"), 1, "left"}}};
+    redaction.commits.push_back({.first_seq = 1,
+                                 .expected_hash = sha256(b.sealed->bytes),
+                                 .bytes = "kept  kept",
+                                 .blobs = {}});
+    redaction.audit = {
         .at = {}, .by = "ada", .act = "redact", .job = JobId("j0"), .detail = Value::object({})};
-    ASSERT_TRUE(bench.loop.await<Result<void>>(
-        [&](auto done) { bench.store().redact(wish, std::move(done)); }));
-    const auto left = wipe(bench);
+    ASSERT_TRUE(fixture.loop.await<Result<void>>(
+        [&](auto done) { fixture.store().redact(redaction, std::move(done)); }));
+    const auto left = erase_dropped_values(fixture);
     ASSERT_TRUE(left) << left.error().message;
     EXPECT_EQ(left->size(), 0U);
     auto db = sqlite::Database::open({.path = path, .read_only = true});
@@ -1098,8 +1110,8 @@ AE_TEST("redact/what is dropped stands in no byte of the file") {
     for (const std::string& word : {secret, apart, effect}) {
       EXPECT_EQ(all.find(word), all.npos) << word << " of " << bytes;
     }
-    ASSERT_TRUE(bench.commit(Bench::create("after")));
-    bench.close();
+    ASSERT_TRUE(fixture.commit(SqliteFixture::create("after")));
+    fixture.close();
     EXPECT_EQ(integrity(path), "ok");
   }
 }
@@ -1107,38 +1119,38 @@ AE_TEST("redact/what is dropped stands in no byte of the file") {
 AE_TEST(
     "redact/a reader that keeps the write-ahead log from being emptied is answered, and waited "
     "for") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
-  SqliteOptions options = bench.options();
+  SqliteFixture fixture(path);
+  SqliteOptions options = fixture.options();
   options.readers = std::chrono::milliseconds(50);
-  ASSERT_TRUE(bench.open(options));
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  ASSERT_TRUE(fixture.open(options));
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
   {
     auto db = sqlite::Database::open({.path = path, .read_only = true});
     ASSERT_TRUE(db);
     ASSERT_TRUE(db->execute("BEGIN; SELECT count(*) FROM jobs"));
-    ASSERT_TRUE(bench.commit(Bench::create("j1")));
-    const auto left = wipe(bench);
+    ASSERT_TRUE(fixture.commit(SqliteFixture::create("j1")));
+    const auto left = erase_dropped_values(fixture);
     ASSERT_TRUE(left) << left.error().message;
     ASSERT_EQ(left->size(), 1U);
     EXPECT_EQ(left->front().where, "the write-ahead log " + path + "-wal");
     ASSERT_TRUE(db->execute("COMMIT"));
   }
-  const auto left = wipe(bench);
+  const auto left = erase_dropped_values(fixture);
   ASSERT_TRUE(left) << left.error().message;
   EXPECT_EQ(left->size(), 0U);
   EXPECT_EQ(bytes_of(path + "-wal"), "");
 }
 
 AE_TEST("redact/a file that is too large to be rewritten is answered") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  SqliteOptions options = bench.options();
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  SqliteOptions options = fixture.options();
   options.rewrite_bytes = 4096;
-  ASSERT_TRUE(bench.open(options));
-  ASSERT_TRUE(bench.commit(Bench::create("j0")));
-  const auto left = wipe(bench);
+  ASSERT_TRUE(fixture.open(options));
+  ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
+  const auto left = erase_dropped_values(fixture);
   ASSERT_TRUE(left) << left.error().message;
   ASSERT_EQ(left->size(), 1U);
   EXPECT_NE(left->front().why.find("VACUUM"), std::string::npos) << left->front().why;
@@ -1146,53 +1158,54 @@ AE_TEST("redact/a file that is too large to be rewritten is answered") {
 
 // Rows of many sizes come, change and go, as SQLite moves them between pages.
 AE_TEST_SLOW("redact/no page holds what was moved on it before it was dropped") {
-  const Folder folder(true);
+  const TempDir folder(true);
   const std::string path = folder / "a.db";
-  Bench bench(path);
-  ASSERT_TRUE(bench.open());
+  SqliteFixture fixture(path);
+  ASSERT_TRUE(fixture.open());
   constexpr int kJobs = 2000;  // of about one in a thousand a copy was left without the rewrite
   const auto name = [](int i) { return "j" + std::to_string(i); };
   const auto secret = [](int i) { return "SECRET-" + std::to_string(100000 + i) + "-"; };
   std::vector<Batch> batches;
   for (int i = 0; i < kJobs; ++i) {
-    Batch b = Bench::create(name(i));
+    Batch b = SqliteFixture::create(name(i));
     std::get<Batch::Create>(b.authority).job.claim.reset();
     b.row.status = "completed";
     b.sealed->bytes = secret(i) + std::string(std::size_t(i * 37 % 1500), 'x');
     b.sealed->blobs = {conformance::blob(secret(i) + std::string(std::size_t(i * 91 % 900), 'y'))};
     b.effects = {{InvocationId("i" + std::to_string(i * 7919 % 1009)), 1, secret(i)}};
-    ASSERT_TRUE(bench.commit(b));
+    ASSERT_TRUE(fixture.commit(b));
     batches.push_back(std::move(b));
     if (i % 2 == 0) continue;
     const Batch& old = batches[std::size_t(i) / 2];
-    Redaction wish{.job = old.job};
-    wish.effects = {{old.effects[0].invocation, 1, "left"}};
-    wish.commits.push_back(
-        {.first_seq = 1, .replaces = sha256(old.sealed->bytes), .bytes = "left", .blobs = {}});
-    wish.audit = {.at = {}, .by = "ada", .act = "redact", .job = old.job, .detail = {}};
-    ASSERT_TRUE(bench.loop.await<Result<void>>(
-        [&](auto done) { bench.store().redact(wish, std::move(done)); }));
+    Redaction redaction{.job = old.job};
+    redaction.effects = {{old.effects[0].invocation, 1, "left"}};
+    redaction.commits.push_back(
+        {.first_seq = 1, .expected_hash = sha256(old.sealed->bytes), .bytes = "left", .blobs = {}});
+    redaction.audit = {.at = {}, .by = "ada", .act = "redact", .job = old.job, .detail = {}};
+    ASSERT_TRUE(fixture.loop.await<Result<void>>(
+        [&](auto done) { fixture.store().redact(redaction, std::move(done)); }));
   }
-  ASSERT_EQ(wipe(bench)->size(), 0U);
+  ASSERT_EQ(erase_dropped_values(fixture)->size(), 0U);
   const std::string all = bytes_of(path) + bytes_of(path + "-wal");
   for (int i = 0; i < kJobs / 2; ++i) EXPECT_EQ(all.find(secret(i)), all.npos) << i;
   EXPECT_NE(all.find(secret(kJobs - 1)), all.npos);
 }
 
 AE_TEST("sqlite/what was asked before the store closes is written and answered") {
-  const Folder folder(true);
-  Bench bench(folder / "a.db");
-  ASSERT_TRUE(bench.open());
+  const TempDir folder(true);
+  SqliteFixture fixture(folder / "a.db");
+  ASSERT_TRUE(fixture.open());
   int answers = 0;
   for (int i = 0; i < 100; ++i) {
-    bench.store().commit(Bench::create("j" + std::to_string(i)),
-                         [&](Result<Committed> answer) { answers += answer.has_value() ? 1 : 0; });
+    fixture.store().commit(
+        SqliteFixture::create("j" + std::to_string(i)),
+        [&](Result<CommitResult> answer) { answers += answer.has_value() ? 1 : 0; });
   }
-  bench.close();
-  bench.loop.run_ready();
+  fixture.close();
+  fixture.loop.run_ready();
   EXPECT_EQ(answers, 100);
-  ASSERT_TRUE(bench.open());
-  EXPECT_EQ(bench.query()->size(), 100U);
+  ASSERT_TRUE(fixture.open());
+  EXPECT_EQ(fixture.query()->size(), 100U);
 }
 
 }  // namespace

@@ -15,7 +15,9 @@ namespace {
 constexpr std::size_t kBlobsKnownMax = 4096;
 
 // What leads to a job's commits does not: one is missing, or a pointer was changed.
-SqlError led_astray() { return {11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"}; }
+SqlError corrupt_commit_chain() {
+  return {11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"};
+}
 
 std::unexpected<Error> commit_missing(const JobId& job) {
   return fail(Code::log_corrupt, "a commit of job " + job.text +
@@ -40,11 +42,11 @@ std::vector<Hash> hashes_in(std::string_view list) {
 
 Sql<Tables> Tables::open(Database& db) {
   Tables t(db);
-  struct Wish {
+  struct StatementSpec {
     Statement& statement;
     const char* sql;
   };
-  const Wish wishes[] = {
+  const StatementSpec specs[] = {
       {t.find_job_,
        "SELECT jobs.id, agent, last_seq, commits, last_commit, epoch, attempt, worker, "
        "lease_until, status, not_before, wake_at, capabilities, queue FROM jobs JOIN heads "
@@ -93,22 +95,22 @@ Sql<Tables> Tables::open(Database& db) {
       {t.put_inbox_, "INSERT INTO inbox(job, id, act) VALUES(?1, ?2, ?3) ON CONFLICT DO NOTHING"},
       {t.take_inbox_, "DELETE FROM inbox WHERE number = ?2 AND job = ?1"},
       {t.inbox_numbers_, "SELECT number FROM inbox WHERE job = ?1"},
-      {t.ripen_delayed_,
+      {t.make_delayed_eligible_,
        "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NULL "
        "AND ripe_at <= ?1"},
-      {t.ripen_leased_,
+      {t.make_expired_eligible_,
        "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL "
        "AND ripe_at <= ?1"},
-      {t.needs_after_, ClaimQuestions::kNeedsAfter},
-      {t.agent_after_, ClaimQuestions::kAgentAfter},
-      {t.queue_after_, ClaimQuestions::kQueueAfter},
-      {t.held_, ClaimQuestions::kHeld},
-      {t.priority_below_, ClaimQuestions::kPriorityBelow},
-      {t.first_turn_, ClaimQuestions::kFirstTurn},
-      {t.turn_after_, ClaimQuestions::kTurnAfter},
-      {t.job_after_, ClaimQuestions::kJobAfter},
-      {t.last_turn_, "SELECT last FROM turns WHERE priority = ?1"},
-      {t.put_turn_,
+      {t.needs_after_, ClaimStatements::kNeedsAfter},
+      {t.agent_after_, ClaimStatements::kAgentAfter},
+      {t.queue_after_, ClaimStatements::kQueueAfter},
+      {t.held_, ClaimStatements::kCountLeased},
+      {t.priority_below_, ClaimStatements::kPriorityBelow},
+      {t.first_fairness_key_, ClaimStatements::kFirstFairnessKey},
+      {t.fairness_key_after_, ClaimStatements::kFairnessKeyAfter},
+      {t.job_after_, ClaimStatements::kJobAfter},
+      {t.last_served_key_, "SELECT last FROM turns WHERE priority = ?1"},
+      {t.put_served_key_,
        "INSERT INTO turns(priority, last) VALUES(?1, ?2) "
        "ON CONFLICT DO UPDATE SET last = excluded.last"},
       {t.update_lease_, "UPDATE jobs SET lease_until = ?2, ready = 0, ripe_at = ?2 WHERE id = ?1"},
@@ -122,8 +124,8 @@ Sql<Tables> Tables::open(Database& db) {
       {t.undo_, "ROLLBACK TO batch"},
       {t.keep_, "RELEASE batch"},
   };
-  for (const Wish& wish : wishes) {
-    AE_ASSIGN(wish.statement, db.prepare(wish.sql));
+  for (const StatementSpec& requested : specs) {
+    AE_ASSIGN(requested.statement, db.prepare(requested.sql));
   }
   return t;
 }
@@ -179,33 +181,33 @@ Sql<Tables::Job*> Tables::find(const JobId& id) {
   }
   // Each commit is a row of its own.
   if (job.commits == 0 || last_commit <= 0 || std::cmp_greater(job.commits, last_commit)) {
-    return std::unexpected(led_astray());
+    return std::unexpected(corrupt_commit_chain());
   }
-  AE_TRY(read_spine(job, last_commit));
+  AE_TRY(read_skip_list(job, last_commit));
   return &jobs_.emplace(id, std::move(job)).first->second;
 }
 
-Sql<void> Tables::read_spine(Job& job, std::int64_t last_commit) {
-  job.spine = Spine::of(job.commits);
+Sql<void> Tables::read_skip_list(Job& job, std::int64_t last_commit) {
+  job.skip_list = SkipList::of(job.commits);
   std::int64_t commit = last_commit;
-  std::vector<Spine::Root>& roots = job.spine.roots();
+  std::vector<SkipList::Root>& roots = job.skip_list.roots();
   for (auto root = roots.rbegin(); root != roots.rend(); ++root) {
     root->commit = commit;
     Rows row(commit_pointers_, commit);
     AE_ASSIGN(const bool found, row.next());
     if (!found || row->integer(0) != job.id || row->integer(4) >= commit) {
-      return std::unexpected(led_astray());
+      return std::unexpected(corrupt_commit_chain());
     }
     // Whoever appends goes on from there.
     if (commit == last_commit && row->count(2) != job.last_seq) {
-      return std::unexpected(led_astray());
+      return std::unexpected(corrupt_commit_chain());
     }
     commit = row->integer(4);
   }
   return {};
 }
 
-void Tables::settle(const JobId& id) {
+void Tables::evict_if_idle(const JobId& id) {
   if (const auto it = jobs_.find(id); it != jobs_.end() && !it->second.attempt) jobs_.erase(it);
 }
 
@@ -213,28 +215,28 @@ void Tables::settle(const JobId& id) {
 // the job, or fails as corrupt: so this ends, whatever somebody has written there.
 Sql<std::int64_t> Tables::commit_at(const Job& job, std::uint64_t first_seq) {
   if (first_seq > job.last_seq) return 0;
-  std::int64_t commit = job.spine.last();
+  std::int64_t commit = job.skip_list.last();
   std::int64_t jump = 0;
   for (std::int64_t prev = 0;; commit = jump != 0 ? jump : prev) {
     {
       Rows row(commit_pointers_, commit);
       AE_ASSIGN(const bool found, row.next());
-      if (!found || row->integer(0) != job.id) return std::unexpected(led_astray());
+      if (!found || row->integer(0) != job.id) return std::unexpected(corrupt_commit_chain());
       if (row->count(1) == first_seq) return commit;
       if (row->count(1) < first_seq) return 0;
       prev = row->integer(3);
       jump = row->integer(4);
-      if (prev >= commit || jump >= commit) return std::unexpected(led_astray());
+      if (prev >= commit || jump >= commit) return std::unexpected(corrupt_commit_chain());
     }
     if (jump == 0) continue;
     Rows row(commit_pointers_, jump);
     AE_ASSIGN(const bool found, row.next());
-    if (!found || row->integer(0) != job.id) return std::unexpected(led_astray());
+    if (!found || row->integer(0) != job.id) return std::unexpected(corrupt_commit_chain());
     if (row->count(2) < first_seq) jump = 0;  // it is between: one step back
   }
 }
 
-Sql<bool> Tables::stands(const Job& job, const Sealed& sealed) {
+Sql<bool> Tables::is_committed(const Job& job, const SealedBatch& sealed) {
   AE_ASSIGN(const std::int64_t commit, commit_at(job, sealed.first_seq));
   if (commit == 0) return false;
   Rows row(commit_bytes_, commit);
@@ -242,25 +244,26 @@ Sql<bool> Tables::stands(const Job& job, const Sealed& sealed) {
   return found && row->bytes(0) == sealed.bytes;
 }
 
-Sql<bool> Tables::inbox_left(const Job& job, const Batch& batch) {
+Sql<bool> Tables::has_unread_inbox(const Job& job, const Batch& batch) {
   Rows row(inbox_numbers_, job.id);
   for (;;) {
     AE_ASSIGN(const bool found, row.next());
     if (!found) return false;
-    if (inbox_refuses(batch, row->count(0))) return true;
+    if (is_refused_by_inbox(batch, row->count(0))) return true;
   }
 }
 
 // Everything that can refuse a batch of an existing job, before anything is written.
-Sql<std::optional<Error>> Tables::refuse(const Batch& batch, const Job& job) {
-  if (auto fine = admit(batch, {.last_seq = job.last_seq, .claim = job.claim()}); !fine) {
+Sql<std::optional<Error>> Tables::find_refusal(const Batch& batch, const Job& job) {
+  if (auto fine = check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
+      !fine) {
     return std::move(fine).error();
   }
-  if (checks_first(batch)) {
+  if (has_first_commit_check(batch)) {
     AE_ASSIGN(const std::int64_t first, commit_at(job, 1));
     Rows row(commit_bytes_, first);
     AE_ASSIGN(const bool found, row.next());
-    if (auto fine = admit_late(batch, found ? row->bytes(0) : ""); !fine) {
+    if (auto fine = check_late_precondition(batch, found ? row->bytes(0) : ""); !fine) {
       return std::move(fine).error();
     }
   }
@@ -269,45 +272,46 @@ Sql<std::optional<Error>> Tables::refuse(const Batch& batch, const Job& job) {
     AE_ASSIGN(const bool found, row.next());
     if (found) return effect_recorded(batch.job, invocation);
   }
-  if (batch.release || batch.inbox_read) {
-    AE_ASSIGN(const bool left, inbox_left(job, batch));
+  if (batch.release || batch.inbox_read_through) {
+    AE_ASSIGN(const bool left, has_unread_inbox(job, batch));
     if (left) return inbox_not_empty(batch.job);
   }
   return std::nullopt;
 }
 
-Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchPoints& points, Instant now) {
-  const bool may_undo = BatchPoints::may_undo(batch);
-  if (may_undo) AE_TRY(savepoint_.run());
+Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchFailpoints& failpoints, Instant now) {
+  const bool may_fail_before_commit = BatchFailpoints::may_fail_before_commit(batch);
+  if (may_fail_before_commit) AE_TRY(savepoint_.run());
   const bool is_new = std::holds_alternative<Batch::Create>(batch.authority);
-  AE_ASSIGN(Commit commit, is_new ? create(batch, now) : extend(batch));
+  AE_ASSIGN(Commit commit, is_new ? create(batch, now) : append_batch(batch));
   if (commit.written) {
-    if (auto error = points.inside()) {
+    if (auto error = failpoints.inside()) {
       AE_TRY(undo_.run());
       forget();
       commit = {std::unexpected(*std::move(error)), false};
     }
   }
-  if (may_undo) AE_TRY(keep_.run());
-  settle(batch.job);
+  if (may_fail_before_commit) AE_TRY(keep_.run());
+  evict_if_idle(batch.job);
   return commit;
 }
 
-Sql<Tables::Commit> Tables::extend(const Batch& batch) {
+Sql<Tables::Commit> Tables::append_batch(const Batch& batch) {
   auto found = find(batch.job);
   if (!found && found.error().corrupt()) return Commit{commit_missing(batch.job)};
   AE_ASSIGN(Job * job, std::move(found));
   if (job == nullptr) return Commit{std::unexpected(job_not_found(batch.job))};
   if (batch.sealed) {
-    auto there = stands(*job, *batch.sealed);
+    auto there = is_committed(*job, *batch.sealed);
     if (!there && there.error().corrupt()) return Commit{commit_missing(batch.job)};
-    AE_ASSIGN(const bool repeated, std::move(there));
-    if (repeated) return Commit{Committed{.last_seq = batch.sealed->last_seq, .repeated = true}};
+    AE_ASSIGN(const bool is_duplicate, std::move(there));
+    if (is_duplicate)
+      return Commit{CommitResult{.last_seq = batch.sealed->last_seq, .is_duplicate = true}};
   }
-  AE_ASSIGN(auto refusal, refuse(batch, *job));
+  AE_ASSIGN(auto refusal, find_refusal(batch, *job));
   if (refusal) return Commit{std::unexpected(*std::move(refusal))};
   AE_TRY(write(batch, *job));
-  return Commit{Committed{.last_seq = job->last_seq}, true};
+  return Commit{CommitResult{.last_seq = job->last_seq}, true};
 }
 
 Sql<void> Tables::write(const Batch& batch, Job& job) {
@@ -329,25 +333,26 @@ Sql<void> Tables::write(const Batch& batch, Job& job) {
   return {};
 }
 
-Sql<void> Tables::append(const Sealed& sealed, Job& job) {
+Sql<void> Tables::append(const SealedBatch& sealed, Job& job) {
   AE_ASSIGN(const std::string blobs, put_blobs(sealed));
-  const Spine::Links links = job.spine.next();
+  const SkipList::Links links = job.skip_list.next();
   const std::optional<Bytes> blob_list =
       blobs.empty() ? std::nullopt : std::optional<Bytes>(Bytes{blobs});
   AE_TRY(insert_commit_.run(job.id, sealed.first_seq, sealed.last_seq, links.prev, links.jump,
                             blob_list, Bytes{sealed.bytes}));
-  job.spine.add(db_->last_rowid(), links);
+  job.skip_list.add(db_->last_rowid(), links);
   job.last_seq = sealed.last_seq;
   job.commits += 1;
   if (job.commits == 1) {
-    return insert_head_.run(job.id, job.last_seq, job.spine.last(), sealed.created_at, sealed.head);
+    return insert_head_.run(job.id, job.last_seq, job.skip_list.last(), sealed.created_at,
+                            sealed.head);
   }
-  return update_head_.run(job.id, job.last_seq, job.commits, job.spine.last(), sealed.created_at,
-                          sealed.head);
+  return update_head_.run(job.id, job.last_seq, job.commits, job.skip_list.last(),
+                          sealed.created_at, sealed.head);
 }
 
 // Gives their hashes, one after the other.
-Sql<std::string> Tables::put_blobs(const Sealed& sealed) {
+Sql<std::string> Tables::put_blobs(const SealedBatch& sealed) {
   std::string hashes;
   for (const Blob& blob : sealed.blobs) {
     hashes.append(reinterpret_cast<const char*>(blob.hash.bytes.data()), blob.hash.bytes.size());
@@ -370,99 +375,101 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
   for (const auto& [invocation, try_no] : batch.ledger_erase) {
     AE_TRY(erase_ledger_.run(job.id, invocation.text, try_no));
   }
-  for (const std::uint64_t number : batch.inbox_taken) {
+  for (const std::uint64_t number : batch.inbox_consumed) {
     AE_TRY(take_inbox_.run(job.id, number));
   }
   if (batch.signed_head) AE_TRY(put_signed_head_.run(job.id, Bytes{*batch.signed_head}));
   if (batch.checkpoint) {
     AE_TRY(put_checkpoint_.run(job.id, job.last_seq, Bytes{*batch.checkpoint}));
   }
-  if (batch.audit) AE_TRY(record(*batch.audit));
+  if (batch.audit) AE_TRY(append_audit_entry(*batch.audit));
   return {};
 }
 
 Sql<void> Tables::write_state(const Job& job) {
-  const Ripeness ripe = ripeness(job.row, job.lease_until);
+  const Eligibility eligibility = eligibility_of(job.row, job.lease_until);
   const std::optional<std::string> worker = job.attempt ? std::optional(job.worker) : std::nullopt;
   const std::optional<std::string> attempt =
       job.attempt ? std::optional(job.attempt->text) : std::nullopt;
   return update_state_.run(job.id, job.row.status, job.row.not_before, job.row.wake_at, job.epoch,
-                           attempt, worker, job.lease_until, std::int64_t{ripe.ready}, ripe.at);
+                           attempt, worker, job.lease_until, std::int64_t{eligibility.ready},
+                           eligibility.at);
 }
 
 // What a Create answers without writing, if so.
-Sql<std::optional<Result<Committed>>> Tables::answer_create(const Batch& batch,
-                                                            const NewJob& wish) {
+Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batch& batch,
+                                                                      const NewJob& requested) {
   auto found = find(batch.job);
-  if (!found && found.error().corrupt()) return Result<Committed>(commit_missing(batch.job));
+  if (!found && found.error().corrupt()) return Result<CommitResult>(commit_missing(batch.job));
   AE_ASSIGN(const Job* job, std::move(found));
   if (job != nullptr) {
-    auto there = stands(*job, *batch.sealed);
-    if (!there && there.error().corrupt()) return Result<Committed>(commit_missing(batch.job));
-    AE_ASSIGN(const bool repeated, std::move(there));
-    if (repeated) {
-      Committed answer{.last_seq = batch.sealed->last_seq, .repeated = true};
-      if (wish.claim && job->claim() == Fence{wish.claim->attempt, 1}) {
+    auto there = is_committed(*job, *batch.sealed);
+    if (!there && there.error().corrupt()) return Result<CommitResult>(commit_missing(batch.job));
+    AE_ASSIGN(const bool is_duplicate, std::move(there));
+    if (is_duplicate) {
+      CommitResult answer{.last_seq = batch.sealed->last_seq, .is_duplicate = true};
+      if (requested.claim && job->claim() == Fence{requested.claim->attempt, 1}) {
         answer.lease = Lease{batch.job, *job->claim(), *job->lease_until};
       }
-      return Result<Committed>(std::move(answer));
+      return Result<CommitResult>(std::move(answer));
     }
   }
-  if (!wish.idempotency_key.empty()) {
-    Rows row(find_key_, wish.agent, wish.idempotency_key);
+  if (!requested.idempotency_key.empty()) {
+    Rows row(find_key_, requested.agent, requested.idempotency_key);
     AE_ASSIGN(const bool has_key, row.next());
     if (has_key) {
-      return Result<Committed>(Committed{.last_seq = row->count(2),
-                                         .existing = JobId(row->text(0)),
-                                         .existing_request = row->hash(1)});
+      return Result<CommitResult>(CommitResult{.last_seq = row->count(2),
+                                               .existing = JobId(row->text(0)),
+                                               .existing_request = row->hash(1)});
     }
   }
-  if (job != nullptr) return Result<Committed>(std::unexpected(job_exists(batch.job)));
+  if (job != nullptr) return Result<CommitResult>(std::unexpected(job_exists(batch.job)));
   return std::nullopt;
 }
 
 Sql<Tables::Commit> Tables::create(const Batch& batch, Instant now) {
-  const NewJob& wish = std::get<Batch::Create>(batch.authority).job;
-  AE_ASSIGN(auto answered, answer_create(batch, wish));
+  const NewJob& requested = std::get<Batch::Create>(batch.authority).job;
+  AE_ASSIGN(auto answered, find_repeated_create(batch, requested));
   if (answered) return Commit{*std::move(answered)};
   Job job;
-  job.agent = wish.agent;
-  job.capabilities = wish.capabilities;
-  job.queue = wish.queue;
+  job.agent = requested.agent;
+  job.capabilities = requested.capabilities;
+  job.queue = requested.queue;
   job.row = batch.row;
-  if (wish.claim) {
+  if (requested.claim) {
     job.epoch = 1;
-    job.attempt = wish.claim->attempt;
-    job.worker = wish.claim->worker;
-    job.lease_until = now + wish.claim->lease;
+    job.attempt = requested.claim->attempt;
+    job.worker = requested.claim->worker;
+    job.lease_until = now + requested.claim->lease;
   }
-  AE_TRY(insert_job(batch, wish, job));
+  AE_TRY(insert_job(batch, requested, job));
   AE_TRY(append(*batch.sealed, job));
   AE_TRY(write_rows(batch, job));
-  Committed answer{.last_seq = job.last_seq};
-  if (wish.claim) {
+  CommitResult answer{.last_seq = job.last_seq};
+  if (requested.claim) {
     answer.lease = Lease{batch.job, *job.claim(), *job.lease_until};
     jobs_.insert_or_assign(batch.job, std::move(job));
   }
   return Commit{std::move(answer), true};
 }
 
-Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Job& job) {
-  const Ripeness ripe = ripeness(job.row, job.lease_until);
+Sql<void> Tables::insert_job(const Batch& batch, const NewJob& requested, Job& job) {
+  const Eligibility eligibility = eligibility_of(job.row, job.lease_until);
   AE_ASSIGN(const std::optional<std::int64_t> number, next_number());
   std::optional<std::string> attempt, worker;
-  if (wish.claim) {
-    attempt = wish.claim->attempt.text;
-    worker = wish.claim->worker;
+  if (requested.claim) {
+    attempt = requested.claim->attempt.text;
+    worker = requested.claim->worker;
   }
-  AE_TRY(insert_job_.run(
-      batch.job.text, wish.agent, wish.idempotency_key, wish.request_hash, wish.priority,
-      batch.sealed->created_at, job.row.status, job.row.not_before, job.row.wake_at, job.epoch,
-      attempt, worker, job.lease_until, std::int64_t{ripe.ready}, ripe.at,
-      joined(wish.capabilities), wish.queue, turn_of(wish.labels, fair_by_), number));
+  AE_TRY(insert_job_.run(batch.job.text, requested.agent, requested.idempotency_key,
+                         requested.request_hash, requested.priority, batch.sealed->created_at,
+                         job.row.status, job.row.not_before, job.row.wake_at, job.epoch, attempt,
+                         worker, job.lease_until, std::int64_t{eligibility.ready}, eligibility.at,
+                         joined(requested.capabilities), requested.queue,
+                         fairness_key_of(requested.labels, fair_by_), number));
   job.id = db_->last_rowid();
   std::int64_t place = 0;
-  for (const auto& [key, value] : wish.labels) {
+  for (const auto& [key, value] : requested.labels) {
     AE_TRY(insert_label_.run(job.id, place++, key, value));
   }
   return {};
@@ -471,18 +478,18 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Job& job) {
 // What a redaction answers without writing, if so. Gives the rows of its commits.
 Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redaction, const Job& job,
                                                        std::vector<std::int64_t>& commits) {
-  if (job.attempt) return Result<void>(std::unexpected(still_held(redaction.job)));
+  if (job.attempt) return Result<void>(std::unexpected(job_still_leased(redaction.job)));
   bool changes = false;
-  for (const Redaction::Commit& wish : redaction.commits) {
-    auto stood = commit_at(job, wish.first_seq);
+  for (const Redaction::Commit& requested : redaction.commits) {
+    auto stood = commit_at(job, requested.first_seq);
     if (!stood && stood.error().corrupt()) return Result<void>(commit_missing(redaction.job));
     AE_ASSIGN(const std::int64_t commit, std::move(stood));
     commits.push_back(commit);
     Rows row(commit_bytes_, commit);
     AE_ASSIGN(const bool found, row.next());
-    const bool same = found && row->bytes(0) == wish.bytes;
-    if (!found || (!same && sha256(row->bytes(0)) != wish.replaces)) {
-      return Result<void>(std::unexpected(other_bytes(redaction.job, wish.first_seq)));
+    const bool same = found && row->bytes(0) == requested.bytes;
+    if (!found || (!same && sha256(row->bytes(0)) != requested.expected_hash)) {
+      return Result<void>(std::unexpected(commit_changed(redaction.job, requested.first_seq)));
     }
     changes = changes || !same;
   }
@@ -491,19 +498,19 @@ Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redactio
   for (Rows row(effects, job.id);;) {
     AE_ASSIGN(const bool found, row.next());
     if (!found) break;
-    const auto wish = std::ranges::find_if(redaction.effects, [&](const EffectRow& effect) {
+    const auto requested = std::ranges::find_if(redaction.effects, [&](const EffectRow& effect) {
       return effect.invocation.text == row->bytes(0) && effect.try_no == row->count(1);
     });
-    if (wish == redaction.effects.end()) {
-      return Result<void>(std::unexpected(other_effects(redaction.job)));
+    if (requested == redaction.effects.end()) {
+      return Result<void>(std::unexpected(effects_changed(redaction.job)));
     }
-    changes = changes || wish->record != row->bytes(2);
+    changes = changes || requested->record != row->bytes(2);
   }
   if (!changes) return Result<void>();
   return std::nullopt;
 }
 
-Tables::Answer<void> Tables::redact(const Redaction& redaction) {
+Tables::SqlResult<void> Tables::redact(const Redaction& redaction) {
   auto found = find(redaction.job);
   if (!found && found.error().corrupt()) return Result<void>(commit_missing(redaction.job));
   AE_ASSIGN(const Job* job, std::move(found));
@@ -511,26 +518,26 @@ Tables::Answer<void> Tables::redact(const Redaction& redaction) {
   std::vector<std::int64_t> commits;
   AE_ASSIGN(auto answered, answer_redact(redaction, *job, commits));
   const std::int64_t id = job->id;
-  settle(redaction.job);
+  evict_if_idle(redaction.job);
   if (answered) return *std::move(answered);
   AE_ASSIGN(Statement blobs_of, db_->prepare("SELECT blobs FROM commits WHERE id = ?1"));
   AE_ASSIGN(Statement replace,
             db_->prepare("UPDATE commits SET body = ?2, blobs = ?3 WHERE id = ?1"));
   std::unordered_set<Hash> left_out;
   for (std::size_t i = 0; i < commits.size(); ++i) {
-    const Redaction::Commit& wish = redaction.commits[i];
+    const Redaction::Commit& requested = redaction.commits[i];
     {
       Rows row(blobs_of, commits[i]);
       AE_TRY(row.next());
       for (const Hash& hash : hashes_in(row->bytes(0))) left_out.insert(hash);
     }
     std::string list;
-    for (const Hash& hash : wish.blobs) {
+    for (const Hash& hash : requested.blobs) {
       left_out.erase(hash);
       list.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
     }
     const auto stored = list.empty() ? std::nullopt : std::optional<Bytes>(Bytes{list});
-    AE_TRY(replace.run(commits[i], Bytes{wish.bytes}, stored));
+    AE_TRY(replace.run(commits[i], Bytes{requested.bytes}, stored));
   }
   // Hashes of other lists could only keep one from going, by chance.
   AE_TRY(drop_blobs(
@@ -542,7 +549,7 @@ Tables::Answer<void> Tables::redact(const Redaction& redaction) {
   }
   AE_ASSIGN(Statement no_checkpoint, db_->prepare("DELETE FROM checkpoints WHERE job = ?1"));
   AE_TRY(no_checkpoint.run(id));
-  AE_TRY(record(redaction.audit));
+  AE_TRY(append_audit_entry(redaction.audit));
   return Result<void>();
 }
 
@@ -561,23 +568,23 @@ Sql<void> Tables::drop_blobs(const std::unordered_set<Hash>& hashes, std::string
   return {};
 }
 
-Sql<void> Tables::record(const AuditEntry& entry) { return append_audit(*db_, entry); }
+Sql<void> Tables::append_audit_entry(const AuditEntry& entry) { return append_audit(*db_, entry); }
 
-Tables::Answer<void> Tables::put_inbox(const JobId& id, const InboxEntry& entry) {
+Tables::SqlResult<void> Tables::put_inbox(const JobId& id, const InboxEntry& entry) {
   auto found = find(id);
   if (!found && found.error().corrupt()) return Result<void>(commit_missing(id));
   AE_ASSIGN(const Job* job, std::move(found));
   if (job == nullptr) return Result<void>(std::unexpected(job_not_found(id)));
   if (!job->attempt) {
-    settle(id);
-    return Result<void>(std::unexpected(job_not_held(id)));
+    evict_if_idle(id);
+    return Result<void>(std::unexpected(job_not_leased(id)));
   }
   AE_TRY(put_inbox_.run(job->id, entry.id, Bytes{entry.act}));
   return Result<void>();
 }
 
-Sql<Lease> Tables::take(const JobId& id, Job& job, const std::string& worker,
-                        const AttemptId& attempt, Instant until) {
+Sql<Lease> Tables::acquire(const JobId& id, Job& job, const std::string& worker,
+                           const AttemptId& attempt, Instant until) {
   job.epoch += 1;
   job.attempt = attempt;
   job.worker = worker;
@@ -590,74 +597,76 @@ Sql<Lease> Tables::take(const JobId& id, Job& job, const std::string& worker,
 class Tables::ReadyJobs {
  public:
   using Failure = SqlError;
-  struct Line {
+  struct Group {
     std::string queue, agent, capabilities;
     std::int64_t priority = 0;
   };
   ReadyJobs(Tables& tables, const ClaimRequest& request, Instant now)
-      : t_(tables), request_(request), except_(request), now_(now) {}
+      : t_(tables), request_(request), excluded_(request), now_(now) {}
 
-  Sql<std::vector<Line>> lines() {
-    std::vector<Line> fitting;
-    for (Line last;;) {
-      AE_ASSIGN(auto line, line_after(last));
-      if (!line) return fitting;
-      last = *line;
-      if (offers(request_, last.agent, sqlite::lines(last.capabilities))) {
-        fitting.push_back(*std::move(line));
+  Sql<std::vector<Group>> groups() {
+    std::vector<Group> fitting;
+    for (Group last;;) {
+      AE_ASSIGN(auto group, group_after(last));
+      if (!group) return fitting;
+      last = *group;
+      if (satisfies(request_, last.agent, sqlite::lines(last.capabilities))) {
+        fitting.push_back(*std::move(group));
       }
     }
   }
-  Sql<std::size_t> held(const std::string& queue, std::size_t enough) {
+  Sql<std::size_t> count_leased(const std::string& queue, std::size_t enough) {
     Rows row(t_.held_, queue, now_, std::uint64_t{enough});
     AE_TRY(row.next());
     return row->count(0);
   }
-  Sql<std::optional<std::int64_t>> priority_below(const Line& line, std::int64_t priority) {
-    Rows row(t_.priority_below_, line.queue, line.agent, line.capabilities, priority);
+  Sql<std::optional<std::int64_t>> priority_below(const Group& group, std::int64_t priority) {
+    Rows row(t_.priority_below_, group.queue, group.agent, group.capabilities, priority);
     AE_ASSIGN(const bool found, row.next());
     if (!found) return std::nullopt;
     return row->integer(0);
   }
-  Sql<std::optional<std::string>> turn_after(const Line& line, std::int64_t priority,
-                                             const std::optional<std::string>& turn) {
-    if (!turn) {
-      Rows row(t_.first_turn_, line.queue, line.agent, line.capabilities, priority);
+  Sql<std::optional<std::string>> fairness_key_after(
+      const Group& group, std::int64_t priority, const std::optional<std::string>& fairness_key) {
+    if (!fairness_key) {
+      Rows row(t_.first_fairness_key_, group.queue, group.agent, group.capabilities, priority);
       return text(row);
     }
-    Rows row(t_.turn_after_, line.queue, line.agent, line.capabilities, priority, *turn);
+    Rows row(t_.fairness_key_after_, group.queue, group.agent, group.capabilities, priority,
+             *fairness_key);
     return text(row);
   }
-  Sql<std::optional<ReadyJob>> job_after(const Line& line, std::int64_t priority,
-                                         const std::string& turn, std::int64_t number) {
-    Rows row(t_.job_after_, line.queue, line.agent, line.capabilities, priority, turn, number);
+  Sql<std::optional<ReadyJob>> job_after(const Group& group, std::int64_t priority,
+                                         const std::string& fairness_key, std::int64_t number) {
+    Rows row(t_.job_after_, group.queue, group.agent, group.capabilities, priority, fairness_key,
+             number);
     AE_ASSIGN(const bool found, row.next());
     if (!found) return std::nullopt;
     ReadyJob job{JobId(row->text(1)), row->integer(0), false};
     // A lease that is not over: the clock was set back.
     const bool free = row->is_null(2) || row->instant(2) <= now_;
-    job.fits = free && !except_.contains(job.job);
+    job.matches = free && !excluded_.contains(job.job);
     return job;
   }
-  Sql<std::optional<std::string>> served(std::int64_t priority) {
-    if (!takes_turns()) return std::nullopt;
-    Rows row(t_.last_turn_, priority);
+  Sql<std::optional<std::string>> last_served_key_at(std::int64_t priority) {
+    if (!is_fair()) return std::nullopt;
+    Rows row(t_.last_served_key_, priority);
     return text(row);
   }
-  bool takes_turns() const { return !t_.fair_by_.empty(); }
+  bool is_fair() const { return !t_.fair_by_.empty(); }
 
  private:
-  Sql<std::optional<Line>> line_after(const Line& last) {
-    const auto line = [](Rows row) -> Sql<std::optional<Line>> {
+  Sql<std::optional<Group>> group_after(const Group& last) {
+    const auto group = [](Rows row) -> Sql<std::optional<Group>> {
       AE_ASSIGN(const bool found, row.next());
       if (!found) return std::nullopt;
-      return Line{row->text(0), row->text(1), row->text(2), row->integer(3)};
+      return Group{row->text(0), row->text(1), row->text(2), row->integer(3)};
     };
-    AE_ASSIGN(auto needs, line(Rows(t_.needs_after_, last.queue, last.agent, last.capabilities)));
+    AE_ASSIGN(auto needs, group(Rows(t_.needs_after_, last.queue, last.agent, last.capabilities)));
     if (needs) return needs;
-    AE_ASSIGN(auto agent, line(Rows(t_.agent_after_, last.queue, last.agent)));
+    AE_ASSIGN(auto agent, group(Rows(t_.agent_after_, last.queue, last.agent)));
     if (agent) return agent;
-    return line(Rows(t_.queue_after_, last.queue));
+    return group(Rows(t_.queue_after_, last.queue));
   }
   static Sql<std::optional<std::string>> text(Rows& row) {
     AE_ASSIGN(const bool found, row.next());
@@ -667,19 +676,20 @@ class Tables::ReadyJobs {
 
   Tables& t_;
   const ClaimRequest& request_;
-  const Exceptions except_;
+  const ExcludedJobs excluded_;
   const Instant now_;
 };
 
-Sql<bool> Tables::has_room(const ClaimRequest& request, const std::string& queue, Instant now) {
-  const auto limit = limit_of(request, queue);
+Sql<bool> Tables::is_below_queue_limit(const ClaimRequest& request, const std::string& queue,
+                                       Instant now) {
+  const auto limit = queue_limit_of(request, queue);
   if (!limit) return true;
-  AE_ASSIGN(const std::size_t held, ReadyJobs(*this, request, now).held(queue, *limit));
+  AE_ASSIGN(const std::size_t held, ReadyJobs(*this, request, now).count_leased(queue, *limit));
   return held < *limit;
 }
 
 // The label that the store knows stays, until another is named.
-Sql<void> Tables::take_turns(const std::optional<std::string>& label) {
+Sql<void> Tables::set_fairness_label(const std::optional<std::string>& label) {
   AE_ASSIGN(Statement known, db_->prepare("SELECT value FROM meta WHERE key = 'fair_by'"));
   {
     Rows row(known);
@@ -692,18 +702,20 @@ Sql<void> Tables::take_turns(const std::optional<std::string>& label) {
                                         "ON CONFLICT DO UPDATE SET value = excluded.value"));
   AE_TRY(put.run(fair_by_));
   AE_TRY(db_->execute("DELETE FROM turns"));
-  AE_ASSIGN(Statement turn, db_->prepare("UPDATE jobs SET turn = coalesce((SELECT value FROM "
-                                         "labels WHERE job = jobs.id AND key = ?1), '')"));
-  return turn.run(fair_by_);
+  AE_ASSIGN(Statement fairness_key,
+            db_->prepare("UPDATE jobs SET turn = coalesce((SELECT value FROM "
+                         "labels WHERE job = jobs.id AND key = ?1), '')"));
+  return fairness_key.run(fair_by_);
 }
 
-Tables::Answer<std::vector<Lease>> Tables::claim(const ClaimRequest& request, Instant now) {
-  AE_TRY(ripen_delayed_.run(now));
-  AE_TRY(ripen_leased_.run(now));
+Tables::SqlResult<std::vector<Lease>> Tables::claim(const ClaimRequest& request, Instant now) {
+  AE_TRY(make_delayed_eligible_.run(now));
+  AE_TRY(make_expired_eligible_.run(now));
   ReadyJobs ready(*this, request, now);
   ClaimOrder order(ready, request);
-  AE_ASSIGN(const std::vector<JobId> chosen, order.choose());
-  for (const auto& [priority, turn] : order.turns()) AE_TRY(put_turn_.run(priority, turn));
+  AE_ASSIGN(const std::vector<JobId> chosen, order.choose_jobs());
+  for (const auto& [priority, fairness_key] : order.served_keys())
+    AE_TRY(put_served_key_.run(priority, fairness_key));
   std::vector<Lease> leases;
   for (const JobId& id : chosen) {
     auto found = find(id);
@@ -711,14 +723,15 @@ Tables::Answer<std::vector<Lease>> Tables::claim(const ClaimRequest& request, In
       continue;  // it must not keep the others from being claimed
     AE_ASSIGN(Job * job, std::move(found));
     const AttemptId& attempt = request.attempts[leases.size()];
-    AE_ASSIGN(Lease lease, take(id, *job, request.worker, attempt, now + request.lease));
+    AE_ASSIGN(Lease lease, acquire(id, *job, request.worker, attempt, now + request.lease));
     leases.push_back(std::move(lease));
   }
   return Result<std::vector<Lease>>(std::move(leases));
 }
 
-Tables::Answer<std::optional<Lease>> Tables::claim_job(const JobId& id, const ClaimRequest& request,
-                                                       Instant now) {
+Tables::SqlResult<std::optional<Lease>> Tables::claim_job(const JobId& id,
+                                                          const ClaimRequest& request,
+                                                          Instant now) {
   using Answered = Result<std::optional<Lease>>;
   auto found = find(id);
   if (!found && found.error().corrupt()) return Answered(commit_missing(id));
@@ -726,17 +739,18 @@ Tables::Answer<std::optional<Lease>> Tables::claim_job(const JobId& id, const Cl
   if (job == nullptr) return Answered(std::unexpected(job_not_found(id)));
   const bool free =
       job->attempt ? *job->lease_until <= now : !job->row.not_before || *job->row.not_before <= now;
-  AE_ASSIGN(const bool room, has_room(request, job->queue, now));
+  AE_ASSIGN(const bool room, is_below_queue_limit(request, job->queue, now));
   if (!may_run(job->row.status) || !free || request.limit == 0 || !room ||
-      !fits(request, {id, job->agent, job->capabilities})) {
-    settle(id);
+      !matches(request, {id, job->agent, job->capabilities})) {
+    evict_if_idle(id);
     return Answered(std::nullopt);
   }
-  AE_ASSIGN(Lease lease, take(id, *job, request.worker, request.attempts[0], now + request.lease));
+  AE_ASSIGN(Lease lease,
+            acquire(id, *job, request.worker, request.attempts[0], now + request.lease));
   return Answered(std::move(lease));
 }
 
-Tables::Answer<std::vector<std::optional<Instant>>> Tables::heartbeat(
+Tables::SqlResult<std::vector<std::optional<Instant>>> Tables::heartbeat(
     const std::vector<std::pair<JobId, Fence>>& held, Duration lease, Instant now) {
   std::vector<std::optional<Instant>> until;
   until.reserve(held.size());
@@ -745,7 +759,7 @@ Tables::Answer<std::vector<std::optional<Instant>>> Tables::heartbeat(
     if (!found && !found.error().corrupt()) return std::unexpected(std::move(found).error());
     Job* const job = found.value_or(nullptr);  // whose commits cannot be found is held by nobody
     if (job == nullptr || job->claim() != fence || *job->lease_until <= now) {
-      settle(id);
+      evict_if_idle(id);
       until.push_back(std::nullopt);
       continue;
     }

@@ -13,17 +13,17 @@
 #include <unordered_set>
 #include <vector>
 
-#include "store/points.h"
+#include "store/batch_failpoints.h"
 #include "store/rules.h"
 #include "store/sqlite/database.h"
 #include "store/sqlite/position_file.h"
-#include "store/sqlite/spine.h"
+#include "store/sqlite/skip_list.h"
 #include "store/store.h"
 
 namespace ae::store::sqlite {
 
 // What a claim asks of the ready jobs (store/claim_order.h). Each is one look into an index.
-struct ClaimQuestions {
+struct ClaimStatements {
   // The first job of the next line: with other needs in this queue, or else of the next queue. (A comparison of rows would
   // walk over the line that it begins with.)
   static constexpr const char* kNeedsAfter =
@@ -35,23 +35,24 @@ struct ClaimQuestions {
   static constexpr const char* kQueueAfter =
       "SELECT queue, agent, capabilities, priority FROM jobs WHERE ready = 1 AND queue > ?1 "
       "ORDER BY queue, agent, capabilities, priority DESC LIMIT 1";
-  static constexpr const char* kHeld =
+  static constexpr const char* kCountLeased =
       "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = ?1 AND attempt IS NOT NULL "
       "AND lease_until > ?2 LIMIT ?3)";
   static constexpr const char* kPriorityBelow =
       "SELECT priority FROM jobs WHERE ready = 1 AND queue = ?1 AND agent = ?2 "
       "AND capabilities = ?3 AND priority < ?4 ORDER BY priority DESC LIMIT 1";
-  static constexpr const char* kFirstTurn =
+  static constexpr const char* kFirstFairnessKey =
       "SELECT turn FROM jobs WHERE ready = 1 AND queue = ?1 AND agent = ?2 "
       "AND capabilities = ?3 AND priority = ?4 ORDER BY turn LIMIT 1";
-  static constexpr const char* kTurnAfter =
+  static constexpr const char* kFairnessKeyAfter =
       "SELECT turn FROM jobs WHERE ready = 1 AND queue = ?1 AND agent = ?2 "
       "AND capabilities = ?3 AND priority = ?4 AND turn > ?5 ORDER BY turn LIMIT 1";
   static constexpr const char* kJobAfter =
       "SELECT id, job_id, lease_until FROM jobs WHERE ready = 1 AND queue = ?1 AND agent = ?2 "
       "AND capabilities = ?3 AND priority = ?4 AND turn = ?5 AND id > ?6 ORDER BY id LIMIT 1";
-  static constexpr const char* kAll[] = {kNeedsAfter,    kAgentAfter, kQueueAfter, kHeld,
-                                         kPriorityBelow, kFirstTurn,  kTurnAfter,  kJobAfter};
+  static constexpr const char* kAll[] = {kNeedsAfter,       kAgentAfter,    kQueueAfter,
+                                         kCountLeased,      kPriorityBelow, kFirstFairnessKey,
+                                         kFairnessKeyAfter, kJobAfter};
 };
 
 class Tables {
@@ -60,38 +61,38 @@ class Tables {
 
   // The outer error is the database's: the transaction must be rolled back. The inner one is the answer.
   template <class T>
-  using Answer = Sql<Result<T>>;
+  using SqlResult = Sql<Result<T>>;
 
   struct Commit {
-    Result<Committed> result;
+    Result<CommitResult> result;
     bool written = false;
   };
-  Sql<Commit> commit(const Batch& batch, BatchPoints& points, Instant now);
-  Answer<void> redact(const Redaction& redaction);
+  Sql<Commit> commit(const Batch& batch, BatchFailpoints& failpoints, Instant now);
+  SqlResult<void> redact(const Redaction& redaction);
   // As Store::prune; false: only a part of the list of values was made up.
-  Answer<bool> prune(const Pruning& pruning);
-  Sql<void> record(const AuditEntry& entry);
-  Answer<void> put_inbox(const JobId& job, const InboxEntry& entry);
-  Answer<std::vector<Lease>> claim(const ClaimRequest& request, Instant now);
-  Answer<std::optional<Lease>> claim_job(const JobId& job, const ClaimRequest& request,
-                                         Instant now);
-  Answer<std::vector<std::optional<Instant>>> heartbeat(
+  SqlResult<bool> prune(const Pruning& pruning);
+  Sql<void> append_audit_entry(const AuditEntry& entry);
+  SqlResult<void> put_inbox(const JobId& job, const InboxEntry& entry);
+  SqlResult<std::vector<Lease>> claim(const ClaimRequest& request, Instant now);
+  SqlResult<std::optional<Lease>> claim_job(const JobId& job, const ClaimRequest& request,
+                                            Instant now);
+  SqlResult<std::vector<std::optional<Instant>>> heartbeat(
       const std::vector<std::pair<JobId, Fence>>& held, Duration lease, Instant now);
   // Ends every lease: this process is the owner now.
   Sql<void> end_leases();
   // Where it stands, as it says itself. REQUIRES: called once, before anything is written.
-  void stand(const Position& at) {
+  void set_position(const StorePosition& at) {
     position_ = at;
     next_ = at.number;
   }
   // From now on claims take turns between the values of this label ("" = by age alone); nullopt = as the store says.
-  Sql<void> take_turns(const std::optional<std::string>& label);
+  Sql<void> set_fairness_label(const std::optional<std::string>& label);
 
   // The next position, written when a transaction has changed something.
   Sql<void> advance();
-  // Where the store stands. Of the last transaction that was committed, once `kept` was called for it.
-  const Position& position() const { return position_; }
-  void kept() { position_.number = next_; }
+  // Where the store stands. Of the last transaction that was committed, once `mark_committed` was called for it.
+  const StorePosition& position() const { return position_; }
+  void mark_committed() { position_.number = next_; }
   Sql<void> finish_accepting();
 
   void forget();
@@ -105,7 +106,7 @@ class Tables {
     std::string queue;
     std::uint64_t last_seq = 0;
     std::uint64_t commits = 0;
-    Spine spine;
+    SkipList skip_list;
     std::uint64_t epoch = 0;
     std::optional<AttemptId> attempt;
     std::string worker;
@@ -118,41 +119,44 @@ class Tables {
   explicit Tables(Database& db) : db_(&db) {}
 
   Sql<Job*> find(const JobId& id);  // nullptr: no such job. Until the next call
-  Sql<void> read_spine(Job& job, std::int64_t last_commit);
-  Sql<bool> has_room(const ClaimRequest& request, const std::string& queue, Instant now);
-  void settle(const JobId& id);  // forgets a job that nobody holds
+  Sql<void> read_skip_list(Job& job, std::int64_t last_commit);
+  Sql<bool> is_below_queue_limit(const ClaimRequest& request, const std::string& queue,
+                                 Instant now);
+  void evict_if_idle(const JobId& id);  // forgets a job that nobody holds
   Sql<std::int64_t> commit_at(const Job& job, std::uint64_t first_seq);  // its row; 0 = none
-  Sql<bool> stands(const Job& job, const Sealed& sealed);
+  Sql<bool> is_committed(const Job& job, const SealedBatch& sealed);
   Sql<std::optional<Result<void>>> answer_redact(const Redaction& redaction, const Job& job,
                                                  std::vector<std::int64_t>& commits);
   // Drops those of which `named_by`, a query with the hash as ?1, gives no row: who still names one.
   Sql<void> drop_blobs(const std::unordered_set<Hash>& hashes, std::string_view named_by);
-  struct Leaving {
+  struct PruneTarget {
     std::int64_t id = 0;
     std::vector<std::int64_t> commits;
   };
-  Sql<bool> list_values();
-  Sql<std::optional<Remains>> remains(const Pruning::Job& wish, Leaving& leaving);
-  Sql<void> drop_job(const Leaving& leaving, std::unordered_set<Hash>& named);
-  Sql<void> keep_numbers(std::int64_t last_job);
+  Sql<bool> index_values();
+  Sql<std::optional<PruneCandidate>> read_prune_candidate(const Pruning::Job& requested,
+                                                          PruneTarget& target);
+  Sql<void> delete_job(const PruneTarget& target, std::unordered_set<Hash>& named);
+  Sql<void> preserve_job_numbers(std::int64_t last_job);
   Sql<std::optional<std::int64_t>> next_number();
-  Sql<bool> inbox_left(const Job& job, const Batch& batch);
-  Sql<std::optional<Error>> refuse(const Batch& batch, const Job& job);
+  Sql<bool> has_unread_inbox(const Job& job, const Batch& batch);
+  Sql<std::optional<Error>> find_refusal(const Batch& batch, const Job& job);
 
   Sql<Commit> create(const Batch& batch, Instant now);
-  Sql<std::optional<Result<Committed>>> answer_create(const Batch& batch, const NewJob& wish);
-  Sql<Commit> extend(const Batch& batch);
-  Sql<void> insert_job(const Batch& batch, const NewJob& wish, Job& job);
+  Sql<std::optional<Result<CommitResult>>> find_repeated_create(const Batch& batch,
+                                                                const NewJob& requested);
+  Sql<Commit> append_batch(const Batch& batch);
+  Sql<void> insert_job(const Batch& batch, const NewJob& requested, Job& job);
   Sql<void> write(const Batch& batch, Job& job);
-  Sql<void> append(const Sealed& sealed, Job& job);
+  Sql<void> append(const SealedBatch& sealed, Job& job);
   Sql<void> write_rows(const Batch& batch, const Job& job);
-  Sql<std::string> put_blobs(const Sealed& sealed);
+  Sql<std::string> put_blobs(const SealedBatch& sealed);
   Sql<void> write_state(const Job& job);
-  Sql<Lease> take(const JobId& id, Job& job, const std::string& worker, const AttemptId& attempt,
-                  Instant until);
+  Sql<Lease> acquire(const JobId& id, Job& job, const std::string& worker, const AttemptId& attempt,
+                     Instant until);
 
   Database* db_;
-  Position position_;
+  StorePosition position_;
   std::uint64_t next_ = 0;
   std::string fair_by_;                  // a label; "" = claims take no turns
   std::unordered_map<JobId, Job> jobs_;  // held ones
@@ -165,10 +169,10 @@ class Tables {
   Statement put_signed_head_, put_checkpoint_;
   Statement insert_blob_, put_effect_, find_effect_, put_ledger_, erase_ledger_;
   Statement put_inbox_, take_inbox_, inbox_numbers_;
-  Statement needs_after_, agent_after_, queue_after_, held_, priority_below_, first_turn_,
-      turn_after_, job_after_;
-  Statement last_turn_, put_turn_, put_position_;
-  Statement ripen_delayed_, ripen_leased_, update_lease_, end_leased_, end_ready_;
+  Statement needs_after_, agent_after_, queue_after_, held_, priority_below_, first_fairness_key_,
+      fairness_key_after_, job_after_;
+  Statement last_served_key_, put_served_key_, put_position_;
+  Statement make_delayed_eligible_, make_expired_eligible_, update_lease_, end_leased_, end_ready_;
   Statement savepoint_, undo_, keep_;
 };
 

@@ -18,9 +18,9 @@ Statement must_prepare(Database& db, std::string_view sql) {
 
 constexpr std::size_t kFilePageBytes = 4096;
 
-Error nothing_changed(const SqlError& error) { return {Code::unavailable, error.text()}; }
+Error unavailable_error(const SqlError& error) { return {Code::unavailable, error.text()}; }
 
-Error nobody_knows(const SqlError& error) {
+Error unknown_outcome_error(const SqlError& error) {
   return {Code::unknown_outcome, "the disk failed while a commit was made durable: " +
                                      error.text() + "; its result is known after a restart"};
 }
@@ -28,7 +28,7 @@ Error nobody_knows(const SqlError& error) {
 }  // namespace
 
 Writer::Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables,
-               const WriterLimits& limits, Place place)
+               const WriterLimits& limits, StoreFile place)
     : loop_(loop),
       db_(std::move(db)),
       tables_(std::move(tables)),
@@ -36,10 +36,10 @@ Writer::Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables,
       commit_(must_prepare(*db_, "COMMIT")),
       rollback_(must_prepare(*db_, "ROLLBACK")),
       limits_(limits),
-      place_(std::move(place)) {
-  db_->watch_wal(&wal_pages_);
-  note_file();
-  remember(true);
+      store_file_(std::move(place)) {
+  db_->track_wal_pages(&wal_pages_);
+  update_file_stamp();
+  save_position(true);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -75,7 +75,7 @@ void Writer::run() {
     } else if (!wake_.wait_for(lock, limits_.idle, wanted)) {
       lock.unlock();
       checkpoint(true);
-      remember(true);
+      save_position(true);
       lock.lock();
       continue;
     }
@@ -87,31 +87,31 @@ void Writer::run() {
   }
   lock.unlock();
   checkpoint(true);
-  remember(true);
+  save_position(true);
 }
 
 Writer::Group Writer::next_group() {
   Group group;
   std::size_t bytes = 0;
   while (!queue_.empty() && group.size() < limits_.group_writes && bytes < limits_.group_bytes) {
-    const bool wipes = queue_.front()->wipes();
-    if (wipes && !group.empty()) break;
+    const bool is_erase = queue_.front()->is_erase();
+    if (is_erase && !group.empty()) break;
     bytes += queue_.front()->bytes();
     group.push_back(std::move(queue_.front()));
     queue_.pop_front();
-    if (wipes) break;
+    if (is_erase) break;
   }
   return group;
 }
 
 void Writer::process(Group group) {
-  if (group.front()->wipes()) {
-    wipe(*group.front());
+  if (group.front()->is_erase()) {
+    erase_dropped_values(*group.front());
     loop_.post([group = std::move(group)] { group.front()->answer(); });
-    return remember(false);
+    return save_position(false);
   }
   Attempt all = attempt(group, 0, group.size());
-  if (all.fate == Fate::rolled_back && group.size() > 1 && !all.error.busy()) {
+  if (all.outcome == CommitOutcome::rolled_back && group.size() > 1 && !all.error.busy()) {
     for (std::size_t i = 0; i < group.size(); ++i) finish(group, i, 1, attempt(group, i, 1));
   } else {
     finish(group, 0, group.size(), all);
@@ -124,12 +124,12 @@ void Writer::process(Group group) {
   });
   if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // it was begun anew
   if ((wal_pages_ - checkpointed_at_) * kFilePageBytes >= limits_.wal_bytes) checkpoint(false);
-  remember(false);
+  save_position(false);
 }
 
 // One transaction for the writes [first, first + count). Anything that fails before the COMMIT has changed nothing.
 Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
-  if (stopped()) return {Fate::refused, {}};
+  if (stopped()) return {CommitOutcome::refused, {}};
   const auto undo = [this](SqlError error) -> Attempt {
     if (db_->in_transaction()) {
       // If even this fails the next BEGIN does too: nothing is written any more.
@@ -137,11 +137,11 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
     }
     tables_.forget();
     if (error.io()) stop_writing(error);
-    return {Fate::rolled_back, std::move(error)};
+    return {CommitOutcome::rolled_back, std::move(error)};
   };
-  if (auto why = replaced()) {
+  if (auto why = find_replacement()) {
     stop(*std::move(why));
-    return {Fate::refused, {}};
+    return {CommitOutcome::refused, {}};
   }
   const std::int64_t changes = db_->changes();
   if (auto begun = begin_.run(); !begun) return undo(std::move(begun).error());
@@ -156,27 +156,27 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
     Attempt failed = undo(std::move(done).error());
     // A full disk, a lock or a read-only file stopped the commit before its last frame. After anything else the
     // frame may stand in the WAL.
-    if (failed.error.io()) failed.fate = Fate::unknown;
+    if (failed.error.io()) failed.outcome = CommitOutcome::unknown;
     return failed;
   }
-  if (changed) tables_.kept();
-  return {Fate::committed, {}};
+  if (changed) tables_.mark_committed();
+  return {CommitOutcome::committed, {}};
 }
 
 void Writer::finish(const Group& group, std::size_t first, std::size_t count,
                     const Attempt& attempt) {
   for (std::size_t i = first; i < first + count; ++i) {
-    switch (attempt.fate) {
-      case Fate::committed:
+    switch (attempt.outcome) {
+      case CommitOutcome::committed:
         group[i]->committed();
         break;
-      case Fate::rolled_back:
-        group[i]->fail(nothing_changed(attempt.error));
+      case CommitOutcome::rolled_back:
+        group[i]->fail(unavailable_error(attempt.error));
         break;
-      case Fate::unknown:
-        group[i]->fail(nobody_knows(attempt.error));
+      case CommitOutcome::unknown:
+        group[i]->fail(unknown_outcome_error(attempt.error));
         break;
-      case Fate::refused:
+      case CommitOutcome::refused:
         group[i]->fail(*stopped());
         break;
     }
@@ -184,7 +184,7 @@ void Writer::finish(const Group& group, std::size_t first, std::size_t count,
 }
 
 void Writer::stop_writing(const SqlError& error) {
-  db_->leave_wal();
+  db_->disable_checkpoint_on_close();
   stop({Code::store_stopped, "the store stopped after a disk error (" + error.text() +
                                  "): check the disk, then restart this process"});
 }
@@ -194,59 +194,61 @@ void Writer::stop(Error error) {
   if (!stopped_) stopped_ = std::move(error);
 }
 
-std::optional<Writer::Seen> Writer::look_at(const std::string& path) {
+std::optional<Writer::FileStamp> Writer::read_file_stamp(const std::string& path) {
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return std::nullopt;
-  return Seen{
+  return FileStamp{
       .device = found.st_dev,
       .inode = found.st_ino,
       .size = found.st_size,
       .changed_ns = std::int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec};
 }
 
-void Writer::note_file() { file_ = look_at(place_.path).value_or(Seen{}); }
+void Writer::update_file_stamp() {
+  file_ = read_file_stamp(store_file_.path).value_or(FileStamp{});
+}
 
 // Nobody else writes to the file of a store while we own it. If somebody did, what stands there now is read anew: this
 // connection would go on with what it remembers of the old one.
-std::optional<Error> Writer::replaced() {
-  const auto seen = look_at(place_.path);
+std::optional<Error> Writer::find_replacement() {
+  const auto seen = read_file_stamp(store_file_.path);
   if (seen == file_) return std::nullopt;
   const auto stopped = [&](const std::string& what) {
     return Error{
         Code::store_stopped,
-        "the file of the store, " + place_.path + ", " + what +
+        "the file of the store, " + store_file_.path + ", " + what +
             " while this process used it: writing has stopped; check the file, then restart"};
   };
   if (!seen) return stopped("was removed");
   // What we hold is a file that nobody finds any more: closing it harms no other.
   if (seen->inode != file_.inode || seen->device != file_.device) return stopped("was replaced");
-  const auto read = [&]() -> Sql<Standpoint> {
-    AE_ASSIGN(Database fresh, Database::open({.path = place_.path, .read_only = true}));
-    return standpoint(fresh);
+  const auto read = [&]() -> Sql<StoreIdentity> {
+    AE_ASSIGN(Database fresh, Database::open({.path = store_file_.path, .read_only = true}));
+    return read_store_identity(fresh);
   };
-  const auto stands = read();
-  if (stands && stands->at == tables_.position()) {
+  const auto identity = read();
+  if (identity && identity->at == tables_.position()) {
     file_ = *seen;
     return std::nullopt;
   }
-  db_->leave_wal();  // it is not for the file that stands there now
+  db_->disable_checkpoint_on_close();  // it is not for the file that stands there now
   return stopped("was overwritten");
 }
 
 // Only a lower bound: what cannot be remembered now is remembered later, or not.
-void Writer::remember(bool now) {
-  const Position& at = tables_.position();
+void Writer::save_position(bool now) {
+  const StorePosition& at = tables_.position();
   const auto clock = std::chrono::steady_clock::now();
-  if (at.number == remembered_ || (!now && clock < remember_at_) || stopped()) return;
-  if (place_.remembered.write(at)) remembered_ = at.number;
-  remember_at_ = clock + place_.remember;
+  if (at.number == saved_position_ || (!now && clock < save_position_at_) || stopped()) return;
+  if (store_file_.remembered.write(at)) saved_position_ = at.number;
+  save_position_at_ = clock + store_file_.save_position;
 }
 
 // Dropped values may stand in frames of the WAL, and in free space of pages: where SQLite moves rows from one page to
 // another, the bytes that stood there before are not overwritten, whatever `secure_delete` says.
-void Writer::wipe(Write& write) {
-  if (auto why = replaced()) stop(*std::move(why));
-  std::vector<OldCopy> left;
+void Writer::erase_dropped_values(Write& write) {
+  if (auto why = find_replacement()) stop(*std::move(why));
+  std::vector<ResidualCopy> left;
   if (!stopped()) {
     if (auto copy = rewrite()) left.push_back(*std::move(copy));
   }
@@ -254,14 +256,14 @@ void Writer::wipe(Write& write) {
     if (auto copy = empty_wal()) left.push_back(*std::move(copy));
   }
   if (auto why = stopped()) return write.fail(*why);
-  write.wiped(std::move(left));
+  write.set_residual_copies(std::move(left));
 }
 
-std::optional<OldCopy> Writer::rewrite() {
+std::optional<ResidualCopy> Writer::rewrite() {
   const auto free_space = [&](const std::string& why) {
-    return OldCopy{"copies of values", "free space in pages of " + place_.path,
-                   why + ": stop the processes that use the store, then run `sqlite3 " +
-                       place_.path + " VACUUM`"};
+    return ResidualCopy{"copies of values", "free space in pages of " + store_file_.path,
+                        why + ": stop the processes that use the store, then run `sqlite3 " +
+                            store_file_.path + " VACUUM`"};
   };
   const auto size =
       db_->integer("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size");
@@ -274,20 +276,20 @@ std::optional<OldCopy> Writer::rewrite() {
   return free_space("the file was not rewritten (" + done.error().text() + ")");
 }
 
-std::optional<OldCopy> Writer::empty_wal() {
+std::optional<ResidualCopy> Writer::empty_wal() {
   db_->set_busy_timeout(limits_.readers);
   const auto done = db_->checkpoint(true);
   db_->set_busy_timeout(limits_.busy);
-  note_file();
+  update_file_stamp();
   if (done) {
     wal_pages_ = checkpointed_at_ = 0;
     stats_.wal_bytes = 0;
     return std::nullopt;
   }
   if (done.error().io()) stop_writing(done.error());
-  return OldCopy{"copies of values", "the write-ahead log " + place_.path + "-wal",
-                 "it was not emptied (" + done.error().text() +
-                     "): end other programs that read the store, then redact the job again"};
+  return ResidualCopy{"copies of values", "the write-ahead log " + store_file_.path + "-wal",
+                      "it was not emptied (" + done.error().text() +
+                          "): end other programs that read the store, then redact the job again"};
 }
 
 void Writer::checkpoint(bool truncate) {
@@ -298,7 +300,7 @@ void Writer::checkpoint(bool truncate) {
   db_->set_busy_timeout(limits_.busy);
   if (!done && done.error().io()) stop_writing(done.error());
   if (done && truncate) wal_pages_ = 0;
-  note_file();
+  update_file_stamp();
   checkpointed_at_ = wal_pages_;
   stats_.wal_bytes = wal_pages_ * kFilePageBytes;
 }

@@ -35,8 +35,8 @@ class Write {
   // The transaction is durable: failpoints, freeing what is no longer needed.
   virtual void committed() = 0;
   // No transaction: removes what the files still hold of dropped values, and gets what may be left.
-  virtual bool wipes() const { return false; }
-  virtual void wiped(std::vector<OldCopy> left) { static_cast<void>(left); }
+  virtual bool is_erase() const { return false; }
+  virtual void set_residual_copies(std::vector<ResidualCopy> left) { static_cast<void>(left); }
   // In place of an answer: nothing happened, or nobody knows.
   virtual void fail(const Error& error) = 0;
   virtual void answer() = 0;
@@ -49,15 +49,16 @@ struct WriterLimits {
   std::chrono::milliseconds idle{1000};  // then the WAL is emptied
   std::chrono::milliseconds busy{
       5000};  // how long another program's lock on the file is waited for
-  std::size_t rewrite_bytes = 64u << 20;    // a file up to this size is rewritten by `wipe` …
+  std::size_t rewrite_bytes =
+      64u << 20;  // a file up to this size is rewritten by `erase_dropped_values` …
   std::chrono::milliseconds readers{2000};  // … and its readers are waited for
 };
 
 // Where the file of the store stands, and what is remembered beside it.
-struct Place {
+struct StoreFile {
   std::string path;
   PositionFile remembered;
-  std::chrono::milliseconds remember{1000};  // at most this often while there are writes
+  std::chrono::milliseconds save_position{1000};  // at most this often while there are writes
 };
 
 struct WriterStats {
@@ -68,7 +69,7 @@ class Writer {
  public:
   // REQUIRES: tables opened on *db.
   Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables, const WriterLimits& limits,
-         Place place);
+         StoreFile place);
   ~Writer();  // writes what was asked before, empties the WAL
 
   void write(std::unique_ptr<Write> write);
@@ -78,9 +79,9 @@ class Writer {
 
  private:
   using Group = std::vector<std::unique_ptr<Write>>;
-  enum class Fate { committed, rolled_back, unknown, refused };
+  enum class CommitOutcome { committed, rolled_back, unknown, refused };
   struct Attempt {
-    Fate fate;
+    CommitOutcome outcome;
     SqlError error;
   };
 
@@ -92,28 +93,28 @@ class Writer {
   void stop_writing(const SqlError& error);
   void stop(Error error);
   void checkpoint(bool truncate);
-  void note_file();
-  std::optional<Error> replaced();
-  void remember(bool now);
-  void wipe(Write& write);
-  std::optional<OldCopy> rewrite();
-  std::optional<OldCopy> empty_wal();
+  void update_file_stamp();
+  std::optional<Error> find_replacement();
+  void save_position(bool now);
+  void erase_dropped_values(Write& write);
+  std::optional<ResidualCopy> rewrite();
+  std::optional<ResidualCopy> empty_wal();
 
   async::Loop& loop_;
   std::unique_ptr<Database> db_;
   Tables tables_;
   Statement begin_, commit_, rollback_;
   const WriterLimits limits_;
-  Place place_;
-  struct Seen {  // of the file, after our last write to it
+  StoreFile store_file_;
+  struct FileStamp {  // of the file, after our last write to it
     std::uint64_t device = 0, inode = 0;
     std::int64_t size = 0, changed_ns = 0;
-    bool operator==(const Seen&) const = default;
+    bool operator==(const FileStamp&) const = default;
   };
-  static std::optional<Seen> look_at(const std::string& path);
-  Seen file_;
-  std::uint64_t remembered_ = 0;  // position
-  std::chrono::steady_clock::time_point remember_at_{};
+  static std::optional<FileStamp> read_file_stamp(const std::string& path);
+  FileStamp file_;
+  std::uint64_t saved_position_ = 0;  // position
+  std::chrono::steady_clock::time_point save_position_at_{};
   WriterStats stats_;
   std::size_t wal_pages_ = 0;        // as of the last commit
   std::size_t checkpointed_at_ = 0;  // wal_pages_ at the last checkpoint

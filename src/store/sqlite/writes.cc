@@ -2,8 +2,8 @@
 
 namespace ae::store::sqlite {
 
-CommitWrite::CommitWrite(Batch batch, Instant now, async::Done<Result<Committed>> done)
-    : Answering(std::move(done)), batch_(std::move(batch)), now_(now) {}
+CommitWrite::CommitWrite(Batch batch, Instant now, async::Done<Result<CommitResult>> done)
+    : WriteWithResult(std::move(done)), batch_(std::move(batch)), now_(now) {}
 
 std::size_t CommitWrite::bytes() const {
   std::size_t bytes = 0;
@@ -16,108 +16,108 @@ std::size_t CommitWrite::bytes() const {
 
 Sql<void> CommitWrite::apply(Tables& tables) {
   written_ = false;
-  points_.emplace(batch_);
-  if (auto error = points_->before()) {
-    keep(std::unexpected(*std::move(error)));
+  failpoints_.emplace(batch_);
+  if (auto error = failpoints_->before()) {
+    set_result(std::unexpected(*std::move(error)));
     return {};
   }
-  AE_ASSIGN(auto commit, tables.commit(batch_, *points_, now_));
+  AE_ASSIGN(auto commit, tables.commit(batch_, *failpoints_, now_));
   written_ = commit.written;
-  keep(std::move(commit.result));
+  set_result(std::move(commit.result));
   return {};
 }
 
 void CommitWrite::committed() {
-  if (written_) replace(points_->after());
-  points_.reset();
+  if (written_) override_with_error(failpoints_->after());
+  failpoints_.reset();
   batch_ = {};  // freed here rather than on the loop's thread
 }
 
 Sql<void> InboxWrite::apply(Tables& tables) {
   AE_ASSIGN(auto answer, tables.put_inbox(job_, entry_));
-  keep(std::move(answer));
+  set_result(std::move(answer));
   return {};
 }
 
 void InboxWrite::committed() {
-  if (kept()) replace(point_after("signal.after_inbox"));
+  if (result()) override_with_error(hit_after_failpoint("signal.after_inbox"));
 }
 
 Sql<void> ClaimWrite::apply(Tables& tables) {
   AE_ASSIGN(auto answer, tables.claim(request_, now_));
-  keep(std::move(answer));
+  set_result(std::move(answer));
   return {};
 }
 
 void ClaimWrite::committed() {
-  if (kept() && !kept()->empty()) replace(point_after("claim.after"));
+  if (result() && !result()->empty()) override_with_error(hit_after_failpoint("claim.after"));
 }
 
 Sql<void> ClaimJobWrite::apply(Tables& tables) {
   AE_ASSIGN(auto answer, tables.claim_job(job_, request_, now_));
-  keep(std::move(answer));
+  set_result(std::move(answer));
   return {};
 }
 
 void ClaimJobWrite::committed() {
-  if (kept() && kept()->has_value()) replace(point_after("claim.after"));
+  if (result() && result()->has_value()) override_with_error(hit_after_failpoint("claim.after"));
 }
 
 Sql<void> RedactWrite::apply(Tables& tables) {
-  if (auto error = point_before("redact.before").now) {
-    keep(std::unexpected(*std::move(error)));
+  if (auto error = hit_before_failpoint("redact.before").now) {
+    set_result(std::unexpected(*std::move(error)));
     return {};
   }
   AE_ASSIGN(auto answer, tables.redact(redaction_));
-  keep(std::move(answer));
+  set_result(std::move(answer));
   return {};
 }
 
 void RedactWrite::committed() {
-  if (kept()) replace(point_after("redact.after"));
+  if (result()) override_with_error(hit_after_failpoint("redact.after"));
 }
 
 Sql<void> PruneWrite::apply(Tables& tables) {
-  PointBefore point = point_before("prune.before");
-  lost_ = std::move(point.afterwards);
+  BeforeFailpoint point = hit_before_failpoint("prune.before");
+  error_after_ = std::move(point.afterwards);
   if (point.now) {
-    keep(std::unexpected(*std::move(point.now)));
+    set_result(std::unexpected(*std::move(point.now)));
     return {};
   }
   AE_ASSIGN(auto answer, tables.prune(pruning_));
-  keep(std::move(answer));
+  set_result(std::move(answer));
   return {};
 }
 
 void PruneWrite::committed() {
-  if (kept() && *kept()) replace(point_after("prune.after"));
-  replace(std::move(lost_));
+  if (result() && *result()) override_with_error(hit_after_failpoint("prune.after"));
+  override_with_error(std::move(error_after_));
 }
 
 Sql<void> RecordWrite::apply(Tables& tables) {
-  AE_TRY(tables.record(entry_));
-  keep({});
+  AE_TRY(tables.append_audit_entry(entry_));
+  set_result({});
   return {};
 }
 
-Sql<void> AcceptedWrite::apply(Tables& tables) {
+Sql<void> FinishAcceptingWrite::apply(Tables& tables) {
   AE_TRY(tables.finish_accepting());
-  keep({});
+  set_result({});
   return {};
 }
 
 Sql<void> HeartbeatWrite::apply(Tables& tables) {
-  PointBefore point = point_before("heartbeat.before");
-  lost_ = std::move(point.afterwards);
+  BeforeFailpoint point = hit_before_failpoint("heartbeat.before");
+  error_after_ = std::move(point.afterwards);
   if (point.now) {
-    keep(std::unexpected(*std::move(point.now)));
+    set_result(std::unexpected(*std::move(point.now)));
     return {};
   }
   AE_ASSIGN(auto answer, tables.heartbeat(held_, lease_, now_));
-  keep(std::move(answer));
+  set_result(std::move(answer));
   return {};
 }
 
-void HeartbeatWrite::committed() { replace(std::move(lost_)); }
+void HeartbeatWrite::committed() { override_with_error(std::move(error_after_)); }
 
 }  // namespace ae::store::sqlite

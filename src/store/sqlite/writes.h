@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/points.h"
+#include "store/batch_failpoints.h"
 #include "store/sqlite/tables.h"
 #include "store/sqlite/writer.h"
 #include "store/store.h"
@@ -17,27 +17,27 @@ namespace ae::store::sqlite {
 
 // Keeps the answer and gives it once.
 template <class T>
-class Answering : public Write {
+class WriteWithResult : public Write {
  public:
-  explicit Answering(async::Done<Result<T>> done) : done_(std::move(done)) {}
+  explicit WriteWithResult(async::Done<Result<T>> done) : done_(std::move(done)) {}
   void fail(const Error& error) final { answer_ = std::unexpected(error); }
   void answer() final { done_(std::move(*answer_)); }
 
  protected:
-  void keep(Result<T> answer) { answer_ = std::move(answer); }
-  void replace(std::optional<Error> error) {
+  void set_result(Result<T> answer) { answer_ = std::move(answer); }
+  void override_with_error(std::optional<Error> error) {
     if (error) answer_ = std::unexpected(*std::move(error));
   }
-  const Result<T>& kept() const { return *answer_; }
+  const Result<T>& result() const { return *answer_; }
 
  private:
   async::Done<Result<T>> done_;
   std::optional<Result<T>> answer_;
 };
 
-class CommitWrite final : public Answering<Committed> {
+class CommitWrite final : public WriteWithResult<CommitResult> {
  public:
-  CommitWrite(Batch batch, Instant now, async::Done<Result<Committed>> done);
+  CommitWrite(Batch batch, Instant now, async::Done<Result<CommitResult>> done);
   std::size_t bytes() const override;
   Sql<void> apply(Tables& tables) override;
   void committed() override;
@@ -45,14 +45,14 @@ class CommitWrite final : public Answering<Committed> {
  private:
   Batch batch_;
   const Instant now_;
-  std::optional<BatchPoints> points_;
+  std::optional<BatchFailpoints> failpoints_;
   bool written_ = false;
 };
 
-class InboxWrite final : public Answering<void> {
+class InboxWrite final : public WriteWithResult<void> {
  public:
   InboxWrite(JobId job, InboxEntry entry, async::Done<Result<void>> done)
-      : Answering(std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
+      : WriteWithResult(std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
   std::size_t bytes() const override { return entry_.act.size(); }
   Sql<void> apply(Tables& tables) override;
   void committed() override;
@@ -62,10 +62,10 @@ class InboxWrite final : public Answering<void> {
   const InboxEntry entry_;
 };
 
-class ClaimWrite final : public Answering<std::vector<Lease>> {
+class ClaimWrite final : public WriteWithResult<std::vector<Lease>> {
  public:
   ClaimWrite(ClaimRequest request, Instant now, async::Done<Result<std::vector<Lease>>> done)
-      : Answering(std::move(done)), request_(std::move(request)), now_(now) {}
+      : WriteWithResult(std::move(done)), request_(std::move(request)), now_(now) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override;
 
@@ -74,11 +74,14 @@ class ClaimWrite final : public Answering<std::vector<Lease>> {
   const Instant now_;
 };
 
-class ClaimJobWrite final : public Answering<std::optional<Lease>> {
+class ClaimJobWrite final : public WriteWithResult<std::optional<Lease>> {
  public:
   ClaimJobWrite(JobId job, ClaimRequest request, Instant now,
                 async::Done<Result<std::optional<Lease>>> done)
-      : Answering(std::move(done)), job_(std::move(job)), request_(std::move(request)), now_(now) {}
+      : WriteWithResult(std::move(done)),
+        job_(std::move(job)),
+        request_(std::move(request)),
+        now_(now) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override;
 
@@ -88,10 +91,10 @@ class ClaimJobWrite final : public Answering<std::optional<Lease>> {
   const Instant now_;
 };
 
-class RedactWrite final : public Answering<void> {
+class RedactWrite final : public WriteWithResult<void> {
  public:
   RedactWrite(Redaction redaction, async::Done<Result<void>> done)
-      : Answering(std::move(done)), redaction_(std::move(redaction)) {}
+      : WriteWithResult(std::move(done)), redaction_(std::move(redaction)) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override;
 
@@ -99,31 +102,31 @@ class RedactWrite final : public Answering<void> {
   const Redaction redaction_;
 };
 
-class WipeWrite final : public Answering<std::vector<OldCopy>> {
+class EraseWrite final : public WriteWithResult<std::vector<ResidualCopy>> {
  public:
-  using Answering::Answering;
-  bool wipes() const override { return true; }
+  using WriteWithResult::WriteWithResult;
+  bool is_erase() const override { return true; }
   Sql<void> apply(Tables&) override { return {}; }
   void committed() override {}
-  void wiped(std::vector<OldCopy> left) override { keep(std::move(left)); }
+  void set_residual_copies(std::vector<ResidualCopy> left) override { set_result(std::move(left)); }
 };
 
-class PruneWrite final : public Answering<bool> {
+class PruneWrite final : public WriteWithResult<bool> {
  public:
   PruneWrite(Pruning pruning, async::Done<Result<bool>> done)
-      : Answering(std::move(done)), pruning_(std::move(pruning)) {}
+      : WriteWithResult(std::move(done)), pruning_(std::move(pruning)) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override;
 
  private:
   const Pruning pruning_;
-  std::optional<Error> lost_;
+  std::optional<Error> error_after_;
 };
 
-class RecordWrite final : public Answering<void> {
+class RecordWrite final : public WriteWithResult<void> {
  public:
   RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
-      : Answering(std::move(done)), entry_(std::move(entry)) {}
+      : WriteWithResult(std::move(done)), entry_(std::move(entry)) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override {}
 
@@ -131,18 +134,19 @@ class RecordWrite final : public Answering<void> {
   const AuditEntry entry_;
 };
 
-class AcceptedWrite final : public Answering<void> {
+class FinishAcceptingWrite final : public WriteWithResult<void> {
  public:
-  explicit AcceptedWrite(async::Done<Result<void>> done) : Answering(std::move(done)) {}
+  explicit FinishAcceptingWrite(async::Done<Result<void>> done)
+      : WriteWithResult(std::move(done)) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override {}
 };
 
-class HeartbeatWrite final : public Answering<std::vector<std::optional<Instant>>> {
+class HeartbeatWrite final : public WriteWithResult<std::vector<std::optional<Instant>>> {
  public:
   HeartbeatWrite(std::vector<std::pair<JobId, Fence>> held, Duration lease, Instant now,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done)
-      : Answering(std::move(done)), held_(std::move(held)), lease_(lease), now_(now) {}
+      : WriteWithResult(std::move(done)), held_(std::move(held)), lease_(lease), now_(now) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override;
 
@@ -150,7 +154,7 @@ class HeartbeatWrite final : public Answering<std::vector<std::optional<Instant>
   const std::vector<std::pair<JobId, Fence>> held_;
   const Duration lease_;
   const Instant now_;
-  std::optional<Error> lost_;
+  std::optional<Error> error_after_;
 };
 
 }  // namespace ae::store::sqlite

@@ -18,7 +18,7 @@
 #include "base/utf8.h"
 #include "json/json.h"
 #include "tools/command/definition.h"
-#include "tools/command/left_over.h"
+#include "tools/command/leftovers.h"
 #include "tools/command/proc.h"
 #include "tools/output.h"
 
@@ -29,7 +29,7 @@ using Key = std::pair<InvocationId, std::uint32_t>;
 
 enum class Phase { starting, noting, running };
 
-struct Flight {
+struct InFlightCall {
   Permit permit;
   Call call;
   async::Done<Outcome> done;
@@ -53,7 +53,7 @@ Outcome definite(std::string code, std::string message, bool retryable) {
 
 Outcome not_sent(std::string message) { return definite("not_sent", std::move(message), true); }
 
-Outcome unfinished(OutcomeKind kind, std::string code, std::string message) {
+Outcome unfinished_outcome(OutcomeKind kind, std::string code, std::string message) {
   Outcome outcome;
   outcome.kind = kind;
   outcome.error_code = std::move(code);
@@ -61,57 +61,58 @@ Outcome unfinished(OutcomeKind kind, std::string code, std::string message) {
   return outcome;
 }
 
-Outcome cannot_be_filled_in(const Error& error) {
+Outcome render_failure(const Error& error) {
   const bool is_secret = error.code == Code::secret_missing || error.code == Code::forbidden;
   return definite(is_secret ? "secret_missing" : "request_invalid",
-                  printable(error.message, Lines::keep), false);
+                  printable(error.message, LineBreaks::keep), false);
 }
 
 // ": " and the end of what it said on stderr, if anything.
-std::string last_words(const Ended& ended, const std::vector<UsedSecret>& used) {
+std::string stderr_tail(const ProcessExit& ended, const std::vector<UsedSecret>& used) {
   std::string_view raw = ended.errors;
-  if (ended.errors_cut) {  // the cut may have left half a character
+  if (ended.is_errors_truncated) {  // the cut may have left half a character
     for (int i = 0; i < 3 && !raw.empty() && (raw[0] & 0xC0) == 0x80; ++i) raw.remove_prefix(1);
   }
-  std::string text = ended.errors_cut ? scrub_tail(raw, used) : scrub(raw, used);
-  text = printable(text, Lines::keep);
+  std::string text = ended.is_errors_truncated ? scrub_tail(raw, used) : scrub(raw, used);
+  text = printable(text, LineBreaks::keep);
   while (text.ends_with('\n')) text.pop_back();
-  return text.empty() ? "" : ": " + std::string(ended.errors_cut ? "…" : "") + text;
+  return text.empty() ? "" : ": " + std::string(ended.is_errors_truncated ? "…" : "") + text;
 }
 
 // The machine has no more of something for now: says nothing about the program.
-bool is_scarcity(int error) {
+bool is_resource_shortage(int error) {
   return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
 }
 
-bool may_go_better(int error) {
+bool is_transient_errno(int error) {
   return error == ETXTBSY || error == ECHILD || error == ECANCELED || error == ESRCH;
 }
 
-Outcome not_started(const CommandDefinition& definition, const Ended& ended) {
+Outcome not_started(const CommandDefinition& definition, const ProcessExit& ended) {
   const std::string why = std::strerror(ended.value);
   const std::string what = ended.stage == Stage::folder ? "its folder " + definition.folder
                                                         : "the program " + definition.program;
   if (ended.stage == Stage::sandbox) {
     return definite("spawn_failed", what + " was not started: its sandbox failed: " + why, false);
   }
-  if (is_scarcity(ended.value)) return not_sent(what + " could not be started now: " + why);
+  if (is_resource_shortage(ended.value))
+    return not_sent(what + " could not be started now: " + why);
   return definite("spawn_failed", what + " could not be started: " + why,
-                  may_go_better(ended.value));
+                  is_transient_errno(ended.value));
 }
 
 // Exit code 0: the effect counts as done, whatever the output is like.
-Outcome succeeded(const CommandDefinition& definition, Ended ended,
+Outcome succeeded(const CommandDefinition& definition, ProcessExit ended,
                   const std::vector<UsedSecret>& used) {
   Outcome outcome;
   outcome.kind = OutcomeKind::success;
-  const auto refuse = [&](const std::string& reason, const Hash& hash) {
+  const auto set_invalid = [&](const std::string& reason, const Hash& hash) {
     outcome.invalid =
         invalid_output(scrub(reason, used), scrub(ended.output, used), hash, ended.output_size);
   };
   if (ended.output_size > definition.output_max) {
-    refuse("the output is larger than " + std::to_string(definition.output_max) + " bytes",
-           ended.output_hash);
+    set_invalid("the output is larger than " + std::to_string(definition.output_max) + " bytes",
+                ended.output_hash);
   } else if (definition.json) {
     auto value =
         parse_json(ended.output, {.bytes_max = definition.output_max,
@@ -119,10 +120,10 @@ Outcome succeeded(const CommandDefinition& definition, Ended ended,
     if (value) {
       outcome.result = scrub_value(*value, used);
     } else {
-      refuse("the output is " + value.error().message, sha256(ended.output));
+      set_invalid("the output is " + value.error().message, sha256(ended.output));
     }
   } else if (!is_utf8(ended.output)) {
-    refuse("the output is not UTF-8", sha256(ended.output));
+    set_invalid("the output is not UTF-8", sha256(ended.output));
   } else {
     if (ended.output.ends_with('\n')) ended.output.pop_back();
     outcome.result = scrub(ended.output, used);
@@ -130,49 +131,50 @@ Outcome succeeded(const CommandDefinition& definition, Ended ended,
   return outcome;
 }
 
-Outcome outcome_of(const CommandDefinition& definition, const Call& call, Ended ended,
+Outcome outcome_of(const CommandDefinition& definition, const Call& call, ProcessExit ended,
                    const std::vector<UsedSecret>& used) {
   const std::string& name = definition.name;
-  switch (ended.how) {
-    case Ended::How::late:
+  switch (ended.kind) {
+    case ProcessExit::Kind::late:
       return not_sent("it was too late to start the program");
-    case Ended::How::not_started:
+    case ProcessExit::Kind::not_started:
       return not_started(definition, ended);
     default:
       break;
   }
   const std::string still = ended.stuck ? " (and is still running after SIGKILL)" : "";
-  if (ended.killed == Killed::timeout) {
-    return unfinished(
+  if (ended.kill_reason == KillReason::timeout) {
+    return unfinished_outcome(
         OutcomeKind::timeout, "timeout",
-        name + " was killed after " + to_text(call.timeout) + still + last_words(ended, used));
+        name + " was killed after " + to_text(call.timeout) + still + stderr_tail(ended, used));
   }
-  if (ended.killed == Killed::silent) {
-    return unfinished(OutcomeKind::timeout, "timeout",
-                      name + " was killed: it reported nothing for " +
-                          to_text(definition.heartbeat) + still + last_words(ended, used));
+  if (ended.kill_reason == KillReason::silent) {
+    return unfinished_outcome(OutcomeKind::timeout, "timeout",
+                              name + " was killed: it reported nothing for " +
+                                  to_text(definition.heartbeat) + still + stderr_tail(ended, used));
   }
-  if (ended.killed == Killed::ordered) {
-    return unfinished(
-        OutcomeKind::unknown, "killed",
-        name + " was killed by the runtime while it was running" + still + last_words(ended, used));
+  if (ended.kill_reason == KillReason::ordered) {
+    return unfinished_outcome(OutcomeKind::unknown, "killed",
+                              name + " was killed by the runtime while it was running" + still +
+                                  stderr_tail(ended, used));
   }
-  if (ended.how == Ended::How::signalled) {
+  if (ended.kind == ProcessExit::Kind::signalled) {
     const char* signal = ::sigabbrev_np(ended.value);
-    return unfinished(OutcomeKind::unknown, "signal_" + std::to_string(ended.value),
-                      name + " was killed by " +
-                          (signal != nullptr ? "SIG" + std::string(signal)
-                                             : "signal " + std::to_string(ended.value)) +
-                          last_words(ended, used));
+    return unfinished_outcome(OutcomeKind::unknown, "signal_" + std::to_string(ended.value),
+                              name + " was killed by " +
+                                  (signal != nullptr ? "SIG" + std::string(signal)
+                                                     : "signal " + std::to_string(ended.value)) +
+                                  stderr_tail(ended, used));
   }
-  if (ended.how == Ended::How::lost) {
-    return unfinished(OutcomeKind::unknown, "killed",
-                      name + " was lost: its supervisor was killed" + last_words(ended, used));
+  if (ended.kind == ProcessExit::Kind::lost) {
+    return unfinished_outcome(
+        OutcomeKind::unknown, "killed",
+        name + " was lost: its supervisor was killed" + stderr_tail(ended, used));
   }
   if (ended.value != 0) {
     return definite(
         "exit_" + std::to_string(ended.value),
-        name + " exited with code " + std::to_string(ended.value) + last_words(ended, used),
+        name + " exited with code " + std::to_string(ended.value) + stderr_tail(ended, used),
         ended.value == EX_TEMPFAIL);
   }
   return succeeded(definition, std::move(ended), used);
@@ -182,126 +184,127 @@ Outcome outcome_of(const CommandDefinition& definition, const Call& call, Ended 
 
 // Shared with the answers under way, which may find the tool gone.
 struct CommandTool::State : std::enable_shared_from_this<CommandTool::State> {
-  State(World w, CommandDefinition d) : world(w), definition(std::move(d)) {}
+  State(Dependencies w, CommandDefinition d) : deps(w), definition(std::move(d)) {}
 
   void begin(Permit permit, Call call, async::Done<Outcome> done);
-  void on_ready(const Key& key, Ready ready);
+  void on_ready(const Key& key, ProcessGroup ready);
   void go(const Key& key);
-  void on_said(const Key& key, std::string_view line);
-  void on_ended(const Key& key, Ended ended);
+  void on_report(const Key& key, std::string_view line);
+  void on_exit(const Key& key, ProcessExit ended);
   void withdraw(const Key& key, std::string why);
   void answer_later(async::Done<Outcome> done, Outcome outcome);
 
-  World world;
+  Dependencies deps;
   CommandDefinition definition;
-  std::map<Key, Flight> flights;
+  std::map<Key, InFlightCall> in_flight_calls;
 };
 
 void CommandTool::State::answer_later(async::Done<Outcome> done, Outcome outcome) {
-  world.loop.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
+  deps.loop.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
     done(std::move(outcome));
   });
 }
 
 void CommandTool::State::begin(Permit permit, Call call, async::Done<Outcome> done) {
   const Key key{call.invocation, call.try_no};
-  AE_CHECK(!flights.contains(key), call.invocation.text);
+  AE_CHECK(!in_flight_calls.contains(key), call.invocation.text);
   const Duration send_by = boot_now() + call.send_within;
   std::vector<UsedSecret> used;
-  auto order = definition.fill(call, world.secrets, used);
-  if (!order) return answer_later(std::move(done), cannot_be_filled_in(order.error()));
-  world.secrets.add_known(used);
-  const std::string mark = new_mark();
+  auto order = definition.fill(call, deps.secrets, used);
+  if (!order) return answer_later(std::move(done), render_failure(order.error()));
+  deps.secrets.add_known(used);
+  const std::string mark = make_process_mark();
   order->environment.push_back(std::string(kMarkVariable) + "=" + mark);
   order->send_by = send_by;
   order->timeout = call.timeout;
   order->grace = kKillGrace;
-  order->sandbox.closed = world.processes.closed();
+  order->sandbox.denied_paths = deps.processes.denied_paths();
 
-  Launch launch{.invocation = call.invocation,
-                .mark = mark,
-                .order = encode(*order),
-                .input = canonical(call.args),
-                .output_max = definition.output_max,
-                .time_max = call.timeout + kKillGrace,
-                .heartbeat = definition.heartbeat};
+  LaunchSpec launch{.invocation = call.invocation,
+                    .mark = mark,
+                    .order = encode(*order),
+                    .input = canonical(call.args),
+                    .output_max = definition.output_max,
+                    .time_max = call.timeout + kKillGrace,
+                    .heartbeat = definition.heartbeat};
   for (std::string& text : order->environment) ::explicit_bzero(text.data(), text.size());
 
   const Duration send_within = call.send_within;
-  Flight& flight = flights
-                       .emplace(key, Flight{.permit = std::move(permit),
-                                            .call = std::move(call),
-                                            .done = std::move(done),
-                                            .used = std::move(used),
-                                            .mark = mark,
-                                            .send_by = send_by})
-                       .first->second;
+  InFlightCall& flight = in_flight_calls
+                             .emplace(key, InFlightCall{.permit = std::move(permit),
+                                                        .call = std::move(call),
+                                                        .done = std::move(done),
+                                                        .used = std::move(used),
+                                                        .mark = mark,
+                                                        .send_by = send_by})
+                             .first->second;
   const std::weak_ptr<State> weak = weak_from_this();
-  flight.timer = world.loop.after(send_within, [weak, key] {
+  flight.timer = deps.loop.after(send_within, [weak, key] {
     if (const auto state = weak.lock())
       state->withdraw(key, "it was too late to start the program");
   });
-  flight.process = world.processes.start(
+  flight.process = deps.processes.start(
       std::move(launch),
-      [weak, key](Ready ready) {
+      [weak, key](ProcessGroup ready) {
         if (const auto state = weak.lock()) state->on_ready(key, ready);
       },
       [weak, key](const std::string& line) {
-        if (const auto state = weak.lock()) state->on_said(key, line);
+        if (const auto state = weak.lock()) state->on_report(key, line);
       },
-      [weak, key](Ended ended) {
-        if (const auto state = weak.lock()) state->on_ended(key, std::move(ended));
+      [weak, key](ProcessExit ended) {
+        if (const auto state = weak.lock()) state->on_exit(key, std::move(ended));
       });
 }
 
-void CommandTool::State::on_ready(const Key& key, Ready ready) {
-  const auto found = flights.find(key);
-  if (found == flights.end() || found->second.phase != Phase::starting) return;
-  Flight& flight = found->second;
+void CommandTool::State::on_ready(const Key& key, ProcessGroup ready) {
+  const auto found = in_flight_calls.find(key);
+  if (found == in_flight_calls.end() || found->second.phase != Phase::starting) return;
+  InFlightCall& flight = found->second;
   flight.phase = Phase::noting;
   if (!flight.call.note_in_flight) return go(key);
   // The answer may come inside this call and end the flight, so the function must not live in it.
   auto note_in_flight = std::exchange(flight.call.note_in_flight, nullptr);
-  note_in_flight(in_flight_note(ready.group, ready.start, flight.mark), [weak = weak_from_this(),
-                                                                         key](Status noted) {
-    const auto state = weak.lock();
-    if (!state) return;
-    if (noted) return state->go(key);
-    state->withdraw(key, "its process group could not be noted: " + noted.error().message);
-  });
+  note_in_flight(make_in_flight_note(ready.group, ready.start, flight.mark),
+                 [weak = weak_from_this(), key](Status noted) {
+                   const auto state = weak.lock();
+                   if (!state) return;
+                   if (noted) return state->go(key);
+                   state->withdraw(
+                       key, "its process group could not be noted: " + noted.error().message);
+                 });
 }
 
 void CommandTool::State::go(const Key& key) {
-  const auto found = flights.find(key);
-  if (found == flights.end() || found->second.phase != Phase::noting) return;
-  Flight& flight = found->second;
+  const auto found = in_flight_calls.find(key);
+  if (found == in_flight_calls.end() || found->second.phase != Phase::noting) return;
+  InFlightCall& flight = found->second;
   if (boot_now() >= flight.send_by) return withdraw(key, "it was too late to start the program");
-  world.loop.forget(flight.timer);
+  deps.loop.cancel(flight.timer);
   std::move(flight.permit).use(key.first, key.second);
   flight.phase = Phase::running;
-  world.processes.go(flight.process);
+  deps.processes.go(flight.process);
 }
 
 // A line that is no JSON is a sign of life and nothing more.
-void CommandTool::State::on_said(const Key& key, std::string_view line) {
-  const auto found = flights.find(key);
-  if (found == flights.end() || !found->second.call.progress) return;
+void CommandTool::State::on_report(const Key& key, std::string_view line) {
+  const auto found = in_flight_calls.find(key);
+  if (found == in_flight_calls.end() || !found->second.call.progress) return;
   auto report = parse_json(line, {.bytes_max = kProgressMax});
   if (!report) return;
   Value clean = scrub_value(*report, found->second.used);
   // Not called where it lives: what it starts may end the flight.
   auto progress = std::move(found->second.call.progress);
   progress(std::move(clean));
-  if (const auto still = flights.find(key); still != flights.end()) {
+  if (const auto still = in_flight_calls.find(key); still != in_flight_calls.end()) {
     still->second.call.progress = std::move(progress);
   }
 }
 
-void CommandTool::State::on_ended(const Key& key, Ended ended) {
-  auto flight = flights.extract(key);
+void CommandTool::State::on_exit(const Key& key, ProcessExit ended) {
+  auto flight = in_flight_calls.extract(key);
   if (flight.empty()) return;
-  Flight& f = flight.mapped();
-  world.loop.forget(f.timer);
+  InFlightCall& f = flight.mapped();
+  deps.loop.cancel(f.timer);
   const Duration took = ended.took;
   Outcome outcome = outcome_of(definition, f.call, std::move(ended), f.used);
   outcome.took = took;
@@ -310,21 +313,21 @@ void CommandTool::State::on_ended(const Key& key, Ended ended) {
 
 // REQUIRES: not running yet, or no such flight.
 void CommandTool::State::withdraw(const Key& key, std::string why) {
-  auto flight = flights.extract(key);
+  auto flight = in_flight_calls.extract(key);
   if (flight.empty()) return;
-  Flight& f = flight.mapped();
+  InFlightCall& f = flight.mapped();
   AE_CHECK(f.phase != Phase::running, key.first.text);
-  world.loop.forget(f.timer);
-  world.processes.kill(f.process);
+  deps.loop.cancel(f.timer);
+  deps.processes.kill(f.process);
   answer_later(std::move(f.done), not_sent(std::move(why)));
 }
 
-Result<std::unique_ptr<CommandTool>> CommandTool::make(const Value& definition, World world,
+Result<std::unique_ptr<CommandTool>> CommandTool::make(const Value& definition, Dependencies deps,
                                                        const std::string& folder) {
   AE_ASSIGN(auto read, CommandDefinition::read(definition, folder));
-  AE_TRY(check_closed(read.sandbox, world.processes.closed()));
+  AE_TRY(check_denied_paths(read.sandbox, deps.processes.denied_paths()));
   return std::unique_ptr<CommandTool>(
-      new CommandTool(std::make_shared<State>(world, std::move(read))));
+      new CommandTool(std::make_shared<State>(deps, std::move(read))));
 }
 
 Status CommandTool::check(const Value& definition, const std::string& folder) {
@@ -335,15 +338,15 @@ Status CommandTool::check(const Value& definition, const std::string& folder) {
 CommandTool::CommandTool(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 CommandTool::~CommandTool() {
-  while (!state_->flights.empty()) {
-    auto flight = state_->flights.extract(state_->flights.begin());
-    Flight& f = flight.mapped();
-    state_->world.loop.forget(f.timer);
-    state_->world.processes.kill(f.process);
-    state_->answer_later(std::move(f.done),
-                         f.phase == Phase::running
-                             ? unfinished(OutcomeKind::unknown, "killed", "its tool was closed")
-                             : not_sent("its tool was closed"));
+  while (!state_->in_flight_calls.empty()) {
+    auto flight = state_->in_flight_calls.extract(state_->in_flight_calls.begin());
+    InFlightCall& f = flight.mapped();
+    state_->deps.loop.cancel(f.timer);
+    state_->deps.processes.kill(f.process);
+    state_->answer_later(std::move(f.done), f.phase == Phase::running
+                                                ? unfinished_outcome(OutcomeKind::unknown, "killed",
+                                                                     "its tool was closed")
+                                                : not_sent("its tool was closed"));
   }
 }
 
@@ -374,12 +377,12 @@ Result<Value> CommandTool::preview(const Call& call) {
 
 void CommandTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   const Key key{invocation, try_no};
-  const auto found = state_->flights.find(key);
-  if (found == state_->flights.end()) return;
+  const auto found = state_->in_flight_calls.find(key);
+  if (found == state_->in_flight_calls.end()) return;
   if (found->second.phase != Phase::running) return state_->withdraw(key, "withdrawn in time");
-  state_->world.processes.kill(found->second.process);  // it answers what it is: unknown, mostly
+  state_->deps.processes.kill(found->second.process);  // it answers what it is: unknown, mostly
 }
 
-Status CommandTool::end_left_over(const Value& note) { return tools::end_left_over(note); }
+Status CommandTool::kill_leftovers(const Value& note) { return tools::kill_leftovers(note); }
 
 }  // namespace ae::tools

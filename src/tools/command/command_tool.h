@@ -24,7 +24,7 @@ constexpr Duration kKillGrace = std::chrono::seconds(1);  // from SIGTERM to SIG
 class CommandTool final : public Tool {
  public:
   // Borrowed; all live longer than the tool.
-  struct World {
+  struct Dependencies {
     async::Loop& loop;
     Processes& processes;
     SecretSource& secrets;
@@ -41,7 +41,7 @@ class CommandTool final : public Tool {
   //   heartbeat_timeout  killed, and a timeout, when it reports nothing for so long; absent: it may be silent
   // Other keys belong to whoever reads the file. `folder` is what relative paths start from: the agents file's.
   // Fails with plan_invalid.
-  static Result<std::unique_ptr<CommandTool>> make(const Value& definition, World world,
+  static Result<std::unique_ptr<CommandTool>> make(const Value& definition, Dependencies deps,
                                                    const std::string& folder = ".");
   // Would `make` take this definition here? Fails as it does; the message begins with the key at fault.
   static Status check(const Value& definition, const std::string& folder = ".");
@@ -50,7 +50,7 @@ class CommandTool final : public Tool {
   void perform(Permit permit, Call call, async::Done<Outcome> done) override;
   void abandon(const InvocationId& invocation, std::uint32_t try_no) override;
   Result<Value> preview(const Call& call) override;
-  Status end_left_over(const Value& note) override;
+  Status kill_leftovers(const Value& note) override;
 
  private:
   struct State;

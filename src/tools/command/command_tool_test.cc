@@ -10,8 +10,8 @@
 
 #include "base/utf8.h"
 #include "json/json.h"
+#include "tools/command/command_fixture_test.h"
 #include "tools/command/supervisor.h"
-#include "tools/command/world_test.h"
 #include "tools/output.h"
 
 namespace ae::tools {
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
   if (is_supervisor(argc, argv)) ::_exit(supervise_main(argc, argv));
 }
 
-std::string refusal_of(const Value& definition) {
+std::string definition_error_of(const Value& definition) {
   TestLoop loop;
   NoSecrets secrets;
   Processes processes(loop);
@@ -38,14 +38,14 @@ std::string refusal_of(const Value& definition) {
 // ---- what comes out
 
 AE_TEST("command/exit code 0 is success, and the output without its last newline is the result") {
-  const Outcome o = World().run(sh("echo hello; echo; exit 0"));
+  const Outcome o = CommandFixture().run(sh("echo hello; echo; exit 0"));
   EXPECT_EQ(o.kind, OutcomeKind::success) << o.error_message;
   EXPECT_EQ(o.result, Value("hello\n"));
   EXPECT_GT(o.took, 0us);
 }
 
 AE_TEST("command/arguments come on stdin as canonical JSON") {
-  const Outcome o = World().run(sh("cat"), Value::object({{"z", 1}, {"a", "ü"}}));
+  const Outcome o = CommandFixture().run(sh("cat"), Value::object({{"z", 1}, {"a", "ü"}}));
   EXPECT_EQ(o.result, Value(R"({"a":"ü","z":1})"));
 }
 
@@ -71,22 +71,22 @@ AE_TEST("command/what a call would run is shown by the code that runs it, secret
 AE_TEST("command/an output declared as JSON becomes its value") {
   const Value json = sh("cat").with("output", "json");
   const Value args = Value::object({{"n", 1.5}, {"list", Value::array({1, nullptr})}});
-  EXPECT_EQ(World().run(json, args).result, args);
+  EXPECT_EQ(CommandFixture().run(json, args).result, args);
   const Value big = sh("echo '[12345678901234567890, 1]'").with("output", "json");
-  EXPECT_EQ(canonical(World().run(big.with("numbers", "string")).result),
+  EXPECT_EQ(canonical(CommandFixture().run(big.with("numbers", "string")).result),
             R"(["12345678901234567890",1])");
-  const Outcome refused = World().run(big);
+  const Outcome refused = CommandFixture().run(big);
   EXPECT_EQ(refused.kind, OutcomeKind::success);
   EXPECT_TRUE(refused.invalid.has_value());
 }
 
 AE_TEST("command/an output that breaks a rule is a success that says so") {
-  const Outcome json = World().run(sh("printf '{\"a\":NaN}'").with("output", "json"));
+  const Outcome json = CommandFixture().run(sh("printf '{\"a\":NaN}'").with("output", "json"));
   EXPECT_EQ(json.kind, OutcomeKind::success);
   ASSERT_TRUE(json.invalid.has_value());
   EXPECT_EQ(json.invalid->text("head"), "{\"a\":NaN}");
-  EXPECT_TRUE(World().run(sh("").with("output", "json")).invalid.has_value());
-  const Outcome text = World().run(sh(R"(printf 'a\377\000b')"));
+  EXPECT_TRUE(CommandFixture().run(sh("").with("output", "json")).invalid.has_value());
+  const Outcome text = CommandFixture().run(sh(R"(printf 'a\377\000b')"));
   ASSERT_TRUE(text.invalid.has_value());
   EXPECT_EQ(text.invalid->text("reason"), "the output is not UTF-8");
   EXPECT_EQ(text.invalid->text("head"), "a\\xff\\x00b");
@@ -94,17 +94,18 @@ AE_TEST("command/an output that breaks a rule is a success that says so") {
 }
 
 AE_TEST("command/any other exit code is a definite failure with the end of stderr") {
-  const Outcome o = World().run(sh("echo no money >&2; exit 3"));
+  const Outcome o = CommandFixture().run(sh("echo no money >&2; exit 3"));
   EXPECT_EQ(o.kind, OutcomeKind::failure);
   EXPECT_TRUE(o.definite);
   EXPECT_FALSE(o.retryable);
   EXPECT_EQ(o.error_code, "exit_3");
   EXPECT_EQ(o.error_message, "/bin/sh exited with code 3: no money");
-  EXPECT_TRUE(World().run(sh("exit 75")).retryable);
+  EXPECT_TRUE(CommandFixture().run(sh("exit 75")).retryable);
 }
 
 AE_TEST("command/of a long stderr the end is kept") {
-  const Outcome o = World().run(sh("yes é | head -c 300000 >&2; echo the end >&2; exit 1"));
+  const Outcome o =
+      CommandFixture().run(sh("yes é | head -c 300000 >&2; echo the end >&2; exit 1"));
   EXPECT_EQ(o.error_code, "exit_1");
   EXPECT_LE(o.error_message.size(), 4096u + 64u);
   EXPECT_TRUE(o.error_message.ends_with("the end"));
@@ -113,7 +114,7 @@ AE_TEST("command/of a long stderr the end is kept") {
 }
 
 AE_TEST("command/a program ended by a signal leaves an unknown outcome") {
-  const Outcome o = World().run(sh("kill -SEGV $$"));
+  const Outcome o = CommandFixture().run(sh("kill -SEGV $$"));
   EXPECT_EQ(o.kind, OutcomeKind::unknown);
   EXPECT_FALSE(o.definite);
   EXPECT_EQ(o.error_code, "signal_11");
@@ -128,19 +129,19 @@ AE_TEST("command/what cannot be started is a definite failure") {
   };
   write_tool("#!/no/such/interpreter\n");
   const Value definition = Value::object({{"command", Value::array({path})}});
-  World w;
+  CommandFixture w;
   const Outcome o = w.run(definition);
   EXPECT_EQ(o.kind, OutcomeKind::failure);
   EXPECT_TRUE(o.definite);
   EXPECT_EQ(o.error_code, "spawn_failed");
   EXPECT_NE(o.error_message.find("No such file"), std::string::npos) << o.error_message;
   write_tool("no shebang, no ELF: there is no shell to guess what this is\n");
-  EXPECT_EQ(World().run(definition).error_code, "spawn_failed");
+  EXPECT_EQ(CommandFixture().run(definition).error_code, "spawn_failed");
 
-  World gone;
+  CommandFixture gone;
   gone.make(definition.with("cwd", folder.path));
   ASSERT_EQ(std::rename(folder.path.c_str(), (folder.path + "-away").c_str()), 0);
-  gone.perform(World::call());
+  gone.perform(CommandFixture::call());
   const Outcome nowhere = gone.wait();
   ASSERT_EQ(std::rename((folder.path + "-away").c_str(), folder.path.c_str()), 0);
   EXPECT_EQ(nowhere.error_code, "spawn_failed");
@@ -153,7 +154,7 @@ AE_TEST("command/a supervisor that cannot be started is a definite failure") {
   Processes processes(loop, "/no/such/aetheris");
   auto tool = CommandTool::make(sh("true"), {loop, processes, secrets});
   std::optional<Outcome> outcome;
-  Call call = World::call();
+  Call call = CommandFixture::call();
   auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
   (*tool)->perform(std::move(permit), std::move(call), [&](Outcome o) { outcome = std::move(o); });
   ASSERT_TRUE(loop.run_until([&] { return outcome.has_value(); }));
@@ -165,7 +166,7 @@ AE_TEST("command/a program that cannot be started for want of descriptors is sta
   const auto held = [] {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   };
-  World w;
+  CommandFixture w;
   const auto idle = held();
   EXPECT_EQ(w.run(sh("echo 1")).result, Value("1"));
   rlimit before{};
@@ -183,7 +184,7 @@ AE_TEST("command/a program that cannot be started for want of descriptors is sta
       taken.pop_back();
     }
     w.outcome.reset();
-    w.perform(World::call());
+    w.perform(CommandFixture::call());
     const Outcome o = w.wait();
     for (const int fd : taken) ::close(fd);
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -192,7 +193,7 @@ AE_TEST("command/a program that cannot be started for want of descriptors is sta
     EXPECT_NE(o.error_message.find("Too many open files"), std::string::npos) << o.error_message;
   }
   w.outcome.reset();
-  w.perform(World::call());
+  w.perform(CommandFixture::call());
   EXPECT_EQ(w.wait().result, Value("1"));
 }
 
@@ -202,7 +203,7 @@ AE_TEST("command/a program may have open what it is given, not what we have") {
   Processes processes(loop, "/proc/self/exe", 64);
   auto tool = CommandTool::make(sh("ulimit -Sn"), {loop, processes, secrets});
   std::optional<Outcome> outcome;
-  Call call = World::call();
+  Call call = CommandFixture::call();
   auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
   (*tool)->perform(std::move(permit), std::move(call), [&](Outcome o) { outcome = std::move(o); });
   ASSERT_TRUE(loop.run_until([&] { return outcome.has_value(); }));
@@ -218,7 +219,7 @@ AE_TEST("command/an expression's value is one argument, verbatim") {
   const Value args = Value::object({{"a", "two words\nand a line; $(id) 'q' \"p\" *"},
                                     {"b", ""},
                                     {"n", Value::object({{"k", 1}})}});
-  EXPECT_EQ(World().run(definition, args).result,
+  EXPECT_EQ(CommandFixture().run(definition, args).result,
             Value("<two words\nand a line; $(id) 'q' \"p\" *><--x=><{\"k\":1}><1><${ literal>"
                   "<$(id) `id`>"));
 }
@@ -227,7 +228,7 @@ AE_TEST("command/a value that is null or holds a NUL never reaches a program") {
   const Value definition =
       Value::object({{"command", Value::array({"/bin/echo", "${ .args.a }"})}});
   for (const Value& bad : {Value(nullptr), Value(std::string("a\0b", 3))}) {
-    const Outcome o = World().run(definition, Value::object({{"a", bad}}));
+    const Outcome o = CommandFixture().run(definition, Value::object({{"a", bad}}));
     EXPECT_EQ(o.kind, OutcomeKind::failure);
     EXPECT_TRUE(o.definite);
     EXPECT_EQ(o.error_code, "request_invalid");
@@ -243,7 +244,7 @@ AE_TEST("command/a program sees the allowed environment and nothing else") {
       Value::object({{"command", Value::array({"/usr/bin/env"})},
                      {"env_allow", Value::array({"AE_T_ALLOWED", "AE_T_ABSENT"})},
                      {"env", Value::object({{"ORDER", "no. ${ .args.id }"}, {"LANG", "C"}})}});
-  const Outcome o = World().run(definition, Value::object({{"id", 7}}));
+  const Outcome o = CommandFixture().run(definition, Value::object({{"id", 7}}));
   ::unsetenv("AETHERIS_STORE");
   ASSERT_TRUE(o.result.is_string()) << o.error_message;
   std::map<std::string, std::string> seen;
@@ -270,10 +271,10 @@ AE_TEST("command/a program sees the allowed environment and nothing else") {
 
 AE_TEST("command/a program sees four open files, its own session, no core and no new privileges") {
   const int leak = ::open("/dev/null", O_RDONLY);  // on purpose without O_CLOEXEC
-  const Outcome files = World().run(sh("ls -l /proc/self/fd | awk '{print $9}' | xargs"));
+  const Outcome files = CommandFixture().run(sh("ls -l /proc/self/fd | awk '{print $9}' | xargs"));
   EXPECT_EQ(files.result, Value("0 1 2 3 4")) << "4 is the folder that ls itself reads";
   ::close(leak);
-  const Outcome status = World().run(
+  const Outcome status = CommandFixture().run(
       sh("grep NoNewPrivs /proc/self/status | cut -f2; ulimit -c; cut -d' ' -f5,6 /proc/$$/stat; "
          "echo $$ $$; grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f2"));
   std::istringstream lines(status.result.as_string());
@@ -291,11 +292,11 @@ AE_TEST("command/a program sees four open files, its own session, no core and no
 
 AE_TEST("command/a program runs where it is told to") {
   const Folder folder;
-  EXPECT_EQ(World().run(sh("pwd").with("cwd", folder.path)).result, Value(folder.path));
+  EXPECT_EQ(CommandFixture().run(sh("pwd").with("cwd", folder.path)).result, Value(folder.path));
 }
 
 AE_TEST("command/a secret reaches the environment and no record") {
-  World w;
+  CommandFixture w;
   w.secrets.values["TOKEN"] = "hunter22-token";
   const Value definition =
       sh("echo \"bad token $T\" >&2; printf %s \"$T\" | base64 >&2; tr '\\0' ' ' </proc/$$/cmdline "
@@ -307,14 +308,14 @@ AE_TEST("command/a secret reaches the environment and no record") {
       << o.error_message;
   EXPECT_EQ(o.error_message.find("hunter22"), std::string::npos) << o.error_message;
 
-  World said;
+  CommandFixture said;
   said.secrets.values["TOKEN"] = "hunter22-token";
   EXPECT_EQ(said.run(sh("echo $T").with("env", Value::object({{"T", "secret:TOKEN"}}))).result,
             Value("[secret TOKEN]"));
 }
 
 AE_TEST("command/an argument that names a secret gets none") {
-  World w;
+  CommandFixture w;
   w.secrets.values["TOKEN"] = "hunter22-token";
   const Value definition =
       sh("printf %s \"$T\"").with("env", Value::object({{"T", "${ .args.t }"}}));
@@ -323,7 +324,8 @@ AE_TEST("command/an argument that names a secret gets none") {
 }
 
 AE_TEST("command/a missing secret is a definite failure, before anything is started") {
-  const Outcome o = World().run(sh("true").with("env", Value::object({{"T", "secret:NONE"}})));
+  const Outcome o =
+      CommandFixture().run(sh("true").with("env", Value::object({{"T", "secret:NONE"}})));
   EXPECT_EQ(o.kind, OutcomeKind::failure);
   EXPECT_TRUE(o.definite);
   EXPECT_EQ(o.error_code, "secret_missing");
@@ -333,28 +335,32 @@ AE_TEST("command/a definition is checked when the tool is made") {
   const auto command = [](std::vector<Value> words) {
     return Value::object({{"command", Value::array(std::move(words))}});
   };
-  EXPECT_EQ(refusal_of(command({"true"})), "");
-  EXPECT_NE(refusal_of(command({})).find("must be a list"), std::string::npos);
-  EXPECT_NE(refusal_of(command({"no-such-program-at-all"})).find("in PATH"), std::string::npos);
-  EXPECT_NE(refusal_of(command({"/etc/passwd"})).find("cannot be executed"), std::string::npos);
-  EXPECT_NE(refusal_of(command({"${ .args.program }"})).find("literal"), std::string::npos);
-  EXPECT_NE(refusal_of(command({"true", "secret:TOKEN"})).find("`env`"), std::string::npos);
-  EXPECT_NE(refusal_of(command({"true", "${ .input.x }"})).find(".input is not available"),
+  EXPECT_EQ(definition_error_of(command({"true"})), "");
+  EXPECT_NE(definition_error_of(command({})).find("must be a list"), std::string::npos);
+  EXPECT_NE(definition_error_of(command({"no-such-program-at-all"})).find("in PATH"),
             std::string::npos);
-  EXPECT_NE(refusal_of(command({"true", "${ .steps.x }"})).find(".steps is not available"),
+  EXPECT_NE(definition_error_of(command({"/etc/passwd"})).find("cannot be executed"),
             std::string::npos);
-  EXPECT_NE(refusal_of(command({"true", 5})).find("quote it"), std::string::npos);
+  EXPECT_NE(definition_error_of(command({"${ .args.program }"})).find("literal"),
+            std::string::npos);
+  EXPECT_NE(definition_error_of(command({"true", "secret:TOKEN"})).find("`env`"),
+            std::string::npos);
+  EXPECT_NE(definition_error_of(command({"true", "${ .input.x }"})).find(".input is not available"),
+            std::string::npos);
+  EXPECT_NE(definition_error_of(command({"true", "${ .steps.x }"})).find(".steps is not available"),
+            std::string::npos);
+  EXPECT_NE(definition_error_of(command({"true", 5})).find("quote it"), std::string::npos);
   const Value fine = command({"true"});
-  EXPECT_NE(refusal_of(fine.with("output", "xml")), "");
-  EXPECT_NE(refusal_of(fine.with("numbers", "string")), "");
-  EXPECT_NE(refusal_of(fine.with("output_max", -1)), "");
-  EXPECT_NE(refusal_of(fine.with("cwd", "/no/such/folder")), "");
-  EXPECT_EQ(refusal_of(fine.with("heartbeat_timeout", "10s")), "");
-  EXPECT_NE(refusal_of(fine.with("heartbeat_timeout", 10)), "");
-  EXPECT_NE(refusal_of(fine.with("heartbeat_timeout", "0s")), "");
-  EXPECT_NE(refusal_of(fine.with("env", Value::object({{"AETHERIS_TRY", "7"}}))), "");
-  EXPECT_NE(refusal_of(fine.with("env", Value::object({{"A=B", "7"}}))), "");
-  EXPECT_NE(refusal_of(fine.with("env_allow", Value::array({"A B"}))), "");
+  EXPECT_NE(definition_error_of(fine.with("output", "xml")), "");
+  EXPECT_NE(definition_error_of(fine.with("numbers", "string")), "");
+  EXPECT_NE(definition_error_of(fine.with("output_max", -1)), "");
+  EXPECT_NE(definition_error_of(fine.with("cwd", "/no/such/folder")), "");
+  EXPECT_EQ(definition_error_of(fine.with("heartbeat_timeout", "10s")), "");
+  EXPECT_NE(definition_error_of(fine.with("heartbeat_timeout", 10)), "");
+  EXPECT_NE(definition_error_of(fine.with("heartbeat_timeout", "0s")), "");
+  EXPECT_NE(definition_error_of(fine.with("env", Value::object({{"AETHERIS_TRY", "7"}}))), "");
+  EXPECT_NE(definition_error_of(fine.with("env", Value::object({{"A=B", "7"}}))), "");
+  EXPECT_NE(definition_error_of(fine.with("env_allow", Value::array({"A B"}))), "");
 }
 
 // ---- limits
@@ -362,7 +368,7 @@ AE_TEST("command/a definition is checked when the tool is made") {
 AE_TEST("command/a timeout ends the whole group, whatever it ignores or wherever it went") {
   const Folder folder;
   const std::string f = folder.path;
-  World w;
+  CommandFixture w;
   w.make(sh("(trap '' TERM; sh -c 'echo $PPID' >" + f +
             "/stubborn; while :; do sleep 0.05; done) &\n"
             "setsid sh -c 'trap \"\" TERM HUP; echo $$ >" +
@@ -373,7 +379,7 @@ AE_TEST("command/a timeout ends the whole group, whatever it ignores or wherever
             "/far; sleep 60'\n"
             "echo $$ >" +
             f + "/self; wait; sleep 60"));
-  Call call = World::call();
+  Call call = CommandFixture::call();
   call.timeout = 2s;  // all of them have written their number by then, also on a busy machine
   const Duration began = boot_now();
   w.perform(std::move(call));
@@ -383,24 +389,24 @@ AE_TEST("command/a timeout ends the whole group, whatever it ignores or wherever
   EXPECT_EQ(o.error_code, "timeout");
   EXPECT_LT(boot_now() - began, 2s + 5300ms);
   for (const char* who : {"self", "stubborn", "away", "far"}) {
-    EXPECT_FALSE(lives(pid_from(folder / who))) << who;
+    EXPECT_FALSE(is_alive(read_pid_file(folder / who))) << who;
   }
 }
 
 AE_TEST("command/a program that obeys SIGTERM may tidy up, and is still a timeout") {
   const Folder folder;
-  World w;
+  CommandFixture w;
   w.make(sh("trap 'echo tidy >" + folder.path + "/note; exit 0' TERM; echo on; sleep 60 & wait"));
-  Call call = World::call();
+  Call call = CommandFixture::call();
   call.timeout = 2s;  // the shell has set its trap by then, also on a busy machine
   w.perform(std::move(call));
   EXPECT_EQ(w.wait().kind, OutcomeKind::timeout);
-  EXPECT_EQ(text_of_file(folder / "note"), "tidy\n");
+  EXPECT_EQ(read_text_file(folder / "note"), "tidy\n");
 }
 
 // ---- what it reports
 
-struct Reporting : World {
+struct ReportRecorder : CommandFixture {
   std::vector<std::string> reports;
   Outcome run(const std::string& script, const std::string& heartbeat = {}) {
     Value definition = sh(script);
@@ -414,7 +420,7 @@ struct Reporting : World {
 };
 
 AE_TEST("command/what a program reports is heard, the newest whole line for certain") {
-  Reporting w;
+  ReportRecorder w;
   const Outcome o = w.run(
       "echo '{\"done\":1}' >&$AETHERIS_PROGRESS_FD; "
       "printf '{\"done\": 2}\\n{\"done\":' >&3; echo ok");
@@ -424,7 +430,7 @@ AE_TEST("command/what a program reports is heard, the newest whole line for cert
 }
 
 AE_TEST("command/a line that is no JSON, or too long, is a sign of life and no report") {
-  Reporting w;
+  ReportRecorder w;
   EXPECT_EQ(
       w.run("echo '[1' >&3; head -c 4097 /dev/zero | tr '\\0' 7 >&3; echo >&3; echo ok").result,
       Value("ok"));
@@ -432,10 +438,10 @@ AE_TEST("command/a line that is no JSON, or too long, is a sign of life and no r
 }
 
 AE_TEST("command/a secret in a report is taken out") {
-  Reporting w;
+  ReportRecorder w;
   w.secrets.values["TOKEN"] = "hidden-value";
   w.make(sh("echo \"\\\"$T\\\"\" >&3").with("env", Value::object({{"T", "secret:TOKEN"}})));
-  Call c = World::call();
+  Call c = CommandFixture::call();
   c.progress = [&](const Value& report) { w.reports.push_back(canonical(report)); };
   w.perform(std::move(c));
   EXPECT_EQ(w.wait().kind, OutcomeKind::success);
@@ -446,7 +452,7 @@ AE_TEST("command/a secret in a report is taken out") {
 AE_TEST(
     "command/a program that reports nothing for longer than its heartbeat is killed: a timeout") {
   const Folder folder;
-  Reporting w;
+  ReportRecorder w;
   const Duration began = boot_now();
   const Outcome o = w.run("echo $$ >" + folder.path + "/pid; echo 1 >&3; exec sleep 60", "2s");
   EXPECT_EQ(o.kind, OutcomeKind::timeout);
@@ -455,16 +461,16 @@ AE_TEST(
   EXPECT_NE(o.error_message.find("reported nothing for 2s"), std::string::npos) << o.error_message;
   EXPECT_GE(boot_now() - began, 2s);
   EXPECT_LT(boot_now() - began, 15s);
-  EXPECT_FALSE(lives(pid_from(folder / "pid")));
+  EXPECT_FALSE(is_alive(read_pid_file(folder / "pid")));
 }
 
 AE_TEST("command/closing its channel is no report: the program is silent from then on") {
-  Reporting w;
+  ReportRecorder w;
   EXPECT_EQ(w.run("exec 3>&-; exec sleep 60", "200ms").kind, OutcomeKind::timeout);
 }
 
 AE_TEST_SLOW("command/a program that goes on reporting outlives its heartbeat many times") {
-  Reporting w;
+  ReportRecorder w;
   const Outcome o = w.run(
       "i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo $i >&3; sleep 0.05; done; echo ok", "500ms");
   EXPECT_EQ(o.result, Value("ok")) << o.error_message;
@@ -474,28 +480,28 @@ AE_TEST_SLOW("command/a program that goes on reporting outlives its heartbeat ma
 
 AE_TEST("command/what a program leaves in the background ends with it") {
   const Folder folder;
-  const Outcome o = World().run(sh("setsid sleep 60 >/dev/null & echo $! >" + folder.path +
-                                   "/pid; sleep 61 & echo done; exit 0"));
+  const Outcome o = CommandFixture().run(sh("setsid sleep 60 >/dev/null & echo $! >" + folder.path +
+                                            "/pid; sleep 61 & echo done; exit 0"));
   EXPECT_EQ(o.result, Value("done"));
-  EXPECT_FALSE(lives(pid_from(folder / "pid")));
+  EXPECT_FALSE(is_alive(read_pid_file(folder / "pid")));
 }
 
 AE_TEST("command/an output without end costs no memory and is cut off by the timeout") {
-  World w;
+  CommandFixture w;
   w.make(sh("yes"));
-  Call call = World::call();
+  Call call = CommandFixture::call();
   call.timeout = 300ms;
   w.perform(std::move(call));
   EXPECT_EQ(w.wait().kind, OutcomeKind::timeout);
 }
 
 void expect_bounded(std::size_t mebibytes) {
-  World w;
+  CommandFixture w;
   rusage before{}, after{};
   ::getrusage(RUSAGE_SELF, &before);
   w.make(sh("head -c " + std::to_string(mebibytes << 20) + " /dev/zero; exit 0")
              .with("output_max", 1000));
-  Call call = World::call();
+  Call call = CommandFixture::call();
   call.timeout = 120s;
   w.perform(std::move(call));
   ASSERT_TRUE(w.loop.run_until([&] { return w.outcome.has_value(); }, 120s));
@@ -516,25 +522,25 @@ AE_TEST_SLOW("command/an output of 1 GiB is drained and hashed, not kept") { exp
 
 AE_TEST("command/an output of exactly the limit is kept") {
   const Value definition = sh("printf 12345678").with("output_max", 8);
-  EXPECT_EQ(World().run(definition).result, Value("12345678"));
-  EXPECT_TRUE(World().run(definition.with("output_max", 7)).invalid.has_value());
+  EXPECT_EQ(CommandFixture().run(definition).result, Value("12345678"));
+  EXPECT_TRUE(CommandFixture().run(definition.with("output_max", 7)).invalid.has_value());
 }
 
 AE_TEST("command/an output of more than 1 MiB is refused unless the tool says otherwise") {
   const auto printing = [](std::size_t bytes) {
     return sh("head -c " + std::to_string(bytes) + " /dev/zero | tr '\\0' x");
   };
-  EXPECT_FALSE(World().run(printing(kOutputMax)).invalid.has_value());
-  EXPECT_TRUE(World().run(printing(kOutputMax + 1)).invalid.has_value());
+  EXPECT_FALSE(CommandFixture().run(printing(kOutputMax)).invalid.has_value());
+  EXPECT_TRUE(CommandFixture().run(printing(kOutputMax + 1)).invalid.has_value());
 }
 
 // ---- before it starts, and in the middle
 
 AE_TEST("command/a program starts only when its process group is noted") {
   const Folder folder;
-  World w;
+  CommandFixture w;
   w.make(sh("echo ran >" + folder.path + "/ran"));
-  Call call = World::call();
+  Call call = CommandFixture::call();
   std::optional<Value> note;
   async::Done<Status> noted;
   call.note_in_flight = [&](Value n, async::Done<Status> done) {
@@ -553,14 +559,14 @@ AE_TEST("command/a program starts only when its process group is noted") {
   EXPECT_EQ(note->text("boot_id"), boot_id());
   noted({});
   EXPECT_EQ(w.wait().kind, OutcomeKind::success);
-  EXPECT_EQ(text_of_file(folder / "ran"), "ran\n");
+  EXPECT_EQ(read_text_file(folder / "ran"), "ran\n");
 }
 
 AE_TEST("command/a group that cannot be noted never runs") {
   const Folder folder;
-  World w;
+  CommandFixture w;
   w.make(sh("echo ran >" + folder.path + "/ran"));
-  Call call = World::call();
+  Call call = CommandFixture::call();
   call.note_in_flight = [](Value, async::Done<Status> done) {
     done(fail(Code::unavailable, "the store is away"));
   };
@@ -573,9 +579,9 @@ AE_TEST("command/a group that cannot be noted never runs") {
 
 AE_TEST("command/a call that is not sent in time is withdrawn") {
   for (const Duration within : {Duration(0), Duration(150ms)}) {
-    World w;
+    CommandFixture w;
     w.make(sh("true"));
-    Call call = World::call();
+    Call call = CommandFixture::call();
     call.send_within = within;
     std::vector<async::Done<Status>> kept;
     call.note_in_flight = [&](Value, async::Done<Status> done) { kept.push_back(std::move(done)); };
@@ -589,9 +595,9 @@ AE_TEST("command/a call that is not sent in time is withdrawn") {
 }
 
 AE_TEST("command/a call abandoned before it runs was not sent") {
-  World w;
+  CommandFixture w;
   w.make(sh("true"));
-  w.perform(World::call());
+  w.perform(CommandFixture::call());
   w.tool->abandon(InvocationId("another"), 1);
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
@@ -600,34 +606,34 @@ AE_TEST("command/a call abandoned before it runs was not sent") {
 
 AE_TEST("command/a call abandoned while it runs is killed and unknown") {
   const Folder folder;
-  World w;
+  CommandFixture w;
   w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
-  w.perform(World::call());
-  ASSERT_TRUE(w.loop.run_until([&] { return !text_of_file(folder / "pid").empty(); }));
+  w.perform(CommandFixture::call());
+  ASSERT_TRUE(w.loop.run_until([&] { return !read_text_file(folder / "pid").empty(); }));
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
   const Outcome o = w.wait();
   EXPECT_EQ(o.kind, OutcomeKind::unknown);
   EXPECT_EQ(o.error_code, "killed");
-  EXPECT_FALSE(lives(pid_from(folder / "pid")));
+  EXPECT_FALSE(is_alive(read_pid_file(folder / "pid")));
 }
 
 AE_TEST("command/a tool that is closed ends and answers its calls") {
   const Folder folder;
-  World w;
+  CommandFixture w;
   w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
-  w.perform(World::call());
-  ASSERT_TRUE(w.loop.run_until([&] { return !text_of_file(folder / "pid").empty(); }));
+  w.perform(CommandFixture::call());
+  ASSERT_TRUE(w.loop.run_until([&] { return !read_text_file(folder / "pid").empty(); }));
   w.tool.reset();
   EXPECT_EQ(w.wait().kind, OutcomeKind::unknown);
-  EXPECT_TRUE(wait_gone(pid_from(folder / "pid"), 2s));
+  EXPECT_TRUE(wait_until_gone(read_pid_file(folder / "pid"), 2s));
 }
 
 AE_TEST("command/many calls at once do not meet") {
-  World w;
+  CommandFixture w;
   w.make(Value::object({{"command", Value::array({"/bin/echo", "${ .args.n }"})}}));
   std::map<int, Outcome> outcomes;
   for (int n = 0; n < 40; ++n) {
-    Call call = World::call(Value::object({{"n", n}}));
+    Call call = CommandFixture::call(Value::object({{"n", n}}));
     call.invocation = InvocationId("call" + std::to_string(n));
     auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
     w.tool->perform(std::move(permit), std::move(call), [&outcomes, n](Outcome o) {

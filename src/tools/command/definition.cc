@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "json/json.h"
-#include "tools/command/left_over.h"
+#include "tools/command/leftovers.h"
 #include "tools/output.h"
 
 namespace ae::tools {
@@ -23,16 +23,16 @@ constexpr std::size_t kOutputMost = 64u << 20;  // what output_max may ask for
 constexpr std::size_t kArgumentsMost = 1024;
 
 // Ours to set; a definition that sets one itself would lie to the program.
-const char* const kOurs[] = {"AETHERIS_IDEMPOTENCY_KEY",
-                             "AETHERIS_EXECUTION_KEY",
-                             "AETHERIS_INVOCATION_ID",
-                             "AETHERIS_TRY",
-                             "AETHERIS_JOB_ID",
-                             "AETHERIS_PROGRESS_FD",
-                             "TRACEPARENT",
-                             "TRACESTATE",
-                             kMarkVariable};
-const char* const kPassedOn[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"};
+const char* const kReservedVariables[] = {"AETHERIS_IDEMPOTENCY_KEY",
+                                          "AETHERIS_EXECUTION_KEY",
+                                          "AETHERIS_INVOCATION_ID",
+                                          "AETHERIS_TRY",
+                                          "AETHERIS_JOB_ID",
+                                          "AETHERIS_PROGRESS_FD",
+                                          "TRACEPARENT",
+                                          "TRACESTATE",
+                                          kMarkVariable};
+const char* const kInheritedVariables[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"};
 
 bool is_variable_name(std::string_view name) {
   const auto is_word = [](char c) {
@@ -41,8 +41,8 @@ bool is_variable_name(std::string_view name) {
   return !name.empty() && std::ranges::all_of(name, is_word) && (name[0] < '0' || name[0] > '9');
 }
 
-bool is_ours(std::string_view name) {
-  return std::ranges::any_of(kOurs, [&](const char* ours) { return name == ours; });
+bool is_reserved_variable(std::string_view name) {
+  return std::ranges::any_of(kReservedVariables, [&](const char* ours) { return name == ours; });
 }
 
 bool is_program(const std::string& path) {
@@ -91,9 +91,9 @@ std::string assignment(std::string_view name, std::string_view value) {
   return text += value;
 }
 
-bool names_a_secret(const CommandDefinition::Parts& parts) {
+bool contains_secret_name(const CommandDefinition::Parts& parts) {
   // A source that has everything: was it asked?
-  class Asked final : public SecretSource {
+  class LookupRecorder final : public SecretSource {
    public:
     Result<Secret> get(std::string_view) override { return Secret("x"); }
   } source;
@@ -109,7 +109,7 @@ bool names_a_secret(const CommandDefinition::Parts& parts) {
 Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& where) {
   if (!text.is_string()) return fail(Code::plan_invalid, where + ": must be a text; quote it");
   auto parts = Template::parts(text.as_string());
-  if (!parts) return std::unexpected(std::move(parts).error().in(where));
+  if (!parts) return std::unexpected(std::move(parts).error().with_context(where));
   for (const Template::Part& part : *parts) {
     const auto* expression = std::get_if<Expr>(&part);
     if (expression == nullptr) continue;
@@ -134,7 +134,7 @@ Status read_command(const Value& command, const std::string& folder, CommandDefi
   for (std::size_t i = 0; i < command.size(); ++i) {
     const std::string where = argument_name(i);
     AE_ASSIGN(auto parts, parts_of(command.items()[i], where));
-    if (names_a_secret(parts)) {
+    if (contains_secret_name(parts)) {
       return fail(
           Code::plan_invalid,
           where + ": every user can see arguments in ps; pass a secret to the program in `env`");
@@ -154,7 +154,7 @@ Status read_command(const Value& command, const std::string& folder, CommandDefi
 }
 
 Status read_environment(const Value& definition, CommandDefinition& out) {
-  std::set<std::string> allowed(std::begin(kPassedOn), std::end(kPassedOn));
+  std::set<std::string> allowed(std::begin(kInheritedVariables), std::end(kInheritedVariables));
   const Value& more = definition["env_allow"];
   if (!more.is_null() && !more.is_array()) {
     return fail(Code::plan_invalid, "env_allow: must be a list of names");
@@ -167,20 +167,21 @@ Status read_environment(const Value& definition, CommandDefinition& out) {
   }
   for (const std::string& name : allowed) {
     const char* value = std::getenv(name.c_str());
-    if (value != nullptr && !is_ours(name)) out.passed_on[name] = value;
+    if (value != nullptr && !is_reserved_variable(name)) out.inherited[name] = value;
   }
   const Value& own = definition["env"];
   if (own.is_null()) return {};
   if (!own.is_object()) return fail(Code::plan_invalid, "env: must be {NAME: text}");
   for (const auto& [name, text] : own.members()) {
     if (!is_variable_name(name)) {
-      return fail(Code::plan_invalid, "env: " + printable(name, Lines::escape) +
+      return fail(Code::plan_invalid, "env: " + printable(name, LineBreaks::escape) +
                                           " is not the name of an environment variable");
     }
-    if (is_ours(name)) return fail(Code::plan_invalid, "env: " + name + " is set by the runtime");
+    if (is_reserved_variable(name))
+      return fail(Code::plan_invalid, "env: " + name + " is set by the runtime");
     AE_ASSIGN(auto parts, parts_of(text, "env." + name));
     out.variables.emplace_back(name, std::move(parts));
-    out.passed_on.erase(name);
+    out.inherited.erase(name);
   }
   return {};
 }
@@ -206,7 +207,7 @@ class CallScope final : public ExprScope {
 
 Result<std::string> text_of(const Expr& expression, const ExprScope& scope) {
   auto value = expression.eval(scope);
-  if (!value) return std::unexpected(std::move(value).error().in(expression.text()));
+  if (!value) return std::unexpected(std::move(value).error().with_context(expression.text()));
   if (value->is_null()) return fail(Code::expression_failed, expression.text() + " is null");
   std::string text = value->is_string() ? value->as_string() : canonical(*value);
   if (text.find('\0') != std::string::npos) {
@@ -303,16 +304,17 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto text = argument_of(arguments[i], scope);
     if (!text) {
-      return std::unexpected(std::move(text).error().in(argument_name(i + 1)));
+      return std::unexpected(std::move(text).error().with_context(argument_name(i + 1)));
     }
     order.argv.push_back(*std::move(text));
   }
-  for (const auto& [variable, value] : passed_on) {
+  for (const auto& [variable, value] : inherited) {
     order.environment.push_back(assignment(variable, value));
   }
   for (const auto& [variable, parts] : variables) {
     auto text = variable_of(parts, scope, secrets, used);
-    if (!text) return std::unexpected(std::move(text).error().in(variable).in("env"));
+    if (!text)
+      return std::unexpected(std::move(text).error().with_context(variable).with_context("env"));
     order.environment.push_back(assignment(variable, *text));
     ::explicit_bzero(text->data(), text->size());
   }
@@ -322,7 +324,7 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
                                call.traceparent,       call.tracestate};
   for (std::size_t i = 0; i < std::size(texts); ++i) {
     if (texts[i].empty()) continue;
-    order.environment.push_back(assignment(kOurs[i], texts[i]));
+    order.environment.push_back(assignment(kReservedVariables[i], texts[i]));
   }
   return order;
 }

@@ -29,7 +29,7 @@ struct CommandDefinition {
   std::string name;     // as the file has it
   std::vector<Parts> arguments;
   std::vector<std::pair<std::string, Parts>> variables;
-  std::map<std::string, std::string> passed_on;  // from our own environment, read once
+  std::map<std::string, std::string> inherited;  // from our own environment, read once
   std::string folder;
   Sandbox sandbox;
   bool json = false;

@@ -31,7 +31,7 @@ namespace ae::tools {
 namespace {
 
 constexpr std::size_t kProcFileMax = 1u << 20;
-constexpr std::size_t kFirstWordsMax = 512;  // of a supervisor's command line
+constexpr std::size_t kCommandLineMax = 512;  // of a supervisor's command line
 // The name of an Aetheris process that adopts what its supervisors leave behind.
 constexpr std::string_view kRuntimeName = "aetheris";
 
@@ -123,20 +123,20 @@ std::vector<ProcessEntry> running_descendants(pid_t ancestor,
 namespace {
 
 constexpr int kAncestorsMax = 10'000;
-constexpr int kLooks = 3;  // a parent may end between two steps of a walk
-constexpr Duration kOrphansPatience = std::chrono::seconds(2);
+constexpr int kWalkAttempts = 3;  // a parent may end between two steps of a walk
+constexpr Duration kOrphansTimeout = std::chrono::seconds(2);
 constexpr int kOrphansRoundMs = 5;
 
 // Walks from processes to their ancestors.
-class Walk {
+class AncestorWalk {
  public:
-  // `known`: nullptr, or what is looked up there instead of in /proc.
-  explicit Walk(const std::vector<ProcessEntry>* known) : looks_(known == nullptr) {
-    if (known != nullptr) {
-      for (const ProcessEntry& entry : *known) known_.emplace(entry.pid, entry);
+  // `except`: nullptr, or what is looked up there instead of in /proc.
+  explicit AncestorWalk(const std::vector<ProcessEntry>* except) : reads_proc_(except == nullptr) {
+    if (except != nullptr) {
+      for (const ProcessEntry& entry : *except) known_.emplace(entry.pid, entry);
     }
     auto above = find(self_);
-    while (above && above->parent != 0 && above_.insert(above->parent).second) {
+    while (above && above->parent != 0 && ancestors_.insert(above->parent).second) {
       above = find(above->parent);
     }
   }
@@ -146,7 +146,7 @@ class Walk {
     if (pid == self_) return Origin::elsewhere;
     auto entry = find(pid);
     for (int steps = 0; entry && steps < kAncestorsMax; ++steps) {
-      if (entry->session == session_ || entry->parent == 0 || above_.contains(entry->pid)) {
+      if (entry->session == session_ || entry->parent == 0 || ancestors_.contains(entry->pid)) {
         return Origin::elsewhere;
       }
       if (entry->parent == self_ || is_supervisor(*entry)) return Origin::tool;
@@ -164,7 +164,7 @@ class Walk {
 
  private:
   std::optional<ProcessEntry> find(pid_t pid) const {
-    if (looks_) return process_entry(pid);
+    if (reads_proc_) return process_entry(pid);
     const auto found = known_.find(pid);
     return found == known_.end() ? std::nullopt : std::optional(found->second);
   }
@@ -174,33 +174,33 @@ class Walk {
     if (process.pid != process.session) return false;
     const auto [found, is_new] = supervisors_.try_emplace(process.pid, false);
     if (is_new) {
-      const std::string words =
-          read_file("/proc/" + std::to_string(process.pid) + "/cmdline", kFirstWordsMax);
-      const std::size_t first_end = words.find('\0');
+      const std::string command_line =
+          read_file("/proc/" + std::to_string(process.pid) + "/cmdline", kCommandLineMax);
+      const std::size_t first_end = command_line.find('\0');
       found->second = first_end != std::string::npos &&
-                      std::string_view(words.c_str() + first_end + 1) == kSuperviseArgument;
+                      std::string_view(command_line.c_str() + first_end + 1) == kSuperviseArgument;
     }
     return found->second;
   }
 
   const pid_t self_ = ::getpid(), session_ = ::getsid(0);
-  const bool looks_;
+  const bool reads_proc_;
   std::unordered_map<pid_t, ProcessEntry> known_;
-  std::set<pid_t> above_;                        // our ancestors
+  std::set<pid_t> ancestors_;                    // our ancestors
   std::unordered_map<pid_t, bool> supervisors_;  // session leaders that were looked at
 };
 
 }  // namespace
 
 Origin origin_of(pid_t pid) {
-  for (int look = 0; look < kLooks; ++look) {
-    if (const auto found = Walk(nullptr).from(pid)) return *found;
+  for (int attempt = 0; attempt < kWalkAttempts; ++attempt) {
+    if (const auto found = AncestorWalk(nullptr).from(pid)) return *found;
   }
   return Origin::gone;
 }
 
-std::vector<ProcessEntry> tools_among(const std::vector<ProcessEntry>& processes) {
-  Walk walk(&processes);
+std::vector<ProcessEntry> filter_tool_processes(const std::vector<ProcessEntry>& processes) {
+  AncestorWalk walk(&processes);
   std::vector<ProcessEntry> tools;
   for (const ProcessEntry& process : processes) {
     if (process.ended) continue;
@@ -219,15 +219,15 @@ void adopt_orphans() {
   ::close(name);
 }
 
-bool end_orphans(const std::vector<pid_t>& known, std::uint64_t since) {
+bool kill_orphans(const std::vector<pid_t>& except, std::uint64_t since) {
   const pid_t self = ::getpid(), session = ::getsid(0);
-  const Duration patience_ends = boot_now() + kOrphansPatience;
+  const Duration deadline = boot_now() + kOrphansTimeout;
   for (;;) {
     bool found = false;
     for (const ProcessEntry& child : all_processes()) {
       // What is in our session was not started by a tool: a program that the operator wants to be told by.
       if (child.parent != self || child.session == session || child.start < since ||
-          std::ranges::find(known, child.pid) != known.end()) {
+          std::ranges::find(except, child.pid) != except.end()) {
         continue;
       }
       found = true;
@@ -236,7 +236,7 @@ bool end_orphans(const std::vector<pid_t>& known, std::uint64_t since) {
       ::waitpid(child.pid, nullptr, WNOHANG);
     }
     if (!found) return true;
-    if (boot_now() >= patience_ends) return false;
+    if (boot_now() >= deadline) return false;
     ::poll(nullptr, 0, kOrphansRoundMs);
   }
 }

@@ -38,13 +38,13 @@ std::vector<ProcessEntry> running_descendants(pid_t ancestor,
 enum class Origin : std::uint8_t { elsewhere, tool, gone };
 Origin origin_of(pid_t pid);
 // Those of all_processes() that are tools and still run.
-std::vector<ProcessEntry> tools_among(const std::vector<ProcessEntry>& processes);
+std::vector<ProcessEntry> filter_tool_processes(const std::vector<ProcessEntry>& processes);
 // From now on this process is the parent of what its supervisors leave behind, and other Aetheris processes see that
 // by its name.
 void adopt_orphans();
-// Ends what was left to us by a supervisor that was killed, and everything below it, except the supervisors in `known`;
+// Ends what was left to us by a supervisor that was killed, and everything below it, except the supervisors in `except`;
 // `since`: nothing that began before is touched. False: something still lives after SIGKILL.
-bool end_orphans(const std::vector<pid_t>& known, std::uint64_t since);
+bool kill_orphans(const std::vector<pid_t>& except, std::uint64_t since);
 
 // The environment it began with, NAME=value, each ended by NUL; empty when it cannot be read.
 std::string environment_of(pid_t pid);

@@ -33,8 +33,8 @@ constexpr std::uint64_t kExecute = 1, kWriteFile = 1 << 1, kReadFile = 1 << 2, k
 constexpr std::uint64_t kAllOfAbi3 = (1 << 15) - 1;  // with refer and truncate
 constexpr int kLandlockForIoctl = 5;
 constexpr std::uint64_t kScopeSignal = 1 << 1;
-constexpr std::uint64_t kReads = kExecute | kReadFile | kReadDir;
-constexpr std::uint64_t kOfFiles = kExecute | kWriteFile | kReadFile | kTruncate | kIoctlDev;
+constexpr std::uint64_t kReadAccess = kExecute | kReadFile | kReadDir;
+constexpr std::uint64_t kFileAccess = kExecute | kWriteFile | kReadFile | kTruncate | kIoctlDev;
 struct RulesetAttributes {
   std::uint64_t files = 0, network = 0, scoped = 0;
 };
@@ -43,7 +43,7 @@ struct [[gnu::packed]] PathBeneath {
   std::int32_t fd = -1;
 };
 
-// What programs need to run at all. `closed` holds here as well.
+// What programs need to run at all. `denied_paths` holds here as well.
 constexpr const char* kSystemReads[] = {"/usr",
                                         "/bin",
                                         "/sbin",
@@ -67,13 +67,13 @@ bool is_below(std::string_view path, std::string_view folder) {
   return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
 }
 
-bool is_closed(const Sandbox& sandbox, std::string_view path) {
-  return std::ranges::any_of(sandbox.closed,
+bool is_denied(const Sandbox& sandbox, std::string_view path) {
+  return std::ranges::any_of(sandbox.denied_paths,
                              [&](const std::string& c) { return path.starts_with(c); });
 }
 
-bool holds_closed(const Sandbox& sandbox, const std::string& path) {
-  return std::ranges::any_of(sandbox.closed,
+bool contains_denied(const Sandbox& sandbox, const std::string& path) {
+  return std::ranges::any_of(sandbox.denied_paths,
                              [&](const std::string& c) { return is_below(c, path); });
 }
 
@@ -98,7 +98,7 @@ class Ruleset {
     if (fd < 0) return errno == ENOENT || errno == ENOTDIR || errno == EACCES;
     struct stat info{};
     bool done = ::fstat(fd, &info) == 0;
-    access &= handled_ & (S_ISDIR(info.st_mode) ? ~std::uint64_t{0} : kOfFiles);
+    access &= handled_ & (S_ISDIR(info.st_mode) ? ~std::uint64_t{0} : kFileAccess);
     const PathBeneath rule{.allowed = access, .fd = fd};
     done = done && ::syscall(kAddRule, fd_, kPathBeneath, &rule, 0) == 0;
     const int error = errno;
@@ -116,8 +116,8 @@ class Ruleset {
 // Everything below `path` but what is closed. Where something closed lies below, what is there now is opened one by one.
 bool allow_below(Ruleset& rules, const Sandbox& sandbox, const std::string& path,
                  std::uint64_t access) {
-  if (is_closed(sandbox, path)) return true;
-  if (!holds_closed(sandbox, path)) return rules.allow(path, access);
+  if (is_denied(sandbox, path)) return true;
+  if (!contains_denied(sandbox, path)) return rules.allow(path, access);
   DIR* folder = ::opendir(path.c_str());
   if (folder == nullptr) return true;
   bool done = true;
@@ -152,12 +152,13 @@ int enter_landlock(const Sandbox& sandbox, const std::string& program, int abi) 
   if (only_tracing && !rules.allow("/", attributes.files)) return errno;
   if (sandbox.files) {
     bool done = rules.allow(program, kExecute | kReadFile);
-    for (const char* path : kSystemReads) done = done && allow_below(rules, sandbox, path, kReads);
+    for (const char* path : kSystemReads)
+      done = done && allow_below(rules, sandbox, path, kReadAccess);
     for (const char* path : kSystemDevices) {
       done = done && rules.allow(path, kReadFile | kWriteFile | kIoctlDev);
     }
     for (const std::string& path : sandbox.read) {
-      done = done && allow_below(rules, sandbox, path, kReads);
+      done = done && allow_below(rules, sandbox, path, kReadAccess);
     }
     for (const std::string& path : sandbox.write) {
       done = done && rules.allow(path, attributes.files);
@@ -213,7 +214,7 @@ bool works_in_a_child(Try attempt) {
   return child > 0 && status == 0;
 }
 
-SandboxSupport look() {
+SandboxSupport probe_support() {
   SandboxSupport found;
   const long abi = ::syscall(kCreateRuleset, nullptr, 0, kLandlockVersion);
   found.landlock = abi > 0 ? static_cast<int>(abi) : 0;
@@ -229,9 +230,9 @@ constexpr std::uint64_t bit(int capability) { return std::uint64_t{1} << capabil
 
 // What programs of root, and of a server with capabilities, keep: rights over files, low ports, signals to other
 // users, and to become another user. None of them reads another process or changes the machine.
-constexpr std::uint64_t kKept = bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) |
-                                bit(CAP_FSETID) | bit(CAP_KILL) | bit(CAP_SETGID) |
-                                bit(CAP_SETUID) | bit(CAP_NET_BIND_SERVICE);
+constexpr std::uint64_t kKeptCapabilities =
+    bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) | bit(CAP_FSETID) | bit(CAP_KILL) |
+    bit(CAP_SETGID) | bit(CAP_SETUID) | bit(CAP_NET_BIND_SERVICE);
 
 // REQUIRES: no new privileges: execve gives nothing back, also where the bounding set cannot be changed.
 int drop_capabilities() {
@@ -240,7 +241,7 @@ int drop_capabilities() {
   if (::syscall(SYS_capget, &header, sets) != 0) return errno;
   std::uint32_t dropped = 0;
   for (int i = 0; i < _LINUX_CAPABILITY_U32S_3; ++i) {
-    const auto kept = static_cast<std::uint32_t>(kKept >> (32 * i));
+    const auto kept = static_cast<std::uint32_t>(kKeptCapabilities >> (32 * i));
     for (std::uint32_t* set : {&sets[i].effective, &sets[i].permitted, &sets[i].inheritable}) {
       dropped |= *set & ~kept;
       *set &= kept;
@@ -248,7 +249,7 @@ int drop_capabilities() {
   }
   if (dropped == 0) return 0;
   for (int c = 0; ::prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; ++c) {
-    if ((kKept & bit(c)) == 0) ::prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
+    if ((kKeptCapabilities & bit(c)) == 0) ::prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
   }
   return ::syscall(SYS_capset, &header, sets) == 0 ? 0 : errno;
 }
@@ -296,7 +297,7 @@ Result<std::uint64_t> number(const Value& value, const char* key) {
   return static_cast<std::uint64_t>(value.as_int());
 }
 
-Status can_be_done(const Sandbox& sandbox) {
+Status check_supported(const Sandbox& sandbox) {
   const SandboxSupport& can = sandbox_support();
   const auto cannot = [](const std::string& why) {
     return fail(Code::unsupported, "sandbox" + why + ". See: aetheris doctor --sandbox");
@@ -322,7 +323,7 @@ Status can_be_done(const Sandbox& sandbox) {
 }  // namespace
 
 const SandboxSupport& sandbox_support() {
-  static const SandboxSupport found = look();
+  static const SandboxSupport found = probe_support();
   return found;
 }
 
@@ -351,19 +352,19 @@ Result<Sandbox> read_sandbox(const Value& definition, const std::string& folder)
     sandbox.cpu_seconds =
         static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::seconds>(*span).count());
   }
-  AE_TRY(can_be_done(sandbox));
+  AE_TRY(check_supported(sandbox));
   return sandbox;
 }
 
-Status check_closed(const Sandbox& sandbox, const std::vector<std::string>& closed) {
+Status check_denied_paths(const Sandbox& sandbox, const std::vector<std::string>& denied_paths) {
   for (const std::string& path : sandbox.read) {
-    for (const std::string& one : closed) {
+    for (const std::string& one : denied_paths) {
       if (!path.starts_with(one)) continue;
       return bad(".read: " + path + " belongs to the runtime and is not accessible to tools");
     }
   }
   for (const std::string& path : sandbox.write) {
-    for (const std::string& one : closed) {
+    for (const std::string& one : denied_paths) {
       if (path.starts_with(one)) {
         return bad(".write: " + path + " belongs to the runtime and is not accessible to tools");
       }

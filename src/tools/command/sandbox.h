@@ -28,7 +28,7 @@ struct Sandbox {
   std::uint64_t open_files = 0;
   std::uint64_t cpu_seconds = 0;  // of one process
   std::vector<std::string>
-      closed;  // what begins with one of these stays closed (only with `files`)
+      denied_paths;  // what begins with one of these stays closed (only with `files`)
 };
 
 // What this machine can do.
@@ -47,7 +47,7 @@ constexpr int kLandlockForSignals = 6, kLandlockForTracing = 2;
 // The value of `sandbox`, with paths from `folder` on. Fails with plan_invalid, unsupported; begins with `sandbox`.
 Result<Sandbox> read_sandbox(const Value& definition, const std::string& folder);
 // Does `read` or `write` name something that is closed, or does `write` hold it? Fails with plan_invalid.
-Status check_closed(const Sandbox& sandbox, const std::vector<std::string>& closed);
+Status check_denied_paths(const Sandbox& sandbox, const std::vector<std::string>& denied_paths);
 
 // Holds this process, and all that it starts, to the sandbox. `program` can be executed whatever `read` is. 0 or an errno.
 // `can`: an older machine, for tests.

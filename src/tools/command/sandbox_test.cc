@@ -10,8 +10,8 @@
 #include <functional>
 
 #include "json/json.h"
+#include "tools/command/command_fixture_test.h"
 #include "tools/command/supervisor.h"
-#include "tools/command/world_test.h"
 
 namespace ae::tools {
 namespace {
@@ -19,12 +19,12 @@ namespace {
 using namespace command_test;
 using namespace std::chrono_literals;
 
-struct Box {
+struct SandboxFixture {
   Folder folder;
   TestLoop loop;
   NoSecrets secrets;
 
-  Box() {
+  SandboxFixture() {
     for (const char* name : {"in", "out", "store", "in/store"}) {
       EXPECT_EQ(::mkdir((folder / name).c_str(), 0700), 0);
     }
@@ -39,12 +39,12 @@ struct Box {
     return with(script, Value::object({{"read", Value::array({folder / "in"})},
                                        {"write", Value::array({folder / "out"})}}));
   }
-  Outcome run(const Value& definition, std::vector<std::string> closed = {}) {
-    Processes processes(loop, "/proc/self/exe", 0, std::move(closed));
+  Outcome run(const Value& definition, std::vector<std::string> denied_paths = {}) {
+    Processes processes(loop, "/proc/self/exe", 0, std::move(denied_paths));
     auto made = CommandTool::make(definition, {loop, processes, secrets});
     EXPECT_TRUE(made.has_value()) << made.error().message;
     if (!made) return {};
-    Call call = World::call();
+    Call call = CommandFixture::call();
     auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
     std::optional<Outcome> outcome;
     (*made)->perform(std::move(permit), std::move(call),
@@ -52,22 +52,22 @@ struct Box {
     EXPECT_TRUE(loop.run_until([&] { return outcome.has_value(); }));
     return outcome.value_or(Outcome{});
   }
-  std::string text(const Value& definition, std::vector<std::string> closed = {}) {
-    const Outcome o = run(definition, std::move(closed));
+  std::string text(const Value& definition, std::vector<std::string> denied_paths = {}) {
+    const Outcome o = run(definition, std::move(denied_paths));
     EXPECT_EQ(o.kind, OutcomeKind::success) << o.error_message;
     return o.result.is_string() ? o.result.as_string() : canonical_text(o);
   }
   static std::string canonical_text(const Outcome& o) { return o.error_message; }
 };
 
-bool files_can_be_closed() { return sandbox_support().landlock >= kLandlockForFiles; }
+bool can_restrict_files() { return sandbox_support().landlock >= kLandlockForFiles; }
 
 AE_TEST("sandbox/a program reads and writes what is named and nothing else") {
-  if (!files_can_be_closed()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
-  Box box;
-  const std::string d = box.folder.path;
-  EXPECT_EQ(box.text(box.files("cat " + d + "/in/a; echo x > " + d + "/out/new && cat " + d +
-                               "/out/new")),
+  if (!can_restrict_files()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
+  SandboxFixture fixture;
+  const std::string d = fixture.folder.path;
+  EXPECT_EQ(fixture.text(fixture.files("cat " + d + "/in/a; echo x > " + d + "/out/new && cat " +
+                                       d + "/out/new")),
             "text of in/a\nx");
   for (const std::string& script :
        {"cat " + d + "/beside", "cat " + d + "/store/db", "ls " + d, "echo x > " + d + "/in/a",
@@ -75,37 +75,39 @@ AE_TEST("sandbox/a program reads and writes what is named and nothing else") {
         "ln " + d + "/in/a " + d + "/out/link", "mv " + d + "/in/a " + d + "/out/a",
         "ln -s " + d + "/beside " + d + "/out/s && cat " + d + "/out/s",
         "cat /proc/$PPID/environ /proc/$PPID/root" + d + "/beside"}) {
-    const Outcome o = box.run(box.files(script));
+    const Outcome o = fixture.run(fixture.files(script));
     EXPECT_EQ(o.kind, OutcomeKind::failure) << script << ": " << canonical(o.result);
     EXPECT_EQ(o.error_message.find("text of"), std::string::npos) << script;
   }
-  EXPECT_EQ(text_of_file(d + "/beside"), "text of beside\n");
-  EXPECT_EQ(text_of_file(d + "/in/a"), "text of in/a\n");
+  EXPECT_EQ(read_text_file(d + "/beside"), "text of beside\n");
+  EXPECT_EQ(read_text_file(d + "/in/a"), "text of in/a\n");
 }
 
 AE_TEST("sandbox/what belongs to the runtime stays closed inside of a folder that is read") {
-  if (!files_can_be_closed()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
-  Box box;
-  const std::string d = box.folder.path;
-  const std::vector<std::string> closed{d + "/in/store"};
-  EXPECT_EQ(box.text(box.files("cat " + d + "/in/other"), closed), "text of in/other");
+  if (!can_restrict_files()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
+  SandboxFixture fixture;
+  const std::string d = fixture.folder.path;
+  const std::vector<std::string> denied_paths{d + "/in/store"};
+  EXPECT_EQ(fixture.text(fixture.files("cat " + d + "/in/other"), denied_paths),
+            "text of in/other");
   for (const std::string& script :
        {"cat " + d + "/in/store/db", "ls " + d + "/in/store",
         "ln -s ../in/store/db " + d + "/out/s && cat " + d + "/out/s"}) {
-    const Outcome o = box.run(box.files(script), closed);
+    const Outcome o = fixture.run(fixture.files(script), denied_paths);
     EXPECT_EQ(o.kind, OutcomeKind::failure) << script << ": " << canonical(o.result);
   }
 }
 
 AE_TEST("sandbox/a folder that holds the store cannot be opened for writing") {
-  if (!files_can_be_closed()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
-  Box box;
+  if (!can_restrict_files()) GTEST_SKIP() << "this kernel has no Landlock of ABI 3";
+  SandboxFixture fixture;
   for (const char* key : {"write", "read"}) {
-    for (const std::string& path : {box.folder.path, box.folder / "store"}) {
-      Processes processes(box.loop, "/proc/self/exe", 0, {box.folder / "store"});
-      auto made = CommandTool::make(box.with("true", Value::object({{key, Value::array({path})}})),
-                                    {box.loop, processes, box.secrets});
-      const bool may = key == std::string_view("read") && path == box.folder.path;
+    for (const std::string& path : {fixture.folder.path, fixture.folder / "store"}) {
+      Processes processes(fixture.loop, "/proc/self/exe", 0, {fixture.folder / "store"});
+      auto made =
+          CommandTool::make(fixture.with("true", Value::object({{key, Value::array({path})}})),
+                            {fixture.loop, processes, fixture.secrets});
+      const bool may = key == std::string_view("read") && path == fixture.folder.path;
       EXPECT_EQ(made.has_value(), may) << key << " " << path;
       if (!made) {
         EXPECT_TRUE(made.error().message.starts_with("sandbox.")) << made.error().message;
@@ -116,35 +118,35 @@ AE_TEST("sandbox/a folder that holds the store cannot be opened for writing") {
 
 AE_TEST("sandbox/without network there is no address to reach, not even this machine") {
   if (!sandbox_support().network_namespaces) GTEST_SKIP() << "no network namespaces here";
-  Box box;
-  EXPECT_EQ(box.text(box.with("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; "
-                              "tail -n +2 /proc/net/route | wc -l",
-                              Value::object({{"network", "none"}}))),
+  SandboxFixture fixture;
+  EXPECT_EQ(fixture.text(fixture.with("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; "
+                                      "tail -n +2 /proc/net/route | wc -l",
+                                      Value::object({{"network", "none"}}))),
             "lo\n0");
-  const Outcome o =
-      box.run(box.with("exec 3<>/dev/null; command -v bash >/dev/null || exit 9; bash -c 'echo > "
-                       "/dev/tcp/127.0.0.1/1'",
-                       Value::object({{"network", "none"}})));
+  const Outcome o = fixture.run(
+      fixture.with("exec 3<>/dev/null; command -v bash >/dev/null || exit 9; bash -c 'echo > "
+                   "/dev/tcp/127.0.0.1/1'",
+                   Value::object({{"network", "none"}})));
   EXPECT_EQ(o.kind, OutcomeKind::failure);
   if (o.error_code != "exit_9") {
     EXPECT_NE(o.error_message.find("unreachable"), std::string::npos) << o.error_message;
   }
-  EXPECT_EQ(box.text(box.with("id -u", Value::object({{"network", "none"}}))),
+  EXPECT_EQ(fixture.text(fixture.with("id -u", Value::object({{"network", "none"}}))),
             std::to_string(::geteuid()));
 }
 
 AE_TEST("sandbox/memory, size of files, open files and processor time have their limits") {
-  Box box;
-  const std::string d = box.folder.path;
+  SandboxFixture fixture;
+  const std::string d = fixture.folder.path;
   const auto limits = [](std::string_view key, const Value& value) {
     return Value::object({{std::string(key), value}});
   };
-  EXPECT_EQ(box.text(box.with("ulimit -v", limits("memory", 512 << 20))), "524288");
-  EXPECT_EQ(box.text(box.with("ulimit -n", limits("open_files", 33))), "33");
-  EXPECT_EQ(box.text(box.with("ulimit -t", limits("cpu", "7s"))), "7");
-  EXPECT_EQ(box.text(box.with("ulimit -c", limits("cpu", "7s"))), "0");
-  const Outcome large =
-      box.run(box.with("head -c 20000 /dev/zero > " + d + "/out/large", limits("file_size", 8192)));
+  EXPECT_EQ(fixture.text(fixture.with("ulimit -v", limits("memory", 512 << 20))), "524288");
+  EXPECT_EQ(fixture.text(fixture.with("ulimit -n", limits("open_files", 33))), "33");
+  EXPECT_EQ(fixture.text(fixture.with("ulimit -t", limits("cpu", "7s"))), "7");
+  EXPECT_EQ(fixture.text(fixture.with("ulimit -c", limits("cpu", "7s"))), "0");
+  const Outcome large = fixture.run(
+      fixture.with("head -c 20000 /dev/zero > " + d + "/out/large", limits("file_size", 8192)));
   EXPECT_NE(large.kind, OutcomeKind::success);
   struct stat info{};
   EXPECT_EQ(::stat((d + "/out/large").c_str(), &info), 0);
@@ -152,27 +154,28 @@ AE_TEST("sandbox/memory, size of files, open files and processor time have their
 }
 
 AE_TEST("sandbox/a program starts no more processes than it may") {
-  Box box;
-  const Value definition = box.with("for i in 1 2 3 4 5 6 7 8; do sleep 1 & done; wait; echo all",
-                                    Value::object({{"processes", 4}}));
+  SandboxFixture fixture;
+  const Value definition =
+      fixture.with("for i in 1 2 3 4 5 6 7 8; do sleep 1 & done; wait; echo all",
+                   Value::object({{"processes", 4}}));
   if (::geteuid() == 0) {
-    Processes processes(box.loop);
-    auto made = CommandTool::make(definition, {box.loop, processes, box.secrets});
+    Processes processes(fixture.loop);
+    auto made = CommandTool::make(definition, {fixture.loop, processes, fixture.secrets});
     ASSERT_FALSE(made.has_value());
     EXPECT_EQ(made.error().code, Code::unsupported);
     GTEST_SKIP() << "the kernel does not limit the processes of root";
   }
   if (!sandbox_support().user_namespaces) GTEST_SKIP() << "no user namespaces here";
-  EXPECT_NE(box.run(definition).result, Value("all"));
+  EXPECT_NE(fixture.run(definition).result, Value("all"));
 }
 
 AE_TEST("sandbox/a program sends no signal to its supervisor, unless its sandbox is none") {
   if (sandbox_support().landlock < kLandlockForSignals) GTEST_SKIP() << "Landlock is older here";
-  Box box;
+  SandboxFixture fixture;
   const std::string script = "kill -0 $PPID 2>/dev/null && echo yes || echo no; sleep 9 & kill $!";
-  EXPECT_EQ(box.text(sh(script)), "no");
-  EXPECT_EQ(box.text(box.with(script, Value::object({{"open_files", 99}}))), "no");
-  EXPECT_EQ(box.text(box.with(script, "none")), "yes");
+  EXPECT_EQ(fixture.text(sh(script)), "no");
+  EXPECT_EQ(fixture.text(fixture.with(script, Value::object({{"open_files", 99}}))), "no");
+  EXPECT_EQ(fixture.text(fixture.with(script, "none")), "yes");
 }
 
 // The exit code of `attempt` in a process that has entered the sandbox as on a kernel with this Landlock; -1: it did
@@ -245,8 +248,8 @@ AE_TEST("sandbox/a program traces no process outside on any kernel that can keep
 }
 
 AE_TEST("sandbox/keeping its tracing inside closes no file to a program") {
-  Box box;
-  const std::string d = box.folder.path;
+  SandboxFixture fixture;
+  const std::string d = fixture.folder.path;
   const std::string script =
       "cd " + d +
       " && cat in/a >/dev/null && echo x > out/new && ln in/a out/link && "
@@ -265,10 +268,10 @@ AE_TEST("sandbox/keeping its tracing inside closes no file to a program") {
 
 AE_TEST("sandbox/a program of root keeps its rights over files and none over processes") {
   if (::geteuid() != 0) GTEST_SKIP() << "this is about a server that runs as root";
-  Box box;
+  SandboxFixture fixture;
   const auto capabilities = [&](const Value& sandbox) {
-    const std::string text = box.text(
-        box.with("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | cut -f2", sandbox));
+    const std::string text = fixture.text(
+        fixture.with("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | cut -f2", sandbox));
     std::uint64_t all = 0;
     for (std::size_t at = 0; at < text.size(); at += 17) {
       all |= std::stoull(text.substr(at, 16), nullptr, 16);
@@ -280,28 +283,28 @@ AE_TEST("sandbox/a program of root keeps its rights over files and none over pro
   for (const Value& sandbox : {Value(), Value("none"), Value::object({{"open_files", 99}})}) {
     EXPECT_EQ(capabilities(sandbox) & ~kKept, 0u) << canonical(sandbox);
   }
-  const std::string file = box.folder / "of_another";
+  const std::string file = fixture.folder / "of_another";
   std::ofstream(file) << "text";
   if (::chown(file.c_str(), 65534, 65534) == 0 && ::chmod(file.c_str(), 0600) == 0) {
-    EXPECT_EQ(box.text(sh("cat " + file)), "text");
+    EXPECT_EQ(fixture.text(sh("cat " + file)), "text");
   }
   const pid_t outside = ::fork();
   if (outside == 0) ::_exit((::pause(), 0));
   const std::string of_it = "/proc/" + std::to_string(outside);
-  EXPECT_EQ(box.text(box.with("for f in environ maps; do cat " + of_it +
-                                  "/$f >/dev/null 2>&1 && echo yes "
-                                  "|| echo no; done; readlink " +
-                                  of_it + "/fd/0 || echo no",
-                              "none")),
+  EXPECT_EQ(fixture.text(fixture.with("for f in environ maps; do cat " + of_it +
+                                          "/$f >/dev/null 2>&1 && echo yes "
+                                          "|| echo no; done; readlink " +
+                                          of_it + "/fd/0 || echo no",
+                                      "none")),
             "no\nno\nno");
   ::kill(outside, SIGKILL);
   ::waitpid(outside, nullptr, 0);
 }
 
 AE_TEST("sandbox/what is not a sandbox is refused, and where it stands is said") {
-  Box box;
+  SandboxFixture fixture;
   const auto refusal = [&](const Value& sandbox) {
-    auto read = read_sandbox(sandbox, box.folder.path);
+    auto read = read_sandbox(sandbox, fixture.folder.path);
     return read ? std::string() : read.error().message;
   };
   EXPECT_TRUE(refusal("some").starts_with("sandbox: "));

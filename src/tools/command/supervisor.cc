@@ -32,13 +32,13 @@
 namespace ae::tools {
 namespace {
 
-constexpr Duration kStuckAfter = std::chrono::seconds(5);  // of SIGKILLs without an end
-constexpr int kKillRoundMs = 10;
-constexpr int kRoundMs =
+constexpr Duration kStuckTimeout = std::chrono::seconds(5);  // of SIGKILLs without an end
+constexpr int kKillIntervalMs = 10;
+constexpr int kPollMs =
     1000;  // poll's clock stands still in suspend, so time is looked at this often
 
 // What the new process tells while it becomes the program; the pipe closes by itself on exec.
-struct Progress {
+struct StartProgress {
   Stage stage = Stage::none;  // none: in its own session, waiting at the gate
   int error = 0;
 };
@@ -52,38 +52,38 @@ class Supervisor {
 
   bool prepare();
   bool fork_program();
-  bool cannot_start();
+  bool report_start_failure();
   [[noreturn]] void become_program();
-  void turn();
-  int wait_ms() const;
+  void poll_once();
+  int poll_timeout_ms() const;
   void read_command();
   void read_progress();
-  void look_at_clock();
-  void begin_end();
+  void check_deadlines();
+  void begin_shutdown();
   void stop();
-  void kill_now(Killed why);
+  void kill_now(KillReason why);
   bool has_ended() const;
   void end();
-  bool end_everything(std::optional<int>& status);
+  bool kill_all(std::optional<int>& status);
   void report(Report r);
 
   Order order_;
   pid_t child_ = -1;
-  int gate_[2] = {-1, -1};      // one byte: go
-  int progress_[2] = {-1, -1};  // Progress, from the child
+  int start_pipe_[2] = {-1, -1};  // one byte: go
+  int progress_[2] = {-1, -1};    // Progress, from the child
   int signals_ = -1;
   Phase phase_ = Phase::wait_go;
   Phase phase_before_end_ = Phase::wait_go;
-  Killed killed_ = Killed::no;
-  bool runtime_gone_ = false;
-  std::optional<Report> instead_;  // what to report when the program never started
-  std::optional<Duration> next_;   // when to act on the clock: SIGTERM, then SIGKILL
+  KillReason killed_ = KillReason::no;
+  bool is_runtime_gone_ = false;
+  std::optional<Report> start_failure_;    // what to report when the program never started
+  std::optional<Duration> next_deadline_;  // when to act on the clock: SIGTERM, then SIGKILL
 };
 
 int Supervisor::run() {
   if (!prepare()) return 2;
   if (!fork_program()) return 2;
-  while (phase_ != Phase::ending) turn();
+  while (phase_ != Phase::ending) poll_once();
   end();
   return 0;
 }
@@ -115,11 +115,12 @@ bool Supervisor::prepare() {
 }
 
 bool Supervisor::fork_program() {
-  if (::pipe2(gate_, O_CLOEXEC) != 0 || ::pipe2(progress_, O_CLOEXEC) != 0) return cannot_start();
+  if (::pipe2(start_pipe_, O_CLOEXEC) != 0 || ::pipe2(progress_, O_CLOEXEC) != 0)
+    return report_start_failure();
   child_ = ::fork();
-  if (child_ < 0) return cannot_start();
+  if (child_ < 0) return report_start_failure();
   if (child_ == 0) become_program();
-  ::close(gate_[0]);
+  ::close(start_pipe_[0]);
   ::close(progress_[1]);
   // The streams are the program's: their ends must come when it and its children are gone.
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -128,7 +129,7 @@ bool Supervisor::fork_program() {
   ::close(kReportsFd);
   if (::chdir("/") != 0) return false;
 
-  Progress progress;
+  StartProgress progress;
   const auto entry = ::read(progress_[0], &progress, sizeof progress) == sizeof progress
                          ? process_entry(child_)
                          : std::nullopt;
@@ -137,14 +138,14 @@ bool Supervisor::fork_program() {
   return true;
 }
 
-bool Supervisor::cannot_start() {
+bool Supervisor::report_start_failure() {
   report({.kind = ReportKind::not_started, .value = errno});
   return false;
 }
 
 void Supervisor::become_program() {
-  const auto give_up = [this](Stage stage) {
-    const Progress progress{stage, errno};
+  const auto exit_with_failure = [this](Stage stage) {
+    const StartProgress progress{stage, errno};
     static_cast<void>(!::write(progress_[1], &progress, sizeof progress));
     ::_exit(127);
   };
@@ -154,21 +155,22 @@ void Supervisor::become_program() {
   // What stood there is the supervisor's own, and would be closed on exec.
   if (::dup2(kReportsFd, kProgramReportsFd) < 0) ::_exit(127);
   ::close(kReportsFd);
-  ::close(gate_[1]);
+  ::close(start_pipe_[1]);
   std::vector<char*> argv, environment;
   for (std::string& text : order_.argv) argv.push_back(text.data());
   for (std::string& text : order_.environment) environment.push_back(text.data());
   argv.push_back(nullptr);
   environment.push_back(nullptr);
 
-  const Progress here;
+  const StartProgress here;
   char go = 0;
   if (::write(progress_[1], &here, sizeof here) != sizeof here) ::_exit(127);
-  if (::read(gate_[0], &go, 1) != 1) ::_exit(127);
-  if (!order_.folder.empty() && ::chdir(order_.folder.c_str()) != 0) give_up(Stage::folder);
+  if (::read(start_pipe_[0], &go, 1) != 1) ::_exit(127);
+  if (!order_.folder.empty() && ::chdir(order_.folder.c_str()) != 0)
+    exit_with_failure(Stage::folder);
   if (const int error = enter(order_.sandbox, order_.program); error != 0) {
     errno = error;
-    give_up(Stage::sandbox);
+    exit_with_failure(Stage::sandbox);
   }
   // A change of credentials could have taken it away.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -177,21 +179,22 @@ void Supervisor::become_program() {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::execve(order_.program.c_str(), argv.data(), environment.data());
-  give_up(Stage::exec);
+  exit_with_failure(Stage::exec);
   ::_exit(127);
 }
 
-int Supervisor::wait_ms() const {
-  if (!next_) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next_ - boot_now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kRoundMs));
+int Supervisor::poll_timeout_ms() const {
+  if (!next_deadline_) return -1;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(*next_deadline_ - boot_now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kPollMs));
 }
 
-void Supervisor::turn() {
+void Supervisor::poll_once() {
   pollfd fds[3] = {{kControlFd, POLLIN, 0},
                    {signals_, POLLIN, 0},
                    {phase_ == Phase::starting ? progress_[0] : -1, POLLIN, 0}};
-  if (::poll(fds, 3, wait_ms()) < 0) return;
+  if (::poll(fds, 3, poll_timeout_ms()) < 0) return;
   if (fds[2].revents != 0) read_progress();
   if (fds[0].revents != 0) read_command();
   if (fds[1].revents != 0) {
@@ -200,10 +203,11 @@ void Supervisor::turn() {
     }
     if (has_ended()) {
       // Killed by a stranger at the gate: it never became the program.
-      if (phase_ == Phase::wait_go && !instead_) {
-        instead_ = Report{.kind = ReportKind::not_started, .value = ESRCH, .stage = Stage::exec};
+      if (phase_ == Phase::wait_go && !start_failure_) {
+        start_failure_ =
+            Report{.kind = ReportKind::not_started, .value = ESRCH, .stage = Stage::exec};
       }
-      begin_end();
+      begin_shutdown();
     }
     // Orphans that came to us and ended: let them go. The program itself stays for end().
     siginfo_t who{};
@@ -214,37 +218,38 @@ void Supervisor::turn() {
       who = {};
     }
   }
-  if (phase_ != Phase::ending) look_at_clock();
+  if (phase_ != Phase::ending) check_deadlines();
 }
 
 void Supervisor::read_command() {
   char byte = 0;
   const ssize_t n = ::recv(kControlFd, &byte, 1, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (n <= 0) runtime_gone_ = true;
-  if (n <= 0 || byte == static_cast<char>(Command::kill)) return kill_now(Killed::ordered);
+  if (n <= 0) is_runtime_gone_ = true;
+  if (n <= 0 || byte == static_cast<char>(Command::kill)) return kill_now(KillReason::ordered);
   if (byte == static_cast<char>(Command::stop)) return stop();
   if (byte != static_cast<char>(Command::go) || phase_ != Phase::wait_go) return;
   const Duration now = boot_now();
   if (now >= order_.send_by) {
-    instead_ = Report{.kind = ReportKind::late};
-    return kill_now(Killed::no);
+    start_failure_ = Report{.kind = ReportKind::late};
+    return kill_now(KillReason::no);
   }
   phase_ = Phase::starting;
-  next_ = now + order_.timeout;
+  next_deadline_ = now + order_.timeout;
   const char go = 1;
-  static_cast<void>(!::write(gate_[1], &go, 1));  // a child that is gone shows itself by SIGCHLD
+  static_cast<void>(
+      !::write(start_pipe_[1], &go, 1));  // a child that is gone shows itself by SIGCHLD
 }
 
 void Supervisor::read_progress() {
   if (progress_[0] < 0) return;
-  Progress progress;
+  StartProgress progress;
   ssize_t n = 0;
   do {
     n = ::read(progress_[0], &progress, sizeof progress);
   } while (n < 0 && errno == EINTR);
   if (n == sizeof progress) {
-    instead_ =
+    start_failure_ =
         Report{.kind = ReportKind::not_started, .value = progress.error, .stage = progress.stage};
   }
   ::close(progress_[0]);
@@ -252,37 +257,38 @@ void Supervisor::read_progress() {
   if (phase_ == Phase::starting) phase_ = Phase::running;
 }
 
-void Supervisor::look_at_clock() {
-  if (!next_ || boot_now() < *next_) return;
+void Supervisor::check_deadlines() {
+  if (!next_deadline_ || boot_now() < *next_deadline_) return;
   // What has ended by itself was not ended by us, however late we look.
   if (has_ended()) {
-    begin_end();
-  } else if (killed_ == Killed::no) {
-    killed_ = Killed::timeout;
+    begin_shutdown();
+  } else if (killed_ == KillReason::no) {
+    killed_ = KillReason::timeout;
     ::kill(-child_, SIGTERM);
-    next_ = boot_now() + order_.grace;
+    next_deadline_ = boot_now() + order_.grace;
   } else {
-    begin_end();
+    begin_shutdown();
   }
 }
 
 void Supervisor::stop() {
-  if (phase_ == Phase::wait_go) return kill_now(Killed::ordered);
-  if (phase_ == Phase::ending || has_ended() || killed_ != Killed::no) return;
-  killed_ = Killed::ordered;
+  if (phase_ == Phase::wait_go) return kill_now(KillReason::ordered);
+  if (phase_ == Phase::ending || has_ended() || killed_ != KillReason::no) return;
+  killed_ = KillReason::ordered;
   ::kill(-child_, SIGTERM);
-  next_ = boot_now() + order_.grace;
+  next_deadline_ = boot_now() + order_.grace;
 }
 
-void Supervisor::kill_now(Killed why) {
-  if (!has_ended() && killed_ == Killed::no) killed_ = why;
-  if (phase_ == Phase::wait_go && !instead_) {
-    instead_ = Report{.kind = ReportKind::not_started, .value = ECANCELED, .stage = Stage::none};
+void Supervisor::kill_now(KillReason why) {
+  if (!has_ended() && killed_ == KillReason::no) killed_ = why;
+  if (phase_ == Phase::wait_go && !start_failure_) {
+    start_failure_ =
+        Report{.kind = ReportKind::not_started, .value = ECANCELED, .stage = Stage::none};
   }
-  begin_end();
+  begin_shutdown();
 }
 
-void Supervisor::begin_end() {
+void Supervisor::begin_shutdown() {
   if (phase_ != Phase::ending) phase_before_end_ = std::exchange(phase_, Phase::ending);
 }
 
@@ -296,38 +302,38 @@ bool Supervisor::has_ended() const {
 void Supervisor::end() {
   ::kill(-child_, SIGKILL);
   std::optional<int> status;
-  const bool gone = end_everything(status);
+  const bool gone = kill_all(status);
   if (phase_before_end_ == Phase::starting && status)
     read_progress();  // did it become the program?
   Report r{.kind = ReportKind::signalled, .value = SIGKILL};
   if (status) {
     r = WIFEXITED(*status) ? Report{.kind = ReportKind::exited, .value = WEXITSTATUS(*status)}
                            : Report{.kind = ReportKind::signalled, .value = WTERMSIG(*status)};
-  } else if (killed_ == Killed::no) {
-    killed_ = Killed::ordered;
+  } else if (killed_ == KillReason::no) {
+    killed_ = KillReason::ordered;
   }
-  if (instead_) r = *instead_;
-  r.killed = killed_;
+  if (start_failure_) r = *start_failure_;
+  r.kill_reason = killed_;
   r.stuck = gone ? 0 : 1;
   report(r);
-  while (!gone && !end_everything(status)) {
+  while (!gone && !kill_all(status)) {
   }
 }
 
 // Kills and reaps until there is no child left: then nothing that descends from the program runs any more.
 // False when that took too long. `status` becomes the program's.
-bool Supervisor::end_everything(std::optional<int>& status) {
-  const Duration patience_ends = boot_now() + kStuckAfter;
+bool Supervisor::kill_all(std::optional<int>& status) {
+  const Duration deadline = boot_now() + kStuckTimeout;
   for (;;) {
     int one = 0;
     const pid_t pid = ::waitpid(-1, &one, WNOHANG);
     if (pid < 0 && errno == ECHILD) return true;
     if (pid == child_) status = one;
     if (pid > 0) continue;
-    if (boot_now() >= patience_ends) return false;
+    if (boot_now() >= deadline) return false;
     for (const ProcessEntry& process : running_descendants(::getpid())) kill_process(process);
     pollfd ended{signals_, POLLIN, 0};
-    ::poll(&ended, 1, kKillRoundMs);
+    ::poll(&ended, 1, kKillIntervalMs);
     signalfd_siginfo info;
     while (::read(signals_, &info, sizeof info) > 0) {
     }
@@ -335,7 +341,7 @@ bool Supervisor::end_everything(std::optional<int>& status) {
 }
 
 void Supervisor::report(Report r) {
-  if (runtime_gone_) return;
+  if (is_runtime_gone_) return;
   static_cast<void>(!::send(kControlFd, &r, sizeof r, MSG_NOSIGNAL));
 }
 

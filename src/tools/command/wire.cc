@@ -72,7 +72,7 @@ std::string encode(const Order& order) {
   }
   const Sandbox& s = order.sandbox;
   for (const bool b : {s.none, s.files, s.network}) w.number(b ? 1 : 0);
-  for (const auto* list : {&s.read, &s.write, &s.closed}) w.texts(*list);
+  for (const auto* list : {&s.read, &s.write, &s.denied_paths}) w.texts(*list);
   for (const std::uint64_t n : {s.memory, s.processes, s.file_size, s.open_files, s.cpu_seconds}) {
     w.number(n);
   }
@@ -91,7 +91,7 @@ bool decode(std::string_view bytes, Order& order) {
   order.grace = r.duration();
   Sandbox& s = order.sandbox;
   for (bool* b : {&s.none, &s.files, &s.network}) *b = r.number() != 0;
-  for (auto* list : {&s.read, &s.write, &s.closed}) *list = r.texts();
+  for (auto* list : {&s.read, &s.write, &s.denied_paths}) *list = r.texts();
   for (std::uint64_t* n : {&s.memory, &s.processes, &s.file_size, &s.open_files, &s.cpu_seconds}) {
     *n = r.number();
   }

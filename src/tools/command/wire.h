@@ -46,14 +46,14 @@ enum class ReportKind : std::int32_t {
 };
 enum class Stage : std::int32_t { none, folder, exec, sandbox };
 // Did we end it, and why. `silent` is known to the runtime alone: its supervisor was ordered to.
-enum class Killed : std::int32_t { no, timeout, ordered, silent };
+enum class KillReason : std::int32_t { no, timeout, ordered, silent };
 
 // supervisor → runtime. After anything but `ready` nothing of the call runs any more, unless `stuck`.
 struct Report {
   ReportKind kind{};
   std::int32_t value = 0;
   Stage stage = Stage::none;
-  Killed killed = Killed::no;
+  KillReason kill_reason = KillReason::no;
   std::uint64_t start = 0;
   std::int32_t stuck = 0;
 };

@@ -14,31 +14,31 @@
 namespace ae::tools {
 namespace {
 
-using net::HttpAnswer;
 using net::HttpCall;
+using net::HttpResult;
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
 constexpr std::size_t kOutputLimit = 16u << 20;  // what output_max may be at most: SPEC §14
 constexpr std::size_t kHeadersMax = 64;          // headers of a definition
 
 // What we send, or what would change how the message is read.
-constexpr std::array<std::string_view, 17> kOurHeaders = {"Idempotency-Key",
-                                                          "X-Aetheris-Execution-Key",
-                                                          "X-Aetheris-Invocation-Id",
-                                                          "X-Aetheris-Try",
-                                                          "traceparent",
-                                                          "tracestate",
-                                                          "Host",
-                                                          "Content-Length",
-                                                          "Connection",
-                                                          "Transfer-Encoding",
-                                                          "Expect",
-                                                          "Upgrade",
-                                                          "TE",
-                                                          "Trailer",
-                                                          "Keep-Alive",
-                                                          "Accept-Encoding",
-                                                          "Proxy-Authorization"};
+constexpr std::array<std::string_view, 17> kReservedHeaders = {"Idempotency-Key",
+                                                               "X-Aetheris-Execution-Key",
+                                                               "X-Aetheris-Invocation-Id",
+                                                               "X-Aetheris-Try",
+                                                               "traceparent",
+                                                               "tracestate",
+                                                               "Host",
+                                                               "Content-Length",
+                                                               "Connection",
+                                                               "Transfer-Encoding",
+                                                               "Expect",
+                                                               "Upgrade",
+                                                               "TE",
+                                                               "Trailer",
+                                                               "Keep-Alive",
+                                                               "Accept-Encoding",
+                                                               "Proxy-Authorization"};
 
 std::unexpected<Error> bad(std::string message) {
   return fail(Code::plan_invalid, std::move(message));
@@ -176,37 +176,37 @@ struct HttpTool::Request {
 // An answer that comes as a stream, on its way to those who look on.
 struct HttpTool::Stream {
   std::shared_ptr<StreamReader> reader;
-  async::Task enough;  // nothing more is read: called once
-  std::move_only_function<void(Piece)> piece;
-  ScrubbedStream scrubbed;
+  async::Task stop_reading;  // nothing more is read: called once
+  std::move_only_function<void(TextDelta)> on_text_delta;
+  ScrubbedStream scrubber;
   std::unique_ptr<Sha256> hash = std::make_unique<Sha256>();  // of all that came
   std::size_t bytes = 0;                                      // of that
-  std::size_t said = 0;                                       // bytes of text
+  std::size_t text_bytes = 0;                                 // bytes of text
   std::string head;                                           // the first of them
-  bool begun = false;
-  std::optional<Error> broken;
+  bool has_begun = false;
+  std::optional<Error> read_error;
 
-  void hear(std::string_view more) {
-    begun = true;
+  void feed(std::string_view more) {
+    has_begun = true;
     hash->add(more);
     bytes += more.size();
-    if (broken) return;
+    if (read_error) return;
     std::string words;
-    if (auto fed = reader->feed(more, words); !fed) broken = std::move(fed).error();
-    say(scrubbed.feed(words));
-    if (reader->is_whole()) say(scrubbed.end());
+    if (auto fed = reader->feed(more, words); !fed) read_error = std::move(fed).error();
+    emit_text(scrubber.feed(words));
+    if (reader->is_whole()) emit_text(scrubber.end());
     // Who keeps the connection open behind the end holds up nobody.
-    if ((broken || reader->is_whole()) && enough) std::exchange(enough, nullptr)();
+    if ((read_error || reader->is_whole()) && stop_reading) std::exchange(stop_reading, nullptr)();
   }
-  void say(std::string text) {
+  void emit_text(std::string text) {
     if (head.size() < kHeadMax) head += text.substr(0, 4 * kHeadMax);
-    const std::size_t at = std::exchange(said, said + text.size());
-    if (text.empty() || !piece) return;
-    piece({.offset = at, .text = std::move(text)});
+    const std::size_t at = std::exchange(text_bytes, text_bytes + text.size());
+    if (text.empty() || !on_text_delta) return;
+    on_text_delta({.offset = at, .text = std::move(text)});
   }
 };
 
-struct HttpTool::Calls {
+struct HttpTool::InFlightCalls {
   using Key = std::pair<InvocationId, std::uint32_t>;
   net::HttpClient* client;  // nullptr: the tool is gone, and perhaps the client
   std::map<Key, net::HttpClient::Id> in_flight = {};
@@ -217,12 +217,12 @@ struct HttpTool::Calls {
   }
 };
 
-HttpTool::HttpTool(Needs needs)
-    : needs_(needs), calls_(std::make_shared<Calls>(Calls{.client = &needs.client})) {}
+HttpTool::HttpTool(Dependencies deps)
+    : deps_(deps), calls_(std::make_shared<InFlightCalls>(InFlightCalls{.client = &deps.client})) {}
 HttpTool::~HttpTool() { calls_->client = nullptr; }
 
-Result<std::unique_ptr<HttpTool>> HttpTool::make(const Value& definition, Needs needs) {
-  std::unique_ptr<HttpTool> tool(new HttpTool(needs));
+Result<std::unique_ptr<HttpTool>> HttpTool::make(const Value& definition, Dependencies deps) {
+  std::unique_ptr<HttpTool> tool(new HttpTool(deps));
   AE_TRY(tool->read(definition));
   return tool;
 }
@@ -256,7 +256,7 @@ Status HttpTool::read(const Value& definition) {
     if (method_ == "GET" || method_ == "HEAD") return bad("body: " + method_ + " has none");
     if (names_secret(*body)) return bad("body: secret:NAME is allowed in headers only");
     auto compiled = Template::compile(*body);
-    if (!compiled) return std::unexpected(std::move(compiled.error()).in("body"));
+    if (!compiled) return std::unexpected(std::move(compiled.error()).with_context("body"));
     AE_TRY(check_roots(compiled->roots(), "body"));
     body_ = *std::move(compiled);
   }
@@ -270,14 +270,14 @@ Status HttpTool::read_headers(const Value& headers) {
     const std::string where = "headers." + name;
     const auto same = [&](std::string_view other) { return net::equal_ignoring_case(name, other); };
     if (!net::is_header_name(name)) return bad(where + ": this is not a header name");
-    if (std::ranges::any_of(kOurHeaders, same))
+    if (std::ranges::any_of(kReservedHeaders, same))
       return bad(where + ": Aetheris sets this one itself");
     if (std::ranges::any_of(headers_, [&](const Header& h) { return same(h.name); })) {
       return bad(where + ": duplicate header");
     }
     if (!value.is_string()) return bad(where + ": it must be a text");
     auto parts = Template::parts(value.as_string());
-    if (!parts) return std::unexpected(std::move(parts.error()).in(where));
+    if (!parts) return std::unexpected(std::move(parts.error()).with_context(where));
     AE_TRY(check_roots(*parts, where));
     AE_TRY(check_secret_words(*parts, where));
     if (same("Content-Type")) {
@@ -338,7 +338,7 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
   HttpCall& http = request.http;
   http.method = method_;
   auto url = url_.render(scope);
-  if (!url) return std::unexpected(std::move(url).error().in("http.url"));
+  if (!url) return std::unexpected(std::move(url).error().with_context("http.url"));
   http.url = *std::move(url);
   http.headers = {{"Idempotency-Key", call.external_key.text},
                   {"X-Aetheris-Execution-Key", call.key.text},
@@ -354,9 +354,10 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
     std::string value;
     for (const Template::Part& part : header.value) {
       if (const auto* expression = std::get_if<Expr>(&part)) {
-        auto text = text_in_place(*expression, scope);
+        auto text = render_expression(*expression, scope);
         if (!text)
-          return std::unexpected(std::move(text).error().in("http.headers." + header.name));
+          return std::unexpected(
+              std::move(text).error().with_context("http.headers." + header.name));
         value += *text;
       } else {
         AE_ASSIGN(const Secret text,
@@ -371,7 +372,7 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
     http.headers.push_back({header.name, std::move(value)});
   }
   secrets.add_known(request.used);
-  http.fresh = !needs_.reads;
+  http.new_connection = !deps_.is_read_only;
   http.total_timeout = call.timeout;
   // Less than send_within: who cannot be reached is to fail as `connect`, which counts as a try, and not as
   // `not_sent`, which does not and would be tried for ever.
@@ -383,9 +384,9 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
 }
 
 void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
-  const Duration begun = async::BootClock().since_start();
+  const Duration has_begun = async::BootClock().since_start();
   Request request;
-  if (auto made = make_request(call, needs_.secrets, request); !made) {
+  if (auto made = make_request(call, deps_.secrets, request); !made) {
     Outcome outcome;
     outcome.kind = OutcomeKind::failure;
     outcome.definite = true;
@@ -393,46 +394,47 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
         made.error().code == Code::secret_missing || made.error().code == Code::forbidden;
     outcome.error_code = no_secret ? "secret_missing" : "request_invalid";
     outcome.error_message = scrub(made.error().message, request.used);
-    needs_.loop.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
+    deps_.loop.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
       done(std::move(outcome));
     });
     return;
   }
-  const Calls::Key key{call.invocation, call.try_no};
+  const InFlightCalls::Key key{call.invocation, call.try_no};
   std::move(permit).use(call.invocation, call.try_no);
-  request.http.send_within = call.send_within - (async::BootClock().since_start() - begun);
+  request.http.send_within = call.send_within - (async::BootClock().since_start() - has_begun);
   std::shared_ptr<Stream> stream;  // shared by the two that hear of the answer
   if (call.reader) {
     stream = std::make_shared<Stream>(
         Stream{.reader = std::move(call.reader),
-               .enough = [calls = calls_, key] { calls->cancel(key); },
-               .piece = std::move(call.piece),
-               .scrubbed = ScrubbedStream(needs_.secrets.scrub_table(request.used))});
-    request.http.keeps_events = false;
-    request.http.hear_events = [stream](const net::HttpHeaders&, const std::string& bytes) {
-      stream->hear(bytes);
+               .stop_reading = [calls = calls_, key] { calls->cancel(key); },
+               .on_text_delta = std::move(call.on_text_delta),
+               .scrubber = ScrubbedStream(deps_.secrets.scrub_table(request.used))});
+    request.http.keep_event_body = false;
+    request.http.on_event_bytes = [stream](const net::HttpHeaders&, const std::string& bytes) {
+      stream->feed(bytes);
     };
   }
   HttpRules rules = rules_;
   rules.json_only = stream != nullptr;  // its answer is one of a protocol, however it comes
   if (!stream) rules.target = target_of(request.http, request.used);
-  const auto id = needs_.client.start(
+  const auto id = deps_.client.start(
       std::move(request.http),
       [calls = calls_, key, rules = std::move(rules), stream, done = std::move(done),
        used = std::make_shared<const std::vector<UsedSecret>>(std::move(request.used))](
-          const HttpAnswer& answer) mutable {
+          const HttpResult& answer) mutable {
         calls->in_flight.erase(key);
-        if (!stream) return done(judge(answer, rules, *used));
-        stream->piece = nullptr;
+        if (!stream) return done(classify_response(answer, rules, *used));
+        stream->on_text_delta = nullptr;
         stream->reader->clean = [used](const Value& value) { return scrub_value(value, *used); };
-        if (!stream->begun) return done(judge(answer, rules, *used));
-        done(judge_stream(answer,
-                          {.reader = *stream->reader,
-                           .broken = stream->broken ? &*stream->broken : nullptr,
-                           .head = stream->head,
-                           .hash = *stream->hash,
-                           .bytes = stream->bytes},
-                          rules, *used));
+        if (!stream->has_begun) return done(classify_response(answer, rules, *used));
+        done(classify_stream_response(
+            answer,
+            {.reader = *stream->reader,
+             .read_error = stream->read_error ? &*stream->read_error : nullptr,
+             .head = stream->head,
+             .hash = *stream->hash,
+             .bytes = stream->bytes},
+            rules, *used));
       });
   calls_->in_flight.insert_or_assign(key, id);
 }

@@ -1,7 +1,7 @@
 // HttpTool: a call over HTTP, as an agents file declares it (API.md §1).
 //
 // Every call says who it is (Idempotency-Key and the X-Aetheris headers), goes out at most once, and is judged by
-// SPEC §6 (judge.h). Secrets are looked up right before the send, stand in headers only, and are taken out of
+// SPEC §6 (classify_response.h). Secrets are looked up right before the send, stand in headers only, and are taken out of
 // whatever the server says back. Threads: as Tool says.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "expr/expr.h"
 #include "net/http_client.h"
-#include "tools/http/judge.h"
+#include "tools/http/classify_response.h"
 #include "tools/secrets.h"
 #include "tools/tool.h"
 #include "tools/url_template.h"
@@ -23,17 +23,18 @@ namespace ae::tools {
 class HttpTool final : public Tool {
  public:
   // Borrowed; the client answers on this loop.
-  struct Needs {
+  struct Dependencies {
     async::Loop& loop;
     net::HttpClient& client;
     SecretSource& secrets;
-    bool reads = false;  // effect: read. Only then may a connection be shared with other calls.
+    bool is_read_only =
+        false;  // effect: read. Only then may a connection be shared with other calls.
   };
 
   // {method = GET, url, headers: {name: text with ${ } and secret:NAME}, body: any value with ${ },
   //  result: body | full, definite_failures: [statuses], output_max: bytes or "1MiB", numbers: string}
   // Fails with plan_invalid, or unsupported for a key that is not in this list.
-  static Result<std::unique_ptr<HttpTool>> make(const Value& definition, Needs needs);
+  static Result<std::unique_ptr<HttpTool>> make(const Value& definition, Dependencies deps);
   ~HttpTool() override;
   HttpTool(const HttpTool&) = delete;
   HttpTool& operator=(const HttpTool&) = delete;
@@ -49,16 +50,17 @@ class HttpTool final : public Tool {
   };
   struct Request;  // what goes out, and the secrets in it
   struct Stream;   // what comes back, while it comes
-  struct Calls;    // in flight; shared with their answers, which may come when the tool is gone
+  struct
+      InFlightCalls;  // in flight; shared with their answers, which may come when the tool is gone
 
-  explicit HttpTool(Needs needs);
+  explicit HttpTool(Dependencies deps);
   Status read(const Value& definition);
   Status read_headers(const Value& headers);
   Status read_rules(const Value& definition);
   Status make_request(const Call& call, SecretSource& secrets, Request& request) const;
   Result<std::string> make_body(const ExprScope& scope, const Call& call) const;
 
-  Needs needs_;
+  Dependencies deps_;
   std::string method_ = "GET";
   UrlTemplate url_;
   std::vector<Header> headers_;
@@ -66,7 +68,7 @@ class HttpTool final : public Tool {
   bool body_is_json_ = true;  // what the headers say
   std::optional<Template> body_;
   HttpRules rules_;
-  std::shared_ptr<Calls> calls_;
+  std::shared_ptr<InFlightCalls> calls_;
 };
 
 }  // namespace ae::tools

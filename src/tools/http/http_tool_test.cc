@@ -12,17 +12,17 @@
 #include "testing/permit.h"
 #include "testing/raw_http_server.h"
 #include "testing/test.h"
-#include "tools/http/judge.h"
+#include "tools/http/classify_response.h"
 
 namespace ae::tools {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::raw_answer;
+using testing::raw_response;
 using testing::RawHttpServer;
 using Conversation = RawHttpServer::Conversation;
 
-class FewSecrets final : public SecretSource {
+class TestSecrets final : public SecretSource {
  public:
   Result<Secret> get(std::string_view name) override {
     ++asked;
@@ -48,16 +48,16 @@ Call a_call(Value args = Value::object({})) {
 }
 
 // A loop, a client, secrets; `call` performs one call of one definition.
-struct Bench {
+struct HttpToolFixture {
   net::AsioLoop loop;
   net::HttpClient client{loop};
-  FewSecrets secrets;
+  TestSecrets secrets;
 
-  Result<std::unique_ptr<HttpTool>> make(const Value& definition, bool reads = false) {
-    return HttpTool::make(definition, {loop, client, secrets, reads});
+  Result<std::unique_ptr<HttpTool>> make(const Value& definition, bool is_read_only = false) {
+    return HttpTool::make(definition, {loop, client, secrets, is_read_only});
   }
-  Outcome call(const Value& definition, Call call, bool reads = false) {
-    auto tool = make(definition, reads);
+  Outcome call(const Value& definition, Call call, bool is_read_only = false) {
+    auto tool = make(definition, is_read_only);
     if (!tool) {
       ADD_FAILURE() << tool.error().message;
       return {};
@@ -91,10 +91,10 @@ std::string shown_target(const RawHttpServer& server, const std::string& path) {
 // ---- what is sent
 
 AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who it is") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, R"({"id":"ch_1"})")));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200, R"({"id":"ch_1"})")));
+  HttpToolFixture fixture;
   const Outcome outcome =
-      bench.call(post_tool(server), a_call(Value::object({{"b", 1}, {"a", "ä"}})));
+      fixture.call(post_tool(server), a_call(Value::object({{"b", 1}, {"a", "ä"}})));
   EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
   EXPECT_EQ(canonical(outcome.result), R"({"id":"ch_1"})");
   EXPECT_EQ(outcome.external_id, "ch_1");
@@ -111,13 +111,13 @@ AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who i
 }
 
 AE_TEST("http tool/a call says which trace it belongs to, and nobody else may say so") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   Call call = a_call(Value::object({{"a", 1}}));
   call.traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   call.tracestate = "congo=t61rcWkgMzE";
-  bench.call(post_tool(server), std::move(call));
-  bench.call(post_tool(server), a_call(Value::object({{"a", 1}})));
+  fixture.call(post_tool(server), std::move(call));
+  fixture.call(post_tool(server), a_call(Value::object({{"a", 1}})));
   ASSERT_EQ(server.arrivals(), 2);
   EXPECT_EQ(server.requests()[0].header("traceparent"),
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
@@ -126,19 +126,19 @@ AE_TEST("http tool/a call says which trace it belongs to, and nobody else may sa
   EXPECT_EQ(server.requests()[1].header("traceparent"), "");
   for (const char* name : {"traceparent", "TraceState"}) {
     const Value tool = post_tool(server).with("headers", Value::object({{name, "x"}}));
-    EXPECT_FALSE(bench.make(tool)) << name;
+    EXPECT_FALSE(fixture.make(tool)) << name;
   }
 }
 
 AE_TEST("http tool/what a call would send is shown by the code that sends it, secrets by name") {
-  Bench bench;
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
+  HttpToolFixture fixture;
+  RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
   const Value tool = post_tool(server)
                          .with("url", server.url("/charges/${ .args.id }"))
                          .with("headers", Value::object({{"Authorization", "Bearer secret:TOKEN"}}))
                          .with("body", Value::object({{"sum", "${ .args.sum }"}}));
   const Value args = Value::object({{"id", "a/b"}, {"sum", 5}});
-  auto made = bench.make(tool);
+  auto made = fixture.make(tool);
   ASSERT_TRUE(made);
   const auto shown = (*made)->preview(a_call(args));
   ASSERT_TRUE(shown) << shown.error().message;
@@ -147,8 +147,8 @@ AE_TEST("http tool/what a call would send is shown by the code that sends it, se
   EXPECT_EQ(shown->text("body"), R"({"sum":5})");
   EXPECT_EQ((*shown)["headers"].text("Authorization"), "Bearer secret:TOKEN");
   EXPECT_EQ((*shown)["headers"].find("Idempotency-Key"), nullptr);
-  EXPECT_EQ(bench.secrets.asked, 0);
-  EXPECT_EQ(bench.perform(**made, a_call(args)).kind, OutcomeKind::success);
+  EXPECT_EQ(fixture.secrets.asked, 0);
+  EXPECT_EQ(fixture.perform(**made, a_call(args)).kind, OutcomeKind::success);
   const auto sent = server.requests()[0];
   EXPECT_TRUE(sent.head.starts_with("POST /charges/a%2Fb HTTP/1.1\r\n")) << sent.head;
   EXPECT_EQ(sent.body, shown->text("body"));
@@ -158,11 +158,11 @@ AE_TEST("http tool/what a call would send is shown by the code that sends it, se
 }
 
 AE_TEST("http tool/a GET has its arguments in the URL only") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200, "[]")));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200, "[]")));
+  HttpToolFixture fixture;
   const Value tool =
       Value::object({{"url", server.url("/orders/${ .args.id }/lines?q=${ .args.q }")}});
-  bench.call(tool, a_call(Value::object({{"id", "a/b?c#d"}, {"q", "x&y=ü z"}})), true);
+  fixture.call(tool, a_call(Value::object({{"id", "a/b?c#d"}, {"q", "x&y=ü z"}})), true);
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].target(), "/orders/a%2Fb%3Fc%23d/lines?q=x%26y%3D%C3%BC%20z");
   EXPECT_EQ(server.requests()[0].body, "");
@@ -170,14 +170,14 @@ AE_TEST("http tool/a GET has its arguments in the URL only") {
 }
 
 AE_TEST("http tool/values in a URL: numbers and objects as JSON, null is an error") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   const Value tool =
       Value::object({{"url", server.url("/v${ .args.a }-${ .args.b }?c=${ .call.try }")}});
-  bench.call(tool, a_call(Value::object({{"a", 1.5}, {"b", Value::array({true})}})));
+  fixture.call(tool, a_call(Value::object({{"a", 1.5}, {"b", Value::array({true})}})));
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].target(), "/v1.5-%5Btrue%5D?c=2");
-  const Outcome outcome = bench.call(tool, a_call());
+  const Outcome outcome = fixture.call(tool, a_call());
   EXPECT_EQ(outcome.error_code, "request_invalid");
   EXPECT_EQ(outcome.error_message, "http.url: .args.a is null");
   EXPECT_TRUE(outcome.definite);
@@ -185,10 +185,10 @@ AE_TEST("http tool/values in a URL: numbers and objects as JSON, null is an erro
 }
 
 AE_TEST("http tool/a request that cannot be made names the field and the expression") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   const auto message = [&](const char* key, Value value) {
-    const Outcome outcome = bench.call(post_tool(server).with(key, std::move(value)), a_call());
+    const Outcome outcome = fixture.call(post_tool(server).with(key, std::move(value)), a_call());
     EXPECT_EQ(outcome.error_code, "request_invalid");
     return outcome.error_message;
   };
@@ -204,13 +204,13 @@ AE_TEST("http tool/a request that cannot be made names the field and the express
 }
 
 AE_TEST("http tool/a failed call names method, host and path, no query and no secret") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(404, "no", "text/plain")));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(404, "no", "text/plain")));
+  HttpToolFixture fixture;
   const Value tool =
       Value::object({{"url", server.url("/trips/${ .args.id }?token=${ .args.token }")},
                      {"headers", Value::object({{"X-Key", "secret:TOKEN"}})}});
   const auto message = [&](const char* id) {
-    return bench.call(tool, a_call(Value::object({{"id", id}, {"token", "query"}})), true)
+    return fixture.call(tool, a_call(Value::object({{"id", id}, {"token", "query"}})), true)
         .error_message;
   };
   EXPECT_EQ(message("a b"), "GET " + shown_target(server, "/trips/a%20b") + " answered 404: no");
@@ -223,37 +223,37 @@ AE_TEST("http tool/a failed call names method, host and path, no query and no se
 }
 
 AE_TEST("http tool/an argument cannot leave its place in the path") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   const Value tool = Value::object(
       {{"method", "DELETE"}, {"url", server.url("/orders/${ .args.id }/${ .args.name }.txt")}});
   for (const char* id : {"", ".", ".."}) {
-    const Outcome outcome = bench.call(tool, a_call(Value::object({{"id", id}, {"name", "x"}})));
+    const Outcome outcome = fixture.call(tool, a_call(Value::object({{"id", id}, {"name", "x"}})));
     EXPECT_EQ(outcome.kind, OutcomeKind::failure);
     EXPECT_EQ(outcome.error_code, "request_invalid") << id;
     EXPECT_TRUE(outcome.definite);
     EXPECT_FALSE(outcome.retryable);
   }
   EXPECT_EQ(server.connections(), 0);
-  bench.call(tool, a_call(Value::object({{"id", "..%2f.."}, {"name", ""}})));
+  fixture.call(tool, a_call(Value::object({{"id", "..%2f.."}, {"name", ""}})));
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].target(), "/orders/..%252f../.txt");
 }
 
 AE_TEST("http tool/a body template replaces the arguments, a text of another type goes as it is") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   const Value args = Value::object({{"amount", 7}});
   Value tool = post_tool(server).with(
       "body", Value::object({{"n", "${ .args.amount * 2 }"}, {"k", "${ .call.key }"}}));
-  bench.call(tool, a_call(args));
+  fixture.call(tool, a_call(args));
   tool =
       post_tool(server)
           .with("body", "amount=${ .args.amount }")
           .with("headers", Value::object({{"content-type", "application/x-www-form-urlencoded"}}));
-  bench.call(tool, a_call(args));
+  fixture.call(tool, a_call(args));
   tool = post_tool(server).with("body", "amount=${ .args.amount }");
-  bench.call(tool, a_call(args));
+  fixture.call(tool, a_call(args));
   const auto requests = server.requests();
   ASSERT_EQ(requests.size(), 3u);
   EXPECT_EQ(requests[0].body, R"({"k":")" + std::string(64, 'a') + R"(","n":14})");
@@ -264,19 +264,19 @@ AE_TEST("http tool/a body template replaces the arguments, a text of another typ
 }
 
 AE_TEST("http tool/header values: templates, and no line breaks from arguments") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   const Value tool = post_tool(server).with(
       "headers", Value::object({{"X-User", "u ${ .args.user }"}, {"X-Empty", ""}}));
-  bench.call(tool, a_call(Value::object({{"user", "ä b"}})));
+  fixture.call(tool, a_call(Value::object({{"user", "ä b"}})));
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].header("X-User"), "u ä b");
   for (const char* evil : {"a\r\nX-Evil: 1", "a\nb", "a\rb", "\x01"}) {
-    const Outcome outcome = bench.call(tool, a_call(Value::object({{"user", evil}})));
+    const Outcome outcome = fixture.call(tool, a_call(Value::object({{"user", evil}})));
     EXPECT_EQ(outcome.error_code, "request_invalid");
     EXPECT_TRUE(outcome.definite);
   }
-  const Outcome nul = bench.call(tool, a_call(Value::object({{"user", std::string("a\0b", 3)}})));
+  const Outcome nul = fixture.call(tool, a_call(Value::object({{"user", std::string("a\0b", 3)}})));
   EXPECT_EQ(nul.error_code, "request_invalid");
   EXPECT_EQ(server.arrivals(), 1);
 }
@@ -286,21 +286,21 @@ AE_TEST("http tool/a secret goes into the header and nowhere else") {
     while (auto request = c.read_request()) {
       // An echo of what it was sent: plain, and in base64.
       const std::string seen = request->header("Authorization");
-      c.send(raw_answer(request->target() == "/ok" ? 200 : 403,
-                        R"({"id":")" + seen + R"(","s3cr3t-canary":"czNjcjN0LWNhbmFyeQ=="})",
-                        "application/json", "X-Echo: " + seen + "\r\n"));
+      c.send(raw_response(request->target() == "/ok" ? 200 : 403,
+                          R"({"id":")" + seen + R"(","s3cr3t-canary":"czNjcjN0LWNhbmFyeQ=="})",
+                          "application/json", "X-Echo: " + seen + "\r\n"));
     }
   });
-  Bench bench;
+  HttpToolFixture fixture;
   Value tool =
       Value::object({{"method", "POST"},
                      {"url", server.url("/${ .args.to }")},
                      {"headers", Value::object({{"Authorization", "Bearer secret:TOKEN"}})},
                      {"result", "full"}});
-  const Outcome ok = bench.call(tool, a_call(Value::object({{"to", "ok"}})));
-  const Outcome no = bench.call(tool, a_call(Value::object({{"to", "no"}})));
+  const Outcome ok = fixture.call(tool, a_call(Value::object({{"to", "ok"}})));
+  const Outcome no = fixture.call(tool, a_call(Value::object({{"to", "no"}})));
   tool = tool.with("output_max", 20);
-  const Outcome large = bench.call(tool, a_call(Value::object({{"to", "ok"}})));
+  const Outcome large = fixture.call(tool, a_call(Value::object({{"to", "ok"}})));
   ASSERT_EQ(server.arrivals(), 3);
   EXPECT_EQ(server.requests()[0].header("Authorization"), "Bearer s3cr3t-canary");
   EXPECT_EQ(ok.kind, OutcomeKind::success);
@@ -314,42 +314,42 @@ AE_TEST("http tool/a secret goes into the header and nowhere else") {
 }
 
 AE_TEST("http tool/a secret is asked for at each call, a missing or broken one sends nothing") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   const auto with = [&](const char* value) {
     return post_tool(server).with("headers", Value::object({{"X-Key", value}}));
   };
-  EXPECT_TRUE(bench.make(with("secret:TOKEN")));
-  EXPECT_EQ(bench.secrets.asked, 0);
-  Outcome outcome = bench.call(with("secret:MISSING"), a_call());
+  EXPECT_TRUE(fixture.make(with("secret:TOKEN")));
+  EXPECT_EQ(fixture.secrets.asked, 0);
+  Outcome outcome = fixture.call(with("secret:MISSING"), a_call());
   EXPECT_EQ(outcome.kind, OutcomeKind::failure);
   EXPECT_TRUE(outcome.definite);
   EXPECT_EQ(outcome.error_code, "secret_missing");
   EXPECT_NE(outcome.error_message.find("MISSING"), std::string::npos);
-  outcome = bench.call(with("secret:BROKEN"), a_call());
+  outcome = fixture.call(with("secret:BROKEN"), a_call());
   EXPECT_EQ(outcome.error_code, "request_invalid");
   EXPECT_EQ(outcome.error_message.find("s3cr3t"), std::string::npos) << outcome.error_message;
   EXPECT_EQ(server.connections(), 0);
 }
 
 AE_TEST("http tool/what an argument says is never taken for a secret's name") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   const Value tool = post_tool(server).with(
       "headers", Value::object({{"X-A", "${ .args.a }"}, {"X-B", "not_secret:TOKEN"}}));
-  bench.call(tool, a_call(Value::object({{"a", "secret:TOKEN"}})));
+  fixture.call(tool, a_call(Value::object({{"a", "secret:TOKEN"}})));
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].header("X-A"), "secret:TOKEN");
   EXPECT_EQ(server.requests()[0].header("X-B"), "not_secret:TOKEN");
-  EXPECT_EQ(bench.secrets.asked, 0);
+  EXPECT_EQ(fixture.secrets.asked, 0);
 }
 
 // ---- the definition
 
 AE_TEST("http tool/definitions that cannot be meant are refused") {
-  Bench bench;
+  HttpToolFixture fixture;
   const Value good = Value::object({{"url", "http://a.example/x"}});
-  EXPECT_TRUE(bench.make(good));
+  EXPECT_TRUE(fixture.make(good));
   for (const char* url : {"",
                           "a.example/x",
                           "ftp://a.example/",
@@ -377,14 +377,14 @@ AE_TEST("http tool/definitions that cannot be meant are refused") {
                           "http://a.example/${ .steps.x }",
                           "http://a.example/${ .args.x",
                           "http://a.example/?key=secret:TOKEN"}) {
-    EXPECT_FALSE(bench.make(good.with("url", url))) << url;
+    EXPECT_FALSE(fixture.make(good.with("url", url))) << url;
   }
   for (const char* url : {"http://a.example", "https://a.example:8443", "http://[::1]:80/x",
                           "http://127.0.0.1?x=${ .args.x }", "http://a.example/%20//../x"}) {
-    EXPECT_TRUE(bench.make(good.with("url", url))) << url;
+    EXPECT_TRUE(fixture.make(good.with("url", url))) << url;
   }
   const auto refused = [&](std::string_view key, Value value) {
-    const auto tool = bench.make(good.with("method", "POST").with(key, value));
+    const auto tool = fixture.make(good.with("method", "POST").with(key, value));
     EXPECT_FALSE(tool) << key << canonical(value);
   };
   const auto header = [](const char* name, Value value) { return Value::object({{name, value}}); };
@@ -412,9 +412,9 @@ AE_TEST("http tool/definitions that cannot be meant are refused") {
   refused("definite_failures", 402);
   refused("definite_failures", Value::array({200}));
   refused("definite_failures", Value::array({"402"}));
-  EXPECT_FALSE(bench.make(good.with("body", "x"))) << "a GET with a body";
-  EXPECT_FALSE(bench.make(Value("x")));
-  const auto unknown = bench.make(good.with("retries", 3));
+  EXPECT_FALSE(fixture.make(good.with("body", "x"))) << "a GET with a body";
+  EXPECT_FALSE(fixture.make(Value("x")));
+  const auto unknown = fixture.make(good.with("retries", 3));
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().code, Code::unsupported);
 }
@@ -422,10 +422,10 @@ AE_TEST("http tool/definitions that cannot be meant are refused") {
 // ---- what comes back
 
 AE_TEST("http tool/results: JSON by its type, nothing is null, the rest is text") {
-  Bench bench;
+  HttpToolFixture fixture;
   const auto result = [&](std::string body, const char* type) {
-    RawHttpServer server(RawHttpServer::always(raw_answer(200, body, type)));
-    const Outcome outcome = bench.call(post_tool(server), a_call());
+    RawHttpServer server(RawHttpServer::always(raw_response(200, body, type)));
+    const Outcome outcome = fixture.call(post_tool(server), a_call());
     EXPECT_EQ(outcome.kind, OutcomeKind::success);
     EXPECT_FALSE(outcome.invalid) << body;
     EXPECT_EQ(server.arrivals(), 1);
@@ -442,11 +442,11 @@ AE_TEST("http tool/results: JSON by its type, nothing is null, the rest is text"
 }
 
 AE_TEST("http tool/result full has status, headers and body; big integers can be strings") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(201, "9007199254740993", "application/json",
-                                                        "X-A: 1\r\nx-a: 2\r\nX-B: \xff\r\n")));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(
+      201, "9007199254740993", "application/json", "X-A: 1\r\nx-a: 2\r\nX-B: \xff\r\n")));
+  HttpToolFixture fixture;
   const Value tool = post_tool(server).with("result", "full").with("numbers", "string");
-  const Outcome outcome = bench.call(tool, a_call());
+  const Outcome outcome = fixture.call(tool, a_call());
   EXPECT_EQ(outcome.result["status"], Value(201));
   EXPECT_EQ(outcome.result["headers"]["x-a"], Value("1, 2"));
   EXPECT_EQ(outcome.result["headers"]["x-b"], Value("\\xff"));
@@ -454,29 +454,29 @@ AE_TEST("http tool/result full has status, headers and body; big integers can be
 }
 
 AE_TEST("http tool/a 2xx whose body breaks a rule has happened: its record is small and harmless") {
-  Bench bench;
+  HttpToolFixture fixture;
   const auto invalid = [&](std::string answer, Value tool_change = Value::object({})) {
     RawHttpServer server(RawHttpServer::always(std::move(answer)));
     Value tool = post_tool(server);
     for (const auto& [key, value] : tool_change.members()) tool = tool.with(key, value);
-    const Outcome outcome = bench.call(tool, a_call());
+    const Outcome outcome = fixture.call(tool, a_call());
     EXPECT_EQ(outcome.kind, OutcomeKind::success);
     EXPECT_EQ(server.arrivals(), 1);
     EXPECT_TRUE(outcome.invalid);
     return outcome.invalid.value_or(Value());
   };
-  Value record = invalid(raw_answer(200, "{\"a\":1,\x1b[31m", "application/json"));
+  Value record = invalid(raw_response(200, "{\"a\":1,\x1b[31m", "application/json"));
   EXPECT_EQ(record["invalid"], Value(true));
   EXPECT_EQ(record["size"], Value(12));
   EXPECT_EQ(record["head"], Value("{\"a\":1,\\x1b[31m"));
   EXPECT_EQ(record["sha256"], Value(to_hex(sha256("{\"a\":1,\x1b[31m"))));
   EXPECT_NE(record.text("reason").find("JSON"), std::string::npos);
-  EXPECT_EQ(invalid(raw_answer(200, "9007199254740993"))["head"], Value("9007199254740993"));
-  EXPECT_EQ(invalid(raw_answer(200, "a\xff", "text/plain"))["head"], Value("a\\xff"));
-  invalid(raw_answer(200, std::string(100, '[') + std::string(100, ']')));
-  invalid(raw_answer(200, R"({"a":1,"a":2})"));
-  invalid(raw_answer(200, "{}", "application/json", "Content-Encoding: gzip\r\n"));
-  record = invalid(raw_answer(200, std::string(1000, 'x'), "text/plain"),
+  EXPECT_EQ(invalid(raw_response(200, "9007199254740993"))["head"], Value("9007199254740993"));
+  EXPECT_EQ(invalid(raw_response(200, "a\xff", "text/plain"))["head"], Value("a\\xff"));
+  invalid(raw_response(200, std::string(100, '[') + std::string(100, ']')));
+  invalid(raw_response(200, R"({"a":1,"a":2})"));
+  invalid(raw_response(200, "{}", "application/json", "Content-Encoding: gzip\r\n"));
+  record = invalid(raw_response(200, std::string(1000, 'x'), "text/plain"),
                    Value::object({{"output_max", 999}}));
   EXPECT_EQ(record["size"], Value(1000));
   EXPECT_EQ(record["head"], Value(std::string(256, 'x')));
@@ -493,8 +493,8 @@ AE_TEST("http tool/a gibibyte of answer is a success with an invalid output, in 
   });
   rusage before{}, after{};
   getrusage(RUSAGE_SELF, &before);
-  Bench bench;
-  const Outcome outcome = bench.call(post_tool(server), a_call());
+  HttpToolFixture fixture;
+  const Outcome outcome = fixture.call(post_tool(server), a_call());
   getrusage(RUSAGE_SELF, &after);
   EXPECT_EQ(outcome.kind, OutcomeKind::success);
   ASSERT_TRUE(outcome.invalid);
@@ -521,13 +521,13 @@ AE_TEST("http tool/every status means what SPEC 6 says, and is sent once") {
       {503, OutcomeKind::unknown, false, true},  {599, OutcomeKind::unknown, false, true},
       {504, OutcomeKind::failure, true, true},   {304, OutcomeKind::failure, true, false},
   };
-  Bench bench;
+  HttpToolFixture fixture;
   for (const auto& c : cases) {
     RawHttpServer server(RawHttpServer::always(
-        raw_answer(c.status, c.status == 204 || c.status == 304 ? "" : "\"no\"", "application/json",
-                   "Retry-After: 3\r\nLocation: http://127.0.0.1:1/\r\n")));
+        raw_response(c.status, c.status == 204 || c.status == 304 ? "" : "\"no\"",
+                     "application/json", "Retry-After: 3\r\nLocation: http://127.0.0.1:1/\r\n")));
     const Value tool = post_tool(server).with("definite_failures", Value::array({504, 304}));
-    const Outcome outcome = bench.call(tool, a_call());
+    const Outcome outcome = fixture.call(tool, a_call());
     EXPECT_EQ(outcome.kind, c.kind) << c.status;
     EXPECT_EQ(outcome.definite, c.definite) << c.status;
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
@@ -544,10 +544,10 @@ AE_TEST("http tool/every status means what SPEC 6 says, and is sent once") {
 
 AE_TEST("http tool/a response settles the call only when it is complete and the server's own") {
   const auto judged = [](int status, net::HttpPhase phase) {
-    net::HttpAnswer answer;
+    net::HttpResult answer;
     answer.status = status;
     answer.phase = phase;
-    return judge(answer, {}, {});
+    return classify_response(answer, {}, {});
   };
   EXPECT_TRUE(judged(500, net::HttpPhase::complete).settled);
   EXPECT_EQ(judged(500, net::HttpPhase::complete).kind, OutcomeKind::unknown);
@@ -615,13 +615,13 @@ AE_TEST(
       {"nonsense", [](Conversation& c) { c.read_request(), c.send("hello\r\n\r\n"); },
        OutcomeKind::unknown, "reset"},
   };
-  Bench bench;
+  HttpToolFixture fixture;
   for (const auto& c : cases) {
-    for (const bool reads : {false, true}) {
+    for (const bool is_read_only : {false, true}) {
       RawHttpServer server(c.script);
       Call call = a_call();
       call.timeout = 100ms;
-      const Outcome outcome = bench.call(post_tool(server), std::move(call), reads);
+      const Outcome outcome = fixture.call(post_tool(server), std::move(call), is_read_only);
       EXPECT_EQ(outcome.kind, c.kind) << c.name;
       EXPECT_EQ(outcome.error_code, c.code) << c.name;
       EXPECT_FALSE(outcome.definite);
@@ -634,17 +634,17 @@ AE_TEST(
 
 AE_TEST(
     "http tool/a server that acts and closes a warm connection is never sent the request again") {
-  for (const bool reads : {false, true}) {
+  for (const bool is_read_only : {false, true}) {
     RawHttpServer server([](Conversation& c) {
-      if (c.read_request()) c.send(raw_answer(200, "{}"));
+      if (c.read_request()) c.send(raw_response(200, "{}"));
       c.read_request();
     });
-    Bench bench;
-    auto tool = bench.make(post_tool(server), reads);
+    HttpToolFixture fixture;
+    auto tool = fixture.make(post_tool(server), is_read_only);
     ASSERT_TRUE(tool);
-    EXPECT_EQ(bench.perform(**tool, a_call()).kind, OutcomeKind::success);
-    const Outcome second = bench.perform(**tool, a_call());
-    EXPECT_EQ(second.kind, reads ? OutcomeKind::unknown : OutcomeKind::success);
+    EXPECT_EQ(fixture.perform(**tool, a_call()).kind, OutcomeKind::success);
+    const Outcome second = fixture.perform(**tool, a_call());
+    EXPECT_EQ(second.kind, is_read_only ? OutcomeKind::unknown : OutcomeKind::success);
     EXPECT_EQ(server.arrivals(), 2);
   }
 }
@@ -655,9 +655,9 @@ AE_TEST("http tool/who cannot be reached fails for sure") {
     RawHttpServer gone([](Conversation&) {});
     port = gone.port();
   }
-  Bench bench;
+  HttpToolFixture fixture;
   const auto call = [&](std::string url) {
-    return bench.call(Value::object({{"method", "POST"}, {"url", std::move(url)}}), a_call());
+    return fixture.call(Value::object({{"method", "POST"}, {"url", std::move(url)}}), a_call());
   };
   for (const std::string& url :
        {"http://127.0.0.1:" + std::to_string(port) + "/", std::string("http://nobody.invalid/x")}) {
@@ -675,12 +675,12 @@ AE_TEST("http tool/who cannot be reached fails for sure") {
 }
 
 AE_TEST("http tool/a call that comes too late is withdrawn unsent") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
-  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_response(200)));
+  HttpToolFixture fixture;
   for (const Duration within : {Duration(0), Duration(-1s)}) {
     Call call = a_call();
     call.send_within = within;
-    const Outcome outcome = bench.call(post_tool(server), std::move(call));
+    const Outcome outcome = fixture.call(post_tool(server), std::move(call));
     EXPECT_EQ(outcome.kind, OutcomeKind::failure);
     EXPECT_EQ(outcome.error_code, "not_sent");
     EXPECT_TRUE(outcome.definite);
@@ -693,13 +693,13 @@ AE_TEST("http tool/an abandoned call is unknown once it was sent, and answered o
     c.read_request();
     c.hang();
   });
-  Bench bench;
-  auto tool = bench.make(post_tool(server));
+  HttpToolFixture fixture;
+  auto tool = fixture.make(post_tool(server));
   ASSERT_TRUE(tool);
   (*tool)->abandon(InvocationId("fedcba9876543210"), 2);  // no such call yet
   std::move_only_function<void()> look = [&] {
     if (server.arrivals() == 0) {
-      bench.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { look(); });
     } else {
       (*tool)->abandon(InvocationId("fedcba9876543210"), 1);  // another try
       (*tool)->abandon(InvocationId("fedcba9876543210"), 2);
@@ -707,20 +707,20 @@ AE_TEST("http tool/an abandoned call is unknown once it was sent, and answered o
     }
   };
   look();
-  Outcome outcome = bench.perform(**tool, a_call());
+  Outcome outcome = fixture.perform(**tool, a_call());
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
   // Abandoned at once: not sent, or unknown when it was quicker.
-  bench.loop.post([&] { (*tool)->abandon(InvocationId("fedcba9876543210"), 2); });
-  outcome = bench.perform(**tool, a_call());
+  fixture.loop.post([&] { (*tool)->abandon(InvocationId("fedcba9876543210"), 2); });
+  outcome = fixture.perform(**tool, a_call());
   EXPECT_TRUE(outcome.error_code == "not_sent" || outcome.error_code == "abandoned");
 }
 
 AE_TEST("http tool/what the server said is shown in an error, bounded and harmless") {
   RawHttpServer server(
-      RawHttpServer::always(raw_answer(422, "no\n\x1b]0;x\x07" + std::string(5000, 'y'), "a/b")));
-  Bench bench;
-  const Outcome outcome = bench.call(post_tool(server), a_call());
+      RawHttpServer::always(raw_response(422, "no\n\x1b]0;x\x07" + std::string(5000, 'y'), "a/b")));
+  HttpToolFixture fixture;
+  const Outcome outcome = fixture.call(post_tool(server), a_call());
   EXPECT_TRUE(outcome.error_message.starts_with("POST " + shown_target(server, "/charges") +
                                                 " answered 422: no\\n\\x1b]0;x\\x07yyy"))
       << outcome.error_message;
@@ -729,9 +729,9 @@ AE_TEST("http tool/what the server said is shown in an error, bounded and harmle
 
 AE_TEST("http tool/an error that has a message shows it, without the JSON around it") {
   const auto shown = [](std::string body, const char* type = "application/problem+json") {
-    RawHttpServer server(RawHttpServer::always(raw_answer(422, std::move(body), type)));
-    Bench bench;
-    const std::string said = bench.call(post_tool(server), a_call()).error_message;
+    RawHttpServer server(RawHttpServer::always(raw_response(422, std::move(body), type)));
+    HttpToolFixture fixture;
+    const std::string said = fixture.call(post_tool(server), a_call()).error_message;
     const std::string target = shown_target(server, "/charges");
     const std::size_t at = said.find(target);
     return at == said.npos ? said

@@ -20,7 +20,7 @@ using Conversation = testing::RawHttpServer::Conversation;
 
 constexpr std::string_view kBegin =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
-constexpr std::string_view kAsks =
+constexpr std::string_view kQuestionEvent =
     "id: e1\nretry: 100\ndata: "
     "{\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"elicitation/create\"}\n\n";
 
@@ -30,43 +30,43 @@ class NoSecrets final : public SecretSource {
 };
 
 // A session of the old era with a server that answers each GET as the test says.
-struct Heard {
+struct GetStreamFixture {
   std::function<void(Conversation&, int nth)> on_get;
   std::string session;  // a header
   std::atomic<int> gets{0};
   net::AsioLoop loop;
   net::HttpClient client{loop};
   NoSecrets secrets;
-  std::vector<Message> said;
+  std::vector<Message> received;
   std::optional<testing::RawHttpServer> server;
   std::optional<HttpTransport> transport;
 
-  explicit Heard(std::function<void(Conversation&, int nth)> how,
-                 std::string its_session = "Mcp-Session-Id: s1\r\n")
-      : on_get(std::move(how)), session(std::move(its_session)) {
+  explicit GetStreamFixture(std::function<void(Conversation&, int nth)> kind,
+                            std::string its_session = "Mcp-Session-Id: s1\r\n")
+      : on_get(std::move(kind)), session(std::move(its_session)) {
     server.emplace([this](Conversation& c) {
       const auto request = c.read_request();
       if (!request) return;
       if (request->head.starts_with("GET")) return on_get(c, ++gets);
       if (request->body.find("tools/call") != std::string::npos) return c.hang();
-      c.send(testing::raw_answer(200, R"({"jsonrpc":"2.0","id":1,"result":{}})", "application/json",
-                                 session + "Connection: close\r\n"));
+      c.send(testing::raw_response(200, R"({"jsonrpc":"2.0","id":1,"result":{}})",
+                                   "application/json", session + "Connection: close\r\n"));
     });
   }
-  ~Heard() {
+  ~GetStreamFixture() {
     transport->close();
     server.reset();
   }
   // The session begins, and a call is open when `calls`.
   void begin(bool calls = true) {
     transport.emplace(loop, client, secrets, Value::object({{"url", server->url("/mcp")}}));
-    ASSERT_TRUE(transport->open({.heard = [this](Message message) {
-      said.push_back(std::move(message));
+    ASSERT_TRUE(transport->open({.on_message = [this](Message message) {
+      received.push_back(std::move(message));
       loop.stop();
     }}));
     send(1, "initialize", [this](const Reply&) { loop.stop(); });
     loop.run();
-    transport->speak("2025-11-25");
+    transport->set_protocol_version("2025-11-25");
     if (calls) send(2, "tools/call", [](const Reply&) {});
   }
   void send(std::int64_t id, const std::string& method, async::Done<Reply> done) {
@@ -82,7 +82,7 @@ struct Heard {
     loop.run();
     return true;
   }
-  std::vector<testing::RawRequest> asked() const {
+  std::vector<testing::RawRequest> get_requests() const {
     std::vector<testing::RawRequest> all;
     for (const auto& request : server->requests()) {
       if (request.head.starts_with("GET")) all.push_back(request);
@@ -92,51 +92,51 @@ struct Heard {
 };
 
 AE_TEST("mcp/get/a session has one stream, which is open before a call is sent, and is heard") {
-  Heard heard([](Conversation& c, int) {
+  GetStreamFixture fixture([](Conversation& c, int) {
     c.send(kBegin);
     c.wait(50ms);
-    c.send(kAsks);
+    c.send(kQuestionEvent);
     c.hang();
   });
-  heard.begin();
-  EXPECT_TRUE(heard.listen());
-  EXPECT_TRUE(heard.said.empty()) << "it is open before anything is said";
-  EXPECT_FALSE(heard.listen());
-  heard.loop.run();
-  ASSERT_EQ(heard.said.size(), 1u);
-  EXPECT_EQ(heard.said[0].method, "elicitation/create");
-  EXPECT_EQ(heard.said[0].stream, 0);
-  ASSERT_EQ(heard.asked().size(), 1u);
-  EXPECT_EQ(heard.asked()[0].header("Accept"), "text/event-stream");
-  EXPECT_EQ(heard.asked()[0].header("Mcp-Session-Id"), "s1");
-  EXPECT_EQ(heard.asked()[0].header("MCP-Protocol-Version"), "2025-11-25");
-  EXPECT_EQ(heard.asked()[0].header("Last-Event-ID"), "");
+  fixture.begin();
+  EXPECT_TRUE(fixture.listen());
+  EXPECT_TRUE(fixture.received.empty()) << "it is open before anything is said";
+  EXPECT_FALSE(fixture.listen());
+  fixture.loop.run();
+  ASSERT_EQ(fixture.received.size(), 1u);
+  EXPECT_EQ(fixture.received[0].method, "elicitation/create");
+  EXPECT_EQ(fixture.received[0].stream, 0);
+  ASSERT_EQ(fixture.get_requests().size(), 1u);
+  EXPECT_EQ(fixture.get_requests()[0].header("Accept"), "text/event-stream");
+  EXPECT_EQ(fixture.get_requests()[0].header("Mcp-Session-Id"), "s1");
+  EXPECT_EQ(fixture.get_requests()[0].header("MCP-Protocol-Version"), "2025-11-25");
+  EXPECT_EQ(fixture.get_requests()[0].header("Last-Event-ID"), "");
 }
 
 AE_TEST("mcp/get/a server that has none is asked once") {
   for (const int status : {405, 404, 400, 501, 200}) {
-    Heard heard([status](Conversation& c, int) {
-      c.send(testing::raw_answer(status, "no", "text/plain", "Connection: close\r\n"));
+    GetStreamFixture fixture([status](Conversation& c, int) {
+      c.send(testing::raw_response(status, "no", "text/plain", "Connection: close\r\n"));
     });
-    heard.begin(false);
-    EXPECT_TRUE(heard.listen());
-    EXPECT_FALSE(heard.listen());
-    EXPECT_EQ(heard.gets, 1) << status;
+    fixture.begin(false);
+    EXPECT_TRUE(fixture.listen());
+    EXPECT_FALSE(fixture.listen());
+    EXPECT_EQ(fixture.gets, 1) << status;
   }
 }
 
 AE_TEST("mcp/get/where it ended, it is taken up again while a request is open") {
-  Heard heard([](Conversation& c, int nth) {
+  GetStreamFixture fixture([](Conversation& c, int nth) {
     c.send(kBegin);
-    c.send(kAsks);
+    c.send(kQuestionEvent);
     if (nth > 1) c.hang();
   });
-  heard.begin();
-  heard.listen();
-  while (heard.said.size() < 2) heard.loop.run();
-  ASSERT_EQ(heard.asked().size(), 2u);
-  EXPECT_EQ(heard.asked()[1].header("Last-Event-ID"), "e1");
-  Heard idle([](Conversation& c, int) { c.send(kBegin); });
+  fixture.begin();
+  fixture.listen();
+  while (fixture.received.size() < 2) fixture.loop.run();
+  ASSERT_EQ(fixture.get_requests().size(), 2u);
+  EXPECT_EQ(fixture.get_requests()[1].header("Last-Event-ID"), "e1");
+  GetStreamFixture idle([](Conversation& c, int) { c.send(kBegin); });
   idle.begin(false);
   idle.listen();
   idle.loop.after(500ms, [&] { idle.loop.stop(); });
@@ -146,75 +146,75 @@ AE_TEST("mcp/get/where it ended, it is taken up again while a request is open") 
 
 AE_TEST("mcp/get/when nothing is open any more it ends, and the next call finds it where it was") {
   std::atomic<bool> gone = false;
-  Heard heard([&gone](Conversation& c, int) {
+  GetStreamFixture fixture([&gone](Conversation& c, int) {
     c.send(kBegin);
-    c.send(kAsks);
+    c.send(kQuestionEvent);
     c.hang();
     gone = true;
   });
-  heard.begin(false);
+  fixture.begin(false);
   int events = 0;
-  bool wanted = true;
-  GetStream stream({.loop = heard.loop,
-                    .client = heard.client,
-                    .call = [&] { return net::HttpCall{.url = heard.server->url("/mcp")}; },
-                    .wanted = [&] { return wanted; },
-                    .heard =
+  bool is_wanted = true;
+  GetStream stream({.loop = fixture.loop,
+                    .client = fixture.client,
+                    .call = [&] { return net::HttpCall{.url = fixture.server->url("/mcp")}; },
+                    .is_wanted = [&] { return is_wanted; },
+                    .on_data =
                         [&](std::string_view) {
                           ++events;
-                          heard.loop.stop();
+                          fixture.loop.stop();
                         },
-                    .stays = 50ms});
-  const auto rests = [&heard] {
-    heard.loop.after(200ms, [&heard] { heard.loop.stop(); });
-    heard.loop.run();
+                    .idle_timeout = 50ms});
+  const auto wait_idle = [&fixture] {
+    fixture.loop.after(200ms, [&fixture] { fixture.loop.stop(); });
+    fixture.loop.run();
   };
   EXPECT_FALSE(stream.listen([] {}));
-  while (events < 1) heard.loop.run();
-  rests();
+  while (events < 1) fixture.loop.run();
+  wait_idle();
   EXPECT_FALSE(gone) << "a call is open";
-  wanted = false;
-  while (!gone) rests();
+  is_wanted = false;
+  while (!gone) wait_idle();
   EXPECT_FALSE(stream.listen([] {}));
-  while (events < 2) heard.loop.run();
-  EXPECT_EQ(heard.asked().back().header("Last-Event-ID"), "e1");
+  while (events < 2) fixture.loop.run();
+  EXPECT_EQ(fixture.get_requests().back().header("Last-Event-ID"), "e1");
   stream.close();
 }
 
 AE_TEST("mcp/get/a call waits for a silent server once, and not long") {
-  Heard heard([](Conversation& c, int) { c.hang(); });
-  heard.begin();
-  EXPECT_TRUE(heard.listen());
-  EXPECT_FALSE(heard.listen());
-  EXPECT_EQ(heard.gets, 1);
+  GetStreamFixture fixture([](Conversation& c, int) { c.hang(); });
+  fixture.begin();
+  EXPECT_TRUE(fixture.listen());
+  EXPECT_FALSE(fixture.listen());
+  EXPECT_EQ(fixture.gets, 1);
 }
 
 AE_TEST("mcp/get/a server without sessions is not asked: it could not tell us from others") {
-  Heard heard([](Conversation& c, int) { c.send(kBegin); }, "");
-  heard.begin();
-  EXPECT_FALSE(heard.listen());
-  EXPECT_EQ(heard.gets, 0);
+  GetStreamFixture fixture([](Conversation& c, int) { c.send(kBegin); }, "");
+  fixture.begin();
+  EXPECT_FALSE(fixture.listen());
+  EXPECT_EQ(fixture.gets, 0);
 }
 
 AE_TEST("mcp/get/an event that is too large ends it for good, an answer on it is none") {
-  Heard heard([](Conversation& c, int) {
+  GetStreamFixture fixture([](Conversation& c, int) {
     c.send(kBegin);
     c.send("data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n\n");
-    c.send(kAsks);
+    c.send(kQuestionEvent);
     const std::string much(64u << 10, 'x');
     c.send("data: ");
     for (int i = 0; i < 80 && c.send(much); ++i) {
     }
     c.hang();
   });
-  heard.begin();
-  heard.listen();
-  while (heard.said.empty()) heard.loop.run();
-  heard.loop.after(500ms, [&] { heard.loop.stop(); });
-  heard.loop.run();
-  EXPECT_EQ(heard.said.size(), 1u);
-  EXPECT_FALSE(heard.listen());
-  EXPECT_EQ(heard.gets, 1);
+  fixture.begin();
+  fixture.listen();
+  while (fixture.received.empty()) fixture.loop.run();
+  fixture.loop.after(500ms, [&] { fixture.loop.stop(); });
+  fixture.loop.run();
+  EXPECT_EQ(fixture.received.size(), 1u);
+  EXPECT_FALSE(fixture.listen());
+  EXPECT_EQ(fixture.gets, 1);
 }
 
 }  // namespace

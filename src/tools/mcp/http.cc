@@ -4,15 +4,15 @@
 #include <utility>
 #include <vector>
 
-#include "json/event_stream.h"
 #include "json/json.h"
+#include "json/sse_parser.h"
 #include "tools/output.h"
 #include "tools/tool.h"
 
 namespace ae::tools::mcp {
 
-using net::HttpAnswer;
 using net::HttpPhase;
+using net::HttpResult;
 
 namespace {
 
@@ -37,14 +37,14 @@ std::string base64(std::string_view bytes) {
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
-std::string_view media_type(const HttpAnswer& answer) {
+std::string_view media_type(const HttpResult& answer) {
   const std::string_view type = net::find_header(answer.headers, "Content-Type").value_or("");
   return type.substr(0, type.find_first_of("; \t"));
 }
 
 }  // namespace
 
-std::string header_text(std::string_view text) {
+std::string encode_header_value(std::string_view text) {
   const bool plain = !text.starts_with(' ') && !text.ends_with(' ') &&
                      !text.starts_with("=?base64?") &&
                      std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7E; });
@@ -53,26 +53,26 @@ std::string header_text(std::string_view text) {
 
 struct HttpTransport::Exchange {
   std::uint64_t number = 0;
-  Post post;
+  OutgoingMessage post;
   async::Done<Reply> reply;  // empty: it has been called
   std::optional<net::HttpClient::Id> http;
-  std::optional<EventStream> events;
-  int take_ups = 0;
+  std::optional<SseParser> events;
+  int resumes = 0;
   async::TimerId timer = 0;
 };
 
 void HttpTransport::close() {
   *alive_ = false;
-  aside_.close();
+  get_stream_.close();
   const Exchanges open = std::exchange(exchanges_, {});
   for (const auto& [number, exchange] : open) {
-    loop_.forget(exchange->timer);
+    loop_.cancel(exchange->timer);
     if (exchange->http) client_.cancel(*exchange->http);
   }
 }
 
-Status HttpTransport::open(Ears ears) {
-  ears_ = std::move(ears);
+Status HttpTransport::open(Callbacks callbacks) {
+  callbacks_ = std::move(callbacks);
   const Value& headers = definition_["headers"];
   if (!headers.is_object()) return {};
   for (const auto& [name, text] : headers.members()) {
@@ -81,14 +81,14 @@ Status HttpTransport::open(Ears ears) {
       return fail(Code::plan_invalid,
                   "headers." + name + ": its value holds a line break or a control character");
     }
-    own_.push_back({name, std::string(value.reveal())});
+    configured_headers_.push_back({name, std::string(value.reveal())});
   }
   return {};
 }
 
 // Without a session the server cannot tell its clients apart: what it asks there could be for another one.
-bool HttpTransport::listen(async::Task heard) {
-  return session_.empty() || aside_.listen(std::move(heard));
+bool HttpTransport::listen(async::Task ready) {
+  return session_.empty() || get_stream_.listen(std::move(ready));
 }
 
 bool HttpTransport::has_requests() const {
@@ -96,18 +96,19 @@ bool HttpTransport::has_requests() const {
                              [](const auto& entry) { return entry.second->post.id != 0; });
 }
 
-void HttpTransport::speak(const std::string& version) { version_ = version; }
+void HttpTransport::set_protocol_version(const std::string& version) { version_ = version; }
 
-net::HttpHeaders HttpTransport::headers_of(const Post& post) const {
+net::HttpHeaders HttpTransport::headers_of(const OutgoingMessage& post) const {
   net::HttpHeaders headers = {{"Accept", "application/json, text/event-stream"}};
   if (!version_.empty()) headers.push_back({"MCP-Protocol-Version", version_});
   if (!session_.empty()) headers.push_back({"Mcp-Session-Id", session_});
-  if (post.modern) headers.push_back({"Mcp-Method", header_text(post.method)});
-  if (post.modern && !post.name.empty()) headers.push_back({"Mcp-Name", header_text(post.name)});
+  if (post.modern) headers.push_back({"Mcp-Method", encode_header_value(post.method)});
+  if (post.modern && !post.name.empty())
+    headers.push_back({"Mcp-Name", encode_header_value(post.name)});
   for (const auto& [key, value] : post.params) {
-    headers.push_back({"Mcp-Param-" + key, header_text(value)});
+    headers.push_back({"Mcp-Param-" + key, encode_header_value(value)});
   }
-  headers.insert(headers.end(), own_.begin(), own_.end());
+  headers.insert(headers.end(), configured_headers_.begin(), configured_headers_.end());
   return headers;
 }
 
@@ -119,7 +120,7 @@ net::HttpCall HttpTransport::get() const {
   return call;
 }
 
-void HttpTransport::send(Post post, async::Done<Reply> reply) {
+void HttpTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
   net::HttpCall call;
   call.method = "POST";
   call.url = definition_.text("url");
@@ -141,29 +142,29 @@ void HttpTransport::send(Post post, async::Done<Reply> reply) {
 }
 
 void HttpTransport::start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call) {
-  exchange->events.emplace(EventLimits{.line_max = kMessageMax, .event_max = kMessageMax});
+  exchange->events.emplace(SseLimits{.line_max = kMessageMax, .event_max = kMessageMax});
   call.answer_max = kStreamMax;
-  call.hear_events = [this, alive = alive_, weak = std::weak_ptr(exchange)](
-                         const net::HttpHeaders& headers, const std::string& bytes) {
-    if (const auto heard = weak.lock(); heard && *alive) hear(*heard, headers, bytes);
+  call.on_event_bytes = [this, alive = alive_, weak = std::weak_ptr(exchange)](
+                            const net::HttpHeaders& headers, const std::string& bytes) {
+    if (const auto locked = weak.lock(); locked && *alive) on_stream_bytes(*locked, headers, bytes);
   };
   exchange->http =
-      client_.start(std::move(call), [this, alive = alive_, exchange](HttpAnswer answer) {
+      client_.start(std::move(call), [this, alive = alive_, exchange](HttpResult answer) {
         if (*alive) end(exchange, std::move(answer));
       });
 }
 
-void HttpTransport::give_up(std::int64_t id) {
+void HttpTransport::cancel_request(std::int64_t id) {
   for (const auto& entry : exchanges_) {
     const auto& exchange = entry.second;
     const bool meant = exchange->post.id == id || exchange->post.ticket == id;
     if (!meant || !exchange->reply) continue;
     if (exchange->http) return client_.cancel(*exchange->http);
-    loop_.forget(exchange->timer);
+    loop_.cancel(exchange->timer);
     return loop_.post([this, alive = alive_, exchange] {
       if (!*alive) return;
       exchanges_.erase(exchange->number);
-      reply(*exchange, {.how = Reply::How::lost, .text = "given up"});
+      reply(*exchange, {.kind = Reply::Kind::lost, .text = "given up"});
     });
   }
 }
@@ -171,7 +172,7 @@ void HttpTransport::give_up(std::int64_t id) {
 void HttpTransport::reply(Exchange& exchange, Reply what) {
   if (!exchange.reply) return;
   auto reply = std::exchange(exchange.reply, nullptr);
-  what.text = printable(scrub(what.text, used()), Lines::keep);
+  what.text = printable(scrub(what.text, used()), LineBreaks::keep);
   reply(std::move(what));
 }
 
@@ -181,14 +182,14 @@ void HttpTransport::note_session(const Exchange& exchange, const net::HttpHeader
   if (id.size() <= kSessionMax) session_ = id;
 }
 
-void HttpTransport::hear(Exchange& exchange, const net::HttpHeaders& headers,
-                         std::string_view bytes) {
+void HttpTransport::on_stream_bytes(Exchange& exchange, const net::HttpHeaders& headers,
+                                    std::string_view bytes) {
   note_session(exchange, headers);
   const std::shared_ptr<bool> alive = alive_;
-  std::vector<ServerEvent> events;
+  std::vector<SseEvent> events;
   const bool fits = exchange.events->feed(bytes, events).has_value();
-  for (const ServerEvent& event : events) {
-    take(exchange, event);
+  for (const SseEvent& event : events) {
+    handle_event(exchange, event);
     if (!*alive) return;
   }
   // It has said all, or too much: what else comes is not waited for.
@@ -196,13 +197,13 @@ void HttpTransport::hear(Exchange& exchange, const net::HttpHeaders& headers,
 }
 
 // A message, or several, of the server. What is none, and no event of another kind, stands for the answer.
-void HttpTransport::take(Exchange& exchange, const ServerEvent& event) {
+void HttpTransport::handle_event(Exchange& exchange, const SseEvent& event) {
   auto messages = read_messages(event.data);
   if (!messages) {
     const bool is_message = event.name.empty() || event.name == "message";
     if (is_message && !is_blank(event.data) && exchange.post.id != 0) {
-      reply(exchange, {.how = Reply::How::unreadable,
-                       .text = why_unreadable(messages.error(), scrub(event.data, used()))});
+      reply(exchange, {.kind = Reply::Kind::unreadable,
+                       .text = describe_unreadable(messages.error(), scrub(event.data, used()))});
     }
     return;
   }
@@ -211,14 +212,14 @@ void HttpTransport::take(Exchange& exchange, const ServerEvent& event) {
     if (!*alive) return;
     if (message.kind == Message::Kind::request || message.kind == Message::Kind::notification) {
       message.stream = exchange.post.id;
-      ears_.heard(std::move(message));
+      callbacks_.on_message(std::move(message));
       continue;
     }
-    const bool ours = message.id.is_integer() && message.id.as_int() == exchange.post.id;
-    const bool of_nobody = message.kind == Message::Kind::error && message.id.is_null();
-    if (exchange.post.id == 0 || (!ours && !of_nobody)) continue;
+    const bool is_ours = message.id.is_integer() && message.id.as_int() == exchange.post.id;
+    const bool is_unaddressed = message.kind == Message::Kind::error && message.id.is_null();
+    if (exchange.post.id == 0 || (!is_ours && !is_unaddressed)) continue;
     reply(exchange,
-          {.how = message.kind == Message::Kind::result ? Reply::How::result : Reply::How::error,
+          {.kind = message.kind == Message::Kind::result ? Reply::Kind::result : Reply::Kind::error,
            .value = std::move(message.body),
            .code = message.code,
            .text = std::move(message.text)});
@@ -226,33 +227,33 @@ void HttpTransport::take(Exchange& exchange, const ServerEvent& event) {
 }
 
 // What is said outside of any answer: an answer there is to nothing that was asked.
-void HttpTransport::overhear(std::string_view text) {
+void HttpTransport::on_stream_event(std::string_view text) {
   auto messages = read_messages(text);
   if (!messages) return;
   const std::shared_ptr<bool> alive = alive_;
   for (Message& message : *messages) {
-    const bool asks_or_tells =
+    const bool is_incoming =
         message.kind == Message::Kind::request || message.kind == Message::Kind::notification;
-    if (*alive && asks_or_tells) ears_.heard(std::move(message));
+    if (*alive && is_incoming) callbacks_.on_message(std::move(message));
   }
 }
 
 namespace {
 
 // Of an exchange whose answer was not a message. Secrets go before its head is cut off: half of one would be found no more.
-Reply without_message(const HttpAnswer& answer, const std::vector<UsedSecret>& used) {
+Reply reply_without_message(const HttpResult& answer, const std::vector<UsedSecret>& used) {
   switch (answer.phase) {
     case HttpPhase::invalid:
     case HttpPhase::not_sent:
-      return {.how = Reply::How::not_sent, .text = answer.error};
+      return {.kind = Reply::Kind::not_sent, .text = answer.error};
     case HttpPhase::resolve_failed:
     case HttpPhase::connect_failed:
-      return {.how = Reply::How::unreachable, .text = answer.error};
+      return {.kind = Reply::Kind::unreachable, .text = answer.error};
     case HttpPhase::tls_failed:
-      return {.how = Reply::How::unreachable, .text = answer.error, .cut_tls = true};
-    case HttpPhase::no_answer:
+      return {.kind = Reply::Kind::unreachable, .text = answer.error, .is_tls_failure = true};
+    case HttpPhase::no_response:
     case HttpPhase::cut_off:
-      return {.how = Reply::How::lost, .text = answer.error};
+      return {.kind = Reply::Kind::lost, .text = answer.error};
     case HttpPhase::complete:
       break;
   }
@@ -261,52 +262,52 @@ Reply without_message(const HttpAnswer& answer, const std::vector<UsedSecret>& u
   std::string text = "the server answered " + std::to_string(answer.status);
   if (good) text += " without an answer in it";
   if (!shown.text("head").empty()) text += ": " + std::string(shown.text("head"));
-  return {.how = good ? Reply::How::lost : Reply::How::refused,
+  return {.kind = good ? Reply::Kind::lost : Reply::Kind::refused,
           .text = std::move(text),
           .status = answer.status};
 }
 
 }  // namespace
 
-void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpAnswer answer) {
+void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpResult answer) {
   exchange->http.reset();
   if (answer.status == 200) note_session(*exchange, answer.headers);
   const std::shared_ptr<bool> alive = alive_;
   const bool whole = answer.phase == HttpPhase::complete;
   const bool good = answer.status >= 200 && answer.status < 300;
   const bool is_stream = good && net::equal_ignoring_case(media_type(answer), kEvents);
-  if (is_stream && !answer.cancelled && exchange->reply && take_up(exchange)) return;
+  if (is_stream && !answer.cancelled && exchange->reply && resume_stream(exchange)) return;
   exchanges_.erase(exchange->number);
   if (whole && exchange->post.id == 0 && good) {
-    return reply(*exchange, {.how = Reply::How::result, .status = answer.status});
+    return reply(*exchange, {.kind = Reply::Kind::result, .status = answer.status});
   }
-  if (whole && !is_stream && good) take(*exchange, {.name = {}, .data = answer.body});
+  if (whole && !is_stream && good) handle_event(*exchange, {.name = {}, .data = answer.body});
   if (whole && !good) {
     // A message under a status that is none of success says more than the status.
     auto messages = read_messages(answer.body);
     if (messages && messages->front().kind == Message::Kind::error) {
       Message& first = messages->front();
-      return reply(*exchange, {.how = Reply::How::error,
+      return reply(*exchange, {.kind = Reply::Kind::error,
                                .value = std::move(first.body),
                                .code = first.code,
                                .text = std::move(first.text),
                                .status = answer.status});
     }
   }
-  if (*alive) reply(*exchange, without_message(answer, used()));
+  if (*alive) reply(*exchange, reply_without_message(answer, used()));
 }
 
 // A stream ended before the answer came. True: it is taken up where it ended.
-bool HttpTransport::take_up(const std::shared_ptr<Exchange>& exchange) {
-  const EventStream& events = *exchange->events;
-  if (events.last_id().empty() || exchange->take_ups++ >= kTakeUpsMax ||
+bool HttpTransport::resume_stream(const std::shared_ptr<Exchange>& exchange) {
+  const SseParser& events = *exchange->events;
+  if (events.last_id().empty() || exchange->resumes++ >= kResumesMax ||
       !net::is_header_value(events.last_id())) {
     return false;
   }
   net::HttpCall call = get();
   call.headers.push_back({"Last-Event-ID", events.last_id()});
   call.total_timeout = exchange->post.timeout;
-  exchange->timer = loop_.after(events.retry().value_or(kTakeUpAfter),
+  exchange->timer = loop_.after(events.retry().value_or(kReconnectDelay),
                                 [this, alive = alive_, exchange, call = std::move(call)]() mutable {
                                   if (*alive && exchange->reply) start(exchange, std::move(call));
                                 });

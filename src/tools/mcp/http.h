@@ -11,14 +11,14 @@
 #include <optional>
 #include <string>
 
-#include "json/event_stream.h"
+#include "json/sse_parser.h"
 #include "net/http_client.h"
 #include "tools/mcp/get_stream.h"
 #include "tools/mcp/transport.h"
 
 namespace ae::tools::mcp {
 
-constexpr int kTakeUpsMax = 20;  // of one stream of events
+constexpr int kResumesMax = 20;  // of one stream of events
 
 class HttpTransport final : public Transport {
  public:
@@ -29,52 +29,52 @@ class HttpTransport final : public Transport {
         client_(client),
         secrets_(secrets),
         definition_(std::move(definition)),
-        aside_({.loop = loop,
-                .client = client,
-                .call = [this] { return get(); },
-                .wanted = [this] { return has_requests(); },
-                .heard = [this](std::string_view text) { overhear(text); }}) {}
+        get_stream_({.loop = loop,
+                     .client = client,
+                     .call = [this] { return get(); },
+                     .is_wanted = [this] { return has_requests(); },
+                     .on_data = [this](std::string_view text) { on_stream_event(text); }}) {}
   ~HttpTransport() override { HttpTransport::close(); }
   void close() override;
 
-  Status open(Ears ears) override;
-  void send(Post post, async::Done<Reply> reply) override;
-  void give_up(std::int64_t id) override;
-  bool listen(async::Task heard) override;
-  void speak(const std::string& version) override;
-  bool give_up_tells(bool modern) const override { return modern; }
+  Status open(Callbacks callbacks) override;
+  void send(OutgoingMessage post, async::Done<Reply> reply) override;
+  void cancel_request(std::int64_t id) override;
+  bool listen(async::Task ready) override;
+  void set_protocol_version(const std::string& version) override;
+  bool cancel_notifies_server(bool modern) const override { return modern; }
   bool is_stdio() const override { return false; }
 
  private:
   struct Exchange;
   using Exchanges = std::map<std::uint64_t, std::shared_ptr<Exchange>>;
 
-  net::HttpHeaders headers_of(const Post& post) const;
+  net::HttpHeaders headers_of(const OutgoingMessage& post) const;
   net::HttpCall get() const;
   bool has_requests() const;
   void start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call);
-  void hear(Exchange& exchange, const net::HttpHeaders& headers, std::string_view bytes);
+  void on_stream_bytes(Exchange& exchange, const net::HttpHeaders& headers, std::string_view bytes);
   void note_session(const Exchange& exchange, const net::HttpHeaders& headers);
-  void take(Exchange& exchange, const ServerEvent& event);
-  void overhear(std::string_view text);
-  void end(const std::shared_ptr<Exchange>& exchange, net::HttpAnswer answer);
-  bool take_up(const std::shared_ptr<Exchange>& exchange);
+  void handle_event(Exchange& exchange, const SseEvent& event);
+  void on_stream_event(std::string_view text);
+  void end(const std::shared_ptr<Exchange>& exchange, net::HttpResult answer);
+  bool resume_stream(const std::shared_ptr<Exchange>& exchange);
   void reply(Exchange& exchange, Reply what);
 
   async::Loop& loop_;
   net::HttpClient& client_;
   SecretSource& secrets_;
   Value definition_;
-  Ears ears_;
-  net::HttpHeaders own_;  // of the definition, with their secrets
+  Callbacks callbacks_;
+  net::HttpHeaders configured_headers_;  // of the definition, with their secrets
   std::string version_, session_;
   std::uint64_t last_ = 0;
   Exchanges exchanges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // asked by what comes later
-  GetStream aside_;
+  GetStream get_stream_;
 };
 
 // A text as the value of an Mcp- header.
-std::string header_text(std::string_view text);
+std::string encode_header_value(std::string_view text);
 
 }  // namespace ae::tools::mcp

@@ -12,37 +12,38 @@
 namespace ae::tools::mcp {
 namespace {
 
-bool is_good_header(const Value& property, std::set<std::string>& seen) {
+bool is_valid_header(const Value& property, std::set<std::string>& names) {
   const Value& header = property["x-mcp-header"];
   if (!header.is_string() || !net::is_header_name(header.as_string())) return false;
   const std::string_view type = property.text("type");
   if (type != "string" && type != "integer" && type != "boolean") return false;
   std::string name = header.as_string();
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return seen.insert(std::move(name)).second;
+  return names.insert(std::move(name)).second;
 }
 
-bool mirrors_well(const Value& schema, std::size_t depth, std::set<std::string>& seen) {
+bool has_valid_header_mirrors(const Value& schema, std::size_t depth,
+                              std::set<std::string>& names) {
   if (depth > kMirrorDepthMax || !schema["properties"].is_object()) return true;
   return std::ranges::all_of(schema["properties"].members(), [&](const Member& member) {
     const Value& property = member.second;
-    if (property.find("x-mcp-header") != nullptr && !is_good_header(property, seen)) return false;
-    return mirrors_well(property, depth + 1, seen);
+    if (property.find("x-mcp-header") != nullptr && !is_valid_header(property, names)) return false;
+    return has_valid_header_mirrors(property, depth + 1, names);
   });
 }
 
 }  // namespace
 
-bool is_offered(std::string_view name) {
+bool is_valid_tool_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameMax && std::ranges::all_of(name, [](char c) {
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-' || c == '.';
   });
 }
 
-bool mirrors_well(const Value& schema) {
-  std::set<std::string> seen;
-  return mirrors_well(schema, 0, seen);
+bool has_valid_header_mirrors(const Value& schema) {
+  std::set<std::string> names;
+  return has_valid_header_mirrors(schema, 0, names);
 }
 
 std::string digest_of(const Value& pinned) {
@@ -53,7 +54,7 @@ std::string digest_of(const Value& pinned) {
   return to_hex(sha256(canonical(Value::object(std::move(members)))));
 }
 
-Result<Value> pinned(const Value& listed) {
+Result<Value> pin_tool(const Value& listed) {
   if (!listed["name"].is_string()) return fail(Code::input_invalid, "a tool without a name");
   std::vector<Member> members;
   for (const char* key : {"name", "title", "description"}) {

@@ -21,17 +21,17 @@ constexpr std::size_t kToolMax = 256u << 10;  // bytes of what one tool says of 
 constexpr std::size_t kMirrorDepthMax = 16;   // levels of an inputSchema that may name headers
 
 // Can an agent call a tool of this name? Letters, digits, _ - and ., at most kNameMax.
-bool is_offered(std::string_view name);
+bool is_valid_tool_name(std::string_view name);
 
 // Can a call carry the headers in which an inputSchema wants arguments once more (`x-mcp-header`)? Each a header's name,
 // of a text, an integer or a truth value, and none twice in whatever case. Over HTTP, in the new era, a tool that asks for
 // others is no tool.
-bool mirrors_well(const Value& schema);
+bool has_valid_header_mirrors(const Value& schema);
 
 // Stored (agents.lock.json): {name, title?, description?, inputSchema, outputSchema?, annotations?, execution?, digest}, of what
 // a server lists. `execution` is {taskSupport: required} or not there: how tools may be called that need no task is of no
 // account. Fails with input_invalid: what is wrong with it.
-Result<Value> pinned(const Value& listed);
+Result<Value> pin_tool(const Value& listed);
 // The digest alone: 64 hex digits of SHA-256 over the canonical members but `digest`.
 std::string digest_of(const Value& pinned);
 

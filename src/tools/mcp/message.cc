@@ -69,7 +69,7 @@ Result<std::vector<Message>> read_messages(std::string_view text) {
   return messages;
 }
 
-std::vector<std::int64_t> ids_answered_in(std::string_view text) {
+std::vector<std::int64_t> extract_response_ids(std::string_view text) {
   std::vector<std::int64_t> ids;
   const auto value = parse_json(text, {.bytes_max = kMessageMax, .big_integers_as_strings = true});
   const auto add = [&](const Value& one) {
@@ -82,7 +82,7 @@ std::vector<std::int64_t> ids_answered_in(std::string_view text) {
   return ids;
 }
 
-std::string why_unreadable(const Error& error, std::string_view text) {
+std::string describe_unreadable(const Error& error, std::string_view text) {
   const Value shown = invalid_output("", text, 0);
   return "the server's answer cannot be read (" + error.message +
          "): " + std::string(shown.text("head"));
@@ -96,11 +96,11 @@ Value notification(std::string_view method, Value params) {
   return with_params({{"jsonrpc", "2.0"}, {"method", method}}, std::move(params));
 }
 
-Value answer(const Value& id, Value result) {
+Value make_response(const Value& id, Value result) {
   return Value::object({{"jsonrpc", "2.0"}, {"id", id}, {"result", std::move(result)}});
 }
 
-Value refusal(const Value& id, std::int64_t code, std::string_view text) {
+Value make_error_response(const Value& id, std::int64_t code, std::string_view text) {
   return Value::object({{"jsonrpc", "2.0"},
                         {"id", id},
                         {"error", Value::object({{"code", code}, {"message", text}})}});

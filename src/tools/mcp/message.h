@@ -31,15 +31,15 @@ struct Message {
 Result<std::vector<Message>> read_messages(std::string_view text);
 
 // Of a text that is no message, although it is JSON: the ids of what it seems to answer.
-std::vector<std::int64_t> ids_answered_in(std::string_view text);
+std::vector<std::int64_t> extract_response_ids(std::string_view text);
 
 // Why a text that came instead of an answer could not be read, with the beginning of it. REQUIRES: no secret is in `text`.
-std::string why_unreadable(const Error& error, std::string_view text);
+std::string describe_unreadable(const Error& error, std::string_view text);
 
 Value request(std::int64_t id, std::string_view method, Value params);
 Value notification(std::string_view method, Value params);
-Value answer(const Value& id, Value result);
-Value refusal(const Value& id, std::int64_t code, std::string_view text);
+Value make_response(const Value& id, Value result);
+Value make_error_response(const Value& id, std::int64_t code, std::string_view text);
 
 // Codes that we act on.
 constexpr std::int64_t kMethodNotFound = -32601;

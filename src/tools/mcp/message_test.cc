@@ -9,8 +9,8 @@
 #include "net/asio_loop.h"
 #include "testing/raw_http_server.h"
 #include "testing/test.h"
+#include "tools/mcp/classify_response.h"
 #include "tools/mcp/http.h"
-#include "tools/mcp/judge.h"
 #include "tools/mcp/listing.h"
 #include "tools/output.h"
 
@@ -48,7 +48,7 @@ AE_TEST("mcp/message/what is no message is refused") {
 }
 
 AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
-  using How = Reply::How;
+  using Kind = Reply::Kind;
   struct Row {
     Reply reply;
     OutcomeKind kind;
@@ -57,50 +57,55 @@ AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
   };
   const Value text = json(R"({"content":[{"type":"text","text":"x"}]})");
   const Row rows[] = {
-      {{.how = How::result, .value = text}, OutcomeKind::success, false, ""},
-      {{.how = How::result, .value = text.with("isError", true)},
+      {{.kind = Kind::result, .value = text}, OutcomeKind::success, false, ""},
+      {{.kind = Kind::result, .value = text.with("isError", true)},
        OutcomeKind::failure,
        true,
        "tool_error"},
-      {{.how = How::result, .value = json(R"({"resultType":"input_required","inputRequests":{}})")},
+      {{.kind = Kind::result,
+        .value = json(R"({"resultType":"input_required","inputRequests":{}})")},
        OutcomeKind::failure,
        true,
        "input_required"},
-      {{.how = How::result, .value = json(R"({"resultType":"input_required","requestState":"s"})")},
+      {{.kind = Kind::result,
+        .value = json(R"({"resultType":"input_required","requestState":"s"})")},
        OutcomeKind::input_required,
        true,
        ""},
-      {{.how = How::result,
+      {{.kind = Kind::result,
         .value = json(R"({"resultType":"input_required","requestState":"s","inputRequests":
                           {"k":{"method":"roots/list"}}})")},
        OutcomeKind::unknown,
        false,
        "input_required"},
-      {{.how = How::result, .value = json(R"({"resultType":"task","taskId":"t"})")},
+      {{.kind = Kind::result, .value = json(R"({"resultType":"task","taskId":"t"})")},
        OutcomeKind::unknown,
        false,
        "rpc_error"},
-      {{.how = How::error, .code = -32601}, OutcomeKind::failure, true, "rpc_refused"},
-      {{.how = How::error, .code = -32602}, OutcomeKind::failure, true, "rpc_refused"},
-      {{.how = How::error, .code = -32603}, OutcomeKind::unknown, false, "rpc_error"},
-      {{.how = How::error, .code = -32600}, OutcomeKind::unknown, false, "rpc_error"},
-      {{.how = How::error, .code = -32020, .status = 400}, OutcomeKind::failure, true, "http_400"},
-      {{.how = How::error, .code = -32603, .status = 500},
+      {{.kind = Kind::error, .code = -32601}, OutcomeKind::failure, true, "rpc_refused"},
+      {{.kind = Kind::error, .code = -32602}, OutcomeKind::failure, true, "rpc_refused"},
+      {{.kind = Kind::error, .code = -32603}, OutcomeKind::unknown, false, "rpc_error"},
+      {{.kind = Kind::error, .code = -32600}, OutcomeKind::unknown, false, "rpc_error"},
+      {{.kind = Kind::error, .code = -32020, .status = 400},
+       OutcomeKind::failure,
+       true,
+       "http_400"},
+      {{.kind = Kind::error, .code = -32603, .status = 500},
        OutcomeKind::unknown,
        false,
        "rpc_error"},
-      {{.how = How::refused, .status = 403}, OutcomeKind::failure, true, "http_403"},
-      {{.how = How::refused, .status = 409}, OutcomeKind::unknown, false, "http_409"},
-      {{.how = How::refused, .status = 502}, OutcomeKind::unknown, false, "http_502"},
-      {{.how = How::refused, .status = 302}, OutcomeKind::unknown, false, "http_302"},
-      {{.how = How::not_sent}, OutcomeKind::failure, true, "not_sent"},
-      {{.how = How::unreachable}, OutcomeKind::failure, true, "connect"},
-      {{.how = How::unreachable, .cut_tls = true}, OutcomeKind::failure, true, "tls"},
-      {{.how = How::unreadable}, OutcomeKind::unknown, false, "rpc_error"},
-      {{.how = How::lost}, OutcomeKind::unknown, false, "reset"},
+      {{.kind = Kind::refused, .status = 403}, OutcomeKind::failure, true, "http_403"},
+      {{.kind = Kind::refused, .status = 409}, OutcomeKind::unknown, false, "http_409"},
+      {{.kind = Kind::refused, .status = 502}, OutcomeKind::unknown, false, "http_502"},
+      {{.kind = Kind::refused, .status = 302}, OutcomeKind::unknown, false, "http_302"},
+      {{.kind = Kind::not_sent}, OutcomeKind::failure, true, "not_sent"},
+      {{.kind = Kind::unreachable}, OutcomeKind::failure, true, "connect"},
+      {{.kind = Kind::unreachable, .is_tls_failure = true}, OutcomeKind::failure, true, "tls"},
+      {{.kind = Kind::unreadable}, OutcomeKind::unknown, false, "rpc_error"},
+      {{.kind = Kind::lost}, OutcomeKind::unknown, false, "reset"},
   };
   for (const Row& row : rows) {
-    const Outcome outcome = judge(row.reply, kOutputMax, {});
+    const Outcome outcome = classify_response(row.reply, kOutputMax, {});
     EXPECT_TRUE(outcome.kind == row.kind);
     EXPECT_EQ(outcome.definite, row.definite);
     EXPECT_EQ(outcome.error_code, row.code);
@@ -110,23 +115,25 @@ AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
 AE_TEST(
     "mcp/judge/an error that the server answers settles the call, what an intermediary says does "
     "not") {
-  const auto settles = [](const Reply& reply) { return judge(reply, kOutputMax, {}).settled; };
-  using How = Reply::How;
-  EXPECT_TRUE(settles({.how = How::error, .code = -32603}));
-  EXPECT_TRUE(settles({.how = How::error, .code = -32603, .status = 500}));
-  EXPECT_TRUE(settles({.how = How::refused, .status = 500}));
+  const auto settles = [](const Reply& reply) {
+    return classify_response(reply, kOutputMax, {}).settled;
+  };
+  using Kind = Reply::Kind;
+  EXPECT_TRUE(settles({.kind = Kind::error, .code = -32603}));
+  EXPECT_TRUE(settles({.kind = Kind::error, .code = -32603, .status = 500}));
+  EXPECT_TRUE(settles({.kind = Kind::refused, .status = 500}));
   for (const int status : {409, 502, 503, 504, 524}) {
-    EXPECT_FALSE(settles({.how = How::refused, .status = status})) << status;
-    EXPECT_FALSE(settles({.how = How::error, .code = -32603, .status = status})) << status;
+    EXPECT_FALSE(settles({.kind = Kind::refused, .status = status})) << status;
+    EXPECT_FALSE(settles({.kind = Kind::error, .code = -32603, .status = status})) << status;
   }
-  EXPECT_FALSE(settles({.how = How::lost}));
+  EXPECT_FALSE(settles({.kind = Kind::lost}));
   const Value task = json(R"({"resultType":"task","taskId":"t"})");
-  EXPECT_FALSE(settles({.how = How::result, .value = task})) << "the server works on";
+  EXPECT_FALSE(settles({.kind = Kind::result, .value = task})) << "the server works on";
 }
 
 AE_TEST("mcp/judge/the result is what is structured, else the one text, else the list") {
   const auto result = [](std::string_view text) {
-    return judge({.how = Reply::How::result, .value = json(text)}, 100, {}).result;
+    return classify_response({.kind = Reply::Kind::result, .value = json(text)}, 100, {}).result;
   };
   EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"}],"structuredContent":{"a":1}})"),
             json(R"({"a":1})"));
@@ -139,22 +146,24 @@ AE_TEST("mcp/judge/the result is what is structured, else the one text, else the
 
 AE_TEST("mcp/judge/a result that breaks a rule is a success whose record says so") {
   for (const char* text : {R"({})", R"([])", R"({"content":"x"})"}) {
-    const Outcome outcome = judge({.how = Reply::How::result, .value = json(text)}, 100, {});
+    const Outcome outcome =
+        classify_response({.kind = Reply::Kind::result, .value = json(text)}, 100, {});
     EXPECT_TRUE(outcome.kind == OutcomeKind::success && outcome.invalid.has_value());
   }
   const Value large =
       Value::object({{"content", Value::array({})}, {"structuredContent", std::string(101, 'x')}});
-  EXPECT_TRUE(judge({.how = Reply::How::result, .value = large}, 100, {}).invalid.has_value());
+  EXPECT_TRUE(classify_response({.kind = Reply::Kind::result, .value = large}, 100, {})
+                  .invalid.has_value());
 }
 
 AE_TEST("mcp/judge/what a server asks a person is said in our words, with the state as it is") {
-  const Outcome outcome =
-      judge({.how = Reply::How::result,
-             .value = json(R"({"resultType":"input_required","requestState":"s","inputRequests":{
+  const Outcome outcome = classify_response(
+      {.kind = Reply::Kind::result,
+       .value = json(R"({"resultType":"input_required","requestState":"s","inputRequests":{
            "a":{"method":"elicitation/create","params":{"message":"m","requestedSchema":
                 {"type":"object","properties":{"n":{"type":"integer"}}}}},
            "b":{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"u"}}}})")},
-            100, {});
+      100, {});
   ASSERT_EQ(outcome.kind, OutcomeKind::input_required) << outcome.error_message;
   EXPECT_TRUE(outcome.definite);
   EXPECT_EQ(outcome.result, json(R"({"state":"s","requests":{
@@ -165,10 +174,10 @@ AE_TEST("mcp/judge/what a server asks a person is said in our words, with the st
 AE_TEST("mcp/judge/a state that holds one of our secrets is not kept") {
   std::vector<UsedSecret> used;
   used.push_back({"T", Secret("hush-hush")});
-  const Outcome outcome =
-      judge({.how = Reply::How::result,
-             .value = json(R"({"resultType":"input_required","requestState":"hush-hush"})")},
-            100, used);
+  const Outcome outcome = classify_response(
+      {.kind = Reply::Kind::result,
+       .value = json(R"({"resultType":"input_required","requestState":"hush-hush"})")},
+      100, used);
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(canonical(outcome.result).find("hush"), std::string::npos);
 }
@@ -177,13 +186,13 @@ AE_TEST("mcp/judge/no secret is in what is kept") {
   std::vector<UsedSecret> used;
   used.push_back({"T", Secret("hush-hush")});
   for (const Reply& reply :
-       {Reply{.how = Reply::How::result,
+       {Reply{.kind = Reply::Kind::result,
               .value = json(R"({"structuredContent":{"hush-hush":["hush-hush"]}})")},
-        Reply{.how = Reply::How::result,
+        Reply{.kind = Reply::Kind::result,
               .value = json(R"({"isError":true,"content":[{"type":"text","text":"hush-hush"}]})")},
-        Reply{.how = Reply::How::error, .code = 1, .text = "hush-hush"},
-        Reply{.how = Reply::How::result, .value = json(R"({"hush-hush":1})")}}) {
-    const Outcome outcome = judge(reply, kOutputMax, used);
+        Reply{.kind = Reply::Kind::error, .code = 1, .text = "hush-hush"},
+        Reply{.kind = Reply::Kind::result, .value = json(R"({"hush-hush":1})")}}) {
+    const Outcome outcome = classify_response(reply, kOutputMax, used);
     const std::string all = canonical(outcome.result) + outcome.error_message +
                             (outcome.invalid ? canonical(*outcome.invalid) : "");
     EXPECT_EQ(all.find("hush"), std::string::npos);
@@ -193,33 +202,33 @@ AE_TEST("mcp/judge/no secret is in what is kept") {
 AE_TEST("mcp/listing/the digest is over all that a tool says of itself, and over nothing else") {
   const Value tool = json(
       R"({"name":"t","description":"d","inputSchema":{"type":"object"},"annotations":{"a":1}})");
-  const auto pin = pinned(tool);
+  const auto pin = pin_tool(tool);
   ASSERT_TRUE(pin.has_value());
   EXPECT_EQ(pin->text("digest"), digest_of(*pin));
-  EXPECT_EQ(pinned(tool.with("icons", Value::array({})))->text("digest"), pin->text("digest"));
-  EXPECT_EQ(pinned(tool.with("execution", json(R"({"taskSupport":"optional"})")))->text("digest"),
+  EXPECT_EQ(pin_tool(tool.with("icons", Value::array({})))->text("digest"), pin->text("digest"));
+  EXPECT_EQ(pin_tool(tool.with("execution", json(R"({"taskSupport":"optional"})")))->text("digest"),
             pin->text("digest"));
-  EXPECT_NE(pinned(tool.with("execution", json(R"({"taskSupport":"required"})")))->text("digest"),
+  EXPECT_NE(pin_tool(tool.with("execution", json(R"({"taskSupport":"required"})")))->text("digest"),
             pin->text("digest"));
   for (const char* key : {"name", "title", "description"}) {
-    EXPECT_NE(pinned(tool.with(key, "other"))->text("digest"), pin->text("digest"));
+    EXPECT_NE(pin_tool(tool.with(key, "other"))->text("digest"), pin->text("digest"));
   }
   for (const char* key : {"inputSchema", "outputSchema", "annotations"}) {
-    EXPECT_NE(pinned(tool.with(key, Value::object({{"x", 1}})))->text("digest"),
+    EXPECT_NE(pin_tool(tool.with(key, Value::object({{"x", 1}})))->text("digest"),
               pin->text("digest"));
   }
-  EXPECT_FALSE(pinned(json(R"({"name":"t"})")).has_value());
-  EXPECT_FALSE(pinned(tool.with("description", std::string(kToolMax, 'x'))).has_value());
+  EXPECT_FALSE(pin_tool(json(R"({"name":"t"})")).has_value());
+  EXPECT_FALSE(pin_tool(tool.with("description", std::string(kToolMax, 'x'))).has_value());
 }
 
 AE_TEST("mcp/listing/headers that no call can carry make a tool none") {
   const auto schema = [](std::string_view properties) {
     return json(R"({"type":"object","properties":{)" + std::string(properties) + "}}");
   };
-  EXPECT_TRUE(mirrors_well(schema("")));
-  EXPECT_TRUE(mirrors_well(schema(R"("a":{"type":"string","x-mcp-header":"Region"},)"
-                                  R"("b":{"type":"integer","x-mcp-header":"Priority"},)"
-                                  R"("c":{"type":"boolean","x-mcp-header":"Debug"})")));
+  EXPECT_TRUE(has_valid_header_mirrors(schema("")));
+  EXPECT_TRUE(has_valid_header_mirrors(schema(R"("a":{"type":"string","x-mcp-header":"Region"},)"
+                                              R"("b":{"type":"integer","x-mcp-header":"Priority"},)"
+                                              R"("c":{"type":"boolean","x-mcp-header":"Debug"})")));
   for (const char* property : {
            R"("a":{"type":"string","x-mcp-header":""})",
            R"("a":{"type":"string","x-mcp-header":"My Region"})",
@@ -235,15 +244,15 @@ AE_TEST("mcp/listing/headers that no call can carry make a tool none") {
            R"("a":{"type":"string","x-mcp-header":"F"},"b":{"type":"string","x-mcp-header":"f"})",
            R"("a":{"type":"object","properties":{"b":{"type":"number","x-mcp-header":"B"}}})",
        }) {
-    EXPECT_FALSE(mirrors_well(schema(property))) << property;
+    EXPECT_FALSE(has_valid_header_mirrors(schema(property))) << property;
   }
 }
 
 AE_TEST("mcp/http/a header's value is plain, or base64 that says so") {
-  EXPECT_EQ(header_text("read_file"), "read_file");
-  EXPECT_EQ(header_text("Zürich"), "=?base64?WsO8cmljaA==?=");
-  EXPECT_EQ(header_text(" x"), "=?base64?IHg=?=");
-  EXPECT_EQ(header_text("=?base64?eA==?="), "=?base64?PT9iYXNlNjQ/ZUE9PT89?=");
+  EXPECT_EQ(encode_header_value("read_file"), "read_file");
+  EXPECT_EQ(encode_header_value("Zürich"), "=?base64?WsO8cmljaA==?=");
+  EXPECT_EQ(encode_header_value(" x"), "=?base64?IHg=?=");
+  EXPECT_EQ(encode_header_value("=?base64?eA==?="), "=?base64?PT9iYXNlNjQ/ZUE9PT89?=");
 }
 
 class OneSecret final : public SecretSource {
@@ -257,7 +266,7 @@ AE_TEST("mcp/http/a refusal shows no half of a secret, wherever what it shows en
   OneSecret secrets;
   for (std::size_t before = kHeadMax - 13; before <= kHeadMax; ++before) {
     testing::RawHttpServer server(testing::RawHttpServer::always(
-        testing::raw_answer(403, std::string(before, 'x') + "s3cr3t-canary", "text/plain")));
+        testing::raw_response(403, std::string(before, 'x') + "s3cr3t-canary", "text/plain")));
     HttpTransport transport(
         loop, client, secrets,
         Value::object({{"url", server.url("/mcp")},
@@ -271,7 +280,7 @@ AE_TEST("mcp/http/a refusal shows no half of a secret, wherever what it shows en
                    });
     loop.run();
     ASSERT_TRUE(reply);
-    EXPECT_EQ(reply->how, Reply::How::refused);
+    EXPECT_EQ(reply->kind, Reply::Kind::refused);
     EXPECT_EQ(reply->text.find("s3"), std::string::npos) << reply->text;
   }
 }

@@ -4,7 +4,7 @@
 //               └──any other error, or silence──▶ initialize ─▶ open (2024-11-05 … 2025-11-25)
 //
 // It also answers what a server asks of its client: `ping`. What the new era asks of people comes as the result of a call
-// (judge.h), what the old one asks while a call is open is its owner's to answer (server.h). Threads: the loop's.
+// (classify_response.h), what the old one asks while a call is open is its owner's to answer (server.h). Threads: the loop's.
 #pragma once
 
 #include <functional>
@@ -24,39 +24,40 @@ inline constexpr std::string_view kModern = "2026-07-28";
 inline constexpr std::string_view kLegacy[] = {"2025-11-25", "2025-06-18", "2025-03-26",
                                                "2024-11-05"};
 
-constexpr Duration kProbeTime =
+constexpr Duration kProbeTimeout =
     std::chrono::seconds(5);  // then a program is asked in the old way, too
-constexpr Duration kAskTime = std::chrono::seconds(30);  // for each request but calls
+constexpr Duration kRequestTimeout = std::chrono::seconds(30);  // for each request but calls
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  struct Ears {
-    std::function<void(std::string why)> lost;  // at most once; the session is of no use any more
-    std::function<void()> tools_changed;        // it says that its list is another one now
+  struct Callbacks {
+    std::function<void(std::string why)>
+        on_close;                            // at most once; the session is of no use any more
+    std::function<void()> on_tools_changed;  // it says that its list is another one now
     // Old era: it asks a person something, and wants an `answer`; empty: it is declined.
-    std::function<void(const Message& request)> asks;
+    std::function<void(const Message& request)> on_question;
     // It answers a request that was given up.
-    std::function<void(std::int64_t id)> answers_late;
-    std::function<void(const Value& id)> asks_no_more;  // of a request of its own
+    std::function<void(std::int64_t id)> on_late_reply;
+    std::function<void(const Value& id)> on_request_cancelled;  // of a request of its own
   };
-  struct Needs {
+  struct Dependencies {
     async::Loop& loop;
     std::string version;  // ours, for the server's logs
     bool legacy = false;  // do not probe: it ended when it was
   };
-  static std::shared_ptr<Session> make(std::unique_ptr<Transport> transport, Needs needs,
-                                       Ears ears);
+  static std::shared_ptr<Session> make(std::unique_ptr<Transport> transport, Dependencies deps,
+                                       Callbacks callbacks);
 
   // Agrees with the server on how to talk. Fails with unavailable, plan_invalid, secret_missing, forbidden.
   void start(async::Done<Status> ready);
-  // Every tool, page by page, as `pinned` has them, by name. What is no tool is left out; `odd` of them were.
-  struct Listed {
+  // Every tool, page by page, as `pinned` has them, by name. What is no tool is left out; `rejected` of them were.
+  struct ToolList {
     std::map<std::string, Value, std::less<>> tools;
-    std::size_t odd = 0;
+    std::size_t rejected = 0;
   };
-  void list(async::Done<Result<Listed>> done);
+  void list(async::Done<Result<ToolList>> done);
 
-  struct Ask {
+  struct RequestSpec {
     std::string method;
     Value params;  // an object; `_meta` of it is kept and added to
     std::string name = {};
@@ -64,34 +65,34 @@ class Session : public std::enable_shared_from_this<Session> {
     std::uint32_t try_no = 1;
     std::vector<std::pair<std::string, std::string>> header_params = {};
     Duration send_within{};
-    Duration timeout = kAskTime;
+    Duration timeout = kRequestTimeout;
     async::Done<Value> progress = {};  // may be empty
   };
   // Gives the id by which it can be given up.
-  std::int64_t ask(Ask ask, async::Done<Reply> done);
+  std::int64_t send_request(RequestSpec spec, async::Done<Reply> done);
   // The reply comes soon. The server is told.
-  void give_up(std::int64_t id, std::string_view why);
+  void cancel_request(std::int64_t id, std::string_view why);
   // Before a call is sent, so that what its server asks meanwhile is heard: as Transport::listen.
-  bool listen(async::Task heard) { return modern_ || transport_->listen(std::move(heard)); }
+  bool listen(async::Task ready) { return modern_ || transport_->listen(std::move(ready)); }
   // Somebody else hears from now on how far this request is; empty: nobody.
-  void follow(std::int64_t id, async::Done<Value> progress);
+  void set_progress_callback(std::int64_t id, async::Done<Value> progress);
   // Says something of a request to whoever follows it.
-  void remark(std::int64_t id, std::string_view what);
+  void report_message(std::int64_t id, std::string_view what);
   // What the server asked is answered.
-  struct Answer {
+  struct AnswerSpec {
     Value id, result;
     Duration send_within = {};  // zero: as long as it takes
-    Duration timeout = kAskTime;
-    async::Done<Reply> told = {};  // what became of it; may be empty
+    Duration timeout = kRequestTimeout;
+    async::Done<Reply> on_sent = {};  // what became of it; may be empty
   };
-  // Gives what `withdraw` takes.
-  std::int64_t answer(Answer answer);
-  // `told` comes soon: not_sent, lost, or what it was.
-  void withdraw(std::int64_t answer) { transport_->give_up(answer); }
+  // Gives what `withdraw_answer` takes.
+  std::int64_t send_answer(AnswerSpec spec);
+  // `on_sent` comes soon: not_sent, lost, or what it was.
+  void withdraw_answer(std::int64_t ticket) { transport_->cancel_request(ticket); }
 
   bool modern() const { return modern_; }
   // It was lost over our first word: some programs end when they hear one that they do not know.
-  bool lost_in_probe() const { return lost_in_probe_; }
+  bool is_lost_in_probe() const { return is_lost_in_probe_; }
   const std::vector<UsedSecret>& used() const { return transport_->used(); }
   // Silence: nothing that was asked is answered any more.
   void close();
@@ -104,27 +105,27 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   enum class Phase { fresh, probing, initializing, open, closed };
 
-  Session(std::unique_ptr<Transport> transport, Needs needs, Ears ears);
-  void hear(const Message& message);
+  Session(std::unique_ptr<Transport> transport, Dependencies deps, Callbacks callbacks);
+  void on_message(const Message& message);
   void probe();
-  void probed(const Reply& reply);
+  void on_probe_reply(const Reply& reply);
   void initialize();
-  void initialized(const Reply& reply);
-  void opened(std::string version);
-  void settle(Status status);
-  void next_page(std::shared_ptr<Listed> listed, std::string cursor, std::size_t pages,
-                 async::Done<Result<Listed>> done);
-  void report(std::int64_t id, const Value& what);
-  void tell(std::string_view method, Value params);
-  Value meta_of_ours() const;
+  void on_initialize_reply(const Reply& reply);
+  void on_ready(std::string version);
+  void finish_start(Status status);
+  void next_page(std::shared_ptr<ToolList> listed, std::string cursor, std::size_t pages,
+                 async::Done<Result<ToolList>> done);
+  void report_progress(std::int64_t id, const Value& what);
+  void send_notification(std::string_view method, Value params);
+  Value client_meta() const;
 
-  Needs needs_;
-  Ears ears_;
+  Dependencies deps_;
+  Callbacks callbacks_;
   Phase phase_ = Phase::fresh;
   bool modern_ = false, has_tools_ = true;
-  bool asked_again_ = false, asked_old_way_ = false, lost_in_probe_ = false;
+  bool is_probed_again_ = false, is_initialize_sent_ = false, is_lost_in_probe_ = false;
   async::TimerId probe_timer_ = 0;
-  std::string why_not_;  // the probe's last word
+  std::string probe_error_;  // the probe's last word
   std::int64_t last_id_ = 0;
   std::map<std::int64_t, async::Done<Value>> progress_;
   async::Done<Status> ready_;

@@ -6,17 +6,17 @@
 
 namespace ae::tools::mcp {
 
-Status StdioTransport::open(Ears ears) {
-  ears_ = std::move(ears);
-  AE_ASSIGN(server_, companions_.start(definition_, folder_, used_,
-                                       {.heard = [this](const std::string& bytes) { hear(bytes); },
-                                        .gone =
-                                            [this](const CompanionEnded& ended) {
-                                              std::string why = ended.how;
-                                              if (!ended.last_words.empty())
-                                                why += ": " + ended.last_words;
-                                              end(ended.started, why);
-                                            }}));
+Status StdioTransport::open(Callbacks callbacks) {
+  callbacks_ = std::move(callbacks);
+  AE_ASSIGN(server_, stdio_processes_.start(
+                         definition_, folder_, used_,
+                         {.on_output = [this](const std::string& bytes) { on_bytes(bytes); },
+                          .on_exit =
+                              [this](const StdioProcessExit& ended) {
+                                std::string why = ended.reason;
+                                if (!ended.stderr_tail.empty()) why += ": " + ended.stderr_tail;
+                                end(ended.has_started, why);
+                              }}));
   return {};
 }
 
@@ -31,32 +31,33 @@ void StdioTransport::reply_later(async::Done<Reply> reply, Reply what) {
   });
 }
 
-void StdioTransport::send(Post post, async::Done<Reply> reply) {
+void StdioTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
   if (!server_) {
     return reply_later(std::move(reply),
-                       {.how = Reply::How::not_sent, .text = "the server has exited"});
+                       {.kind = Reply::Kind::not_sent, .text = "the server has exited"});
   }
   if (open_.size() >= kOpenMax) {
-    return reply_later(std::move(reply), {.how = Reply::How::not_sent,
+    return reply_later(std::move(reply), {.kind = Reply::Kind::not_sent,
                                           .text = "1,000 requests already wait for this server"});
   }
   std::string text = canonical(post.message);
   if (text.size() > kMessageMax) {
-    return reply_later(std::move(reply), {.how = Reply::How::error,
+    return reply_later(std::move(reply), {.kind = Reply::Kind::error,
                                           .code = kInvalidParams,
                                           .text = "a message has at most 4 MiB; nothing was sent"});
   }
   text += '\n';
   server_->write(std::move(text));
-  if (post.id == 0) return reply_later(std::move(reply), {.how = Reply::How::result});
-  open_.insert_or_assign(post.id, Open{.reply = std::move(reply), .is_call = !post.name.empty()});
+  if (post.id == 0) return reply_later(std::move(reply), {.kind = Reply::Kind::result});
+  open_.insert_or_assign(post.id,
+                         OpenRequest{.reply = std::move(reply), .is_call = !post.name.empty()});
 }
 
-void StdioTransport::give_up(std::int64_t id) {
+void StdioTransport::cancel_request(std::int64_t id) {
   // A line that could not be read may have been its answer: it accuses no other call.
   if (suspects_.contains(id) && unreadable_lines_ > 0) --unreadable_lines_;
   auto given_up = take_open(id);
-  if (given_up) reply_later(std::move(given_up), {.how = Reply::How::lost, .text = "given up"});
+  if (given_up) reply_later(std::move(given_up), {.kind = Reply::Kind::lost, .text = "given up"});
 }
 
 // The reply of a request that is open no more; empty: it was not.
@@ -68,18 +69,18 @@ async::Done<Reply> StdioTransport::take_open(std::int64_t id) {
   return std::move(found.mapped().reply);
 }
 
-void StdioTransport::hear(std::string_view bytes) {
+void StdioTransport::on_bytes(std::string_view bytes) {
   const std::shared_ptr<bool> alive = alive_;
   while (!bytes.empty() && *alive && server_) {
     const std::size_t newline = std::min(bytes.find('\n'), bytes.size());
-    if (part_.size() + newline > kMessageMax) {
+    if (partial_line_.size() + newline > kMessageMax) {
       server_.reset();
       return end(true, "the server sent a message of more than 4 MiB, and was stopped");
     }
-    part_ += bytes.substr(0, newline);
+    partial_line_ += bytes.substr(0, newline);
     if (newline == bytes.size()) return;
     bytes.remove_prefix(newline + 1);
-    line(std::exchange(part_, {}));
+    line(std::exchange(partial_line_, {}));
   }
 }
 
@@ -90,17 +91,17 @@ void StdioTransport::line(std::string_view text) {
   for (Message& message : *messages) {
     if (!*alive) return;
     if (message.kind == Message::Kind::request || message.kind == Message::Kind::notification) {
-      ears_.heard(std::move(message));
+      callbacks_.on_message(std::move(message));
       continue;
     }
     if (!message.id.is_integer()) continue;
     auto answered = take_open(message.id.as_int());
     if (!answered) {  // given up, or never asked
-      if (ears_.late) ears_.late(message.id.as_int());
+      if (callbacks_.on_late_reply) callbacks_.on_late_reply(message.id.as_int());
       continue;
     }
     Reply reply{
-        .how = message.kind == Message::Kind::result ? Reply::How::result : Reply::How::error,
+        .kind = message.kind == Message::Kind::result ? Reply::Kind::result : Reply::Kind::error,
         .value = std::move(message.body),
         .code = message.code,
         .text = std::move(message.text)};
@@ -112,14 +113,14 @@ void StdioTransport::line(std::string_view text) {
 void StdioTransport::unreadable(std::string_view text, const Error& error) {
   const std::size_t first = text.find_first_not_of(" \t\r");
   if (first == text.npos || (text[first] != '{' && text[first] != '[')) return;
-  unreadable_why_ = why_unreadable(error, scrub(text, used()));
+  unreadable_why_ = describe_unreadable(error, scrub(text, used()));
   const std::shared_ptr<bool> alive = alive_;
   bool is_known = false;
-  for (const std::int64_t id : ids_answered_in(text)) {
+  for (const std::int64_t id : extract_response_ids(text)) {
     auto answered = *alive ? take_open(id) : nullptr;
     if (!answered) continue;
     is_known = true;
-    answered({.how = Reply::How::unreadable, .text = unreadable_why_});
+    answered({.kind = Reply::Kind::unreadable, .text = unreadable_why_});
   }
   if (!*alive) return;
   if (!is_known) {
@@ -137,7 +138,7 @@ void StdioTransport::fail_suspects() {
   const std::shared_ptr<bool> alive = alive_;
   for (const std::int64_t id : std::set(suspects_)) {
     auto suspect = *alive ? take_open(id) : nullptr;
-    if (suspect) suspect({.how = Reply::How::unreadable, .text = unreadable_why_});
+    if (suspect) suspect({.kind = Reply::Kind::unreadable, .text = unreadable_why_});
   }
 }
 
@@ -150,9 +151,9 @@ void StdioTransport::end(bool started, const std::string& why) {
   for (auto& [id, one] : open) {
     if (!*alive) return;
     // A program that never ran has read nothing of what was written for it.
-    one.reply({.how = started ? Reply::How::lost : Reply::How::unreachable, .text = why});
+    one.reply({.kind = started ? Reply::Kind::lost : Reply::Kind::unreachable, .text = why});
   }
-  if (*alive && ears_.lost) std::exchange(ears_.lost, nullptr)(why);
+  if (*alive && callbacks_.on_close) std::exchange(callbacks_.on_close, nullptr)(why);
 }
 
 }  // namespace ae::tools::mcp

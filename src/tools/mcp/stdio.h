@@ -10,8 +10,8 @@
 #include <set>
 #include <string>
 
-#include "tools/companion.h"
 #include "tools/mcp/transport.h"
+#include "tools/stdio_process.h"
 
 namespace ae::tools::mcp {
 
@@ -20,11 +20,11 @@ constexpr std::size_t kOpenMax = 1'000;  // requests without an answer, of one s
 class StdioTransport final : public Transport {
  public:
   // Borrows loop, companions and secrets. `definition`: {command, env, env_allow, cwd}.
-  StdioTransport(async::Loop& loop, Companions& companions, const SecretSource& secrets,
+  StdioTransport(async::Loop& loop, StdioProcesses& stdio_processes, const SecretSource& secrets,
                  Value definition, std::string folder)
       : Transport(&secrets),
         loop_(loop),
-        companions_(companions),
+        stdio_processes_(stdio_processes),
         definition_(std::move(definition)),
         folder_(std::move(folder)) {}
   ~StdioTransport() override { StdioTransport::close(); }
@@ -33,14 +33,14 @@ class StdioTransport final : public Transport {
     if (server_) server_->stop();
   }
 
-  Status open(Ears ears) override;
-  void send(Post post, async::Done<Reply> reply) override;
-  void give_up(std::int64_t id) override;
-  bool give_up_tells(bool) const override { return false; }
+  Status open(Callbacks callbacks) override;
+  void send(OutgoingMessage post, async::Done<Reply> reply) override;
+  void cancel_request(std::int64_t id) override;
+  bool cancel_notifies_server(bool) const override { return false; }
   bool is_stdio() const override { return true; }
 
  private:
-  void hear(std::string_view bytes);
+  void on_bytes(std::string_view bytes);
   void line(std::string_view text);
   void unreadable(std::string_view text, const Error& error);
   void fail_suspects();
@@ -49,17 +49,17 @@ class StdioTransport final : public Transport {
   void reply_later(async::Done<Reply> reply, Reply what);
 
   async::Loop& loop_;
-  Companions& companions_;
+  StdioProcesses& stdio_processes_;
   Value definition_;
   std::string folder_;
-  Ears ears_;
-  std::unique_ptr<Companion> server_;
-  std::string part_;  // of a line
-  struct Open {
+  Callbacks callbacks_;
+  std::unique_ptr<StdioProcess> server_;
+  std::string partial_line_;  // of a line
+  struct OpenRequest {
     async::Done<Reply> reply;
     bool is_call = false;
   };
-  std::map<std::int64_t, Open> open_;
+  std::map<std::int64_t, OpenRequest> open_;
   // The calls that were open when a line could not be read, how many such lines came, and why the last of them failed.
   std::set<std::int64_t> suspects_;
   std::size_t unreadable_lines_ = 0;

@@ -21,7 +21,7 @@ namespace ae::tools::mcp {
 
 // What became of one request.
 struct Reply {
-  enum class How : std::uint8_t {
+  enum class Kind : std::uint8_t {
     result,       // `value`
     error,        // of JSON-RPC: `code`, `text`, `value` = its data
     refused,      // an HTTP status and no message: `status`, `text`
@@ -30,15 +30,15 @@ struct Reply {
     unreadable,   // what came instead of an answer is no message: `text`
     lost,         // it may have arrived; nothing more will come. `text`
   };
-  How how = How::lost;
+  Kind kind = Kind::lost;
   Value value;
   std::int64_t code = 0;
   std::string text;
-  int status = 0;        // of HTTP; 0: none
-  bool cut_tls = false;  // unreachable: it is not the server we trust
+  int status = 0;               // of HTTP; 0: none
+  bool is_tls_failure = false;  // unreachable: it is not the server we trust
 };
 
-struct Post {
+struct OutgoingMessage {
   Value message;
   std::int64_t id =
       0;  // of a request; 0: nothing answers it, and its reply says whether it was taken
@@ -54,12 +54,12 @@ struct Post {
 
 class Transport {
  public:
-  struct Ears {
-    std::function<void(Message)> heard;  // requests and notifications of the server
+  struct Callbacks {
+    std::function<void(Message)> on_message;  // requests and notifications of the server
     std::function<void(std::string why)>
-        lost;  // of all at once: open requests have their reply. At most once
+        on_close;  // of all at once: open requests have their reply. At most once
     // A request that was given up is answered after all. May be empty.
-    std::function<void(std::int64_t id)> late = {};
+    std::function<void(std::int64_t id)> on_late_reply = {};
   };
   virtual ~Transport() = default;
   // Silence: no reply and no ear is called any more, and nothing that was borrowed is used. May be called by an ear.
@@ -68,20 +68,20 @@ class Transport {
   virtual void stop() {}
 
   // Once, before all else. Fails with plan_invalid, secret_missing, forbidden.
-  virtual Status open(Ears ears) = 0;
-  virtual void send(Post post, async::Done<Reply> reply) = 0;
+  virtual Status open(Callbacks callbacks) = 0;
+  virtual void send(OutgoingMessage post, async::Done<Reply> reply) = 0;
   // Of an id or a ticket. Its reply comes soon: not_sent, lost, or what it was.
-  virtual void give_up(std::int64_t id) = 0;
+  virtual void cancel_request(std::int64_t id) = 0;
   // What the server says outside of any answer is to be heard, from before a call is sent until it is answered. True: it is, or
-  // cannot be. Else `heard` is called, soon, also when it cannot.
-  virtual bool listen(async::Task heard) {
-    static_cast<void>(heard);
+  // cannot be. Else `ready` is called, soon, also when it cannot.
+  virtual bool listen(async::Task ready) {
+    static_cast<void>(ready);
     return true;
   }
   // From now on this revision is spoken.
-  virtual void speak(const std::string& version) { static_cast<void>(version); }
+  virtual void set_protocol_version(const std::string& version) { static_cast<void>(version); }
   // Does giving up a request of this revision tell the server so?
-  virtual bool give_up_tells(bool modern) const = 0;
+  virtual bool cancel_notifies_server(bool modern) const = 0;
   // Is one connection for all, that must be told what is cancelled, and does not outlive its server?
   virtual bool is_stdio() const = 0;
 

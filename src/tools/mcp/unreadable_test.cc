@@ -7,8 +7,8 @@
 #include "net/asio_loop.h"
 #include "testing/raw_http_server.h"
 #include "testing/test.h"
-#include "tools/mcp/hand_test.h"
 #include "tools/mcp/http.h"
+#include "tools/mcp/mcp_fixture_test.h"
 #include "tools/mcp/stdio.h"
 
 namespace ae::tools::mcp {
@@ -20,28 +20,29 @@ class NoSecrets final : public SecretSource {
 };
 
 // A program in a test's hands, with one secret in its environment.
-struct Program final : Companions {
-  struct Running final : Companion {
+struct FakeStdioProcesses final : StdioProcesses {
+  struct FakeStdioProcess final : StdioProcess {
     void write(std::string) override {}
   };
-  Result<std::unique_ptr<Companion>> start(const Value&, const std::string&,
-                                           std::vector<UsedSecret>& used, Ears its) override {
+  Result<std::unique_ptr<StdioProcess>> start(const Value&, const std::string&,
+                                              std::vector<UsedSecret>& used,
+                                              Callbacks callbacks_in) override {
     used.push_back({"TOKEN", Secret("s3cr3t-canary")});
-    ears = std::move(its);
-    return std::make_unique<Running>();
+    callbacks = std::move(callbacks_in);
+    return std::make_unique<FakeStdioProcess>();
   }
-  Ears ears;
+  Callbacks callbacks;
 };
 
-struct Stdio {
-  HandLoop loop;
-  Program program;
+struct StdioFixture {
+  ManualLoop loop;
+  FakeStdioProcesses program;
   NoSecrets secrets;
   StdioTransport transport{loop, program, secrets, Value::object({}), ""};
   std::map<std::int64_t, Reply> replies;
 
-  Stdio() {
-    EXPECT_TRUE(transport.open({.heard = [](const Message&) {}, .lost = {}}));
+  StdioFixture() {
+    EXPECT_TRUE(transport.open({.on_message = [](const Message&) {}, .on_close = {}}));
   }
   void call(std::int64_t id) { send(id, "tools/call", "pay"); }
   void send(std::int64_t id, const char* method, const char* name) {
@@ -49,89 +50,91 @@ struct Stdio {
         {.message = Value::object({}), .id = id, .method = method, .name = name},
         [this, id](Reply reply) { EXPECT_TRUE(replies.emplace(id, std::move(reply)).second); });
   }
-  void prints(const std::string& line) { program.ears.heard(line + "\n"); }
-  std::string how(std::int64_t id) {
+  void print_line(const std::string& line) { program.callbacks.on_output(line + "\n"); }
+  std::string kind(std::int64_t id) {
     const auto found = replies.find(id);
     if (found == replies.end()) return "open";
-    return found->second.how == How::unreadable ? "unreadable"
-           : found->second.how == How::result   ? "result"
-                                                : "other";
+    return found->second.kind == Kind::unreadable ? "unreadable"
+           : found->second.kind == Kind::result   ? "result"
+                                                  : "other";
   }
 };
 
-std::string answer_to(std::int64_t id) { return canonical(answer(Value(id), Value::object({}))); }
+std::string answer_to(std::int64_t id) {
+  return canonical(make_response(Value(id), Value::object({})));
+}
 
 AE_TEST(
     "mcp/stdio/a line that is no message ends the one call that is open, and says what it was") {
   for (const char* line : {"{it broke", "{", "[7", R"({"id":"7","result":1})"}) {
-    Stdio server;
+    StdioFixture server;
     server.call(7);
-    server.prints(std::string(line) + " s3cr3t-canary");
-    ASSERT_EQ(server.how(7), "unreadable") << line;
+    server.print_line(std::string(line) + " s3cr3t-canary");
+    ASSERT_EQ(server.kind(7), "unreadable") << line;
     const std::string& why = server.replies.at(7).text;
     EXPECT_NE(why.find("cannot be read"), why.npos) << why;
     EXPECT_NE(why.find("[secret TOKEN]"), why.npos) << why;
     EXPECT_EQ(why.find("canary"), why.npos) << why;
     server.call(8);
-    server.prints(answer_to(8));
-    EXPECT_EQ(server.how(8), "result") << "the server goes on";
+    server.print_line(answer_to(8));
+    EXPECT_EQ(server.kind(8), "result") << "the server goes on";
   }
 }
 
 AE_TEST("mcp/stdio/banners, log lines and empty lines are passed over") {
-  Stdio server;
-  server.prints("a banner");
+  StdioFixture server;
+  server.print_line("a banner");
   server.send(1, "initialize", "");
-  server.prints("another banner");
-  server.prints(answer_to(1));
-  EXPECT_EQ(server.how(1), "result");
+  server.print_line("another banner");
+  server.print_line(answer_to(1));
+  EXPECT_EQ(server.kind(1), "result");
   server.call(2);
-  server.prints("");
-  server.prints(" \r");
-  server.prints("INFO a line of a log");
-  server.prints("7");
-  server.prints(R"({"jsonrpc":"2.0","method":"notifications/of-its-own"})");
-  EXPECT_EQ(server.how(2), "open");
-  server.prints(answer_to(2));
-  EXPECT_EQ(server.how(2), "result");
+  server.print_line("");
+  server.print_line(" \r");
+  server.print_line("INFO a line of a log");
+  server.print_line("7");
+  server.print_line(R"({"jsonrpc":"2.0","method":"notifications/of-its-own"})");
+  EXPECT_EQ(server.kind(2), "open");
+  server.print_line(answer_to(2));
+  EXPECT_EQ(server.kind(2), "result");
 }
 
 AE_TEST("mcp/stdio/a broken answer with an id ends that request, and no other") {
-  Stdio server;
+  StdioFixture server;
   server.send(1, "tools/list", "");
   server.call(2);
   server.call(3);
-  server.prints(R"({"jsonrpc":"1.0","id":2,"result":{}})");
-  EXPECT_EQ(server.how(2), "unreadable");
-  server.prints(R"([{"jsonrpc":"2.0","id":1}])");
-  EXPECT_EQ(server.how(1), "unreadable");
-  EXPECT_EQ(server.how(3), "open");
-  server.prints(answer_to(3));
-  EXPECT_EQ(server.how(3), "result");
+  server.print_line(R"({"jsonrpc":"1.0","id":2,"result":{}})");
+  EXPECT_EQ(server.kind(2), "unreadable");
+  server.print_line(R"([{"jsonrpc":"2.0","id":1}])");
+  EXPECT_EQ(server.kind(1), "unreadable");
+  EXPECT_EQ(server.kind(3), "open");
+  server.print_line(answer_to(3));
+  EXPECT_EQ(server.kind(3), "result");
 }
 
 AE_TEST("mcp/stdio/of several calls those end that no other line can answer") {
-  Stdio server;
+  StdioFixture server;
   server.call(1);
   server.call(2);
   server.call(3);
-  server.prints("{no message");
-  EXPECT_EQ(server.how(1) + server.how(2) + server.how(3), "openopenopen");
+  server.print_line("{no message");
+  EXPECT_EQ(server.kind(1) + server.kind(2) + server.kind(3), "openopenopen");
   server.call(4);
-  server.prints(answer_to(1));
-  EXPECT_EQ(server.how(2), "open");
-  server.prints(answer_to(3));
-  EXPECT_EQ(server.how(2), "unreadable") << "the line was its answer";
-  EXPECT_EQ(server.how(4), "open") << "it was sent after the line";
-  server.prints("{no message");
-  EXPECT_EQ(server.how(4), "unreadable");
+  server.print_line(answer_to(1));
+  EXPECT_EQ(server.kind(2), "open");
+  server.print_line(answer_to(3));
+  EXPECT_EQ(server.kind(2), "unreadable") << "the line was its answer";
+  EXPECT_EQ(server.kind(4), "open") << "it was sent after the line";
+  server.print_line("{no message");
+  EXPECT_EQ(server.kind(4), "unreadable");
   server.call(5);
   server.call(6);
-  server.prints("{no message");
-  server.transport.give_up(5);
-  EXPECT_EQ(server.how(6), "open") << "the line may have been the answer of the other";
-  server.prints("{no message");
-  EXPECT_EQ(server.how(6), "unreadable");
+  server.print_line("{no message");
+  server.transport.cancel_request(5);
+  EXPECT_EQ(server.kind(6), "open") << "the line may have been the answer of the other";
+  server.print_line("{no message");
+  EXPECT_EQ(server.kind(6), "unreadable");
 }
 
 Reply over_http(testing::RawHttpServer::Script script) {
@@ -142,8 +145,8 @@ Reply over_http(testing::RawHttpServer::Script script) {
   HttpTransport transport(loop, client, secrets, Value::object({{"url", server.url("/mcp")}}));
   EXPECT_TRUE(transport.open({}));
   std::optional<Reply> reply;
-  transport.send({.message = Value::object({}), .id = 1, .timeout = 60s}, [&](Reply said) {
-    reply = std::move(said);
+  transport.send({.message = Value::object({}), .id = 1, .timeout = 60s}, [&](Reply answered) {
+    reply = std::move(answered);
     loop.stop();
   });
   loop.run();
@@ -153,12 +156,12 @@ Reply over_http(testing::RawHttpServer::Script script) {
 
 AE_TEST("mcp/http/a body that is no message ends the call, and says what it was") {
   const Reply reply = over_http(
-      testing::RawHttpServer::always(testing::raw_answer(200, "<html>", "application/json")));
-  EXPECT_EQ(reply.how, How::unreadable);
+      testing::RawHttpServer::always(testing::raw_response(200, "<html>", "application/json")));
+  EXPECT_EQ(reply.kind, Kind::unreadable);
   EXPECT_NE(reply.text.find("<html>"), std::string::npos) << reply.text;
   const Reply empty =
-      over_http(testing::RawHttpServer::always(testing::raw_answer(200, "", "application/json")));
-  EXPECT_EQ(empty.how, How::lost) << "that is no answer at all";
+      over_http(testing::RawHttpServer::always(testing::raw_response(200, "", "application/json")));
+  EXPECT_EQ(empty.kind, Kind::lost) << "that is no answer at all";
 }
 
 AE_TEST("mcp/http/an event that is no message ends the call, although its stream stays open") {
@@ -169,20 +172,21 @@ AE_TEST("mcp/http/an event that is no message ends the call, although its stream
         "id: 1\ndata: \n\nevent: heartbeat\ndata: tick\n\ndata: {broken\n\n");
     c.hang();
   });
-  EXPECT_EQ(reply.how, How::unreadable);
+  EXPECT_EQ(reply.kind, Kind::unreadable);
   EXPECT_NE(reply.text.find("{broken"), std::string::npos) << reply.text;
 }
 
 AE_TEST("mcp/call/an answer that cannot be read leaves what the tool did unknown, and names it") {
-  Hand hand([](const Post& post) -> std::optional<Reply> {
-    if (post.method == "tools/call") return Reply{.how = How::unreadable, .text = "it is no JSON"};
-    return new_one(post);
+  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
+    if (post.method == "tools/call")
+      return Reply{.kind = Kind::unreadable, .text = "it is no JSON"};
+    return modern_server(post);
   });
-  hand.call();
-  EXPECT_EQ(hand.only().kind, OutcomeKind::unknown);
-  EXPECT_FALSE(hand.only().definite);
-  EXPECT_EQ(hand.only().error_code, "rpc_error");
-  EXPECT_EQ(hand.only().error_message, "s.t: it is no JSON");
+  fixture.call();
+  EXPECT_EQ(fixture.only_outcome().kind, OutcomeKind::unknown);
+  EXPECT_FALSE(fixture.only_outcome().definite);
+  EXPECT_EQ(fixture.only_outcome().error_code, "rpc_error");
+  EXPECT_EQ(fixture.only_outcome().error_message, "s.t: it is no JSON");
 }
 
 }  // namespace

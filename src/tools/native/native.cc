@@ -43,7 +43,7 @@ Outcome unknown(std::string_view message, std::string_view code = "native_error"
   Outcome outcome;
   outcome.kind = OutcomeKind::unknown;
   outcome.error_code = code;
-  outcome.error_message = printable(message.substr(0, kMessageMax), Lines::keep);
+  outcome.error_message = printable(message.substr(0, kMessageMax), LineBreaks::keep);
   return outcome;
 }
 
@@ -54,7 +54,7 @@ Outcome failed(const NativeFailure& failure) {
   outcome.retryable = failure.retryable;
   outcome.error_code = failure.code;
   outcome.error_message =
-      printable(std::string_view(failure.message).substr(0, kMessageMax), Lines::keep);
+      printable(std::string_view(failure.message).substr(0, kMessageMax), LineBreaks::keep);
   return outcome;
 }
 
@@ -86,7 +86,7 @@ Outcome succeeded(Value result, std::size_t output_max) {
 }
 
 // The one line that calls a function of others: what it throws ends here.
-Outcome run(const NativeFunction& function, const Call& call, Running& running,
+Outcome run(const NativeFunction& function, const Call& call, RunContext& running,
             std::size_t output_max) {
   try {
     auto answer = function(call, running);
@@ -98,14 +98,14 @@ Outcome run(const NativeFunction& function, const Call& call, Running& running,
   }
 }
 
-NativeFailure asked_for(const Value& args, bool unknown) {
+NativeFailure failure_from_args(const Value& args, bool unknown) {
   return {.code = std::string(args.text("code", "native_error")),
           .message = std::string(args.text("message", "as the arguments asked")),
           .retryable = args["retryable"] == Value(true),
           .unknown = unknown};
 }
 
-std::expected<Value, NativeFailure> fill(const Call& call, Running&) {
+std::expected<Value, NativeFailure> fill(const Call& call, RunContext&) {
   const Value& bytes = call.args["bytes"];
   if (!bytes.is_integer() || bytes.as_int() < 0 ||
       bytes.as_int() > static_cast<std::int64_t>(kFillMax)) {
@@ -117,7 +117,7 @@ std::expected<Value, NativeFailure> fill(const Call& call, Running&) {
 
 constexpr std::int64_t kNapMax = 24 * 3600 * 1000;  // ms
 
-std::expected<Value, NativeFailure> nap(const Call& call, Running& running) {
+std::expected<Value, NativeFailure> nap(const Call& call, RunContext& running) {
   const auto number = [&](std::string_view key, std::int64_t otherwise) {
     const Value& n = call.args[key];
     return n.is_null() ? otherwise : n.is_integer() ? n.as_int() : -1;
@@ -146,14 +146,14 @@ std::expected<Value, NativeFailure> nap(const Call& call, Running& running) {
 }
 
 // Of a function that runs on the loop: nobody can hear it before it returns.
-class RunningOnLoop final : public Running {
+class InlineRunContext final : public RunContext {
  public:
   std::stop_token stop() const override { return {}; }
   void progress(Value) override {}
 };
 
 // What a tool shares with the threads that run its function; it outlives both.
-struct Home {
+struct LoopHandle {
   std::mutex mutex;
   // Guarded by mutex. Null: the tool is gone, and what is said reaches nobody.
   async::Loop* loop;
@@ -163,14 +163,14 @@ struct Home {
 }  // namespace
 
 // One call on a thread. Shared by the loop and the thread.
-struct NativeTool::Run final : Running, std::enable_shared_from_this<Run> {
-  Run(std::shared_ptr<Home> h, Permit p, Call c, State& state);
+struct NativeTool::Run final : RunContext, std::enable_shared_from_this<Run> {
+  Run(std::shared_ptr<LoopHandle> h, Permit p, Call c, State& state);
 
   std::stop_token stop() const override { return source.get_token(); }
   void progress(Value report) override;
   void work();
 
-  const std::shared_ptr<Home> home;
+  const std::shared_ptr<LoopHandle> loop_handle;
   const Key key;
   const std::weak_ptr<State> tool;  // only for tasks on the loop
   const Call call;                  // without its callbacks, which belong to the loop
@@ -181,49 +181,49 @@ struct NativeTool::Run final : Running, std::enable_shared_from_this<Run> {
   // Guarded by home->mutex.
   enum class Stage { waiting, running, returned, withdrawn } stage = Stage::waiting;
   Permit permit;
-  Duration send_by{}, began{}, heard{};
-  std::optional<Value> report;  // the newest
-  bool told = false;            // the loop will come for it
+  Duration send_by{}, started_at{}, last_heard_at{};
+  std::optional<Value> report;    // the newest
+  bool is_report_posted = false;  // the loop will come for it
 };
 
 // One call, as the loop sees it.
-struct NativeTool::Flight {
+struct NativeTool::InFlightCall {
   std::shared_ptr<Run> run;
   async::Done<Outcome> done;  // empty: cut off, the function still runs
   async::Done<Outcome> late;
   async::Done<Value> progress;
   std::optional<async::TimerId> timer;
-  Duration planned{};  // when it is to go off
+  Duration due_at{};  // when it is to go off
 };
 
 struct NativeTool::State : std::enable_shared_from_this<State> {
   State(async::Loop& l, async::SteadyClock& c, NativeFunction f, Options o)
       : loop(l), clock(c), function(std::move(f)), options(o) {
-    home->loop = &loop;
-    home->clock = &clock;
+    loop_handle->loop = &loop;
+    loop_handle->clock = &clock;
   }
-  void on_loop(Permit permit, Call call, async::Done<Outcome> done);
-  void on_thread(Permit permit, Call call, async::Done<Outcome> done);
-  void look(const Key& key);
-  void look_again(const Key& key, Flight& flight, Duration now, Duration after);
-  void answered(const Key& key, Outcome outcome);
-  void reported(const Key& key, Run& run);
-  void cut_off(Flight& flight, Outcome outcome);
+  void run_on_loop(Permit permit, Call call, async::Done<Outcome> done);
+  void run_on_thread(Permit permit, Call call, async::Done<Outcome> done);
+  void check_deadline(const Key& key);
+  void schedule_check(const Key& key, InFlightCall& flight, Duration now, Duration after);
+  void on_returned(const Key& key, Outcome outcome);
+  void deliver_report(const Key& key, Run& run);
+  void end_early(InFlightCall& flight, Outcome outcome);
   void answer_later(async::Done<Outcome> done, Outcome outcome);
 
   async::Loop& loop;
   async::SteadyClock& clock;
   const NativeFunction function;
   const Options options;
-  const std::shared_ptr<Home> home = std::make_shared<Home>();
-  std::set<Key> waiting;          // for their turn on the loop
-  std::map<Key, Flight> flights;  // on threads
+  const std::shared_ptr<LoopHandle> loop_handle = std::make_shared<LoopHandle>();
+  std::set<Key> waiting;                        // for their turn on the loop
+  std::map<Key, InFlightCall> in_flight_calls;  // on threads
 };
 
 // ---------------------------------------------------------------- on its thread
 
-NativeTool::Run::Run(std::shared_ptr<Home> h, Permit p, Call c, State& state)
-    : home(std::move(h)),
+NativeTool::Run::Run(std::shared_ptr<LoopHandle> h, Permit p, Call c, State& state)
+    : loop_handle(std::move(h)),
       key(c.invocation, c.try_no),
       tool(state.weak_from_this()),
       call(std::move(c)),
@@ -233,39 +233,39 @@ NativeTool::Run::Run(std::shared_ptr<Home> h, Permit p, Call c, State& state)
 
 void NativeTool::Run::work() {
   {
-    const std::scoped_lock lock(home->mutex);
-    if (home->clock == nullptr || stage != Stage::waiting) return;
-    began = heard = home->clock->since_start();
-    if (began >= send_by) return;  // the loop is about to withdraw it
+    const std::scoped_lock lock(loop_handle->mutex);
+    if (loop_handle->clock == nullptr || stage != Stage::waiting) return;
+    started_at = last_heard_at = loop_handle->clock->since_start();
+    if (started_at >= send_by) return;  // the loop is about to withdraw it
     stage = Stage::running;
     std::move(permit).use(call.invocation, call.try_no);
   }
   Outcome outcome = run(function, call, *this, output_max);
-  const std::scoped_lock lock(home->mutex);
-  if (home->loop == nullptr) return;
+  const std::scoped_lock lock(loop_handle->mutex);
+  if (loop_handle->loop == nullptr) return;
   stage = Stage::returned;
-  outcome.took = home->clock->since_start() - began;
-  home->loop->post([weak = tool, key = key, outcome = std::move(outcome)]() mutable {
-    if (const auto state = weak.lock()) state->answered(key, std::move(outcome));
+  outcome.took = loop_handle->clock->since_start() - started_at;
+  loop_handle->loop->post([weak = tool, key = key, outcome = std::move(outcome)]() mutable {
+    if (const auto state = weak.lock()) state->on_returned(key, std::move(outcome));
   });
 }
 
-void NativeTool::Run::progress(Value said) {
-  const bool kept = !canonical_exceeds(said, kProgressMax);
-  const std::scoped_lock lock(home->mutex);
-  if (home->loop == nullptr) return;
-  heard = home->clock->since_start();
-  if (!kept) return;
-  report = std::move(said);
-  if (std::exchange(told, true)) return;
-  home->loop->post([weak = tool, key = key, self = shared_from_this()] {
-    if (const auto state = weak.lock()) state->reported(key, *self);
+void NativeTool::Run::progress(Value value) {
+  const bool fits = !canonical_exceeds(value, kProgressMax);
+  const std::scoped_lock lock(loop_handle->mutex);
+  if (loop_handle->loop == nullptr) return;
+  last_heard_at = loop_handle->clock->since_start();
+  if (!fits) return;
+  report = std::move(value);
+  if (std::exchange(is_report_posted, true)) return;
+  loop_handle->loop->post([weak = tool, key = key, self = shared_from_this()] {
+    if (const auto state = weak.lock()) state->deliver_report(key, *self);
   });
 }
 
 // ---------------------------------------------------------------- on the loop
 
-void NativeTool::State::on_loop(Permit permit, Call call, async::Done<Outcome> done) {
+void NativeTool::State::run_on_loop(Permit permit, Call call, async::Done<Outcome> done) {
   const Key key{call.invocation, call.try_no};
   AE_CHECK(waiting.insert(key).second, call.invocation.text);
   const Duration begin = clock.since_start();
@@ -276,113 +276,115 @@ void NativeTool::State::on_loop(Permit permit, Call call, async::Done<Outcome> d
     const Duration sent = state->clock.since_start();
     if (sent - begin >= call.send_within) return done(not_sent("it was too late to begin"));
     std::move(permit).use(call.invocation, call.try_no);
-    RunningOnLoop running;
+    InlineRunContext running;
     Outcome outcome = run(state->function, call, running, state->options.output_max);
     outcome.took = state->clock.since_start() - sent;
     done(std::move(outcome));
   });
 }
 
-void NativeTool::State::on_thread(Permit permit, Call call, async::Done<Outcome> done) {
+void NativeTool::State::run_on_thread(Permit permit, Call call, async::Done<Outcome> done) {
   const Key key{call.invocation, call.try_no};
-  AE_CHECK(!flights.contains(key), call.invocation.text);
+  AE_CHECK(!in_flight_calls.contains(key), call.invocation.text);
   const Duration now = clock.since_start();
   const Duration send_within = call.send_within;
-  Flight flight;
+  InFlightCall flight;
   flight.done = std::move(done);
   flight.late = std::move(call.late);
   flight.progress = std::move(call.progress);
   call.note_in_flight = nullptr;
-  flight.run = std::make_shared<Run>(home, std::move(permit), std::move(call), *this);
+  flight.run = std::make_shared<Run>(loop_handle, std::move(permit), std::move(call), *this);
   flight.run->send_by = now + send_within;  // no thread has it yet
   if (!options.executor->run([run = flight.run] { run->work(); })) {
     return answer_later(std::move(flight.done), not_sent("too many native calls wait"));
   }
-  Flight& entered = flights.emplace(key, std::move(flight)).first->second;
-  look_again(key, entered, now, send_within);
+  InFlightCall& entered = in_flight_calls.emplace(key, std::move(flight)).first->second;
+  schedule_check(key, entered, now, send_within);
 }
 
 // A thread that begins right after a look cannot need the next one earlier than this.
-void NativeTool::State::look_again(const Key& key, Flight& flight, Duration now, Duration after) {
+void NativeTool::State::schedule_check(const Key& key, InFlightCall& flight, Duration now,
+                                       Duration after) {
   after = std::min(after, flight.run->call.timeout);
   if (options.heartbeat.count() > 0) after = std::min(after, options.heartbeat);
-  flight.planned = now + after;
+  flight.due_at = now + after;
   flight.timer = loop.after(after, [weak = weak_from_this(), key] {
-    if (const auto state = weak.lock()) state->look(key);
+    if (const auto state = weak.lock()) state->check_deadline(key);
   });
 }
 
-void NativeTool::State::look(const Key& key) {
-  const auto found = flights.find(key);
-  if (found == flights.end()) return;
-  Flight& flight = found->second;
+void NativeTool::State::check_deadline(const Key& key) {
+  const auto found = in_flight_calls.find(key);
+  if (found == in_flight_calls.end()) return;
+  InFlightCall& flight = found->second;
   flight.timer.reset();
   Run& run = *flight.run;
   const Duration timeout = run.call.timeout, beat = options.heartbeat;
-  std::unique_lock lock(home->mutex);
+  std::unique_lock lock(loop_handle->mutex);
   const Duration now = clock.since_start();
   if (run.stage == Run::Stage::waiting) {
-    if (now < run.send_by) return look_again(key, flight, now, run.send_by - now);
+    if (now < run.send_by) return schedule_check(key, flight, now, run.send_by - now);
     run.stage = Run::Stage::withdrawn;
     lock.unlock();
-    auto node = flights.extract(found);
+    auto node = in_flight_calls.extract(found);
     return node.mapped().done(not_sent("no thread was free in time: native functions occupy them"));
   }
   if (run.stage == Run::Stage::returned) return;  // in time: its answer is on the way
-  Duration left = run.began + timeout - now;
+  Duration left = run.started_at + timeout - now;
   if (left.count() <= 0) {
     lock.unlock();
-    return cut_off(flight, timed_out("the function had not returned after " + to_text(timeout)));
+    return end_early(flight, timed_out("the function had not returned after " + to_text(timeout)));
   }
   if (beat.count() > 0) {
     // Whoever comes late to look may have been stopped, and the function with it.
-    if (now - flight.planned >= beat) run.heard = now;
-    const Duration silent = now - run.heard;
+    if (now - flight.due_at >= beat) run.last_heard_at = now;
+    const Duration silent = now - run.last_heard_at;
     if (silent >= beat) {
       lock.unlock();
-      return cut_off(flight, timed_out("the function reported nothing for " + to_text(beat)));
+      return end_early(flight, timed_out("the function reported nothing for " + to_text(beat)));
     }
     left = std::min(left, beat - silent);
   }
-  look_again(key, flight, now, left);
+  schedule_check(key, flight, now, left);
 }
 
 // Nobody waits for it any more. The flight stays until the function returns.
-void NativeTool::State::cut_off(Flight& flight, Outcome outcome) {
+void NativeTool::State::end_early(InFlightCall& flight, Outcome outcome) {
   {
-    const std::scoped_lock lock(home->mutex);
-    outcome.took = clock.since_start() - flight.run->began;
+    const std::scoped_lock lock(loop_handle->mutex);
+    outcome.took = clock.since_start() - flight.run->started_at;
   }
-  if (flight.timer) loop.forget(*std::exchange(flight.timer, std::nullopt));
+  if (flight.timer) loop.cancel(*std::exchange(flight.timer, std::nullopt));
   flight.progress = nullptr;
   auto done = std::exchange(flight.done, nullptr);
   flight.run->source.request_stop();
   done(std::move(outcome));
 }
 
-void NativeTool::State::answered(const Key& key, Outcome outcome) {
-  auto node = flights.extract(key);
+void NativeTool::State::on_returned(const Key& key, Outcome outcome) {
+  auto node = in_flight_calls.extract(key);
   if (node.empty()) return;
-  Flight& flight = node.mapped();
-  if (flight.timer) loop.forget(*flight.timer);
+  InFlightCall& flight = node.mapped();
+  if (flight.timer) loop.cancel(*flight.timer);
   if (flight.done) return flight.done(std::move(outcome));
   if (flight.late) flight.late(std::move(outcome));
 }
 
-void NativeTool::State::reported(const Key& key, Run& run) {
+void NativeTool::State::deliver_report(const Key& key, Run& run) {
   std::optional<Value> report;
   {
-    const std::scoped_lock lock(home->mutex);
-    run.told = false;
+    const std::scoped_lock lock(loop_handle->mutex);
+    run.is_report_posted = false;
     report.swap(run.report);
   }
-  const auto found = flights.find(key);
-  if (!report || found == flights.end() || !found->second.progress) return;
+  const auto found = in_flight_calls.find(key);
+  if (!report || found == in_flight_calls.end() || !found->second.progress) return;
   // It is kept out of the map while it runs: what it starts may end the flight.
   auto progress = std::move(found->second.progress);
   progress(*std::move(report));
-  const auto still = flights.find(key);
-  if (still != flights.end() && still->second.done) still->second.progress = std::move(progress);
+  const auto still = in_flight_calls.find(key);
+  if (still != in_flight_calls.end() && still->second.done)
+    still->second.progress = std::move(progress);
 }
 
 void NativeTool::State::answer_later(async::Done<Outcome> done, Outcome outcome) {
@@ -398,70 +400,72 @@ NativeTool::NativeTool(async::Loop& loop, async::SteadyClock& clock, NativeFunct
 NativeTool::~NativeTool() {
   state_->waiting.clear();
   {
-    const std::scoped_lock lock(state_->home->mutex);
-    state_->home->loop = nullptr;
-    state_->home->clock = nullptr;
+    const std::scoped_lock lock(state_->loop_handle->mutex);
+    state_->loop_handle->loop = nullptr;
+    state_->loop_handle->clock = nullptr;
   }
-  for (auto& [key, flight] : std::exchange(state_->flights, {})) {
-    if (flight.timer) state_->loop.forget(*flight.timer);
+  for (auto& [key, flight] : std::exchange(state_->in_flight_calls, {})) {
+    if (flight.timer) state_->loop.cancel(*flight.timer);
     flight.run->source.request_stop();
     if (!flight.done) continue;
-    bool began = false;
+    bool has_started = false;
     {
-      const std::scoped_lock lock(state_->home->mutex);
-      began = flight.run->stage != Run::Stage::waiting;
+      const std::scoped_lock lock(state_->loop_handle->mutex);
+      has_started = flight.run->stage != Run::Stage::waiting;
     }
-    state_->answer_later(std::move(flight.done), began ? unknown("its tool was closed", "killed")
-                                                       : not_sent("its tool was closed"));
+    state_->answer_later(std::move(flight.done), has_started
+                                                     ? unknown("its tool was closed", "killed")
+                                                     : not_sent("its tool was closed"));
   }
 }
 
 void NativeTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   if (state_->options.executor == nullptr) {
-    return state_->on_loop(std::move(permit), std::move(call), std::move(done));
+    return state_->run_on_loop(std::move(permit), std::move(call), std::move(done));
   }
-  state_->on_thread(std::move(permit), std::move(call), std::move(done));
+  state_->run_on_thread(std::move(permit), std::move(call), std::move(done));
 }
 
 void NativeTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   const Key key{invocation, try_no};
   state_->waiting.erase(key);
-  const auto found = state_->flights.find(key);
-  if (found == state_->flights.end() || !found->second.done) return;
-  bool began = false;
+  const auto found = state_->in_flight_calls.find(key);
+  if (found == state_->in_flight_calls.end() || !found->second.done) return;
+  bool has_started = false;
   {
-    const std::scoped_lock lock(state_->home->mutex);
+    const std::scoped_lock lock(state_->loop_handle->mutex);
     Run& run = *found->second.run;
     if (run.stage == Run::Stage::returned) return;  // its answer is on the way
-    began = run.stage == Run::Stage::running;
-    if (!began) run.stage = Run::Stage::withdrawn;
+    has_started = run.stage == Run::Stage::running;
+    if (!has_started) run.stage = Run::Stage::withdrawn;
   }
-  Flight& flight = found->second;
-  if (flight.timer) state_->loop.forget(*std::exchange(flight.timer, std::nullopt));
+  InFlightCall& flight = found->second;
+  if (flight.timer) state_->loop.cancel(*std::exchange(flight.timer, std::nullopt));
   flight.progress = nullptr;
   flight.run->source.request_stop();
   state_->answer_later(std::exchange(flight.done, nullptr),
-                       began ? unknown("stopped by the runtime while the function ran", "killed")
-                             : not_sent("withdrawn before it began"));
-  if (!began) state_->flights.erase(found);
+                       has_started
+                           ? unknown("stopped by the runtime while the function ran", "killed")
+                           : not_sent("withdrawn before it began"));
+  if (!has_started) state_->in_flight_calls.erase(found);
 }
 
-std::map<std::string, Native, std::less<>> native_functions() {
-  const auto at_once = [](NativeFunction function) {
-    return Native{.function = std::move(function), .at_once = true};
+std::map<std::string, NativeFunctionEntry, std::less<>> built_in_functions() {
+  const auto runs_inline = [](NativeFunction function) {
+    return NativeFunctionEntry{.function = std::move(function), .runs_inline = true};
   };
-  std::map<std::string, Native, std::less<>> functions;
-  functions["echo"] = at_once([](const Call& call, Running&) { return call.args; });
-  functions["fill"] = at_once(fill);
+  std::map<std::string, NativeFunctionEntry, std::less<>> functions;
+  functions["echo"] = runs_inline([](const Call& call, RunContext&) { return call.args; });
+  functions["fill"] = runs_inline(fill);
   functions["fail"] =
-      at_once([](const Call& call, Running&) -> std::expected<Value, NativeFailure> {
-        return std::unexpected(asked_for(call.args, false));
+      runs_inline([](const Call& call, RunContext&) -> std::expected<Value, NativeFailure> {
+        return std::unexpected(failure_from_args(call.args, false));
       });
   functions["doubt"] =
-      at_once([](const Call& call, Running&) -> std::expected<Value, NativeFailure> {
-        return std::unexpected(asked_for(call.args, true));
+      runs_inline([](const Call& call, RunContext&) -> std::expected<Value, NativeFailure> {
+        return std::unexpected(failure_from_args(call.args, true));
       });
-  functions["nap"] = Native{.function = nap};
+  functions["nap"] = NativeFunctionEntry{.function = nap};
   return functions;
 }
 

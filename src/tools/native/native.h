@@ -28,9 +28,9 @@ struct NativeFailure {
 };
 
 // What a running function hears and says. Threads: any, while the function runs.
-class Running {
+class RunContext {
  public:
-  virtual ~Running() = default;
+  virtual ~RunContext() = default;
   // Stopped when nobody waits for the function any more: it should return soon, and say what is true. A callback of the
   // token runs on the loop and must not block. Never stopped for a function that runs on the loop.
   virtual std::stop_token stop() const = 0;
@@ -39,13 +39,13 @@ class Running {
 };
 
 using NativeFunction =
-    std::function<std::expected<Value, NativeFailure>(const Call&, Running& running)>;
+    std::function<std::expected<Value, NativeFailure>(const Call&, RunContext& running)>;
 
-struct Native {
+struct NativeFunctionEntry {
   NativeFunction function;
   // It promises to return at once, whatever its arguments are, and runs on the loop: a hop to a thread and back costs
   // more than the call. One that breaks the promise holds up everything.
-  bool at_once = false;
+  bool runs_inline = false;
 };
 
 // Where functions run. Threads: the loop's.
@@ -75,7 +75,7 @@ class NativeTool final : public Tool {
 
  private:
   struct Run;
-  struct Flight;
+  struct InFlightCall;
   struct State;
   std::shared_ptr<State> state_;
 };
@@ -87,6 +87,6 @@ class NativeTool final : public Tool {
 //   doubt  {code?, message?} may or may not have happened
 //   nap    {ms, report_ms?, deaf?} sleeps, and reports {done_ms} now and then; cut off it wakes up, but not a deaf one.
 //          For looking at deadlines and progress
-std::map<std::string, Native, std::less<>> native_functions();
+std::map<std::string, NativeFunctionEntry, std::less<>> built_in_functions();
 
 }  // namespace ae::tools

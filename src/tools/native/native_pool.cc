@@ -13,41 +13,42 @@
 namespace ae::tools {
 namespace {
 
-constexpr auto kFarewell = std::chrono::milliseconds(100);
+constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
 
 // A fact about the process, not state of a pool: it outlives each of them.
-std::atomic<std::size_t> g_left_behind = 0;
+std::atomic<std::size_t> g_abandoned_threads = 0;
 
 }  // namespace
 
-struct NativePool::Worker {
+struct NativeThreadPool::Worker {
   std::thread thread;
-  bool works = false;        // guarded by Shared::mutex
-  bool left_behind = false;  // guarded by Shared::mutex
+  bool is_busy = false;       // guarded by Shared::mutex
+  bool is_abandoned = false;  // guarded by Shared::mutex
 };
 
-struct NativePool::Shared {
+struct NativeThreadPool::Shared {
   std::mutex mutex;
-  std::condition_variable wake, rests;
+  std::condition_variable wake, became_idle;
   // Guarded by mutex.
   std::deque<async::Task> waiting;
   std::vector<std::shared_ptr<Worker>> workers;
-  std::size_t working = 0;
+  std::size_t busy_count = 0;
   bool closed = false;
 };
 
-NativePool::NativePool(Limits limits) : limits_(limits), shared_(std::make_shared<Shared>()) {}
+NativeThreadPool::NativeThreadPool(Limits limits)
+    : limits_(limits), shared_(std::make_shared<Shared>()) {}
 
-bool NativePool::run(async::Task work) {
+bool NativeThreadPool::run(async::Task work) {
   Shared& shared = *shared_;
   {
     const std::scoped_lock lock(shared.mutex);
     if (shared.waiting.size() >= limits_.waiting) return false;
     shared.waiting.push_back(std::move(work));
-    const std::size_t idle = shared.workers.size() - shared.working;
+    const std::size_t idle = shared.workers.size() - shared.busy_count;
     if (idle < shared.waiting.size() && shared.workers.size() < limits_.threads) {
       auto worker = std::make_shared<Worker>();
-      worker->thread = std::thread([shared = shared_, worker] { serve(shared, worker); });
+      worker->thread = std::thread([shared = shared_, worker] { run_worker(shared, worker); });
       shared.workers.push_back(std::move(worker));
     }
   }
@@ -55,30 +56,30 @@ bool NativePool::run(async::Task work) {
   return true;
 }
 
-void NativePool::serve(const std::shared_ptr<Shared>& shared,
-                       const std::shared_ptr<Worker>& worker) {
+void NativeThreadPool::run_worker(const std::shared_ptr<Shared>& shared,
+                                  const std::shared_ptr<Worker>& worker) {
   std::unique_lock lock(shared->mutex);
   for (;;) {
     shared->wake.wait(lock, [&] { return shared->closed || !shared->waiting.empty(); });
     if (shared->closed) break;
     async::Task work = std::move(shared->waiting.front());
     shared->waiting.pop_front();
-    worker->works = true;
-    shared->working++;
+    worker->is_busy = true;
+    shared->busy_count++;
     lock.unlock();
     work();
     work = nullptr;
     lock.lock();
-    worker->works = false;
-    shared->working--;
-    shared->rests.notify_all();
+    worker->is_busy = false;
+    shared->busy_count--;
+    shared->became_idle.notify_all();
   }
-  if (!worker->left_behind) return;
+  if (!worker->is_abandoned) return;
   lock.unlock();
-  g_left_behind--;
+  g_abandoned_threads--;
 }
 
-NativePool::~NativePool() {
+NativeThreadPool::~NativeThreadPool() {
   std::vector<std::shared_ptr<Worker>> workers;
   std::deque<async::Task> dropped;
   {
@@ -86,12 +87,12 @@ NativePool::~NativePool() {
     shared_->closed = true;
     dropped.swap(shared_->waiting);
     shared_->wake.notify_all();
-    shared_->rests.wait_for(lock, kFarewell, [&] { return shared_->working == 0; });
+    shared_->became_idle.wait_for(lock, kShutdownGrace, [&] { return shared_->busy_count == 0; });
     workers.swap(shared_->workers);
     for (const auto& worker : workers) {
-      if (!worker->works) continue;
-      worker->left_behind = true;
-      g_left_behind++;
+      if (!worker->is_busy) continue;
+      worker->is_abandoned = true;
+      g_abandoned_threads++;
       // Nobody can end a function from outside, and nobody is to wait for it.
       worker->thread.detach();
     }
@@ -101,6 +102,6 @@ NativePool::~NativePool() {
   }
 }
 
-std::size_t NativePool::left_behind() { return g_left_behind; }
+std::size_t NativeThreadPool::abandoned_threads() { return g_abandoned_threads; }
 
 }  // namespace ae::tools

@@ -10,11 +10,11 @@
 namespace ae::tools {
 namespace {
 
-struct Turns final : async::Loop {
+struct ManualLoop final : async::Loop {
   std::deque<async::Task> tasks;
   void post(async::Task task) override { tasks.push_back(std::move(task)); }
   async::TimerId after(Duration, async::Task) override { return 0; }
-  void forget(async::TimerId) override {}
+  void cancel(async::TimerId) override {}
   void run() {
     while (!tasks.empty()) {
       async::Task task = std::move(tasks.front());
@@ -24,12 +24,12 @@ struct Turns final : async::Loop {
   }
 };
 
-struct Steady final : async::SteadyClock {
+struct ManualClock final : async::SteadyClock {
   Duration at{0};
   Duration since_start() override { return at; }
 };
 
-Call a_call(Value args) {
+Call make_call(Value args) {
   Call call;
   call.invocation = InvocationId("0123456789abcdef");
   call.args = std::move(args);
@@ -37,9 +37,9 @@ Call a_call(Value args) {
   return call;
 }
 
-struct World {
-  Turns loop;
-  Steady clock;
+struct NativeFixture {
+  ManualLoop loop;
+  ManualClock clock;
   std::optional<Outcome> outcome;
   void perform(NativeTool& tool, Call call) {
     auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
@@ -50,55 +50,55 @@ struct World {
   }
   Outcome answer(NativeFunction function, Value args = {}) {
     NativeTool tool(loop, clock, std::move(function));
-    perform(tool, a_call(std::move(args)));
+    perform(tool, make_call(std::move(args)));
     EXPECT_FALSE(outcome.has_value()) << "answered inside perform";
     loop.run();
     return outcome.value_or(Outcome{});
   }
-  Outcome answer(const Native& native, Value args = {}) {
-    EXPECT_TRUE(native.at_once);
+  Outcome answer(const NativeFunctionEntry& native, Value args = {}) {
+    EXPECT_TRUE(native.runs_inline);
     return answer(native.function, std::move(args));
   }
 };
 
 AE_TEST("native/a value is success") {
-  const Outcome o = World().answer(native_functions()["echo"], Value::object({{"a", 1}}));
+  const Outcome o = NativeFixture().answer(built_in_functions()["echo"], Value::object({{"a", 1}}));
   EXPECT_EQ(o.kind, OutcomeKind::success);
   EXPECT_EQ(canonical(o.result), R"({"a":1})");
 }
 
 AE_TEST("native/a failure is definite, unless the function says unknown") {
   const Value args = Value::object({{"code", "sold_out"}, {"retryable", true}});
-  const Outcome failed = World().answer(native_functions()["fail"], args);
+  const Outcome failed = NativeFixture().answer(built_in_functions()["fail"], args);
   EXPECT_EQ(failed.kind, OutcomeKind::failure);
   EXPECT_TRUE(failed.definite);
   EXPECT_TRUE(failed.retryable);
   EXPECT_EQ(failed.error_code, "sold_out");
-  const Outcome doubt = World().answer(native_functions()["doubt"], args);
+  const Outcome doubt = NativeFixture().answer(built_in_functions()["doubt"], args);
   EXPECT_EQ(doubt.kind, OutcomeKind::unknown);
   EXPECT_FALSE(doubt.definite);
 }
 
 AE_TEST("native/what is thrown is unknown") {
   const Outcome o =
-      World().answer([](const Call&, Running&) -> std::expected<Value, NativeFailure> {
+      NativeFixture().answer([](const Call&, RunContext&) -> std::expected<Value, NativeFailure> {
         throw std::runtime_error("oh");
       });
   EXPECT_EQ(o.kind, OutcomeKind::unknown);
   EXPECT_EQ(o.error_code, "native_error");
   EXPECT_EQ(o.error_message, "the function threw: oh");
   EXPECT_EQ(
-      World()
-          .answer([](const Call&, Running&) -> std::expected<Value, NativeFailure> { throw 1; })
+      NativeFixture()
+          .answer([](const Call&, RunContext&) -> std::expected<Value, NativeFailure> { throw 1; })
           .kind,
       OutcomeKind::unknown);
 }
 
 AE_TEST("native/a call abandoned before its turn never begins") {
-  World w;
+  NativeFixture w;
   int runs = 0;
-  NativeTool tool(w.loop, w.clock, [&](const Call&, Running&) { return Value(++runs); });
-  w.perform(tool, a_call({}));
+  NativeTool tool(w.loop, w.clock, [&](const Call&, RunContext&) { return Value(++runs); });
+  w.perform(tool, make_call({}));
   tool.abandon(InvocationId("another"), 1);
   tool.abandon(InvocationId("0123456789abcdef"), 2);
   tool.abandon(InvocationId("0123456789abcdef"), 1);
@@ -109,10 +109,10 @@ AE_TEST("native/a call abandoned before its turn never begins") {
 }
 
 AE_TEST("native/a call that comes too late never begins") {
-  World w;
+  NativeFixture w;
   int runs = 0;
-  NativeTool tool(w.loop, w.clock, [&](const Call&, Running&) { return Value(++runs); });
-  w.perform(tool, a_call({}));
+  NativeTool tool(w.loop, w.clock, [&](const Call&, RunContext&) { return Value(++runs); });
+  w.perform(tool, make_call({}));
   w.clock.at = std::chrono::seconds(5);
   w.loop.run();
   EXPECT_EQ(runs, 0);
@@ -120,17 +120,18 @@ AE_TEST("native/a call that comes too late never begins") {
 }
 
 AE_TEST("native/a call whose tool is gone answers that it was not sent") {
-  World w;
+  NativeFixture w;
   {
-    NativeTool tool(w.loop, w.clock, native_functions()["echo"].function);
-    w.perform(tool, a_call({}));
+    NativeTool tool(w.loop, w.clock, built_in_functions()["echo"].function);
+    w.perform(tool, make_call({}));
   }
   w.loop.run();
   EXPECT_EQ(w.outcome->error_code, "not_sent");
 }
 
 AE_TEST("native/a result beyond the limit is a success with a refused output") {
-  const Outcome o = World().answer(native_functions()["fill"], Value::object({{"bytes", 2 << 20}}));
+  const Outcome o =
+      NativeFixture().answer(built_in_functions()["fill"], Value::object({{"bytes", 2 << 20}}));
   EXPECT_EQ(o.kind, OutcomeKind::success);
   ASSERT_TRUE(o.invalid.has_value());
   EXPECT_TRUE(o.result.is_null());

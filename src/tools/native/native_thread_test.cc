@@ -1,6 +1,6 @@
 // Native functions on threads: deadlines, silence, late answers, and threads that never come back.
 //
-// Method: time is a clock in the test's hands; a function waits at a Gate until the test opens it. What happens on a thread
+// Method: time is a clock in the test's hands; a function waits at a FunctionBarrier until the test opens it. What happens on a thread
 // is waited for by what it posts to the loop, never by time.
 #include <atomic>
 #include <chrono>
@@ -23,14 +23,14 @@ using namespace std::chrono_literals;
 
 using Answer = std::expected<Value, NativeFailure>;
 
-class Steady final : public async::SteadyClock {
+class ManualClock final : public async::SteadyClock {
  public:
   std::atomic<std::int64_t> us = 1'000'000;
   Duration since_start() override { return Duration(us); }
 };
 
 // Where a function waits, and tells the loop that it has come so far.
-struct Gate {
+struct FunctionBarrier {
   testing::TestLoop& loop;
   std::atomic<int> inside = 0;
   std::atomic<bool> open = false;
@@ -39,33 +39,33 @@ struct Gate {
     loop.post([] {});
     open.wait(false);
   }
-  void let_go() {
+  void release() {
     open = true;
     open.notify_all();
   }
 };
 
-struct Heard {
+struct CallRecord {
   std::optional<Outcome> answer, late;
   std::vector<std::string> reports;
 };
 
 // The functions of a test end before it does.
-struct World {
-  explicit World(NativePool::Limits limits = {}) : pool(std::in_place, limits) {}
-  ~World() {
-    gate.let_go();
+struct NativeFixture {
+  explicit NativeFixture(NativeThreadPool::Limits limits = {}) : pool(std::in_place, limits) {}
+  ~NativeFixture() {
+    barrier.release();
     tool.reset();
     pool.reset();
-    while (NativePool::left_behind() > 0) std::this_thread::yield();
+    while (NativeThreadPool::abandoned_threads() > 0) std::this_thread::yield();
   }
   void make(NativeFunction function, Duration heartbeat = {}) {
     tool.emplace(loop, clock, std::move(function),
                  NativeTool::Options{.executor = &*pool, .heartbeat = heartbeat});
   }
   // A call with a deadline of 10 s that is to begin within 5 s.
-  Heard& perform(std::string id = "0123456789abcdef", Value args = {}) {
-    Heard& mine = heard.emplace_back();
+  CallRecord& perform(std::string id = "0123456789abcdef", Value args = {}) {
+    CallRecord& mine = records.emplace_back();
     Call call;
     call.invocation = InvocationId(std::move(id));
     call.args = std::move(args);
@@ -84,8 +84,8 @@ struct World {
     EXPECT_FALSE(mine.answer.has_value()) << "answered inside perform";
     return mine;
   }
-  void until_inside(int calls) {
-    EXPECT_TRUE(loop.run_until([&] { return gate.inside.load() == calls; }));
+  void wait_until_inside(int calls) {
+    EXPECT_TRUE(loop.run_until([&] { return barrier.inside.load() == calls; }));
   }
   void advance(Duration by, Duration at_a_time = 10ms) {
     for (Duration gone{}; gone < by; gone += at_a_time) {
@@ -95,22 +95,22 @@ struct World {
   }
 
   testing::TestLoop loop;
-  Steady clock;
-  Gate gate{loop};
-  std::deque<Heard> heard;
-  std::optional<NativePool> pool;
+  ManualClock clock;
+  FunctionBarrier barrier{loop};
+  std::deque<CallRecord> records;
+  std::optional<NativeThreadPool> pool;
   std::optional<NativeTool> tool;
 };
 
 AE_TEST("native/a function has a thread of its own, and its answer comes to the loop") {
-  World w;
+  NativeFixture w;
   std::thread::id where;
-  w.make([&](const Call& call, Running&) -> Answer {
+  w.make([&](const Call& call, RunContext&) -> Answer {
     where = std::this_thread::get_id();
     w.clock.us += 2'000;
     return call.args;
   });
-  Heard& call = w.perform("0123456789abcdef", Value(7));
+  CallRecord& call = w.perform("0123456789abcdef", Value(7));
   ASSERT_TRUE(w.loop.run_until([&] { return call.answer.has_value(); }));
   EXPECT_EQ(call.answer->kind, OutcomeKind::success);
   EXPECT_EQ(call.answer->result, Value(7));
@@ -119,16 +119,16 @@ AE_TEST("native/a function has a thread of its own, and its answer comes to the 
 }
 
 AE_TEST("native/one that does not return ends at its deadline, others go on, and it is late then") {
-  World w;
-  w.make([&](const Call& call, Running&) -> Answer {
-    if (call.args.is_null()) w.gate.wait();
+  NativeFixture w;
+  w.make([&](const Call& call, RunContext&) -> Answer {
+    if (call.args.is_null()) w.barrier.wait();
     return Value("done");
   });
-  Heard& stuck = w.perform();
-  w.until_inside(1);
+  CallRecord& stuck = w.perform();
+  w.wait_until_inside(1);
   w.advance(9990ms);
   EXPECT_FALSE(stuck.answer.has_value());
-  Heard& other = w.perform("another0another0", Value(1));
+  CallRecord& other = w.perform("another0another0", Value(1));
   EXPECT_TRUE(w.loop.run_until([&] { return other.answer.has_value(); })) << "it is held up";
   w.advance(10ms);
   ASSERT_TRUE(stuck.answer.has_value()) << "not cut off at its deadline";
@@ -136,24 +136,24 @@ AE_TEST("native/one that does not return ends at its deadline, others go on, and
   EXPECT_EQ(stuck.answer->error_code, "timeout");
   EXPECT_FALSE(stuck.answer->definite);
   EXPECT_EQ(stuck.answer->took, 10s);
-  w.gate.let_go();
+  w.barrier.release();
   ASSERT_TRUE(w.loop.run_until([&] { return stuck.late.has_value(); }));
   EXPECT_EQ(stuck.late->kind, OutcomeKind::success);
   EXPECT_EQ(stuck.late->result, Value("done"));
 }
 
 AE_TEST("native/when functions keep all threads, a call that waits is withdrawn and never runs") {
-  World w({.threads = 2, .waiting = 2});
+  NativeFixture w({.threads = 2, .waiting = 2});
   std::atomic<int> runs = 0;
-  w.make([&](const Call&, Running&) -> Answer {
+  w.make([&](const Call&, RunContext&) -> Answer {
     runs++;
-    w.gate.wait();
+    w.barrier.wait();
     return Value();
   });
   w.perform("kept-1");
   w.perform("kept-2");
-  w.until_inside(2);
-  Heard& third = w.perform("third");
+  w.wait_until_inside(2);
+  CallRecord& third = w.perform("third");
   w.advance(4990ms);
   EXPECT_FALSE(third.answer.has_value());
   w.advance(20ms);
@@ -161,99 +161,101 @@ AE_TEST("native/when functions keep all threads, a call that waits is withdrawn 
   EXPECT_EQ(third.answer->error_code, "not_sent");
   EXPECT_TRUE(third.answer->definite);
   w.perform("fourth");
-  Heard& fifth = w.perform("fifth");
+  CallRecord& fifth = w.perform("fifth");
   w.loop.run_ready();
   ASSERT_TRUE(fifth.answer.has_value()) << "what waits is bounded";
   EXPECT_EQ(fifth.answer->error_code, "not_sent");
-  w.gate.let_go();
+  w.barrier.release();
   // The fourth runs when a thread is free again; what was withdrawn never does.
-  ASSERT_TRUE(w.loop.run_until([&] { return w.heard[3].answer.has_value(); }));
-  EXPECT_EQ(w.heard[3].answer->kind, OutcomeKind::success);
+  ASSERT_TRUE(w.loop.run_until([&] { return w.records[3].answer.has_value(); }));
+  EXPECT_EQ(w.records[3].answer->kind, OutcomeKind::success);
   EXPECT_EQ(runs.load(), 3);
 }
 
 AE_TEST("native/an abandoned call that runs is unknown, and its function is told to stop") {
-  World w;
-  std::atomic<bool> told = false;
-  w.make([&](const Call&, Running& running) -> Answer {
-    w.gate.wait();
-    told = running.stop().stop_requested();
+  NativeFixture w;
+  std::atomic<bool> stop_seen = false;
+  w.make([&](const Call&, RunContext& running) -> Answer {
+    w.barrier.wait();
+    stop_seen = running.stop().stop_requested();
     return std::unexpected(NativeFailure{.code = "stopped"});
   });
-  Heard& call = w.perform();
-  w.until_inside(1);
+  CallRecord& call = w.perform();
+  w.wait_until_inside(1);
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
   EXPECT_FALSE(call.answer.has_value()) << "answered inside abandon";
   w.loop.run_ready();
   ASSERT_TRUE(call.answer.has_value());
   EXPECT_EQ(call.answer->kind, OutcomeKind::unknown);
-  w.gate.let_go();
+  w.barrier.release();
   ASSERT_TRUE(w.loop.run_until([&] { return call.late.has_value(); }));
-  EXPECT_TRUE(told.load());
+  EXPECT_TRUE(stop_seen.load());
   EXPECT_TRUE(call.late->definite) << "it says that nothing happened, late";
 }
 
 AE_TEST("native/an abandoned call that waits for a thread was not sent") {
-  World w({.threads = 1, .waiting = 8});
-  w.make([&](const Call&, Running&) -> Answer {
-    w.gate.wait();
+  NativeFixture w({.threads = 1, .waiting = 8});
+  w.make([&](const Call&, RunContext&) -> Answer {
+    w.barrier.wait();
     return Value();
   });
   w.perform("kept");
-  w.until_inside(1);
-  Heard& second = w.perform("second");
+  w.wait_until_inside(1);
+  CallRecord& second = w.perform("second");
   w.tool->abandon(InvocationId("second"), 1);
   w.loop.run_ready();
   ASSERT_TRUE(second.answer.has_value());
   EXPECT_EQ(second.answer->error_code, "not_sent");
-  w.gate.let_go();
-  ASSERT_TRUE(w.loop.run_until([&] { return w.heard[0].answer.has_value(); }));
-  EXPECT_EQ(w.gate.inside.load(), 1);
+  w.barrier.release();
+  ASSERT_TRUE(w.loop.run_until([&] { return w.records[0].answer.has_value(); }));
+  EXPECT_EQ(w.barrier.inside.load(), 1);
 }
 
 AE_TEST("native/a tool and a pool that go wait for no function, which touches neither any more") {
-  World w;
-  w.make([&](const Call&, Running& running) -> Answer {
-    w.gate.wait();
+  NativeFixture w;
+  w.make([&](const Call&, RunContext& running) -> Answer {
+    w.barrier.wait();
     running.progress(Value("to nobody"));
     return Value();
   });
-  Heard& call = w.perform();
-  w.until_inside(1);
+  CallRecord& call = w.perform();
+  w.wait_until_inside(1);
   w.tool.reset();
   w.pool.reset();
   w.loop.run_ready();
   ASSERT_TRUE(call.answer.has_value());
   EXPECT_EQ(call.answer->kind, OutcomeKind::unknown);
-  EXPECT_EQ(NativePool::left_behind(), 1u) << "the process knows that it must not end as usual";
-  w.gate.let_go();
-  while (NativePool::left_behind() > 0) std::this_thread::yield();
+  EXPECT_EQ(NativeThreadPool::abandoned_threads(), 1u)
+      << "the process knows that it must not end as usual";
+  w.barrier.release();
+  while (NativeThreadPool::abandoned_threads() > 0) std::this_thread::yield();
   w.loop.run_ready();
   EXPECT_FALSE(call.late.has_value());
   EXPECT_TRUE(call.reports.empty());
 }
 
 AE_TEST("native/silence for longer than the heartbeat is a timeout, a report puts it off") {
-  World w;
-  std::atomic<int> say = 0;
+  NativeFixture w;
+  std::atomic<int> level = 0;
   w.make(
-      [&](const Call&, Running& running) -> Answer {
-        w.gate.inside++;
+      [&](const Call&, RunContext& running) -> Answer {
+        w.barrier.inside++;
         w.loop.post([] {});
-        for (int said = 0; !running.stop().stop_requested();) {
-          say.wait(said);
-          if (const int more = say.load(); more > said) running.progress(Value(said = more));
+        for (int reported = 0; !running.stop().stop_requested();) {
+          level.wait(reported);
+          if (const int more = level.load(); more > reported)
+            running.progress(Value(reported = more));
         }
         return Value();
       },
       1s);
-  Heard& call = w.perform();
-  w.until_inside(1);
+  CallRecord& call = w.perform();
+  w.wait_until_inside(1);
   for (int i = 1; i <= 3; ++i) {
     w.advance(900ms);
-    say = i;
-    say.notify_all();
+    level = i;
+    level.notify_all();
     ASSERT_TRUE(
         w.loop.run_until([&] { return call.reports.size() == static_cast<std::size_t>(i); }));
   }
@@ -267,22 +269,22 @@ AE_TEST("native/silence for longer than the heartbeat is a timeout, a report put
   EXPECT_EQ(call.answer->error_code, "timeout");
   EXPECT_NE(call.answer->error_message.find("reported nothing for 1s"), std::string::npos)
       << call.answer->error_message;
-  say = 4;
-  say.notify_all();
+  level = 4;
+  level.notify_all();
   ASSERT_TRUE(w.loop.run_until([&] { return call.late.has_value(); }));
   EXPECT_EQ(call.reports.size(), 3u) << "what it reports later reaches nobody";
 }
 
 AE_TEST("native/who was stopped for a while and looks late accuses nobody of silence") {
-  World w;
+  NativeFixture w;
   w.make(
-      [&](const Call&, Running&) -> Answer {
-        w.gate.wait();
+      [&](const Call&, RunContext&) -> Answer {
+        w.barrier.wait();
         return Value();
       },
       1s);
-  Heard& call = w.perform();
-  w.until_inside(1);
+  CallRecord& call = w.perform();
+  w.wait_until_inside(1);
   w.advance(500ms);
   w.advance(8s, 8s);
   EXPECT_FALSE(call.answer.has_value()) << "the function was stopped with us";
@@ -292,22 +294,22 @@ AE_TEST("native/who was stopped for a while and looks late accuses nobody of sil
 }
 
 AE_TEST("native/a report beyond the limit is a sign of life and is not kept") {
-  World w;
-  w.make([&](const Call&, Running& running) -> Answer {
+  NativeFixture w;
+  w.make([&](const Call&, RunContext& running) -> Answer {
     running.progress(Value(std::string(kProgressMax - 2, 'x')));
     running.progress(Value(std::string(kProgressMax - 1, 'x')));
     return Value();
   });
-  Heard& call = w.perform();
+  CallRecord& call = w.perform();
   ASSERT_TRUE(w.loop.run_until([&] { return call.answer.has_value(); }));
   ASSERT_EQ(call.reports.size(), 1u);
   EXPECT_EQ(call.reports[0].size(), kProgressMax);
 }
 
 // What is posted lies here until the test hands it on; timers go their way.
-class SlowLoop final : public async::Loop {
+class HeldLoop final : public async::Loop {
  public:
-  explicit SlowLoop(testing::TestLoop& loop) : loop_(loop) {}
+  explicit HeldLoop(testing::TestLoop& loop) : loop_(loop) {}
   void post(async::Task task) override {
     const std::scoped_lock lock(mutex_);
     held_.push_back(std::move(task));
@@ -315,12 +317,12 @@ class SlowLoop final : public async::Loop {
   async::TimerId after(Duration delay, async::Task task) override {
     return loop_.after(delay, std::move(task));
   }
-  void forget(async::TimerId timer) override { loop_.forget(timer); }
-  std::size_t held() {
+  void cancel(async::TimerId timer) override { loop_.cancel(timer); }
+  std::size_t held_count() {
     const std::scoped_lock lock(mutex_);
     return held_.size();
   }
-  void hand_on() {
+  void release_tasks() {
     const std::scoped_lock lock(mutex_);
     for (async::Task& task : std::exchange(held_, {})) loop_.post(std::move(task));
   }
@@ -332,17 +334,17 @@ class SlowLoop final : public async::Loop {
 };
 
 AE_TEST("native/a function that returned in time succeeded, however late its answer is heard") {
-  World w;
-  SlowLoop slow(w.loop);
+  NativeFixture w;
+  HeldLoop slow(w.loop);
   w.tool.emplace(
-      slow, w.clock, [](const Call&, Running&) -> Answer { return Value(7); },
+      slow, w.clock, [](const Call&, RunContext&) -> Answer { return Value(7); },
       NativeTool::Options{.executor = &*w.pool});
-  Heard& call = w.perform();
-  while (slow.held() == 0) std::this_thread::yield();
+  CallRecord& call = w.perform();
+  while (slow.held_count() == 0) std::this_thread::yield();
   w.advance(11s);
   w.tool->abandon(InvocationId("0123456789abcdef"), 1);
   EXPECT_FALSE(call.answer.has_value());
-  slow.hand_on();
+  slow.release_tasks();
   w.loop.run_ready();
   ASSERT_TRUE(call.answer.has_value());
   EXPECT_EQ(call.answer->kind, OutcomeKind::success);
@@ -350,14 +352,14 @@ AE_TEST("native/a function that returned in time succeeded, however late its ans
 }
 
 AE_TEST("native/a nap wakes up when it is cut off, and says so for sure") {
-  World w;
-  w.make([&](const Call& call, Running& running) -> Answer {
-    w.gate.inside++;
+  NativeFixture w;
+  w.make([&](const Call& call, RunContext& running) -> Answer {
+    w.barrier.inside++;
     w.loop.post([] {});
-    return native_functions().at("nap").function(call, running);
+    return built_in_functions().at("nap").function(call, running);
   });
-  Heard& call = w.perform("0123456789abcdef", Value::object({{"ms", 3'600'000}}));
-  w.until_inside(1);
+  CallRecord& call = w.perform("0123456789abcdef", Value::object({{"ms", 3'600'000}}));
+  w.wait_until_inside(1);
   w.advance(10s);
   ASSERT_TRUE(call.answer.has_value());
   EXPECT_EQ(call.answer->kind, OutcomeKind::timeout);

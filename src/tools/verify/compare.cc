@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000;
 
-std::string shortened(std::string_view text) { return std::string(text.substr(0, kSightTextMax)); }
+std::string shortened(std::string_view text) { return std::string(text.substr(0, kCheckTextMax)); }
 
 std::optional<std::int64_t> number(std::string_view text) {
   std::int64_t n = 0;
@@ -38,49 +38,53 @@ std::string_view bare_etag(std::string_view etag) {
 
 }  // namespace
 
-bool same_text(std::string_view recorded, std::string_view seen) { return recorded == seen; }
-
-bool same_etag(std::string_view recorded, std::string_view seen) {
-  return bare_etag(recorded) == bare_etag(seen);
+bool same_text(std::string_view recorded, std::string_view observation) {
+  return recorded == observation;
 }
 
-bool same_time(std::string_view recorded, std::string_view seen) {
-  const auto a = instant_us(recorded), b = instant_us(seen);
-  if (!a || !b) return recorded == seen;
+bool same_etag(std::string_view recorded, std::string_view observation) {
+  return bare_etag(recorded) == bare_etag(observation);
+}
+
+bool same_time(std::string_view recorded, std::string_view observation) {
+  const auto a = instant_us(recorded), b = instant_us(observation);
+  if (!a || !b) return recorded == observation;
   if (*a == *b) return true;
   // Who recorded whole seconds means the second.
   return *a % kSecond == 0 && *a / kSecond == *b / kSecond;
 }
 
-bool same_digest(std::string_view recorded, std::string_view seen) {
+bool same_digest(std::string_view recorded, std::string_view observation) {
   if (recorded.starts_with("sha256:")) recorded.remove_prefix(7);
-  return std::ranges::equal(recorded, seen, [](char a, char b) {
+  return std::ranges::equal(recorded, observation, [](char a, char b) {
     return (a >= 'A' && a <= 'F' ? static_cast<char>(a | 0x20) : a) == b;
   });
 }
 
-Sighting compare(const Value& change, std::string_view recorded, const Seen& seen, SameFn same) {
-  Sighting sighting;
-  if (!seen.unreachable.empty()) {
-    sighting.sight = Sight::unreachable;
-    sighting.reason = shortened(seen.unreachable);
+CheckResult compare(const Value& change, std::string_view recorded, const Observation& observation,
+                    SameFn same) {
+  CheckResult sighting;
+  if (!observation.unreachable.empty()) {
+    sighting.verdict = CheckVerdict::unreachable;
+    sighting.reason = shortened(observation.unreachable);
     return sighting;
   }
   const bool deleted = change.text("op") == "delete";
   const std::string_view expected = change.text(recorded);
-  if (deleted || seen.absent) {
-    sighting.sight = deleted == seen.absent ? Sight::match : Sight::mismatch;
+  if (deleted || observation.absent) {
+    sighting.verdict = deleted == observation.absent ? CheckVerdict::match : CheckVerdict::mismatch;
     sighting.expected = deleted ? "absent" : expected.empty() ? "present" : shortened(expected);
-    sighting.observed = seen.absent ? "absent" : shortened(seen.value);
+    sighting.observed = observation.absent ? "absent" : shortened(observation.value);
     return sighting;
   }
   if (expected.empty()) {
     sighting.reason = "no " + std::string(recorded) + " was recorded";
     return sighting;
   }
-  sighting.sight = same(expected, seen.value) ? Sight::match : Sight::mismatch;
+  sighting.verdict =
+      same(expected, observation.value) ? CheckVerdict::match : CheckVerdict::mismatch;
   sighting.expected = shortened(expected);
-  sighting.observed = shortened(seen.value);
+  sighting.observed = shortened(observation.value);
   return sighting;
 }
 

@@ -17,8 +17,8 @@
 #include "base/hash.h"
 #include "base/time.h"
 #include "tools/verify/compare.h"
-#include "tools/verify/local.h"
-#include "tools/verify/parts.h"
+#include "tools/verify/definition_fields.h"
+#include "tools/verify/local_verifiers.h"
 
 namespace ae::tools {
 namespace {
@@ -42,19 +42,19 @@ class File {
   int fd_;
 };
 
-Seen digest(const File& file, off_t size) {
-  if (size > kFileMax) return cannot("it is larger than 4 GiB, the limit");
+Observation digest(const File& file, off_t size) {
+  if (size > kFileMax) return failed_observation("it is larger than 4 GiB, the limit");
   // Files of /proc have the size 0 and end when they are read.
   const off_t most = size > 0 ? size : kFileMax;
-  off_t seen = 0;
+  off_t observation = 0;
   Sha256 sum;
   std::vector<char> buffer(1u << 20);
   while (true) {
     const ssize_t n = ::read(file.fd(), buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return cannot(std::strerror(errno));
+    if (n < 0) return failed_observation(std::strerror(errno));
     if (n == 0) return {.unreachable = {}, .value = to_hex(sum.finish())};
-    if ((seen += n) > most) return cannot("it grew while it was read");
+    if ((observation += n) > most) return failed_observation("it grew while it was read");
     sum.add({buffer.data(), static_cast<std::size_t>(n)});
   }
 }
@@ -62,24 +62,24 @@ Seen digest(const File& file, off_t size) {
 constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
 // Where a file may lie whose path was recorded.
-struct Where {
+struct PathScope {
   std::string folder;  // relative paths start here; "" folders: any file
   std::vector<std::string> below = {};
-  std::vector<std::string> closed = {};  // real paths, or how they begin; only with `below`
+  std::vector<std::string> denied_paths = {};  // real paths, or how they begin; only with `below`
 };
 
-bool is_closed(std::string_view path, const Where& where) {
-  return std::ranges::any_of(where.closed,
+bool is_denied(std::string_view path, const PathScope& scope) {
+  return std::ranges::any_of(scope.denied_paths,
                              [&](const std::string& one) { return path.starts_with(one); });
 }
 
 // By the path that it has now, and by what it is: a closed file may have two names.
-bool is_closed(const File& file, const struct stat& info, const Where& where) {
+bool is_denied(const File& file, const struct stat& info, const PathScope& scope) {
   std::error_code error;
   const auto path =
       std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file.fd()), error);
-  if (error || is_closed(path.native(), where)) return true;
-  return std::ranges::any_of(where.closed, [&](const std::string& one) {
+  if (error || is_denied(path.native(), scope)) return true;
+  return std::ranges::any_of(scope.denied_paths, [&](const std::string& one) {
     struct stat other{};
     return ::stat(one.c_str(), &other) == 0 && other.st_dev == info.st_dev &&
            other.st_ino == info.st_ino;
@@ -95,47 +95,48 @@ int open_below(const std::string& folder, const std::string& path) {
   }
   const int at = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (at < 0) return -1;
-  open_how how{};
-  how.flags = kFlags;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  const long fd = ::syscall(SYS_openat2, at, relative.c_str(), &how, sizeof how);
+  open_how options{};
+  options.flags = kFlags;
+  options.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  const long fd = ::syscall(SYS_openat2, at, relative.c_str(), &options, sizeof options);
   const int error = errno;
   ::close(at);
   errno = error;
   return static_cast<int>(fd);
 }
 
-int open_file(const std::string& path, const Where& where) {
-  const std::string whole =
-      (std::filesystem::path(where.folder) / path).lexically_normal().string();
-  if (where.below.empty()) return ::open(whole.c_str(), kFlags);
-  if (is_closed(whole, where)) {
+int open_file(const std::string& path, const PathScope& scope) {
+  const std::string is_whole_url =
+      (std::filesystem::path(scope.folder) / path).lexically_normal().string();
+  if (scope.below.empty()) return ::open(is_whole_url.c_str(), kFlags);
+  if (is_denied(is_whole_url, scope)) {
     errno = EACCES;
     return -1;
   }
-  for (const std::string& folder : where.below) {
-    const int fd = open_below(folder, whole);
+  for (const std::string& folder : scope.below) {
+    const int fd = open_below(folder, is_whole_url);
     if (fd >= 0 || errno != EXDEV) return fd;
   }
   return -1;
 }
 
-Seen look_at(const std::string& path, const Where& where, By by) {
-  const File file(open_file(path, where));
+Observation read_file_state(const std::string& path, const PathScope& scope, By by) {
+  const File file(open_file(path, scope));
   if (file.fd() < 0) {
     if (errno == ENOENT || errno == ENOTDIR)
       return {.unreachable = {}, .absent = true, .value = {}};
     if (errno == EXDEV) {
-      return cannot(
+      return failed_observation(
           "the recorded path is outside the folders that `verify` may read: add its folder to "
           "`below`");
     }
-    return cannot(std::strerror(errno));
+    return failed_observation(std::strerror(errno));
   }
   struct stat info{};
-  if (::fstat(file.fd(), &info) != 0) return cannot(std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) return cannot("it is not a regular file");
-  if (!where.below.empty() && is_closed(file, info, where)) return cannot(std::strerror(EACCES));
+  if (::fstat(file.fd(), &info) != 0) return failed_observation(std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) return failed_observation("it is not a regular file");
+  if (!scope.below.empty() && is_denied(file, info, scope))
+    return failed_observation(std::strerror(EACCES));
   if (by == By::size) return {.unreachable = {}, .value = std::to_string(info.st_size)};
   if (by == By::sha256) return digest(file, info.st_size);
   const Instant at{info.st_mtim.tv_sec * 1'000'000 + info.st_mtim.tv_nsec / 1'000};
@@ -144,41 +145,43 @@ Seen look_at(const std::string& path, const Where& where, By by) {
 
 class FileVerifier final : public Verifier {
  public:
-  FileVerifier(VerifierNeeds needs, Template path, By by, Where where)
-      : needs_(std::move(needs)), path_(std::move(path)), by_(by), where_(std::move(where)) {}
+  FileVerifier(VerifierDependencies deps, Template path, By by, PathScope scope)
+      : deps_(std::move(deps)), path_(std::move(path)), by_(by), scope_(std::move(scope)) {}
 
-  void look(Value change, async::Done<Sighting> done) override {
-    auto path = filled(path_, change);
+  void check(Value change, async::Done<CheckResult> done) override {
+    auto path = render_text(path_, change);
     const SameFn same = by_ == By::sha256 ? same_digest : by_ == By::mtime ? same_time : same_text;
     const std::string at = path ? *path : std::string();
     const std::string why = path ? std::string() : path.error().message;
-    needs_.reader.read(
-        [change = std::move(change), at, why, by = by_, where = where_, same]() {
-          return compare(change, "version", why.empty() ? look_at(at, where, by) : cannot(why),
+    deps_.reader.read(
+        [change = std::move(change), at, why, by = by_, scope = scope_, same]() {
+          return compare(change, "version",
+                         why.empty() ? read_file_state(at, scope, by) : failed_observation(why),
                          same);
         },
         std::move(done));
   }
 
  private:
-  VerifierNeeds needs_;
+  VerifierDependencies deps_;
   Template path_;
   By by_;
-  Where where_;
+  PathScope scope_;
 };
 
 std::string absolute(const std::string& path, const std::string& folder) {
   std::error_code error;
-  const auto whole = std::filesystem::absolute(std::filesystem::path(folder) / path, error);
-  std::string text = whole.lexically_normal().string();
+  const auto is_whole_url = std::filesystem::absolute(std::filesystem::path(folder) / path, error);
+  std::string text = is_whole_url.lexically_normal().string();
   if (text.size() > 1 && text.ends_with('/')) text.pop_back();
   return text;
 }
 
 // A path that is written out names its file. One that data completes stays below the folders that are named, or that of
 // the agents file.
-Result<Where> where_of(const Value& definition, const Template& path, const std::string& folder) {
-  Where where{.folder = absolute("", folder)};
+Result<PathScope> scope_of(const Value& definition, const Template& path,
+                           const std::string& folder) {
+  PathScope scope{.folder = absolute("", folder)};
   const Value& below = definition["below"];
   if (!below.is_null() && !below.is_array()) {
     return fail(Code::plan_invalid, "below: a list of folders");
@@ -187,26 +190,28 @@ Result<Where> where_of(const Value& definition, const Template& path, const std:
     if (!one.is_string() || one.as_string().empty()) {
       return fail(Code::plan_invalid, "below: a list of folders");
     }
-    where.below.push_back(absolute(one.as_string(), folder));
+    scope.below.push_back(absolute(one.as_string(), folder));
   }
-  if (where.below.empty() && !path.is_constant()) where.below.push_back(where.folder);
-  return where;
+  if (scope.below.empty() && !path.is_constant()) scope.below.push_back(scope.folder);
+  return scope;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Verifier>> make_file_verifier(const Value& definition, VerifierNeeds needs) {
-  AE_TRY(known_keys(definition, {"path", "by", "below"}));
+Result<std::unique_ptr<Verifier>> make_file_verifier(const Value& definition,
+                                                     VerifierDependencies deps) {
+  AE_TRY(check_known_keys(definition, {"path", "by", "below"}));
   AE_TRY(text_of(definition, "path"));
   AE_ASSIGN(Template path, template_of(definition, "path", "change"));
   const std::string_view by = definition.text("by", "sha256");
   if (by != "sha256" && by != "size" && by != "mtime") {
     return fail(Code::plan_invalid, "by: sha256, size or mtime");
   }
-  AE_ASSIGN(Where where, where_of(definition, path, needs.folder));
-  where.closed = needs.closed;
-  const By how = by == "size" ? By::size : by == "mtime" ? By::mtime : By::sha256;
-  return std::make_unique<FileVerifier>(std::move(needs), std::move(path), how, std::move(where));
+  AE_ASSIGN(PathScope scope, scope_of(definition, path, deps.folder));
+  scope.denied_paths = deps.denied_paths;
+  const By options = by == "size" ? By::size : by == "mtime" ? By::mtime : By::sha256;
+  return std::make_unique<FileVerifier>(std::move(deps), std::move(path), options,
+                                        std::move(scope));
 }
 
 }  // namespace ae::tools

@@ -10,8 +10,8 @@
 
 #include "json/json.h"
 #include "tools/verify/compare.h"
-#include "tools/verify/local.h"
-#include "tools/verify/parts.h"
+#include "tools/verify/definition_fields.h"
+#include "tools/verify/local_verifiers.h"
 
 namespace ae::tools {
 namespace {
@@ -38,12 +38,14 @@ int bind(sqlite3_stmt* statement, int at, const Value& value) {
                              SQLITE_UTF8);
 }
 
-Seen look_at_file(const std::string& path, const std::string& query, const Value& params) {
+Observation read_sqlite_row(const std::string& path, const std::string& query,
+                            const Value& params) {
   sqlite3* opened = nullptr;
   const int open =
       sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, nullptr);
   const std::unique_ptr<sqlite3, CloseDb> db(opened);
-  if (open != SQLITE_OK) return cannot(opened ? sqlite3_errmsg(opened) : "out of memory");
+  if (open != SQLITE_OK)
+    return failed_observation(opened ? sqlite3_errmsg(opened) : "out of memory");
   sqlite3_busy_timeout(db.get(), kBusyMs);
   sqlite3_db_config(db.get(), SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
   Clock::time_point until = Clock::now() + kQueryMax;
@@ -54,26 +56,27 @@ Seen look_at_file(const std::string& path, const std::string& query, const Value
   const char* tail = nullptr;
   if (sqlite3_prepare_v2(db.get(), query.data(), static_cast<int>(query.size()), &prepared,
                          &tail) != SQLITE_OK) {
-    return cannot(sqlite3_errmsg(db.get()));
+    return failed_observation(sqlite3_errmsg(db.get()));
   }
   const std::unique_ptr<sqlite3_stmt, Finalize> statement(prepared);
   const std::string_view rest(tail, static_cast<std::size_t>(query.data() + query.size() - tail));
   if (!prepared || !sqlite3_stmt_readonly(prepared) ||
       rest.find_first_not_of(" \t\r\n;") != rest.npos) {
-    return cannot("the query is not one statement that only reads");
+    return failed_observation("the query is not one statement that only reads");
   }
   if (sqlite3_bind_parameter_count(prepared) != static_cast<int>(params.size())) {
-    return cannot("the query has " + std::to_string(sqlite3_bind_parameter_count(prepared)) +
-                  " parameters, `params` has " + std::to_string(params.size()));
+    return failed_observation("the query has " +
+                              std::to_string(sqlite3_bind_parameter_count(prepared)) +
+                              " parameters, `params` has " + std::to_string(params.size()));
   }
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (bind(prepared, static_cast<int>(i) + 1, params.items()[i]) != SQLITE_OK) {
-      return cannot(sqlite3_errmsg(db.get()));
+      return failed_observation(sqlite3_errmsg(db.get()));
     }
   }
   const int step = sqlite3_step(prepared);
   if (step == SQLITE_DONE) return {.unreachable = {}, .absent = true, .value = {}};
-  if (step != SQLITE_ROW) return cannot(sqlite3_errmsg(db.get()));
+  if (step != SQLITE_ROW) return failed_observation(sqlite3_errmsg(db.get()));
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(prepared, 0));
   const int size = sqlite3_column_bytes(prepared, 0);
   return {.unreachable = {},
@@ -82,55 +85,56 @@ Seen look_at_file(const std::string& path, const std::string& query, const Value
 
 class SqlVerifier final : public Verifier {
  public:
-  SqlVerifier(VerifierNeeds needs, std::string store, std::string query, Template params)
-      : needs_(std::move(needs)),
+  SqlVerifier(VerifierDependencies deps, std::string store, std::string query, Template params)
+      : deps_(std::move(deps)),
         store_(std::move(store)),
         query_(std::move(query)),
         params_(std::move(params)) {}
 
-  void look(Value change, async::Done<Sighting> done) override {
+  void check(Value change, async::Done<CheckResult> done) override {
     auto params = params_.eval(OneRoot("change", change));
     std::string why;
     if (!params) why = params.error().message;
     if (params && !params->is_array()) why = "`params` gives no list";
     std::vector<UsedSecret> used;
-    auto store = replace_secrets(store_, needs_.secrets, used);
+    auto store = replace_secrets(store_, deps_.secrets, used);
     if (!store) why = store.error().message;
-    needs_.reader.read(
+    deps_.reader.read(
         [change = std::move(change), store = store ? *std::move(store) : Secret(), query = query_,
-         folder = needs_.folder, why, used = std::move(used),
+         folder = deps_.folder, why, used = std::move(used),
          given = params ? std::move(*params) : Value()]() {
-          if (!why.empty()) return compare(change, "version", cannot(why), same_text);
-          Seen seen = look_at(std::string(store.reveal()), folder, query, given);
-          seen.unreachable = scrub(seen.unreachable, used);
-          return compare(change, "version", seen, same_text);
+          if (!why.empty()) return compare(change, "version", failed_observation(why), same_text);
+          Observation observation = read_row(std::string(store.reveal()), folder, query, given);
+          observation.unreachable = scrub(observation.unreachable, used);
+          return compare(change, "version", observation, same_text);
         },
         std::move(done));
   }
 
  private:
-  static Seen look_at(std::string store, const std::string& folder, const std::string& query,
-                      const Value& params) {
-    if (is_postgres_address(store)) return look_at_postgres_row(store, query, params);
+  static Observation read_row(std::string store, const std::string& folder,
+                              const std::string& query, const Value& params) {
+    if (is_postgres_address(store)) return read_postgres_row(store, query, params);
     if (store.starts_with("sqlite:")) store.erase(0, 7);
-    return look_at_file(store.starts_with('/') ? store : folder + "/" + store, query, params);
+    return read_sqlite_row(store.starts_with('/') ? store : folder + "/" + store, query, params);
   }
 
-  VerifierNeeds needs_;
+  VerifierDependencies deps_;
   std::string store_, query_;
   Template params_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Verifier>> make_sql_verifier(const Value& definition, VerifierNeeds needs) {
-  AE_TRY(known_keys(definition, {"store", "query", "params"}));
+Result<std::unique_ptr<Verifier>> make_sql_verifier(const Value& definition,
+                                                    VerifierDependencies deps) {
+  AE_TRY(check_known_keys(definition, {"store", "query", "params"}));
   AE_ASSIGN(std::string store, text_of(definition, "store"));
   AE_ASSIGN(std::string query, text_of(definition, "query"));
   const Value with =
       definition.find("params") ? definition : definition.with("params", Value::array({}));
   AE_ASSIGN(Template params, template_of(with, "params", "change"));
-  return std::make_unique<SqlVerifier>(std::move(needs), std::move(store), std::move(query),
+  return std::make_unique<SqlVerifier>(std::move(deps), std::move(store), std::move(query),
                                        std::move(params));
 }
 

@@ -6,76 +6,76 @@
 
 #include "json/json.h"
 #include "net/outbound.h"
-#include "tools/verify/http_look.h"
-#include "tools/verify/local.h"
+#include "tools/verify/http_verifier.h"
+#include "tools/verify/local_verifiers.h"
 
 namespace ae::tools {
 namespace {
 
-using How = HttpLook::How;
-using See = std::function<Seen(const net::HttpAnswer& answer)>;
+using Options = HttpVerifier::Options;
+using ObserveFn = std::function<Observation(const net::HttpResult& answer)>;
 
 constexpr std::string_view kGithub = "https://api.github.com";
 
-Seen value(std::string text) { return {.unreachable = {}, .value = std::move(text)}; }
+Observation value(std::string text) { return {.unreachable = {}, .value = std::move(text)}; }
 
-See header(std::string name) {
-  return [name](const net::HttpAnswer& answer) {
+ObserveFn header(std::string name) {
+  return [name](const net::HttpResult& answer) {
     const auto found = net::find_header(answer.headers, name);
-    return found ? value(std::string(*found)) : cannot("the answer has no " + name);
+    return found ? value(std::string(*found)) : failed_observation("the answer has no " + name);
   };
 }
 
 // What a JSON answer gives.
-See body(std::function<Seen(const Value& body)> read) {
-  return [read = std::move(read)](const net::HttpAnswer& answer) {
+ObserveFn body(std::function<Observation(const Value& body)> read) {
+  return [read = std::move(read)](const net::HttpResult& answer) {
     const auto parsed = parse_json(answer.body);
-    return parsed ? read(*parsed) : cannot("the answer is not JSON");
+    return parsed ? read(*parsed) : failed_observation("the answer is not JSON");
   };
 }
 
-Seen field_of(const Template& field, const Value& body) {
+Observation field_of(const Template& field, const Value& body) {
   const auto found = field.eval(OneRoot("result", body));
-  if (!found) return cannot(found.error().message);
-  if (found->is_null()) return cannot("the answer has no such field");
+  if (!found) return failed_observation(found.error().message);
+  if (found->is_null()) return failed_observation("the answer has no such field");
   return value(found->is_string() ? found->as_string() : canonical(*found));
 }
 
-Status common(const Value& definition, bool host_is_written, How& how) {
-  AE_ASSIGN(how.timeout, timeout_of(definition));
-  AE_ASSIGN(how.headers, Headers::parse(definition, host_is_written));
+Status read_common(const Value& definition, bool is_host_literal, Options& options) {
+  AE_ASSIGN(options.timeout, timeout_of(definition));
+  AE_ASSIGN(options.headers, Headers::parse(definition, is_host_literal));
   return {};
 }
 
-Result<How> http(const Value& definition) {
+Result<Options> http(const Value& definition) {
   const std::string_view kind = definition.text("kind");
-  How how;
+  Options options;
   if (kind == "http_json") {
-    AE_TRY(known_keys(definition, {"url", "field", "headers", "timeout", "allow"}));
+    AE_TRY(check_known_keys(definition, {"url", "field", "headers", "timeout", "allow"}));
     AE_ASSIGN(Template field, template_of(definition, "field", "result"));
-    how.see = body([field](const Value& body) { return field_of(field, body); });
+    options.observe = body([field](const Value& body) { return field_of(field, body); });
   } else {
-    AE_TRY(known_keys(definition, {"url", "headers", "timeout", "allow"}));
+    AE_TRY(check_known_keys(definition, {"url", "headers", "timeout", "allow"}));
     const bool etag = kind == "http_etag";
-    how.see = header(etag ? "ETag" : "Last-Modified");
-    how.recorded = etag ? "etag" : "version";
-    how.same = etag ? same_etag : same_time;
-    how.body = false;
+    options.observe = header(etag ? "ETag" : "Last-Modified");
+    options.recorded = etag ? "etag" : "version";
+    options.same = etag ? same_etag : same_time;
+    options.body = false;
   }
   AE_ASSIGN(const TargetUrl url, TargetUrl::parse(definition));
-  how.url = [url](const Value& change) { return url.render(change); };
-  how.host_is_written = !url.whole();
+  options.url = [url](const Value& change) { return url.render(change); };
+  options.is_host_literal = !url.is_whole_url();
   const Value& allow = definition["allow"];
   if (!allow.is_null() && !allow.is_array())
     return fail(Code::plan_invalid, "allow: a list of hosts");
   for (const Value& host : allow.is_array() ? allow.items() : std::span<const Value>()) {
-    if (!host.is_string() || !net::is_host(host.as_string())) {
+    if (!host.is_string() || !net::is_valid_host(host.as_string())) {
       return fail(Code::plan_invalid, "allow: HOST or HOST:PORT");
     }
-    how.allow.push_back(host.as_string());
+    options.allow.push_back(host.as_string());
   }
-  AE_TRY(common(definition, !url.whole(), how));
-  return how;
+  AE_TRY(read_common(definition, !url.is_whole_url(), options));
+  return options;
 }
 
 // ---- GitHub-compatible servers
@@ -92,35 +92,35 @@ Result<std::function<Result<std::string>(const Value&)>> repo_url(
   AE_TRY(text_of(definition, "repo"));
   AE_ASSIGN(const Template repo, template_of(definition, "repo", "change"));
   return [api, repo, rest = std::move(rest)](const Value& change) -> Result<std::string> {
-    AE_ASSIGN(const std::string name, filled(repo, change));
+    AE_ASSIGN(const std::string name, render_text(repo, change));
     AE_ASSIGN(const std::string path, encoded_path(name));
     AE_ASSIGN(const std::string what, rest(change));
     return api + "/repos/" + path + "/" + what;
   };
 }
 
-void as_github(How& how) {
-  how.fixed = {{"Accept", "application/vnd.github+json"}, {"User-Agent", "aetheris"}};
+void add_github_headers(Options& options) {
+  options.default_headers = {{"Accept", "application/vnd.github+json"}, {"User-Agent", "aetheris"}};
 }
 
-Result<How> git_ref(const Value& definition) {
-  AE_TRY(known_keys(definition, {"api", "repo", "ref", "headers", "timeout"}));
+Result<Options> git_ref(const Value& definition) {
+  AE_TRY(check_known_keys(definition, {"api", "repo", "ref", "headers", "timeout"}));
   AE_TRY(text_of(definition, "ref"));
   AE_ASSIGN(const Template ref, template_of(definition, "ref", "change"));
-  How how;
-  AE_ASSIGN(how.url, repo_url(definition, [ref](const Value& change) -> Result<std::string> {
-              AE_ASSIGN(std::string name, filled(ref, change));
+  Options options;
+  AE_ASSIGN(options.url, repo_url(definition, [ref](const Value& change) -> Result<std::string> {
+              AE_ASSIGN(std::string name, render_text(ref, change));
               if (name.starts_with("refs/")) name.erase(0, 5);
               AE_ASSIGN(const std::string path, encoded_path(name));
               return "git/ref/" + path;
             }));
-  how.see = body([](const Value& body) {
+  options.observe = body([](const Value& body) {
     const std::string_view sha = body["object"].text("sha");
-    return sha.empty() ? cannot("the answer names no commit") : value(std::string(sha));
+    return sha.empty() ? failed_observation("the answer names no commit") : value(std::string(sha));
   });
-  as_github(how);
-  AE_TRY(common(definition, true, how));
-  return how;
+  add_github_headers(options);
+  AE_TRY(read_common(definition, true, options));
+  return options;
 }
 
 std::string state_of(const Value& body, std::string_view what) {
@@ -132,9 +132,9 @@ std::string state_of(const Value& body, std::string_view what) {
   return std::string(body.text("state"));
 }
 
-Result<How> github(const Value& definition) {
-  AE_TRY(known_keys(definition,
-                    {"api", "repo", "issue", "pull", "release", "by", "headers", "timeout"}));
+Result<Options> github(const Value& definition) {
+  AE_TRY(check_known_keys(definition,
+                          {"api", "repo", "issue", "pull", "release", "by", "headers", "timeout"}));
   std::string_view what;
   for (const std::string_view one : {"issue", "pull", "release"}) {
     if (!definition.find(one)) continue;
@@ -147,29 +147,30 @@ Result<How> github(const Value& definition) {
   const std::string_view by = definition.text("by", "updated_at");
   if (by != "updated_at" && by != "state")
     return fail(Code::plan_invalid, "by: updated_at or state");
-  How how;
+  Options options;
   const std::string kind(what);
-  AE_ASSIGN(how.url,
+  AE_ASSIGN(options.url,
             repo_url(definition, [number, kind](const Value& change) -> Result<std::string> {
-              AE_ASSIGN(const std::string name, filled(number, change));
+              AE_ASSIGN(const std::string name, render_text(number, change));
               AE_ASSIGN(const std::string path, encoded_path(name));
               const bool digits = name.find_first_not_of("0123456789") == name.npos;
               if (kind == "release" && !digits) return "releases/tags/" + path;
               return kind + "s/" + path;
             }));
-  how.see = body([kind, state = by == "state"](const Value& body) {
-    std::string seen(body.text("updated_at"));
-    if (seen.empty()) seen = body.text("published_at");
-    if (state) seen = state_of(body, kind);
-    return seen.empty() ? cannot("the answer does not contain it") : value(std::move(seen));
+  options.observe = body([kind, state = by == "state"](const Value& body) {
+    std::string observation(body.text("updated_at"));
+    if (observation.empty()) observation = body.text("published_at");
+    if (state) observation = state_of(body, kind);
+    return observation.empty() ? failed_observation("the answer does not contain it")
+                               : value(std::move(observation));
   });
-  if (by == "updated_at") how.same = same_time;
-  as_github(how);
-  AE_TRY(common(definition, true, how));
-  return how;
+  if (by == "updated_at") options.same = same_time;
+  add_github_headers(options);
+  AE_TRY(read_common(definition, true, options));
+  return options;
 }
 
-Result<How> how_of(const Value& definition) {
+Result<Options> options_of(const Value& definition) {
   const std::string_view kind = definition.text("kind");
   if (kind == "git_ref") return git_ref(definition);
   if (kind == "github") return github(definition);
@@ -179,12 +180,13 @@ Result<How> how_of(const Value& definition) {
 
 }  // namespace
 
-Result<std::unique_ptr<Verifier>> make_verifier(const Value& definition, VerifierNeeds needs) {
+Result<std::unique_ptr<Verifier>> make_verifier(const Value& definition,
+                                                VerifierDependencies deps) {
   const std::string_view kind = definition.text("kind");
-  if (kind == "file") return make_file_verifier(definition, std::move(needs));
-  if (kind == "sql") return make_sql_verifier(definition, std::move(needs));
-  AE_ASSIGN(How how, how_of(definition));
-  return std::make_unique<HttpLook>(std::move(needs), std::move(how));
+  if (kind == "file") return make_file_verifier(definition, std::move(deps));
+  if (kind == "sql") return make_sql_verifier(definition, std::move(deps));
+  AE_ASSIGN(Options options, options_of(definition));
+  return std::make_unique<HttpVerifier>(std::move(deps), std::move(options));
 }
 
 }  // namespace ae::tools

@@ -30,14 +30,14 @@
 namespace ae::tools {
 
 // A thread that reads what may block: one thing at a time, in order.
-class SlowReader {
+class BlockingReader {
  public:
-  explicit SlowReader(async::Loop& loop);
+  explicit BlockingReader(async::Loop& loop);
   // What has not begun is dropped, unanswered.
-  ~SlowReader();
-  SlowReader(const SlowReader&) = delete;
-  SlowReader& operator=(const SlowReader&) = delete;
-  void read(std::move_only_function<Sighting()> what, async::Done<Sighting> done);
+  ~BlockingReader();
+  BlockingReader(const BlockingReader&) = delete;
+  BlockingReader& operator=(const BlockingReader&) = delete;
+  void read(std::move_only_function<CheckResult()> what, async::Done<CheckResult> done);
 
  private:
   struct Thread;
@@ -45,17 +45,17 @@ class SlowReader {
 };
 
 // Borrowed; they outlive the verifier.
-struct VerifierNeeds {
+struct VerifierDependencies {
   async::Loop& loop;
   net::HttpClient& client;
   SecretSource& secrets;
-  SlowReader& reader;
+  BlockingReader& reader;
   std::string folder;  // where relative paths start
   // Real paths of ours, or how they begin: a path that a change names does not lead there.
-  std::vector<std::string> closed = {};
+  std::vector<std::string> denied_paths = {};
 };
 
 // Fails with plan_invalid: the message begins with the key at fault.
-Result<std::unique_ptr<Verifier>> make_verifier(const Value& definition, VerifierNeeds needs);
+Result<std::unique_ptr<Verifier>> make_verifier(const Value& definition, VerifierDependencies deps);
 
 }  // namespace ae::tools

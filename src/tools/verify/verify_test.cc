@@ -26,10 +26,10 @@
 namespace ae::tools {
 namespace {
 
-using testing::raw_answer;
+using testing::raw_response;
 using testing::RawHttpServer;
 
-class FewSecrets final : public SecretSource {
+class TestSecrets final : public SecretSource {
  public:
   std::map<std::string, std::string, std::less<>> values = {{"TOKEN", "s3cr3t-canary"}};
   Result<Secret> get(std::string_view name) override {
@@ -61,7 +61,7 @@ class Folder {
     files_.push_back(name);
     return at;
   }
-  void owns(const std::string& name) { files_.push_back(name); }
+  void adopt(const std::string& name) { files_.push_back(name); }
   const std::string& path() const { return path_; }
 
  private:
@@ -69,33 +69,33 @@ class Folder {
   std::vector<std::string> files_;
 };
 
-struct Bench {
+struct VerifierFixture {
   net::AsioLoop loop;
   net::HttpClient client{loop};
-  FewSecrets secrets;
-  SlowReader reader{loop};
+  TestSecrets secrets;
+  BlockingReader reader{loop};
   std::string folder = ".";
-  std::vector<std::string> closed = {};
+  std::vector<std::string> denied_paths = {};
 
   Result<std::unique_ptr<Verifier>> make(const Value& definition) {
-    return make_verifier(definition, {loop, client, secrets, reader, folder, closed});
+    return make_verifier(definition, {loop, client, secrets, reader, folder, denied_paths});
   }
-  Sighting look(const Value& definition, const Value& change) {
+  CheckResult check(const Value& definition, const Value& change) {
     auto verifier = make(definition);
     if (!verifier) {
       ADD_FAILURE() << verifier.error().message;
       return {};
     }
-    Sighting seen;
+    CheckResult result;
     bool returned = false;
-    (*verifier)->look(change, [&](Sighting sighting) {
+    (*verifier)->check(change, [&](CheckResult sighting) {
       EXPECT_TRUE(returned);
-      seen = std::move(sighting);
+      result = std::move(sighting);
       loop.stop();
     });
     returned = true;
     loop.run();
-    return seen;
+    return result;
   }
 };
 
@@ -116,158 +116,169 @@ Value etag_of(const RawHttpServer& server) {
 
 AE_TEST("verify/http_etag: the tag that was recorded is there, weak or strong, or it is not") {
   RawHttpServer server(
-      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: W/\"v1\"\r\n")));
-  Bench bench;
-  EXPECT_EQ(bench.look(etag_of(server), change("create", {}, "\"v1\"")).sight, Sight::match);
-  EXPECT_EQ(bench.look(etag_of(server), change("create", {}, "v1")).sight, Sight::match);
-  const Sighting seen = bench.look(etag_of(server), change("create", {}, "\"v0\""));
-  EXPECT_EQ(seen.sight, Sight::mismatch);
-  EXPECT_EQ(seen.expected, "\"v0\"");
-  EXPECT_EQ(seen.observed, "W/\"v1\"");
+      RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: W/\"v1\"\r\n")));
+  VerifierFixture fixture;
+  EXPECT_EQ(fixture.check(etag_of(server), change("create", {}, "\"v1\"")).verdict,
+            CheckVerdict::match);
+  EXPECT_EQ(fixture.check(etag_of(server), change("create", {}, "v1")).verdict,
+            CheckVerdict::match);
+  const CheckResult result = fixture.check(etag_of(server), change("create", {}, "\"v0\""));
+  EXPECT_EQ(result.verdict, CheckVerdict::mismatch);
+  EXPECT_EQ(result.expected, "\"v0\"");
+  EXPECT_EQ(result.observed, "W/\"v1\"");
   EXPECT_EQ(server.requests()[0].target(), "/things/7");
   EXPECT_TRUE(server.requests()[0].head.starts_with("GET "));
 }
 
 AE_TEST("verify/http_etag: the url may be what the tool answered") {
   RawHttpServer server(
-      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
-  Bench bench;
+      RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
+  VerifierFixture fixture;
   const Value definition =
       json(R"({"kind": "http_etag", "url": "${ .change.ref }", "allow": ["127.0.0.1"]})");
-  EXPECT_EQ(bench.look(definition, change("create", {}, "v1", server.url("/a"))).sight,
-            Sight::match);
+  EXPECT_EQ(fixture.check(definition, change("create", {}, "v1", server.url("/a"))).verdict,
+            CheckVerdict::match);
   for (const char* ref : {"file:///etc/passwd", "http://user@h/", "http:///x", "nothing", ""}) {
-    EXPECT_EQ(bench.look(definition, change("create", {}, "v1", ref)).sight, Sight::unreachable)
+    EXPECT_EQ(fixture.check(definition, change("create", {}, "v1", ref)).verdict,
+              CheckVerdict::unreachable)
         << ref;
   }
-  EXPECT_EQ(bench.look(definition, change("create", {}, "v1", Value())).sight, Sight::unreachable);
+  EXPECT_EQ(fixture.check(definition, change("create", {}, "v1", Value())).verdict,
+            CheckVerdict::unreachable);
   EXPECT_EQ(server.arrivals(), 1);
 }
 
 AE_TEST("verify/what was never recorded is unconfirmed, not a match") {
   RawHttpServer server(
-      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
-  Bench bench;
-  const Sighting seen = bench.look(etag_of(server), change("create", "3", Value()));
-  EXPECT_EQ(seen.sight, Sight::unconfirmed);
-  EXPECT_EQ(seen.reason, "no etag was recorded");
+      RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
+  VerifierFixture fixture;
+  const CheckResult result = fixture.check(etag_of(server), change("create", "3", Value()));
+  EXPECT_EQ(result.verdict, CheckVerdict::unconfirmed);
+  EXPECT_EQ(result.reason, "no etag was recorded");
 }
 
 AE_TEST("verify/a thing that is gone is a mismatch, and a match when the job deleted it") {
-  Bench bench;
+  VerifierFixture fixture;
   for (const int status : {404, 410}) {
-    RawHttpServer server(RawHttpServer::always(raw_answer(status)));
-    const Sighting gone = bench.look(etag_of(server), change("create", {}, "v1"));
-    EXPECT_EQ(gone.sight, Sight::mismatch);
+    RawHttpServer server(RawHttpServer::always(raw_response(status)));
+    const CheckResult gone = fixture.check(etag_of(server), change("create", {}, "v1"));
+    EXPECT_EQ(gone.verdict, CheckVerdict::mismatch);
     EXPECT_EQ(gone.observed, "absent");
-    EXPECT_EQ(bench.look(etag_of(server), change("delete", {}, Value())).sight, Sight::match);
+    EXPECT_EQ(fixture.check(etag_of(server), change("delete", {}, Value())).verdict,
+              CheckVerdict::match);
   }
   RawHttpServer there(
-      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
-  EXPECT_EQ(bench.look(etag_of(there), change("delete", {}, Value())).sight, Sight::mismatch);
+      RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
+  EXPECT_EQ(fixture.check(etag_of(there), change("delete", {}, Value())).verdict,
+            CheckVerdict::mismatch);
 }
 
 AE_TEST("verify/no answer, a strange one or none that says it: unreachable, with the reason") {
-  Bench bench;
+  VerifierFixture fixture;
   for (const int status : {301, 401, 403, 429, 500, 503}) {
-    RawHttpServer server(RawHttpServer::always(raw_answer(status)));
-    const Sighting seen = bench.look(etag_of(server), change("create", {}, "v1"));
-    EXPECT_EQ(seen.sight, Sight::unreachable);
-    EXPECT_NE(seen.reason.find(std::to_string(status)), std::string::npos) << seen.reason;
+    RawHttpServer server(RawHttpServer::always(raw_response(status)));
+    const CheckResult result = fixture.check(etag_of(server), change("create", {}, "v1"));
+    EXPECT_EQ(result.verdict, CheckVerdict::unreachable);
+    EXPECT_NE(result.reason.find(std::to_string(status)), std::string::npos) << result.reason;
   }
-  RawHttpServer untagged(RawHttpServer::always(raw_answer(200)));
-  EXPECT_EQ(bench.look(etag_of(untagged), change("create", {}, "v1")).sight, Sight::unreachable);
+  RawHttpServer untagged(RawHttpServer::always(raw_response(200)));
+  EXPECT_EQ(fixture.check(etag_of(untagged), change("create", {}, "v1")).verdict,
+            CheckVerdict::unreachable);
   RawHttpServer cut([](RawHttpServer::Conversation& c) {
     while (c.read_request()) {
       c.send("HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: 10\r\n\r\nab");
       return;
     }
   });
-  EXPECT_EQ(bench.look(etag_of(cut), change("create", {}, "v1")).sight, Sight::unreachable);
+  EXPECT_EQ(fixture.check(etag_of(cut), change("create", {}, "v1")).verdict,
+            CheckVerdict::unreachable);
   std::string closed;
   {
     RawHttpServer server(RawHttpServer::always(""));
     closed = server.url("/x");
   }
   const Value definition = Value::object({{"kind", "http_etag"}, {"url", closed}});
-  EXPECT_EQ(bench.look(definition, change("create", {}, "v1")).sight, Sight::unreachable);
+  EXPECT_EQ(fixture.check(definition, change("create", {}, "v1")).verdict,
+            CheckVerdict::unreachable);
   RawHttpServer silent([](RawHttpServer::Conversation& c) {
     while (c.read_request()) c.hang();
   });
-  EXPECT_EQ(bench.look(etag_of(silent).with("timeout", "100ms"), change("create", {}, "v1")).sight,
-            Sight::unreachable);
+  EXPECT_EQ(
+      fixture.check(etag_of(silent).with("timeout", "100ms"), change("create", {}, "v1")).verdict,
+      CheckVerdict::unreachable);
 }
 
 AE_TEST("verify/http_last_modified: dates are compared as times") {
-  RawHttpServer server(RawHttpServer::always(raw_answer(
+  RawHttpServer server(RawHttpServer::always(raw_response(
       200, "{}", "application/json", "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n")));
-  Bench bench;
+  VerifierFixture fixture;
   const Value definition =
       Value::object({{"kind", "http_last_modified"}, {"url", server.url("/x")}});
   for (const char* same : {"Sun, 06 Nov 1994 08:49:37 GMT", "1994-11-06T08:49:37Z", "784111777"}) {
-    EXPECT_EQ(bench.look(definition, change("update", same, {})).sight, Sight::match) << same;
+    EXPECT_EQ(fixture.check(definition, change("update", same, {})).verdict, CheckVerdict::match)
+        << same;
   }
-  EXPECT_EQ(bench.look(definition, change("update", "1994-11-06T08:49:38Z", {})).sight,
-            Sight::mismatch);
+  EXPECT_EQ(fixture.check(definition, change("update", "1994-11-06T08:49:38Z", {})).verdict,
+            CheckVerdict::mismatch);
 }
 
 AE_TEST("verify/http_json: one field of the answer") {
   RawHttpServer server(
-      RawHttpServer::always(raw_answer(200, R"({"a": {"version": 12, "none": null}})")));
-  Bench bench;
-  const auto look = [&](std::string_view field, const char* version) {
-    return bench.look(Value::object({{"kind", "http_json"},
-                                     {"url", server.url("/x")},
-                                     {"field", "${ " + std::string(field) + " }"}}),
-                      change("update", version, {}));
+      RawHttpServer::always(raw_response(200, R"({"a": {"version": 12, "none": null}})")));
+  VerifierFixture fixture;
+  const auto check_with = [&](std::string_view field, const char* version) {
+    return fixture.check(Value::object({{"kind", "http_json"},
+                                        {"url", server.url("/x")},
+                                        {"field", "${ " + std::string(field) + " }"}}),
+                         change("update", version, {}));
   };
-  EXPECT_EQ(look(".result.a.version", "12").sight, Sight::match);
-  EXPECT_EQ(look(".result.a.version", "11").observed, "12");
-  EXPECT_EQ(look(".result.a.none", "11").sight, Sight::unreachable);
-  EXPECT_EQ(look(".result.b", "11").sight, Sight::unreachable);
+  EXPECT_EQ(check_with(".result.a.version", "12").verdict, CheckVerdict::match);
+  EXPECT_EQ(check_with(".result.a.version", "11").observed, "12");
+  EXPECT_EQ(check_with(".result.a.none", "11").verdict, CheckVerdict::unreachable);
+  EXPECT_EQ(check_with(".result.b", "11").verdict, CheckVerdict::unreachable);
 }
 
 AE_TEST("verify/a secret goes only to a host that is written out, and is not told again") {
   RawHttpServer server(RawHttpServer::always(
-      raw_answer(200, "{}", "application/json", "ETag: \"s3cr3t-canary\"\r\n")));
-  Bench bench;
+      raw_response(200, "{}", "application/json", "ETag: \"s3cr3t-canary\"\r\n")));
+  VerifierFixture fixture;
   const Value headers = json(R"({"Authorization": "Bearer secret:TOKEN"})");
-  const Sighting seen =
-      bench.look(etag_of(server).with("headers", headers), change("create", {}, "v1"));
+  const CheckResult result =
+      fixture.check(etag_of(server).with("headers", headers), change("create", {}, "v1"));
   EXPECT_EQ(server.requests()[0].header("Authorization"), "Bearer s3cr3t-canary");
-  EXPECT_EQ(seen.observed.find("s3cr3t"), std::string::npos) << seen.observed;
+  EXPECT_EQ(result.observed.find("s3cr3t"), std::string::npos) << result.observed;
   RawHttpServer longer(RawHttpServer::always(
-      raw_answer(200, "{}", "application/json",
-                 "ETag: \"" + std::string(kSightTextMax - 8, 'x') + "s3cr3t-canary\"\r\n")));
+      raw_response(200, "{}", "application/json",
+                   "ETag: \"" + std::string(kCheckTextMax - 8, 'x') + "s3cr3t-canary\"\r\n")));
   const std::string observed =
-      bench.look(etag_of(longer).with("headers", headers), change("create", {}, "v1")).observed;
+      fixture.check(etag_of(longer).with("headers", headers), change("create", {}, "v1")).observed;
   EXPECT_TRUE(observed.ends_with("x[secret")) << observed << ": taken out before it is cut";
   const Value anywhere =
       Value::object({{"kind", "http_etag"}, {"url", "${ .change.ref }"}, {"headers", headers}});
-  EXPECT_FALSE(bench.make(anywhere));
+  EXPECT_FALSE(fixture.make(anywhere));
   const Value missing =
       etag_of(server).with("headers", json(R"({"Authorization": "secret:NONE"})"));
-  EXPECT_EQ(bench.look(missing, change("create", {}, "v1")).sight, Sight::unreachable);
+  EXPECT_EQ(fixture.check(missing, change("create", {}, "v1")).verdict, CheckVerdict::unreachable);
 }
 
 AE_TEST("verify/git_ref: the commit that a ref names, at a server that speaks GitHub's REST") {
   RawHttpServer server(RawHttpServer::always(
-      raw_answer(200, R"({"ref": "refs/heads/main", "object": {"sha": "abc123"}})")));
-  Bench bench;
+      raw_response(200, R"({"ref": "refs/heads/main", "object": {"sha": "abc123"}})")));
+  VerifierFixture fixture;
   const Value definition =
       Value::object({{"kind", "git_ref"},
                      {"api", server.url("/api/v3")},
                      {"repo", "o/n"},
                      {"ref", "${ .change.ref }"},
                      {"headers", json(R"({"Authorization": "secret:TOKEN"})")}});
-  EXPECT_EQ(bench.look(definition, change("update", "abc123", {}, "refs/heads/ma in")).sight,
-            Sight::match);
+  EXPECT_EQ(fixture.check(definition, change("update", "abc123", {}, "refs/heads/ma in")).verdict,
+            CheckVerdict::match);
   EXPECT_EQ(server.requests()[0].target(), "/api/v3/repos/o/n/git/ref/heads/ma%20in");
   EXPECT_EQ(server.requests()[0].header("Accept"), "application/vnd.github+json");
-  EXPECT_EQ(bench.look(definition, change("update", "abc124", {}, "heads/main")).sight,
-            Sight::mismatch);
-  EXPECT_EQ(bench.look(definition, change("update", "abc123", {}, "heads/../../../x")).sight,
-            Sight::unreachable);
+  EXPECT_EQ(fixture.check(definition, change("update", "abc124", {}, "heads/main")).verdict,
+            CheckVerdict::mismatch);
+  EXPECT_EQ(fixture.check(definition, change("update", "abc123", {}, "heads/../../../x")).verdict,
+            CheckVerdict::unreachable);
   EXPECT_EQ(server.arrivals(), 2);
 }
 
@@ -280,26 +291,28 @@ AE_TEST("verify/github: when an issue, pull or release was changed last, or its 
       if (target.ends_with("/releases/tags/v1.0")) {
         body = R"({"published_at": "2026-01-02T03:04:05Z", "prerelease": true})";
       }
-      if (!c.send(raw_answer(target.find("/repos/o/n/") == 0 ? 200 : 404, body))) return;
+      if (!c.send(raw_response(target.find("/repos/o/n/") == 0 ? 200 : 404, body))) return;
     }
   });
-  Bench bench;
+  VerifierFixture fixture;
   const Value base = Value::object({{"kind", "github"}, {"api", server.url("")}, {"repo", "o/n"}});
-  const auto sight = [&](const Value& definition, const char* version) {
-    return bench.look(definition, change("update", version, {})).sight;
+  const auto verdict = [&](const Value& definition, const char* version) {
+    return fixture.check(definition, change("update", version, {})).verdict;
   };
-  EXPECT_EQ(sight(base.with("issue", "${ .change.id }"), "2026-01-02T03:04:05Z"), Sight::match);
-  EXPECT_EQ(sight(base.with("issue", "1"), "2026-01-02T03:04:06Z"), Sight::mismatch);
-  EXPECT_EQ(sight(base.with("issue", "1").with("by", "state"), "open"), Sight::match);
-  EXPECT_EQ(sight(base.with("pull", "2").with("by", "state"), "merged"), Sight::match);
-  EXPECT_EQ(sight(base.with("release", "v1.0"), "2026-01-02T03:04:05Z"), Sight::match);
-  EXPECT_EQ(sight(base.with("release", "v1.0").with("by", "state"), "published"), Sight::mismatch);
+  EXPECT_EQ(verdict(base.with("issue", "${ .change.id }"), "2026-01-02T03:04:05Z"),
+            CheckVerdict::match);
+  EXPECT_EQ(verdict(base.with("issue", "1"), "2026-01-02T03:04:06Z"), CheckVerdict::mismatch);
+  EXPECT_EQ(verdict(base.with("issue", "1").with("by", "state"), "open"), CheckVerdict::match);
+  EXPECT_EQ(verdict(base.with("pull", "2").with("by", "state"), "merged"), CheckVerdict::match);
+  EXPECT_EQ(verdict(base.with("release", "v1.0"), "2026-01-02T03:04:05Z"), CheckVerdict::match);
+  EXPECT_EQ(verdict(base.with("release", "v1.0").with("by", "state"), "published"),
+            CheckVerdict::mismatch);
 }
 
 AE_TEST("verify/http_etag: an answer does not lead into this machine or its networks") {
   RawHttpServer server(
-      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
-  Bench bench;
+      RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
+  VerifierFixture fixture;
   const std::string url = server.url("");
   const std::string port = url.substr(url.rfind(':'));
   const Value any = json(R"({"kind": "http_etag", "url": "${ .change.ref }"})");
@@ -309,21 +322,22 @@ AE_TEST("verify/http_etag: an answer does not lead into this machine or its netw
         "[::ffff:127.0.0.1]", "[::1]", "0", "0.0.0.0", "169.254.169.254", "10.0.0.1", "[fe80::1]",
         "[64:ff9b::7f00:1]"}) {
     for (const Value& definition : {any, other}) {
-      const Sighting seen =
-          bench.look(definition, change("create", {}, "v1", "http://" + host + port + "/a"));
-      EXPECT_EQ(seen.sight, Sight::unreachable) << host;
+      const CheckResult result =
+          fixture.check(definition, change("create", {}, "v1", "http://" + host + port + "/a"));
+      EXPECT_EQ(result.verdict, CheckVerdict::unreachable) << host;
     }
   }
   for (const std::string host : {"127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]"}) {
-    const Sighting seen =
-        bench.look(any, change("create", {}, "v1", "http://" + host + port + "/a"));
-    EXPECT_TRUE(seen.reason.starts_with("address_denied: ")) << host << ": " << seen.reason;
+    const CheckResult result =
+        fixture.check(any, change("create", {}, "v1", "http://" + host + port + "/a"));
+    EXPECT_TRUE(result.reason.starts_with("address_denied: ")) << host << ": " << result.reason;
   }
   EXPECT_EQ(server.arrivals(), 0);
   // A server that the file itself names is reached; that connection serves no other call.
-  EXPECT_EQ(bench.look(etag_of(server), change("create", {}, "v1")).sight, Sight::match);
-  EXPECT_EQ(bench.look(any, change("create", {}, "v1", server.url("/a"))).sight,
-            Sight::unreachable);
+  EXPECT_EQ(fixture.check(etag_of(server), change("create", {}, "v1")).verdict,
+            CheckVerdict::match);
+  EXPECT_EQ(fixture.check(any, change("create", {}, "v1", server.url("/a"))).verdict,
+            CheckVerdict::unreachable);
   EXPECT_EQ(server.arrivals(), 1);
 }
 
@@ -332,26 +346,28 @@ AE_TEST("verify/file: an answer does not lead out of the folders that are named"
   const std::string secret = elsewhere.write("secret", "text");
   folder.write("a.txt", "hello");
   ASSERT_EQ(::symlink(secret.c_str(), (folder.path() + "/link").c_str()), 0);
-  folder.owns("link");
-  Bench bench;
-  bench.folder = folder.path();
+  folder.adopt("link");
+  VerifierFixture fixture;
+  fixture.folder = folder.path();
   const Value definition = json(R"({"kind": "file", "path": "${ .change.ref }"})");
   const std::string digest = to_hex(sha256("text"));
   for (const std::string& path :
        {secret, std::string("/etc/passwd"), std::string("../../etc/passwd"), std::string("link"),
         folder.path() + "/../etc/passwd", folder.path() + "x/a.txt"}) {
-    const Sighting seen = bench.look(definition, change("create", digest, {}, path));
-    EXPECT_EQ(seen.sight, Sight::unreachable) << path;
-    EXPECT_EQ(seen.observed, "") << path;
+    const CheckResult result = fixture.check(definition, change("create", digest, {}, path));
+    EXPECT_EQ(result.verdict, CheckVerdict::unreachable) << path;
+    EXPECT_EQ(result.observed, "") << path;
   }
   const Value named = definition.with("below", Value::array({elsewhere.path()}));
-  EXPECT_EQ(bench.look(named, change("create", digest, {}, secret)).sight, Sight::match);
-  EXPECT_EQ(bench.look(named, change("create", digest, {}, "a.txt")).sight, Sight::unreachable);
+  EXPECT_EQ(fixture.check(named, change("create", digest, {}, secret)).verdict,
+            CheckVerdict::match);
+  EXPECT_EQ(fixture.check(named, change("create", digest, {}, "a.txt")).verdict,
+            CheckVerdict::unreachable);
   // A path that is written out names its file.
   EXPECT_EQ(
-      bench.look(json(R"({"kind": "file"})").with("path", secret), change("create", digest, {}))
-          .sight,
-      Sight::match);
+      fixture.check(json(R"({"kind": "file"})").with("path", secret), change("create", digest, {}))
+          .verdict,
+      CheckVerdict::match);
 }
 
 AE_TEST("verify/file: an answer does not lead to what belongs to the runtime") {
@@ -360,24 +376,25 @@ AE_TEST("verify/file: an answer does not lead to what belongs to the runtime") {
   folder.write("store.db-wal", "text");
   folder.write("other", "text");
   ASSERT_EQ(::symlink("store.db", (folder.path() + "/link").c_str()), 0);
-  folder.owns("link");
+  folder.adopt("link");
   ASSERT_EQ(::link(store.c_str(), (folder.path() + "/twin").c_str()), 0);
-  folder.owns("twin");
-  Bench bench;
-  bench.folder = folder.path();
-  bench.closed = {store};
+  folder.adopt("twin");
+  VerifierFixture fixture;
+  fixture.folder = folder.path();
+  fixture.denied_paths = {store};
   const std::string digest = to_hex(sha256("text"));
   const Value definition = json(R"({"kind": "file", "path": "${ .change.ref }"})");
   for (const Value& one : {definition, definition.with("by", "size"),
                            definition.with("below", Value::array({folder.path()}))}) {
     for (const std::string path :
          {"store.db", "store.db-wal", "store.db-shm", "./x/../store.db", "link", "twin"}) {
-      const Sighting seen = bench.look(one, change("create", digest, {}, path));
-      EXPECT_EQ(seen.sight, Sight::unreachable) << path;
-      EXPECT_EQ(seen.observed, "") << path;
+      const CheckResult result = fixture.check(one, change("create", digest, {}, path));
+      EXPECT_EQ(result.verdict, CheckVerdict::unreachable) << path;
+      EXPECT_EQ(result.observed, "") << path;
     }
   }
-  EXPECT_EQ(bench.look(definition, change("create", digest, {}, "other")).sight, Sight::match);
+  EXPECT_EQ(fixture.check(definition, change("create", digest, {}, "other")).verdict,
+            CheckVerdict::match);
 }
 
 AE_TEST("verify/file: the digest of one that grows without end is given up") {
@@ -388,52 +405,58 @@ AE_TEST("verify/file: the digest of one that grows without end is given up") {
   std::thread writer([&] {
     for (off_t size = 64 << 20; !over; ++size) EXPECT_EQ(::truncate(path.c_str(), size), 0);
   });
-  Bench bench;
-  bench.folder = folder.path();
-  const Sighting seen = bench.look(json(R"({"kind": "file", "path": "log"})"),
-                                   change("create", to_hex(sha256("hello")), {}, path));
+  VerifierFixture fixture;
+  fixture.folder = folder.path();
+  const CheckResult result = fixture.check(json(R"({"kind": "file", "path": "log"})"),
+                                           change("create", to_hex(sha256("hello")), {}, path));
   over = true;
   writer.join();
-  EXPECT_NE(seen.sight, Sight::match);
-  EXPECT_NE(seen.reason.find("it grew while it was read"), std::string::npos) << seen.reason;
+  EXPECT_NE(result.verdict, CheckVerdict::match);
+  EXPECT_NE(result.reason.find("it grew while it was read"), std::string::npos) << result.reason;
 }
 
 AE_TEST("verify/file: its digest, its size, its time; gone, or not to be read") {
   Folder folder;
   const std::string path = folder.write("a.txt", "hello");
-  Bench bench;
-  bench.folder = folder.path();
+  VerifierFixture fixture;
+  fixture.folder = folder.path();
   const Value by_digest = json(R"({"kind": "file", "path": "${ .change.ref }"})");
   const std::string digest = to_hex(sha256("hello"));
-  EXPECT_EQ(bench.look(by_digest, change("create", digest, {}, path)).sight, Sight::match);
-  EXPECT_EQ(bench.look(by_digest, change("create", "sha256:" + digest, {}, "a.txt")).sight,
-            Sight::match);
+  EXPECT_EQ(fixture.check(by_digest, change("create", digest, {}, path)).verdict,
+            CheckVerdict::match);
+  EXPECT_EQ(fixture.check(by_digest, change("create", "sha256:" + digest, {}, "a.txt")).verdict,
+            CheckVerdict::match);
   folder.write("a.txt", "hellO");
-  EXPECT_EQ(bench.look(by_digest, change("create", digest, {}, path)).sight, Sight::mismatch);
+  EXPECT_EQ(fixture.check(by_digest, change("create", digest, {}, path)).verdict,
+            CheckVerdict::mismatch);
   const Value by_size = by_digest.with("by", "size");
-  EXPECT_EQ(bench.look(by_size, change("create", "5", {}, path)).sight, Sight::match);
-  EXPECT_EQ(bench.look(by_size, change("create", "6", {}, path)).observed, "5");
+  EXPECT_EQ(fixture.check(by_size, change("create", "5", {}, path)).verdict, CheckVerdict::match);
+  EXPECT_EQ(fixture.check(by_size, change("create", "6", {}, path)).observed, "5");
   struct stat info{};
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   const Instant at{info.st_mtim.tv_sec * 1'000'000 + info.st_mtim.tv_nsec / 1'000};
   const Value by_time = by_digest.with("by", "mtime");
-  EXPECT_EQ(bench.look(by_time, change("create", to_text(at), {}, path)).sight, Sight::match);
-  EXPECT_EQ(
-      bench.look(by_time, change("create", std::to_string(info.st_mtim.tv_sec), {}, path)).sight,
-      Sight::match);
-  EXPECT_EQ(bench.look(by_time, change("create", "1", {}, path)).sight, Sight::mismatch);
-  const Sighting gone = bench.look(by_digest, change("create", digest, {}, path + ".not"));
-  EXPECT_EQ(gone.sight, Sight::mismatch);
+  EXPECT_EQ(fixture.check(by_time, change("create", to_text(at), {}, path)).verdict,
+            CheckVerdict::match);
+  EXPECT_EQ(fixture.check(by_time, change("create", std::to_string(info.st_mtim.tv_sec), {}, path))
+                .verdict,
+            CheckVerdict::match);
+  EXPECT_EQ(fixture.check(by_time, change("create", "1", {}, path)).verdict,
+            CheckVerdict::mismatch);
+  const CheckResult gone = fixture.check(by_digest, change("create", digest, {}, path + ".not"));
+  EXPECT_EQ(gone.verdict, CheckVerdict::mismatch);
   EXPECT_EQ(gone.observed, "absent");
-  EXPECT_EQ(bench.look(by_digest, change("delete", {}, {}, path + ".not")).sight, Sight::match);
-  EXPECT_EQ(bench.look(by_digest, change("create", digest, {}, folder.path())).sight,
-            Sight::unreachable);
-  EXPECT_EQ(bench.look(by_digest, change("create", digest, {}, Value())).sight, Sight::unreachable);
+  EXPECT_EQ(fixture.check(by_digest, change("delete", {}, {}, path + ".not")).verdict,
+            CheckVerdict::match);
+  EXPECT_EQ(fixture.check(by_digest, change("create", digest, {}, folder.path())).verdict,
+            CheckVerdict::unreachable);
+  EXPECT_EQ(fixture.check(by_digest, change("create", digest, {}, Value())).verdict,
+            CheckVerdict::unreachable);
 }
 
 AE_TEST("verify/sql: the first column of the first row; only one statement that only reads") {
   Folder folder;
-  folder.owns("d.db");
+  folder.adopt("d.db");
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open((folder.path() + "/d.db").c_str(), &db), SQLITE_OK);
   ASSERT_EQ(sqlite3_exec(db,
@@ -441,28 +464,28 @@ AE_TEST("verify/sql: the first column of the first row; only one statement that 
                          "INSERT INTO orders VALUES (7, 3), (8, NULL);",
                          nullptr, nullptr, nullptr),
             SQLITE_OK);
-  Bench bench;
-  bench.folder = folder.path();
+  VerifierFixture fixture;
+  fixture.folder = folder.path();
   const Value definition = json(
       R"({"kind": "sql", "store": "d.db", "query": "SELECT version FROM orders WHERE id = ?",
           "params": ["${ .change.id }"]})");
-  EXPECT_EQ(bench.look(definition, change("update", "3", {})).sight, Sight::match);
-  const Sighting other = bench.look(definition, change("update", "2", {}));
-  EXPECT_EQ(other.sight, Sight::mismatch);
+  EXPECT_EQ(fixture.check(definition, change("update", "3", {})).verdict, CheckVerdict::match);
+  const CheckResult other = fixture.check(definition, change("update", "2", {}));
+  EXPECT_EQ(other.verdict, CheckVerdict::mismatch);
   EXPECT_EQ(other.observed, "3");
   ASSERT_EQ(sqlite3_exec(db, "DELETE FROM orders WHERE id = 7", nullptr, nullptr, nullptr),
             SQLITE_OK);
-  EXPECT_EQ(bench.look(definition, change("update", "3", {})).observed, "absent");
-  EXPECT_EQ(bench.look(definition, change("delete", {}, {})).sight, Sight::match);
+  EXPECT_EQ(fixture.check(definition, change("update", "3", {})).observed, "absent");
+  EXPECT_EQ(fixture.check(definition, change("delete", {}, {})).verdict, CheckVerdict::match);
   for (const char* query :
        {"DELETE FROM orders WHERE id = ?", "SELECT 3 WHERE ?; DELETE FROM orders", "SELECT",
         "SELECT version FROM orders", "SELECT version FROM nowhere WHERE id = ?"}) {
-    EXPECT_EQ(bench.look(definition.with("query", query), change("update", "3", {})).sight,
-              Sight::unreachable)
+    EXPECT_EQ(fixture.check(definition.with("query", query), change("update", "3", {})).verdict,
+              CheckVerdict::unreachable)
         << query;
   }
-  EXPECT_EQ(bench.look(definition.with("store", "none.db"), change("update", "3", {})).sight,
-            Sight::unreachable);
+  EXPECT_EQ(fixture.check(definition.with("store", "none.db"), change("update", "3", {})).verdict,
+            CheckVerdict::unreachable);
   int rows = 0;
   sqlite3_exec(
       db, "SELECT 1 FROM orders",
@@ -485,43 +508,45 @@ AE_TEST("verify/sql: a row of PostgreSQL, read by a session that cannot write") 
   admin("CREATE TABLE orders(id bigint PRIMARY KEY, version bigint)");
   admin("INSERT INTO orders VALUES (7, 3), (8, NULL)");
   admin("CREATE SEQUENCE numbers");
-  Bench bench;
+  VerifierFixture fixture;
   const Value definition =
       json(R"({"kind": "sql", "query": "SELECT version FROM orders WHERE id = $1",
                "params": [7]})")
           .with("store", server.url());
-  EXPECT_EQ(bench.look(definition, change("update", "3", {})).sight, Sight::match);
-  EXPECT_EQ(bench.look(definition, change("update", "2", {})).observed, "3");
+  EXPECT_EQ(fixture.check(definition, change("update", "3", {})).verdict, CheckVerdict::match);
+  EXPECT_EQ(fixture.check(definition, change("update", "2", {})).observed, "3");
   const Value of_8 = definition.with("params", json("[\"8\"]"));
-  EXPECT_EQ(bench.look(of_8, change("update", "null", {})).sight, Sight::match);
+  EXPECT_EQ(fixture.check(of_8, change("update", "null", {})).verdict, CheckVerdict::match);
   const Value of_9 = definition.with("params", json("[9]"));
-  EXPECT_EQ(bench.look(of_9, change("update", "3", {})).observed, "absent");
-  EXPECT_EQ(bench.look(of_9, change("delete", {}, {})).sight, Sight::match);
+  EXPECT_EQ(fixture.check(of_9, change("update", "3", {})).observed, "absent");
+  EXPECT_EQ(fixture.check(of_9, change("delete", {}, {})).verdict, CheckVerdict::match);
   for (const char* query :
        {"DELETE FROM orders WHERE id = $1 RETURNING version", "DELETE FROM orders WHERE id = $1",
         "SELECT version FROM orders WHERE id = $1; DELETE FROM orders", "SELECT",
         "SELECT nextval('numbers') WHERE $1 = 7", "SELECT 1", "COMMIT",
         "SELECT version FROM nowhere WHERE id = $1"}) {
-    const Sighting seen = bench.look(definition.with("query", query), change("update", "3", {}));
-    EXPECT_EQ(seen.sight, Sight::unreachable) << query;
+    const CheckResult result =
+        fixture.check(definition.with("query", query), change("update", "3", {}));
+    EXPECT_EQ(result.verdict, CheckVerdict::unreachable) << query;
   }
   EXPECT_EQ(admin("SELECT count(*) FROM orders"), "2");
   EXPECT_EQ(admin("SELECT is_called FROM numbers"), "f");
-  bench.secrets.values["SHOP"] = server.url();
-  EXPECT_EQ(bench.look(definition.with("store", "secret:SHOP"), change("update", "3", {})).sight,
-            Sight::match);
+  fixture.secrets.values["SHOP"] = server.url();
+  EXPECT_EQ(
+      fixture.check(definition.with("store", "secret:SHOP"), change("update", "3", {})).verdict,
+      CheckVerdict::match);
   for (const char* address : {"postgres://u:geheim@127.0.0.1:1/d", "postgres://u:geheim@[/d",
                               "postgres://u:geheim@127.0.0.1/d?nothing=geheim"}) {
-    bench.secrets.values["SHOP"] = address;
-    const Sighting lost =
-        bench.look(definition.with("store", "secret:SHOP"), change("update", "3", {}));
-    EXPECT_EQ(lost.sight, Sight::unreachable);
+    fixture.secrets.values["SHOP"] = address;
+    const CheckResult lost =
+        fixture.check(definition.with("store", "secret:SHOP"), change("update", "3", {}));
+    EXPECT_EQ(lost.verdict, CheckVerdict::unreachable);
     EXPECT_EQ(lost.reason.find("geheim"), std::string::npos) << lost.reason;
   }
 }
 
 AE_TEST("verify/a definition that means nothing is refused with its key") {
-  Bench bench;
+  VerifierFixture fixture;
   for (const char* text :
        {R"({"kind": "carrier_pigeon"})", R"({"kind": "http_etag"})",
         R"({"kind": "http_etag", "url": "ftp://h/"})",
@@ -534,7 +559,7 @@ AE_TEST("verify/a definition that means nothing is refused with its key") {
         R"({"kind": "github", "repo": "o/n", "issue": "1", "pull": "1"})",
         R"({"kind": "git_ref", "repo": "o/n", "ref": "x", "api": "http://${ .change.ref }"})",
         R"({"kind": "git_ref", "repo": "o/n", "ref": "x", "timeout": "0s"})"}) {
-    EXPECT_FALSE(bench.make(json(text))) << text;
+    EXPECT_FALSE(fixture.make(json(text))) << text;
   }
 }
 
@@ -545,13 +570,13 @@ AE_TEST("verify/a look whose verifier and reader have gone answers nobody, and h
   int answers = 0;
   {
     net::HttpClient client(loop);
-    FewSecrets secrets;
-    SlowReader reader(loop);
+    TestSecrets secrets;
+    BlockingReader reader(loop);
     auto verifier = make_verifier(Value::object({{"kind", "file"}, {"path", path}}),
                                   {loop, client, secrets, reader, "."});
     ASSERT_TRUE(verifier);
     for (int i = 0; i < 50; ++i) {
-      (*verifier)->look(change("create", "x", {}), [&answers](Sighting) { answers++; });
+      (*verifier)->check(change("create", "x", {}), [&answers](CheckResult) { answers++; });
     }
   }
   loop.post([&loop] { loop.stop(); });

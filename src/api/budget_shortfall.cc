@@ -1,0 +1,118 @@
+#include "api/budget_shortfall.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/heart/decide.h"
+#include "engine/state/checkpoint.h"
+#include "plan/budget.h"
+
+namespace ae::api {
+namespace {
+
+using engine::ExceededLimit;
+using engine::Limit;
+
+// All limits that leave no room for the next call, as one decision of the running job finds them: `first` alone, when its
+// work is used up before. `first`: the one that the log names.
+std::vector<ExceededLimit> find_shortfall(const engine::State& state,
+                                          std::optional<ExceededLimit> first) {
+  std::vector<ExceededLimit> all;
+  if (first) all.push_back(*first);
+  // A checkpoint is how a state is copied.
+  auto copy = engine::restore(
+      state.job, state.seq, engine::checkpoint(state, {}),
+      [&](const Value&, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
+        return state.plan;
+      });
+  if (!copy) return all;
+  copy->state.status = engine::JobStatus::running;
+  copy->state.budget.exceeded.reset();
+  const engine::DecisionContext context{.now = state.updated_at,
+                                        .lease_until = state.updated_at + std::chrono::hours(1)};
+  const engine::Decision decision = engine::decide(copy->state, context);
+  for (const ExceededLimit& one : decision.exceeded) {
+    if (!first || one.limit != first->limit) all.push_back(one);
+  }
+  return all;
+}
+
+std::string raise_option(const engine::Budget& budget, const ExceededLimit& one) {
+  if (one.limit == Limit::wall) {
+    return budget.limits.wall ? " --wall " + ae::to_text(*budget.limits.wall * 2) : "";
+  }
+  const auto& most = budget.limits.max_of(one.limit);
+  if (!most) return "";
+  const std::uint64_t amount =
+      std::min(std::max(*most * 2, budget.used(one.limit) + one.asked), engine::kBudgetMax);
+  std::string name(to_text(one.limit));
+  std::ranges::replace(name, '_', '-');
+  return " --" + name + " " +
+         (one.limit == Limit::cost ? engine::cost_text(amount) : std::to_string(amount));
+}
+
+Value shown(const engine::Budget& budget, const ExceededLimit& one) {
+  const bool counted = one.limit != Limit::wall;
+  const auto most = counted ? budget.limits.max_of(one.limit) : std::nullopt;
+  return Value::object({{"asked", counted ? Value(one.asked) : Value()},
+                        {"limit", to_text(one.limit)},
+                        {"most", most ? Value(*most) : Value()},
+                        {"used", counted ? Value(budget.used(one.limit)) : Value()}});
+}
+
+std::vector<ExceededLimit> find_shortfall(const engine::State& state) {
+  if (!state.awaits_budget() || !state.budget.exceeded) return {};
+  return find_shortfall(state, state.budget.exceeded);
+}
+
+// Raises each; "" = none can be raised.
+std::string raise_command(const engine::State& state, const std::vector<ExceededLimit>& all) {
+  std::string options;
+  for (const ExceededLimit& one : all) options.append(raise_option(state.budget, one));
+  return options.empty() ? options : "aetheris budget " + state.job.text + options;
+}
+
+Value shown(const engine::State& state, const std::vector<ExceededLimit>& all) {
+  std::vector<Value> list;
+  list.reserve(all.size());
+  for (const ExceededLimit& one : all) list.push_back(shown(state.budget, one));
+  return Value::array(std::move(list));
+}
+
+}  // namespace
+
+Value add_shortfall(const engine::State& state, Value body) {
+  if (!body["budget"].is_object()) return body;
+  const std::vector<ExceededLimit> all = find_shortfall(state);
+  if (const std::string raises = raise_command(state, all);
+      !raises.empty() && body["parked"].is_object()) {
+    body = body.with("parked", body["parked"].with("command", raises));
+  }
+  return body.with("budget", body["budget"].with("lacking", shown(state, all)));
+}
+
+Value add_remaining_shortfall(const engine::State& state, Value answer) {
+  if (is_terminal(state.status) || state.ending || !state.plan) return answer;
+  const std::vector<ExceededLimit> all = find_shortfall(state, state.budget.exceeded);
+  if (all.empty()) return answer;
+  return answer.with("command", raise_command(state, all)).with("lacking", shown(state, all));
+}
+
+Error add_shortfall(const engine::State& state, Error refusal) {
+  const std::vector<ExceededLimit> all = find_shortfall(state);
+  const std::string raises = raise_command(state, all);
+  if (raises.empty()) return refusal;
+  std::string names;
+  for (const ExceededLimit& one : all)
+    names.append(names.empty() ? "" : ", ").append(to_text(one.limit));
+  refusal.message.append("; the next call exceeds ").append(names);
+  refusal.message.append(": `").append(raises).append("` allows it");
+  return refusal;
+}
+
+}  // namespace ae::api

@@ -1,0 +1,243 @@
+// What others want of a job: signals, messages, cancels, pauses, resolutions, more budget.
+#include <utility>
+
+#include "api/budget_shortfall.h"
+#include "api/duplicate_answer.h"
+#include "api/request_context.h"
+#include "base/trace_context.h"
+
+namespace ae::api {
+void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int status) {
+  const auto job = job_id_from_text(ctx->id);
+  if (!job) return ctx->refuse({Code::not_found, job.error().message});
+  control.by = ctx->request.by;
+  const bool says = control.kind == engine::ControlRequest::Kind::signal ||
+                    control.kind == engine::ControlRequest::Kind::message;
+  if (const auto context = trace_context(ctx->request.traceparent, {}); context && says) {
+    control.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+  }
+  auto kept = std::make_shared<const engine::ControlRequest>(control);
+  runtime_.submit_request(
+      *job, std::move(control),
+      [this, alive = std::weak_ptr(alive_), ctx, status, kept](Result<Value> answer) {
+        if (alive.lock()) on_request_done(ctx, *kept, status, std::move(answer));
+      });
+}
+
+void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& control, int status,
+                          Result<Value> answer) {
+  if (!answer && may_be_duplicate_answer(control, answer.error().code)) {
+    return answer_duplicate(ctx, control, std::move(answer));
+  }
+  if (!answer && answer.error().code == Code::not_found) return ctx->refuse(no_job(ctx->id));
+  if (control.kind == engine::ControlRequest::Kind::budget && !answer)
+    return answer_with_shortfall(ctx, std::move(answer));
+  if (!answer) return ctx->refuse(answer.error());
+  if ((*answer)["raised"] == Value(true)) return answer_with_shortfall(ctx, std::move(answer));
+  if ((*answer)["raised"] == Value(false)) *answer = answer->with("duplicate", true);
+  const bool duplicate = answer->find("duplicate") != nullptr;
+  if (duplicate) return answer_duplicate(ctx, control, std::move(answer));
+  const bool accepted = answer->find("accepted") || answer->find("buffered");
+  ctx->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
+}
+
+// Somebody answers what is not asked any more: the job's log says who answered it before.
+void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
+                           Result<Value> answer) {
+  auto log = [ctx, control,
+              answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+    if (!read && read.error().code == Code::not_found) return ctx->refuse(no_job(ctx->id));
+    if (read) {
+      answer = answer ? add_previous_answerer(*std::move(answer), control, read->events)
+                      : find_previous_answer(control, read->events, std::move(answer).error());
+    }
+    if (!answer) return ctx->refuse(answer.error());
+    ctx->answer(200, *std::move(answer));
+  };
+  read_with_slot(ctx, *job_id_from_text(ctx->id), std::move(log));
+}
+
+// Whoever raises a budget, in vain or not far enough, is told all that the job lacks.
+void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
+  auto told = [ctx,
+               answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+    const bool held = !read || read->row.claim;
+    if (answer) {
+      return ctx->answer(200, held ? *answer : add_remaining_shortfall(read->state, *answer));
+    }
+    ctx->refuse(held ? answer.error() : add_shortfall(read->state, answer.error()));
+  };
+  runtime_.read_state(*job_id_from_text(ctx->id), std::move(told));
+}
+
+void Api::signal(ContextPtr ctx) {
+  auto control = [&]() -> Result<engine::ControlRequest> {
+    AE_TRY(ctx->query.only({}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ctx->request.body,
+                            {"correlation_key", "wait_type", "payload", "message_id", "buffer"}));
+    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::signal};
+    AE_ASSIGN(params.correlation_key, fields.text("correlation_key"));
+    AE_ASSIGN(params.wait_type, fields.text("wait_type"));
+    AE_ASSIGN(params.id, fields.text("message_id"));
+    if (const Value& buffer = fields["buffer"]; !buffer.is_null()) {
+      if (!buffer.is_bool()) return fail(Code::input_invalid, "\"buffer\" must be true or false");
+      params.buffer = buffer.as_bool();
+    }
+    if (params.correlation_key.empty()) {
+      return fail(Code::wait_mismatch,
+                  "\"correlation_key\" is missing: the key of the wait to answer");
+    }
+    params.payload = fields["payload"];
+    return params;
+  }();
+  if (!control) return ctx->refuse(control.error());
+  // Who starts work does not answer for the people whom it asks; who answers for them steers nothing else.
+  const Role role = ctx->request.role;
+  if (role == Role::operator_) {
+    if (control->wait_type == "human") {
+      return ctx->refuse(missing_role_error(role, roles_with(Access::decide)));
+    }
+    if (control->wait_type.empty()) return signal_as_operator(std::move(ctx), std::move(*control));
+  }
+  if (role == Role::approver) {
+    if (control->wait_type.empty()) control->wait_type = "human";
+    if (control->wait_type != "human") {
+      return ctx->refuse(missing_role_error(role, roles_with(Access::operate)));
+    }
+  }
+  this->submit_request(ctx, std::move(*control), 200);
+}
+
+// The act then says which type of wait it is for, so that it cannot become the answer of a person later either.
+void Api::signal_as_operator(ContextPtr ctx, engine::ControlRequest control) {
+  const auto job = job_id_from_text(ctx->id);
+  if (!job) return ctx->refuse({Code::not_found, job.error().message});
+  runtime_.read_state(
+      *job, [this, alive = std::weak_ptr(alive_), ctx,
+             control = std::move(control)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+        if (!alive.lock()) return;
+        control.wait_type = to_text(engine::WaitType::signal);
+        if (read) {  // otherwise the act itself says why not
+          const auto wait = read->state.waits.find(control.correlation_key);
+          if (wait != read->state.waits.end()) control.wait_type = to_text(wait->second.type);
+        }
+        if (control.wait_type == "human") {
+          return ctx->refuse(missing_role_error(Role::operator_, roles_with(Access::decide)));
+        }
+        this->submit_request(ctx, std::move(control), 200);
+      });
+}
+
+void Api::cancel(ContextPtr ctx) {
+  auto control = [&]() -> Result<engine::ControlRequest> {
+    AE_TRY(ctx->query.only({}));
+    AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason", "compensate"}));
+    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::cancel};
+    AE_ASSIGN(params.reason, fields.text("reason"));
+    if (const Value& compensate = fields["compensate"]; compensate.is_bool()) {
+      params.compensate = compensate.as_bool();
+    } else if (!compensate.is_null()) {
+      return fail(Code::input_invalid, "`compensate` must be true or false");
+    }
+    return params;
+  }();
+  if (!control) return ctx->refuse(control.error());
+  this->submit_request(ctx, std::move(*control), 202);
+}
+
+void Api::message(ContextPtr ctx) {
+  auto control = [&]() -> Result<engine::ControlRequest> {
+    AE_TRY(ctx->query.only({}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ctx->request.body, {"channel", "payload", "message_id"}));
+    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::message};
+    AE_ASSIGN(params.channel, fields.text("channel"));
+    AE_ASSIGN(params.id, fields.text("message_id"));
+    if (params.channel.empty()) return fail(Code::input_invalid, "\"channel\" is missing");
+    params.payload = fields["payload"];
+    return params;
+  }();
+  if (!control) return ctx->refuse(control.error());
+  this->submit_request(ctx, std::move(*control), 202);
+}
+
+void Api::pause(ContextPtr ctx) {
+  auto control = [&]() -> Result<engine::ControlRequest> {
+    AE_TRY(ctx->query.only({}));
+    AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason"}));
+    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::pause};
+    AE_ASSIGN(params.reason, fields.text("reason"));
+    return params;
+  }();
+  if (!control) return ctx->refuse(control.error());
+  this->submit_request(ctx, std::move(*control), 202);
+}
+
+void Api::resume(ContextPtr ctx) {
+  auto known = [&]() -> Status {
+    AE_TRY(ctx->query.only({}));
+    AE_TRY(Fields::parse(ctx->request.body, {"reason"}));
+    return {};
+  }();
+  if (!known) return ctx->refuse(known.error());
+  submit_request(ctx, {.kind = engine::ControlRequest::Kind::resume}, 202);
+}
+
+void Api::raise_budget(ContextPtr ctx) {
+  auto control = [&]() -> Result<engine::ControlRequest> {
+    AE_TRY(ctx->query.only({}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ctx->request.body,
+                            {"tokens", "cost", "model_calls", "tool_calls", "wall", "note"}));
+    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::budget};
+    AE_ASSIGN(params.reason, fields.text("note"));
+    std::vector<Member> asked;
+    for (const auto& [name, value] : fields.object().members()) {
+      if (name != "note" && !value.is_null()) asked.emplace_back(name, value);
+    }
+    AE_ASSIGN(const engine::Limits limits, engine::parse_limits(Value::object(std::move(asked))));
+    params.payload = to_json(limits);
+    return params;
+  }();
+  if (!control) return ctx->refuse(control.error());
+  this->submit_request(ctx, std::move(*control), 200);
+}
+
+void Api::resolve(ContextPtr ctx) {
+  auto control = [&]() -> Result<engine::ControlRequest> {
+    AE_TRY(ctx->query.only({}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ctx->request.body, {"idempotency_key", "resolution", "result", "note",
+                                                "try", "looked_at", "step_id"}));
+    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::resolve};
+    AE_ASSIGN(params.idempotency_key, fields.text("idempotency_key"));
+    AE_ASSIGN(params.step_id, fields.text("step_id"));
+    AE_ASSIGN(params.resolution, fields.text("resolution"));
+    AE_ASSIGN(params.reason, fields.text("note"));
+    if (params.idempotency_key.empty() == params.step_id.empty()) {
+      return fail(Code::input_invalid,
+                  "set either \"idempotency_key\" (of a call with an unknown outcome) or "
+                  "\"step_id\" (of a failed confirmation)");
+    }
+    if (const Value& of = fields["try"]; !of.is_null()) {
+      if (!of.is_integer() || of.as_int() < 1 || of.as_int() > 1'000'000) {
+        return fail(Code::input_invalid,
+                    "\"try\" must be the number of a try, as shown in in_doubt");
+      }
+      params.try_no = static_cast<std::uint32_t>(of.as_int());
+    }
+    AE_ASSIGN(const std::string looked_at, fields.text("looked_at"));
+    if (!looked_at.empty()) {
+      auto at = instant_from_text(looked_at);
+      if (!at) return std::unexpected(std::move(at).error().with_context("\"looked_at\""));
+      params.looked_at = *at;
+    }
+    if (const Value* result = fields.find("result")) params.result = *result;
+    return params;
+  }();
+  if (!control) return ctx->refuse(control.error());
+  this->submit_request(ctx, std::move(*control), 200);
+}
+
+}  // namespace ae::api

@@ -1,0 +1,236 @@
+#include "api/duplicate_answer.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "log/event.h"
+
+namespace ae::api {
+namespace {
+
+using engine::ControlRequest;
+
+constexpr std::size_t kKeyMin = 8;  // digits of a key that name a call
+
+struct Answerer {
+  Instant at;
+  std::optional<std::string> by;
+};
+
+// A decision says itself when it was made.
+Answerer answerer_of(const Event& event) {
+  Answerer answerer_json{.at = event.created_at, .by = {}};
+  std::visit(
+      [&answerer_json](const auto& body) {
+        if constexpr (requires { body.at; }) {
+          answerer_json.at = std::optional<Instant>(body.at).value_or(answerer_json.at);
+        }
+        if constexpr (requires { body.by; }) answerer_json.by = body.by;
+      },
+      event.body);
+  return answerer_json;
+}
+
+Value shown_answerer(const Event& event) {
+  const Answerer answerer_json = answerer_of(event);
+  return Value::object({{"at", to_text(answerer_json.at)},
+                        {"by", answerer_json.by ? Value(*answerer_json.by) : Value()}});
+}
+
+std::string answerer_text(const Event& event, std::string_view what) {
+  const Answerer answerer_json = answerer_of(event);
+  std::string text(what);
+  if (answerer_json.by) text.append(" by ").append(*answerer_json.by);
+  return text.append(" at ").append(to_text(answerer_json.at));
+}
+
+const DecisionRecorded* decision_of(const Event& event, std::string_view kind) {
+  const auto* decision = as<DecisionRecorded>(event);
+  return decision != nullptr && decision->kind == kind ? decision : nullptr;
+}
+
+// Null instead of an empty text.
+Value shown(std::string_view text) { return text.empty() ? Value() : Value(text); }
+
+// The decisions about what the act is about, in the words of a resolution.
+class ResolutionHistory {
+ public:
+  explicit ResolutionHistory(const ControlRequest& control)
+      : control_(control),
+        by_approval_(control.kind == ControlRequest::Kind::signal),
+        step_(by_approval_              ? control.approval
+              : control.step_id.empty() ? control.idempotency_key
+                                        : control.step_id) {}
+
+  void take(const Event& event) {
+    if (const auto* started = as<ToolInvocationStarted>(event)) {
+      tries_.insert_or_assign(started->idempotency_key.text, started->try_no);
+    } else if (const auto* decision = as<DecisionRecorded>(event)) {
+      decided(event, *decision);
+    } else if (const auto* note = as<OutcomeNoted>(event)) {
+      if (is_same_call(note->idempotency_key.text)) decides(event, note->result.value);
+    } else if (const auto* committed = as<CommandCommitted>(event)) {
+      if (last_ != nullptr && committed->step_id.text == step_of(*last_)) {
+        result_ = committed->result.value;
+      }
+    }
+  }
+
+  const Event* last() const { return last_; }
+  std::string_view resolution() const {
+    if (const auto* note = as<OutcomeNoted>(*last_)) return note->resolution;
+    return or_empty(std::get<DecisionRecorded>(last_->body).state);
+  }
+
+  bool is_same_resolution() const {
+    const std::string_view recorded = resolution();
+    const bool approves = control_.payload.text("decision") == "approve";
+    const std::string_view requested = !by_approval_ ? std::string_view(control_.resolution)
+                                       : approves    ? "accept"
+                                                     : "fail";
+    return requested == recorded &&
+           (recorded != "happened" || control_.result.value_or(Value()) == result_);
+  }
+
+  Value shown_answer() const {
+    Value answer = Value::object({{"answered", shown_answerer(*last_)},
+                                  {"applied", true},
+                                  {"duplicate", true},
+                                  {"node_id", shown(node_of(*last_))},
+                                  {"resolution", resolution()}});
+    if (decision_of(*last_, "confirmation")) return answer.with("step_id", shown(step_of(*last_)));
+    if (const auto* note = as<OutcomeNoted>(*last_)) {
+      answer = answer.with("noted", true).with("idempotency_key", note->idempotency_key.text);
+    } else {
+      const auto& decision = std::get<DecisionRecorded>(last_->body);
+      answer = answer.with("idempotency_key", decision.payload.value["idempotency_key"]);
+    }
+    return resolution() == "happened" ? answer.with("result", result_) : answer;
+  }
+
+ private:
+  void decided(const Event& event, const DecisionRecorded& decision) {
+    const std::string_view state = or_empty(decision.state);
+    if (decision.kind == "in_doubt" && state != "resend" &&
+        is_same_call(decision.payload.value.text("idempotency_key"))) {
+      decides(event, Value());
+    } else if (decision.kind == "confirmation" && is_answer(state) && is_same_step(event)) {
+      last_ = &event;
+    }
+  }
+  void decides(const Event& event, Value result) {
+    last_ = &event;
+    result_ = std::move(result);
+  }
+  static bool is_answer(std::string_view state) { return state == "accept" || state == "fail"; }
+  bool is_same_call(std::string_view key) const {
+    if (by_approval_ || control_.idempotency_key.size() < kKeyMin) return false;
+    if (!key.starts_with(control_.idempotency_key)) return false;
+    const auto of = tries_.find(key);
+    return control_.try_no == 0 || (of != tries_.end() && of->second == control_.try_no);
+  }
+  bool is_same_step(const Event& event) const {
+    return step_of(event) == step_ || (!by_approval_ && node_of(event) == step_);
+  }
+
+  const ControlRequest& control_;
+  const bool by_approval_;  // among the approvals
+  const std::string step_;
+  std::map<std::string, std::int64_t, std::less<>> tries_;  // the last one of each call
+  const Event* last_ = nullptr;
+  Value result_;
+};
+
+// Who changed the arguments of the call that this act approves; nullptr = the log does not say.
+const Event* find_edit(const ControlRequest& control, const std::vector<Event>& events) {
+  for (const Event& event : events) {
+    const auto* decision = decision_of(event, "approval");
+    if (decision == nullptr || decision->state != "edited") continue;
+    const Value& of = decision->payload.value;
+    std::string key("approval/");
+    key.append(of.text("command_id"));
+    if (control.approval.empty() ? key == control.correlation_key
+                                 : of.text("approval_id") == control.approval) {
+      return &event;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+namespace {
+
+// A message with an id that came before: is it the same one? Of an erased one the log does not say.
+Value add_message_match(Value answer, const ControlRequest& control,
+                        const std::vector<Event>& events) {
+  for (const Event& event : events) {
+    const auto* message = as<AgentMessage>(event);
+    if (message == nullptr || message->message_id != control.id ||
+        message->channel != control.channel || message->payload.erased) {
+      continue;
+    }
+    const Value& payload = message->payload.value;
+    return answer.with("applied", payload == control.payload).with("payload", payload);
+  }
+  return answer;
+}
+
+// Is it what an act like this one leads to? `key`: of the wait that the act is for.
+bool answers(const ControlRequest& control, const Event& event, const Value& key) {
+  if (control.kind == ControlRequest::Kind::budget) {
+    const auto* decision = decision_of(event, "budget");
+    return decision != nullptr && decision->state == "raised";
+  }
+  const auto* completed = as<WaitCompleted>(event);
+  return completed != nullptr && key == Value(completed->correlation_key);
+}
+
+}  // namespace
+
+Value add_previous_answerer(Value answer, const ControlRequest& control,
+                            const std::vector<Event>& events) {
+  if (control.kind == ControlRequest::Kind::message)
+    return add_message_match(std::move(answer), control, events);
+  const Event* found = nullptr;
+  for (const Event& event : events) {
+    if (answers(control, event, answer["correlation_key"])) found = &event;
+  }
+  return found == nullptr ? answer : answer.with("answered", shown_answerer(*found));
+}
+
+bool may_be_duplicate_answer(const ControlRequest& control, Code refused) {
+  switch (refused) {
+    case Code::not_in_doubt:
+    case Code::job_terminal:
+      return control.kind == ControlRequest::Kind::resolve;
+    case Code::approval_edited:
+      return true;
+    case Code::not_found:
+      return !control.approval.empty();  // a confirmation that is answered is listed no more
+    default:
+      return false;
+  }
+}
+
+Result<Value> find_previous_answer(const ControlRequest& control, const std::vector<Event>& events,
+                                   Error refusal) {
+  if (refusal.code == Code::approval_edited) {
+    if (const Event* edit = find_edit(control, events))
+      refusal.message.append(": ").append(answerer_text(*edit, "edited"));
+    return std::unexpected(std::move(refusal));
+  }
+  ResolutionHistory recorded(control);
+  for (const Event& event : events) recorded.take(event);
+  if (recorded.last() == nullptr) return std::unexpected(std::move(refusal));
+  if (recorded.is_same_resolution()) return recorded.shown_answer();
+  return fail(Code::not_in_doubt, "already answered differently: " +
+                                      answerer_text(*recorded.last(), recorded.resolution()));
+}
+
+}  // namespace ae::api

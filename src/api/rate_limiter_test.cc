@@ -1,0 +1,64 @@
+// Buckets, with the time in the hands of the test.
+#include "api/rate_limiter.h"
+
+#include "testing/test.h"
+
+namespace ae::api {
+namespace {
+
+using namespace std::chrono_literals;
+
+AE_TEST("buckets/after a burst it is so many a second, and who waits as long as is said gets one") {
+  RateLimiter limiter({.per_second = 10, .burst = 5}, 10);
+  Duration now = 1h;
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(limiter.try_acquire("a", now)) << i;
+  const auto wait = limiter.try_acquire("a", now);
+  ASSERT_TRUE(wait);
+  EXPECT_EQ(*wait, 100ms);
+  now += *wait - 1us;
+  EXPECT_TRUE(limiter.try_acquire("a", now));
+  now += 1us;
+  EXPECT_FALSE(limiter.try_acquire("a", now));
+  EXPECT_TRUE(limiter.try_acquire("a", now));
+  int acquired = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    now += 1ms;
+    acquired += limiter.try_acquire("a", now) ? 0 : 1;
+  }
+  EXPECT_EQ(acquired, 100) << "ten seconds at ten a second";
+  now += 1h;
+  acquired = 0;
+  while (!limiter.try_acquire("a", now)) ++acquired;
+  EXPECT_EQ(acquired, 5) << "a long rest is one burst";
+}
+
+AE_TEST("buckets/what one takes is not missing to another") {
+  RateLimiter limiter({.per_second = 1, .burst = 1}, 10);
+  EXPECT_FALSE(limiter.try_acquire("a", 0s));
+  EXPECT_TRUE(limiter.try_acquire("a", 0s));
+  EXPECT_FALSE(limiter.try_acquire("b", 0s));
+}
+
+AE_TEST(
+    "buckets/so many names are remembered and no more; who asks all the time is not forgotten") {
+  RateLimiter limiter({.per_second = 0.001, .burst = 1}, 100);
+  EXPECT_FALSE(limiter.try_acquire("a", 0s));
+  for (int i = 0; i < 10'000; ++i) {
+    EXPECT_FALSE(limiter.try_acquire("stranger " + std::to_string(i), 1s));
+    EXPECT_TRUE(limiter.try_acquire("a", 1s));
+    EXPECT_LE(limiter.names(), 100u);
+  }
+  EXPECT_FALSE(limiter.try_acquire("stranger 0", 1s)) << "forgotten: it may ask again";
+  EXPECT_TRUE(limiter.try_acquire("stranger 9999", 1s));
+}
+
+AE_TEST("buckets/a clock that goes back gives nothing twice") {
+  RateLimiter limiter({.per_second = 1, .burst = 1}, 10);
+  EXPECT_FALSE(limiter.try_acquire("a", 10s));
+  EXPECT_TRUE(limiter.try_acquire("a", 5s));
+  EXPECT_TRUE(limiter.try_acquire("a", 10s));
+  EXPECT_FALSE(limiter.try_acquire("a", 11s));
+}
+
+}  // namespace
+}  // namespace ae::api

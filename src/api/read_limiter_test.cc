@@ -1,0 +1,51 @@
+// ReadLimiter, with reads that end when the test says so.
+#include "api/read_limiter.h"
+
+#include <string>
+#include <vector>
+
+#include "testing/test.h"
+#include "testing/test_loop.h"
+
+namespace ae::api {
+namespace {
+
+AE_TEST("read turns/no more are read at once than there are turns, and callers take turns") {
+  testing::TestLoop loop;
+  ReadLimiter limiter(loop, 2);
+  std::vector<std::string> begun;
+  std::vector<ReadLimiter::Slot> held;
+  const auto ask = [&](const std::string& caller) {
+    limiter.acquire(caller, [&, caller](ReadLimiter::Slot slot) {
+      begun.push_back(caller);
+      held.push_back(std::move(slot));
+    });
+  };
+  for (int i = 0; i < 4; ++i) ask("greedy");
+  ask("other");
+  loop.run_ready();
+  EXPECT_EQ(begun, (std::vector<std::string>{"greedy", "greedy"}));
+  while (!held.empty()) {
+    held.erase(held.begin());
+    loop.run_ready();
+  }
+  EXPECT_EQ(begun, (std::vector<std::string>{"greedy", "greedy", "greedy", "other", "greedy"}));
+}
+
+AE_TEST("read turns/those that wait are dropped at the end, and a turn may outlive it") {
+  testing::TestLoop loop;
+  ReadLimiter::Slot held;
+  auto kept = std::make_shared<int>(1);
+  {
+    ReadLimiter limiter(loop, 1);
+    limiter.acquire("a", [&](ReadLimiter::Slot slot) { held = std::move(slot); });
+    limiter.acquire("a", [kept](const ReadLimiter::Slot&) { ADD_FAILURE() << "it was dropped"; });
+    EXPECT_EQ(kept.use_count(), 2);
+  }
+  EXPECT_EQ(kept.use_count(), 1);
+  held.reset();
+  loop.run_ready();
+}
+
+}  // namespace
+}  // namespace ae::api

@@ -1,0 +1,56 @@
+// Reading the audit log's new entries, once for all who ask.
+#include "api/registry_cache.h"
+
+#include <utility>
+
+namespace ae::api {
+
+std::optional<Duration> RegistryCache::age() const {
+  if (!read_at_) return std::nullopt;
+  return steady_.since_start() - *read_at_;
+}
+
+void RegistryCache::refresh_if_older(Duration age, Then then) {
+  const Duration now = steady_.since_start();
+  // What began in this very instant may have begun before what the asker has just written.
+  if (read_at_ && age.count() > 0 && now - *read_at_ <= age) return then({});
+  const bool shares = reading_ && age.count() > 0 && now - *reading_ <= age;
+  (shares ? waiting_ : waiting_for_next_).push_back(std::move(then));
+  if (!reading_) read();
+}
+
+void RegistryCache::read() {
+  waiting_ = std::exchange(waiting_for_next_, {});
+  const Duration began = steady_.since_start();
+  reading_ = began;
+  store_.read_audit_log(registry_.seq(),
+                        [this, alive = std::weak_ptr(alive_), began](Result<store::AuditLog> log) {
+                          if (alive.lock()) on_log_read(began, std::move(log));
+                        });
+}
+
+void RegistryCache::on_log_read(Duration began, Result<store::AuditLog> log) {
+  reading_.reset();
+  if (log && log->head.seq < registry_.seq()) {
+    // The store has gone backwards: what is above is no longer there, so all of it is read again.
+    registry_ = {};
+    read_at_.reset();
+    waiting_for_next_.insert(waiting_for_next_.begin(), std::make_move_iterator(waiting_.begin()),
+                             std::make_move_iterator(waiting_.end()));
+    waiting_.clear();
+    return read();
+  }
+  if (log) {
+    const std::uint64_t before = registry_.seq();
+    for (const store::AuditRow& row : log->rows) {
+      if (auto warning = registry_.apply(row); warning && warn_) warn_(*warning);
+    }
+    read_at_ = began;
+    if (registry_.seq() > before && changed_) changed_();
+  }
+  const Status status = log ? Status() : Status(std::unexpected(log.error()));
+  for (Then& then : std::exchange(waiting_, {})) then(status);
+  if (!waiting_for_next_.empty() && !reading_) read();
+}
+
+}  // namespace ae::api

@@ -1,0 +1,107 @@
+// What a route works with: a request taken apart, and those who wait for more. Only for the .cc files of this module.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/api.h"
+#include "api/problem.h"
+#include "api/target.h"
+
+namespace ae::api {
+
+// A JSON array of texts.
+inline Value texts(const std::vector<std::string>& from) {
+  return Value::array(std::vector<Value>(from.begin(), from.end()));
+}
+
+constexpr Duration kRetryAfter = std::chrono::seconds(1);
+
+struct Api::RequestContext {
+  ApiRequest request;
+  std::string id;  // the {id} of the path
+  Query query;
+  async::Done<ApiResponse> done;
+  // The turn in which its log is read. An answer that is made in portions holds it until it is sent.
+  std::weak_ptr<void> slot;
+
+  void answer(int status, Value body, std::string location = {}) {
+    done({.status = status, .body = std::move(body), .location = std::move(location)});
+  }
+  void refuse(const Error& error) {
+    const bool later = error.code == Code::unavailable;
+    done({.status = http_status(error.code),
+          .body = problem(error),
+          .location = {},
+          .text = {},
+          .retry_after = later ? kRetryAfter : Duration(0)});
+  }
+  // Fails with unavailable: the answers under way take all the room there is.
+  Status check_response_room() const {
+    if (!request.has_capacity || request.has_capacity()) return {};
+    return fail(Code::unavailable,
+                "this server is sending as many large answers as it takes; ask again, or for less");
+  }
+};
+
+// One request that waits for a job to go on. `attempt` reads, then answers and sets `is_done`, or calls `keep_waiting`; when
+// `last` is set it must answer.
+struct Api::LongPoll {
+  JobId job;
+  Duration until{};   // of the steady clock
+  bool last = false;  // answer now, whatever there is
+  bool is_reading = false;
+  bool has_new_events = false;  // while it looked
+  bool is_done = false;
+  Duration not_before{};  // of the steady clock; before, it looks only for the last time
+  std::optional<async::TimerId> timer;
+  std::shared_ptr<const bool> disconnected;  // ApiRequest::gone
+  ReadAttempt attempt;
+  std::function<void()> keep_waiting;
+};
+
+// What somebody is told whose key may not do this.
+Error missing_role_error(Role role, const std::vector<Role>& needed);
+// How long a request waits (?wait); 0 = not at all. Fails with input_invalid.
+Result<Duration> wait_parameter(const Query& query);
+// A job's row, as lists show it.
+Value row_json(const store::JobRow& row);
+
+// Where a list goes on: `ID@NUMBER`, or the id alone. The number counts, also when that job has been deleted meanwhile.
+std::string cursor_of(const std::string& job, std::uint64_t number);
+std::string cursor_of(const store::JobRow& row);
+void apply_cursor(std::string_view cursor, store::Filter& filter);
+
+// A key or word that a request may have later.
+struct UnsupportedField {
+  std::string_view name, why;
+};
+
+// The key under which what is asked for is made once, as the header or the body says; "" = none.
+// Fails with input_invalid.
+Result<std::string> idempotency_key(const ApiRequest& request, const Value& body);
+
+// The object that a request carries. Every name is known or refused.
+class Fields {
+ public:
+  // Fails with input_invalid, payload_too_large, unsupported.
+  static Result<Fields> parse(const std::string& body,
+                              std::initializer_list<std::string_view> known,
+                              std::initializer_list<UnsupportedField> later = {});
+  const Value& operator[](std::string_view name) const { return object_[name]; }
+  const Value* find(std::string_view name) const { return object_.find(name); }
+  const Value& object() const { return object_; }
+  // "" when it is absent or null. Fails with input_invalid: no text, more than 256 bytes, or NUL in it, which not every store
+  // can keep.
+  Result<std::string> text(std::string_view name) const;
+
+ private:
+  Value object_;
+};
+
+}  // namespace ae::api

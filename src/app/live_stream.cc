@@ -1,0 +1,290 @@
+#include "app/live_stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "app/http_mapping.h"
+#include "base/utf8.h"
+#include "json/json.h"
+
+namespace ae::app {
+namespace {
+
+constexpr std::string_view kPollWait = "15s";
+constexpr std::size_t kDeltaMax = 32u << 10;  // bytes of text in one event
+// Between two questions of a stream that heard nothing: whatever answers early, it does not spin.
+constexpr Duration kPollInterval = std::chrono::seconds(1);
+
+// One live stream of a job's events: asks the Api again and again, each question waits for more. In between it tells what
+// answers say as they come; who reads too slowly for that reads it in the event of the answer.
+class LiveStream : public std::enable_shared_from_this<LiveStream> {
+ public:
+  // `slot`: kept as long as the stream is open.
+  LiveStream(const ServerContext& context, api::ApiRequest request, net::Responder responder,
+             Revalidator revalidate, const api::Principal& principal, std::shared_ptr<void> slot)
+      : context_(context),
+        request_(std::move(request)),
+        job_(request_.path[2]),
+        responder_(std::move(responder)),
+        revalidate_(std::move(revalidate)),
+        pass_(principal),
+        slot_(std::move(slot)) {
+    request_.disconnected = disconnected_;
+  }
+
+  void resume_after(std::string_view last_event_id) { after_ = last_event_id; }
+
+  void begin() {
+    responder_.on_closed(disconnect_handler());
+    if (context_.authenticator != nullptr) {
+      watch_ = context_.authenticator->watch(pass_, [weak = weak_from_this()](const Error& why) {
+        if (const auto self = weak.lock()) self->revoke(why);
+      });
+    }
+    // Who asks for some of the events asks for nothing else.
+    const bool chooses = std::ranges::any_of(request_.query, [](const auto& pair) {
+      return (pair.first == "class" || pair.first == "type") && !pair.second.empty();
+    });
+    if (!chooses) {
+      output_subscription_ = context_.output_hub.listen(job_, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->send_partial_output();
+      });
+    }
+    poll();
+  }
+
+ private:
+  enum class Pending : std::uint8_t { now, later };  // the next question
+  using Try = std::pair<InvocationId, std::uint32_t>;
+
+  async::Task disconnect_handler() {
+    return [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->release();
+    };
+  }
+  void release() {
+    *disconnected_ = true;
+    slot_.reset();
+    watch_.reset();
+    output_subscription_.reset();
+  }
+
+  void revoke(const Error& why) {
+    if (std::exchange(is_revoked_, true)) return;
+    release();
+    if (has_begun_) return stream_.end();
+    std::move(responder_).answer(to_http_response(problem_response(why)));
+  }
+
+  void poll() {
+    if (is_revoked_ || (has_begun_ && stream_.closed())) return;
+    api::ApiRequest request = request_;
+    std::erase_if(request.query,
+                  [](const auto& pair) { return pair.first == "wait" || pair.first == "limit"; });
+    if (!after_.empty()) {
+      std::erase_if(request.query, [](const auto& pair) { return pair.first == "after"; });
+      request.query.emplace_back("after", after_);
+    }
+    // Whoever comes while something is being said does not wait for an event to hear it.
+    if (accepted_) request.query.emplace_back("wait", kPollWait);
+    request.query.emplace_back("limit", "256");
+    asked_at_ = context_.steady.since_start();
+    context_.api.handle(std::move(request), [self = shared_from_this()](api::ApiResponse answer) {
+      self->revalidate_([self, answer = std::move(answer)](Status may) mutable {
+        self->answered(may ? std::move(answer) : problem_response(may.error()));
+      });
+    });
+  }
+
+  void answered(api::ApiResponse answer) {
+    if (is_revoked_) return;
+    if (is_full_) {
+      held_response_ = std::move(answer);
+      return;
+    }
+    if (answer.status >= 400) {
+      if (!has_begun_) return std::move(responder_).answer(to_http_response(answer));
+      return stream_.end();
+    }
+    const auto events = answer.body["events"].items();
+    // Nothing comes after it. Its end may have been told before, or be none of what was asked for.
+    const bool over = events.empty() && answer.body["ended"] == Value(true);
+    if (!has_begun_ && over) return answer_no_content();
+    const bool first = !std::exchange(accepted_, true);
+    if (first && events.empty() && !over) {
+      send_partial_output();
+      return schedule_next(Pending::now);
+    }
+    if (!has_begun_) begin_stream();
+    std::string text = events.empty() && !over ? ":\n\n" : "";
+    std::string last = after_;
+    for (const Value& event : events) {
+      last = std::to_string(event["seq"].as_int());
+      text += "id: " + last + "\nevent: " + std::string(event.text("type")) +
+              "\ndata: " + canonical(event) + "\n\n";
+    }
+    if (!stream_.has_capacity(text.size())) return schedule_next(Pending::later);
+    after_ = std::move(last);
+    write(text);
+    if (over) return end();
+    if (first) send_partial_output();
+    schedule_next(events.empty() ? Pending::later : Pending::now);
+  }
+  void schedule_next(Pending next) {
+    if (is_full_) {
+      pending_ = next;
+    } else {
+      poll_again(next);
+    }
+  }
+
+  void write(std::string_view text) {
+    if (stream_.write(text)) return;
+    is_full_ = true;
+    stream_.on_drained([self = shared_from_this()] { self->drained(); });
+  }
+  void drained() {
+    is_full_ = false;
+    if (held_response_) return answered(*std::exchange(held_response_, std::nullopt));
+    send_partial_output();
+    if (is_full_ || !pending_) return;
+    poll_again(*std::exchange(pending_, std::nullopt));
+  }
+  void end() {
+    output_subscription_.reset();
+    stream_.end();
+  }
+
+  // Nothing of this comes from the store, which might say meanwhile that their key was revoked: while it says nothing, they
+  // are told nothing.
+  bool is_still_valid() {
+    if (context_.authenticator == nullptr || context_.authenticator->is_valid_now(pass_))
+      return true;
+    if (std::exchange(is_revalidating_, true)) return false;
+    revalidate_([weak = weak_from_this()](const Status& may) {
+      const auto self = weak.lock();
+      if (!self) return;
+      if (!may) return self->revalidate_later();
+      self->is_revalidating_ = false;
+      self->send_partial_output();
+    });
+    return false;
+  }
+  void revalidate_later() {
+    context_.loop.after(kPollInterval, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) {
+        self->is_revalidating_ = false;
+        self->send_partial_output();
+      }
+    });
+  }
+
+  // What is being said, behind what this reader has of it.
+  void send_partial_output() {
+    if (!accepted_ || is_revoked_ || is_full_ || !output_subscription_ ||
+        (has_begun_ && stream_.closed()))
+      return;
+    if (!is_still_valid()) return;
+    const auto all = context_.output_hub.of(job_);
+    const bool says = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
+    if (says && !has_begun_) begin_stream();
+    std::map<Try, std::size_t> sent;
+    for (const auto& output : all) {
+      const Try key{output->invocation, output->try_no};
+      const auto before = sent_.find(key);
+      std::size_t& at = sent[key];
+      at = before == sent_.end() ? 0 : before->second;
+      while (at < output->text.size() && !is_full_) {
+        const std::string_view delta =
+            truncate_utf8(std::string_view(output->text).substr(at), kDeltaMax);
+        write("event: said\ndata: " + canonical(delta_json(*output, at, delta)) + "\n\n");
+        at += delta.size();
+      }
+    }
+    sent_ = std::move(sent);
+  }
+  static Value delta_json(const runtime::PartialOutput& output, std::size_t offset,
+                          std::string_view text) {
+    return Value::object({{"invocation_id", output.invocation.text},
+                          {"node_id", output.node},
+                          {"offset", static_cast<std::uint64_t>(offset)},
+                          {"step_id", output.step.text},
+                          {"text", std::string(text)},
+                          {"try", std::uint64_t{output.try_no}}});
+  }
+
+  // A browser's EventSource asks again after every other answer, and after each end.
+  void answer_no_content() {
+    net::HttpResponse none;
+    none.status = 204;
+    none.content_type.clear();
+    none.headers.push_back({"Cache-Control", "no-store"});
+    std::move(responder_).answer(std::move(none));
+  }
+
+  void begin_stream() {
+    has_begun_ = true;
+    net::HttpResponse head;
+    head.content_type = "text/event-stream";
+    head.headers.push_back({"Cache-Control", "no-store"});
+    stream_ = std::move(responder_).begin(std::move(head));
+    stream_.on_closed(disconnect_handler());
+  }
+
+  void poll_again(Pending next) {
+    if (has_begun_ && stream_.closed()) return;
+    const Duration early = asked_at_ + kPollInterval - context_.steady.since_start();
+    if (next == Pending::now || early <= Duration(0)) return poll();
+    context_.loop.after(early, [self = shared_from_this()] { self->poll(); });
+  }
+
+  const ServerContext context_;
+  api::ApiRequest request_;
+  const JobId job_;
+  net::Responder responder_;
+  const Revalidator revalidate_;
+  const api::Principal pass_;
+  std::shared_ptr<void> slot_, watch_, output_subscription_;
+  std::map<Try, std::size_t> sent_;  // bytes of what each that is open has said
+  // Shared with the question under way.
+  const std::shared_ptr<bool> disconnected_ = std::make_shared<bool>(false);
+  net::HttpStream stream_;
+  std::string after_;
+  Duration asked_at_{};  // of the steady clock
+  // When there is room again: what was answered meanwhile, or the next question.
+  std::optional<api::ApiResponse> held_response_;
+  std::optional<Pending> pending_;
+  bool accepted_ = false;  // the Api has answered, and did not refuse
+  bool has_begun_ = false;
+  bool is_full_ = false;          // the client is slow
+  bool is_revoked_ = false;       // who listens may not any more
+  bool is_revalidating_ = false;  // whether they still may is being asked, or will be
+};
+
+}  // namespace
+
+Revalidator make_revalidator(api::Authenticator* authenticator, const api::Principal& principal) {
+  if (authenticator == nullptr) return [](api::Authenticator::StatusCallback then) { then({}); };
+  return [authenticator, principal](api::Authenticator::StatusCallback then) {
+    authenticator->revalidate(principal, std::move(then));
+  };
+}
+
+void stream_events(const ServerContext& context, api::ApiRequest request,
+                   const std::string& last_event_id, net::Responder responder,
+                   const api::Principal& principal, std::shared_ptr<void> slot) {
+  auto stream = std::make_shared<LiveStream>(context, std::move(request), std::move(responder),
+                                             make_revalidator(context.authenticator, principal),
+                                             principal, std::move(slot));
+  if (last_event_id.find_first_not_of("0123456789") == last_event_id.npos) {
+    stream->resume_after(last_event_id);
+  }
+  stream->begin();
+}
+
+}  // namespace ae::app

@@ -1,0 +1,279 @@
+// signal, message, approve, reject, cancel, pause, resume, budget, resolve: what others want of a job.
+#include <algorithm>
+
+#include "api/problem.h"
+#include "app/api_client.h"
+#include "cli/commands.h"
+#include "cli/phrases.h"
+#include "json/json.h"
+#include "net/system.h"
+
+namespace ae::cli {
+namespace {
+
+// What stays unknown if the job has ended by now; who cannot be asked again has said what was asked for.
+std::vector<std::string> remaining_doubts(const Options& options, const Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return {};
+  const auto client = app::ApiClient::open(*store, app::OpenMode::read);
+  if (!client) return {};
+  api::ApiRequest request;
+  request.path = {"api", "jobs", options.id};
+  const auto job = (*client)->send(request);
+  if (!job || job->status != 200) return {};
+  return doubts_of_end(job->body, *store, argument_columns(terminal, Stream::err));
+}
+
+// Texts that were not given are left out.
+std::vector<Member> without_empty(std::vector<Member> texts) {
+  std::erase_if(texts, [](const Member& member) { return member.second.as_string().empty(); });
+  return texts;
+}
+
+Result<Value> post_to(const Options& options, api::Path path, std::vector<Member> body) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  api::ApiRequest request;
+  request.method = "POST";
+  request.path = std::move(path);
+  request.body = canonical(Value::object(std::move(body)));
+  request.by = cli_actor();
+  auto client = app::ApiClient::open(store, app::OpenMode::write);
+  if (!client && client.error().code == Code::not_found) {
+    return fail(Code::not_found, "job " + options.id + " not found: " + client.error().message);
+  }
+  if (!client) return std::unexpected(client.error());
+  AE_ASSIGN(api::ApiResponse response, (*client)->send(request));
+  if (response.status >= 400) {
+    return std::unexpected(api::error_of_problem(response.body, response.status));
+  }
+  return std::move(response.body);
+}
+
+Result<Value> post(const Options& options, const std::string& verb, std::vector<Member> body) {
+  return post_to(options, {"api", "jobs", options.id, verb}, std::move(body));
+}
+
+// By whom it was answered, when.
+std::string answerer_text(const Value& body) {
+  const Value& answered = body["answered"];
+  if (!answered.is_object()) return "";
+  std::string text = answered["by"].is_string() ? ", by " + safe(answered.text("by")) : ",";
+  return text.append(" at ").append(short_time(answered.text("at")));
+}
+
+int print_answer(const Result<Value>& answer, const Options& options, Terminal& terminal,
+                 const std::string& done) {
+  if (!answer) return terminal.fail_with(answer.error());
+  if (terminal.json()) {
+    terminal.print_json(*answer);
+    return kDone;
+  }
+  const Value& body = *answer;
+  const bool duplicate = body.find("duplicate") != nullptr;
+  const std::string other =
+      duplicate && body["applied"] == Value(false)
+          ? "; the earlier payload counts: " + safe(canonical(body["payload"]))
+          : "";
+  if (body.find("buffered") != nullptr) {
+    terminal.print(duplicate ? "a signal for this key is already buffered" + other + "\n"
+                             : "buffered for the wait that opens with this key\n");
+  } else if (body.find("channel") != nullptr) {
+    terminal.print(duplicate ? "a message with this id was already recorded" + other + "\n"
+                             : "recorded\n");
+  } else if (body.find("accepted") != nullptr) {
+    terminal.print("accepted: the process that runs job " + safe(options.id) + " applies it\n");
+  } else if (body["raised"] == Value(false)) {
+    terminal.print(done + answerer_text(body) + "\n");
+  } else if (body.find("duplicate") != nullptr) {
+    const bool same = body["applied"] == Value(true);
+    terminal.print("already answered" +
+                   (same ? " with the same payload"
+                         : " with another payload: " + safe(canonical(body["payload"]))) +
+                   answerer_text(body) + "\n");
+  } else {
+    terminal.print(done + "\n");
+  }
+  if (body["next"].is_string()) terminal.note("then:   " + safe(body.text("next")));
+  return kDone;
+}
+
+// Prints what the job does next after a rejection.
+void say_then(const Value& body, Terminal& terminal) {
+  if (body["then"].is_string())
+    terminal.note("When a process runs the job next, " + safe(body.text("then")) + ".");
+}
+
+// Is there a next step to print: nothing holds the job, and the request is recorded?
+bool has_next(const Result<Value>& answer, const Terminal& terminal) {
+  if (!answer || terminal.json()) return false;
+  for (const char* done : {"accepted", "buffered", "next"}) {
+    if (answer->find(done) != nullptr && answer->find("channel") == nullptr) return false;
+  }
+  return (*answer)["noted"] != Value(true);
+}
+
+// Another answer or message counts. The client must know that this one does not.
+bool is_other_answer(const Result<Value>& answer) {
+  return answer && answer->find("duplicate") != nullptr && (*answer)["applied"] == Value(false);
+}
+
+}  // namespace
+
+int signal_command(const Options& options, Terminal& terminal) {
+  Value payload;
+  if (options.has_data) {
+    auto value = json_argument(options.data, "the payload");
+    if (!value) return terminal.fail_with(value.error());
+    payload = std::move(*value);
+  }
+  std::vector<Member> body = without_empty({{"correlation_key", options.key},
+                                            {"message_id", options.message_id},
+                                            {"wait_type", options.wait_type}});
+  body.emplace_back("payload", std::move(payload));
+  if (options.buffer) body.emplace_back("buffer", true);
+  const auto answer = post(options, "signal", std::move(body));
+  const int code = print_answer(answer, options, terminal, "recorded");
+  if (answer && !terminal.json()) say_then(*answer, terminal);
+  if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
+  return is_other_answer(answer) ? kConflict : code;
+}
+
+int cancel_command(const Options& options, Terminal& terminal) {
+  std::vector<Member> body = without_empty({{"reason", options.reason}});
+  if (options.no_compensate) body.emplace_back("compensate", false);
+  const auto answer = post(options, "cancel", std::move(body));
+  const int code = print_answer(answer, options, terminal, "cancel requested");
+  if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
+  if (answer && !terminal.json()) {
+    for (const std::string& doubt : remaining_doubts(options, terminal)) terminal.note(doubt);
+  }
+  return code;
+}
+
+int message_command(const Options& options, Terminal& terminal) {
+  Value payload;
+  if (options.has_data) {
+    auto value = json_argument(options.data, "the payload");
+    if (!value) return terminal.fail_with(value.error());
+    payload = std::move(*value);
+  }
+  std::vector<Member> body =
+      without_empty({{"channel", options.channel}, {"message_id", options.message_id}});
+  body.emplace_back("payload", std::move(payload));
+  const auto answer = post(options, "message", std::move(body));
+  const int code = print_answer(answer, options, terminal, "sent");
+  if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
+  return is_other_answer(answer) ? kConflict : code;
+}
+
+int pause_command(const Options& options, Terminal& terminal) {
+  const auto answer = post(options, "pause", without_empty({{"reason", options.reason}}));
+  const bool rests = answer && answer->find("paused") != nullptr;
+  return print_answer(answer, options, terminal,
+                      rests ? "paused" : "pause requested; calls in flight finish first");
+}
+
+int resume_command(const Options& options, Terminal& terminal) {
+  const auto answer = post(options, "resume", {});
+  const int code = print_answer(answer, options, terminal, "resumed");
+  if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
+  return code;
+}
+
+int budget_command(const Options& options, Terminal& terminal) {
+  std::vector<Member> body =
+      without_empty({{"cost", options.cost}, {"note", options.note}, {"wall", options.wall}});
+  for (const auto& [name, text] :
+       {std::pair("tokens", &options.tokens), std::pair("model_calls", &options.model_calls),
+        std::pair("tool_calls", &options.tool_calls)}) {
+    if (!text->empty()) body.emplace_back(name, number_or_text(*text));
+  }
+  const bool says_nothing =
+      std::ranges::none_of(body, [](const Member& member) { return member.first != "note"; });
+  if (says_nothing) {
+    return terminal.fail_with({Code::usage,
+                               "set a new total: --tokens, --cost, --model-calls, --tool-calls or "
+                               "--wall; `aetheris job " +
+                                   quoted(options.id) + "` shows limits and usage"});
+  }
+  const auto answer = post(options, "budget", std::move(body));
+  const bool had = answer && (*answer)["raised"] == Value(false);
+  const int code = print_answer(answer, options, terminal, had ? "budget unchanged" : "raised");
+  if (answer && !terminal.json() && (*answer)["command"].is_string()) {
+    terminal.note("the next call still exceeds the budget" + shortfall_text(*answer));
+    terminal.note("answer: " + terminal.err()(Tint::bold, safe(answer->text("command"))));
+  } else if (has_next(answer, terminal)) {
+    print_next_step(options, options.id, terminal);
+  }
+  return code;
+}
+
+int approve_command(const Options& options, Terminal& terminal) {
+  const bool yes = options.command == "approve";
+  std::vector<Member> body =
+      without_empty({{"decision", yes ? "approve" : "reject"}, {"note", options.note}});
+  if (!options.arguments.empty()) {
+    auto arguments = json_argument(options.arguments, "--arguments");
+    if (!arguments) return terminal.fail_with(arguments.error());
+    body.emplace_back("arguments", *std::move(arguments));
+  }
+  const auto answer = post_to(options, {"api", "approvals", options.id}, std::move(body));
+  if (!answer) return terminal.fail_with(answer.error());
+  // The arguments as they were asked for are no edit: a plain yes.
+  const bool edited = !options.arguments.empty() && answer->text("outcome") != "approved";
+  const std::string_view wanted = !yes ? "rejected" : edited ? "edited" : "approved";
+  // Answered before, or closed by something else: whoever asks must know that their answer is not the one.
+  const std::string_view outcome = answer->text("outcome", wanted);
+  if (terminal.json()) {
+    terminal.print_json(*answer);
+  } else if (answer->find("accepted") != nullptr) {
+    terminal.print("accepted: the process that runs the job applies it\n");
+  } else if (answer->find("duplicate") != nullptr) {
+    terminal.print("already answered: " + safe(outcome) + answerer_text(*answer) + "\n");
+  } else {
+    terminal.print(edited ? "approved with changed arguments\n" : std::string(wanted) + "\n");
+  }
+  const bool unused = (*answer)["reason"].is_string() && (*answer)["applied"] == Value(false);
+  if (unused && !terminal.json()) {
+    terminal.note("the call will not be made: " + safe(answer->text("reason")));
+    terminal.note("see:    aetheris approvals");
+  } else if (has_next(answer, terminal)) {
+    say_then(*answer, terminal);
+    print_next_step(options, options.id.substr(0, options.id.rfind('.')), terminal);
+  }
+  // Of an edit, whoever made another one is refused: this is the same, perhaps with another note.
+  const bool overtaken = !options.arguments.empty() && answer->find("duplicate") != nullptr &&
+                         (*answer)["applied"] == Value(false) && outcome != "edited";
+  return outcome == wanted && !overtaken && !unused ? kDone : kConflict;
+}
+
+int resolve_command(const Options& options, Terminal& terminal) {
+  const bool accepts = options.resolution == "accept";
+  // Whoever says this has looked by now; the process that takes it in may stand still until later.
+  std::vector<Member> body = without_empty({{accepts ? "step_id" : "idempotency_key", options.key},
+                                            {"looked_at", to_text(net::SystemClock().now())},
+                                            {"note", options.note},
+                                            {"resolution", options.resolution}});
+  if (options.has_data) {
+    auto value = json_argument(options.data, "the result");
+    if (!value) return terminal.fail_with(value.error());
+    body.emplace_back("result", std::move(*value));
+  }
+  if (!options.of_try.empty()) {
+    auto of_try = json_argument(options.of_try, "--try");
+    if (!of_try) return terminal.fail_with(of_try.error());
+    body.emplace_back("try", std::move(*of_try));
+  }
+  const auto answer = post(options, "resolve", std::move(body));
+  const bool noted = answer && (*answer)["noted"] == Value(true);
+  std::string done =
+      (noted ? "recorded in the log of the ended job: " : "recorded: ") + safe(options.resolution);
+  if (const Value* result = answer ? answer->find("result") : nullptr) {
+    done += "\nresult: " + safe_json(canonical(*result));
+  }
+  const int code = print_answer(answer, options, terminal, done);
+  if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
+  return code;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,108 @@
+// migrate, backup, restore: a store as a whole.
+#include "app/maintenance.h"
+
+#include <sys/stat.h>
+
+#include "base/counted.h"
+#include "cli/commands.h"
+#include "cli/progress_line.h"
+#include "cli/text.h"
+
+namespace ae::cli {
+namespace {
+
+std::string layouts(const store::Migration& migration) {
+  std::string to = "layout " + std::to_string(migration.to);
+  if (!migration.is_pending()) return to;
+  return (migration.from == 0 ? "no store" : "layout " + std::to_string(migration.from)) + " -> " +
+         to;
+}
+
+std::string shown(const app::MaintenanceProgress& progress) {
+  if (progress.jobs > 0) return counted(progress.jobs, "job") + " proved";
+  constexpr std::uint64_t kMiB = 1u << 20;
+  return std::to_string(progress.bytes / kMiB) + " of about " +
+         std::to_string(progress.of_bytes / kMiB) + " MiB copied";
+}
+
+std::uint64_t size_of(const std::string& path) {
+  struct stat found{};
+  return ::stat(path.c_str(), &found) == 0 ? static_cast<std::uint64_t>(found.st_size) : 0;
+}
+
+}  // namespace
+
+int migrate_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  const auto migrated = app::migrate(*store, {.check_only = options.check_only});
+  if (!migrated) return terminal.fail_with(migrated.error());
+  const bool due = options.check_only && migrated->is_pending();
+  if (terminal.json()) {
+    terminal.print_json(Value::object({{"changed", migrated->is_pending() && !options.check_only},
+                                       {"due", due},
+                                       {"from", migrated->from},
+                                       {"to", migrated->to}}));
+  } else {
+    terminal.print(layouts(*migrated) +
+                   (due                      ? ": migration needed"
+                    : migrated->is_pending() ? ": done"
+                                             : ": up to date") +
+                   "\n");
+    if (due) terminal.note("`aetheris migrate" + store_flag(*store) + "` migrates it");
+  }
+  return due ? kConflict : kDone;
+}
+
+int backup_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  const auto done = [&] {
+    ProgressLine line(terminal);
+    return app::backup(*store, options.file,
+                       [&](const auto& progress) { line.show(shown(progress)); });
+  }();
+  if (!done) return terminal.fail_with(done.error());
+  const std::uint64_t bytes = size_of(options.file);
+  if (terminal.json()) {
+    terminal.print_json(Value::object({{"bytes", bytes}, {"file", options.file}}));
+  } else {
+    terminal.print(safe(options.file) + ": " + std::to_string(bytes) + " bytes\n");
+  }
+  return kDone;
+}
+
+int restore_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  const auto proved = [&] {
+    ProgressLine line(terminal);
+    return app::restore({.store = *store,
+                         .from = options.file,
+                         .by = cli_actor(),
+                         .nothing_lost = options.nothing_lost,
+                         .verify = !options.skip_verify,
+                         .progress = [&](const auto& progress) { line.show(shown(progress)); }});
+  }();
+  if (!proved) return terminal.fail_with(proved.error());
+  const auto stands = app::check_for_rollback(*store);
+  if (terminal.json()) {
+    terminal.print_json(Value::object({{"jobs_proved", *proved},
+                                       {"restored", options.file},
+                                       {"to_accept", !stands},
+                                       {"verified", !options.skip_verify}}));
+    return kDone;
+  }
+  terminal.print("restored: " + store->text() +
+                 (options.skip_verify ? "" : ", " + counted(*proved, "job") + " proved") + "\n");
+  if (!stands) {
+    terminal.note(
+        "the backup does not contain later work, so no job runs yet: review its jobs, then "
+        "`aetheris doctor --accept-rollback" +
+        store_flag(*store) + "` parks open jobs, and `aetheris resume ID" + store_flag(*store) +
+        "` continues each");
+  }
+  return kDone;
+}
+
+}  // namespace ae::cli

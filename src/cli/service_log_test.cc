@@ -1,0 +1,51 @@
+// The journal of a service: how many lines may be said.
+#include "cli/service_log.h"
+
+#include <chrono>
+
+#include "testing/test.h"
+
+namespace ae::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+AE_TEST("journal/a storm of lines is cut, and what was left out is counted") {
+  LineLimit limit;
+  std::uint64_t said = 0;
+  for (int i = 0; i < 10'000; ++i) said += limit.allows(seconds(50)) ? 1 : 0;
+  EXPECT_EQ(said, LineLimit::kBurst);
+  EXPECT_EQ(limit.take_dropped(), 10'000 - LineLimit::kBurst);
+  EXPECT_EQ(limit.take_dropped(), 0U);
+  // From then on so many a second, however they come.
+  said = 0;
+  for (int ms = 0; ms < 10'000; ++ms)
+    said += limit.allows(seconds(50) + milliseconds(ms + 1)) ? 1 : 0;
+  EXPECT_EQ(said, 10 * LineLimit::kPerSecond);
+  // Silence fills it again, and not further than it was.
+  said = 0;
+  for (int i = 0; i < 10'000; ++i) said += limit.allows(seconds(500)) ? 1 : 0;
+  EXPECT_EQ(said, LineLimit::kBurst);
+}
+
+AE_TEST(
+    "journal/of faults of one kind twenty a minute are written, and the others are one summary") {
+  RepeatLimit limit;
+  std::uint64_t written = 0;
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_TRUE(limit.take_dropped(seconds(10 + i)).empty());
+    written += limit.allows("job_failed (http_500)", seconds(10 + i)) ? 1 : 0;
+  }
+  EXPECT_EQ(written, RepeatLimit::kEach);
+  EXPECT_TRUE(limit.allows("claim_lost", seconds(60))) << "of another kind";
+  const auto count_dropped = limit.take_dropped(seconds(70));
+  ASSERT_EQ(count_dropped.size(), 1U);
+  EXPECT_EQ(count_dropped[0].first, "job_failed (http_500)");
+  EXPECT_EQ(count_dropped[0].second, 50 - RepeatLimit::kEach);
+  EXPECT_TRUE(limit.take_dropped(seconds(500)).empty()) << "reported once";
+  EXPECT_TRUE(limit.allows("job_failed (http_500)", seconds(500)));
+}
+
+}  // namespace
+}  // namespace ae::cli

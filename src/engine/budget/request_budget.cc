@@ -1,0 +1,137 @@
+// An act that raises what a job may use.
+#include <algorithm>
+#include <utility>
+
+#include "engine/heart/request.h"
+
+namespace ae::engine {
+namespace {
+
+std::unexpected<Error> limit_error(Limit limit, const std::string& why) {
+  return fail(Code::input_invalid, "the budget of " + std::string(to_text(limit)) + " " + why);
+}
+
+// Raises one limit of `next`. True: it is another one now.
+Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>& wish) {
+  auto& most = next.limits.max_of(limit);
+  if (!wish || most == wish) return false;
+  if (!most && !next.erased) return limit_error(limit, "is not limited: there is nothing to raise");
+  if (most && *wish < *most) {
+    return limit_error(
+        limit, "is " + amount_text(limit, *most) + " already: it can be raised, not lowered");
+  }
+  if (*wish <= next.used(limit)) {
+    return limit_error(limit,
+                       "must be more than what is spent, " + amount_text(limit, next.used(limit)));
+  }
+  most = wish;
+  return true;
+}
+
+Result<bool> raise_wall(Budget& next, const std::optional<Duration>& wish, Instant now) {
+  if (!wish || next.limits.wall == wish) return false;
+  const auto& has = next.limits.wall;
+  if (!next.wall_from || (!has && !next.erased)) {
+    return limit_error(Limit::wall, "is not limited: there is nothing to raise");
+  }
+  if (has && *wish < *has) {
+    return limit_error(Limit::wall,
+                       "is " + ae::to_text(*has) + " already: it can be raised, not lowered");
+  }
+  const Instant until = *next.wall_from + *wish;
+  if (until <= now) {
+    return limit_error(Limit::wall, "would have passed at " + to_text(until) + ": give more");
+  }
+  next.limits.wall = wish;
+  next.wall_until = until;
+  next.wall_passed = false;
+  return true;
+}
+
+// Would the call that the job was parked for still not fit?
+Status check_covers_call(const State& state, const Budget& next) {
+  if (!state.awaits_budget() || !state.budget.exceeded) return {};
+  const ExceededLimit& exceeded = *state.budget.exceeded;
+  if (exceeded.limit == Limit::wall) {
+    if (!next.wall_passed) return {};
+    return limit_error(Limit::wall, "is what has passed: raise `wall`");
+  }
+  const std::uint64_t needed = next.used(exceeded.limit) + exceeded.asked;
+  const auto& most = next.limits.max_of(exceeded.limit);
+  if (!most || *most >= needed) return {};
+  return limit_error(exceeded.limit, "would not do: the call that waits needs it to be " +
+                                         amount_text(exceeded.limit, needed) + " or more");
+}
+
+// Is each limit what this one wishes?
+bool is_set(const Limits& limits, const Limits& wish) {
+  const bool counted = std::ranges::all_of(kCountedLimits, [&](Limit limit) {
+    return !wish.max_of(limit) || wish.max_of(limit) == limits.max_of(limit);
+  });
+  return counted && (!wish.wall || wish.wall == limits.wall);
+}
+
+Value answer_of(const Limits& limits, bool raised) {
+  return Value::object({{"limits", to_json(limits)}, {"raised", raised}});
+}
+
+}  // namespace
+
+Result<AppliedRequest> apply_budget_request(const State& state, const ControlRequest& act,
+                                            const DecisionContext& context) {
+  if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
+  auto wish = limits_of(act.payload);
+  if (!wish || !wish->any()) {
+    return fail(Code::input_invalid,
+                wish ? "give at least one limit: tokens, cost, model_calls, tool_calls or wall"
+                     : wish.error().message);
+  }
+  if (is_terminal(state.status) || state.ending) {
+    if (is_set(state.budget.limits, *wish)) {
+      return AppliedRequest{.events = {}, .answer = answer_of(state.budget.limits, false)};
+    }
+    return fail(Code::job_terminal,
+                is_terminal(state.status)
+                    ? "the job has ended (" + std::string(to_text(state.status)) + ")"
+                    : "the job is ending: it uses no more budget");
+  }
+  Budget next = state.budget;
+  bool raised = false;
+  for (const Limit limit : kCountedLimits) {
+    AE_ASSIGN(const bool more, raise(next, limit, wish->max_of(limit)));
+    raised = raised || more;
+    if (!more) wish->max_of(limit).reset();
+  }
+  AE_ASSIGN(const bool longer, raise_wall(next, wish->wall, context.now));
+  if (!longer) wish->wall.reset();
+  AppliedRequest taken;
+  taken.answer = answer_of(next.limits, raised || longer);
+  if (!raised && !longer) return taken;
+  AE_TRY(check_covers_call(state, next));
+  wish->soft = 0;
+  const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
+  taken.events.emplace_back(DecisionRecorded{.at = context.now,
+                                             .by = none_if_empty(act.by),
+                                             .decision_id = decision_at(state, name),
+                                             .kind = "budget",
+                                             .payload = to_json(*wish),
+                                             .reason = none_if_empty(act.reason),
+                                             .state = "raised"});
+  if (state.awaits_budget()) {
+    taken.events.emplace_back(JobResumed{.by = act.by.empty() ? "somebody" : act.by});
+  }
+  return taken;
+}
+
+bool is_budget_granted(const State& state, const Value& wanted) {
+  const auto wish = limits_of(wanted);
+  if (!wish) return false;
+  for (const Limit limit : kCountedLimits) {
+    const auto &most = state.budget.limits.max_of(limit), &one = wish->max_of(limit);
+    if (one && (!most || *most < *one)) return false;
+  }
+  const auto& wall = state.budget.limits.wall;
+  return !wish->wall || (wall && *wall >= *wish->wall);
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,96 @@
+// A person's answer to what a confirmation showed: accept or fail, for what one step changed.
+#include <utility>
+
+#include "engine/confirm/confirm.h"
+#include "engine/heart/request.h"
+
+namespace ae::engine {
+namespace {
+
+// The step that is named by its id, or by its node when only one step of it is asked about. kNoStep: none.
+std::uint32_t escalated_step(const State& state, std::string_view name) {
+  std::uint32_t found = kNoStep;
+  for (const auto& [key, change] : state.changes) {
+    if (!change.escalated) continue;
+    const Step& step = state.steps[change.step];
+    if (step.id.text == name) return change.step;
+    if (state.node_of(step).id != name || found == change.step) continue;
+    if (found != kNoStep) return kNoStep;
+    found = change.step;
+  }
+  return found;
+}
+
+std::vector<Value> resources_of(const State& state, std::uint32_t step) {
+  std::vector<Value> resources;
+  for (const auto& [key, change] : state.changes) {
+    if (change.step != step || !change.escalated) continue;
+    resources.push_back(Value::object(
+        {{"observed",
+          change.escalated->observed.empty() ? Value() : Value(change.escalated->observed)},
+         {"resource_id", change.resource_id},
+         {"resource_type", change.resource_type},
+         {"verdict", change.escalated->verdict}}));
+  }
+  return resources;
+}
+
+}  // namespace
+
+bool answers_confirmation(const State& state, const ControlRequest& act) {
+  if (act.kind == ControlRequest::Kind::signal) {
+    return !act.approval.empty() && escalated_step(state, act.approval) != kNoStep;
+  }
+  if (act.kind != ControlRequest::Kind::resolve) return false;
+  return !act.step_id.empty() || act.resolution == "accept" ||
+         (act.resolution == "fail" && escalated_step(state, act.idempotency_key) != kNoStep);
+}
+
+Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& act,
+                                                 const DecisionContext& context) {
+  const bool listed = act.kind == ControlRequest::Kind::signal;  // answered among the approvals
+  const std::string_view name = listed                ? std::string_view(act.approval)
+                                : act.step_id.empty() ? std::string_view(act.idempotency_key)
+                                                      : std::string_view(act.step_id);
+  std::string resolution = act.resolution;
+  if (listed) resolution = act.payload.text("decision") == "approve" ? "accept" : "fail";
+  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+  if (resolution != "accept" && resolution != "fail") {
+    return fail(Code::input_invalid, "a confirmation is answered with accept or fail");
+  }
+  if (act.result) return fail(Code::input_invalid, "only `happened` takes a result");
+  const std::uint32_t index = state.ending ? kNoStep : escalated_step(state, name);
+  if (index == kNoStep) {
+    return fail(Code::not_in_doubt, "no confirmation is open for what the step \"" +
+                                        std::string(name) + "\" changed; `aetheris job " +
+                                        state.job.text + "` lists the open ones");
+  }
+  const Step& step = state.steps[index];
+  std::vector<Value> resources = resources_of(state, index);
+  const bool last = resources.size() == state.escalated;
+  const std::string note = listed ? std::string(act.payload.text("note")) : act.reason;
+  AppliedRequest taken;
+  taken.events.emplace_back(DecisionRecorded{
+      .at = context.now,
+      .by = none_if_empty(act.by),
+      .decision_id =
+          decision_at(state, "confirmation/" + std::to_string(state.seq) + "/" + step.id.text),
+      .kind = "confirmation",
+      .node_id = state.node_of(step).id,
+      .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
+      .reason = none_if_empty(note),
+      .state = resolution,
+      .step_id = step.id});
+  // A park until `resume` stays: the next look finds that the answer was given.
+  if (last && resolution == "accept" && state.awaits_confirmation()) {
+    taken.events.emplace_back(JobResumed{.by = act.by.empty() ? "somebody" : act.by});
+  }
+  taken.answer = Value::object(
+      {{"node_id", state.node_of(step).id}, {"resolution", resolution}, {"step_id", step.id.text}});
+  if (last && resolution == "accept" && !state.awaits_confirmation()) {
+    taken.answer = taken.answer.with("next", "aetheris resume " + state.job.text);
+  }
+  return taken;
+}
+
+}  // namespace ae::engine

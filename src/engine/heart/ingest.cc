@@ -1,0 +1,724 @@
+// absorb and apply_request: observations and outside acts become events.
+#include "engine/heart/ingest.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/utf8.h"
+#include "engine/heart/features.h"
+#include "engine/heart/request.h"
+#include "engine/heart/side_record.h"
+#include "json/json.h"
+#include "log/seal.h"
+#include "plan/model_calls.h"
+#include "schema/question.h"
+
+namespace ae::engine {
+namespace {
+
+RecordedError recorded(std::string_view code, std::string_view message) {
+  return {std::string(code), Value(message)};
+}
+
+Value error_value(std::string_view code, std::string_view message) {
+  return Value::object({{"code", code}, {"message", message}});
+}
+
+Result<AppliedRequest> apply_cancel_request(const State& state, const ControlRequest& act) {
+  if (is_terminal(state.status)) {
+    return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
+                                        "); nothing to cancel");
+  }
+  const Value answer = Value::object({{"cancel_requested", true}});
+  const bool keeps = act.compensate == false;
+  if (state.ending && state.ending->cancelled && (!keeps || !state.ending->compensate)) {
+    return AppliedRequest{{}, answer};
+  }
+  return AppliedRequest{{JobCancelRequested{.by = none_if_empty(act.by),
+                                            .compensate = act.compensate,
+                                            .reason = none_if_empty(act.reason)}},
+                        answer};
+}
+
+// Timers, expiries and the deadline that are due.
+Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContext& context) {
+  AppliedRequest taken;
+  if (is_terminal(state.status)) return taken;
+  const auto fired = [&](std::string effect, Instant due) {
+    taken.events.emplace_back(TimerFired{
+        .due_at = due, .effect_id = std::move(effect), .value = Value(to_text(context.now))});
+  };
+  if (state.deadline && !state.deadline_fired && *state.deadline <= context.now) {
+    fired("deadline",
+          *state.deadline);  // the job ends: its waits are cancelled, none of them fires
+  } else if (!state.ending && !state.is_paused()) {
+    const Budget& budget = state.budget;
+    if (budget.wall_until && !budget.wall_passed && *budget.wall_until <= context.now) {
+      fired("budget", *budget.wall_until);
+    }
+    for (const auto& [key, wait] : state.waits) {
+      if (wait.due_at && *wait.due_at <= context.now) {
+        fired(state.steps[wait.step].id.text, *wait.due_at);
+        taken.events.emplace_back(wait_closed(state, key, wait, "fired"));
+      } else if (wait.expires_at && *wait.expires_at <= context.now) {
+        fired(state.steps[wait.step].id.text + ":expiry", *wait.expires_at);
+        taken.events.emplace_back(wait_closed(state, key, wait, "timed_out"));
+      }
+    }
+  }
+  taken.answer = Value::object({{"fired", static_cast<std::uint64_t>(taken.events.size())}});
+  return taken;
+}
+
+// The wait of the in-doubt call that the act names.
+Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State& state,
+                                                                    const ControlRequest& act) {
+  const std::pair<const std::string, Wait>* found = nullptr;
+  if (act.idempotency_key.size() >= 8) {
+    for (const auto& entry : state.waits) {
+      if (!entry.second.resolve) continue;
+      const Step& step = state.steps[entry.second.step];
+      if (!state.key_of(step).text.starts_with(act.idempotency_key)) continue;
+      if (act.try_no != 0 && (!step.call || act.try_no != step.call->try_no)) continue;
+      if (found) {
+        return fail(Code::input_invalid,
+                    "more than one call with an unknown outcome has a key that begins with \"" +
+                        act.idempotency_key + "\"; give more of the key");
+      }
+      found = &entry;
+    }
+  }
+  if (!found) {
+    return fail(Code::not_in_doubt,
+                "no call with this idempotency key has an unknown outcome; `aetheris job " +
+                    state.job.text + "` lists those that have one");
+  }
+  return found;
+}
+
+// What a person says that a call gave is what the call could have given. A tool that is not in the plan any more has no
+// schema.
+Status given_result_fits(const State& state, const std::string& tool, const ControlRequest& act) {
+  const auto policy = std::ranges::find(state.plan->tools, tool, &ToolPolicy::name);
+  if (policy == state.plan->tools.end() || !policy->result_schema) return {};
+  auto fits = policy->result_schema->check(act.result.value_or(Value()));
+  if (fits) return {};
+  return std::unexpected(std::move(fits).error().with_context(
+      act.result ? "the result for \"" + tool + "\""
+                 : "`happened` needs the result of \"" + tool + "\""));
+}
+
+// The call that the act names, of those whose outcome was unknown when the job ended. Fails with job_terminal when there is
+// none, input_invalid when the key names several.
+Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& act) {
+  std::optional<UnknownCall> found;
+  for (UnknownCall& call : state.unknown()) {
+    const bool named = act.idempotency_key.size() >= 8 &&
+                       call.key.text.starts_with(act.idempotency_key) &&
+                       (act.try_no == 0 || act.try_no == call.try_no);
+    if (!named) continue;
+    if (found) {
+      return fail(Code::input_invalid,
+                  "more than one call with an unknown outcome has a key that begins with \"" +
+                      act.idempotency_key + "\"; give more of the key");
+    }
+    found = std::move(call);
+  }
+  if (!found) {
+    return fail(Code::job_terminal,
+                "the job has ended, and no call with this key has an unknown outcome");
+  }
+  return *std::move(found);
+}
+
+// Can `not_happened` be decided from what was known at `looked_at`? Not while a try may still take effect, and not from
+// a check that was made before the newest try had been sent.
+Status check_settled(const std::optional<Instant>& checkable_at, Instant looked_at) {
+  if (!checkable_at || looked_at >= *checkable_at) return {};
+  return fail(Code::not_settled,
+              "at " + to_text(looked_at) + " the call could still be running, until " +
+                  to_text(*checkable_at) + "; check it after that, then resolve it");
+}
+
+// What became of a call that was given up, or whose job has ended.
+OutcomeNoted noted(const UnknownCall& call, Instant at, std::string_view resolution,
+                   std::string_view by) {
+  return {.at = at,
+          .by = none_if_empty(by),
+          .idempotency_key = call.key,
+          .invocation_id = call.invocation,
+          .node_id = call.node_id,
+          .resolution = std::string(resolution),
+          .step_id = call.step};
+}
+
+// After the end a person can only say what they found out. The end and the result stay as they are.
+Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRequest& act,
+                                             const DecisionContext& context) {
+  AE_ASSIGN(const UnknownCall call, find_unknown_call(state, act));
+  if (act.resolution == "fail") {
+    return fail(Code::job_terminal,
+                "the job has ended: the outcome of its call can only be noted, as happened or "
+                "not_happened");
+  }
+  if (state.noted.contains(call.invocation.text)) {
+    return fail(Code::not_in_doubt, "the outcome of this call is noted already");
+  }
+  const Instant looked_at = std::min(context.now, act.looked_at.value_or(context.now));
+  if (act.resolution == "not_happened") AE_TRY(check_settled(call.checkable_at, looked_at));
+  if (act.result) AE_TRY(given_result_fits(state, call.tool, act));
+  OutcomeNoted event = noted(call, context.now, act.resolution, act.by);
+  if (!act.reason.empty()) event.note = Value(act.reason);
+  if (act.result) event.result = *act.result;
+  Value answer = Value::object({{"idempotency_key", call.key.text},
+                                {"node_id", call.node_id},
+                                {"noted", true},
+                                {"resolution", act.resolution}});
+  if (act.result) answer = answer.with("result", *act.result);
+  return AppliedRequest{.events = {std::move(event)}, .answer = std::move(answer)};
+}
+
+Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest& act,
+                                        const DecisionContext& context) {
+  const bool happened = act.resolution == "happened";
+  const bool not_happened = act.resolution == "not_happened";
+  if (!happened && !not_happened && act.resolution != "fail") {
+    return fail(Code::input_invalid, "a resolution is happened, not_happened or fail");
+  }
+  if (act.result && !happened) {
+    return fail(Code::input_invalid, "only `happened` takes a result");
+  }
+  if (is_terminal(state.status)) return apply_late_resolution(state, act, context);
+  AE_ASSIGN(const auto* entry, find_resolve_wait(state, act));
+  const auto& [key, wait] = *entry;
+  const Step& step = state.steps[wait.step];
+  const std::string call_key = state.key_of(step).text;
+  const std::uint32_t try_no = step.call ? step.call->try_no : 0;
+  const bool under_way = step.call && (step.call->open || step.call->outcome_unknown);
+  const Instant looked_at = std::min(context.now, act.looked_at.value_or(context.now));
+  if (not_happened && under_way) AE_TRY(check_settled(state.checkable_at(step), looked_at));
+  ExtractedChanges changed;
+  if (happened && step.call) {
+    AE_TRY(given_result_fits(state, state.tool_of(step).name, act));
+    changed = changes_of(state, step, act.result.value_or(Value()));
+    if (!changed.whole) {
+      return fail(Code::input_invalid, "the result does not show what the call changed: " +
+                                           changed.whole.error().message);
+    }
+  }
+  AppliedRequest taken;
+  taken.try_no = try_no;
+  const bool fails = act.resolution == "fail";
+  if ((happened || fails) && step.call && step.call->open) {  // what comes later is late
+    taken.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
+                                                     .outcome = "unknown",
+                                                     .source = "person",
+                                                     .step_id = step.id,
+                                                     .try_no = step.call->try_no});
+  }
+  taken.events.emplace_back(DecisionRecorded{
+      .at = context.now,
+      .by = none_if_empty(act.by),
+      .decision_id = decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
+      .kind = "in_doubt",
+      .node_id = state.node_of(step).id,
+      .payload = Value::object({{"idempotency_key", call_key}, {"resolution", act.resolution}}),
+      .reason = none_if_empty(act.reason),
+      .state = act.resolution,
+      .step_id = step.id});
+  if (happened && step.call) {
+    for (StateChanged& change : changed.events) taken.events.emplace_back(std::move(change));
+    taken.events.emplace_back(CommandCommitted{.command_id = step.id,
+                                               .node_id = state.node_of(step).id,
+                                               .result = act.result.value_or(Value()),
+                                               .step_id = step.id});
+  }
+  WaitCompleted completed = wait_closed(state, key, wait, fails ? "rejected" : "signalled");
+  completed.by = none_if_empty(act.by);
+  completed.signal_id = none_if_empty(act.id);
+  taken.events.emplace_back(std::move(completed));
+  taken.answer = Value::object({{"idempotency_key", call_key},
+                                {"node_id", state.node_of(step).id},
+                                {"resolution", act.resolution}});
+  // Whoever left it out sees what is recorded for it.
+  if (happened && step.call)
+    taken.answer = taken.answer.with("result", act.result.value_or(Value()));
+  return taken;
+}
+
+// Where what is caught up, or comes late, was kept.
+constexpr std::string_view kEffectStoreSource = "effect_store";
+constexpr std::size_t kHeadMax = 256, kReasonMax = 512;  // bytes
+
+Value invalid_result_summary(const Value& result, std::string_view reason, bool shown) {
+  const std::string text = canonical(result);
+  return Value::object({{"head", shown ? truncate_utf8(text, kHeadMax) : std::string_view()},
+                        {"invalid", true},
+                        {"reason", truncate_utf8(reason, kReasonMax)},
+                        {"sha256", to_hex(sha256(text))},
+                        {"size", static_cast<std::uint64_t>(text.size())}});
+}
+
+// Nobody is asked by what asks about a call or undoes it, nor anything that cannot be answered.
+Outcome validated_questions(Outcome seen, bool may_ask_user) {
+  seen.definite = true;
+  auto good = check_questions(seen.result);
+  if (may_ask_user && good) return seen;
+  seen.kind = OutcomeKind::failure;
+  seen.result = Value();
+  seen.error_code = to_text(OutcomeKind::input_required);
+  seen.error_message = good ? "it asks a person something, which only the call of a step may"
+                            : "it asks what nobody can answer: " + good.error().message;
+  return seen;
+}
+
+// The one place where what a tool gave is judged: a success whose result is too large to be kept, or breaks the schema that
+// the plan holds, has still happened, and `invalid` stands for it. From here on that is all that is known of it.
+Outcome validated_outcome(const Outcome& outcome, const std::optional<Schema>& schema,
+                          bool may_ask_user) {
+  Outcome seen = outcome;
+  if (seen.kind == OutcomeKind::input_required)
+    return validated_questions(std::move(seen), may_ask_user);
+  if (seen.kind != OutcomeKind::success || seen.invalid) return seen;
+  if (canonical_exceeds(seen.result, kValueMax)) {
+    const std::string most = std::to_string(kValueMax >> 20);
+    seen.invalid = invalid_result_summary(
+        seen.result, "is longer than " + most + " MiB as canonical JSON", false);
+  } else if (schema) {
+    if (const auto fits = schema->check(seen.result); !fits) {
+      seen.invalid = invalid_result_summary(
+          seen.result, "breaks the result_schema: " + fits.error().message, true);
+    }
+  }
+  if (seen.invalid) seen.result = Value();
+  return seen;
+}
+
+const Value& result_of(const Outcome& outcome) {
+  return outcome.invalid ? *outcome.invalid : outcome.result;
+}
+
+// "the answer is too large", or "its output breaks a rule".
+std::string invalid_reason(const Value& invalid) {
+  const std::string_view reason = invalid.text("reason", "broke a rule");
+  return (reason.starts_with("the ") ? "" : "its output ") + std::string(reason);
+}
+
+// What was seen of a try. REQUIRES: the outcome is judged.
+ToolInvocationFinished finished(const InvocationId& invocation, const StepId& step,
+                                std::int64_t try_no, const Outcome& outcome) {
+  ToolInvocationFinished event{.external_id = none_if_empty(outcome.external_id),
+                               .invocation_id = invocation,
+                               .outcome = std::string(to_text(outcome.kind)),
+                               .step_id = step,
+                               .try_no = try_no};
+  if (outcome.took.count() > 0) event.duration_us = outcome.took.count();
+  if (outcome.kind == OutcomeKind::success) {
+    event.result = result_of(outcome);
+    if (outcome.invalid) {
+      event.error = recorded(code_name(Code::tool_output_invalid),
+                             "the call succeeded, but " + invalid_reason(*outcome.invalid));
+    }
+    return event;
+  }
+  event.definite = outcome.definite;
+  if (outcome.kind == OutcomeKind::input_required) {
+    event.result = outcome.result;
+    return event;
+  }
+  event.error = recorded(outcome.error_code, outcome.error_message);
+  event.retryable = outcome.retryable;
+  if (outcome.settled) event.settled = true;
+  if (outcome.retry_after) event.retry_after_ms = outcome.retry_after->count() / 1000;
+  return event;
+}
+
+ToolInvocationFinished finished(const Step& step, std::uint32_t try_no, const Outcome& outcome) {
+  return finished(step.call->id, step.id, try_no, outcome);
+}
+
+// A success: what it changed, and that its command is done. REQUIRES: the outcome is judged.
+void commit(const State& state, const Step& step, const Outcome& outcome,
+            std::vector<EventBody>& events) {
+  if (!outcome.invalid) {
+    for (StateChanged& change : changes_of(state, step, outcome.result).events) {
+      events.emplace_back(std::move(change));
+    }
+  }
+  CommandCommitted event =
+      committed_answer(state.blind, state.tool_of(step), step.call->arguments, result_of(outcome));
+  event.command_id = event.step_id = step.id;
+  event.node_id = state.node_of(step).id;
+  event.result_of = step.call->id.text;
+  events.emplace_back(std::move(event));
+}
+
+// What an effect record says was seen.
+Result<Outcome> outcome_of_record(const Value& record) {
+  Outcome outcome;
+  const std::string_view kind = record.text("outcome");
+  bool known = false;
+  for (auto k : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout,
+                 OutcomeKind::unknown, OutcomeKind::input_required}) {
+    if (to_text(k) == kind) {
+      outcome.kind = k;
+      known = true;
+    }
+  }
+  if (!known) return fail(Code::log_corrupt, "an effect record without outcome");
+  outcome.external_id = record.text("external_id");
+  if (record["retry_after_ms"].is_integer()) {
+    outcome.retry_after = std::chrono::milliseconds(record["retry_after_ms"].as_int());
+  }
+  if (record["took_us"].is_integer()) outcome.took = Duration(record["took_us"].as_int());
+  outcome.result = record["output"];
+  if (const Value* invalid = record.find("invalid")) outcome.invalid = *invalid;
+  outcome.definite = record["definite"].is_bool() && record["definite"].as_bool();
+  outcome.retryable = record["retryable"].is_bool() && record["retryable"].as_bool();
+  outcome.settled = record["settled"] == Value(true);
+  outcome.error_code = record["error"].text("code");
+  outcome.error_message = record["error"].text("message");
+  return outcome;
+}
+
+// By what schema the record was judged.
+std::optional<Hash> with_result_schema(const Value& record) {
+  return hash_from_hex(record.text("response_schema_hash"));
+}
+
+// Notes from late results of calls that were given up, or whose job has ended: one try succeeded, or each try of unknown
+// outcome failed for certain.
+Status note_late_results(const State& state, const std::vector<StoredEffect>& effects,
+                         std::vector<EventBody>& events) {
+  struct Late {
+    UnknownCall call;
+    std::size_t refused = 0;  // tries
+  };
+  std::unordered_map<std::string, Late> calls;
+  for (UnknownCall& call : state.unknown()) {
+    const bool over = is_terminal(state.status) || call.given_up;
+    if (!over || state.noted.contains(call.invocation.text)) continue;
+    const std::string id = call.invocation.text;
+    calls.emplace(id, Late{.call = std::move(call)});
+  }
+  if (calls.empty()) return {};
+  for (const StoredEffect& effect : effects) {
+    const auto found = calls.find(effect.invocation.text);
+    if (found == calls.end() || !found->second.call.uncertain_tries.contains(effect.try_no))
+      continue;
+    AE_ASSIGN(const Value record,
+              read_side_record(effect_location(state.job, effect.invocation, effect.try_no),
+                               effect.record));
+    AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
+    Late& late = found->second;
+    if (!(record["late"] == Value(true)) || !is_certain(outcome)) continue;
+    const bool happened = outcome.kind == OutcomeKind::success;
+    if (!happened && ++late.refused < late.call.uncertain_tries.size()) continue;
+    const Value& result = result_of(outcome);
+    const auto at = instant_from_text(record.text("created_at"));
+    if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
+    OutcomeNoted event = noted(late.call, *at, happened ? "happened" : "not_happened", "runtime");
+    // A job whose values were erased gets no new one.
+    if (happened && !state.blind_erased) event.result = result;
+    events.emplace_back(std::move(event));
+    calls.erase(found);
+  }
+  return {};
+}
+
+}  // namespace
+
+WaitCompleted wait_closed(const State& state, const std::string& key, const Wait& wait,
+                          std::string_view outcome) {
+  const Step& step = state.steps[wait.step];
+  return {.correlation_key = key,
+          .node_id = state.node_of(step).id,
+          .outcome = std::string(outcome),
+          .step_id = step.id,
+          .wait_type = std::string(to_text(wait.type))};
+}
+
+std::vector<EventBody> record_outcome(const State& state, std::uint32_t index, const Outcome& seen,
+                                      Instant at) {
+  const Step& step = state.steps[index];
+  AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
+  const ToolPolicy& tool = state.tool_of(step);
+  const Outcome outcome = validated_outcome(seen, tool.result_schema, step.role == Role::node);
+  ToolInvocationFinished event = finished(step, step.call->try_no, outcome);
+  if (outcome.kind == OutcomeKind::success && tool.result_schema) {
+    event.response_schema_hash = hash_from_hex(tool.result_digest);
+  }
+  if (!is_certain(outcome)) event.at = at;
+  std::vector<EventBody> events{std::move(event)};
+  if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
+  return events;
+}
+
+SentTry sent_try_of(const State& state, const Step& step) {
+  const Invocation& call = *step.call;
+  SentTry sent{.step = step.id,
+               .invocation = call.id,
+               .try_no = call.try_no,
+               .attempt = call.attempt,
+               .key = call.key,
+               .arguments_hash = call.arguments_hash};
+  const ToolPolicy& tool = state.tool_of(step);
+  if (tool.is_model()) {
+    sent.provider = tool.provider;
+    sent.blind = state.blind;
+    sent.request = call.arguments;
+  }
+  sent.may_ask_user = step.role == Role::node;
+  sent.result_schema = tool.result_schema;
+  sent.result_digest = tool.result_digest;
+  return sent;
+}
+
+Result<std::string> erased_effect(std::string_view location, std::string_view text) {
+  AE_ASSIGN(const Value record, read_side_record(location, text));
+  if (is_erased_effect(record)) return std::string(text);
+  std::vector<Member> left;
+  for (const auto& [name, value] : record.members()) {
+    if (name == "error") {
+      left.emplace_back(name, error_value(value.text("code"), ""));
+    } else if (name != "output" && name != "invalid" && name != "metadata" &&
+               name != "external_id") {
+      left.emplace_back(name, value);
+    }
+  }
+  left.emplace_back("erased", true);
+  return canonical(with_checksum(location, Value::object(std::move(left))));
+}
+
+bool is_erased_effect(const Value& record) { return record["erased"] == Value(true); }
+
+bool is_certain(const Outcome& outcome) {
+  return outcome.kind == OutcomeKind::success || outcome.kind == OutcomeKind::input_required ||
+         (outcome.kind == OutcomeKind::failure && outcome.definite);
+}
+
+Result<std::vector<EventBody>> import_stored_effects(const State& state,
+                                                     const std::vector<StoredEffect>& effects) {
+  std::vector<EventBody> events;
+  if (effects.empty()) return events;
+  std::unordered_map<std::string_view, std::uint32_t> calls;
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+    if (const Step& step = state.steps[i]; step.call) calls.emplace(step.call->id.text, i);
+  }
+  for (const StoredEffect& effect : effects) {
+    auto found = calls.find(effect.invocation.text);
+    if (found == calls.end()) continue;
+    const Step& step = state.steps[found->second];
+    const Invocation& call = *step.call;
+    const bool open = call.open && call.try_no == effect.try_no;
+    const bool unheard = !open && effect.try_no <= call.try_no && effect.try_no > call.late;
+    if (!open && (!unheard || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
+    AE_ASSIGN(const Value record,
+              read_side_record(effect_location(state.job, effect.invocation, effect.try_no),
+                               effect.record));
+    AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
+    if (unheard) {
+      // A result that the log has is no late one, though its attempt could not know that it had been written.
+      const bool known = !call.uncertain_tries.contains(effect.try_no);
+      if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
+          is_certain(outcome)) {
+        ToolInvocationFinished event = finished(step, effect.try_no, outcome);
+        event.response_schema_hash = with_result_schema(record);
+        event.late = true;
+        event.source = kEffectStoreSource;
+        events.emplace_back(std::move(event));
+      }
+      continue;
+    }
+    if (record.text("attempt_id") != call.attempt.text) continue;
+    const bool outcome_unknown = step.phase == StepPhase::in_doubt;
+    if (outcome_unknown && !is_certain(outcome)) continue;
+    ToolInvocationFinished event = finished(step, effect.try_no, outcome);
+    event.response_schema_hash = with_result_schema(record);
+    event.caught_up = true;
+    event.source = kEffectStoreSource;
+    if (!is_certain(outcome)) {
+      AE_ASSIGN(event.at, instant_from_text(record.text("created_at")));
+    }
+    events.emplace_back(std::move(event));
+    if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
+    if (auto wait = state.waits.find(step.wait_key); outcome_unknown && wait != state.waits.end()) {
+      events.emplace_back(wait_closed(state, wait->first, wait->second, "cancelled"));
+    }
+  }
+  AE_TRY(note_late_results(state, effects, events));
+  return events;
+}
+
+Result<ToolInvocationFinished> finished_payload(const Value& record) {
+  AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
+  const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
+  ToolInvocationFinished event =
+      finished(InvocationId(std::string(record.text("invocation_id"))),
+               StepId(std::string(record.text("command_id"))), n, outcome);
+  event.response_schema_hash = with_result_schema(record);
+  return event;
+}
+
+std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const State& state,
+                                                                          const EventBody& event) {
+  std::optional<StepId> named;
+  if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = closes->step_id;
+  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = asks->step_id;  // a person
+  if (const auto* decision = std::get_if<DecisionRecorded>(&event);
+      decision != nullptr && decision->kind == "in_doubt") {
+    named = decision->step_id;
+  }
+  if (!named) return std::nullopt;
+  auto step = state.by_id.find(*named);
+  if (step == state.by_id.end()) return std::nullopt;
+  const auto& call = state.steps[step->second].call;
+  if (!call || !call->open) return std::nullopt;
+  return std::pair(call->id, call->try_no);
+}
+
+Value effect_record(const JobId& job, const SentTry& sent, const Outcome& seen, Instant at,
+                    Arrival arrival) {
+  const Outcome outcome = validated_outcome(seen, sent.result_schema, sent.may_ask_user);
+  std::vector<Member> p{{"attempt_id", sent.attempt.text},
+                        {"command_id", sent.step.text},
+                        {"created_at", to_text(at)},
+                        {"idempotency_key", sent.key.text},
+                        {"input_ref", sent.arguments_hash},
+                        {"invocation_id", sent.invocation.text},
+                        {"job_id", job.text},
+                        {"kind", sent.provider.empty() ? "tool" : "llm"},
+                        {"outcome", to_text(outcome.kind)},
+                        {"took_us", static_cast<std::int64_t>(outcome.took.count())},
+                        {"try", static_cast<std::uint64_t>(sent.try_no)}};
+  if (arrival == Arrival::late) p.emplace_back("late", true);
+  if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
+  if (outcome.retry_after) {
+    p.emplace_back("retry_after_ms",
+                   static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
+  }
+  if (!sent.provider.empty()) {
+    p.emplace_back("metadata",
+                   model_metadata(sent.blind, sent.provider, sent.request, result_of(outcome)));
+  }
+  if (outcome.kind == OutcomeKind::success) {
+    p.emplace_back(outcome.invalid ? "invalid" : "output", result_of(outcome));
+    if (sent.result_schema) p.emplace_back("response_schema_hash", sent.result_digest);
+  } else if (outcome.kind == OutcomeKind::input_required) {
+    p.emplace_back("definite", true);
+    p.emplace_back("output", outcome.result);
+  } else {
+    p.emplace_back("definite", outcome.definite);
+    p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
+    p.emplace_back("retryable", outcome.retryable);
+    if (outcome.settled) p.emplace_back("settled", true);
+  }
+  return with_checksum(effect_location(job, sent.invocation, sent.try_no),
+                       Value::object(std::move(p)));
+}
+
+// In the order of ControlRequest::Kind.
+constexpr std::string_view kRequestKinds[] = {"signal", "cancel", "resolve", "timers", "message",
+                                              "pause",  "resume", "plan",    "budget", "version"};
+
+// What an act may hold; its checksum is the place's, where it stands.
+constexpr std::string_view kRequestMembers[] = {
+    "kind",     "id",          "by",        "correlation_key", "wait_type",
+    "approval", "channel",     "reason",    "idempotency_key", "resolution",
+    "step_id",  "traceparent", "payload",   "compensate",      "result",
+    "buffer",   "try",         "looked_at", "arguments",       "checksum"};
+
+Value ControlRequest::to_json() const {
+  std::vector<Member> p{{"kind", kRequestKinds[static_cast<int>(kind)]}};
+  const auto text = [&](const char* name, const std::string& value) {
+    if (!value.empty()) p.emplace_back(name, value);
+  };
+  text("id", id);
+  text("by", by);
+  text("correlation_key", correlation_key);
+  text("wait_type", wait_type);
+  text("approval", approval);
+  text("channel", channel);
+  text("reason", reason);
+  text("idempotency_key", idempotency_key);
+  text("resolution", resolution);
+  text("step_id", step_id);
+  text("traceparent", traceparent);
+  if (!payload.is_null()) p.emplace_back("payload", payload);
+  if (compensate) p.emplace_back("compensate", *compensate);
+  if (result) p.emplace_back("result", *result);
+  if (arguments) p.emplace_back("arguments", *arguments);
+  if (buffer) p.emplace_back("buffer", true);
+  if (try_no != 0) p.emplace_back("try", std::uint64_t{try_no});
+  if (looked_at) p.emplace_back("looked_at", to_text(*looked_at));
+  return Value::object(std::move(p));
+}
+
+Result<ControlRequest> ControlRequest::from_json(const Value& json) {
+  ControlRequest act;
+  const std::string_view kind = json.text("kind");
+  const auto known = std::ranges::find(kRequestKinds, kind);
+  if (known == std::end(kRequestKinds)) {
+    return fail(Code::needs_version, "an act of the unknown kind \"" + std::string(kind) + "\"");
+  }
+  // A member of a newer program may turn round what the others say.
+  for (const Member& member : json.members()) {
+    if (std::ranges::find(kRequestMembers, member.first) != std::end(kRequestMembers)) continue;
+    return fail(Code::needs_version, "an act (" + std::string(kind) +
+                                         ") with the unknown member \"" + member.first + "\"");
+  }
+  act.kind = static_cast<Kind>(known - std::begin(kRequestKinds));
+  act.id = json.text("id");
+  act.by = json.text("by");
+  act.correlation_key = json.text("correlation_key");
+  act.wait_type = json.text("wait_type");
+  act.approval = json.text("approval");
+  act.channel = json.text("channel");
+  act.buffer = json["buffer"] == Value(true);
+  act.reason = json.text("reason");
+  act.idempotency_key = json.text("idempotency_key");
+  act.resolution = json.text("resolution");
+  act.step_id = json.text("step_id");
+  act.traceparent = json.text("traceparent");
+  act.payload = json["payload"];
+  if (json["compensate"].is_bool()) act.compensate = json["compensate"].as_bool();
+  if (const Value* result = json.find("result")) act.result = *result;
+  if (const Value* arguments = json.find("arguments")) act.arguments = *arguments;
+  if (json["try"].is_integer()) act.try_no = static_cast<std::uint32_t>(json["try"].as_int());
+  if (json.find("looked_at") != nullptr) {
+    AE_ASSIGN(act.looked_at, instant_from_text(json.text("looked_at")));
+  }
+  return act;
+}
+
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& act,
+                                     const DecisionContext& context) {
+  switch (act.kind) {
+    case ControlRequest::Kind::signal:
+      if (answers_confirmation(state, act)) return apply_confirmation_answer(state, act, context);
+      return apply_signal_request(state, act, context);
+    case ControlRequest::Kind::cancel:
+      return apply_cancel_request(state, act);
+    case ControlRequest::Kind::resolve:
+      if (answers_confirmation(state, act)) return apply_confirmation_answer(state, act, context);
+      return apply_resolution(state, act, context);
+    case ControlRequest::Kind::timers:
+      return apply_due_timers(state, context);
+    case ControlRequest::Kind::message:
+      return apply_message_request(state, act, context);
+    case ControlRequest::Kind::pause:
+      return apply_pause_request(state, act);
+    case ControlRequest::Kind::resume:
+      return apply_resume_request(state, act);
+    case ControlRequest::Kind::plan:
+      return apply_plan_request(state, act, context);
+    case ControlRequest::Kind::budget:
+      return apply_budget_request(state, act, context);
+    case ControlRequest::Kind::version:
+      return apply_version_offer(state, act, context);
+  }
+  return fail(Code::needs_version, "an unknown act");
+}
+
+}  // namespace ae::engine

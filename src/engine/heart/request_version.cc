@@ -1,0 +1,37 @@
+// An act by which a process says which versions it offers: what waits for them goes on (SPEC §12, §6).
+#include "engine/heart/request.h"
+
+namespace ae::engine {
+
+// Also of a job that does not wait for any: then nothing is to be written.
+Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& act,
+                                           const DecisionContext& context) {
+  AppliedRequest taken;
+  taken.answer = Value::object({{"resumed", false}});
+  if (state.status != JobStatus::parked || has_wrong_version(state, context)) return taken;
+  const std::string by = act.by.empty() ? "runtime" : act.by;
+  if (state.awaits_version()) {
+    taken.events.emplace_back(JobResumed{.by = by});
+  } else if (state.parked_until == "resolve") {
+    for (const std::string& key : unknown_calls_to_resend(state, context)) {
+      const Wait& wait = state.waits.at(key);
+      const Step& step = state.steps[wait.step];
+      taken.events.emplace_back(DecisionRecorded{
+          .at = context.now,
+          .by = by,
+          .decision_id = decision_at(state, state.path_of(step) + "#" + key),
+          .kind = "in_doubt",
+          .node_id = state.node_of(step).id,
+          .payload = Value::object(
+              {{"idempotency_key", state.key_of(step).text}, {"resolution", "resend"}}),
+          .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
+          .state = "resend",
+          .step_id = step.id});
+      taken.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
+    }
+  }
+  if (!taken.events.empty()) taken.answer = Value::object({{"resumed", true}});
+  return taken;
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,120 @@
+// An act that gives a job another plan.
+#include <algorithm>
+#include <utility>
+
+#include "engine/heart/request.h"
+#include "engine/replan/replan.h"
+#include "json/json.h"
+
+namespace ae::engine {
+namespace {
+
+// The names of nodes that are to be let go. Fails with plan_invalid: one is none of the plan of now.
+Result<DroppedNodes> dropped_of(const State& state, const Value& drop) {
+  DroppedNodes dropped;
+  if (drop.is_null()) return dropped;
+  if (!drop.is_array()) return fail(Code::input_invalid, "\"drop\" is a list of nodes");
+  for (const Value& name : drop.items()) {
+    if (!name.is_string() || !state.plan->by_id.contains(name.as_string())) {
+      return fail(Code::plan_invalid,
+                  "\"drop\" names " + canonical(name) + ", which is not a node of the job's plan");
+    }
+    dropped.insert(name.as_string());
+  }
+  return dropped;
+}
+
+Value list_of(const DroppedNodes& names) {
+  return Value::array(std::vector<Value>(names.begin(), names.end()));
+}
+
+std::string joined(const DroppedNodes& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+DecisionRecorded decision(const State& state, const ControlRequest& act, const Plan& plan,
+                          const DecisionContext& context) {
+  const std::string number = std::to_string(state.plan_number + 1);
+  return {.at = context.now,
+          .by = none_if_empty(act.by),
+          .decision_id =
+              DecisionId(step_id(state.job, plan.decision, number + "#re_plan", "decision").text),
+          .kind = "re_plan",
+          .payload = Value::object({{"plan", state.plan_number + std::uint64_t{1}},
+                                    {"plan_hash", to_hex(plan.hash)},
+                                    {"replaces", to_hex(state.plan->hash)}}),
+          .reason = none_if_empty(act.reason)};
+}
+
+PlanGenerated generated(const State& state, const Plan& plan, const Value& carried,
+                        const DroppedNodes& drop) {
+  return {.carried = carried,
+          .decision_id = plan.decision,
+          .decision_locked = true,
+          .drop = drop.empty() ? Value() : list_of(drop),
+          .plan_hash = plan.hash,
+          .plan_input_hash = *hash_from_hex(state.hash_of(state.input)),
+          .planned_by = "file",
+          .planner_version = std::string(kPlannerVersion),
+          .schema_version = 1,
+          .task_graph = plan.task_graph};
+}
+
+}  // namespace
+
+Result<AppliedRequest> apply_plan_request(const State& state, const ControlRequest& act,
+                                          const DecisionContext& context) {
+  const Value& task_graph = act.payload["task_graph"];
+  AE_ASSIGN(const auto plan, Plan::compile(task_graph));
+  if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
+  const std::string hash = to_hex(plan->hash);
+  const bool same = plan->hash == state.plan->hash;
+  if (same && kept_results(state, act.payload["drop"]).empty()) {
+    return AppliedRequest{.events = {},
+                          .answer = Value::object({{"plan_hash", hash}, {"unchanged", true}})};
+  }
+  AE_TRY(may_replan(state));
+  AE_ASSIGN(const DroppedNodes drop,
+            same ? Result<DroppedNodes>(kept_results(state, act.payload["drop"]))
+                 : dropped_of(state, act.payload["drop"]));
+  AE_ASSIGN(const Replan replan, replan_of(state, plan, drop));
+  DroppedNodes unnamed;
+  std::ranges::set_difference(replan.lost, drop, std::inserter(unnamed, unnamed.end()));
+  if (!unnamed.empty()) {
+    return fail(Code::plan_invalid,
+                "the new plan drops what these nodes did: " + joined(unnamed) +
+                    "; keep their id, tool and arguments, or name them in `drop` (--drop NODE): "
+                    "their effects stay, but no longer belong to the job");
+  }
+  std::set<std::uint32_t> kept;
+  for (const Replan::Carry& carry : replan.carried) kept.insert(carry.step);
+  AppliedRequest taken;
+  bool closed = false;
+  for (const auto& [key, wait] : state.waits) {
+    if (kept.contains(state.steps[wait.step].node)) continue;
+    taken.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
+    closed = true;
+  }
+  const Value carried = carried_list(state, replan);
+  taken.events.push_back(decision(state, act, *plan, context));
+  taken.events.push_back(generated(state, *plan, carried, drop));
+  // Whoever has the tools of the new plan goes on with it.
+  const std::string by = act.by.empty() ? "somebody" : act.by;
+  if (state.status == JobStatus::running) {
+    taken.events.push_back(requeued_event("re_plan", std::nullopt));
+  } else if (state.awaits_version()) {  // the new plan says anew what it asks of a process
+    taken.events.emplace_back(JobResumed{.by = by});
+  } else if (state.status == JobStatus::waiting && !closed) {
+    taken.events.push_back(paused_event("re_plan"));
+    taken.events.emplace_back(JobResumed{.by = by});
+  }
+  taken.answer = Value::object({{"carried", carried},
+                                {"drop", list_of(drop)},
+                                {"plan", state.plan_number + std::uint64_t{1}},
+                                {"plan_hash", hash}});
+  return taken;
+}
+
+}  // namespace ae::engine

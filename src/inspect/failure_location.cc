@@ -1,0 +1,255 @@
+// The failed node is in the state. The field is found by evaluating the node's expressions again.
+#include "inspect/failure_location.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "engine/heart/evaluate.h"
+#include "engine/state/view_values.h"
+#include "log/redacted.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::size_t kExpressionShown = 80;  // bytes
+
+struct FailureLocation {
+  const Step* step = nullptr;  // the part that failed, else the node's own step; nullptr: no node
+  std::optional<FailedField> field;
+};
+
+// The item, turn or call whose failure became the failure of its map or loop.
+const Step& failed_part(const State& state, const Step& whole) {
+  const Step* found = &whole;
+  for (const Step& step : state.steps) {
+    const bool same = step.is_part() && step.role == Role::node && step.node == whole.node &&
+                      step.failure && whole.failure && step.failure->code == whole.failure->code &&
+                      step.failure->message == whole.failure->message;
+    if (!same) continue;
+    found = &step;
+    if (step.item != kNoItem) break;
+  }
+  return *found;
+}
+
+// Values that were erased from the log make an expression fail in another way.
+bool may_evaluate(const State& state) {
+  return !is_redacted(state.input) &&
+         std::ranges::none_of(state.steps, [](const Step& step) { return step.erased; });
+}
+
+bool is_of_evaluation(std::string_view code) {
+  return code == code_name(Code::expression_failed) || code == code_name(Code::input_invalid) ||
+         code == code_name(Code::correlation_key_reused);
+}
+
+std::optional<FailedField> field_of(const State& state, const Step& step, std::string_view code) {
+  if (!is_of_evaluation(code) || !may_evaluate(state)) return std::nullopt;
+  return failed_field_of(state, step, code);
+}
+
+FailureLocation locate_failure(const State& state) {
+  if (!state.plan) return {};
+  if (!state.ending || state.ending->node_id.empty()) {
+    const bool output = state.nodes_left == 0 && state.error->message.starts_with("output: ");
+    if (!output || !may_evaluate(state)) return {};
+    return {.field = failed_output_of(state)};
+  }
+  const auto node = state.plan->by_id.find(state.ending->node_id);
+  if (node == state.plan->by_id.end()) return {};
+  const Step& step = failed_part(state, state.steps[node->second]);
+  return {.step = &step, .field = field_of(state, step, state.error->code)};
+}
+
+bool has_tool(const State& state, const Step& step) {
+  const NodeKind kind = state.node_of(step).kind;
+  return step.is_part() || (kind != NodeKind::wait && kind != NodeKind::map);
+}
+
+std::string model_of(const ToolPolicy& tool) {
+  return tool.is_model() ? tool.name.substr(kModelToolPrefix.size()) : std::string();
+}
+
+// The message without what the place says: "node ask, turn 1, model main: ", "at /id: ", "output: ".
+std::string_view strip_location(std::string_view message, const FailureLocation& location,
+                                const std::string& model) {
+  if (!model.empty() && message.starts_with("node ")) {
+    const std::string mark = ", model " + model + ": ";
+    if (const std::size_t at = message.find(mark); at != message.npos) {
+      message.remove_prefix(at + mark.size());
+    }
+  }
+  if (!location.field) return message;
+  if (location.step == nullptr && message.starts_with("output: ")) message.remove_prefix(8);
+  if (message.starts_with('/')) {  // of a schema: "/n must be an integer"
+    if (const std::size_t end = message.find(' '); end != message.npos) {
+      message.remove_prefix(end + 1);
+    }
+  }
+  if (message.starts_with("at /")) {
+    if (const std::size_t end = message.find(": "); end != message.npos) {
+      message.remove_prefix(end + 2);
+    }
+  }
+  return message;
+}
+
+// "args.id: .input.id is null", "map: .input.rows: the value of `map` must be an array"
+std::string reason(const FailedField& failed, std::string_view message) {
+  std::string shown = failed.expression;
+  if (shown.size() > kExpressionShown || shown.find('\n') != shown.npos) shown.clear();
+  std::string text = failed.field + ": ";
+  if (failed.gives_null) return text + (shown.empty() ? "the expression" : shown) + " is null";
+  if (!shown.empty()) text += shown + ": ";
+  return text.append(message);
+}
+
+// The argument of a call that was not sent because of it: `http.url: .args.id is null`.
+struct NullArgument {
+  std::string name, expression;
+};
+
+NullArgument null_argument(const State& state, const Step& step) {
+  if (state.error->code != "request_invalid") return {};
+  const Value& node = state.plan->task_graph["nodes"].items()[step.node];
+  const Value& args = step.item == kNoItem ? node["args"] : node["do"]["args"];
+  if (!args.is_object()) return {};
+  for (const auto& [name, value] : args.members()) {
+    if (state.error->message.ends_with(": .args." + name + " is null")) {
+      return {name, sole_expression(value)};
+    }
+  }
+  return {};
+}
+
+// What an expression reads of the job, of that which can be corrected outside of its own node.
+struct Reads {
+  Value input;  // names; null: nothing of it
+  std::vector<Value> kept;
+};
+
+Reads reads_of(const State& state, const FailureLocation& location) {
+  Reads reads;
+  std::string expression = location.field ? location.field->expression : "";
+  if (location.step != nullptr && !location.field) {
+    expression = null_argument(state, *location.step).expression;
+  }
+  const auto parsed = Expr::parse(expression);
+  if (!parsed) return reads;
+  const ExprRoots& roots = parsed->roots();
+  if (roots.roots.contains("input")) {
+    const auto members = roots.members.find("input");
+    std::vector<Value> names;
+    if (members != roots.members.end())
+      names.assign(members->second.begin(), members->second.end());
+    reads.input = Value::array(std::move(names));
+  }
+  for (const std::string& id : roots.steps) {
+    const auto node = state.plan->by_id.find(id);
+    if (node == state.plan->by_id.end()) continue;
+    const Step& step = state.steps[node->second];
+    const bool has_run = !step.skipped && state.node_of(step).kind != NodeKind::wait;
+    if (step.imported && has_run) reads.kept.emplace_back(id);
+  }
+  return reads;
+}
+
+std::string summary_of(const State& state, const FailureLocation& location, const std::string& tool,
+                       const std::string& model) {
+  const std::string_view message = strip_location(state.error->message, location, model);
+  std::string text;
+  if (location.step != nullptr) {
+    text = "node " + state.node_of(*location.step).id;
+    if (location.step->item != kNoItem) text += ", item " + std::to_string(location.step->item);
+    if (location.step->turn != kNoTurn) text += ", turn " + std::to_string(location.step->turn + 1);
+    if (!tool.empty()) text += " (tool " + tool + ")";
+    if (!model.empty()) text += " (model " + model + ")";
+    text += ": ";
+  }
+  if (location.field) return text + reason(*location.field, message);
+  text += message;
+  if (location.step == nullptr) return text;
+  // Where the null comes from: the expression of the node's argument.
+  const NullArgument argument = null_argument(state, *location.step);
+  const std::string& shown = argument.expression;
+  if (shown.empty() || shown.size() > kExpressionShown || shown.contains('\n')) return text;
+  return text + " (args." + argument.name + " is " + shown + ")";
+}
+
+}  // namespace
+
+namespace {
+
+// The ids of the nodes that have a step like this, in the order of the plan.
+Value nodes_with(const State& state, const std::function<bool(const Step&)>& fits) {
+  std::vector<bool> found(state.plan ? state.plan->nodes.size() : 0);
+  for (const Step& step : state.steps) {
+    if (step.role == Role::node && step.node < found.size() && fits(step)) found[step.node] = true;
+  }
+  std::vector<Value> ids;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i]) ids.emplace_back(state.plan->nodes[i].id);
+  }
+  return Value::array(std::move(ids));
+}
+
+}  // namespace
+
+Value committed_nodes(const State& state) {
+  return nodes_with(state, [&](const Step& step) {
+    if (!step.committed || step.result_type == ResultType::compensated) return false;
+    if (!has_tool(state, step)) return false;
+    const ToolPolicy& tool = state.tool_of(step);
+    return tool.makes_call() && !tool.is_model() && tool.effect != EffectClass::read;
+  });
+}
+
+Value imported_nodes(const State& state) {
+  return nodes_with(state, [](const Step& step) { return step.imported != nullptr; });
+}
+
+Value job_error_view(const State& state) {
+  if (!state.error) return {};
+  const FailureLocation location = locate_failure(state);
+  std::string tool, model;
+  Value node_id, item, turn;
+  if (location.step != nullptr) {
+    const Step& step = *location.step;
+    if (has_tool(state, step)) {
+      const ToolPolicy& called = state.tool_of(step);
+      (called.is_model() ? model : tool) = called.is_model() ? model_of(called) : called.name;
+    }
+    node_id = state.node_of(step).id;
+    if (step.item != kNoItem) item = number(step.item);
+    if (step.turn != kNoTurn) turn = number(step.turn);
+  }
+  Reads reads = reads_of(state, location);
+  return Value::object({{"code", state.error->code},
+                        {"committed", committed_nodes(state)},
+                        {"expression", or_null(location.field ? location.field->expression : "")},
+                        {"field", or_null(location.field ? location.field->field : "")},
+                        {"item", item},
+                        {"message", state.error->message},
+                        {"model", or_null(model)},
+                        {"node_id", node_id},
+                        {"reads_input", std::move(reads.input)},
+                        {"reads_kept", Value::array(std::move(reads.kept))},
+                        {"summary", summary_of(state, location, tool, model)},
+                        {"tool", or_null(tool)},
+                        {"turn", turn}});
+}
+
+Value step_error_view(const State& state, const Step& step, const Value& error, std::size_t& left) {
+  if (!error.is_object()) return error;
+  std::optional<FailedField> field;
+  const std::string_view code = error.text("code");
+  if (step.failure && step.role == Role::node && left > 0 && is_of_evaluation(code)) {
+    left--;
+    field = field_of(state, step, code);
+  }
+  return error.with("field", or_null(field ? field->field : ""))
+      .with("expression", or_null(field ? field->expression : ""));
+}
+
+}  // namespace ae::engine

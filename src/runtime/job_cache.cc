@@ -1,0 +1,38 @@
+// Jobs at rest, in the order of their last use.
+#include "runtime/job_cache.h"
+
+namespace ae::runtime {
+
+std::size_t bytes_of(const store::LoadedJob& loaded) {
+  std::size_t bytes = loaded.checkpoint ? loaded.checkpoint->bytes.size() : 0;
+  for (const std::string& commit : loaded.commits) bytes += commit.size();
+  for (const Blob& blob : loaded.blobs) bytes += blob.bytes.size();
+  return bytes;
+}
+
+std::size_t bytes_of(const SealedBatch& sealed) {
+  std::size_t bytes = sealed.bytes.size();
+  for (const Blob& blob : sealed.blobs) bytes += blob.bytes.size();
+  return bytes;
+}
+
+std::optional<CachedJob> JobCache::take(const JobId& job) {
+  const auto found = by_job_.find(job);
+  if (found == by_job_.end()) return std::nullopt;
+  CachedJob cached = std::move(found->second->second);
+  bytes_ -= cached.bytes;
+  by_use_.erase(found->second);
+  by_job_.erase(found);
+  return cached;
+}
+
+void JobCache::put(const JobId& job, CachedJob cached) {
+  static_cast<void>(take(job));
+  if (cached.bytes > kJobBytesMax) return;
+  bytes_ += cached.bytes;
+  by_use_.emplace_front(job, std::move(cached));
+  by_job_.emplace(job, by_use_.begin());
+  while (bytes_ > kBytesMax) static_cast<void>(take(JobId(by_use_.back().first)));
+}
+
+}  // namespace ae::runtime

@@ -1,0 +1,51 @@
+// LogOpener: opens the commits of a loaded log one at a time, for decoding a long log takes long.
+//
+// Threads: a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "log/event.h"
+#include "log/seal.h"
+#include "store/store.h"
+
+namespace ae::runtime {
+
+class LogOpener {
+ public:
+  // Of what follows event `seq`, whose hash is `head`. Borrows `loaded`.
+  LogOpener(const JobId& job, const store::LoadedJob& loaded, ValueLookup known,
+            std::uint64_t seq = 0, const Hash& head = {});
+  LogOpener(const LogOpener&) = delete;
+  LogOpener& operator=(const LogOpener&) = delete;
+
+  bool next();  // false: no commit is left, or one could not be opened
+  // The events opened since the last call.
+  std::vector<Event> take_opened();
+  // Fails with log_corrupt, needs_version. REQUIRES: `next` returned false.
+  Status complete() const;
+  // All events, when none was taken before. Fails as `complete`.
+  Result<std::vector<Event>> take();
+
+ private:
+  Status open_commit(const std::string& bytes);
+
+  const JobId job_;
+  const store::LoadedJob& loaded_;
+  const ValueLookup known_;
+  std::map<Hash, const std::string*> blobs_;  // of `loaded_`
+  std::size_t opened_ = 0;                    // commits
+  std::uint64_t seq_;
+  Hash head_;
+  Status status_;
+  std::vector<Event> events_;
+};
+
+}  // namespace ae::runtime

@@ -1,0 +1,120 @@
+// What is being said: heard while it comes, kept within limits, gone when its end is durable.
+#include "runtime/output_hub.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "testing/test.h"
+
+namespace ae::runtime {
+namespace {
+
+const JobId kJob("j");
+
+PartialOutput output_of(const std::string& invocation, std::uint32_t try_no = 1) {
+  return {.step = StepId("s"),
+          .node = "n",
+          .invocation = InvocationId(invocation),
+          .try_no = try_no,
+          .text = {}};
+}
+
+std::string all_of(const OutputHub& hub, const JobId& job = kJob) {
+  std::string all;
+  for (const auto& one : hub.of(job)) {
+    all += one->invocation.text + "/" + std::to_string(one->try_no) + " " + one->text +
+           (one->full ? " full; " : "; ");
+  }
+  return all;
+}
+
+AE_TEST("sayings/what a call says is kept and told, until its end is durable") {
+  OutputHub hub;
+  std::string heard;
+  const auto listens = hub.listen(kJob, [&] { heard += all_of(hub); });
+  auto one = hub.begin(kJob, output_of("a")), two = hub.begin(kJob, output_of("b"));
+  auto other = hub.begin(JobId("other"), output_of("c"));
+  one({.offset = 0, .text = "x"});
+  two({.offset = 0, .text = "y"});
+  other({.offset = 0, .text = "not ours"});
+  one({.offset = 1, .text = "z"});
+  EXPECT_EQ(heard, "a/1 x; b/1 ; a/1 x; b/1 y; a/1 xz; b/1 y; ");
+  hub.end(kJob, InvocationId("a"), 2);
+  EXPECT_EQ(all_of(hub), "a/1 xz; b/1 y; ") << "that try has not begun";
+  hub.end(kJob, InvocationId("a"), 1);
+  one({.offset = 2, .text = "late"});
+  EXPECT_EQ(all_of(hub), "b/1 y; ");
+  hub.end_all(kJob);
+  two({.offset = 1, .text = "late"});
+  EXPECT_EQ(all_of(hub), "");
+  EXPECT_EQ(all_of(hub, JobId("other")), "c/1 not ours; ");
+}
+
+AE_TEST("sayings/a later try of a call begins anew") {
+  OutputHub hub;
+  auto first = hub.begin(kJob, output_of("a"));
+  first({.offset = 0, .text = "Half an"});
+  hub.end(kJob, InvocationId("a"), 1);
+  auto second = hub.begin(kJob, output_of("a", 2));
+  second({.offset = 0, .text = "All"});
+  EXPECT_EQ(all_of(hub), "a/2 All; ");
+}
+
+AE_TEST("sayings/who comes later has it from the beginning, also when it has ended meanwhile") {
+  OutputHub hub;
+  auto say = hub.begin(kJob, output_of("a"));
+  say({.offset = 0, .text = "so far"});
+  const auto kept = hub.of(kJob);
+  hub.end(kJob, InvocationId("a"), 1);
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0]->text, "so far");
+}
+
+AE_TEST("sayings/beyond its limit a text stops to grow, and what ends makes room for others") {
+  OutputHub hub({.text_max = 4, .all_max = 6, .listeners_max = 2, .outputs_max = 3});
+  auto a = hub.begin(kJob, output_of("a")), b = hub.begin(kJob, output_of("b"));
+  a({.offset = 0, .text = "1234"});
+  a({.offset = 4, .text = "5"});
+  b({.offset = 0, .text = "123"});
+  EXPECT_EQ(all_of(hub), "a/1 1234 full; b/1  full; ");
+  b({.offset = 3, .text = "4"});
+  hub.end(kJob, InvocationId("a"), 1);
+  auto c = hub.begin(kJob, output_of("c"));
+  c({.offset = 0, .text = "1234"});
+  EXPECT_EQ(all_of(hub), "b/1  full; c/1 1234; ") << "a hole is never told";
+  auto d = hub.begin(kJob, output_of("d"));
+  EXPECT_TRUE(d);
+  EXPECT_FALSE(hub.begin(kJob, output_of("e"))) << "more are not kept";
+}
+
+AE_TEST("sayings/so many may listen, and who goes makes room, also while it is told") {
+  OutputHub hub({.text_max = 100, .all_max = 100, .listeners_max = 2, .outputs_max = 10});
+  int heard = 0;
+  std::shared_ptr<void> one, two;
+  one = hub.listen(kJob, [&] {
+    ++heard;
+    two.reset();
+  });
+  two = hub.listen(kJob, [&] { ++heard; });
+  EXPECT_EQ(hub.listen(kJob, [] {}), nullptr);
+  auto say = hub.begin(kJob, output_of("a"));
+  say({.offset = 0, .text = "x"});
+  EXPECT_EQ(heard, 1);
+  EXPECT_NE(hub.listen(kJob, [] {}), nullptr);
+}
+
+AE_TEST("sayings/who speaks and who listens may outlive it") {
+  std::move_only_function<void(tools::TextDelta)> say;
+  std::shared_ptr<void> listens;
+  {
+    OutputHub hub;
+    say = hub.begin(kJob, output_of("a"));
+    listens = hub.listen(kJob, [] { FAIL() << "nobody is told"; });
+  }
+  say({.offset = 0, .text = "x"});
+  listens.reset();
+}
+
+}  // namespace
+}  // namespace ae::runtime

@@ -1,0 +1,153 @@
+#include "runtime/process_death.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/heart/decide.h"
+#include "inspect/head.h"
+#include "log/seal.h"
+#include "runtime/row.h"
+#include "runtime/runtime.h"
+
+namespace ae::runtime {
+namespace {
+
+constexpr Duration kRetryDelay = std::chrono::milliseconds(500);
+
+struct CrashRecording {
+  World& world;
+  const engine::PlanCache& plans;
+  RunningSlot::SliceName interrupted;
+  std::weak_ptr<JobDriverHost*> alive;
+  async::Done<Result<std::vector<Event>>> done;
+  std::vector<Event> events;
+
+  void nothing_to_record() { done(std::vector<Event>()); }
+};
+
+void load_and_record(const std::shared_ptr<CrashRecording>& recording);
+
+void retry_later(const std::shared_ptr<CrashRecording>& recording) {
+  recording->world.loop.after(kRetryDelay, [recording] {
+    if (recording->alive.lock()) load_and_record(recording);
+  });
+}
+
+// The attempt may have died before its job_running was durable; a job that is queued cannot be requeued.
+std::vector<EventBody> death_events(const RunningSlot::SliceName& interrupted,
+                                    const store::JobRow& row, const engine::State& state) {
+  std::vector<EventBody> events;
+  const bool begun = state.attempt == interrupted.fence.attempt;
+  if (begun && state.status != engine::JobStatus::running) return events;  // it is recorded
+  if (!begun) {
+    events.push_back(engine::running_event(interrupted.fence.attempt, interrupted.fence.epoch,
+                                           row.claim_worker, std::nullopt));
+  }
+  events.push_back(engine::requeued_event(engine::kProcessDied, std::nullopt));
+  return events;
+}
+
+void on_commit_result(const std::shared_ptr<CrashRecording>& recording,
+                      const Result<store::CommitResult>& result) {
+  if (!recording->alive.lock()) return;
+  if (result) return recording->done(std::move(recording->events));
+  switch (result.error().code) {
+    case Code::unavailable:
+    case Code::unknown_outcome:
+    case Code::inbox_pending:
+    case Code::sequence_conflict:
+      return retry_later(recording);
+    case Code::stale_attempt:
+    case Code::not_found:
+      return recording->nothing_to_record();
+    default:
+      return recording->done(std::unexpected(result.error()));
+  }
+}
+
+void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded_state) {
+  World& world = recording->world;
+  const RunningSlot::SliceName& interrupted = recording->interrupted;
+  const store::JobRow& row = loaded_state.loaded.row;
+  if (row.claim != interrupted.fence) return recording->nothing_to_record();
+  if (!loaded_state.state) return recording->done(std::unexpected(loaded_state.state.error()));
+  engine::State& state = *loaded_state.state;
+  if (engine::is_blocked(state.status) || engine::is_terminal(state.status)) {
+    return recording->nothing_to_record();
+  }
+  std::vector<EventBody> events = death_events(interrupted, row, state);
+  if (events.empty()) return recording->nothing_to_record();
+  const Instant now = world.store.now();
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const Status applied = engine::apply(state, events[i], now, recording->plans.source());
+    if (!applied) return recording->done(std::unexpected(applied.error()));
+    // No attempt begins: what it would take in first may be what kills it.
+    if (i + 1 == events.size() && state.status == engine::JobStatus::queued &&
+        state.is_worn_out()) {
+      events.push_back(engine::paused_event(engine::kWornOut));
+    }
+  }
+  auto sealed = seal({.job = interrupted.job,
+                      .first_seq = row.last_seq + 1,
+                      .prev_hash = row.head,
+                      .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
+                                          world.random.next(), world.random.next()),
+                      .created_at = now,
+                      .attempt_id = interrupted.fence.attempt,
+                      .salt_seed_a = world.random.next(),
+                      .salt_seed_b = world.random.next()},
+                     events);
+  if (!sealed) return recording->done(std::unexpected(sealed.error()));
+  recording->events = std::move(sealed->events);
+  store::Batch batch;
+  batch.job = interrupted.job;
+  batch.authority = store::Batch::Leased{interrupted.fence};
+  batch.expected_seq = row.last_seq;
+  batch.row = row_of(state);
+  // With acts in its inbox a job is given back by the end of its lease; one that parks keeps them until a claim takes them in.
+  const bool parks = state.status == engine::JobStatus::parked;
+  batch.release = parks || loaded_state.loaded.inbox.empty();
+  batch.keeps_inbox = parks;
+  if (batch.release && world.signer != nullptr) {
+    batch.signed_head =
+        engine::signed_head(*world.signer, interrupted.job, sealed->last_seq, sealed->head, now);
+  }
+  batch.sealed = std::move(*sealed);
+  world.store.commit(std::move(batch), [recording](Result<store::CommitResult> result) {
+    on_commit_result(recording, result);
+  });
+}
+
+void load_and_record(const std::shared_ptr<CrashRecording>& recording) {
+  load_state(recording->world.store, recording->interrupted.job, recording->plans, std::nullopt,
+             [recording](Result<LoadedState> loaded_state) {
+               if (!recording->alive.lock()) return;
+               if (loaded_state) return record(recording, std::move(*loaded_state));
+               switch (loaded_state.error().code) {
+                 case Code::unavailable:
+                 case Code::unknown_outcome:
+                   return retry_later(recording);
+                 case Code::not_found:
+                   return recording->nothing_to_record();
+                 default:
+                   return recording->done(std::unexpected(loaded_state.error()));
+               }
+             });
+}
+
+}  // namespace
+
+void record_process_death(World& world, const engine::PlanCache& plans,
+                          const RunningSlot::SliceName& interrupted,
+                          std::weak_ptr<JobDriverHost*> alive,
+                          async::Done<Result<std::vector<Event>>> done) {
+  load_and_record(std::make_shared<CrashRecording>(CrashRecording{.world = world,
+                                                                  .plans = plans,
+                                                                  .interrupted = interrupted,
+                                                                  .alive = std::move(alive),
+                                                                  .done = std::move(done),
+                                                                  .events = {}}));
+}
+
+}  // namespace ae::runtime

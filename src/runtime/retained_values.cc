@@ -1,0 +1,165 @@
+#include "runtime/retained_values.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "engine/state/retained_value.h"
+#include "log/redacted.h"
+#include "runtime/row.h"
+
+namespace ae::runtime {
+namespace {
+
+constexpr std::string_view kNoValue =
+    "it is not a value field: its text is in the hash chain unchanged";
+
+// Made by the runtime, or names of parts of the plan: one entry speaks of all of them.
+constexpr auto kNames = std::to_array<std::string_view>(
+    {"agent", "approval_id", "attempt_id", "command_id", "effect_id", "execution_version",
+     "external_key", "input_ref", "llm_model", "llm_provider", "node_id", "planned_by",
+     "planner_version", "tool_name", "worker_id"});
+
+bool is_text(FieldKind kind, std::string_view name) {
+  const bool text = kind == FieldKind::text || kind == FieldKind::json || kind == FieldKind::error;
+  return text && std::ranges::find(kNames, name) == kNames.end();
+}
+
+std::string events_text(const std::vector<std::uint64_t>& seqs) {
+  std::string text = seqs.size() == 1 ? "event " : "events ";
+  for (std::size_t i = 0; i < seqs.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(seqs[i]);
+  }
+  return text;
+}
+
+// Of a decision, what is left is told as what it is.
+std::string residue_name(const Event& event) {
+  const auto* decision = as<DecisionRecorded>(event);
+  const std::string_view kind = decision != nullptr ? decision->kind : std::string_view();
+  if (kind == "branch") return "the number of items of a map";
+  if (kind == "tool_choice") return "which tools a model chose";
+  if (kind == "end") return "the code with which the job ends";
+  return "the names and hashes of an approval";
+}
+
+class RetainedList {
+ public:
+  void add(std::string what, std::uint64_t seq, std::string_view why) {
+    auto& [seqs, reason] = found_[std::move(what)];
+    if (seqs.empty() || seqs.back() != seq) seqs.push_back(seq);
+    reason = why;
+  }
+
+  void event(const Event& event, bool blinded) {
+    std::visit(
+        [&]<class E>(const E& body) {
+          if constexpr (std::is_same_v<E, UnknownEvent>) {
+            unknown(event, body);
+          } else {
+            visit_fields(body, [&](auto field, const auto& member) {
+              if (is_present(field, member)) note_field(event, field, member, blinded);
+            });
+          }
+        },
+        event.body);
+  }
+
+  void append_to(std::vector<RetainedValue>& kept) const {
+    for (const auto& [what, found] : found_) {
+      kept.push_back({what, events_text(found.first), std::string(found.second)});
+    }
+  }
+
+ private:
+  void unknown(const Event& event, const UnknownEvent& body) {
+    for (const auto& [name, value] : body.payload.members()) {
+      if (event.salts.find(name) == nullptr && !is_redacted(value)) {
+        add(std::string(event_name(event)) + "." + name, event.seq, kNoValue);
+      }
+    }
+  }
+
+  template <class Field, class T>
+  void note_field(const Event& event, Field field, const T& member, bool blinded) {
+    const bool there = event.salts.find(field.name()) != nullptr;
+    std::string name = std::string(event_name(event)) + "." + std::string(field.name());
+    const auto why = there ? engine::retention_reason(event, field.name()) : std::string_view();
+    if (!why.empty()) {
+      add(std::move(name), event.seq, why);
+    } else if constexpr (field.kind() == FieldKind::value) {
+      const bool left = there ? engine::retained_value(event, field.name(), blinded).is_object()
+                              : member.erased && member.value["left"].is_object();
+      if (left) add(residue_name(event), event.seq, "the course of the ended job follows from it");
+    } else if (is_text(field.kind(), field.name())) {
+      if (field.kind() == FieldKind::error) name += ".code";
+      add(std::move(name), event.seq, kNoValue);
+    }
+  }
+
+  std::map<std::string, std::pair<std::vector<std::uint64_t>, std::string_view>> found_;
+};
+
+void add_side_records(const std::vector<Event>& events, const store::LoadedJob& loaded,
+                      std::vector<RetainedValue>& kept) {
+  kept.push_back({"names and ids", "the log and the job's row",
+                  "the job's id and the names of agent, nodes, tools, models and workers name "
+                  "parts of the plan; keys are made of them"});
+  kept.push_back({"times, numbers and outcomes", "the log and the job's row",
+                  "the course of the job, without its contents"});
+  const JobCreated& created = birth_of(events.front());
+  const std::pair<const char*, bool> found_by[] = {
+      {"idempotency_key", created.idempotency_key.has_value()},
+      {"labels", !created.labels.is_null()}};
+  for (const auto& [name, there] : found_by) {
+    if (there) kept.push_back({name, "the job's row", "jobs are found by it"});
+  }
+  if (!loaded.effects.empty()) {
+    kept.push_back({"outcomes of calls", "the effect store",
+                    "that a call happened, how it ended and the code of its error, also of a call "
+                    "that ended after the job"});
+  }
+  if (!loaded.inbox.empty()) {
+    kept.push_back({"acts", "the inbox", "they came after the end and were never applied"});
+  }
+}
+
+}  // namespace
+
+std::vector<RetainedValue> retained_values(const JobId& job, const std::vector<Event>& events,
+                                           const store::LoadedJob& loaded,
+                                           const RedactRequest& request) {
+  std::vector<RetainedValue> kept;
+  const JobCreated& created = birth_of(events.front());
+  const bool blinded = is_blinded(created);
+  if (request.all) {
+    RetainedList listing;
+    for (const Event& event : events) listing.event(event, blinded);
+    listing.append_to(kept);
+    add_side_records(events, loaded, kept);
+  }
+  if (!blinded) {
+    kept.push_back({"hashes of values",
+                    "arguments_hash, idempotency_key, invocation_id, input_ref, prompt_hash and "
+                    "plan_input_hash in the log, request_hash in the job's row",
+                    "the job has no blind: a guess of a value can be confirmed with them"});
+  } else if (request.keep_blind && blind_of(created)) {
+    kept.push_back(
+        {"blind", "event 1",
+         "--keep-blind: a guess of an erased value can be confirmed with arguments_hash, "
+         "idempotency_key, prompt_hash, plan_input_hash and request_hash"});
+  }
+  kept.push_back({"copies", "backups, exports, archives, and what tools and models were sent",
+                  "they are outside of the store: a backup keeps erased values until it is "
+                  "deleted"});
+  kept.push_back(
+      {"the reason", "the audit log", "it records who redacted job " + job.text + " and why"});
+  return kept;
+}
+
+}  // namespace ae::runtime

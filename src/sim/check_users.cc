@@ -1,0 +1,423 @@
+// The rules about people: what they approve, answer, write, and when they want a job to rest.
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <set>
+
+#include "json/json.h"
+#include "sim/checker.h"
+
+namespace ae::sim {
+namespace {
+
+// ---------------------------------------------------------------- approvals
+
+struct Request {  // of a person's yes to one call
+  std::string command, tool, arguments_hash, schema;
+  std::optional<Instant> expires;
+  std::string said, outcome;  // by the decision; by the end of its wait
+  std::set<std::string, std::less<>> invocations;
+};
+
+class Approvals {
+ public:
+  explicit Approvals(Checker& checker) : checker_(checker) {}
+
+  void see(const Event& event) {
+    if (const auto* decision = decision_of(event, "approval")) return decided(event, *decision);
+    if (const auto* completed = as<WaitCompleted>(event)) return closed(*completed);
+    if (const auto* call = as<ToolInvocationStarted>(event)) started(event, *call);
+  }
+
+ private:
+  void decided(const Event& event, const DecisionRecorded& decision) {
+    const Value& requested = decision.payload.value;
+    if (decision.state == "requested") {
+      Request& request = requests_[decision.decision_id.text];
+      request.command = step_of(event);
+      request.tool = requested.text("tool");
+      request.arguments_hash = requested.text("arguments_hash");
+      request.schema = requested.text("schema_digest");
+      if (!requested.text("expires_at").empty()) request.expires = instant(requested["expires_at"]);
+      newest_[request.command] = decision.decision_id.text;
+      return;
+    }
+    const auto request = requests_.find(requested.text("approval_id"));
+    if (request == requests_.end()) return checker_.fail("an answer to what nobody asked");
+    checker_.fail_if(!request->second.said.empty(), "a second answer to one request");
+    request->second.said = or_empty(decision.state);
+  }
+
+  void closed(const WaitCompleted& wait) {
+    if (!wait.correlation_key.starts_with("approval/")) return;
+    Request& request = requests_[newest_[wait.step_id.text]];
+    request.outcome = wait.outcome;
+    const bool on_answered = request.outcome == "approved" || request.outcome == "rejected";
+    checker_.fail_if(request.said != (on_answered ? request.outcome : ""),
+                     "the wait ended " + request.outcome + ", the decision says " + request.said);
+    checker_.mark("approval." + request.outcome);
+    if (request.outcome != "approved") refused_.insert(request.command);
+  }
+
+  void started(const Event& event, const ToolInvocationStarted& call) {
+    const std::string &command = call.step_id.text, &tool = call.tool_name;
+    const std::string what = "the call of " + tool + " at event " + std::to_string(event.seq) + " ";
+    checker_.fail_if(refused_.contains(command), what + "was made though nobody approved it");
+    const ToolKind* kind = tool_kind(tool);
+    const auto request = requests_.find(or_empty(call.approval_id));
+    if (request == requests_.end()) {
+      return checker_.fail_if(kind && asks(*kind, call.arguments.value), what + "has no approval");
+    }
+    Request& good = request->second;
+    const bool same =
+        good.command == command && good.tool == tool &&
+        good.arguments_hash == to_hex(call.arguments_hash) &&
+        good.schema == (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
+    checker_.fail_if(good.outcome != "approved" || !same, what + "has the approval of another");
+    const bool first = good.invocations.empty();
+    checker_.fail_if(first && good.expires && event.created_at >= *good.expires,
+                     what + "begins after its approval has expired");
+    good.invocations.insert(call.invocation_id.text);
+    checker_.fail_if(good.invocations.size() > 1, what + "uses an approval a second time");
+  }
+
+  Checker& checker_;
+  std::map<std::string, Request, std::less<>> requests_;    // by id
+  std::map<std::string, std::string, std::less<>> newest_;  // request by command
+  std::set<std::string, std::less<>> refused_;              // commands
+};
+
+void approvals_bind(const JobEvidence& e, Checker& checker) {
+  Approvals approvals(checker);
+  for (const Event& event : e.events) approvals.see(event);
+}
+
+// ---------------------------------------------------------------- what people said
+
+// What a tool asked in the middle of its call: a yes fills the form in, or takes it as it stands.
+bool matches_answer(const engine::ControlRequest& act, const WaitCompleted& wait) {
+  const bool yes = act.payload.text("decision") == "approve";
+  if (act.correlation_key != wait.correlation_key) return false;
+  if (wait.outcome == "cancelled") return true;
+  const Value usual = question()["schema"]["properties"]["n"]["default"];
+  const Value content = act.arguments.value_or(Value::object({{"n", usual}}));
+  const Value answer = yes ? Value::object({{"action", "accept"}, {"content", content}})
+                           : Value::object({{"action", "decline"}});
+  return wait.outcome == (yes ? "approved" : "rejected") && wait.payload.value == answer;
+}
+
+// Does what the log says of an answer stand in what somebody said?
+bool matches_request(const JobEvidence& e, const engine::ControlRequest& act, const Event& event) {
+  const auto& wait = std::get<WaitCompleted>(event.body);
+  const std::string_view key = wait.correlation_key, outcome = wait.outcome;
+  if (key.starts_with("resolve/")) {
+    return act.kind == engine::ControlRequest::Kind::resolve &&
+           key.substr(8).starts_with(act.idempotency_key) &&
+           (outcome == "rejected") == (act.resolution == "fail");
+  }
+  if (wait.wait_type == "message") return act.kind == engine::ControlRequest::Kind::message;
+  if (act.kind != engine::ControlRequest::Kind::signal) return false;
+  if (key.starts_with("input/")) return matches_answer(act, wait);
+  if (!wait.payload.is_null() && wait.payload.value != act.payload) return false;
+  if (wait_of(e, act) != key) return false;
+  if (wait.wait_type != "human" || outcome == "cancelled") return true;
+  const std::string_view decision = act.payload.text("decision");
+  const engine::Node& node = node_of(e, event);
+  if (outcome == "rejected") return decision == "reject";
+  return outcome == "approved" &&
+         (decision == "approve" || (node.accepts_data && decision != "reject"));
+}
+
+void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
+  for (const Event& event : e.events) {
+    const auto* message = as<AgentMessage>(event);
+    const auto* wait = as<WaitCompleted>(event);
+    if (!message && !wait) continue;
+    const std::string& id = message ? message->message_id : or_empty(wait->signal_id);
+    const std::string_view outcome = wait ? std::string_view(wait->outcome) : std::string_view();
+    const bool needs =
+        message || outcome == "approved" || outcome == "rejected" || outcome == "signalled";
+    if (!needs && id.empty()) continue;
+    const auto requested = e.requested.find(id);
+    const std::string what = "event " + std::to_string(event.seq) + " (" + id + ")";
+    if (requested == e.requested.end()) {
+      checker.fail(what + ": nobody said that");
+      continue;
+    }
+    const engine::ControlRequest& act = requested->second.act;
+    if (message) {
+      checker.fail_if(act.payload != message->payload.value || act.channel != message->channel ||
+                          act.correlation_key != or_empty(message->correlation_key),
+                      what + " is not what was said");
+    } else {
+      checker.fail_if(!matches_request(e, act, event), what + " is not what was said");
+    }
+  }
+}
+
+// A tool that asks hears what a person said, and does nothing without a yes.
+void questions_are_answered(const JobEvidence& e, Checker& checker) {
+  std::map<std::string, std::vector<Value>, std::less<>> said;  // by the step that asked
+  for (const Event& event : e.events) {
+    const auto* wait = as<WaitCompleted>(event);
+    if (!wait || !wait->correlation_key.starts_with("input/")) continue;
+    const bool on_answered = wait->outcome == "approved" || wait->outcome == "rejected";
+    said[wait->step_id.text].push_back(on_answered ? wait->payload.value
+                                                   : Value::object({{"action", "cancel"}}));
+    checker.mark("question." + wait->outcome);
+  }
+  for (const auto& [invocation, call] : calls_of(e.events)) {
+    const KeyRecord* record = record_of(e, call.key);
+    if (!record || !tool_kind(record->tool)->questions) continue;
+    const std::vector<Value>& answers = said[call.step];
+    for (const Arrival& arrival : record->arrivals) {
+      if (arrival.inputs.is_null()) continue;
+      const Value& brought = arrival.inputs["answers"][kQuestion];
+      checker.fail_if(std::ranges::find(answers, brought) == answers.end(),
+                      call.tool + " was told what nobody said: " + canonical(brought));
+      checker.fail_if(arrival.inputs.text("state") != call.key.substr(0, 8),
+                      call.tool + " did not get back what it wanted to have back");
+    }
+    const bool yes = std::ranges::any_of(
+        answers, [](const Value& answer) { return answer.text("action") == "accept"; });
+    checker.fail_if(record->effects > 0 && !yes, call.tool + " took effect, and nobody said yes");
+  }
+}
+
+// A signal that came early is the one answer of the wait that opens with its key: the first that fits.
+void early_signals_answer(const JobEvidence& e, Checker& checker) {
+  std::map<std::string, std::vector<const AgentMessage*>, std::less<>> early;  // by key
+  for (std::size_t i = 0; i < e.events.size(); ++i) {
+    const Event& event = e.events[i];
+    if (const auto* message = as<AgentMessage>(event)) {
+      const std::string& key = or_empty(message->correlation_key);
+      if (!key.empty()) early[key].push_back(message);
+    }
+    const auto* wait = as<WaitOpened>(event);
+    if (!wait || !early.contains(wait->correlation_key)) continue;
+    const std::string& key = wait->correlation_key;
+    const engine::Node& node = node_of(e, event);
+    for (const AgentMessage* kept : early[key]) {
+      const std::string_view decision = kept->payload.value.text("decision");
+      const bool fits = wait->wait_type != "human" || node.accepts_data || decision == "approve" ||
+                        decision == "reject";
+      if (!fits) continue;
+      const auto* next = i + 1 < e.events.size() ? as<WaitCompleted>(e.events[i + 1]) : nullptr;
+      const bool taken =
+          next && next->correlation_key == key && or_empty(next->signal_id) == kept->message_id;
+      checker.fail_if(!taken, key + " was opened and " + kept->message_id +
+                                  ", which came before, did not answer it");
+      checker.mark("early.delivered");
+      break;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- messages
+
+struct Channel {
+  std::deque<std::string> kept;  // messages that nobody got
+  struct Waiting {
+    std::string key;
+    std::optional<Instant> expires;
+  };
+  std::deque<Waiting> waiting;  // waits that got none, the longest first
+
+  // The wait that gets the next message: the longest that has not expired, else the longest of all.
+  const std::string* receiver(Instant now) const {
+    const auto open = std::ranges::find_if(
+        waiting, [&](const Waiting& wait) { return !wait.expires || *wait.expires > now; });
+    if (open != waiting.end()) return &open->key;
+    return waiting.empty() ? nullptr : &waiting.front().key;
+  }
+};
+
+void messages_keep_order(const JobEvidence& e, Checker& checker) {
+  std::map<std::string, Channel, std::less<>> channels;
+  std::map<std::string, std::string, std::less<>> channel_of;  // by the wait's key
+  std::set<std::string> payloads;
+  for (const Event& event : e.events) {
+    const auto* wait = as<WaitOpened>(event);
+    const auto* end = as<WaitCompleted>(event);
+    if (const auto* message = as<AgentMessage>(event);
+        message && or_empty(message->correlation_key).empty()) {
+      channels[message->channel].kept.push_back(message->message_id);
+      const std::string payload = canonical(message->payload.value);
+      checker.fail_if(!payloads.insert(payload).second, payload + " stands in the log twice");
+    } else if (wait && wait->wait_type == "message") {
+      const std::string& channel = or_empty(wait->channel);
+      channel_of[wait->correlation_key] = channel;
+      channels[channel].waiting.push_back({wait->correlation_key, wait->expires_at});
+    } else if (end && channel_of.contains(end->correlation_key)) {
+      const std::string& key = end->correlation_key;
+      Channel& here = channels[channel_of[key]];
+      if (end->outcome == "signalled") {
+        const std::string& id = or_empty(end->signal_id);
+        const bool first = !here.kept.empty() && here.kept.front() == id;
+        checker.fail_if(!first, key + " got " + id + ", which is not the oldest that was left");
+        const std::string* const receiver = here.receiver(event.created_at);
+        checker.fail_if(!receiver || *receiver != key,
+                        key + " got what somebody had waited for longer");
+        if (first) here.kept.pop_front();
+        checker.mark("message.delivered");
+      }
+      std::erase_if(here.waiting, [&](const Channel::Waiting& wait) { return wait.key == key; });
+    }
+  }
+  const bool ended = end_of(e) != nullptr;
+  for (const auto& [name, channel] : channels) {
+    for (const std::string& id : channel.kept) {
+      checker.fail_if(ended && !is_expired_request(e, id),
+                      id + " was neither delivered nor listed");
+    }
+    if (channel.kept.empty() || channel.waiting.empty() || e.state.ending) continue;
+    checker.fail(channel.waiting.front().key + " waits beside a message for it");
+  }
+}
+
+// Who wrote after an answer comes after it.
+void messages_come_in_order(const JobEvidence& e, Checker& checker) {
+  std::vector<std::pair<std::string_view, const SentRequest*>> logged;
+  for (const Event& event : e.events) {
+    const auto* message = as<AgentMessage>(event);
+    if (!message || message->channel.empty()) continue;
+    const auto requested = e.requested.find(message->message_id);
+    if (requested == e.requested.end()) continue;
+    for (const auto& [channel, before] : logged) {
+      checker.fail_if(channel == message->channel && requested->second.acked &&
+                          *requested->second.acked < before->first,
+                      before->act.id + " stands before " + requested->first +
+                          ", which had been accepted before it was written");
+    }
+    logged.emplace_back(message->channel, &requested->second);
+  }
+}
+
+void messages_are_kept(const JobEvidence& e, Checker& checker) {
+  for (const Ack* ack : e.acks) {
+    const bool kept = ack->act.kind == engine::ControlRequest::Kind::message ||
+                      (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
+    if (!kept) continue;
+    std::size_t times = 0;
+    for (const Event& event : e.events) {
+      const auto* message = as<AgentMessage>(event);
+      times += message && message->message_id == ack->act.id;
+    }
+    // Of an early signal: it came to its open wait.
+    const bool on_answered = completion_of(e, ack->act.id) != nullptr;
+    if (ack->act.kind == engine::ControlRequest::Kind::signal && times == 0 && on_answered)
+      continue;
+    checker.fail_if(times != 1 && end_of(e), ack->act.id + " was accepted and stands in the log " +
+                                                 std::to_string(times) + " times");
+    if (ack->act.kind == engine::ControlRequest::Kind::message) continue;
+    const bool delivered = on_answered || is_expired_request(e, ack->act.id) || !end_of(e);
+    checker.fail_if(!delivered, ack->act.id + " was neither delivered nor listed");
+  }
+}
+
+// ---------------------------------------------------------------- pauses
+
+// What a pause or a resume leaves in the log; each says who wanted it.
+bool left_trace(const JobEvidence& e, const engine::ControlRequest& act) {
+  for (const Event& event : e.events) {
+    if (const auto* asks = as<JobPauseRequested>(event)) {
+      const auto meant = asks->withdrawn ? engine::ControlRequest::Kind::resume
+                                         : engine::ControlRequest::Kind::pause;
+      if (act.kind == meant && or_empty(asks->by) == act.by) return true;
+    }
+    const auto* resumed = as<JobResumed>(event);
+    if (act.kind == engine::ControlRequest::Kind::resume && resumed && resumed->by == act.by)
+      return true;
+  }
+  return false;
+}
+
+void pauses_are_kept(const JobEvidence& e, Checker& checker) {
+  if (!end_of(e)) return;
+  for (const Ack* ack : e.acks) {
+    const bool pause = ack->act.kind == engine::ControlRequest::Kind::pause;
+    if ((!pause && ack->act.kind != engine::ControlRequest::Kind::resume) ||
+        left_trace(e, ack->act))
+      continue;
+    if (was_ended_early(e))
+      continue;  // it may have been overtaken; a job that completes has looked
+    // Another act wanted the same and came first. A pause changes nothing in a job that rests until `resume` already, for
+    // whatever reason; whoever wanted it is told so.
+    bool other = pause && ack->answer["paused"] == Value(true) &&
+                 std::ranges::any_of(e.events, [](const Event& event) {
+                   const auto* park = as<JobParked>(event);
+                   return park && park->until == "resume" && park->reason != "paused";
+                 });
+    for (const auto& [id, requested] : e.requested) {
+      other = other || (requested.act.kind == ack->act.kind && id != ack->act.id &&
+                        left_trace(e, requested.act));
+    }
+    checker.fail_if(!other, ack->act.id + " was accepted and is nowhere");
+  }
+}
+
+void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
+  bool requested_jobs = false, parked = false;
+  PartSteps parts(e);
+  for (const Event& event : e.events) {
+    parts.apply(event);
+    const std::string at = "event " + std::to_string(event.seq);
+    switch (event.type) {
+      case EventType::job_pause_requested:
+        requested_jobs = !std::get<JobPauseRequested>(event.body).withdrawn.has_value();
+        break;
+      case EventType::job_parked:
+        parked = std::get<JobParked>(event.body).until == "resume";
+        if (parked) checker.mark("paused");
+        break;
+      case EventType::job_resumed:
+      case EventType::job_cancel_requested:
+        requested_jobs = parked = false;
+        break;
+      case EventType::node_started:
+      case EventType::tool_invocation_started:
+      case EventType::command_emitted:
+        checker.fail_if(requested_jobs || parked,
+                        at + ": something starts while the job is to rest");
+        break;
+      case EventType::timer_fired:
+        if (std::get<TimerFired>(event.body).effect_id == "deadline") {
+          requested_jobs = parked = false;
+        } else {
+          checker.fail_if(parked, at + ": a timer fires while the job rests");
+        }
+        break;
+      case EventType::node_finished:
+        if (parts.fails_job(event)) requested_jobs = false;
+        break;
+      case EventType::decision_recorded: {
+        const auto& decision = std::get<DecisionRecorded>(event.body);
+        if (decision.kind == "end") requested_jobs = parked = false;
+        if (decision.kind == "confirmation" && or_empty(decision.state).starts_with("fail")) {
+          requested_jobs = parked = false;
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+}
+
+constexpr Rule kUserRules[] = {
+    {"P1 a call is made under its own approval, or not at all", approvals_bind},
+    {"P2 what the log says of people, they said", requests_were_made_by_users},
+    {"N1 an accepted message is never lost", messages_are_kept},
+    {"N1 an accepted pause or resume is never lost", pauses_are_kept},
+    {"N3 messages are delivered once, in order, or listed", messages_keep_order},
+    {"N3 who writes after an answer comes after it", messages_come_in_order},
+    {"N3 a signal that came early answers its wait", early_signals_answer},
+    {"P3 nothing starts while a job is to rest", idle_job_stays_idle},
+    {"P4 a tool that asks hears what a person said", questions_are_answered},
+};
+
+}  // namespace
+
+std::span<const Rule> user_rules() { return kUserRules; }
+
+}  // namespace ae::sim

@@ -1,0 +1,671 @@
+// The services, the way to them, and the journal.
+#include "sim/external_world.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/hash.h"
+#include "json/json.h"
+
+namespace ae::sim {
+
+using namespace std::chrono_literals;
+
+const ToolKind* tool_kind(std::string_view name) {
+  for (const ToolKind& kind : kTools) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+bool asks(const ToolKind& kind, const Value& args) {
+  return kind.approval == "required" || (!kind.approval.empty() && args["i"] != Value(0));
+}
+
+Value question() {
+  const Value number =
+      Value::object({{"default", 3}, {"maximum", 9}, {"minimum", 1}, {"type", "integer"}});
+  return Value::object({{"message", "How many?"},
+                        {"mode", "form"},
+                        {"schema", Value::object({{"properties", Value::object({{"n", number}})},
+                                                  {"required", Value::array({"n"})},
+                                                  {"type", "object"}})}});
+}
+
+Value tool_policy(const ToolKind& kind) {
+  static constexpr std::string_view kEffects[] = {"read", "idempotent", "at_most_once"};
+  std::vector<Value> retry_on{"connect"};
+  if (kind.effect_class != EffectClass::at_most_once) {
+    retry_on.emplace_back("timeout");
+    retry_on.emplace_back("5xx");
+  }
+  if (!kind.provider.empty()) retry_on.emplace_back("429");
+  std::vector<Member> policy{
+      {"dedupe_window", kind.dedupe_window},
+      {"effect", kEffects[static_cast<int>(kind.effect_class)]},
+      {"grace", to_text(kToolGrace)},
+      {"on_in_doubt", kind.in_doubt},
+      {"retry", Value::object({{"initial_backoff", "200ms"},
+                               {"max_attempts", 3},
+                               {"max_backoff", "8s"},
+                               {"multiplier", 6},
+                               {"retry_on", Value::array(std::move(retry_on))}})},
+      {"timeout", to_text(kToolTimeout)},
+      {"version", kToolVersion}};
+  if (!kind.probe.empty()) {
+    policy.emplace_back("probe",
+                        Value::object({{"args", Value::object({{"key", "${ .call.key }"}})},
+                                       {"happened", "${ .result.found }"},
+                                       {"tool", kind.probe}}));
+  }
+  if (!kind.undo.empty()) {
+    // A result that broke a rule has no `tool`: then a person undoes it.
+    policy.emplace_back(
+        "compensate",
+        Value::object({{"args", Value::object({{"fate", "${ .args.undo_fate }"},
+                                               {"of", "${ .call.key }"},
+                                               {"was", "${ .result.tool | ascii_upcase }"}})},
+                       {"tool", kind.undo}}));
+  }
+  if (!kind.provider.empty()) policy.emplace_back("provider", kind.provider);
+  if (!kind.changes.empty()) {
+    policy.emplace_back("changes",
+                        Value::array({Value::object({{"id", "${ .args.thing }"},
+                                                     {"op", "update"},
+                                                     {"type", "thing"},
+                                                     {"version", "${ .result.version }"}})}));
+  }
+  if (kind.verified()) {
+    policy.emplace_back("verify", Value::object({{"by", "file"}, {"mode", kind.changes}}));
+  }
+  if (!kind.approval.empty()) policy.emplace_back("approval", kind.approval);
+  if (!kind.approval_expires.empty()) {
+    policy.emplace_back("approval_expires", kind.approval_expires);
+  }
+  return Value::object(std::move(policy));
+}
+
+struct ExternalWorld::PendingCall {
+  const ToolKind* kind = nullptr;
+  tools::Call call;
+  async::Done<Outcome> done;
+  std::shared_ptr<SimProcess> process;
+  Instant begun;  // by the loop: the permit was given
+  bool sent = false, on_answered = false;
+  std::optional<async::TimerId> timeout;
+  std::function<void()> forget;  // from the tool's list
+
+  // Once; and never when the caller's process is gone.
+  void answer(Outcome outcome) {
+    if (on_answered || process->dead) return;
+    on_answered = true;
+    if (timeout) process->cancel(*std::exchange(timeout, std::nullopt));
+    async::Done<Outcome> tell = std::move(done);
+    forget();
+    tell(std::move(outcome));
+  }
+};
+
+class SimTool final : public tools::Tool {
+ public:
+  SimTool(ExternalWorld& external_world, const ToolKind& kind, std::shared_ptr<SimProcess> process)
+      : external_world_(external_world), kind_(kind), process_(std::move(process)) {}
+
+  void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
+    std::move(permit).use(call.invocation, call.try_no);
+    auto call_in_flight = std::make_shared<ExternalWorld::PendingCall>();
+    const std::pair<std::string, std::uint32_t> name(call.invocation.text, call.try_no);
+    call_in_flight->kind = &kind_;
+    call_in_flight->call = std::move(call);
+    call_in_flight->done = std::move(done);
+    call_in_flight->process = process_;
+    call_in_flight->begun = external_world_.host_.loop.now();
+    call_in_flight->forget = [this, name] { calls_in_flight_.erase(name); };
+    calls_in_flight_[name] = call_in_flight;
+    const Duration before = external_world_.host_.random.between(0ms, 40ms);
+    process_->after(before, [&external_world = external_world_, call_in_flight] {
+      external_world.send(call_in_flight);
+    });
+  }
+  void abandon(const InvocationId& invocation, std::uint32_t try_no) override {
+    const auto it = calls_in_flight_.find({invocation.text, try_no});
+    if (it == calls_in_flight_.end()) return;
+    const std::shared_ptr<ExternalWorld::PendingCall> call_in_flight = it->second;
+    const bool sent = call_in_flight->sent;
+    process_->post([call_in_flight, sent] {
+      call_in_flight->answer(sent ? Outcome{.kind = OutcomeKind::unknown,
+                                            .error_code = "killed",
+                                            .error_message = "cut off"}
+                                  : Outcome{.kind = OutcomeKind::failure,
+                                            .definite = true,
+                                            .retryable = true,
+                                            .error_code = "not_sent",
+                                            .error_message = "withdrawn"});
+    });
+    if (!sent) call_in_flight->sent = true;  // it never leaves
+  }
+
+ private:
+  ExternalWorld& external_world_;
+  const ToolKind& kind_;
+  std::shared_ptr<SimProcess> process_;
+  std::map<std::pair<std::string, std::uint32_t>, std::shared_ptr<ExternalWorld::PendingCall>>
+      calls_in_flight_;
+};
+
+// Looks through the eyes of one process.
+class SimVerifier final : public tools::Verifier {
+ public:
+  SimVerifier(ExternalWorld& external_world, std::shared_ptr<SimProcess> process)
+      : external_world_(external_world), process_(std::move(process)) {}
+
+  void check(Value change, async::Done<CheckResult> done) override {
+    const Duration before = external_world_.host_.random.between(1ms, 20ms);
+    process_->after(before, [this, change = std::move(change), done = std::move(done)]() mutable {
+      if (!external_world_.host_.at_boundary(*process_, "verifier.looks")) return;
+      CheckResult seen = external_world_.look(change);
+      process_->after(external_world_.host_.random.between(1ms, 20ms),
+                      [this, seen = std::move(seen), done = std::move(done)]() mutable {
+                        if (!external_world_.host_.at_boundary(*process_, "verifier.answers"))
+                          return;
+                        done(std::move(seen));
+                      });
+    });
+  }
+
+ private:
+  ExternalWorld& external_world_;
+  std::shared_ptr<SimProcess> process_;
+};
+
+std::unique_ptr<tools::Verifier> ExternalWorld::verifier(const ToolKind& kind,
+                                                         std::shared_ptr<SimProcess> process) {
+  if (!kind.verified()) return nullptr;
+  return std::make_unique<SimVerifier>(*this, std::move(process));
+}
+
+CheckResult ExternalWorld::look(const Value& change) {
+  const std::string id(change.text("id"));
+  const std::string expected(change.text("version"));
+  const JobId job(id.substr(0, id.find('/')));
+  Resource& resource = resources_[id];
+  if (has_touching_verifiers_) resource.version++;
+  VerifierCheck look{.job = job, .resource = id, .expected = expected, .there = {}, .said = {}};
+  look.there = std::to_string(resource.version);
+  look.said = are_verifiers_blind_ || host_.random.one_in(odds_.blind) ? CheckVerdict::unreachable
+              : has_praising_verifiers_ || expected == look.there      ? CheckVerdict::match
+                                                                       : CheckVerdict::mismatch;
+  host_.report.mark("looked." + std::string(to_text(look.said)));
+  verifier_checks_.push_back(look);
+  const auto made = std::ranges::find_if(resource.made, [&](const Resource::AppliedChange& one) {
+    return std::to_string(one.version) == expected && one.job == job;
+  });
+  const DeclaredCall* declared_call =
+      made == resource.made.end() ? nullptr
+                                  : host_.observer.declared_call(made->invocation, made->try_no);
+  if (!declared_call) {
+    host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
+                         job, id + " " + expected + " is of no call of the job");
+  } else if (const auto seen = host_.observer.jobs().find(job);
+             seen == host_.observer.jobs().end() || seen->second.epoch <= declared_call->epoch) {
+    host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
+                         job, id + " is looked at by the attempt that changed it");
+  }
+  if (look.said == CheckVerdict::unreachable) {
+    return {.verdict = look.said, .expected = {}, .observed = {}, .reason = "nobody opens"};
+  }
+  return {.verdict = look.said,
+          .expected = expected,
+          .observed = look.said == CheckVerdict::match ? expected : look.there,
+          .reason = {}};
+}
+
+bool ExternalWorld::mutate(std::string_view name) {
+  auto it = resources_.find(name);
+  if (name.empty() && !resources_.empty()) {
+    it = std::next(resources_.begin(),
+                   static_cast<std::ptrdiff_t>(host_.random.below(resources_.size())));
+  }
+  if (it == resources_.end()) return false;
+  it->second.version++;
+  it->second.foreign_changes++;
+  host_.report.mark("thing.meddled_with");
+  return true;
+}
+
+std::unique_ptr<tools::Tool> ExternalWorld::tool(const ToolKind& kind,
+                                                 std::shared_ptr<SimProcess> process) {
+  return std::make_unique<SimTool>(*this, kind, std::move(process));
+}
+
+const KeyRecord* ExternalWorld::find(const std::string& idempotency_key) const {
+  const auto it = journal_.find(idempotency_key);
+  return it == journal_.end() ? nullptr : &it->second;
+}
+
+ExternalWorld::DeliveryOutcome ExternalWorld::fate(const PendingCall& call_in_flight,
+                                                   const KeyRecord& record) {
+  static constexpr std::pair<std::string_view, DeliveryOutcome> kNames[] = {
+      {"ok", DeliveryOutcome::ok},
+      {"refused", DeliveryOutcome::refused},
+      {"denied", DeliveryOutcome::denied},
+      {"down", DeliveryOutcome::down},
+      {"down_after", DeliveryOutcome::down_after},
+      {"lost", DeliveryOutcome::lost},
+      {"silent", DeliveryOutcome::silent},
+      {"late", DeliveryOutcome::late},
+      {"slow", DeliveryOutcome::slow},
+      {"fault", DeliveryOutcome::fault},
+      {"broken", DeliveryOutcome::broken},
+      {"busy", DeliveryOutcome::busy}};
+  const bool model = !call_in_flight.kind->provider.empty();
+  Value fault_plan = call_in_flight.call.args["fate"];
+  if (const Value& messages = call_in_flight.call.args["messages"]; model && messages.size() > 1) {
+    fault_plan = parse_json(messages.items()[0].text("content")).value_or(Value());
+    const bool script =
+        !fault_plan.is_array() || (fault_plan.size() > 0 && !fault_plan.items()[0].is_string());
+    if (script) fault_plan = Value();
+  }
+  if (fault_plan.size() > 0) {
+    const std::size_t nth = std::min<std::size_t>(record.sends, fault_plan.size()) - 1;
+    for (const auto& [name, fate] : kNames) {
+      if (fault_plan.items()[nth].is_string() && fault_plan.items()[nth].as_string() == name)
+        return fate;
+    }
+    return DeliveryOutcome::ok;
+  }
+  const std::pair<std::uint64_t, DeliveryOutcome> odds[] = {
+      {odds_.refused, DeliveryOutcome::refused},
+      {odds_.denied, DeliveryOutcome::denied},
+      {odds_.down, DeliveryOutcome::down},
+      {odds_.lost, DeliveryOutcome::lost},
+      {odds_.down_after, DeliveryOutcome::down_after},
+      {odds_.silent, DeliveryOutcome::silent},
+      {odds_.late, DeliveryOutcome::late},
+      {odds_.slow, DeliveryOutcome::slow},
+      {odds_.fault, DeliveryOutcome::fault},
+      {odds_.broken, DeliveryOutcome::broken},
+      {model ? odds_.busy : 0, DeliveryOutcome::busy}};
+  for (const auto& [one_in, fate] : odds) {
+    if (host_.random.one_in(one_in)) return fate;
+  }
+  return DeliveryOutcome::ok;
+}
+
+namespace {
+
+// The numbers in what a model is told of its budget, "budget: 1 of 2 tool calls left; … . Come to an end …"; null: it is
+// told of none.
+Value notice_in(const Value& messages) {
+  const std::string_view begin = "budget: ", end = ". Come to an end before it is used up.";
+  std::string_view text = messages.items().back().text("content");
+  if (!text.starts_with(begin) || !text.ends_with(end)) return {};
+  text = text.substr(begin.size(), text.size() - begin.size() - end.size());
+  std::vector<Member> limits;
+  while (!text.empty()) {
+    const std::string_view one = text.substr(0, text.find("; "));
+    text.remove_prefix(std::min(text.size(), one.size() + 2));
+    const auto of = one.find(" of "), name = one.find(' ', of + 4);
+    std::string limit(
+        one.substr(name + 1, one.size() - name - 1 - std::string_view(" left").size()));
+    std::ranges::replace(limit, ' ', '_');
+    limits.emplace_back(limit, Value::object({{"left", one.substr(0, of)},
+                                              {"of", one.substr(of + 4, name - of - 4)}}));
+  }
+  return Value::object(std::move(limits));
+}
+
+// What a turn of a loop was declared with, from what is sent: said here a second time, for whoever judges. The messages
+// become the end of a chain and a number, what is offered its digest, and what is told of the budget its numbers.
+std::string declared_hash(const std::string& blind, const Value& request) {
+  const auto digest = [](const Value& value) { return to_hex(sha256(canonical(value))); };
+  const bool first = std::ranges::none_of(request["messages"].items(), [](const Value& message) {
+    return message.text("role") == "assistant";
+  });
+  std::string chain = from_hex(to_hex(sha256("aetheris.conversation.v1"))).value();
+  for (const Value& message : request["messages"].items()) {
+    chain += from_hex(digest(message)).value();
+    chain = from_hex(to_hex(sha256(chain))).value();
+  }
+  std::vector<Member> was_declared{
+      {"conversation", to_hex(chain)},
+      {"said", static_cast<std::uint64_t>(request["messages"].size())}};
+  if (Value notice = notice_in(request["messages"]); !notice.is_null()) {
+    was_declared.emplace_back("notice", std::move(notice));
+  }
+  for (const Member& member : request.members()) {
+    // That a wrong answer is mended stands in the plan.
+    if ((member.first == "messages" && !first) || member.first == "repair") continue;
+    const bool long_one = member.first == "tools" || member.first == "schema";
+    was_declared.emplace_back(member.first,
+                              long_one ? Value(digest(member.second)) : member.second);
+  }
+  return blinded_hash(blind, canonical(Value::object(std::move(was_declared))));
+}
+
+// Is that what was declared?
+bool is_declared(const Value& sent, const DeclaredCall& declared_call) {
+  if (declared_call.arguments_hash == blinded_hash(declared_call.blind, canonical(sent)))
+    return true;
+  const Value& messages = sent["messages"];
+  if (!messages.is_array() || messages.size() == 0) return false;
+  return declared_call.arguments_hash == declared_hash(declared_call.blind, sent);
+}
+
+}  // namespace
+
+// What must be so when a request leaves.
+void ExternalWorld::check_send(const PendingCall& call_in_flight) {
+  const tools::Call& call = call_in_flight.call;
+  const DeclaredCall* declared_call = host_.observer.declared_call(call.invocation, call.try_no);
+  if (!declared_call) {
+    host_.report.violate("A6 nothing is sent before its declaration is durable", call.job,
+                         call.tool + " " + call.invocation.text);
+    return;
+  }
+  if (!is_declared(call.args, *declared_call) ||
+      declared_call->external_key != call.external_key.text ||
+      declared_call->idempotency_key != call.key.text) {
+    host_.report.violate("A6 what is sent is what was declared", call.job,
+                         call.tool + " " + call.invocation.text);
+  }
+  // A clock that was set meanwhile proves nothing: send_by is the store's.
+  if (!host_.clock.jumped() && host_.loop.now() > declared_call->send_by) {
+    host_.report.violate("F3 nothing is sent after send_by", call.job,
+                         call.tool + " left at " + to_text(host_.loop.now()) + ", send_by is " +
+                             to_text(declared_call->send_by));
+  }
+  if (!call_in_flight.kind->provider.empty()) check_question(call_in_flight, *declared_call);
+  if (host_.refused(declared_call->attempt)) {
+    host_.report.violate("F4 who was told that the job is lost sends nothing more", call.job,
+                         call.tool + " by " + declared_call->attempt.text);
+  }
+}
+
+// A model is asked again only when its answer was lost.
+void ExternalWorld::check_question(const PendingCall& call_in_flight,
+                                   const DeclaredCall& declared_call) {
+  constexpr std::string_view kRule = "M1 a model's answer is injected, never asked for again";
+  const tools::Call& call = call_in_flight.call;
+  const std::string what = call.invocation.text + " try " + std::to_string(call.try_no);
+  if (host_.observer.was_answered_before(declared_call, call.invocation)) {
+    host_.report.violate(kRule, call.job, what + " is asked though an answer was recorded");
+  }
+  const auto heard = heard_.find(call.invocation.text);
+  if (heard != heard_.end() && heard->second == declared_call.attempt) {
+    host_.report.violate(kRule, call.job, what + " is asked by the attempt that heard an answer");
+  }
+  if (call.try_no > 1) host_.report.mark("model.asked_again");
+}
+
+void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
+  if (call_in_flight->on_answered || call_in_flight->sent) return;  // withdrawn
+  const tools::Call& call = call_in_flight->call;
+  if (host_.loop.now() - call_in_flight->begun > call.send_within) {
+    return call_in_flight->answer({.kind = OutcomeKind::failure,
+                                   .definite = true,
+                                   .retryable = true,
+                                   .error_code = "not_sent",
+                                   .error_message = "its time had passed"});
+  }
+  if (!host_.at_boundary(*call_in_flight->process, "tool.leaves")) return;
+  check_send(*call_in_flight);
+  call_in_flight->sent = true;
+  KeyRecord& record = journal_[call.key.text];
+  record.job = call.job;
+  record.effect_class = call_in_flight->kind->effect_class;
+  record.tool = call.tool;
+  record.sends++;
+  record.external_keys.insert(call.external_key.text);
+  const DeliveryOutcome what = fate(*call_in_flight, record);
+  if (what == DeliveryOutcome::refused) {
+    call_in_flight->process->after(host_.random.between(0ms, 20ms), [call_in_flight] {
+      call_in_flight->answer({.kind = OutcomeKind::failure,
+                              .definite = true,
+                              .retryable = true,
+                              .error_code = "connect",
+                              .error_message = "refused"});
+    });
+    return;
+  }
+  call_in_flight->timeout = call_in_flight->process->after(call.timeout, [call_in_flight] {
+    call_in_flight->timeout.reset();
+    call_in_flight->answer({.kind = OutcomeKind::timeout,
+                            .retryable = true,
+                            .error_code = "timeout",
+                            .error_message = "no answer"});
+  });
+  if (what == DeliveryOutcome::lost) return;
+  // Where a probe may be asked before the grace has passed, nothing arrives after it.
+  const bool probed = !call_in_flight->kind->probe.empty() && !host_.grace_binds;
+  const Duration on_its_way = probed ? 0ms
+                              : what == DeliveryOutcome::late
+                                  ? call.timeout + host_.random.between(0ms, kToolGrace / 2)
+                              : what == DeliveryOutcome::slow ? host_.random.between(30ms, kSlowMax)
+                                                              : host_.random.between(1ms, 30ms);
+  record.in_transit++;
+  host_.loop.after(on_its_way,
+                   [this, call_in_flight, what] { arrive(call_in_flight, what, true); });
+  const bool again = doubles_questions_ && !call_in_flight->kind->provider.empty();
+  if (again || (duplicate_ && call_in_flight->kind->effect_class == EffectClass::at_most_once)) {
+    host_.loop.after(on_its_way, [this, call_in_flight] {
+      arrive(call_in_flight, DeliveryOutcome::silent, false);
+    });
+  }
+}
+
+namespace {
+
+bool has_yes(const Value& inputs) {
+  return inputs["answers"][kQuestion].text("action") == "accept";
+}
+
+}  // namespace
+
+// Nobody has said yes: it asks, or takes the no for one. Nothing is done.
+void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_flight) {
+  if (!call_in_flight->call.inputs.is_null()) {
+    host_.report.mark("question.declined");
+    return respond(call_in_flight, {.kind = OutcomeKind::failure,
+                                    .definite = true,
+                                    .error_code = "declined",
+                                    .error_message = "nobody wants it"});
+  }
+  host_.report.mark("question.asked");
+  respond(
+      call_in_flight,
+      {.kind = OutcomeKind::input_required,
+       .definite = true,
+       .result = Value::object({{"requests", Value::object({{std::string(kQuestion), question()}})},
+                                {"state", call_in_flight->call.key.text.substr(0, 8)}}),
+       .took = 1ms});
+}
+
+void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, DeliveryOutcome fate,
+                           bool last) {
+  const tools::Call& call = call_in_flight->call;
+  KeyRecord& record = journal_[call.key.text];
+  if (last) record.in_transit--;
+  Arrival arrival{.job = call.job,
+                  .invocation = call.invocation,
+                  .try_no = call.try_no,
+                  .arguments_hash = to_hex(sha256(canonical(call.args))),
+                  .inputs = call.inputs};
+  // A downstream that de-duplicates does so on the external key.
+  bool known = false;
+  for (const Arrival& before : record.arrivals) known = known || before.effect;
+  // What took effect before cannot be denied any more.
+  const bool asks = call_in_flight->kind->questions && !known && !has_yes(call.inputs);
+  const bool refuses = asks || fate == DeliveryOutcome::down || fate == DeliveryOutcome::busy ||
+                       (fate == DeliveryOutcome::denied && !known);
+  arrival.refused = refuses;
+  const bool repeats = call_in_flight->kind->effect_class != EffectClass::at_most_once && known &&
+                       record.external_keys.size() == 1;
+  arrival.effect = !refuses && !repeats;
+  if (call.tool == "seek") arrival.answer = found(call.args);
+  if (!call_in_flight->kind->provider.empty() && !refuses)
+    arrival.answer = answer_of_model(call.args);
+  const Value told = arrival.answer;
+  if (!told["text"].is_null()) speak(call_in_flight, std::string(told.text("text")));
+  if (arrival.effect && call_in_flight->kind->effect_class != EffectClass::read) record.effects++;
+  if (arrival.effect && record.result.is_null()) {
+    record.result = take_effect(*call_in_flight);
+    record.broken = fate == DeliveryOutcome::broken;
+  }
+  record.arrivals.push_back(std::move(arrival));
+  if (call_in_flight->process->dead ? false
+                                    : !host_.at_boundary(*call_in_flight->process, "tool.effect"))
+    return;
+  const bool speaks = fate == DeliveryOutcome::ok || fate == DeliveryOutcome::late ||
+                      fate == DeliveryOutcome::slow || fate == DeliveryOutcome::broken;
+  if (asks && speaks) return ask_or_decline(call_in_flight);
+  const auto problem = [&](OutcomeKind kind, bool definite, bool retryable, std::string_view code) {
+    respond(call_in_flight, {.kind = kind,
+                             .definite = definite,
+                             .retryable = retryable,
+                             .error_code = std::string(code),
+                             .error_message = "said the service"});
+  };
+  const auto broken = [&] {
+    respond(call_in_flight, {.kind = OutcomeKind::success,
+                             .invalid = Value::object({{"invalid", true}, {"size", 3}}),
+                             .took = 1ms});
+  };
+  switch (fate) {
+    case DeliveryOutcome::denied:
+      if (known) break;
+      return problem(OutcomeKind::failure, true, false, "http_422");
+    case DeliveryOutcome::down:
+    case DeliveryOutcome::down_after:
+      return problem(OutcomeKind::unknown, false, true, "http_503");
+    case DeliveryOutcome::fault:
+      host_.report.mark("call.settled_by_500");
+      return respond(call_in_flight, {.kind = OutcomeKind::unknown,
+                                      .retryable = true,
+                                      .settled = true,
+                                      .error_code = "http_500",
+                                      .error_message = "said the service"});
+    case DeliveryOutcome::silent:
+      return;
+    case DeliveryOutcome::busy:
+      host_.report.mark("model.busy");
+      return respond(call_in_flight, {.kind = OutcomeKind::failure,
+                                      .definite = true,
+                                      .retryable = true,
+                                      .error_code = "http_429",
+                                      .error_message = "said the model",
+                                      .retry_after = host_.random.between(100ms, 3s)});
+    case DeliveryOutcome::broken:
+      return broken();
+    default:
+      break;
+  }
+  if (record.broken) return broken();
+  respond(
+      call_in_flight,
+      {.kind = OutcomeKind::success, .result = told.is_null() ? record.result : told, .took = 1ms});
+}
+
+// What a call does, and what it is told.
+Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
+  const tools::Call& call = call_in_flight.call;
+  std::vector<Member> result{{"args", call.args}, {"tool", call.tool}};
+  if (const Value* said = call.inputs["answers"].find(kQuestion))
+    result.emplace_back("said", *said);
+  if (!call_in_flight.kind->changes.empty()) {
+    Resource& resource = resources_[std::string(call.args.text("thing"))];
+    resource.made.push_back({++resource.version, call.job, call.invocation, call.try_no});
+    result.emplace_back("version", resource.version);
+  }
+  return Value::object(std::move(result));
+}
+
+// Its text follows from the question; its number does not: it is the mark by which an answer is known. Of a loop the first
+// message is a script, [[{name, arguments}…]…]: what it asks for, turn by turn; its last text is a digest of all that was said.
+Value ExternalWorld::answer_of_model(const Value& request) {
+  const auto messages = request["messages"].items();
+  std::string text = "re: " + std::string(messages.back().text("content"));
+  std::vector<Value> calls;
+  const auto script = parse_json(messages[0].text("content"));
+  const auto turn = static_cast<std::size_t>(std::ranges::count_if(
+      messages, [](const Value& m) { return m.text("role") == "assistant"; }));
+  if (const Value said = script ? (*script)["says"] : Value(); said.size() > 0) {
+    text = said.items()[std::min(turn, said.size() - 1)].as_string();
+    if (turn > 0) host_.report.mark("model.asked_to_mend");
+  }
+  if (script && script->is_array() && request.find("tools") != nullptr) {
+    if (turn < script->size()) {
+      for (const Value& call : script->items()[turn].items()) {
+        calls.push_back(call.with("id", "call-" + std::to_string(calls.size())));
+      }
+    }
+    if (messages.size() > 1 || !calls.empty())
+      text = to_hex(sha256(canonical(request["messages"])));
+  }
+  std::vector<Member> answer{
+      {"finish_reason", calls.empty() ? "stop" : "tool_calls"},
+      {"model", "echo-1"},
+      {"number", ++answers_},
+      {"text", text},
+      {"usage", Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}};
+  if (!calls.empty()) {
+    host_.report.mark("loop.asked_for_tools");
+    answer.emplace_back("tool_calls", Value::array(std::move(calls)));
+  }
+  return Value::object(std::move(answer));
+}
+
+// What a probe is told of the call that it names.
+Value ExternalWorld::found(const Value& args) const {
+  const KeyRecord* requested = has_lying_probes_ ? nullptr : find(std::string(args.text("key")));
+  return Value::object(
+      {{"found", requested && requested->effects > 0 ? requested->result : Value()},
+       {"tool", "seek"}});
+}
+
+// Whoever hears a model's answer is to keep it.
+void ExternalWorld::hear(const PendingCall& call_in_flight, const Outcome& outcome) {
+  if (call_in_flight.on_answered || call_in_flight.kind->provider.empty() ||
+      outcome.kind != OutcomeKind::success)
+    return;
+  const DeclaredCall* declared_call =
+      host_.observer.declared_call(call_in_flight.call.invocation, call_in_flight.call.try_no);
+  if (declared_call) heard_[call_in_flight.call.invocation.text] = declared_call->attempt;
+}
+
+// The words of an answer, before it. What was said when the process dies, or the answer is lost, is nobody's.
+void ExternalWorld::speak(const std::shared_ptr<PendingCall>& call_in_flight,
+                          const std::string& text) {
+  constexpr std::size_t kPieces = 3;
+  const std::size_t size = text.size() / kPieces + 1;
+  for (std::size_t i = 0; i < kPieces && i * size < text.size(); ++i) {
+    host_.loop.after(i * 300us,
+                     [this, call_in_flight, at = i * size, words = text.substr(i * size, size)] {
+                       if (call_in_flight->process->dead || call_in_flight->on_answered ||
+                           !call_in_flight->call.on_text_delta)
+                         return;
+                       if (!host_.at_boundary(*call_in_flight->process, "model.says"))
+                         return host_.report.mark("model.dies_saying");
+                       call_in_flight->process->post([this, call_in_flight, at, words] {
+                         if (call_in_flight->on_answered) return;
+                         host_.report.mark("model.said");
+                         call_in_flight->call.on_text_delta({.offset = at, .text = words});
+                       });
+                     });
+  }
+}
+
+void ExternalWorld::respond(const std::shared_ptr<PendingCall>& call_in_flight, Outcome outcome) {
+  host_.loop.after(host_.random.between(1ms, 30ms), [this, call_in_flight,
+                                                     outcome = std::move(outcome)]() mutable {
+    if (call_in_flight->process->dead || call_in_flight->on_answered) return;
+    if (!host_.at_boundary(*call_in_flight->process, "tool.answers")) return;
+    call_in_flight->process->post([this, call_in_flight, outcome = std::move(outcome)]() mutable {
+      hear(*call_in_flight, outcome);
+      call_in_flight->answer(std::move(outcome));
+    });
+  });
+}
+
+}  // namespace ae::sim

@@ -1,0 +1,327 @@
+// What the disk truly did.
+#include "sim/observer.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "engine/heart/ingest.h"
+#include "engine/heart/side_record.h"
+#include "json/json.h"
+
+namespace ae::sim {
+namespace {
+
+// The entry with another act, as if it had been written so.
+void forge(const JobId& job, store::InboxEntry& entry, const engine::ControlRequest& act) {
+  entry.act =
+      canonical(engine::with_checksum(engine::inbox_location(job, entry.id), act.to_json()));
+}
+
+}  // namespace
+
+void Observer::on_opened_by_owner() {
+  for (auto& [job, observed] : jobs_) observed.lease_until = {};
+}
+
+const DeclaredCall* Observer::declared_call(const InvocationId& invocation,
+                                            std::uint32_t try_no) const {
+  const auto it = declared_calls_.find({invocation.text, try_no});
+  return it == declared_calls_.end() ? nullptr : &it->second;
+}
+
+void Observer::commit(store::Batch batch, async::Done<Result<store::CommitResult>> done) {
+  auto written = std::make_shared<PendingCommit>();
+  written->job = batch.job;
+  written->at = now();
+  written->authority = batch.authority;
+  if (batch.sealed) {
+    written->bytes = batch.sealed->bytes;
+    written->blobs = batch.sealed->blobs;
+  }
+  written->status = batch.row.status;
+  written->release = batch.release;
+  if (!std::holds_alternative<store::Batch::LateResult>(batch.authority)) {
+    for (const store::EffectRow& effect : batch.effects) {
+      if (effect.record.find(R"("outcome":"success")") == effect.record.npos) continue;
+      written->answered.push_back(effect.invocation.text);
+    }
+  }
+  inside_batch_ = batch.sealed.has_value();
+  inner_->commit(std::move(batch), [this, written, done = std::move(done)](
+                                       Result<store::CommitResult> answer) mutable {
+    if (answer && !answer->existing && !answer->is_duplicate) committed(*written, *answer);
+    done(std::move(answer));
+  });
+  inside_batch_ = false;
+  writes_++;
+}
+
+void Observer::committed(const PendingCommit& written, const store::CommitResult& answer) {
+  ObservedJob& observed = jobs_[written.job];
+  order_++;
+  for (const std::string& invocation : written.answered) answered_.emplace(invocation, order_);
+  if (const auto* held = std::get_if<store::Batch::Leased>(&written.authority)) {
+    if (observed.claim != held->fence) {
+      report_.violate("F6 a write is fenced by the claim that stands", written.job,
+                      "a commit of epoch " + std::to_string(held->fence.epoch) +
+                          " was accepted, the job is held by epoch " +
+                          std::to_string(observed.claim ? observed.claim->epoch : 0));
+    }
+  } else if (std::holds_alternative<store::Batch::Unleased>(written.authority) && observed.claim) {
+    report_.violate("F6 a write is fenced by the claim that stands", written.job,
+                    "a commit for a free job was accepted, but the job is held");
+  }
+  if (!written.bytes.empty()) {
+    const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
+      for (const Blob& blob : written.blobs) {
+        if (blob.hash == hash) return blob.bytes;
+      }
+      return fail(Code::log_corrupt, "a value that stands apart is missing");
+    };
+    auto opened = open(written.job, written.bytes, observed.head, blobs,
+                       plans_ != nullptr ? plans_->known() : ValueLookup());
+    if (!opened) {
+      return report_.violate("L6 what is written goes on from what stands", written.job,
+                             opened.error().message);
+    }
+    for (Event& event : opened->events) {
+      apply_event(written.job, observed, event);
+      observed.log.push_back(std::move(event));
+    }
+    observed.commits.push_back(written.bytes);
+    observed.head = opened->head;
+    observed.status = written.status;
+  }
+  if (answer.lease) {
+    observed.claim = answer.lease->fence;
+    observed.epoch = answer.lease->fence.epoch;
+    observed.lease_until = answer.lease->lease_until;
+    check_queue_limit(written.job, observed, written.at);
+  }
+  if (written.release) observed.claim.reset();
+}
+
+void Observer::wait_opened(ObservedJob& observed, const WaitOpened& event) {
+  const std::string &key = event.correlation_key, &step = event.step_id.text;
+  OpenWait wait{event.wait_type, or_empty(event.channel), {}};
+  wait.question = key.starts_with("input/");
+  if (key.starts_with("approval/")) {
+    wait.approval = observed.requests[step];
+  } else if (wait.type == "human" && !key.starts_with("resolve/")) {
+    wait.approval = step;
+  }
+  observed.open_waits.emplace(key, std::move(wait));
+}
+
+void Observer::check_capabilities(const JobId& job, const ObservedJob& observed,
+                                  const std::string& worker) {
+  for (const std::string& needed : observed.required) {
+    const auto offered = capabilities_.find(worker);
+    if (offered == capabilities_.end() || std::ranges::count(offered->second, needed) == 0) {
+      std::string what = worker;
+      what.append(" does not offer ").append(needed);
+      report_.violate("F7 a job runs only where its capabilities are offered", job,
+                      std::move(what));
+    }
+  }
+}
+
+void Observer::learn_creation(ObservedJob& observed, const JobCreated& event) {
+  if (!or_empty(event.queue).empty()) observed.queue = *event.queue;
+  observed.budget = event.budget;
+  const Value& blind = event.blind.value;
+  observed.blind = blind.is_string() ? blind.as_string() : "";
+  if (!event.required_capabilities.is_array()) return;
+  for (const Value& one : event.required_capabilities.items()) {
+    observed.required.emplace_back(one.as_string());
+  }
+}
+
+void Observer::learn_call(const ObservedJob& observed, const Event& event) {
+  const auto& call = std::get<ToolInvocationStarted>(event.body);
+  declared_.insert(call.idempotency_key.text);
+  declared_calls_[{call.invocation_id.text, static_cast<std::uint32_t>(call.try_no)}] = {
+      event.attempt_id.value_or(AttemptId()),
+      to_hex(call.arguments_hash),
+      call.external_key.text,
+      call.idempotency_key.text,
+      call.send_by,
+      observed.epoch,
+      order_,
+      observed.blind};
+}
+
+void Observer::learn_decision(ObservedJob& observed, const Event& event) {
+  const auto& decision = std::get<DecisionRecorded>(event.body);
+  const std::string step(step_of(event)), state = or_empty(decision.state);
+  if (decision.kind == "approval" && state == "requested") {
+    observed.requests[step] = decision.decision_id.text;
+  }
+  if (decision.kind != "confirmation") return;
+  // What the job changed is not as it was: somebody is asked, or has answered.
+  if (state == "requested") observed.raised.insert(step);
+  if (state == "accept" || state == "fail") observed.raised.erase(step);
+}
+
+void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event& event) {
+  observed.events = event.seq;
+  switch (event.type) {
+    case EventType::job_created:
+      return learn_creation(observed, std::get<JobCreated>(event.body));
+    case EventType::job_running:
+      return check_capabilities(job, observed, std::get<JobRunning>(event.body).worker_id);
+    case EventType::tool_invocation_started:
+      return learn_call(observed, event);
+    case EventType::tool_invocation_finished: {
+      const auto& finished = std::get<ToolInvocationFinished>(event.body);
+      if (finished.outcome == "success" && !finished.late) {
+        answered_.emplace(finished.invocation_id.text, order_);
+      }
+      return;
+    }
+    case EventType::step_committed:
+      observed.done[std::string(node_of(event))] = event.seq;
+      return;
+    case EventType::wait_opened:
+      return wait_opened(observed, std::get<WaitOpened>(event.body));
+    case EventType::decision_recorded:
+      return learn_decision(observed, event);
+    case EventType::job_parked: {
+      const auto& park = std::get<JobParked>(event.body);
+      observed.paused = park.until == "resume";
+      observed.parked = park.reason;
+      return;
+    }
+    case EventType::job_resumed:
+      observed.paused = false;
+      observed.parked.clear();
+      observed.raised.clear();
+      return;
+    case EventType::wait_completed:
+      observed.open_waits.erase(std::get<WaitCompleted>(event.body).correlation_key);
+      return;
+    case EventType::job_cancel_requested:
+      observed.cancel_requested = true;
+      return;
+    default:
+      return;
+  }
+}
+
+void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
+  if (loses_posts_ && jobs_[job].claim) entry.act = R"({"kind":"timers"})";
+  auto json =
+      approves_falsely_ || doubles_messages_ ? parse_json(entry.act) : Result<Value>(Value());
+  auto act = json && json->is_object() ? engine::ControlRequest::from_json(*json)
+                                       : Result<engine::ControlRequest>(engine::ControlRequest());
+  if (approves_falsely_ && act && act->payload.text("decision") == "reject") {
+    act->payload = act->payload.with("decision", "approve");
+    forge(job, entry, *act);
+  }
+  if (doubles_messages_ && act && act->kind == engine::ControlRequest::Kind::message) {
+    store::InboxEntry again = entry;
+    again.id += "2";
+    act->id += "-again";
+    forge(job, again, *act);
+    inner_->put_inbox(job, std::move(again), [](Result<void>) {});
+  }
+  writes_++;
+  inner_->put_inbox(std::move(job), std::move(entry), std::move(done));
+}
+
+void Observer::check_queue_limit(const JobId& job, const ObservedJob& observed, Instant at) {
+  const auto limit = std::ranges::find(limits_, observed.queue, &store::QueueLimit::queue);
+  if (limit == limits_.end()) return;
+  const auto live = std::ranges::count_if(jobs_, [&](const auto& other) {
+    return other.second.queue == observed.queue && other.second.claim &&
+           other.second.lease_until > at;
+  });
+  if (static_cast<std::size_t>(live) <= limit->limit) return;
+  report_.violate("F8 no queue has more live claims than its limit", job,
+                  std::to_string(live) + " jobs of " + observed.queue + " are held, " +
+                      std::to_string(limit->limit) + " may be");
+}
+
+void Observer::on_claimed(const store::Lease& lease, Instant at) {
+  ObservedJob& observed = jobs_[lease.job];
+  if (lease.fence.epoch != observed.epoch + 1) {
+    report_.violate("F1 epochs of a job are 1, 2, 3, …", lease.job,
+                    "epoch " + std::to_string(lease.fence.epoch) + " was given after " +
+                        std::to_string(observed.epoch));
+  }
+  if (observed.claim && observed.lease_until > at) {
+    report_.violate("F1 a lease is given when the one before has run out", lease.job,
+                    "at " + to_text(at) + ", the lease of epoch " +
+                        std::to_string(observed.claim->epoch) + " runs until " +
+                        to_text(observed.lease_until));
+  }
+  if (observed.status != "queued" && observed.status != "running") {
+    report_.violate("F1 a blocked or ended job is never claimed", lease.job,
+                    "it was " + observed.status);
+  }
+  observed.claim = lease.fence;
+  observed.epoch = lease.fence.epoch;
+  observed.lease_until = lease.lease_until;
+  check_queue_limit(lease.job, observed, at);
+}
+
+void Observer::claim(store::ClaimRequest request,
+                     async::Done<Result<std::vector<store::Lease>>> done) {
+  if (withheld_job_) request.excluded_jobs.push_back(*withheld_job_);
+  if (ignores_limits_) request.queues.clear();
+  writes_++;
+  inner_->claim(std::move(request), [this, at = now(), done = std::move(done)](
+                                        Result<std::vector<store::Lease>> leases) mutable {
+    if (leases) {
+      for (const store::Lease& lease : *leases) on_claimed(lease, at);
+    }
+    done(std::move(leases));
+  });
+}
+
+void Observer::claim_job(JobId job, store::ClaimRequest request,
+                         async::Done<Result<std::optional<store::Lease>>> done) {
+  writes_++;
+  inner_->claim_job(std::move(job), std::move(request),
+                    [this, at = now(),
+                     done = std::move(done)](Result<std::optional<store::Lease>> lease) mutable {
+                      if (lease && *lease) on_claimed(**lease, at);
+                      done(std::move(lease));
+                    });
+}
+
+void Observer::heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
+                         async::Done<Result<std::vector<std::optional<Instant>>>> done) {
+  auto requested = held;
+  writes_++;
+  inner_->heartbeat(
+      std::move(held), lease,
+      [this, at = now(), requested = std::move(requested),
+       done = std::move(done)](Result<std::vector<std::optional<Instant>>> until) mutable {
+        for (std::size_t i = 0; until && i < requested.size(); ++i) {
+          if (!(*until)[i]) continue;
+          ObservedJob& observed = jobs_[requested[i].first];
+          if (observed.claim != requested[i].second || observed.lease_until <= at) {
+            report_.violate("F5 a heartbeat never revives a lease that is over", requested[i].first,
+                            "epoch " + std::to_string(requested[i].second.epoch));
+          }
+          observed.lease_until = *(*until)[i];
+        }
+        done(std::move(until));
+      });
+}
+
+void Observer::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  inner_->list_due(limit, std::move(done));
+}
+void Observer::next_due(async::Done<Result<std::optional<Instant>>> done) {
+  inner_->next_due(std::move(done));
+}
+void Observer::load(JobId job, std::uint64_t from_seq, async::Done<Result<store::LoadedJob>> done) {
+  inner_->load(std::move(job), from_seq, std::move(done));
+}
+void Observer::query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) {
+  inner_->query(std::move(filter), std::move(done));
+}
+
+}  // namespace ae::sim

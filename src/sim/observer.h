@@ -1,0 +1,180 @@
+// Witness: stands right above the disk and sees what truly happened, whatever the workers are told.
+//
+// It keeps what the checkers and the people of the simulated world need (who holds a job, what is declared, which waits
+// are open) and raises the fencing rules at the moment they are broken. The answers pass unchanged.
+// Threads: the loop's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "plan/plan_cache.h"
+#include "sim/report.h"
+#include "store/store.h"
+
+namespace ae::sim {
+
+struct DeclaredCall {  // a durable declaration
+  AttemptId attempt;
+  std::string arguments_hash, external_key, idempotency_key;
+  Instant send_by;
+  std::uint64_t epoch = 0;  // of the claim that stood
+  std::uint64_t order = 0;  // of the commit, among all of the disk
+  std::string blind;        // of the job
+};
+
+struct OpenWait {
+  std::string type, channel;
+  std::string approval;   // the id under which it is listed among the approvals; "" = it is not
+  bool question = false;  // of a tool in the middle of its call; answered by its key
+};
+
+struct ObservedJob {  // of a job
+  std::string status;
+  std::uint64_t epoch = 0;
+  std::string blind;
+  Hash head;                         // of its log
+  std::vector<std::string> commits;  // its log, as it was written
+  std::vector<Event> log;            // and as it reads
+  std::string queue{store::kDefaultQueue};
+  std::optional<store::Fence> claim;
+  Instant lease_until;
+  bool cancel_requested = false;
+  bool paused = false;
+  std::vector<std::string> required;            // capabilities
+  std::map<std::string, OpenWait> open_waits;   // by correlation key
+  std::map<std::string, std::string> requests;  // the newest request to approve a call, by step
+  std::uint64_t events = 0;                     // in its log
+  std::map<std::string, std::uint64_t, std::less<>> done;  // the step_committed of each node
+  std::set<std::string>
+      raised;          // steps of which somebody is asked whether what they changed is well
+  std::string parked;  // why
+  Value budget;        // that it was made with; null = none
+};
+
+class Observer final : public store::Store {
+ public:
+  explicit Observer(Report& report) : report_(report) {}
+
+  void set_inner(store::Store* inner) { inner_ = inner; }  // borrowed; nullptr = the disk is gone
+  // Canaries: a disk that does not keep what it says.
+  void set_losing_posts(bool is_enabled) { loses_posts_ = is_enabled; }
+  void set_ignoring_limits(bool is_enabled) { ignores_limits_ = is_enabled; }
+  void set_withheld_job(std::optional<JobId> job) { withheld_job_ = std::move(job); }
+  void set_false_approvals(bool is_enabled) {
+    approves_falsely_ = is_enabled;
+  }  // a person's no becomes a yes
+  void set_double_messages(bool is_enabled) {
+    doubles_messages_ = is_enabled;
+  }  // a message is there twice
+  // Plans that need not be read again.
+  void set_plan_cache(const engine::PlanCache* plans) { plans_ = plans; }
+  // From now on this worker has these.
+  void set_capabilities(const std::string& worker, std::vector<std::string> capabilities) {
+    capabilities_[worker] = std::move(capabilities);
+  }
+  // Of these queues, no worker may ever claim beyond the limit.
+  void limits(std::vector<store::QueueLimit> queues) { limits_ = std::move(queues); }
+  // The store was opened by its only owner: every earlier lease is over.
+  void on_opened_by_owner();
+
+  const std::map<JobId, ObservedJob>& jobs() const { return jobs_; }
+  const DeclaredCall* declared_call(const InvocationId& invocation, std::uint32_t try_no) const;
+  // Did an answer to this call stand on the disk when this try was declared? Not one that came late.
+  bool was_answered_before(const DeclaredCall& declared_call,
+                           const InvocationId& invocation) const {
+    const auto answered = answered_.find(invocation.text);
+    return answered != answered_.end() && answered->second < declared_call.order;
+  }
+  // Was a call with this key ever declared?
+  bool was_declared(const std::string& idempotency_key) const {
+    return declared_.contains(idempotency_key);
+  }
+  std::uint64_t writes() const { return writes_; }  // calls that may change something, so far
+  // A batch with events is being written: a point inside it comes before its COMMIT.
+  bool inside_batch() const { return inside_batch_; }
+
+  void commit(store::Batch batch, async::Done<Result<store::CommitResult>> done) override;
+  void put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) override;
+  void claim(store::ClaimRequest request,
+             async::Done<Result<std::vector<store::Lease>>> done) override;
+  void claim_job(JobId job, store::ClaimRequest request,
+                 async::Done<Result<std::optional<store::Lease>>> done) override;
+  void heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
+  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::LoadedJob>> done) override;
+  void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override;
+  void list_ended(store::EndedFilter filter, async::Done<Result<store::EndedPage>> done) override {
+    inner_->list_ended(std::move(filter), std::move(done));
+  }
+  void prune(store::Pruning pruning, async::Done<Result<bool>> done) override {
+    writes_++;
+    inner_->prune(std::move(pruning), std::move(done));
+  }
+  void redact(store::Redaction redaction, async::Done<Result<void>> done) override {
+    writes_++;
+    inner_->redact(std::move(redaction), std::move(done));
+  }
+  void erase_dropped_values(async::Done<Result<std::vector<store::ResidualCopy>>> done) override {
+    inner_->erase_dropped_values(std::move(done));
+  }
+  void append_audit_entry(store::AuditEntry entry, async::Done<Result<void>> done) override {
+    writes_++;
+    inner_->append_audit_entry(std::move(entry), std::move(done));
+  }
+  void read_audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
+    inner_->read_audit_log(after, std::move(done));
+  }
+  void count_jobs(async::Done<Result<store::JobStats>> done) override {
+    inner_->count_jobs(std::move(done));
+  }
+  Instant now() override { return inner_->now(); }
+  bool owned() const override { return inner_->owned(); }
+  std::optional<Instant> opened_at() const override { return inner_->opened_at(); }
+
+ private:
+  struct PendingCommit {  // what a commit says, kept while it is under way
+    JobId job;
+    Instant at;
+    store::Batch::Authority authority;
+    std::string bytes;  // sealed; "" = it says nothing
+    std::vector<Blob> blobs;
+    std::string status;
+    bool release = false;
+    std::vector<std::string> answered;  // invocations whose effect record says success
+  };
+  void committed(const PendingCommit& written, const store::CommitResult& answer);
+  void apply_event(const JobId& job, ObservedJob& observed, const Event& event);
+  void learn_creation(ObservedJob& observed, const JobCreated& event);
+  void learn_call(const ObservedJob& observed, const Event& event);
+  void learn_decision(ObservedJob& observed, const Event& event);
+  void wait_opened(ObservedJob& observed, const WaitOpened& wait);
+  void check_capabilities(const JobId& job, const ObservedJob& observed, const std::string& worker);
+  void on_claimed(const store::Lease& lease, Instant at);
+  void check_queue_limit(const JobId& job, const ObservedJob& observed, Instant at);
+
+  Report& report_;
+  store::Store* inner_ = nullptr;
+  std::map<JobId, ObservedJob> jobs_;
+  std::map<std::pair<std::string, std::uint32_t>, DeclaredCall> declared_calls_;
+  std::uint64_t writes_ = 0, order_ = 0;
+  std::map<std::string, std::uint64_t> answered_;  // invocations, by the order of commits
+  std::set<std::string> declared_;                 // idempotency keys
+  std::map<std::string, std::vector<std::string>> capabilities_;  // capabilities, by worker
+  bool ignores_limits_ = false;
+  bool inside_batch_ = false, loses_posts_ = false, approves_falsely_ = false,
+       doubles_messages_ = false;
+  std::optional<JobId> withheld_job_;
+  std::vector<store::QueueLimit> limits_;
+  const engine::PlanCache* plans_ = nullptr;
+};
+
+}  // namespace ae::sim

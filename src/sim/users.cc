@@ -1,0 +1,350 @@
+// Errands: asking, waiting for the answer, asking again.
+#include "sim/users.h"
+
+#include "json/json.h"
+
+namespace ae::sim {
+
+using namespace std::chrono_literals;
+
+struct Users::PendingRequest {
+  JobId job;
+  engine::ControlRequest act;
+  int tries = 0;
+  std::uint64_t attempts = 0;  // the number of the newest question
+  bool over = false;
+  std::string name;
+  std::function<void()> then;
+};
+
+struct Users::PendingCreate {
+  runtime::NewJobRequest request;
+  std::uint64_t attempts = 0;
+  bool over = false;
+};
+
+struct Users::PendingFork {
+  runtime::ForkRequest request;
+  int tries = 0;
+  std::uint64_t attempts = 0;
+  bool over = false;
+  std::function<void(std::vector<Value>)> then;
+};
+
+std::optional<std::size_t> Users::pick_live_worker() {
+  const std::size_t first = world_.random().below(world_.workers());
+  for (std::size_t i = 0; i < world_.workers(); ++i) {
+    const std::size_t worker = (first + i) % world_.workers();
+    if (world_.is_alive(worker)) return worker;
+  }
+  return std::nullopt;
+}
+
+void Users::create(runtime::NewJobRequest request) {
+  requested_jobs_++;
+  busy_++;
+  auto pending = std::make_shared<PendingCreate>();
+  pending->request = std::move(request);
+  send_create(pending);
+}
+
+void Users::send_create(const std::shared_ptr<PendingCreate>& pending) {
+  if (pending->over) return;
+  const std::uint64_t question = ++pending->attempts;
+  if (auto worker = pick_live_worker()) {
+    world_.create(
+        *worker, pending->request, [this, pending](Result<runtime::CreateResult> created) {
+          if (pending->over) return;
+          const bool there = created || created.error().code == Code::already_exists;
+          if (!there) return;  // asked again below
+          if (created && created->job != pending->request.job) {
+            world_.report().violate("D3 one idempotency key makes one job", pending->request.job,
+                                    "it was answered with " + created->job.text);
+          }
+          pending->over = true;
+          busy_--;
+          created_.push_back(pending->request.job);
+        });
+  }
+  world_.loop().after(world_.random().between(2s, 6s), [this, pending, question] {
+    if (pending->attempts == question) send_create(pending);
+  });
+}
+
+void Users::fork(runtime::ForkRequest request, int tries,
+                 std::function<void(std::vector<Value>)> then) {
+  const auto observed = world_.observer().jobs().find(request.origin);
+  const std::uint64_t events =
+      observed == world_.observer().jobs().end() ? 0 : observed->second.events;
+  forks_.emplace(request.job, RequestedFork{request, events});
+  busy_++;
+  send_fork(std::make_shared<PendingFork>(
+      PendingFork{std::move(request), tries, 0, false, std::move(then)}));
+}
+
+void Users::send_fork(const std::shared_ptr<PendingFork>& pending) {
+  if (pending->over) return;
+  if (pending->tries-- <= 0) {
+    pending->over = true;
+    busy_--;
+    return;
+  }
+  const std::uint64_t question = ++pending->attempts;
+  if (auto worker = pick_live_worker()) {
+    world_.fork(*worker, pending->request, [this, pending](Result<runtime::ForkResult> answer) {
+      on_fork_answered(pending, std::move(answer));
+    });
+  }
+  world_.loop().after(world_.random().between(2s, 6s), [this, pending, question] {
+    if (pending->attempts == question) send_fork(pending);
+  });
+}
+
+void Users::on_fork_answered(const std::shared_ptr<PendingFork>& pending,
+                             Result<runtime::ForkResult> answer) {
+  if (pending->over) return;
+  const Code code = answer ? Code{} : answer.error().code;
+  const bool made = answer ? answer->repeated.empty() : code == Code::already_exists;
+  const bool never = code == Code::input_invalid;  // no such event, or it has not failed
+  if (!answer && !made && !never) return;          // asked again
+  pending->over = true;
+  busy_--;
+  if (made) {
+    forked_.push_back(pending->request.job);
+    const std::string& origin = world_.observer().jobs().at(pending->request.origin).status;
+    const bool over = origin == "completed" || origin == "failed" || origin == "cancelled";
+    world_.report().mark(over ? "fork.origin_ended" : "fork.origin_goes_on");
+  }
+  world_.log_line("  fork " + pending->request.job.text + (made ? ": made" : ": refused"));
+  world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.not_agreed");
+  if (!never && pending->then) {
+    pending->then(answer ? std::move(answer->repeated) : std::vector<Value>());
+  }
+}
+
+void Users::record_request(const JobId& job, const engine::ControlRequest& act) {
+  requested_[job].try_emplace(act.id, SentRequest{act, world_.loop().now(), {}});
+}
+
+void Users::act(const JobId& job, engine::ControlRequest act, int tries,
+                std::function<void()> then) {
+  if (act.id.empty()) act.id = "act-" + std::to_string(++last_id_);
+  std::string name = act.id;
+  if (!in_progress_.emplace(job, name).second) return;
+  record_request(job, act);
+  busy_++;
+  send_request(std::make_shared<PendingRequest>(
+      PendingRequest{job, std::move(act), tries, 0, false, std::move(name), std::move(then)}));
+}
+
+void Users::send_request(const std::shared_ptr<PendingRequest>& pending) {
+  if (pending->over) return;
+  if (pending->tries-- <= 0) return finish_request(pending);
+  const std::uint64_t question = ++pending->attempts;
+  if (auto worker = pick_live_worker()) {
+    world_.act(*worker, pending->job, pending->act,
+               [this, pending](Result<Value> answer) { on_answered(pending, std::move(answer)); });
+  }
+  world_.loop().after(world_.random().between(3s, 6s), [this, pending, question] {
+    if (pending->attempts == question) send_request(pending);
+  });
+}
+
+void Users::finish_request(const std::shared_ptr<PendingRequest>& pending) {
+  if (std::exchange(pending->over, true)) return;
+  busy_--;
+  in_progress_.erase({pending->job, pending->name});
+  if (pending->then) pending->then();
+}
+
+void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<Value> answer) {
+  if (answer) {  // also one that comes when nobody waits for it any more: it was said
+    world_.log_line("  " + pending->job.text + ": " + canonical(pending->act.to_json()) + " → " +
+                    canonical(*answer));
+    acks_.push_back({pending->job, pending->act, *answer});
+    SentRequest& requested = requested_[pending->job].at(pending->act.id);
+    if (!requested.acked) requested.acked = world_.loop().now();
+    world_.report().mark("people.acknowledged");
+    if ((*answer)["duplicate"].is_bool()) world_.report().mark("people.duplicate");
+    if ((*answer)["accepted"].is_bool()) world_.report().mark("people.accepted_in_inbox");
+    return finish_request(pending);
+  }
+  switch (answer.error().code) {
+    case Code::job_terminal:
+    case Code::not_in_doubt:
+    case Code::input_invalid:
+    case Code::not_paused:
+      return finish_request(pending);
+    case Code::plan_invalid:
+      world_.report().mark("plan.invalid");
+      return finish_request(pending);
+    case Code::call_pending:
+      world_.report().mark("plan.too_early");
+      return;  // asked again
+    case Code::not_settled:
+      world_.report().mark("people.not_settled");
+      return finish_request(pending);  // whoever looks around comes back
+    case Code::wait_mismatch:
+    case Code::not_found:  // nobody is asked for this approval, or the job is not there yet
+      world_.report().mark("people.too_early");
+      return;  // too early: asked again
+    default:
+      return;
+  }
+}
+
+// There was no call: what was to undo something could not be made out. It is done by hand, or never; to try again, which
+// somebody asks for too, changes nothing.
+void Users::resolve_undeclared(const JobId& job, engine::ControlRequest act) {
+  const std::uint64_t draw = user_model_.resolves_by_hand ? world_.random().below(3) : 0;
+  act.resolution = draw == 0 ? "fail" : draw == 1 ? "happened" : "not_happened";
+  world_.report().mark("people.undo_by_hand_" + act.resolution);
+  this->act(job, std::move(act), 1);
+}
+
+void Users::resolve(const JobId& job, const std::string& key) {
+  engine::ControlRequest act{
+      .kind = engine::ControlRequest::Kind::resolve, .by = "someone", .idempotency_key = key};
+  act.looked_at = world_.clock().now();
+  act.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
+  if (!world_.observer().was_declared(key)) return resolve_undeclared(job, std::move(act));
+  const KeyRecord* record = world_.external_world().find(key);
+  if (world_.random().one_in(user_model_.resolve_fail_one_in)) {
+    act.resolution = "fail";
+  } else if (record && record->effects > 0) {
+    act.resolution = "happened";
+    act.result = record->result;
+  } else if (!user_model_.impatient && record && record->in_transit > 0) {
+    return;  // it may still arrive: look again later
+  } else {
+    act.resolution = "not_happened";
+  }
+  world_.report().mark("people.resolve_" + act.resolution);
+  this->act(job, std::move(act), 1);
+}
+
+// Whoever is asked for an approval says yes or no, by the list's id or by the wait's key, and sometimes says it twice.
+void Users::answer(const JobId& job, const std::string& key, const OpenWait& wait,
+                   const ReviewOptions& look) {
+  if (!world_.random().one_in(look.answer_one_in)) return;
+  std::string decision(look.decision);
+  if (decision.empty()) decision = world_.random().one_in(3) ? "reject" : "approve";
+  engine::ControlRequest act{.kind = engine::ControlRequest::Kind::signal,
+                             .id = decision + "-" + key,
+                             .by = "somebody",
+                             .payload = Value::object({{"decision", decision}, {"note", key}})};
+  // Half of the forms are taken as they stand, always the same ones: who asks again says the same.
+  const auto digit = static_cast<unsigned char>(key.back()) + static_cast<unsigned char>(key[6]);
+  if (wait.question && decision == "approve" && look.decision.empty() && digit % 2 == 0) {
+    act.arguments = Value::object({{"n", 1 + digit % 9}});
+  }
+  if (!wait.question && world_.random().one_in(2)) {
+    act.approval = wait.approval;
+  } else {
+    act.correlation_key = key;
+  }
+  act.id += act.approval.empty() ? "-by-key" : "-by-id";
+  world_.report().mark("people." + decision);
+  this->act(job, std::move(act), 2);
+}
+
+// What the job changed is not as it left it, or nobody could look: somebody says whether that is well.
+void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewOptions& look) {
+  using Kind = engine::ControlRequest::Kind;
+  const std::string nth = std::to_string(++last_id_);
+  if (observed.parked == "verifier_unreachable" && look.confirm.empty() &&
+      world_.random().one_in(2)) {
+    world_.report().mark("people.look_again");
+    return act(job, {.kind = Kind::resume, .id = "look-again-" + nth, .by = "look-again-" + nth},
+               2);
+  }
+  for (const std::string& step : observed.raised) {
+    if (!world_.random().one_in(look.confirm_one_in)) continue;
+    std::string says(look.confirm);
+    if (says.empty()) says = world_.random().one_in(4) ? "fail" : "accept";
+    world_.report().mark("people.change_" + says);
+    engine::ControlRequest act;
+    act.id.append(says).append("-").append(step).append("-").append(nth);
+    act.by = act.id;
+    if (world_.random().one_in(3)) {
+      act.kind = Kind::signal;
+      act.approval = step;
+      act.payload = Value::object({{"decision", says == "accept" ? "approve" : "reject"}});
+    } else {
+      act.kind = Kind::resolve;
+      act.step_id = step;
+      act.resolution = says;
+    }
+    this->act(job, std::move(act), 2);
+  }
+}
+
+// Somebody lets the job use more: too little, enough for a while, or, when all has to end, enough for ever.
+void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOptions& look) {
+  if (look.raise_one_in == 0 || !world_.random().one_in(look.raise_one_in)) return;
+  std::vector<Member> limits;
+  for (const auto& [name, most] : observed.budget.members()) {
+    if (name == "wall") {
+      limits.emplace_back(
+          name, look.waits ? "10000h" : std::to_string(world_.random().below(60) + 1) + "s");
+    } else if (most.is_integer() && name != "soft") {
+      const std::uint64_t some = world_.random().below(name == "tokens" ? 9'000 : 9) + 1;
+      limits.emplace_back(name, look.waits ? 1'000'000'000 : some);
+    }
+  }
+  const std::string id = "raise-" + std::to_string(++last_id_);
+  world_.report().mark("people.raise");
+  act(job,
+      {.kind = engine::ControlRequest::Kind::budget,
+       .id = id,
+       .by = id,
+       .payload = Value::object(std::move(limits))},
+      2);
+}
+
+void Users::review_open_requests(const ReviewOptions& look) {
+  for (const auto& [job, observed] : world_.observer().jobs()) {
+    if (observed.parked == "budget_exceeded") raise(job, observed, look);
+    if (observed.parked == "worn_out") {  // its process died: it gets one more try
+      const std::string id = "one-more-try-" + std::to_string(++last_id_);
+      act(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 1);
+    } else if (look.waits && observed.paused) {
+      act(job,
+          {.kind = engine::ControlRequest::Kind::resume, .id = "late-resume", .by = "late-resume"},
+          1);
+    }
+    if (!observed.raised.empty()) {
+      confirm(job, observed, look);
+    } else if (observed.parked ==
+               "verifier_unreachable") {  // all is accepted: the job is to look again
+      const std::string id = "look-again-" + std::to_string(++last_id_);
+      act(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 2);
+    }
+    for (const auto& [key, wait] : observed.open_waits) {
+      if (key.starts_with("resolve/")) {
+        resolve(job, key.substr(8, 64));
+      } else if (!wait.approval.empty()) {
+        answer(job, key, wait, look);
+      } else if (look.waits && wait.type == "message") {
+        const std::string id = "late-" + key;
+        act(job,
+            {.kind = engine::ControlRequest::Kind::message,
+             .id = id,
+             .by = "someone",
+             .payload = Value::object({{"message", id}}),
+             .channel = wait.channel},
+            2);
+      } else if (look.waits && (wait.type == "signal" || wait.type == "webhook")) {
+        act(job,
+            {.kind = engine::ControlRequest::Kind::signal,
+             .id = "late-" + key,
+             .by = "someone",
+             .correlation_key = key,
+             .payload = Value::object({{"late", true}})},
+            2);
+      }
+    }
+  }
+}
+
+}  // namespace ae::sim

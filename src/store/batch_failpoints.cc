@@ -1,0 +1,84 @@
+#include "store/batch_failpoints.h"
+
+#include <string>
+
+#include "async/failpoint.h"
+
+namespace ae::store {
+namespace {
+
+Error refused(std::string_view name) {
+  return {Code::unavailable, "failpoint " + std::string(name) + ": nothing was done; try again"};
+}
+
+Error lost(std::string_view name) {
+  return {Code::unknown_outcome, "failpoint " + std::string(name) +
+                                     ": done, but the answer was lost; reload before you retry"};
+}
+
+}  // namespace
+
+bool BatchFailpoints::may_fail_before_commit(const Batch& batch) {
+  return async::failpoint_handler != nullptr && batch.sealed && !batch.failpoints.empty();
+}
+
+std::optional<Error> BatchFailpoints::before() {
+  return batch_.sealed ? hit_before_commit("append.before") : std::nullopt;
+}
+
+std::optional<Error> BatchFailpoints::inside() {
+  if (!batch_.sealed) return std::nullopt;
+  for (const std::string_view name : batch_.failpoints) {
+    if (auto error = hit_before_commit(name)) return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> BatchFailpoints::after() {
+  const auto hit = [this](std::string_view name) {
+    if (async::hit_failpoint(name) != async::FailpointAction::go) lost_ = name;
+  };
+  if (batch_.sealed) {
+    hit("append.after");
+  } else {
+    for (const std::string_view name : batch_.failpoints) hit(name);
+  }
+  if (const auto* create = std::get_if<Batch::Create>(&batch_.authority);
+      create != nullptr && create->job.claim) {
+    hit("claim.after");
+  }
+  if (lost_.empty()) return std::nullopt;
+  return lost(lost_);
+}
+
+std::optional<Error> BatchFailpoints::hit_before_commit(std::string_view name) {
+  switch (async::hit_failpoint(name)) {
+    case async::FailpointAction::go:
+      break;
+    case async::FailpointAction::error:
+      return refused(name);
+    case async::FailpointAction::error_after:
+      lost_ = name;
+      break;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> hit_after_failpoint(std::string_view name) {
+  if (async::hit_failpoint(name) == async::FailpointAction::go) return std::nullopt;
+  return lost(name);
+}
+
+BeforeFailpoint hit_before_failpoint(std::string_view name) {
+  switch (async::hit_failpoint(name)) {
+    case async::FailpointAction::go:
+      break;
+    case async::FailpointAction::error:
+      return {.now = refused(name), .afterwards = std::nullopt};
+    case async::FailpointAction::error_after:
+      return {.now = std::nullopt, .afterwards = lost(name)};
+  }
+  return {};
+}
+
+}  // namespace ae::store

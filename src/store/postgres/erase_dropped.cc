@@ -1,0 +1,165 @@
+#include "store/postgres/erase_dropped.h"
+
+#include <chrono>
+#include <thread>
+
+#include "store/postgres/schema.h"
+
+namespace ae::store::postgres {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kWhat = "copies of values";
+// Those that hold values, or hashes of values.
+constexpr const char* kHolders[] = {"commits", "blobs",       "value_uses",
+                                    "effects", "checkpoints", "inbox"};
+// For one table: its writers wait meanwhile, and give up after kLockTimeout.
+constexpr const char* kTableWithin = "1s";
+constexpr const char* kLockWithin = "200ms";  // they wait behind whoever waits for a lock of it
+constexpr auto kOthersWithin = 2s;            // for transactions that began before
+constexpr auto kLookAgain = 50ms;
+
+// Sizes, and whether this role may vacuum all of them.
+constexpr const char* kAbout =
+    "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint, "
+    "coalesce(bool_and(pg_has_role(relowner, 'USAGE')), true) OR "
+    "(SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()) "
+    "FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = "
+    "current_schema()) AND relname = ANY($1::text[])";
+// What began before this transaction and may still see the old rows.
+constexpr const char* kOlder =
+    "SELECT 'process ' || pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+    "AND (datname = current_database() OR datname IS NULL) "
+    "AND age(backend_xmin) >= age($1::text::xid) "
+    "UNION ALL SELECT 'a session of the role ' || coalesce(usename, '?') || ', which this role may "
+    "not examine' FROM pg_stat_activity WHERE datname = current_database() "
+    "AND backend_type IS NULL "
+    "UNION ALL SELECT 'prepared transaction ' || gid FROM pg_prepared_xacts "
+    "WHERE database = current_database() AND age(transaction) >= age($1::text::xid) "
+    "UNION ALL SELECT 'replication slot ' || slot_name FROM pg_replication_slots "
+    "WHERE age(xmin) >= age($1::text::xid)";
+
+std::string named(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// One statement: VACUUM runs in no transaction, not even in that of a round trip.
+Pg<void> run(Connection& connection, const std::string& sql) {
+  connection.add_unprepared(sql);
+  AE_TRY(connection.run());
+  return {};
+}
+
+class Wiping {
+ public:
+  Wiping(Connection& connection, const std::string& schema, std::size_t rewrite_bytes)
+      : connection_(connection), schema_(schema), rewrite_bytes_(rewrite_bytes) {}
+
+  Pg<std::vector<ResidualCopy>> all() {
+    left_.push_back({kWhat, "the server's write-ahead log, replicas, backups and logs",
+                     "the store cannot remove them: they end when the server recycles its log and "
+                     "when you delete backups"});
+    AE_TRY(look());
+    if (!may_) {
+      keep(names(), "this role does not own them");
+      return std::move(left_);
+    }
+    AE_TRY(wait_for_others());
+    AE_TRY(vacuum());
+    return std::move(left_);
+  }
+
+ private:
+  std::string qualified(const std::string& table) const {
+    return quoted_name(schema_) + "." + table;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const char* table : kHolders) names.push_back(qualified(table));
+    return names;
+  }
+  void keep(const std::vector<std::string>& tables, const std::string& why) {
+    if (tables.empty()) return;
+    left_.push_back({kWhat, "old rows in the pages of " + named(tables),
+                     why + ": run `VACUUM FULL " + named(tables) +
+                         "` as their owner; it locks them meanwhile"});
+  }
+
+  Pg<void> look() {
+    Column tables(Column::Type::text);
+    for (const char* table : kHolders) tables.add(std::string_view(table));
+    connection_.add_unprepared(kAbout, Params().add(tables));
+    AE_ASSIGN(const auto answers, connection_.run());
+    rewrites_ = static_cast<std::size_t>(answers[0].integer(0, 0)) <= rewrite_bytes_;
+    may_ = answers[0].boolean(0, 1);
+    return {};
+  }
+
+  // A row that an older transaction can see is kept by each VACUUM.
+  Pg<void> wait_for_others() {
+    connection_.add_unprepared("SELECT pg_current_xact_id()::xid::text");
+    AE_ASSIGN(const auto now, connection_.run());
+    const std::string xid = now[0].text(0, 0);
+    const auto until = Clock::now() + kOthersWithin;
+    for (;;) {
+      connection_.add_unprepared(kOlder, Params().add(xid));
+      AE_ASSIGN(const auto answers, connection_.run());
+      if (answers[0].empty()) return {};
+      if (Clock::now() >= until) {
+        std::vector<std::string> older;
+        older.reserve(static_cast<std::size_t>(answers[0].size()));
+        for (int i = 0; i < answers[0].size(); ++i) older.push_back(answers[0].text(i, 0));
+        left_.push_back({kWhat, "old rows of the tables",
+                         "they may still be visible to older transactions (" + named(older) +
+                             "): when it has ended, redact the job again"});
+        return {};
+      }
+      std::this_thread::sleep_for(kLookAgain);
+    }
+  }
+
+  Pg<void> limit(const std::string& lock, const std::string& statement) {
+    AE_TRY(run(connection_, "SET lock_timeout = '" + lock + "'"));
+    return run(connection_, "SET statement_timeout = '" + statement + "'");
+  }
+
+  Pg<void> vacuum() {
+    std::vector<std::string> failed, large;
+    std::string why;
+    AE_TRY(limit(kLockWithin, kTableWithin));
+    for (const std::string& table : names()) {
+      const auto done = run(connection_, (rewrites_ ? "VACUUM (FULL) " : "VACUUM ") + table);
+      if (!done && done.error().lost) return std::unexpected(done.error());
+      if (!done) {
+        failed.push_back(table);
+        why = done.error().text();
+      } else if (!rewrites_) {
+        large.push_back(table);
+      }
+    }
+    AE_TRY(limit(kLockTimeout, kStatementTimeout));
+    keep(large, "they are too large to be rewritten while they are in use");
+    keep(failed, "they were not rewritten (" + why + ")");
+    return {};
+  }
+
+  Connection& connection_;
+  const std::string& schema_;
+  const std::size_t rewrite_bytes_;
+  bool may_ = false, rewrites_ = false;
+  std::vector<ResidualCopy> left_;
+};
+
+}  // namespace
+
+Pg<std::vector<ResidualCopy>> erase_dropped_values(Connection& connection,
+                                                   const std::string& schema,
+                                                   std::size_t rewrite_bytes) {
+  return Wiping(connection, schema, rewrite_bytes).all();
+}
+
+}  // namespace ae::store::postgres

@@ -1,0 +1,95 @@
+#include "store/postgres/job_stats.h"
+
+#include <map>
+#include <utility>
+
+namespace ae::store::postgres {
+namespace {
+
+static_assert(kJobCountMax == 100'000, "the statements below count so far");
+
+constexpr Statement kBegin{"begin_census", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
+constexpr Statement kCommit{"commit_census", "COMMIT"};
+// Each counts entries of an index, and stops at 100,000.
+constexpr Statement kStatuses{
+    "census_statuses",
+    "SELECT s.status, (SELECT count(*) FROM (SELECT 1 FROM heads WHERE status = s.status "
+    "AND status <> 'completed' LIMIT 100000) AS counted) "
+    "FROM unnest(ARRAY['queued', 'running', 'waiting', 'parked']) AS s(status)"};
+constexpr Statement kReady{
+    "census_ready",
+    "SELECT queue, count(*) FROM (SELECT queue FROM heads WHERE ready AND attempt IS NULL "
+    "LIMIT 100000) AS counted GROUP BY queue ORDER BY queue"};
+constexpr Statement kHolders{
+    "census_holders",
+    "SELECT worker, count(*), count(*) FILTER (WHERE lease_until > (SELECT coalesce($1::bigint, "
+    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint))) "
+    "FROM (SELECT worker, lease_until FROM heads WHERE attempt IS NOT NULL LIMIT 100000) AS "
+    "counted "
+    "GROUP BY worker ORDER BY worker"};
+constexpr Statement kWorkers{
+    "census_workers",
+    "SELECT worker, says FROM workers WHERE until > (SELECT coalesce($1::bigint, "
+    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) ORDER BY worker LIMIT 10000"};
+
+// Nothing depends on it: it need not be on disk before it is answered. Who has not been heard of for a day is left out.
+constexpr const char* kAnnounce =
+    "WITH time AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint "
+    "AS now), gone AS (DELETE FROM workers USING time WHERE until < now - 86400000000 "
+    "AND worker <> $1::text) "
+    "INSERT INTO workers(worker, until, says) SELECT $1::text, now + $3::bigint, $2::bytea "
+    "FROM time ON CONFLICT (worker) DO UPDATE SET until = excluded.until, says = excluded.says";
+
+PgError undone(Connection& connection, PgError error) {
+  if (error.lost) return error;
+  connection.add_unprepared("ROLLBACK");
+  if (!connection.run()) error.lost = true;
+  return error;
+}
+
+}  // namespace
+
+std::vector<Statement> job_stats_statements() { return {kStatuses, kReady, kHolders, kWorkers}; }
+
+Pg<JobStats> count_jobs(Connection& connection, std::optional<Instant> at) {
+  connection.add(kBegin);
+  connection.add(kStatuses);
+  connection.add(kReady);
+  connection.add(kHolders, Params().add(at));
+  connection.add(kWorkers, Params().add(at));
+  connection.add(kCommit);
+  auto answered = connection.run();
+  if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
+  const std::vector<Rows>& answers = *answered;
+  JobStats job_stats;
+  for (int i = 0; i < answers[1].size(); ++i) {
+    job_stats.statuses[answers[1].text(i, 0)] = answers[1].count(i, 1);
+  }
+  for (int i = 0; i < answers[2].size(); ++i) {
+    job_stats.ready[answers[2].text(i, 0)] = answers[2].count(i, 1);
+  }
+  for (int i = 0; i < answers[3].size(); ++i) {
+    JobStats::Worker& worker = job_stats.workers[answers[3].text(i, 0)];
+    worker.live = answers[3].count(i, 2);
+    worker.expired = answers[3].count(i, 1) - worker.live;
+  }
+  for (int i = 0; i < answers[4].size(); ++i) {
+    job_stats.workers[answers[4].text(i, 0)].says = answers[4].text(i, 1);
+  }
+  return job_stats;
+}
+
+Pg<void> announce(Connection& connection, const std::string& worker, const std::string& says,
+                  Duration ttl) {
+  connection.add_unprepared("BEGIN");
+  connection.add_unprepared("SELECT set_config('synchronous_commit', 'off', true)");
+  Params params;
+  params.add(worker).add(Bytes{says}).add(std::int64_t{ttl.count()});
+  connection.add_unprepared(kAnnounce, params);
+  connection.add_unprepared("COMMIT");
+  auto answered = connection.run();
+  if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
+  return {};
+}
+
+}  // namespace ae::store::postgres

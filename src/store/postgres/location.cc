@@ -1,0 +1,95 @@
+#include "store/postgres/location.h"
+
+#include <sstream>
+
+#include "store/postgres/schema.h"
+
+namespace ae::store::postgres {
+namespace {
+
+constexpr const char* kUnknown = "-";
+// None of them is prepared: the first look comes before a pooler is found out.
+constexpr const char* kReadLocation =
+    "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')::text, "
+    "(SELECT oid::text FROM pg_catalog.pg_database WHERE datname = current_database()), "
+    "('meta'::regclass)::oid::text";
+constexpr const char* kCluster =
+    "SELECT system_identifier::text FROM pg_catalog.pg_control_system()";
+constexpr const char* kReadSavedLocation = "SELECT value FROM meta WHERE key = 'place'";
+constexpr const char* kSaveLocation =
+    "INSERT INTO meta(key, value) VALUES('place', $1::text) ON CONFLICT DO NOTHING";
+constexpr const char* kPut =
+    "INSERT INTO meta(key, value) VALUES('place', $1::text) "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+
+struct LocationIds {
+  std::string cluster, database, table;
+};
+
+LocationIds parse_location(const std::string& location) {
+  std::istringstream in(location);
+  LocationIds words;
+  in >> words.cluster >> words.database >> words.table;
+  return words;
+}
+
+bool differ(const std::string& one, const std::string& other) {
+  return one != other && one != kUnknown && other != kUnknown;
+}
+
+}  // namespace
+
+Result<std::string> read_location(Connection& connection) {
+  connection.add_unprepared(kReadLocation);
+  auto here = connection.run();
+  if (!here) return std::unexpected(unavailable_error(here.error()));
+  const Rows& row = here->back();
+  std::string cluster = kUnknown;
+  if (row.text(0, 0) == "true") {
+    connection.add_unprepared(kCluster);
+    auto told = connection.run();
+    if (!told) return std::unexpected(unavailable_error(told.error()));
+    cluster = told->back().text(0, 0);
+  }
+  return cluster + " " + row.text(0, 1) + " " + row.text(0, 2);
+}
+
+Result<std::optional<std::string>> find_move(Connection& connection) {
+  connection.add_unprepared(kReadSavedLocation);
+  auto found = connection.run();
+  if (!found) return std::unexpected(unavailable_error(found.error()));
+  if (found->back().empty()) return std::nullopt;
+  const LocationIds was = parse_location(found->back().text(0, 0));
+  AE_ASSIGN(const std::string location, read_location(connection));
+  const LocationIds is = parse_location(location);
+  const char* what = differ(was.cluster, is.cluster)     ? "cluster"
+                     : differ(was.database, is.database) ? "database"
+                     : differ(was.table, is.table)       ? "set of tables"
+                                                         : nullptr;
+  if (what == nullptr) return std::nullopt;
+  return "it was written in another " + std::string(what) + " than this one";
+}
+
+Error move_not_accepted(const std::string& how) {
+  return {Code::store_rolled_back, "this store is a copy, as of a dump that was restored: " + how +
+                                       ". Later work would be repeated: check its jobs, then "
+                                       "`aetheris doctor --accept-rollback` parks unfinished ones "
+                                       "(planned move: add --nothing-lost to continue)"};
+}
+
+Status save_location(Connection& connection) {
+  connection.add_unprepared(kReadSavedLocation);
+  auto found = connection.run();
+  if (!found) return std::unexpected(unavailable_error(found.error()));
+  if (!found->back().empty()) return {};
+  AE_ASSIGN(const std::string location, read_location(connection));
+  connection.add_unprepared(kSaveLocation, Params().add(location));
+  if (auto done = connection.run(); !done) return std::unexpected(unavailable_error(done.error()));
+  return {};
+}
+
+void add_put_location(Connection& connection, const std::string& location) {
+  connection.add_unprepared(kPut, Params().add(location));
+}
+
+}  // namespace ae::store::postgres

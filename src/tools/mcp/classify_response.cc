@@ -1,0 +1,195 @@
+#include "tools/mcp/classify_response.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/http_status.h"
+#include "base/utf8.h"
+#include "json/json.h"
+#include "schema/question.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+std::string text_of(const Value& content) {
+  std::string text;
+  if (!content.is_array()) return text;
+  for (const Value& block : content.items()) {
+    if (block.text("type") != "text" || !block["text"].is_string()) continue;
+    if (!text.empty()) text += '\n';
+    text += block.text("text");
+  }
+  return text;
+}
+
+Outcome invalid_result(const Value& result, const std::string& why,
+                       const std::vector<UsedSecret>& used) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::success;
+  const std::string text = scrub(canonical(result), used);
+  outcome.invalid = invalid_output(why, text, text.size());
+  return outcome;
+}
+
+// What an elicitation asks, in our words.
+Value questions_in(const Value& params) {
+  const std::string_view mode = params.text("mode", "form");
+  std::vector<Member> question{{"message", params["message"]}, {"mode", mode}};
+  if (mode == "url") question.emplace_back("url", params["url"]);
+  if (mode == "form") question.emplace_back("schema", params["requestedSchema"]);
+  return Value::object(std::move(question));
+}
+
+// A request of the server in our words; null: it is none that a person can answer.
+Value question_of(const Value& request) {
+  return request.text("method") == "elicitation/create" ? questions_in(request["params"]) : Value();
+}
+
+Outcome make_input_required(Value requests_value) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::input_required;
+  outcome.definite = true;
+  outcome.result = std::move(requests_value);
+  return outcome;
+}
+
+// The server needs a person's answers before it goes on. What it asks is for people; what it wants to have back is its own.
+Outcome classify_questions(const Value& result, const std::vector<UsedSecret>& used) {
+  std::vector<Member> requests;
+  bool answerable = true;
+  if (const Value* requests_value = result.find("inputRequests");
+      requests_value != nullptr && requests_value->is_object()) {
+    for (const auto& [key, request] : requests_value->members()) {
+      requests.emplace_back(key, question_of(request));
+      answerable = answerable && !requests.back().second.is_null();
+    }
+  }
+  std::vector<Member> members{{"requests", Value::object(std::move(requests))}};
+  const Value* state = result.find("requestState");
+  if (state != nullptr) members.emplace_back("state", *state);
+  const Value requests_value = scrub_value(Value::object(std::move(members)), used);
+  // A state without the secret that it held is not the one that the server wants to have back.
+  if (state != nullptr && !(requests_value["state"] == *state)) answerable = false;
+  const Status good = check_questions(requests_value);
+  if (answerable && good && (state != nullptr || requests_value["requests"].size() > 0)) {
+    return make_input_required(requests_value);
+  }
+  const bool has_state = state != nullptr;
+  return make_outcome(has_state ? OutcomeKind::unknown : OutcomeKind::failure, !has_state, false,
+                      "input_required",
+                      "the server requested input during the call, which cannot be provided here" +
+                          (good ? std::string() : ": " + good.error().message));
+}
+
+Outcome classify_result(const Value& result, std::size_t output_max,
+                        const std::vector<UsedSecret>& used) {
+  const std::string_view type = result.text("resultType", "complete");
+  if (type == "input_required") return classify_questions(result, used);
+  if (type != "complete") {
+    return make_outcome(OutcomeKind::unknown, false, false, "rpc_error",
+                        "the server returned a result of an unknown type: " +
+                            printable(type.substr(0, 64), LineBreaks::escape));
+  }
+  const Value& content = result["content"];
+  if (result["isError"] == Value(true)) {
+    std::string text = printable(scrub(text_of(content), used), LineBreaks::keep);
+    if (text.empty()) text = "the tool failed without an error message";
+    return make_outcome(OutcomeKind::failure, true, false, "tool_error",
+                        truncate_text(std::move(text), kErrorTextMax));
+  }
+  const Value* structured = result.find("structuredContent");
+  if (structured == nullptr && !content.is_array()) {
+    return invalid_result(result, "the result has no content", used);
+  }
+  Value value;
+  if (structured != nullptr) {
+    value = *structured;
+  } else if (content.size() == 1 && content.items()[0].text("type") == "text" &&
+             content.items()[0]["text"].is_string()) {
+    value = content.items()[0]["text"];
+  } else if (content.size() > 0) {
+    value = content;
+  }
+  if (canonical_exceeds(value, output_max)) {
+    return invalid_result(
+        value, "the result is larger than " + std::to_string(output_max) + " bytes", used);
+  }
+  Outcome outcome;
+  outcome.kind = OutcomeKind::success;
+  outcome.result = scrub_value(value, used);
+  return outcome;
+}
+
+Outcome classify_error(const Reply& reply, std::string text) {
+  if (reply.code == kMethodNotFound || reply.code == kInvalidParams) {
+    return make_outcome(OutcomeKind::failure, true, false, "rpc_refused", std::move(text));
+  }
+  if (reply.status != 0 && is_no_effect_status(reply.status)) {
+    return make_outcome(OutcomeKind::failure, true, reply.status == 429,
+                        "http_" + std::to_string(reply.status), std::move(text));
+  }
+  Outcome outcome = make_outcome(OutcomeKind::unknown, false, true, "rpc_error", std::move(text));
+  outcome.settled = reply.status < 300 || is_settling_status(reply.status);  // 0: it is no HTTP
+  return outcome;
+}
+
+}  // namespace
+
+std::string truncate_text(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  return std::string(truncate_utf8(text, most)).append("…");
+}
+
+Outcome make_outcome(OutcomeKind kind, bool definite, bool retryable, std::string code,
+                     std::string message) {
+  Outcome outcome;
+  outcome.kind = kind;
+  outcome.definite = definite;
+  outcome.retryable = retryable;
+  outcome.error_code = std::move(code);
+  outcome.error_message = std::move(message);
+  return outcome;
+}
+
+std::optional<Outcome> classify_open_question(const Value& params, std::string_view state,
+                                              const std::vector<UsedSecret>& used) {
+  const Value requests =
+      Value::object({{std::string(kOpenRequest), scrub_value(questions_in(params), used)}});
+  Value requests_value = Value::object({{"requests", requests}, {"state", state}});
+  if (!check_questions(requests_value)) return std::nullopt;
+  return make_input_required(std::move(requests_value));
+}
+
+Outcome classify_response(const Reply& reply, std::size_t output_max,
+                          const std::vector<UsedSecret>& used) {
+  std::string text =
+      truncate_text(printable(scrub(reply.text, used), LineBreaks::keep), kErrorTextMax);
+  switch (reply.kind) {
+    case Reply::Kind::result:
+      return classify_result(reply.value, output_max, used);
+    case Reply::Kind::error:
+      return classify_error(reply, "the server answered error " + std::to_string(reply.code) +
+                                       (text.empty() ? "" : ": " + text));
+    case Reply::Kind::refused: {
+      const bool definite = is_no_effect_status(reply.status);
+      Outcome outcome = make_outcome(definite ? OutcomeKind::failure : OutcomeKind::unknown,
+                                     definite, !definite || reply.status == 429,
+                                     "http_" + std::to_string(reply.status), std::move(text));
+      outcome.settled = !definite && is_settling_status(reply.status);
+      return outcome;
+    }
+    case Reply::Kind::not_sent:
+      return make_outcome(OutcomeKind::failure, true, true, "not_sent", std::move(text));
+    case Reply::Kind::unreachable:
+      return make_outcome(OutcomeKind::failure, true, true,
+                          reply.is_tls_failure ? "tls" : "connect", std::move(text));
+    case Reply::Kind::unreadable:
+      return make_outcome(OutcomeKind::unknown, false, true, "rpc_error", std::move(text));
+    case Reply::Kind::lost:
+      break;
+  }
+  return make_outcome(OutcomeKind::unknown, false, true, "reset", std::move(text));
+}
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,251 @@
+// How calls of the old era wait for people: they are kept open between the try that asked and the one that has the answer.
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "async/boot_clock.h"
+#include "json/json.h"
+#include "tools/mcp/classify_response.h"
+#include "tools/mcp/server.h"
+#include "tools/mcp/server_calls.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+// A state of ours; no server is told it.
+constexpr std::string_view kState = "aetheris/open-call/";
+constexpr std::size_t kQuestionShown = 200;  // bytes of one, in a warning
+
+Value make_action(std::string_view word) { return Value::object({{"action", word}}); }
+
+}  // namespace
+
+std::string qualified_name(const Server::Tool& tool) {
+  return tool.server.empty() ? tool.name : tool.server + "." + tool.name;
+}
+
+std::optional<std::uint32_t> suspended_try_of(const Value& inputs) {
+  const std::string_view state = inputs.is_object() ? inputs.text("state") : std::string_view();
+  if (!state.starts_with(kState)) return std::nullopt;
+  const std::string_view number = state.substr(kState.size());
+  std::uint32_t try_no = 0;
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), try_no);
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size()) return std::nullopt;
+  return try_no;
+}
+
+// Over HTTP a question may come on the stream of its call. A program has one stream for all, and so has GET: only when one
+// call is open, and no other ever was given up or lost, is it clear whose question it is.
+std::shared_ptr<Server::OpenCall> Server::find_asking_call(const Message& request,
+                                                           std::string& refusal_reason) const {
+  std::vector<const InFlightCall*> sent;
+  for (const auto& [key, flight] : in_flight_) {
+    if (flight.open && (request.stream == 0 || flight.open->request == request.stream)) {
+      sent.push_back(&flight);
+    }
+  }
+  const bool one_stream = request.stream == 0;
+  const bool others = one_stream && std::ranges::any_of(suspended_, [](const auto& entry) {
+                        return !entry.second->outcome;
+                      });
+  if (sent.size() > 1 || others) {
+    refusal_reason = "several calls are open, and the one that asks is unknown";
+  }
+  if (one_stream && !orphaned_.empty())
+    refusal_reason = "an earlier call was abandoned or lost, and may be the one that asks";
+  if (!refusal_reason.empty() || sent.empty()) return nullptr;
+  const InFlightCall& flight = *sent.front();
+  if (flight.end_reason != InFlightCall::EndReason::none) {
+    refusal_reason = "the call is being abandoned";
+  } else if (flight.call.ask_expires.count() <= 0) {
+    refusal_reason =
+        "only `aetheris serve` and `aetheris worker` keep a call open for an answer: `run` ends "
+        "when its job is idle, a probe or compensation cannot ask";
+  } else if (suspended_.size() >= kSuspendedMax) {
+    refusal_reason = "256 calls already wait for answers";
+  }
+  return refusal_reason.empty() ? flight.open : nullptr;
+}
+
+void Server::on_question(const Message& request) {
+  std::string refusal_reason;
+  if (const auto open = find_asking_call(request, refusal_reason)) {
+    const std::string state = std::string(kState) + std::to_string(open->key.second);
+    if (auto outcome = classify_open_question(request.body, state, session_->used())) {
+      return suspend(open, request.id, *std::move(outcome));
+    }
+    refusal_reason = "it has no valid answer";
+  }
+  session_->send_answer({.id = request.id, .result = make_action("decline")});
+  std::vector<Key> keys;
+  for (const auto& [key, flight] : in_flight_) {
+    if (flight.open && (request.stream == 0 || flight.open->request == request.stream)) {
+      keys.push_back(key);
+    }
+  }
+  report_declined(request.body, refusal_reason, keys);
+}
+
+// It was done in somebody's name: the jobs say so, and whoever runs them hears it, once for each call.
+void Server::report_declined(const Value& params, const std::string& why,
+                             const std::vector<Key>& keys) {
+  const Session* const asked_by = session_.get();
+  for (const Key& key : keys) {
+    const auto found = in_flight_.find(key);
+    if (session_.get() != asked_by) return;
+    if (found == in_flight_.end() || !found->second.open) continue;
+    InFlightCall& flight = found->second;
+    if (warn_ && !std::exchange(flight.is_warned, true)) {
+      const std::string question_text = truncate_text(
+          printable(scrub(params.text("message"), session_->used()), LineBreaks::escape),
+          kQuestionShown);
+      std::string what = "the MCP server of ";
+      what.append(qualified_name(flight.tool)).append(" asks a user: \"").append(question_text);
+      warn_(flight.call.job, what.append("\"; it was declined: ").append(why));
+    }
+    session_->report_message(flight.open->request, "a question to a user was declined: " + why);
+  }
+}
+
+void Server::suspend(const std::shared_ptr<OpenCall>& open, const Value& question,
+                     Outcome outcome) {
+  const Key key = open->key;
+  InFlightCall& flight = in_flight_.at(key);
+  flight.answer_ticket = 0;  // what it asked before has its answer, or soon
+  open->question = question;
+  suspend(open, key, flight.call.ask_expires + kSuspendedGrace);
+  finish_call(key, std::move(outcome));
+}
+
+void Server::suspend(const std::shared_ptr<OpenCall>& open, const Key& key, Duration time) {
+  open->is_suspended = true;
+  open->key = key;
+  open->timer = loop_.after(time, [weak = weak_from_this(), key] {
+    if (const auto self = weak.lock())
+      self->release_suspended(key, "its question was not answered in time");
+  });
+  suspended_.insert_or_assign(key, open);
+  session_->set_progress_callback(open->request, nullptr);
+}
+
+// A server that did not wait for the answer: the next try is told how the call ended.
+void Server::store_suspended_reply(OpenCall& open, const Reply& reply) {
+  Outcome outcome = classify_response(reply, open.tool.output_max, session_->used());
+  if (reply.kind == Reply::Kind::result) ++answered_;
+  open.bytes = canonical(outcome.result).size();
+  const bool fits = suspended_bytes_ + open.bytes <= kSuspendedBytesMax;
+  if (reply.kind == Reply::Kind::lost || !fits) {
+    loop_.cancel(open.timer);
+    suspended_.erase(Key(open.key));
+    return watch_idle();
+  }
+  suspended_bytes_ += open.bytes;
+  open.question = Value();
+  open.outcome = std::move(outcome);
+}
+
+// The first try that has the answer.
+void Server::resume_call(Permit permit, Call call, std::uint32_t suspended_try,
+                         async::Done<Outcome> done) {
+  const auto found = suspended_.extract(Key{call.invocation, suspended_try});
+  if (found.empty()) {
+    return loop_.post([done = std::move(done)]() mutable {
+      done(make_outcome(
+          OutcomeKind::unknown, false, true, "reset",
+          "the call that asked was lost before its answer: its connection was lost, or the "
+          "process that kept it ended"));
+    });
+  }
+  const std::shared_ptr<OpenCall>& open = found.mapped();
+  loop_.cancel(open->timer);
+  const Key key{call.invocation, call.try_no};
+  if (open->outcome) {
+    suspended_bytes_ -= open->bytes;
+    watch_idle();
+    return loop_.post(
+        [done = std::move(done), open]() mutable { done(*std::move(open->outcome)); });
+  }
+  InFlightCall& flight =
+      in_flight_
+          .emplace(key, InFlightCall{.permit = std::move(permit),
+                                     .call = std::move(call),
+                                     .tool = open->tool,
+                                     .done = std::move(done),
+                                     .started_at = async::BootClock().since_start(),
+                                     .open = open})
+          .first->second;
+  std::move(flight.permit).use(key.first, key.second);
+  open->is_suspended = false;
+  open->key = key;
+  session_->set_progress_callback(open->request, std::move(flight.call.progress));
+  if (!open->question.is_null()) send_answer(key);
+  start_timeout(key);
+}
+
+// What a person said is a call of its own: it leaves in the time that its try has to be sent, or not at all.
+void Server::send_answer(const Key& key) {
+  InFlightCall& flight = in_flight_.at(key);
+  const Value* answer = flight.call.inputs["answers"].find(kOpenRequest);
+  flight.answer_ticket =
+      session_->send_answer({.id = flight.open->question,
+                             .result = answer != nullptr ? *answer : make_action("cancel"),
+                             .send_within = flight.call.send_within,
+                             .timeout = std::min(flight.call.timeout, kRequestTimeout),
+                             .on_sent = [weak = weak_from_this(), key](const Reply& reply) {
+                               if (const auto self = weak.lock()) self->on_answer_sent(key, reply);
+                             }});
+}
+
+void Server::on_answer_sent(const Key& key, const Reply& reply) {
+  const auto found = in_flight_.find(key);
+  if (found == in_flight_.end() || std::exchange(found->second.answer_ticket, 0) == 0) return;
+  InFlightCall& flight = found->second;
+  if (reply.kind == Reply::Kind::not_sent || reply.kind == Reply::Kind::unreachable) {
+    suspend(flight.open, {key.first, *suspended_try_of(flight.call.inputs)}, kSuspendedGrace);
+    return finish_call(key,
+                       make_outcome(OutcomeKind::failure, true, true, "not_sent",
+                                    "the answer of the user could not be sent to the MCP server" +
+                                        (reply.text.empty() ? "" : ": " + reply.text)));
+  }
+  flight.open->question = Value();
+  if (flight.end_reason == InFlightCall::EndReason::timeout)
+    cancel_request(flight, "no answer in time");
+  if (flight.end_reason == InFlightCall::EndReason::abandoned)
+    cancel_request(flight, "the caller gave up");
+}
+
+// First its server is told `cancel`, which ends most calls; then that nobody waits for it any more.
+void Server::release_suspended(const Key& key, std::string_view why) {
+  const auto found = suspended_.find(key);
+  if (found == suspended_.end()) return;
+  const std::shared_ptr<OpenCall> open = found->second;
+  loop_.cancel(open->timer);
+  if (!open->outcome && !open->question.is_null()) {
+    session_->send_answer(
+        {.id = std::exchange(open->question, Value()), .result = make_action("cancel")});
+    open->timer =
+        loop_.after(kRequestTimeout, [weak = weak_from_this(), key, why = std::string(why)] {
+          if (const auto self = weak.lock()) self->release_suspended(key, why);
+        });
+    return;
+  }
+  suspended_.erase(found);
+  watch_idle();
+  if (open->outcome) {
+    suspended_bytes_ -= open->bytes;
+    return;
+  }
+  mark_orphaned(*open);
+  session_->cancel_request(open->request, why);
+}
+
+// Their connection is gone.
+void Server::clear_suspended() {
+  for (const auto& [key, open] : suspended_) loop_.cancel(open->timer);
+  suspended_.clear();
+  suspended_bytes_ = 0;
+}
+
+}  // namespace ae::tools::mcp

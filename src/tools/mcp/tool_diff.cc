@@ -1,0 +1,111 @@
+#include "tools/mcp/tool_diff.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "json/json.h"
+#include "tools/mcp/classify_response.h"
+#include "tools/output.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+constexpr std::size_t kContextBytes = 40;  // bytes of what is the same, before what differs
+
+bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+
+// At most so many bytes from there on.
+std::string excerpt(const std::string& text, std::size_t from, std::size_t most) {
+  while (from > 0 && from < text.size() && !starts_character(text[from])) --from;
+  std::size_t end = std::min(from + most, text.size());
+  while (end > from && end < text.size() && !starts_character(text[end])) --end;
+  std::string shown = from > 0 ? "…" : "";
+  shown += printable(std::string_view(text).substr(from, end - from), LineBreaks::escape);
+  if (end < text.size()) {
+    shown.append("… (").append(std::to_string(text.size() - end)).append(" bytes more)");
+  }
+  return shown;
+}
+
+std::size_t shown_max(const Value& value) { return value.is_string() ? kTextShown : kValueShown; }
+
+std::string shown(const Value& value) { return excerpt(canonical(value), 0, shown_max(value)); }
+
+class ToolDiff {
+ public:
+  void add(const std::string& what) {
+    if (lines_.size() < kDifferencesMax) {
+      lines_.push_back(what);
+    } else {
+      ++more_;
+    }
+  }
+
+  // What stands at `path` of a tool: nullptr = nothing.
+  void compare(const std::string& path, const Value* before, const Value* now) {
+    if (before == nullptr && now == nullptr) return;
+    const std::string where = truncate_text(printable(path, LineBreaks::escape), kPathShown) + ": ";
+    if (before == nullptr) return add(where + "added: " + shown(*now));
+    if (now == nullptr) return add(where + "removed, was " + shown(*before));
+    if (*before == *now) return;
+    if (before->is_object() && now->is_object()) {
+      std::set<std::string, std::less<>> keys;
+      for (const Member& member : before->members()) keys.insert(member.first);
+      for (const Member& member : now->members()) keys.insert(member.first);
+      for (const std::string& key : keys) {
+        std::string below = path;
+        below.append("/").append(key);
+        compare(below, before->find(key), now->find(key));
+      }
+      return;
+    }
+    const std::string was = canonical(*before), is = canonical(*now);
+    const std::size_t most = std::max(shown_max(*before), shown_max(*now));
+    std::size_t from = 0;
+    if (std::max(was.size(), is.size()) > most) {
+      const auto same = std::ranges::mismatch(was, is).in1 - was.begin();
+      from = std::max(static_cast<std::size_t>(same), kContextBytes) - kContextBytes;
+    }
+    add(where + excerpt(was, from, most) + " -> " + excerpt(is, from, most));
+  }
+
+  std::vector<std::string> lines() && {
+    if (more_ > 0) lines_.push_back("… and " + std::to_string(more_) + " more");
+    return std::move(lines_);
+  }
+
+ private:
+  std::vector<std::string> lines_;
+  std::size_t more_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> diff_tools(const Value& before, const Value& now) {
+  std::map<std::string, std::pair<const Value*, const Value*>> tools;
+  for (const Value& tool : before.items()) tools[std::string(tool.text("name"))].first = &tool;
+  for (const Value& tool : now.items()) tools[std::string(tool.text("name"))].second = &tool;
+  ToolDiff found;
+  for (const auto& [name, sides] : tools) {
+    const auto& [was, is] = sides;
+    if (is == nullptr) {
+      found.add(name + ": gone");
+    } else if (was == nullptr) {
+      const Value* said = is->find("description");
+      found.add(name + ": new" + (said == nullptr ? "" : ": " + shown(*said)));
+    } else {
+      for (const char* key :
+           {"title", "description", "inputSchema", "outputSchema", "annotations", "execution"}) {
+        std::string path = name;
+        path.append(": ").append(key);
+        found.compare(path, was->find(key), is->find(key));
+      }
+    }
+  }
+  return std::move(found).lines();
+}
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,83 @@
+#include "tools/mcp/tool_diff.h"
+
+#include "json/json.h"
+#include "testing/test.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+Value one(std::string_view tool) { return Value::array({*parse_json(tool)}); }
+
+AE_TEST(
+    "mcp/difference/each thing that differs is a line: its words, members of schemas, "
+    "annotations") {
+  const Value before = *parse_json(R"([
+    {"name":"gone","inputSchema":{}},
+    {"name":"pay","description":"Pays.","annotations":{"readOnlyHint":true},
+     "inputSchema":{"type":"object","properties":{"n":{"type":"integer"},"old":{"type":"string"}},"required":["n"]}},
+    {"name":"same","description":"S","inputSchema":{}}])");
+  const Value now = *parse_json(R"([
+    {"name":"pay","title":"Pay","description":"Pays well.","annotations":{},
+     "inputSchema":{"type":"object","properties":{"n":{"type":"number"},"iban":{}},"required":["n","iban"]},
+     "outputSchema":{"type":"string"}},
+    {"name":"refund","description":"Pays back.","inputSchema":{}},
+    {"name":"same","description":"S","inputSchema":{}}])");
+  EXPECT_EQ(
+      diff_tools(before, now),
+      (Lines{"gone: gone", "pay: title: added: \"Pay\"",
+             "pay: description: \"Pays.\" -> \"Pays well.\"",
+             "pay: inputSchema/properties/iban: added: {}",
+             "pay: inputSchema/properties/n/type: \"integer\" -> \"number\"",
+             "pay: inputSchema/properties/old: removed, was {\"type\":\"string\"}",
+             "pay: inputSchema/required: [\"n\"] -> [\"n\",\"iban\"]",
+             "pay: outputSchema: added: {\"type\":\"string\"}",
+             "pay: annotations/readOnlyHint: removed, was true", "refund: new: \"Pays back.\""}));
+  EXPECT_EQ(diff_tools(now, now), Lines{});
+}
+
+AE_TEST("mcp/difference/what is long is shown where it differs, and says how much is not shown") {
+  const std::string same(5000, 'a');
+  const auto tool = [](const std::string& words) {
+    return Value::array({Value::object({{"name", "t"}, {"description", words}})});
+  };
+  const Lines lines = diff_tools(tool(same), tool(same + "EVIL" + std::string(3000, 'b')));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("aaaEVILbbb"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find(" bytes more)"), std::string::npos) << lines[0];
+  EXPECT_LT(lines[0].size(), 2 * kTextShown + 200);
+  // Never half of a character.
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::string many(i, 'x');
+    for (int n = 0; n < 1000; ++n) many += "ü";
+    EXPECT_EQ(diff_tools(tool(many), tool(many + "!"))[0].find("\\x"), std::string::npos);
+    EXPECT_EQ(diff_tools(tool("?"), tool(many))[0].find("\\x"), std::string::npos);
+  }
+}
+
+AE_TEST("mcp/difference/it is harmless on a terminal, whatever a server says") {
+  const Lines lines = diff_tools(
+      one(R"({"name":"t","description":"a","annotations":{}})"),
+      one(R"({"name":"t","description":"\u001b[2J\na","annotations":{"\u001b]0;x":1}})"));
+  ASSERT_EQ(lines.size(), 2u);
+  for (const std::string& line : lines) {
+    EXPECT_EQ(line.find('\x1b'), std::string::npos);
+    EXPECT_EQ(line.find('\n'), std::string::npos);
+  }
+}
+
+AE_TEST("mcp/difference/so many lines and no more") {
+  std::vector<Member> many;
+  many.reserve(kDifferencesMax + 5);
+  for (std::size_t i = 0; i < kDifferencesMax + 5; ++i)
+    many.emplace_back("k" + std::to_string(i), 1);
+  const Value now = Value::array(
+      {Value::object({{"name", "t"}, {"annotations", Value::object(std::move(many))}})});
+  const Lines lines = diff_tools(one(R"({"name":"t","annotations":{}})"), now);
+  ASSERT_EQ(lines.size(), kDifferencesMax + 1);
+  EXPECT_EQ(lines.back(), "… and 5 more");
+}
+
+}  // namespace
+}  // namespace ae::tools::mcp

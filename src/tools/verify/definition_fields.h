@@ -1,0 +1,71 @@
+// What the definitions of verifiers are made of: texts over `.change`, urls, headers.
+//
+// Threads: values; pure functions but for the secrets that are looked up.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "expr/expr.h"
+#include "json/value.h"
+#include "net/http_header.h"
+#include "tools/secrets.h"
+#include "tools/url_template.h"
+
+namespace ae::tools {
+
+// One root, `.change` or `.result`.
+class OneRoot final : public ExprScope {
+ public:
+  OneRoot(std::string_view name, const Value& value) : name_(name), value_(value) {}
+  const Value* root(std::string_view name) const override {
+    return name == name_ ? &value_ : nullptr;
+  }
+  const Value* step(std::string_view) const override { return nullptr; }
+  Value steps() const override { return {}; }
+
+ private:
+  std::string_view name_;
+  const Value& value_;
+};
+
+// Members of a definition. All fail with plan_invalid, the message begins with the key.
+Status check_known_keys(const Value& definition, std::initializer_list<std::string_view> keys);
+Result<std::string> text_of(const Value& definition, std::string_view key);
+Result<Duration> timeout_of(const Value& definition);
+// A text or a list whose expressions read `root` only.
+Result<Template> template_of(const Value& definition, std::string_view key, std::string_view root);
+// The text that a template gives; a number is its text. Fails with expression_failed.
+Result<std::string> render_text(const Template& part, const Value& change);
+
+// A url that is written out up to its path, or one ${ } that gives a whole url.
+class TargetUrl {
+ public:
+  static Result<TargetUrl> parse(const Value& definition);
+  Result<std::string> render(const Value& change) const;
+  bool is_whole_url() const { return whole_.has_value(); }
+
+ private:
+  std::optional<UrlTemplate> template_;
+  std::optional<Template> whole_;
+};
+
+// Names and literal texts with secret:NAME.
+class Headers {
+ public:
+  static Result<Headers> parse(const Value& definition, bool is_host_literal);
+  Result<net::HttpHeaders> fill(SecretSource& secrets, std::vector<UsedSecret>& used) const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> headers_;
+};
+
+// A path with each of its segments percent-encoded. Fails with input_invalid: a segment that names another place.
+Result<std::string> encoded_path(std::string_view path);
+
+}  // namespace ae::tools
