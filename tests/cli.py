@@ -1288,7 +1288,7 @@ def a_compensation_that_failed_is_not_said_to_be_a_call_of_which_nobody_knows():
         for text in (parked, listed.out):
             assert "is unknown" not in text and 'compensation by tool "unbook" is not confirmed: it failed (exit_9)' in text, text
         for text in (parked, listed.out):
-            assert "replace '{}' with the call's JSON result" in text, text
+            assert "replace RESULT with the call's result as JSON" in text, text
 
 
 @test
@@ -1673,7 +1673,7 @@ def a_call_in_doubt_parks_and_is_resolved():
         body = expect(h.run("job", "d", "--json"), 0).json()
         assert body["status"] == "parked" and len(body["in_doubt"]) == 1
         doubt = body["in_doubt"][0]
-        assert "the outcome of the call of tool \"doubt\" is unknown" in said.err and "replace '{}' with the call's JSON result" in said.err, said
+        assert "the outcome of the call of tool \"doubt\" is unknown" in said.err and "replace RESULT with the call's result as JSON" in said.err, said
         for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
             assert field in doubt, field
         # Who is to find out what became of it is shown the call, wherever they look.

@@ -168,7 +168,7 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   }
   if (call["external_key"].is_string()) {
     lines.push_back("external key: " + safe(call.text("external_key")) +
-                    " (sent to the service as the idempotency key)");
+                    " (sent to the tool as the idempotency key)");
   }
   return lines;
 }
@@ -181,7 +181,7 @@ std::vector<std::string> doubt_lines(const Value& doubt, std::size_t columns) {
                     short_time_after(doubt.text("resolvable_at")));
   }
   if (doubt["given_up"] == Value(true)) {
-    lines.emplace_back("  given up: the job continued without its outcome");
+    lines.emplace_back("  given up: no longer waited for");
   }
   return lines;
 }

@@ -157,7 +157,7 @@ std::string answer_note(std::string_view command, const AnswerTo& to) {
   }
   const std::string_view word = rest.substr(0, rest.find(' '));
   const bool undoes = to.doubt["compensates"].is_string();
-  if (word == "happened") return "it took effect; replace '{}' with the call's JSON result";
+  if (word == "happened") return "it took effect; replace RESULT with the call's result as JSON";
   if (word == "accept") return "keep the change; the job continues";
   if (word == "fail") {
     if (to.confirms) return "the job fails";

@@ -37,7 +37,9 @@ class Interruptible {
 }  // namespace
 
 bool can_prompt(const Terminal& terminal) {
-  return terminal.shows_progress() && ::isatty(STDIN_FILENO) == 1;
+  // A background job that reads from its terminal is stopped by it.
+  return terminal.shows_progress() && ::isatty(STDIN_FILENO) == 1 &&
+         ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
 }
 
 PromptAnswer prompt_approval(const Value& approval, Terminal& terminal) {

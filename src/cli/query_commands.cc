@@ -254,7 +254,7 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
             short_time(doubt.text("since")) + "\n";
     for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
     if (doubt["given_up"] == Value(true)) {
-      text += "    given up: the job continued without its outcome\n";
+      text += "    given up: no longer waited for\n";
     }
     if (const std::string noted = noted_text(doubt); !noted.empty()) text += "    " + noted + "\n";
     commands(doubt["commands"], {.doubt = doubt, .ended = ended});

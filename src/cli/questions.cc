@@ -37,9 +37,8 @@ void OpenQuestions::opened(const Event& event) {
   const std::string& step = wait.step_id.text;
   std::string key = wait.correlation_key;
   if (key.starts_with("resolve/")) {
-    std::string command =
-        "aetheris resolve " + job_.text + " " + key.substr(8, 12) + " happened|not_happened|fail";
-    return add_question(event, "in_doubt", std::move(key), std::move(command));
+    // Its page lists what can be answered: no answer is a default.
+    return add_question(event, "in_doubt", std::move(key), "aetheris job " + job_.text);
   }
   if (or_empty(wait.reason) == to_text(OutcomeKind::input_required)) {  // a tool asks
     std::string command =

@@ -789,7 +789,7 @@ class Trace {
                    : "the outcome of the call is unknown") +
                  cause_of(reason, last_error(node)));
       const std::string resolve = "aetheris resolve " + id + " " + key.substr(8, kKeyShown);
-      command(trunk, "answer: ", resolve + " happened '{}'");
+      command(trunk, "answer: ", resolve + " happened RESULT");
       command(trunk, "    or: ", resolve + " not_happened");
       return command(trunk, "    or: ", resolve + " fail");
     }

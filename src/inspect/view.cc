@@ -344,7 +344,7 @@ std::string shell_word(const std::string& text) {
 std::vector<Value> resolve_commands(const State& state, const IdempotencyKey& key) {
   const std::string resolve =
       "aetheris resolve " + state.job.text + " " + key.text.substr(0, kKeyShown);
-  return {Value(resolve + " happened '{}'"), Value(resolve + " not_happened"),
+  return {Value(resolve + " happened RESULT"), Value(resolve + " not_happened"),
           Value(resolve + " fail")};
 }
 

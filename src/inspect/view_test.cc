@@ -74,9 +74,9 @@ AE_TEST("job_view/a parked job names the call, when it can be answered, and how"
   EXPECT_EQ(view["parked"]["reason"], "invocation_in_doubt");
   EXPECT_EQ(view["parked"]["until"], "resolve");
   const std::string resolve = "aetheris resolve job-1 " + job.sent[0].key.substr(0, 12);
-  EXPECT_EQ(view["parked"]["command"], resolve + " happened '{}'");
+  EXPECT_EQ(view["parked"]["command"], resolve + " happened RESULT");
   EXPECT_EQ(doubt["commands"],
-            Value::array({Value(resolve + " happened '{}'"), Value(resolve + " not_happened"),
+            Value::array({Value(resolve + " happened RESULT"), Value(resolve + " not_happened"),
                           Value(resolve + " fail")}));
 }
 
@@ -119,7 +119,7 @@ AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
   ASSERT_EQ(view["in_doubt"].size(), 1u);
   const std::string resolve = "aetheris resolve job-1 " + job.sent[0].key.substr(0, 12);
   EXPECT_EQ(view["in_doubt"].items()[0]["commands"],
-            Value::array({Value(resolve + " happened '{}'"), Value(resolve + " not_happened")}));
+            Value::array({Value(resolve + " happened RESULT"), Value(resolve + " not_happened")}));
   EXPECT_EQ(view["in_doubt"].items()[0]["resolvable_at"],
             Value(to_text(job.step("a").call->deadline + 30s)));
   EXPECT_EQ(view["in_doubt"].items()[0]["noted"], Value());
