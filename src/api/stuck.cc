@@ -121,6 +121,15 @@ Value unattended_json(const store::JobRow& row) {
                         {"message", unattended_reason(row).message}});
 }
 
+std::optional<Value> not_offered_json(const store::JobRow& row,
+                                      const std::vector<WorkerOffer>& offers) {
+  const auto why = nobody(row, offers);
+  if (!why) return std::nullopt;
+  return Value::object({{"commands", Value::array({Value("aetheris serve FILE")})},
+                        {"message", why->message + "; stop the process that owns this store, then "
+                                                   "start one with a file that has it"}});
+}
+
 std::vector<WorkerOffer> Api::worker_offers(const store::JobStats& job_stats) const {
   std::vector<WorkerOffer> all;
   for (const auto& [name, worker] : job_stats.workers) {

@@ -114,7 +114,12 @@ void name_owner(Error& error, app::ApiClient& client, const std::string& agent,
 }
 
 // Makes the new job. Its body, or an exit code when the failure has been printed.
-std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl& store,
+struct MadeFork {
+  Value job;
+  bool existed = false;  // the request was a repetition
+};
+
+std::expected<MadeFork, int> make_fork(const Options& options, const app::StoreUrl& store,
                                     const agents::AgentsFile* file, Terminal& terminal) {
   const auto failed = [&](const Error& error, const Value& body = {}) {
     return std::unexpected(terminal.fail_with(error, body));
@@ -147,7 +152,7 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   const auto answer = (*client)->send(request);
   if (!answer) return failed(answer.error());
   const Value& made = answer->body;
-  if (answer->status < 400) return made;
+  if (answer->status < 400) return MadeFork{made, answer->status == 200};
   if (!terminal.json()) print_effects(made["effects"], options.command == "retry", terminal);
   Error error = with_option_names(api::error_of_problem(made, answer->status));
   name_owner(error, **client, agent, store, options.file);
@@ -158,10 +163,13 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
 
 namespace {
 
-void print_created_fork(const Value& made, Terminal& terminal) {
+void print_fork(const MadeFork& fork, Terminal& terminal) {
+  const Value& made = fork.job;
   const Value& from = made["forked_from"];
-  terminal.note("Created job " + safe(made.text("id")) + " from job " + safe(from.text("job_id")) +
-                ", event " + std::to_string(from["seq"].as_int()) + ".");
+  terminal.note((fork.existed ? "Job " : "Created job ") + safe(made.text("id")) +
+                (fork.existed ? " was created before from job " : " from job ") +
+                safe(from.text("job_id")) + ", event " + std::to_string(from["seq"].as_int()) +
+                ".");
   const std::string kept = names_text(made["kept"]);
   terminal.note(kept.empty() ? "It keeps no result." : "It keeps results of: " + kept);
 }
@@ -174,12 +182,12 @@ int fork_command(const Options& options, Terminal& terminal) {
   const auto made = make_fork(options, *store, nullptr, terminal);
   if (!made) return made.error();
   if (terminal.json()) {
-    terminal.print_json(with_store(*made, *store));
+    terminal.print_json(with_store(made->job, *store));
     return kDone;
   }
-  terminal.print(safe(made->text("id")) + "\n");
-  print_created_fork(*made, terminal);
-  print_next_step(options, std::string(made->text("id")), terminal);
+  terminal.print(safe(made->job.text("id")) + "\n");
+  print_fork(*made, terminal);
+  print_next_step(options, std::string(made->job.text("id")), terminal);
   return kDone;
 }
 
@@ -223,31 +231,30 @@ int retry_command(const Options& asked, Terminal& terminal) {
     }
     return fork_command(options, terminal);
   }
-  std::string id;
+  Options run = options;
+  run.id.clear();
+  run.idempotency_key.clear();
   {
     const auto loaded = load_valid_agents(options.file, options, terminal);
     if (!loaded) return loaded.error();
     warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
     const auto made = make_fork(options, *store, &loaded->file, terminal);
     if (!made) return made.error();
-    id = made->text("id");
+    run.job_id = made->job.text("id");
+    if (made->existed) run.command = "run";  // it reports what becomes of a job that exists
     if (!terminal.json()) {
-      print_created_fork(*made, terminal);
-      print_changes((*made)["plan_changes"], terminal);
+      print_fork(*made, terminal);
+      print_changes(made->job["plan_changes"], terminal);
     }
     if (options.detach) {
       if (terminal.json()) {
-        terminal.print_json(with_store(*made, *store));
+        terminal.print_json(with_store(made->job, *store));
       } else {
-        terminal.print(safe(id) + "\n");
+        terminal.print(safe(run.job_id) + "\n");
       }
       return kDone;
     }
   }
-  Options run = options;
-  run.id.clear();
-  run.job_id = id;
-  run.idempotency_key.clear();
   return run_command(run, terminal);
 }
 

@@ -229,10 +229,14 @@ api::ApiRequest creation_request(const RunParams& params, const Options& options
   return request;
 }
 
-// The job had ended before this command.
-void say_had_ended(const Value& job, const Options& options, Terminal& terminal) {
-  if (!has_ended(job) || options.sought || options.detach || options.command != "run") return;
+// The job existed before this command: what becomes of it.
+void print_exists(const Value& job, const Options& options, bool runs_here, Terminal& terminal) {
+  if (options.sought || options.detach || options.command != "run") return;
   const std::string status(job.text("status"));
+  if (!has_ended(job) && !runs_here) return;
+  if (!has_ended(job)) {
+    return terminal.note("resuming job " + safe(job.text("id")) + " (" + status + ")");
+  }
   terminal.note("job " + safe(job.text("id")) + " had already " +
                 (status == "cancelled" ? "been " : "") + status +
                 "; this command ran nothing and shows its recorded end");
@@ -259,12 +263,12 @@ using SendRequest = std::function<Result<api::ApiResponse>(const api::ApiRequest
 // The job of this run: found under its id, or made.
 Result<Value> find_or_create_job(const RunParams& params, const Options& options,
                                  const agents::AgentsFile& file, const std::string& plan_hash,
-                                 const SendRequest& send, Terminal& terminal) {
+                                 const SendRequest& send, bool runs_here, Terminal& terminal) {
   if (!options.job_id.empty()) {
     AE_ASSIGN(const api::ApiResponse found, send(get_job(options.job_id)));
     if (found.status == 200) {
       AE_TRY(check_same_job(params, options, file, found.body));
-      say_had_ended(found.body, options, terminal);
+      print_exists(found.body, options, runs_here, terminal);
       print_plan_differs(found.body, params, file, terminal);
       return found.body;
     }
@@ -278,7 +282,9 @@ Result<Value> find_or_create_job(const RunParams& params, const Options& options
   }
   AE_ASSIGN(const api::ApiResponse made, send(creation_request(params, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
-  say_had_ended(made.body, options, terminal);  // of an --idempotency-key
+  if (made.status == 200) {  // found by its --idempotency-key
+    print_exists(made.body, options, runs_here, terminal);
+  }
   return made.body;
 }
 
@@ -415,7 +421,7 @@ RunOutcome run_at_server(const std::string& url, const RunParams& params, const 
   const auto client = app::ApiClient::connect_to_server(url);
   if (!client) return std::unexpected(terminal.fail_with(client.error()));
   const auto send = [&](const api::ApiRequest& request) { return (*client)->send(request); };
-  auto job = find_or_create_job(params, options, file, plan_hash, send, terminal);
+  auto job = find_or_create_job(params, options, file, plan_hash, send, false, terminal);
   if (!job) return std::unexpected(terminal.fail_with(job.error()));
   if (options.detach) return print_detached(*job, nullptr, terminal);
   if (terminal.shows_progress() || options.verbose) {
@@ -464,7 +470,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
   // A creation without an answer is repeated with the same id.
   const bool names_job = !options.job_id.empty() || !options.idempotency_key.empty();
   if (!names_job) options.job_id = new_id();
-  auto job = find_or_create_job(params, options, file, plan_hash, send, terminal);
+  auto job = find_or_create_job(params, options, file, plan_hash, send, false, terminal);
   if (!job) {
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
@@ -550,7 +556,7 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
         }
         return instance.send(request);
       },
-      terminal);
+      true, terminal);
   if (!job) return std::unexpected(terminal.fail_with(job.error()));
   const std::string id(job->text("id"));
   if (options.detach) return print_detached(*job, &params.store, terminal);
@@ -637,7 +643,11 @@ std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunPara
         client
             ? answer_to([&](const auto& r) { return (*client)->send(r); }, request)
             : std::expected<Value, RequestFailure>(std::unexpected(RequestFailure{client.error()}));
-    if (done) {
+    if (done && done->find("duplicate") != nullptr) {
+      const std::string_view outcome = done->text("outcome");
+      terminal.note("already answered before this reply: " + safe(outcome));
+      approved = approved || outcome == "approved" || outcome == "edited";
+    } else if (done) {
       approved = true;
     } else {
       terminal.warn("not approved: " + done.error().error.message);
