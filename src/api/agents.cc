@@ -153,7 +153,7 @@ Value Api::job_json(const runtime::Runtime::JobSnapshot& read) {
   if (store::may_run(read.row.status)) {
     if (has_no_owner()) {
       unattended = unattended_json(read.row);
-    } else if (store_.owned() && options_.runs && runtime_.options().claims && !read.row.claim) {
+    } else if (store_.owned() && options_.runs && runtime_.options().may_claim && !read.row.claim) {
       unattended = not_offered_json(read.row, worker_offers({}));
     }
   }

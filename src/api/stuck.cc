@@ -123,7 +123,7 @@ Value unattended_json(const store::JobRow& row) {
 
 std::optional<Value> not_offered_json(const store::JobRow& row,
                                       const std::vector<WorkerOffer>& offers) {
-  const auto why = nobody(row, offers);
+  const auto why = missing_worker(row, offers);
   if (!why) return std::nullopt;
   return Value::object({{"commands", Value::array({Value("aetheris serve FILE")})},
                         {"message", why->message + "; stop the process that owns this store, then "

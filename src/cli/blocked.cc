@@ -455,10 +455,7 @@ std::vector<std::string> repeated_nodes(const Value& job) {
     }
   }
   const Value& error = job["error"];
-  if (error.text("code") != "tool_output_invalid" || !error["committed"].is_array()) return nodes;
-  for (const Value& node : error["committed"].items()) {
-    if (node.as_string() == error.text("node_id")) add(node.as_string());
-  }
+  if (error["idempotency_key"].is_string()) add(error.text("node_id"));
   return nodes;
 }
 
@@ -481,6 +478,16 @@ std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) 
   next.push_back({"retry", lead,
                   retry_command_text(file.retried.of(job.text("id")), without ? "" : path,
                                      file.store_flag, file.retried.next)});
+  const std::string_view refused = error.text("idempotency_key");
+  if (!refused.empty()) {
+    next.push_back(
+        {"record",
+         "Node " + safe(error.text("node_id")) +
+             " took effect and its result was refused. For a retry to keep the call, run: ",
+         "aetheris resolve " + quoted(std::string(job.text("id"))) + " " +
+             safe(refused.substr(0, 12)) + " happened RESULT" + file.store_flag,
+         true});
+  }
   if (error["reads_kept"].is_array()) {
     for (const Value& node : error["reads_kept"].items()) {
       const std::string name = safe(node.as_string());
@@ -489,10 +496,10 @@ std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) 
     }
   }
   for (std::string& node : repeated_nodes(job)) {
-    next.push_back(
-        {"repeat",
-         "To make the call of node " + node + " again, which may have taken effect, add: ",
-         "--repeat " + quoted(node), true});
+    next.push_back({"repeat",
+                    "To make the call of node " + node + " again, which " +
+                        (refused.empty() ? "may have taken" : "took") + " effect, add: ",
+                    "--repeat " + quoted(node), true});
   }
   if (code == "http_429" && error["tool"].is_string()) {
     next.push_back({"policy",
@@ -516,7 +523,12 @@ std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) 
 
 std::string committed_text(const Value& error) {
   const std::string names = names_text(error["committed"]);
-  return names.empty() ? "" : "Took effect: " + names;
+  std::string text = names.empty() ? "" : "Took effect: " + names;
+  if (error.text("code").starts_with("exit_")) {
+    text += text.empty() ? "" : ". ";
+    text += "A program that exits with an error counts as not applied: a retry calls it again";
+  }
+  return text;
 }
 
 std::string failure_text(const Value& error) {

@@ -167,7 +167,7 @@ struct FileOfJob {
 // runs a node again whose kept result the expression reads; a new job if the failed expression reads the input. First the
 // job that has retried it, without a command.
 struct NextCommand {
-  std::string name;  // retried, retry, kept, repeat, policy, new job
+  std::string name;  // retried, retry, record, kept, repeat, policy, new job
   std::string lead;  // "After fixing the cause, run: "
   std::string command;
   bool lead_matters = false;  // also where `name` stands before the command

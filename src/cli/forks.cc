@@ -120,7 +120,7 @@ struct MadeFork {
 };
 
 std::expected<MadeFork, int> make_fork(const Options& options, const app::StoreUrl& store,
-                                    const agents::AgentsFile* file, Terminal& terminal) {
+                                       const agents::AgentsFile* file, Terminal& terminal) {
   const auto failed = [&](const Error& error, const Value& body = {}) {
     return std::unexpected(terminal.fail_with(error, body));
   };

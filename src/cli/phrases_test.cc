@@ -38,8 +38,8 @@ Value doubt_of(const char* reason, const char* message) {
   const std::string resolve = std::string("aetheris resolve ") + kJob + " 5d0c2f8a91b3 ";
   return Value::object(
       {{"arguments", Value()},
-       {"commands", Value::array({Value(resolve + "happened RESULT"), Value(resolve + "not_happened"),
-                                  Value(resolve + "fail")})},
+       {"commands", Value::array({Value(resolve + "happened RESULT"),
+                                  Value(resolve + "not_happened"), Value(resolve + "fail")})},
        {"external_key", std::string("aetheris:") + kJob + ":5d0c2f8a91b3e4f7:12"},
        {"given_up", true},
        {"idempotency_key", std::string(64, 'a')},

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/heart/evaluate.h"
+#include "engine/heart/request.h"
 #include "engine/state/view_values.h"
 #include "log/redacted.h"
 
@@ -213,7 +214,7 @@ Value job_error_view(const State& state) {
   if (!state.error) return {};
   const FailureLocation location = locate_failure(state);
   std::string tool, model;
-  Value node_id, item, turn;
+  Value node_id, item, turn, refused_key;
   if (location.step != nullptr) {
     const Step& step = *location.step;
     if (has_tool(state, step)) {
@@ -223,12 +224,17 @@ Value job_error_view(const State& state) {
     node_id = state.node_of(step).id;
     if (step.item != kNoItem) item = number(step.item);
     if (step.turn != kNoTurn) turn = number(step.turn);
+    if (is_result_refused(state, step)) {
+      const UnknownCall call = state.call_of(step);
+      if (!state.noted.contains(call.invocation.text)) refused_key = call.key.text;
+    }
   }
   Reads reads = reads_of(state, location);
   return Value::object({{"code", state.error->code},
                         {"committed", committed_nodes(state)},
                         {"expression", or_null(location.field ? location.field->expression : "")},
                         {"field", or_null(location.field ? location.field->field : "")},
+                        {"idempotency_key", refused_key},
                         {"item", item},
                         {"message", state.error->message},
                         {"model", or_null(model)},

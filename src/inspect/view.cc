@@ -605,6 +605,7 @@ Value error_view(const State& state) {
                         {"committed", committed_nodes(state)},
                         {"expression", Value()},
                         {"field", Value()},
+                        {"idempotency_key", Value()},
                         {"item", Value()},
                         {"message", reason},
                         {"model", Value()},

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/heart/recorded_value.h"
+#include "engine/heart/request.h"
 #include "json/json.h"
 
 namespace ae::engine {
@@ -39,6 +40,7 @@ class ForkBuilder {
   void gather(const WaitCompleted& event);
   void gather(const ForkImported& event);
   void gather(const PlanGenerated& event);
+  void gather(const OutcomeNoted& event);
   void gather(const auto&) {}
   void gather_approval(const std::string& id, const DecisionRecorded& event);
   void gather_imported(const Value& entry, const Value& results);
@@ -51,6 +53,7 @@ class ForkBuilder {
            !then_.tool_of(step).makes_call();
   }
   static bool is_complete(const Step& step, const Node& node, bool goes_on);
+  const Value* found_result(const Step& step) const;
   Status import_node(const Node& node);
   Status import_map(const Node& node, const Step& step);
   Status import_loop(const Node& node, const Step& step);
@@ -66,7 +69,7 @@ class ForkBuilder {
   Status import_turns(const std::vector<Turn>& turns);
   Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
   Status bring_in(const Step& step, const Value* result, std::vector<Member> more,
-                  std::vector<Member> beside = {});
+                  std::vector<Member> beside = {}, bool was_found = false);
   static std::unexpected<Error> erased_from(std::string_view node);
   Status put(Value entry, std::vector<Member> results);
   void bring_in_unknown(const UnknownCall& call);
@@ -82,6 +85,7 @@ class ForkBuilder {
   Fork fork_;
   // From the log up to the fork, by step id.
   std::unordered_map<std::string, Value> results_, overs_;
+  std::unordered_map<std::string, Value> found_results_;  // of calls, noted after the end
   // Of calls, by step id: what was sent first, and what a person made of what was asked for. Of turns: their answer's
   // invocation, and by that what it asks for.
   std::unordered_map<std::string, Value> arguments_, edited_, choices_;
@@ -114,6 +118,14 @@ bool ForkBuilder::is_complete(const Step& step, const Node& node, bool goes_on) 
     default:
       return false;
   }
+}
+
+// The result that an operator or a late answer gave, after the end, for a call whose outcome had been unknown or whose
+// result had been refused. nullptr = none.
+const Value* ForkBuilder::found_result(const Step& step) const {
+  if (!then_.may_have_happened(step) && !is_result_refused(then_, step)) return nullptr;
+  const auto found = found_results_.find(step.id.text);
+  return found == found_results_.end() ? nullptr : &found->second;
 }
 
 // The origin has not undone it since, and does not do so.
@@ -174,6 +186,12 @@ void ForkBuilder::gather(const PlanGenerated& event) {
 }
 
 // Of what was erased only the shape is left, which a fork cannot go on with.
+void ForkBuilder::gather(const OutcomeNoted& event) {
+  if (event.resolution != "happened") return;
+  found_results_[event.step_id.text] = event.result.value;
+  if (event.result.erased) erased_.insert(event.step_id.text);
+}
+
 void ForkBuilder::gather(const DecisionRecorded& event) {
   const std::string id = event.step_id.value_or(StepId()).text;
   const std::string_view kind = event.kind;
@@ -274,8 +292,8 @@ void ForkBuilder::bring_in_unknown(const UnknownCall& call) {
 }
 
 Status ForkBuilder::bring_in(const Step& step, const Value* result, std::vector<Member> more,
-                             std::vector<Member> beside) {
-  ResultType type = step.result_type;
+                             std::vector<Member> beside, bool was_found) {
+  ResultType type = was_found ? ResultType::side_effect_committed : step.result_type;
   if (type == ResultType::none) {  // what its end would have said
     const bool pure = step.phase == StepPhase::answered || then_.kind_of(step) == NodeKind::llm;
     type = pure ? ResultType::pure : ResultType::side_effect_committed;
@@ -314,16 +332,15 @@ Status ForkBuilder::bring_in(const Step& step, const Value* result, std::vector<
 Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*>& items,
                                  bool with_results) {
   for (const Step* item : items) {
-    if (!is_complete(*item, node, with_results ? node.collect_errors : true) || !stands(*item)) {
-      continue;
-    }
-    const Value* result = nullptr;
-    if (with_results || item->failure) {
+    const bool complete = is_complete(*item, node, with_results ? node.collect_errors : true);
+    const Value* result = complete ? nullptr : found_result(*item);
+    if ((!complete && result == nullptr) || !stands(*item)) continue;
+    if (complete && (with_results || item->failure)) {
       const auto known = results_.find(item->id.text);
       if (known == results_.end()) continue;  // nothing says what it gave
       result = &known->second;
     }
-    AE_TRY(bring_in(*item, result, {}));
+    AE_TRY(bring_in(*item, result, {}, {}, !complete));
   }
   return {};
 }
@@ -454,10 +471,12 @@ Status ForkBuilder::import_node(const Node& node) {
   const Step& step = then_.steps[node.index];
   if (node.kind == NodeKind::map && !step.skipped) return import_map(node, step);
   if (node.loop && !step.skipped) return import_loop(node, step);
-  if (!is_complete(step, node, node.continue_on_error) || !stands(step)) return {};
-  const Value result = then_.result_for_dependents(step);
+  const bool complete = is_complete(step, node, node.continue_on_error);
+  const Value* found = complete ? nullptr : found_result(step);
+  if ((!complete && found == nullptr) || !stands(step)) return {};
+  const Value result = found != nullptr ? *found : then_.result_for_dependents(step);
   whole_[node.index] = true;
-  return bring_in(step, &result, {});
+  return bring_in(step, &result, {}, {}, found != nullptr);
 }
 
 // What became of an effect of the origin; "" = it did not happen.
@@ -468,7 +487,12 @@ std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t 
     if (step.role != Role::node) return "";  // what undid something shows at what it undid
     if (step.result_type == ResultType::compensated) return "undone";
     const bool half = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
-    if (half || now_.may_have_happened(step)) return "in_doubt";
+    if (half) return "in_doubt";
+    if (now_.may_have_happened(step)) {
+      const auto noted = now_.noted.find(now_.call_of(step).invocation.text);
+      if (noted == now_.noted.end()) return "in_doubt";
+      return noted->second.resolution == "happened" ? "committed" : "";
+    }
     const bool success =
         step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
     return step.committed || success ? "committed" : "";

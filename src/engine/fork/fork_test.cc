@@ -666,4 +666,70 @@ AE_TEST("fork/what the origin has noted of a call is known in the fork") {
 }
 
 }  // namespace
+constexpr std::string_view kRiskThenPut =
+    "[{'id':'a','kind':'tool','tool':'risk'},"
+    "{'id':'b','kind':'tool','tool':'put','args':{'n':'${ .steps.a.id }'},'needs':['a']}]";
+
+ControlRequest happened(const JobFixture& origin, std::string_view result) {
+  return {.kind = ControlRequest::Kind::resolve,
+          .by = "ann",
+          .idempotency_key = origin.sent[0].key,
+          .resolution = "happened",
+          .result = json(result)};
+}
+
+AE_TEST("fork/a retry makes a call again that an operator resolved as not_happened after the end") {
+  JobFixture origin(kRiskThenPut);
+  origin.claim().unknown("a");
+  ASSERT_EQ(again(retried(origin)), "a in_doubt ");
+  origin.after(2min).resolve("a", "not_happened");
+  ASSERT_EQ(origin.refused, std::nullopt);
+  const Fork fork = retried(origin);
+  EXPECT_EQ(again(fork), "");
+  JobFixture job(fork, "job-2");
+  job.claim().ok("a", "{'id':7}").ok("b");
+  EXPECT_EQ(job.status(), "completed") << job.log_text();
+  expect_proved(job);
+}
+
+AE_TEST("fork/a retry keeps the result that an operator gave after the end") {
+  JobFixture origin(kRiskThenPut);
+  origin.claim().unknown("a").act(happened(origin, "{'id':7}"));
+  ASSERT_EQ(origin.refused, std::nullopt);
+  const Fork fork = retried(origin);
+  EXPECT_EQ(again(fork), "");
+  JobFixture job(fork, "job-2");
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
+  EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
+  job.ok("b");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job_view(job.state)["in_doubt"].size(), 0u);
+  expect_proved(job);
+  EXPECT_EQ(again(*origin.fork(2)), "a committed ") << "it is made again";
+}
+
+AE_TEST("fork/a retry keeps the result that an operator gave for one that broke the schema") {
+  JobFixture origin(kRiskThenPut,
+                    {.more = "{'tools':{'risk':{'effect':'at_most_once','on_in_doubt':"
+                             "'fail','result_schema':{'required':['charge']}}}}"});
+  origin.claim().ok("a", "{'id':7}");
+  ASSERT_EQ(origin.status(), "failed");
+  ASSERT_EQ(again(retried(origin)), "a committed ");
+  EXPECT_EQ(origin.resolve("a", "not_happened").refused, Code::input_invalid);
+  origin.act(happened(origin, "{'id':7}"));
+  ASSERT_EQ(origin.refused, std::nullopt);
+  EXPECT_EQ(origin.status(), "failed");
+  expect_proved(origin);
+  const Fork fork = retried(origin);
+  EXPECT_EQ(again(fork), "");
+  JobFixture job(fork, "job-2");
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
+  EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
+  job.ok("b");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
 }  // namespace ae::engine::testing

@@ -109,11 +109,20 @@ Status given_result_fits(const State& state, const std::string& tool, const Cont
                  : "`happened` needs the result of \"" + tool + "\""));
 }
 
-// The call that the act names, of those whose outcome was unknown when the job ended. Fails with job_terminal when there is
-// none, input_invalid when the key names several.
+// The calls that can be resolved after the end: those whose outcome or whose result is unknown.
+std::vector<UnknownCall> open_calls(const State& state) {
+  std::vector<UnknownCall> calls = state.unknown();
+  for (const Step& step : state.steps) {
+    if (is_result_refused(state, step)) calls.push_back(state.call_of(step));
+  }
+  return calls;
+}
+
+// The call of an ended job that the request names. Fails with job_terminal when there is none, input_invalid when the key names
+// several.
 Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& act) {
   std::optional<UnknownCall> found;
-  for (UnknownCall& call : state.unknown()) {
+  for (UnknownCall& call : open_calls(state)) {
     const bool named = act.idempotency_key.size() >= 8 &&
                        call.key.text.starts_with(act.idempotency_key) &&
                        (act.try_no == 0 || act.try_no == call.try_no);
@@ -153,6 +162,11 @@ OutcomeNoted noted(const UnknownCall& call, Instant at, std::string_view resolut
           .step_id = call.step};
 }
 
+bool was_result_refused(const State& state, const UnknownCall& call) {
+  const auto step = state.by_id.find(call.step);
+  return step != state.by_id.end() && is_result_refused(state, state.steps[step->second]);
+}
+
 // After the end a person can only say what they found out. The end and the result stay as they are.
 Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRequest& act,
                                              const DecisionContext& context) {
@@ -167,7 +181,14 @@ Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRe
   }
   const Instant looked_at = std::min(context.now, act.looked_at.value_or(context.now));
   if (act.resolution == "not_happened") AE_TRY(check_settled(call.checkable_at, looked_at));
-  if (act.result) AE_TRY(given_result_fits(state, call.tool, act));
+  const bool refused = was_result_refused(state, call);
+  if (refused && (act.resolution != "happened" || !act.result)) {
+    return fail(Code::input_invalid,
+                "this call took effect and its result was refused: resolve it as happened, with "
+                "its result");
+  }
+  // A refused result broke this schema, which the file of a retry may correct.
+  if (act.result && !refused) AE_TRY(given_result_fits(state, call.tool, act));
   OutcomeNoted event = noted(call, context.now, act.resolution, act.by);
   if (!act.reason.empty()) event.note = Value(act.reason);
   if (act.result) event.result = *act.result;
@@ -428,6 +449,13 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
 }
 
 }  // namespace
+
+bool is_result_refused(const State& state, const Step& step) {
+  if (!step.call || step.call->open || !step.failure || step.role != Role::node) return false;
+  return step.call->outcome == OutcomeKind::success &&
+         step.failure->code == code_name(Code::tool_output_invalid) &&
+         state.tool_of(step).effect != EffectClass::read && !state.tool_of(step).is_model();
+}
 
 WaitCompleted wait_closed(const State& state, const std::string& key, const Wait& wait,
                           std::string_view outcome) {

@@ -31,6 +31,8 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
                                             const DecisionContext& context);
 Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& act,
                                            const DecisionContext& context);
+// Did the call succeed and its result break the tool's result_schema, or a limit? The effect took place; its result is unknown.
+bool is_result_refused(const State& state, const Step& step);
 // May the job use as much as this act wanted?
 bool is_budget_granted(const State& state, const Value& wanted);
 
