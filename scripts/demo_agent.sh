@@ -88,7 +88,7 @@ wait "$script_pid" || true
 say "The output before the kill:"
 grep -a 'I have read it' shown | tail -n 1 | sed 's/\x1b\[[0-9;?]*[a-zA-Z]//g' | tr -d '\r'
 say "A partial response is not recorded. The log ends with the model call:"
-show aetheris events papers
+show_text "aetheris events papers | tail -n 3"
 aetheris events papers --json >half.json
 aetheris events papers | cut -c 1-110 | tail -n 3
 say "Two responses and three results are in the log. They are replayed; only the third model call is sent again:"
@@ -119,7 +119,7 @@ killed_once paid
 say "The shop has paid, but no response arrived. The call is sent again with the same key. The next model call would exceed
 the budget, so the job parks:"
 stops aetheris "${refund[@]}"
-show aetheris job refund-43 --json
+show_text "aetheris job refund-43 --json | jq -c .budget"
 aetheris job refund-43 --json | jq -c .budget
 say "The operator raises the limit, and the job resumes. The payment is replayed:"
 shown aetheris budget refund-43 --model-calls 4 --note "it may say so"

@@ -253,7 +253,8 @@ void print_plan_differs(const Value& job, const RunParams& params, const agents:
   const std::string status(job.text("status"));
   const std::string with = quoted(id) + " " + quoted(params.file) + store_flag(params.store);
   std::string text =
-      params.file + " differs from the plan of job " + id + ", which keeps its plan.";
+      params.file + ", or a variable that it reads, differs from the plan of job " + id +
+      ", which keeps its plan.";
   if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
   terminal.note(safe(text));
 }
