@@ -19,7 +19,7 @@ enum class Tok {
   format,    // @name
   number,
   quote,  // "
-  sign,   // ( ) [ ] { } | , : ; ? + - * / % // == != < <= > >= .. and the refused = |= += …
+  sign,   // ( ) [ ] { } | , : ; ? + - * / % // == != < <= > >= .. and the rejected = |= += …
   bad,    // `text` is the error message
 };
 

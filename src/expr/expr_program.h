@@ -137,7 +137,7 @@ struct Program {
   NodePtr tree;
   std::size_t slots = 0;
   ExprRoots roots;
-  bool may_nest_deeper = false;  // its value may nest deeper than what it reads
+  bool may_nest_deeper = false;  // its value may nest deeper than the values it reads
 };
 
 }  // namespace ae::expr

@@ -341,7 +341,7 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
       continue;
     if (was_ended_early(e)) continue;  // it may have expired; a job that completes has applied it
     // Another request for the same came first. A pause has no effect on a job that is already
-    // parked until `resume`, for any reason; the caller is told so.
+    // parked until `resume`, for any reason; the caller gets this as the answer.
     bool other = pause && ack->answer["paused"] == Value(true) &&
                  std::ranges::any_of(e.events, [](const Event& event) {
                    const auto* park = as<JobParked>(event);

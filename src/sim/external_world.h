@@ -206,7 +206,7 @@ class ExternalWorld {
     Report& report;
     // Called at each boundary, where the process may die; false if it has died.
     std::function<bool(SimProcess&, std::string_view where)> at_boundary;
-    // True if this attempt was told that it has lost the job.
+    // True if this attempt was notified that it has lost the job.
     std::function<bool(const AttemptId&)> refused;
     // False: the clock jumps, so a probe may arrive before the grace period is over.
     bool grace_binds = true;

@@ -21,7 +21,7 @@ class SimStore final : public store::Store {
     store::Store* inner;  // borrowed
     // Called at each boundary, where the process may die; false if it has died.
     std::function<bool(SimProcess&, std::string_view where)> at_boundary;
-    std::set<AttemptId>* refused;  // attempts that were told that they lost their job
+    std::set<AttemptId>* refused;  // attempts that got stale_attempt or lost their lease
     Report* report;
     Duration latency;  // of every answer
     bool owned;

@@ -68,15 +68,13 @@ struct WorldOptions {
   Duration lease = std::chrono::seconds(10);
   Duration poll = std::chrono::seconds(5);
   std::size_t leased_max = 8;
-  std::set<std::size_t>
-      capable;  // workers that offer all required capabilities before the faults end
+  std::set<std::size_t> capable;  // offer all required capabilities before the faults end
   Odds odds;
   Duration store_latency = std::chrono::milliseconds(1);  // of every call
   Duration store_delay = std::chrono::milliseconds(300);  // of a delayed call
   Canary canary = Canary::none;
   bool verbose = false;
-  engine::PlanCache* plans =
-      nullptr;  // shared by all lives of all workers; null: each compiles its own
+  engine::PlanCache* plans = nullptr;  // of all lives of all workers; null: each compiles its own
 };
 
 class SimWorld final : private async::FailpointHandler, private runtime::RuntimeObserver {
