@@ -72,7 +72,7 @@ class Observer final : public store::Store {
   }  // a rejection becomes an approval
   void set_double_messages(bool is_enabled) {
     doubles_messages_ = is_enabled;
-  }  // of all lives of all workers; null: each compiles its own
+  }  // a message is stored twice
   // A cache, so that plans need not be compiled again.
   void set_plan_cache(const engine::PlanCache* plans) { plans_ = plans; }
   // Sets the capabilities of this worker.
