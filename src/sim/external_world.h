@@ -3,12 +3,16 @@
 //
 // A request that has left a process arrives whatever happens to the process; its answer reaches the
 // process alive or is lost. A model's answer is streamed, and the process may die between two
-// deltas. The outcome of a call is drawn (Odds) or given in its arguments: {"fate": ["refused",
-// "ok"]} for the first, second, … sending of its key. For a model it is given in its first message,
-// as such a list; or the message gives the answers turn by turn: {"says": [text…]}, or [[{name,
-// arguments}…]…] for calls of a loop's tools. A model never gives the same answer twice. Some
-// services first ask the user a question, and take effect when the call is repeated with an
-// accepted answer. Threads: one.
+// deltas. A model never gives the same answer twice. Some services first ask the user a question,
+// and take effect when the call is repeated with an accepted answer. The outcome of a call is drawn
+// (Odds), or given in the arguments of a call, or in the first message to a model:
+//
+//   {"fate": ["refused", "ok"]}   a call: the first, second, … sending of its key
+//   ["refused", "ok"]             a model: the same
+//   {"says": [text…]}             a model: its answers, turn by turn
+//   [[{name, arguments}…]…]       a model: the calls of a loop's tools, turn by turn
+//
+// Threads: one.
 #pragma once
 
 #include <cstdint>
