@@ -1,7 +1,7 @@
 // Question: what a tool asks a user during its call, and the answer to it.
 //
-//   question   {"mode": "form", "message", "schema"}   fields to fill in; a JSON Schema of an object
-//              {"mode": "url", "message", "url"}       an action on another site; never opened by us
+//   question   {"mode": "form", "message", "schema"}   fields to fill in: schema of an object
+//              {"mode": "url", "message", "url"}       an action elsewhere; never opened by us
 //   answer     {"action": accept | decline | cancel, "content"?}   content: of an accepted form
 //
 // Stored: both forms are recorded in logs. Threads: pure functions.
