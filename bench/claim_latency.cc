@@ -1,5 +1,6 @@
-// Two processes: the worker is a child of ours, and says on a pipe when an attempt of a job was durable. Both read one
-// steady clock. The worker polls once in five seconds: what comes sooner came by a hint.
+// Two processes: the worker is a child process and writes an event to a pipe when an attempt of a
+// job is durable. Both read the same steady clock. The worker polls every five seconds: earlier
+// claims are caused by a notification.
 #include "claim_latency.h"
 
 #include <sys/wait.h>
@@ -21,7 +22,8 @@ namespace {
 
 using Kind = WorkerEvent::Kind;
 
-// `start` makes something ready and waits until it is durable; the worker says `running`, then `rests` when it is idle again.
+// `start` makes a job ready and waits until that is durable; the worker writes `running`, then
+// `over` when the job has completed.
 void latency_row(std::string_view row, int pipe, int times, const std::function<void()>& before,
                  const std::function<void()>& start) {
   std::vector<double> ms, asking;
@@ -33,7 +35,7 @@ void latency_row(std::string_view row, int pipe, int times, const std::function<
     const std::int64_t began = await_event(pipe, Kind::running);
     await_event(pipe, Kind::over);
     ::usleep(5000);       // the claim that finds nothing is over, too
-    if (i < 5) continue;  // the first ones make plans and caches
+    if (i < 5) continue;  // the first ones fill plans and caches
     asking.push_back(static_cast<double>(durable - started_at) / 1000);
     ms.push_back(static_cast<double>(began - durable) / 1000);
   }

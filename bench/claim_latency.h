@@ -1,10 +1,10 @@
-// How soon an idle worker begins what another process of its store made ready for it.
+// How soon an idle worker starts a job that another process of its store made ready.
 #pragma once
 
 namespace ae::bench {
 
-// A PostgreSQL server of its own; one process makes jobs and sends signals, one at a time, another is idle until it is told.
-// Rows: claim (a job), signal (of a job that waits).
+// Uses its own PostgreSQL server; one process creates jobs and sends signals, one at a time;
+// another is an idle worker until it is notified. Rows: claim (a job), signal (to a waiting job).
 void claim_latency_rows(bool quick);
 
 }  // namespace ae::bench

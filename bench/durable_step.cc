@@ -1,6 +1,6 @@
-// What a durable step costs: steps per second, CPU and bytes per step, latency of a job alone; beside each figure of
-// a store the limit of the raw database doing the same writes, measured in the same run. Ratios count: the machine is
-// noisy.
+// The cost of a durable step: steps per second, CPU and bytes per step, latency of a single job.
+// Next to each figure of a store is the limit of the raw database with the same writes, measured in
+// the same run. Only the ratios are meaningful, because the machine is noisy.
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ namespace {
 
 using SteadyTime = std::chrono::steady_clock;
 
-// A process in small: loop, store, tools, runtime; runs jobs of one plan, so many at a time.
+// A minimal process: loop, store, tools, runtime; runs jobs of one plan, `in_flight` at a time.
 class Bench : public runtime::RuntimeObserver {
  public:
   using StoreFactory = std::function<std::unique_ptr<store::Store>(async::Loop&, async::Clock&)>;
@@ -181,7 +181,8 @@ void memory_rows(bool quick) {
   }
 }
 
-// Beside each figure the limit: raw SQLite writing rows of the same size, so many to a transaction.
+// Next to each figure the limit: raw SQLite writing rows of the same size, `in_flight` per
+// transaction.
 void sqlite_rows(const std::filesystem::path& folder, bool quick) {
   for (const int in_flight : kInFlight) {
     const int jobs = jobs_for(in_flight, quick);
@@ -207,7 +208,7 @@ void sqlite_rows(const std::filesystem::path& folder, bool quick) {
   }
 }
 
-// The same on a server of its own; what its processes pay is counted apart.
+// The same with its own server; the CPU of the server's processes is measured separately.
 void postgres_rows(bool quick) {
   for (const int in_flight : kInFlight) {
     const testing::PostgresServer server = bench_server();
@@ -312,7 +313,7 @@ void map_row(const std::filesystem::path& folder, bool quick) {
 }  // namespace
 }  // namespace ae::bench
 
-// aetheris_bench [--quick] ROW…            prints rows of figures as JSON; bench/run.py is how it is called
+// aetheris_bench [--quick] ROW…     prints rows of figures as JSON; call it through bench/run.py
 // aetheris_bench drive ADDRESS PATH BODY CONNECTIONS REQUESTS FIRST RATE      (http_drive.h)
 int main(int argc, char** argv) {
   using namespace ae::bench;

@@ -1,4 +1,5 @@
-// Figures: what a measurement says, a row at a time as one line of JSON on stdout; bench/run.py makes tables of them.
+// Figures: the results of a measurement, one row per line of JSON on stdout; bench/run.py makes
+// tables of them.
 #pragma once
 
 #include <algorithm>

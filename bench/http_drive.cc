@@ -49,7 +49,7 @@ int connected(std::string_view address) {
   return ::connect(made, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 ? made : -1;
 }
 
-// How long a whole answer is; 0 = not all of its header is there.
+// The length of the whole response; 0 = its header is incomplete.
 std::size_t size_of(const std::string& answer) {
   const std::size_t end = answer.find("\r\n\r\n");
   if (end == answer.npos) return 0;

@@ -1,4 +1,5 @@
-// Drive: many requests to a server over connections that are kept, and how long their answers take.
+// drive: sends many requests to a server over persistent connections and measures the response
+// times.
 #pragma once
 
 #include <string_view>
@@ -6,9 +7,10 @@
 
 namespace ae::bench {
 
-// ADDRESS PATH BODY CONNECTIONS REQUESTS FIRST RATE: POSTs BODY to PATH, so often; `{n}` in either is the number of the
-// request, from FIRST. RATE is how many a second, spread evenly, each measured from when it was due; 0 = as many as are
-// answered. Prints the row `drive`; ends with 1 when an answer was none or not 2xx.
+// ADDRESS PATH BODY CONNECTIONS REQUESTS FIRST RATE: sends REQUESTS times POST PATH with BODY;
+// `{n}` in either is the number of the request, from FIRST. RATE is requests per second, evenly
+// spaced, each measured from its due time; 0 = as fast as responses arrive. Prints the row `drive`;
+// returns 1 if a response is missing or not 2xx.
 int drive(const std::vector<std::string_view>& words);
 
 }  // namespace ae::bench

@@ -1,4 +1,4 @@
-// The plans that are measured: chains, maps and a wait, with one tool, `run`.
+// The measured plans: chains, maps and a wait, with one tool, `run`.
 #pragma once
 
 #include <memory>

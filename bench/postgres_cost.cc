@@ -33,7 +33,7 @@ using Kind = WorkerEvent::Kind;
   std::exit(1);
 }
 
-// Statements, each a transaction; the answer of the last.
+// Runs statements, each in its own transaction; returns the rows of the last.
 Rows sql(const testing::PostgresServer& server, const std::vector<std::string>& statements) {
   auto connection =
       Connection::open({.url = server.url(), .response_timeout = std::chrono::minutes(10)});
@@ -48,7 +48,7 @@ Rows sql(const testing::PostgresServer& server, const std::vector<std::string>& 
   return std::move(answers.back());
 }
 
-// What /proc says of a process, and, of those that are gone, of its children.
+// From /proc: the CPU time of a process, and of its terminated children.
 struct ProcStat {
   int parent = 0;
   double ms = 0, gone_ms = 0;
@@ -222,7 +222,7 @@ void worker_row(int workers, int jobs) {
                         {"server_cpu_ms", server_ms / steps}});
 }
 
-// Finished jobs, made by the database itself.
+// Inserts finished jobs directly in the database.
 void add_history(const testing::PostgresServer& server, int jobs) {
   sql(server,
       {"INSERT INTO aetheris.jobs SELECT nextval('aetheris.job_numbers'), 'old' || n || '-' || "
@@ -239,7 +239,7 @@ void add_history(const testing::PostgresServer& server, int jobs) {
 }
 
 struct ClaimCost {
-  double claim_ms = 0, create_ms = 0;  // medians; making a job is a commit, too
+  double claim_ms = 0, create_ms = 0;  // medians; creating a job is a commit, too
 };
 
 ClaimCost measure_claims(WorkerProcess& process, int times) {
@@ -275,7 +275,8 @@ void history_rows(bool quick) {
   const testing::PostgresServer server = bench_server();
   const int few = 1000, many = quick ? 100'000 : 1'000'000, times = quick ? 50 : 300;
   int there = 0;
-  // Beside what a commit costs at that time: the disk of a machine is not the same from one minute to the next.
+  // Relative to the cost of a commit at that time: the speed of the disk changes from minute to
+  // minute.
   std::vector<double> shares;
   for (const int finished : {few, many}) {
     {

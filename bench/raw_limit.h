@@ -1,5 +1,5 @@
-// The limit that the durable step is measured against: the same rows and fsyncs on raw SQLite, nothing else; of
-// PostgreSQL see postgres_cost.h.
+// The limit that the durable step is compared with: the same rows and fsyncs on raw SQLite, nothing
+// else. For PostgreSQL see postgres_cost.h.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// WorkerProcess: what a process on a shared PostgreSQL store is in small: a loop, the store, a tool, a runtime.
+// WorkerProcess: a minimal process on a shared PostgreSQL store: a loop, the store, a tool, a
+// runtime.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@
 
 namespace ae::bench {
 
-std::int64_t now_us();  // of one steady clock for all processes of a machine
+std::int64_t now_us();  // by a steady clock common to all processes of the machine
 
-// What a worker says on a pipe, when it is durable.
+// An event that a worker writes to a pipe once it is durable.
 struct WorkerEvent {
   enum class Kind : std::int64_t { ready, running, waiting, over };
   Kind kind = Kind::ready;
@@ -25,25 +26,25 @@ struct WorkerEvent {
 };
 void write_event(int pipe, WorkerEvent::Kind kind);
 WorkerEvent read_event(int pipe);
-// When `kind` was said next; what else is said before is passed over.
+// The time of the next event of this kind; skips others.
 std::int64_t await_event(int pipe, WorkerEvent::Kind kind);
 
 class WorkerProcess final : public runtime::RuntimeObserver {
  public:
   struct Options {
     std::string url;
-    int event_pipe = -1;  // the pipe on which it says what became of jobs; -1: it claims none
-    Duration poll = std::chrono::seconds(5);  // what comes sooner came by a hint
+    int event_pipe = -1;  // the pipe for events of jobs; -1: the process claims no jobs
+    Duration poll = std::chrono::seconds(5);  // earlier claims are caused by a notification
   };
   explicit WorkerProcess(const Options& options);
 
   void start() { runtime_->start(); }
   void run() { loop_.run(); }
-  // So many jobs that nobody holds; gives the id of the last.
+  // Creates jobs without a lease; returns the id of the last one.
   JobId make(const std::shared_ptr<const engine::Plan>& plan, int jobs = 1);
   void signal(const JobId& job, const std::string& key);
   store::PostgresStore& store() { return *store_; }
-  // Runs the loop until what `start` was given has been called.
+  // Runs the loop until the callback that `start` received has been called.
   void await(const std::function<void(std::function<void()> done)>& start);
 
  private:

@@ -1,4 +1,4 @@
-// Classes of ASCII characters, whatever the locale.
+// Character classes of ASCII, independent of the locale.
 #pragma once
 
 namespace ae {

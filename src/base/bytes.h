@@ -1,7 +1,8 @@
-// Writing and reading stored bytes: big-endian numbers, varints, texts with their length before them.
+// Encoding and decoding of stored bytes: big-endian numbers, varints, length-prefixed texts.
 //
-// Reading is safe on any bytes: nothing is read past the end, and no length is believed before it is compared with
-// what is there. Every number and text has one form only, so that equal content is equal bytes.
+// Decoding is safe on any input: it never reads past the end, and checks each length against the
+// bytes that are left. Each number and text has exactly one encoding, so equal content gives equal
+// bytes.
 // Threads: plain values, no sharing.
 #pragma once
 
@@ -23,7 +24,7 @@ inline void put_big_endian64(std::uint64_t value, std::string& out) {
   out.append(bytes, sizeof bytes);
 }
 
-// Seven bits a byte, the lowest first; the top bit says that more follow.
+// Seven bits per byte, lowest first; the top bit means that more bytes follow.
 inline void put_varint(std::uint64_t value, std::string& out) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7F) | 0x80);
   out += static_cast<char>(value);
@@ -42,7 +43,8 @@ inline void put_text(std::string_view text, std::string& out) {
   out += text;
 }
 
-// After the first thing that does not fit, `ok` is false, nothing is left, and all reads give zero and empty.
+// After the first decoding error `ok` is false, nothing is left, and all reads return zero or
+// empty.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : rest_(bytes) {}
@@ -65,7 +67,7 @@ class ByteReader {
     for (const char c : bytes(8)) value = value << 8 | static_cast<unsigned char>(c);
     return value;
   }
-  // Only the shortest form is taken.
+  // Accepts the shortest form only.
   std::uint64_t varint() {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {

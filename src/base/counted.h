@@ -9,7 +9,7 @@
 
 namespace ae {
 
-// The noun alone, as it follows the count: "job", "jobs". `one` is its singular.
+// The noun as it follows the count: "job", "jobs". `one` is the singular.
 inline std::string noun_of(std::uint64_t count, std::string_view one) {
   std::string noun(one);
   if (count == 1 || one.empty()) return noun;

@@ -1,4 +1,4 @@
-// The names of the codes, and what a failed check says before it aborts.
+// The names of the error codes, and the message of a failed check.
 #include "base/error.h"
 
 #include <array>

@@ -1,8 +1,8 @@
-// One error type for the whole product: a stable code, and a sentence that says what to do.
+// The error type of the whole product: a stable code, and a sentence that says what to do.
 //
-// A code exists only if a caller would act differently. Codes are spelled as they are stored, shown and
-// documented (docs/errors/). `unavailable` means nothing changed; `unknown_outcome` means look before you
-// repeat. The two are never merged: the difference between them is this product.
+// A code exists only if callers handle it differently. Codes are spelled as they are stored, shown
+// and documented (docs/errors/). `unavailable` means that nothing changed; `unknown_outcome` means
+// that the effect may have happened: check before you retry. The two are never merged.
 // Threads: values.
 #pragma once
 
@@ -39,7 +39,7 @@ std::string_view code_name(Code code);
 
 struct Error {
   Code code{};
-  std::string message;  // one sentence for a person: what happened and what to do
+  std::string message;  // one sentence for users: what happened and what to do
 
   // Adds what the caller was doing: "<context>: <message>".
   Error&& with_context(std::string_view context) && {
@@ -57,8 +57,8 @@ inline std::unexpected<Error> fail(Code code, std::string message) {
   return std::unexpected(Error{code, std::move(message)});
 }
 
-// We have a bug: prints where and what, then aborts. On in release: a durable runtime restarts safely, a wrong
-// write stays wrong for ever.
+// Reports a bug of ours: prints the location and the condition, then aborts. Enabled in release
+// builds: a durable runtime restarts safely, but a wrong write is permanent.
 [[noreturn]] void check_failed(const char* file, int line, const char* what,
                                std::string_view detail);
 
@@ -73,7 +73,8 @@ inline std::unexpected<Error> fail(Code code, std::string message) {
 #define AE_CONCAT_(a, b) a##b
 #define AE_CONCAT(a, b) AE_CONCAT_(a, b)
 
-// AE_TRY(Result<T>): returns the error, or goes on.   AE_ASSIGN(auto x, Result<T>): the same, keeping the value.
+// AE_TRY(Result<T>): returns the error, or continues.
+// AE_ASSIGN(auto x, Result<T>): the same, keeping the value.
 #define AE_TRY(expr)                                             \
   do {                                                           \
     if (auto ae_status_ = (expr); !ae_status_)                   \

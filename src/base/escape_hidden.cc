@@ -11,7 +11,7 @@ struct Range {
   char32_t first, last;
 };
 
-// In order, without overlaps. Unicode 15.
+// Sorted, without overlaps. Unicode 15.
 constexpr Range kHidden[] = {
     {0x0000, 0x001F},                        // controls, C0
     {0x007F, 0x009F},                        // delete; controls, C1
@@ -117,7 +117,7 @@ std::string escape_hidden_json(std::string_view json) {
   out.reserve(json.size());
   while (!json.empty()) {
     const CodePoint c = first_code_point(json);
-    // Line breaks are between values only: in a string they are escaped already.
+    // Line breaks occur between values only: inside of a string they are already escaped.
     if (!is_hidden(c.point) || c.point == '\n') {
       out += json.substr(0, c.bytes);
     } else if (c.point < 0x10000) {

@@ -1,9 +1,12 @@
-// Visible: text from jobs, with each character escaped that a reader would not see, or that a terminal would obey.
+// escape_hidden: text from jobs, with every character escaped that is invisible to a reader or
+// interpreted by a terminal.
 //
-// A person approves what the screen shows, so nothing of it may be hidden: control characters, marks that turn the direction
-// of text, format characters (Unicode Cf), line and paragraph separators (Zl, Zp), and what is ignored or blank when it is
-// shown (Default_Ignorable_Code_Point, the braille blank). Joiners and variation selectors of emoji are among them: data can
-// be hidden in those. Threads: pure functions.
+// Approvers decide by what the screen shows, so nothing in it may be hidden: control characters,
+// direction marks, format characters (Unicode Cf), line and paragraph separators (Zl, Zp), and
+// characters that are ignored or blank when displayed (Default_Ignorable_Code_Point, the braille
+// blank). This includes the joiners and variation selectors of emoji, because data can be hidden in
+// them.
+// Threads: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +19,15 @@ struct CodePoint {
   char32_t point = 0;
   std::size_t bytes = 1;
 };
-// Bytes that are not UTF-8 are U+FFFD, one at a time. REQUIRES: the text is not empty.
+// Each byte that is not UTF-8 counts as one U+FFFD. REQUIRES: the text is not empty.
 CodePoint first_code_point(std::string_view text);
 
 bool is_hidden(char32_t point);
 
-// For people: \xNN below U+0080, \u{200B} above; \n and \t for a newline and a tab, which `keep_lines` leaves.
+// For display: \xNN below U+0080, \u{200B} above; \n and \t for newline and tab, unless
+// `keep_lines`.
 std::string escape_hidden(std::string_view text, bool keep_lines = false);
-// For JSON text, in JSON's own way (\u200b): it parses to the same value.
+// For JSON text, as JSON escapes (\u200b): it parses to the same value.
 std::string escape_hidden_json(std::string_view json);
 
 }  // namespace ae

@@ -64,7 +64,7 @@ AE_TEST("visible/a character that is not seen is escaped, and JSON keeps its val
     EXPECT_EQ(escape_hidden("a" + raw + "b"), std::string("a") + one.shown + "b");
     const std::string json = "\"a" + raw + "b\"";
     EXPECT_EQ(escape_hidden_json(json), std::string("\"a") + one.in_json + "b\"");
-    if (one.point < 0x20) continue;  // not JSON before it is escaped
+    if (one.point < 0x20) continue;  // not valid JSON before it is escaped
     EXPECT_EQ(*parse_json(escape_hidden_json(json)), *parse_json(json));
   }
 }

@@ -1,5 +1,5 @@
-// SHA-256 by OpenSSL. The algorithm is fetched once for the process, which OpenSSL 3 makes slow, and each
-// thread keeps one context for one-shot hashes.
+// SHA-256 by OpenSSL. The algorithm is fetched once per process, because fetching is slow in
+// OpenSSL 3, and each thread keeps one context for one-shot hashes.
 #include "base/hash.h"
 
 #include <openssl/evp.h>
@@ -51,7 +51,7 @@ constexpr auto kDigitOf = [] {
 
 int digit(char c) { return kDigitOf[static_cast<unsigned char>(c)]; }
 
-// False when a character is no lower-case hex digit. REQUIRES: hex.size() is 2 × the room at `out`.
+// False if a character is not a lower-case hex digit. REQUIRES: `out` has room for hex.size() / 2.
 bool read_hex(std::string_view hex, char* out) {
   for (std::size_t i = 0; i < hex.size(); i += 2) {
     const int high = digit(hex[i]);

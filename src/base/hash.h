@@ -1,4 +1,5 @@
-// SHA-256 values and how we make them. Stored as 32 raw bytes, shown as 64 lower-case hex digits.
+// SHA-256 values and how to compute them. Stored as 32 raw bytes, shown as 64 lower-case hex
+// digits.
 // Threads: pure functions.
 #pragma once
 
@@ -19,7 +20,7 @@ struct Hash {
 
 Hash sha256(std::string_view bytes);
 
-// A running SHA-256. `finish` may be called once.
+// Incremental SHA-256. `finish` may be called once.
 class Sha256 {
  public:
   Sha256();

@@ -1,4 +1,4 @@
-// How every id is made. What is hashed is joined by NUL, which none of the parts can hold.
+// How every id is made. Hashed parts are joined by NUL, which no part can contain.
 #include "base/ids.h"
 
 #include <initializer_list>
@@ -100,7 +100,7 @@ Result<JobId> job_id_from_text(std::string_view text) {
   };
   bool good = !text.empty() && text.size() <= 64;
   for (const char c : text.substr(0, 65)) good = good && allowed(c);
-  good = good && text != "." && text != "..";  // a URL with one of these names another resource
+  good = good && text != "." && text != "..";  // in a URL these name another resource
   if (good) return JobId(std::string(text));
   return fail(Code::input_invalid,
               "a job id has 1 to 64 characters of A-Z a-z 0-9 . _ : - and is neither . nor ..; "

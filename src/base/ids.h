@@ -1,5 +1,5 @@
-// Identity (SPEC §3): every id is its own type, and all of them are made here.
-// Ids are lower-case text when hashed. Threads: values, pure functions.
+// Ids (SPEC §3): each kind of id is a separate type, and all ids are made here.
+// Ids are hashed as lower-case text. Threads: values, pure functions.
 #pragma once
 
 #include <array>
@@ -28,9 +28,9 @@ using JobId = Id<struct JobTag>;    // [A-Za-z0-9._:-]{1,64}
 using StepId = Id<struct StepTag>;  // 16 hex digits; a command_id is the step_id of its command
 using InvocationId = Id<struct InvocationTag>;     // 16 hex digits
 using IdempotencyKey = Id<struct IdempotencyTag>;  // 64 hex digits
-using ExternalKey = Id<struct ExternalTag>;  // aetheris:<job_id>:<step_id>:<0 or 16 hex digits>
-using AttemptId = Id<struct AttemptTag>;     // UUID text
-using DecisionId = Id<struct DecisionTag>;   // 16 hex digits
+using ExternalKey = Id<struct ExternalTag>;        // aetheris:<job>:<step>:<0 or 16 hex digits>
+using AttemptId = Id<struct AttemptTag>;           // UUID text
+using DecisionId = Id<struct DecisionTag>;         // 16 hex digits
 
 struct Uuid {
   std::array<std::uint8_t, 16> bytes{};
@@ -38,41 +38,46 @@ struct Uuid {
 };
 std::string to_text(const Uuid& uuid);
 std::optional<Uuid> uuid_from_text(std::string_view text);  // lower case, with dashes
-// UUIDv7 of a millisecond count since 1970 and 74 bits of chance.
+// UUIDv7 of a millisecond count since 1970 and 74 random bits.
 Uuid uuid_v7(std::uint64_t unix_ms, std::uint64_t random_a, std::uint64_t random_b);
-// The n-th id after `base`: the low 62 bits count on (RFC 9562 §6.2, method 2). One commit's event ids are
-// base, base+1, …: only the base is stored.
+// The n-th id after `base`: increments the low 62 bits (RFC 9562 §6.2, method 2). The event ids of
+// one commit are base, base+1, …: only the base is stored.
 Uuid uuid_plus(const Uuid& base, std::uint64_t n);
 
 Result<JobId> job_id_from_text(std::string_view text);  // Fails with input_invalid
-// UUIDv8 of SHA256(parent ␀ command ␀ "child"): creating a child job twice names the same job.
+// UUIDv8 of SHA256(parent ␀ command ␀ "child"): creating a child job twice gives the same id.
 JobId child_job_id(const JobId& parent, const StepId& command);
 
-// The first 16 digits of the plan's hash.
+// The first 16 hex digits of the plan's hash.
 DecisionId decision_id(const Hash& plan_hash);
 
-// First 16 hex of SHA256(job ␀ decision ␀ path ␀ node_type); node_type ∈ tool llm wait map job loop code planner.
+// First 16 hex digits of SHA256(job ␀ decision ␀ path ␀ node_type);
+// node_type ∈ tool llm wait map job loop code planner.
 StepId step_id(const JobId& job, const DecisionId& decision, std::string_view path,
                std::string_view node_type);
-// A model is called as a tool of this name, which no tool of a file can have.
+// A model is called as a tool with this prefix; tools of an agents file cannot have such a name.
 constexpr std::string_view kModelToolPrefix = "model:";
 std::string model_tool_name(std::string_view model);
-// hex SHA256(text); in a job that has a blind, hex SHA256("aetheris.blind.v1" ‖ blind ‖ text). A blind is 32 hex digits of
-// chance, which make the hash of a value that can be guessed impossible to confirm once they are erased.
+// hex SHA256(text); in a job with a blind, hex SHA256("aetheris.blind.v1" ‖ blind ‖ text). A blind
+// is 32 random hex digits. Once it is erased, a guess of the hashed value can no longer be
+// confirmed.
 // See docs/decisions/0072-blind-and-erasure.md.
 inline constexpr std::size_t kBlindDigits = 32;
 std::string blinded_hash(std::string_view blind, std::string_view text);
 // hex SHA256(job ␀ command ␀ tool ␀ canonical arguments [␀ blind])
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
                                std::string_view canonical_args, std::string_view blind);
-// First 16 hex of SHA256(job ␀ command ␀ idempotency_key)
+// First 16 hex digits of SHA256(job ␀ command ␀ idempotency_key)
 InvocationId invocation_id(const JobId& job, const StepId& command, const IdempotencyKey& key);
-// aetheris:<job>:<step>:0. It names no attempt, so that a restored store repeats a call under the same key.
+// aetheris:<job>:<step>:0. It contains no attempt, so a restored store repeats a call with the same
+// key.
 ExternalKey external_key(const JobId& job, const StepId& step);
-// aetheris:<job>:<step>:<first 16 hex of the idempotency key>, of a call whose arguments a model, a planner or code chose:
-// after a restore it may choose others, and another request must not carry an earlier key.
+// aetheris:<job>:<step>:<first 16 hex digits of the idempotency key>, for a call whose arguments a
+// model, a planner or code chose: after a restore it may choose different ones, and a different
+// request must not carry an earlier key.
 ExternalKey chosen_external_key(const JobId& job, const StepId& step, const IdempotencyKey& key);
-// aetheris:<job>:<step>:<attempt>, "0" without an attempt: the key of a call that schema 1 of tool_invocation_started declared.
+// aetheris:<job>:<step>:<attempt>, "0" without an attempt: the key of a call that was declared by
+// schema 1 of tool_invocation_started.
 ExternalKey attempt_external_key(const JobId& job, const StepId& step, const AttemptId& attempt);
 
 }  // namespace ae

@@ -9,7 +9,7 @@
 namespace ae {
 namespace {
 
-// The expected texts of this file were computed with Python's hashlib from SPEC §3.
+// The expected texts in this file were computed with Python's hashlib from SPEC §3.
 const JobId kJob("job-1");
 const StepId kStep("baeb6f1c8b06de2e");
 
@@ -80,7 +80,7 @@ AE_TEST("base/ids/the ids of one commit count on from its base") {
   EXPECT_EQ(uuid_plus(base, 0), base);
   EXPECT_EQ(to_text(uuid_plus(base, 1)), "00000000-0005-7006-8000-000000000008");
   EXPECT_EQ(uuid_plus(uuid_plus(base, 3), 4), uuid_plus(base, 7));
-  // Counting on never touches version, variant or time.
+  // Incrementing never changes version, variant or time.
   EXPECT_EQ(to_text(uuid_plus(uuid_v7(5, 6, ~std::uint64_t{0}), 1)),
             "00000000-0005-7006-8000-000000000000");
   std::set<Uuid> ids;

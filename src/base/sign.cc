@@ -37,7 +37,7 @@ Bio open_bio(std::string_view text) {
   return bio;
 }
 
-// Nobody is asked for a passphrase: an encrypted key is refused.
+// Never prompts for a passphrase: an encrypted key is rejected.
 int no_passphrase(char*, int, int, void*) { return -1; }
 
 bool is_ed25519(const Key& key) {

@@ -1,7 +1,8 @@
 // Ed25519 (RFC 8032): signing keys, public keys, signatures.
 //
-// Keys come as PEM, as `openssl genpkey -algorithm ed25519` writes them; a public key also as 64 hex digits. A key's id
-// is the first 16 hex digits of the SHA-256 of its 32 public bytes: enough to find it, never enough to trust it.
+// Keys are PEM, as `openssl genpkey -algorithm ed25519` writes them; a public key can also be 64
+// hex digits. The id of a key is the first 16 hex digits of the SHA-256 of its 32 public bytes: it
+// selects a key and proves nothing.
 // Threads: pure functions; a SigningKey may be used from one thread at a time.
 #pragma once
 
@@ -24,9 +25,9 @@ struct PublicKey {
 
 class SigningKey {
  public:
-  // A PEM text with an Ed25519 private key, not encrypted. Fails with input_invalid.
+  // A PEM text with an unencrypted Ed25519 private key. Fails with input_invalid.
   static Result<SigningKey> from_pem(std::string_view pem);
-  // The 32 bytes of RFC 8032's private key.
+  // The 32 bytes of a private key as in RFC 8032.
   static SigningKey from_seed(const std::array<std::uint8_t, 32>& seed);
   SigningKey(SigningKey&&) noexcept;
   SigningKey& operator=(SigningKey&&) noexcept;
@@ -40,7 +41,7 @@ class SigningKey {
     void operator()(void* key) const;
   };
   explicit SigningKey(void* key);
-  std::unique_ptr<void, Free> key_;  // OpenSSL's; never printed
+  std::unique_ptr<void, Free> key_;  // owned by OpenSSL; never printed
   PublicKey public_;
 };
 

@@ -1,4 +1,4 @@
-// Ed25519: the RFC's vectors, the forms of keys, and what does not fit.
+// Ed25519: the vectors of the RFC, the forms of keys, and invalid input.
 #include "base/sign.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Instants and durations as text, by hand: the forms are few and fixed, and every log line has one.
+// Instants and durations as text, hand-written: the formats are few and fixed, and every log line
+// uses one.
 #include "base/time.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ void put(char* out, int width, std::int64_t value) {
   for (int i = width; i-- > 0; value /= 10) out[i] = static_cast<char>('0' + value % 10);
 }
 
-// Takes `width` digits off the front of `text`, or says -1.
+// Removes `width` digits from the front of `text` and returns their value, or -1.
 int take_digits(std::string_view& text, std::size_t width) {
   if (text.size() < width) return -1;
   int value = 0;
@@ -141,7 +142,7 @@ std::string to_text(Duration duration) {
   for (const Unit& unit : kUnits) {
     if (ms % unit.ms == 0) return std::to_string(ms / unit.ms).append(unit.name);
   }
-  return {};  // not reached: every count is whole in milliseconds
+  return {};  // not reached: every duration is a whole number of milliseconds
 }
 
 }  // namespace ae

@@ -10,7 +10,7 @@ namespace ae {
 namespace {
 
 constexpr std::size_t kParentSize = 55;  // 2 + 1 + 32 + 1 + 16 + 1 + 2
-constexpr std::size_t kStateMax = 2048;  // bytes; the standard asks for 512
+constexpr std::size_t kStateMax = 2048;  // bytes; the standard requires 512
 constexpr std::size_t kMembersMax = 32;
 constexpr std::uint8_t kKnownFlags = 0x03;
 
@@ -43,7 +43,7 @@ bool starts_with_key_char(std::string_view key, bool digit_too) {
   return (c >= 'a' && c <= 'z') || (digit_too && c >= '0' && c <= '9');
 }
 
-// simple-key = lcalpha 0*255(…); tenant-id@system-id, of 241 and 14 characters at most.
+// simple-key = lcalpha 0*255(…); tenant-id@system-id, with at most 241 and 14 characters.
 bool is_key(std::string_view key) {
   const std::size_t at = key.find('@');
   if (at == key.npos) return is_key_part(key, 256) && starts_with_key_char(key, true);
@@ -65,7 +65,7 @@ bool is_state(std::string_view text) {
     const std::size_t end = std::min(text.find(',', from), text.size());
     const std::string_view member = trimmed(text.substr(from, end - from));
     from = end + 1;
-    if (member.empty()) continue;  // an empty one is allowed
+    if (member.empty()) continue;  // empty members are allowed
     const std::size_t equals = member.find('=');
     if (equals == member.npos || !is_key(member.substr(0, equals)) ||
         !is_value(member.substr(equals + 1)) || !keys.insert(member.substr(0, equals)).second) {
@@ -75,7 +75,8 @@ bool is_state(std::string_view text) {
   return keys.size() <= kMembersMax;
 }
 
-// The first half, or a quarter, of a hash; one in 2^64 would be all zeros, which means that there is none.
+// The first `size` hex digits of a hash. About one in 2^64 would be all zeros, which means "no id",
+// so it is changed.
 std::string hash_digits(std::string_view what, std::string_view text, std::size_t size) {
   std::string bytes(what);
   bytes += '\0';
@@ -98,7 +99,7 @@ std::optional<TraceContext> trace_context(std::string_view traceparent,
       !is_hex(span) || is_zero(span) || !is_hex(flags)) {
     return std::nullopt;
   }
-  // A later version may say more, behind another dash.
+  // A later version may append more fields after another dash.
   const bool longer = parent.size() > kParentSize;
   if (longer && (version == "00" || parent[kParentSize] != '-')) return std::nullopt;
   TraceContext context{.trace_id = std::string(trace), .parent_id = std::string(span)};
@@ -122,7 +123,7 @@ std::string trace_id_of(const JobId& job) { return hash_digits("aetheris.trace.v
 
 TraceContext trace_of(const JobId& job, std::string_view traceparent, std::string_view tracestate) {
   if (auto context = trace_context(traceparent, tracestate)) return *std::move(context);
-  // Who wants to see it must be able to: nobody before us has said that it is not recorded.
+  // The caller sent no context and so no decision against sampling: the trace is sampled.
   return {.trace_id = trace_id_of(job), .parent_id = {}, .flags = 1, .state = {}};
 }
 

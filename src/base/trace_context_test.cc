@@ -1,4 +1,4 @@
-// Trace context: which headers count, as a table, and ids that follow from a job.
+// Trace context: a table of valid and invalid headers, and ids that are derived from a job.
 #include "base/trace_context.h"
 
 #include <string>
@@ -22,7 +22,7 @@ AE_TEST("trace_context/what is malformed counts as absent") {
       {"  " + good + "\t", true, 1},
       {"00-" + std::string(kTrace) + "-" + kSpan + "-00", true, 0},
       {"00-" + std::string(kTrace) + "-" + kSpan + "-03", true, 3},
-      // Flags that nobody knows yet are not passed on.
+      // Unknown flags are not propagated.
       {"00-" + std::string(kTrace) + "-" + kSpan + "-ff", true, 3},
       {"", false},
       {"00", false},
@@ -30,7 +30,7 @@ AE_TEST("trace_context/what is malformed counts as absent") {
       {good + "-", false},
       {good + "-x", false},
       {good + "0", false},
-      // A later version may say more, behind another dash.
+      // A later version may append more fields after another dash.
       {"01" + good.substr(2), true, 1},
       {"cc" + good.substr(2) + "-what-the-future-brings", true, 1},
       {"cc" + good.substr(2) + ".what", false},

@@ -1,4 +1,4 @@
-// UTF-8 by hand: eight bytes of ASCII at a time, everything else sequence by sequence.
+// UTF-8, hand-written: ASCII eight bytes at a time, everything else sequence by sequence.
 #include "base/utf8.h"
 
 #include <cstring>

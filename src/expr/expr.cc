@@ -1,6 +1,6 @@
-// Expr: parse once, evaluate often. The parts: expr_lex (words), expr_parse (tree), expr_eval and
-// expr_path (evaluation), expr_functions, expr_values and expr_text (functions), template (strings
-// with `${ }`).
+// Expr: parse once, evaluate often. The parts: expr_lex (tokens), expr_parse (tree), expr_eval,
+// expr_each and expr_path (evaluation), expr_functions, expr_values and expr_text (functions),
+// template (strings with `${ }`).
 #include "expr/expr.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace ae {
 namespace {
 
-// Whether evaluation may give a value that nests deeper than those it reads.
+// True if an evaluation may give a value that nests deeper than the values it reads.
 bool may_nest_deeper(const expr::Node& n) {
   using expr::Op;
   const Op op = n.op;
@@ -24,7 +24,8 @@ bool may_nest_deeper(const expr::Node& n) {
                              [](const expr::NodePtr& child) { return may_nest_deeper(*child); });
 }
 
-// What is looked up by name, in the arguments all the way down. `needed`: null will not do here.
+// Collects the names that are looked up; below `.args` the whole path. `needed`: null is not
+// allowed here.
 void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
   using expr::Op;
   if (n.op == Op::path && n.children[0]->op == Op::root &&

@@ -1,5 +1,5 @@
-// The size of what expressions make, with each shared part counted wherever it occurs: no value, however small in
-// memory, reaches code that would walk it for minutes.
+// The limits on the size of values that expressions make, counting shared parts at each occurrence:
+// no value that is small in memory reaches code that would walk it for minutes.
 #include <algorithm>
 #include <ctime>
 #include <set>
@@ -22,7 +22,7 @@ class OneInput final : public ExprScope {
     return name == "input" ? &input_ : nullptr;
   }
   const Value* step(std::string_view) const override { return &input_; }
-  Value steps() const override {  // many nodes with one result
+  Value steps() const override {  // many nodes with the same result
     std::vector<Member> results;
     for (int i = 0; i < 1'000; ++i) results.emplace_back("n" + std::to_string(i), input_);
     return Value::object(std::move(results));
@@ -44,7 +44,8 @@ Result<Value> fill(const Value& source, const Value& input = {}) {
   return filled.eval(OneInput(input));
 }
 
-// Of processor time: an optimised build takes about 0.1 s for the worst of them, the slowest build (sanitizers) this.
+// Processor time: an optimised build needs about 0.1 s for the worst case; this is for the slowest
+// build (sanitizers).
 constexpr double kSecondsMax = 10;
 
 template <class Evaluate>
@@ -63,7 +64,7 @@ void expect_too_large(const std::string& source, const Value& input = {}) {
   EXPECT_NE(why.find("counting each part wherever it occurs"), why.npos) << source << ": " << why;
 }
 
-// Fails, whether the size or the fuel is what stops it.
+// Expects a failure, by the size or by the fuel.
 void expect_stopped(const std::string& source, const Value& input = {}) {
   failure_of(source, [&] { return eval(source, input); });
 }
@@ -126,7 +127,7 @@ AE_TEST("expr/expr/a shared value is measured by what it is when written out") {
 }
 
 AE_TEST("expr/expr/every way to make a large value out of shared parts stops") {
-  // Each makes a tower of a height that no memory holds when it is written out.
+  // Each makes a nested value that would not fit in memory when written.
   const std::vector<std::string> updates = {
       "[., .]",
       "[.] + [.]",
@@ -156,7 +157,7 @@ AE_TEST("expr/expr/every way to make a large value out of shared parts stops") {
       "[(. // 1), (1 | empty // .)] | [.[0], .[0]]",
   };
   for (const std::string& update : updates) {
-    // Some of them are no expressions of this language; they are refused when they are parsed.
+    // Some of them are not in this language and fail to parse.
     if (!Expr::parse(tower(60, update))) continue;
     expect_stopped(tower(60, update));
   }
@@ -188,7 +189,7 @@ AE_TEST_SLOW("expr/expr/texts are measured before they take memory") {
 }
 
 AE_TEST_SLOW("expr/expr/whatever walks a shared value pays for each of its leaves") {
-  const std::string shared = tower(20) + " as $v | ";  // 2 million values, which may be made
+  const std::string shared = tower(20) + " as $v | ";  // 2 million values, within the limits
   for (const std::string walk : {"$v == $v",
                                  "$v | tostring",
                                  "$v | tojson",
@@ -274,7 +275,7 @@ AE_TEST_SLOW("expr/expr/long keys are paid for wherever they are compared or cop
   }
 }
 
-// What a use of the language must cost at least, on the large values of `cost_input`.
+// The minimum cost of an operation on the large values of `cost_input`.
 struct Cost {
   std::string_view name;  // of the function, or ""
   std::string expression;
@@ -282,7 +283,7 @@ struct Cost {
 };
 
 constexpr std::size_t kBytes = 1u << 20;  // of each text
-constexpr std::size_t kCount = 10'000;    // of the items and members of each container
+constexpr std::size_t kCount = 10'000;    // items or members of each container
 constexpr std::size_t kCopied = kBytes / 64;
 constexpr std::size_t kLooked = kBytes / 16;
 constexpr std::size_t kSearched = kBytes / 8;
@@ -292,7 +293,7 @@ Value cost_input() {
   std::vector<Value> texts;
   std::vector<Value> entries;
   std::vector<Member> members;
-  std::vector<Member> backwards;  // to sort by code points
+  std::vector<Member> backwards;  // must be sorted by code points
   for (std::size_t i = 0; i < kCount; ++i) {
     const std::string name = "n" + std::to_string(i * 7'919 % kCount);
     numbers.emplace_back(std::uint64_t{i * 7'919 % kCount});
@@ -447,7 +448,7 @@ std::vector<Cost> costs() {
       {"tojson", "$i.numbers | tojson", 2 * kCount},
       {"tostring", "$i.object | tostring", 2 * kCount},
   };
-  // What looks at one value, however large.
+  // Functions that examine one value only, whatever its size.
   for (const std::string_view name :
        {"type",    "not",     "toarray", "floor",   "ceil",      "round",   "trunc",
         "abs",     "fabs",    "sqrt",    "ascii",   "empty",     "nulls",   "booleans",
@@ -462,7 +463,7 @@ AE_TEST_SLOW("expr/expr/each function and operator pays for what it walks and ma
   std::set<std::string_view> covered;
   for (const Cost& cost : costs()) {
     covered.insert(cost.name);
-    // Of the result only the evaluation counts, not what it takes to walk it afterwards.
+    // Measures the evaluation only, not the walk of its result.
     const auto parsed = Expr::parse(".input as $i | (" + cost.expression + ") as $x | 1");
     if (!parsed) {
       ADD_FAILURE() << cost.expression << ": " << parsed.error().message;
@@ -511,7 +512,7 @@ AE_TEST("expr/expr/an evaluation tells its scope what it cost") {
   const auto expr = Expr::parse("[.input[] | .]");
   ASSERT_TRUE(expr);
   ASSERT_TRUE(expr->eval(scope));
-  EXPECT_GT(scope.charged, 3'000U);  // its steps, and its 66 KB
+  EXPECT_GT(scope.charged, 3'000U);  // its steps, and the 66 KB
   EXPECT_LT(scope.charged, 10'000U);
   scope.charged = 0;
   ASSERT_TRUE(Template::compile(Value("${.input}"))->eval(scope));

@@ -81,7 +81,7 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
       return each_limit(n, in, sink);
     case Op::range:
       return each_range(n, in, sink);
-    default: {  // the binary operators: in jq, too, the right side is the outer loop
+    default: {  // the binary operators: as in jq, the right side is the outer loop
       auto take_right = [&](const Value& b) {
         auto take_left = [&](const Value& a) {
           Value v;
@@ -178,7 +178,7 @@ bool Eval::each_alternative(const Node& n, const Value& in, Sink sink) {
 }
 
 bool Eval::each_attempt(const Node& n, const Value& in, Sink sink) {
-  bool stopped = false;  // by whom the values go to: that is not for `?` to catch
+  bool stopped = false;  // by the receiver of the values: `?` does not catch that
   auto take = [&](const Value& v) {
     stopped = !sink(v);
     return !stopped;

@@ -1,4 +1,4 @@
-// The evaluator: failing, fuel, and the parts that give one value. Those that may give any number
+// The evaluator: failures, fuel, and the nodes that give one value. Nodes that may give any number
 // are in expr_each.cc, paths in expr_path.cc.
 #include "expr/expr_eval.h"
 
@@ -38,7 +38,7 @@ std::size_t writing_cost(const Value& v) {
 Result<Value> Eval::run() {
   Value out;
   if (exactly_one(*program_.tree, null_value(), out)) {
-    // What is only read is as deep as a document may be; what was put together must be looked at.
+    // A value that is only read is within the depth of a document; a composed one must be checked.
     if (!program_.may_nest_deeper || depth_within(out, limits_.depth_max)) return out;
     fail_at(program_.tree->at,
             "the result nests deeper than " + std::to_string(limits_.depth_max) + " levels");
@@ -46,7 +46,7 @@ Result<Value> Eval::run() {
   return ae::fail(Code::expression_failed, position(program_.source, fault_at_) + ": " + fault_);
 }
 
-// Failing.
+// Failures.
 
 bool Eval::fail_at(std::uint32_t at, std::string_view message) {
   if (failed_) return false;
@@ -99,7 +99,7 @@ bool Eval::spend_written(const Node& node, std::string_view text) {
 }
 
 bool Eval::spend_value(const Node& node, const Value& v) {
-  if (v.extent().values > fuel_) {  // known before it is walked
+  if (v.extent().values > fuel_) {  // known without walking it
     fuel_ = 0;
     return out_of_fuel(node.at);
   }
@@ -306,7 +306,7 @@ bool Eval::one_object(const Node& n, const Value& in, Value& out) {
   return make_object(n, flat, out);
 }
 
-// `flat` holds key, value, key, value, …; of equal keys the last wins.
+// `flat` contains key, value, key, value, …; the last of equal keys wins.
 bool Eval::make_object(const Node& n, const std::vector<Value>& flat, Value& out) {
   std::vector<Member> members;
   members.reserve(flat.size() / 2);
@@ -402,7 +402,7 @@ bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& ou
   }
 }
 
-// any (wanted: true) and all (wanted: false): the first that answers as wanted decides.
+// any (wanted: true) and all (wanted: false): the first item whose result is `wanted` decides.
 bool Eval::search(const Node& n, const Value& in, bool wanted, Value& out) {
   bool found = false;
   auto test = [&](const Value& v) {
@@ -428,7 +428,7 @@ bool Eval::is_in(const Node& n, const Value& in, Value& out) {
   return true;
 }
 
-// Each value replaced by the first that the filter makes of it, or left out.
+// Replaces each value by the first result of the filter, or drops it if there is none.
 bool Eval::map_values(const Node& n, const Value& in, Value& out) {
   bool has = false;
   Value mapped;
@@ -462,7 +462,8 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
   return check_limits(n, out);
 }
 
-// sort_by and its kin: the function gets, for each item, the array of what the filter makes of it.
+// sort_by and similar functions: the function receives, for each item, the array of the filter's
+// results.
 bool Eval::by_key(const Node& n, const Value& in, Value& out) {
   if (!in.is_array()) {
     return fail(

@@ -1,7 +1,7 @@
-// The evaluator: walks the tree of an expression, handing each value on as it appears.
+// Eval: the evaluator. Walks the tree of an expression and emits each value as it is computed.
 //
-// Values come out through a Sink, in jq's order, so that nothing is collected that nobody keeps. Every
-// step takes fuel; what is out of fuel, or failed, returns false all the way up.
+// Values are emitted through a Sink, in jq's order, so nothing is collected unnecessarily. Every
+// step costs fuel; without fuel, or after a failure, all functions return false up to the root.
 #pragma once
 
 #include <compare>
@@ -16,7 +16,7 @@
 
 namespace ae::expr {
 
-// Takes one value; false = enough. Borrows the callable it is made from.
+// Receives one value; returns false to stop. Borrows the callable that it is made from.
 class Sink {
  public:
   template <class F>
@@ -34,39 +34,39 @@ class Sink {
 
 class Eval {
  public:
-  // Borrows all; takes from `fuel`.
+  // Borrows all arguments; subtracts from `fuel`.
   Eval(const Program& program, const ExprScope& scope, const ExprLimits& limits, std::size_t& fuel)
       : program_(program), scope_(scope), limits_(limits), fuel_(fuel), slots_(program.slots) {}
 
   Result<Value> run();
 
-  // For the functions: each returns false when the evaluation has failed and must end.
+  // For the functions: each returns false if the evaluation has failed and must stop.
   bool spend(const Node& node, std::size_t n) { return spend_at(node.at, n); }
   bool spend_text(const Node& node, std::size_t bytes) { return spend_at(node.at, 1 + bytes / 64); }
-  // Of text that is not copied or compared in one go: where each byte is looked at, and where another text is searched
-  // for, which may begin anywhere in it.
+  // For text that is not copied or compared in bulk: spend_bytes where each byte is examined,
+  // spend_search where another text is searched in it.
   bool spend_bytes(const Node& node, std::size_t bytes) { return spend_at(node.at, bytes / 16); }
   bool spend_search(const Node& node, std::size_t bytes) { return spend_at(node.at, bytes / 8); }
   bool fail(const Node& node, std::string_view message) { return fail_at(node.at, message); }
   bool compare(const Node& node, const Value& a, const Value& b, std::strong_ordering& out);
   bool number(const Node& node, double d, Value& out);
-  // Of a text as JSON writes it.
+  // For a text as JSON writes it.
   bool spend_written(const Node& node, std::string_view text);
-  // Pays for writing or walking all of a value; fails when it nests too deep.
+  // Spends fuel for writing or walking all of a value; fails if it nests too deep.
   bool spend_value(const Node& node, const Value& v);
-  // The value at a key of an object or an index of an array.
+  // The value of an object's key or at an array's index.
   bool index(const Node& node, const Value& v, const Value& key, Value& out);
-  // Is a value that was just made within the limits? The evaluation fails when it is not.
+  // True if a value that was just made is within the limits; otherwise the evaluation fails.
   bool check_limits(const Node& node, const Value& v) {
     return v.kind() < Value::Kind::string || is_within_limits(v, limits_) || too_large_at(node.at);
   }
-  // The same of a text, before it takes its memory.
+  // The same for a text, before it is allocated.
   bool check_text_limit(const Node& node, double bytes) {
     return bytes <= static_cast<double>(limits_.bytes_max) || too_large_at(node.at);
   }
   bool failed() const { return failed_; }
 
-  // Work on values that nest deeper fails; twice what a document may, so that two can be put together.
+  // Operations on deeper values fail. Twice the limit of a document, so that two can be combined.
   std::size_t work_depth_max() const { return 2 * limits_.depth_max; }
 
  private:
@@ -84,7 +84,7 @@ class Eval {
   bool is_in(const Node& n, const Value& in, Value& out);
   bool map_values(const Node& n, const Value& in, Value& out);
   bool by_key(const Node& n, const Value& in, Value& out);
-  // May these be compared? Fails where it tells nothing (ExprScope::fails_on_mixed_types).
+  // True if the values may be compared; otherwise it fails (ExprScope::fails_on_mixed_types).
   bool comparable(const Node& n, const Value& a, const Value& b);
   bool apply_binary(const Node& n, const Value& a, const Value& b, Value& out);
   bool make_object(const Node& n, const std::vector<Value>& flat, Value& out);
@@ -103,11 +103,11 @@ class Eval {
   bool each_limit(const Node& n, const Value& in, Sink sink);
   bool each_range(const Node& n, const Value& in, Sink sink);
 
-  // What a suffix finds. `missing` is only for optional suffixes: no value, and no failure either.
+  // The result of a suffix. `missing` is for optional suffixes only: no value, and no failure.
   enum class Found { yes, missing, failed };
   bool fails_on_null(const Node& path) const;
   bool is_of_closed_root(const Node& path, const Suffix& s) const;
-  // The same, of a path: fails where its scope wants no null.
+  // The same for a path: fails on null where the scope forbids it.
   Found look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
                 const Value* to, const Value*& found, Value& made);
   Found look_up(const Suffix& s, const Value& v, const Value* from, const Value* to,
@@ -128,23 +128,22 @@ class Eval {
   std::size_t& fuel_;
   std::vector<Value>
       slots_;  // of variables; no part of a tree runs inside itself, so one each is enough
-  bool null_is_accepted_ =
-      false;  // for the paths that are evaluated now (ExprScope::fails_on_null)
+  bool null_is_accepted_ = false;  // for the paths being evaluated now (ExprScope::fails_on_null)
   bool failed_ = false;
-  bool fatal_ = false;  // failed in a way that `?` does not catch
+  bool fatal_ = false;  // a failure that `?` does not catch
   std::uint32_t fault_at_ = 0;
   std::string fault_;
 };
 
-// Null, for those who need a reference to one.
+// A null, for callers that need a reference.
 const Value& null_value();
 
-// What it takes to walk a value, in steps: for the budgets that count more than evaluation.
+// The number of steps to walk a value: for budgets that include more than evaluation.
 std::size_t walking_cost(const Value& v);
-// What it takes at least to write it: twice a step for each value, as Eval::weigh takes them.
+// A lower bound of the steps to write it: two for each value, as Eval::spend_value does.
 std::size_t writing_cost(const Value& v);
 
-// Evaluates with what is left of `fuel`, for those that evaluate several expressions on one budget.
+// Evaluates with the rest of `fuel`, for callers that evaluate several expressions on one budget.
 Result<Value> run(const Program& program, const ExprScope& scope, const ExprLimits& limits,
                   std::size_t& fuel);
 

@@ -1,4 +1,4 @@
-// The table of functions, and what is said of those that are not in it.
+// The table of functions, and the messages for names that are not in it.
 #include "expr/expr_functions.h"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ constexpr std::uint8_t kind_bits(std::initializer_list<Value::Kind> kinds) {
 
 using enum Value::Kind;
 
-// Operations of the evaluator and of the parser; the plain functions stand beside their code.
+// Operations of the evaluator and of the parser; the tables of plain functions are next to their
+// code.
 constexpr Function kOperations[] = {
     {.name = "map", .args_min = 1, .args_max = 1, .reads_input = true, .op = Op::pipe},
     {.name = "with_entries", .args_min = 1, .args_max = 1, .reads_input = true, .op = Op::pipe},
@@ -59,7 +60,7 @@ constexpr Function kOperations[] = {
 
 struct UnsupportedName {
   std::string_view why;
-  std::string_view names;  // with a blank between each two
+  std::string_view names;  // separated by blanks
 };
 
 constexpr UnsupportedName kUnsupportedNames[] = {
@@ -105,7 +106,7 @@ bool has_word(std::string_view words, std::string_view word) {
   return false;
 }
 
-// Changes (insert, delete, replace a character) from one name to the other.
+// The edit distance of two names (insert, delete, replace a character).
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -193,8 +194,7 @@ std::string_view kind_name(const Value& v) {
 
 bool is_valid_number(double number) {
   constexpr double kIntegerMax = 9007199254740991.0;  // 2^53-1
-  constexpr double kPlainMax =
-      1e21;  // from here up, canonical numbers are written with an exponent
+  constexpr double kPlainMax = 1e21;  // from here on, canonical numbers have an exponent
   const double size = std::fabs(number);
   return std::isfinite(number) && (size <= kIntegerMax || size >= kPlainMax);
 }
@@ -212,7 +212,7 @@ bool object_of(Eval& eval, const Node& node, std::vector<Member> members, Value&
     if (!eval.spend(node, sort_cost(members.size(), key_bytes))) return false;
     std::ranges::stable_sort(members, less);
   }
-  // Unique from the back, so that the last of equal keys stays.
+  // std::unique from the back keeps the last of equal keys.
   const auto same = [](const Member& a, const Member& b) { return a.first == b.first; };
   const auto kept = std::unique(members.rbegin(), members.rend(), same);
   members.erase(members.begin(), kept.base());

@@ -1,5 +1,6 @@
-// Fuzzes expressions: `source NUL input`. Evaluation ends within its fuel, gives the same each time, and never more than
-// its fuel pays for; less fuel gives the same or nothing. What it gives can be written and read back as the same value.
+// Fuzzes expressions: `source NUL input`. Evaluation stays within its fuel, is deterministic, and
+// its result is never larger than the fuel allows; with less fuel the result is the same or none.
+// The result can be written, and reads back as the same value.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +26,8 @@ class InputScope final : public ae::ExprScope {
 
 constexpr ae::ExprLimits kLimits{.fuel = 20'000, .values_max = 50'000, .bytes_max = 4u << 20};
 constexpr ae::ExprLimits kHalf{.fuel = 10'000, .values_max = 50'000, .bytes_max = 4u << 20};
-// What fuel pays for as text: a member or 64 bytes each, and what the input brought along may stand in each of them.
+// The size of text that the fuel allows: a member or 64 bytes per step, and each may contain the
+// input.
 constexpr std::size_t kTextMax = 64u << 20;
 
 template <class Compiled>
@@ -40,7 +42,8 @@ void check(const Compiled& compiled, const ae::ExprScope& scope) {
     return;
   }
   AE_CHECK(*value == *again && (!half || *half == *value));
-  // However often a part is shared: what is made is within the limits, what is read is a part of the input.
+  // Even with shared parts, made values are within the limits, and read values are a part of the
+  // input.
   const ae::Value::Extent read_at_most = scope.root("")->extent();
   AE_CHECK(ae::expr::is_within_limits(*value, kLimits) ||
            value->extent().values <= read_at_most.values);

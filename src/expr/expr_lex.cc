@@ -1,4 +1,4 @@
-// Words of the expression language.
+// The lexer of the expression language.
 #include "expr/expr_lex.h"
 
 #include <cstdint>
@@ -129,7 +129,7 @@ Lexer::TextEnd Lexer::read_text(std::string& out, LexError& fault) {
   return TextEnd::bad;
 }
 
-// REQUIRES: a backslash stands at `at_`.
+// REQUIRES: a backslash at `at_`.
 bool Lexer::escape(std::string& out, LexError& fault) {
   const char c = at_ + 1 < source_.size() ? source_[at_ + 1] : '\0';
   if (c == 'u') return unicode_escape(out, fault);
@@ -178,7 +178,7 @@ bool Lexer::unicode_escape(std::string& out, LexError& fault) {
 }
 
 std::size_t expression_end(std::string_view text, std::size_t from) {
-  // What is open: '{' a brace, '"' a quoted text, '(' an interpolation or parenthesis.
+  // The open constructs: '{' a brace, '"' a quoted text, '(' an interpolation or parenthesis.
   std::string open;
   for (std::size_t i = from; i < text.size(); ++i) {
     const char c = text[i];
@@ -193,7 +193,7 @@ std::size_t expression_end(std::string_view text, std::size_t from) {
     }
     if (c == ')' && !open.empty() && open.back() == '(') open.pop_back();
     if (c == '}') {
-      while (!open.empty() && open.back() == '(') open.pop_back();  // left open: the parser says so
+      while (!open.empty() && open.back() == '(') open.pop_back();  // the parser reports it
       if (open.empty()) return i;
       if (open.back() == '{') open.pop_back();
     }

@@ -1,6 +1,6 @@
-// Words of the expression language: from text to tokens, one at a time.
+// Lexer of the expression language: converts text to tokens, one at a time.
 //
-// A quoted text is read in stretches, because `\( … )` inside it is again an expression: the parser
+// A quoted text is read in pieces, because `\( … )` inside of it is an expression again: the parser
 // calls `read_text` after a quote, and after the `)` of each interpolation.
 #pragma once
 
@@ -19,15 +19,15 @@ enum class Tok {
   format,    // @name
   number,
   quote,  // "
-  sign,   // ( ) [ ] { } | , : ; ? + - * / % // == != < <= > >= .. and the refused = |= += …
-  bad,    // `text` says what is wrong
+  sign,   // ( ) [ ] { } | , : ; ? + - * / % // == != < <= > >= .. and the rejected = |= += …
+  bad,    // `text` is the error message
 };
 
 struct Token {
   Tok kind = Tok::end;
   std::size_t at = 0;     // byte offset of its first character
-  std::size_t after = 0;  // and of what follows it
-  std::string_view text;  // the name without . $ @; the sign; the digits; the fault
+  std::size_t after = 0;  // byte offset after its last character
+  std::string_view text;  // the name without . $ @; the sign; the digits; the error message
 };
 
 class Lexer {
@@ -37,8 +37,8 @@ class Lexer {
   Token next();
 
   enum class TextEnd { closed, interpolation, bad };
-  // Appends the text up to the closing quote or the next `\(`, and goes behind it.
-  // `bad`: `fault` says why, `at` where.
+  // Appends the text up to the closing quote or the next `\(`, and moves past it. On `bad`, `fault`
+  // has the reason and the position.
   struct LexError {
     std::size_t at = 0;
     std::string_view what;
@@ -57,11 +57,11 @@ class Lexer {
   std::size_t at_ = 0;
 };
 
-// "line 2, column 5" of a byte offset; columns count code points from 1.
+// "line 2, column 5" for a byte offset; columns count code points from 1.
 std::string position(std::string_view source, std::size_t offset);
 
-// The offset of the `}` that ends the expression starting at `from`, or npos. Braces inside quoted
-// texts and comments do not count.
+// The offset of the `}` that ends the expression starting at `from`, or npos. Ignores braces inside
+// of quoted texts and comments.
 std::size_t expression_end(std::string_view text, std::size_t from);
 
 }  // namespace ae::expr

@@ -1,9 +1,10 @@
-// Debian's jq as the oracle: the same expression and the same input must give the same values, or
-// fail in both. Expressions by hand, and generated ones from a seed.
+// Debian's jq as the oracle: the same expression on the same input must give the same values, or
+// fail in both. Handwritten expressions, and generated ones from a seed.
 //
 //   AETHERIS_SEED=7 AETHERIS_CASES=100000 build/dev/tests/expr_test --gtest_filter='*jq agrees on gen*'
 //
-// Where we differ from jq 1.6 on purpose stands in docs/expressions.md; the generator avoids it.
+// The intended differences from jq 1.6 are listed in docs/expressions.md; the generator avoids
+// them.
 #include <unistd.h>
 
 #include <cstdio>
@@ -41,7 +42,7 @@ class InputScope final : public ExprScope {
 
 constexpr std::string_view kFailed = "fails";
 
-// All values as one array, or "fails", or why the expression is refused.
+// All values as one array, or "fails", or the reason why the expression is rejected.
 std::string our_answer(const Question& q) {
   const auto expr = Expr::parse(".input | [" + q.expression + "]");
   if (!expr) return "refused: " + expr.error().message;
@@ -51,7 +52,7 @@ std::string our_answer(const Question& q) {
 
 bool have_jq() { return std::system("command -v jq >/dev/null 2>&1") == 0; }
 
-// Runs one program; the lines it prints, or nothing when it does not compile.
+// Runs one program; returns the lines that it prints, or nullopt if it does not compile.
 std::optional<std::vector<std::string>> run_jq(const std::string& program) {
   const auto file = std::filesystem::temp_directory_path() /
                     ("aetheris-oracle-" + std::to_string(::getpid()) + ".jq");
@@ -76,13 +77,14 @@ std::optional<std::vector<std::string>> run_jq(const std::string& program) {
 }
 
 std::string jq_term(const Question& q) {
-  // The input travels as a JSON string, which is a jq string literal but for `\(`, which JSON has not.
+  // The input is passed as a JSON string, which is a valid jq string literal: `\(` does not occur
+  // in JSON.
   std::string text;
   write_canonical_string(q.input, text);
   return "(" + text + " | fromjson | try [" + q.expression + "] catch {failed: true})\n";
 }
 
-// jq's answers in our words. It prints numbers that no value of ours can be; those read as "fails".
+// jq's result in our notation. Numbers that our values cannot represent count as "fails".
 std::string normalized_jq_answer(const std::string& line) {
   const auto value = parse_json(line, {.depth_max = 200});
   return value && value->is_array() ? canonical(*value) : std::string(kFailed);
@@ -97,7 +99,7 @@ std::vector<std::string> jq_answers(const std::vector<Question>& questions) {
     for (const std::string& line : *lines) answers.push_back(normalized_jq_answer(line));
     return answers;
   }
-  // One of them does not compile, or stops the process: ask for each by itself.
+  // One of them does not compile or kills the process: run each separately.
   for (const Question& q : questions) {
     const auto line = run_jq(jq_term(q));
     answers.push_back(line && line->size() == 1 ? normalized_jq_answer(line->front())
@@ -106,7 +108,7 @@ std::vector<std::string> jq_answers(const std::vector<Question>& questions) {
   return answers;
 }
 
-// Tells of each that does not agree.
+// Reports every difference.
 void check(const std::vector<Question>& questions, const std::string& repeat) {
   constexpr std::size_t kBatch = 40;
   for (std::size_t at = 0; at < questions.size(); at += kBatch) {
@@ -116,7 +118,7 @@ void check(const std::vector<Question>& questions, const std::string& repeat) {
     const auto answers = jq_answers(batch);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const std::string mine = our_answer(batch[i]);
-      // jq computes constant parts when it compiles, and refuses those that fail.
+      // jq evaluates constant parts at compile time, and rejects those that fail.
       const bool same = mine == answers[i] || (answers[i] == "jq refuses it" && mine == kFailed);
       if (!same) {
         ADD_FAILURE() << batch[i].expression << "\n  of   " << batch[i].input << "\n  ours " << mine
@@ -402,7 +404,7 @@ constexpr std::string_view kInputs[] = {
     "\"aé😀\"",
 };
 
-// Writes expressions whose kinds mostly fit, so that most of them give values.
+// Generates expressions whose types mostly match, so that most of them give values.
 class Generator {
  public:
   explicit Generator(std::uint64_t seed) : random_(seed) {}
@@ -456,7 +458,7 @@ class Generator {
     return text;
   }
 
-  // A wrong kind now and then: both must fail, or both find a meaning.
+  // Sometimes a wrong type: both must fail, or both must give the same.
   std::string any(unsigned d) {
     if (d == 0) return one_of({".", "null", "true", "1", "\"a\"", ".a?", "[1,2]", "{a:1}"});
     switch (pick(9)) {
@@ -473,7 +475,7 @@ class Generator {
       case 5:
         return path();
       case 6:
-        // In parentheses: jq 1.6 takes no `[]` behind `end`.
+        // In parentheses: jq 1.6 does not accept `[]` after `end`.
         return paren("if " + truth(d - 1) + " then " + any(d - 1) + " else " + any(d - 1) + " end");
       case 7:
         return paren(paren(any(d - 1)) + " // " + paren(any(d - 1)));
@@ -571,7 +573,7 @@ class Generator {
         return paren(array(d - 1) + " | map(" + any(d - 1) + ")");
       case 4:
         return paren(array(d - 1) + " | " +
-                     one_of({"sort", "unique", "[.[]] | reverse",  // jq 1.6 reverses no text
+                     one_of({"sort", "unique", "[.[]] | reverse",  // jq 1.6 cannot reverse a text
                              "flatten", "sort_by(type)", ".[1:]", ".[:-1]", "group_by(type)",
                              "unique_by(type)", "map(select(. != null))"}));
       case 5:
@@ -585,7 +587,7 @@ class Generator {
     }
   }
 
-  // Keys in order: jq remembers in which order an object was put together, and we do not.
+  // Keys in order: jq keeps the order in which an object was built, our values do not.
   std::string object(unsigned d) {
     if (d == 0 || chance(15)) return one_of({"{}", "{a:1}", "{\"a\":null,\"d e\":2}"});
     switch (pick(4)) {
@@ -608,7 +610,7 @@ std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// Each expression of `count` inputs; over the expressions, every input gets its turn.
+// Each expression with `count` inputs; across the expressions, all inputs are used.
 std::vector<Question> handwritten_questions(std::size_t count) {
   std::vector<Question> questions;
   std::size_t next = 0;

@@ -1,8 +1,9 @@
-// From the text of an expression to its tree: precedence climbing over the words of expr_lex.h.
+// Parses the text of an expression to its tree: precedence climbing over the tokens of expr_lex.h.
 //
-// The parser knows what `.` stands for. At the top it is the scope, whose roots are named and noted;
-// behind a pipe it is the piped value. It knows how many values each part can give, too, and refuses
-// what could give several where one is needed. Faults are thrown and caught within this file.
+// The parser tracks what `.` refers to. At the top it is the scope, whose roots are named and
+// collected; after a pipe it is the piped value. It also tracks how many values each part can give,
+// and rejects a part that could give several where one is required. Errors are thrown and caught
+// within this file.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -26,8 +27,8 @@ struct Infix {
   int precedence;
   Op op;
 };
-constexpr int kAlternative = 1;  // the only one that groups to the right
-constexpr int kComparison = 4;   // the only ones that do not chain
+constexpr int kAlternative = 1;  // right-associative, the others left-associative
+constexpr int kComparison = 4;   // non-associative
 constexpr int kProduct = 6;
 constexpr Infix kInfixes[] = {
     {"//", kAlternative, Op::alternative},
@@ -58,7 +59,7 @@ std::string quoted(std::string_view text) {
   return std::string("`").append(truncate_utf8(text, 40)).append("`");
 }
 
-// Sets a member for the length of a block.
+// Sets a member until the end of a block.
 template <class T>
 class ScopedValue {
  public:
@@ -234,7 +235,7 @@ class Parser {
     return found == std::end(kInfixes) ? nullptr : found;
   }
 
-  // Everything from `//` up that binds at least as tightly as `least`.
+  // An expression of the infix operators with at least the precedence `least`.
   NodePtr infix(int least) {
     const Deeper deeper(*this, false);
     const std::size_t at = token_.at;
@@ -264,7 +265,7 @@ class Parser {
     return make(Op::negate, at, std::move(child));
   }
 
-  // A // B: when A gives no value, B is taken, so only A's giving many counts.
+  // A // B: B is used if A gives no value, so A matters only if it may give many.
   NodePtr alternative(std::size_t at, NodePtr left, NodePtr right) {
     NodePtr node = make(Op::alternative, at);
     if (left->count == Count::many) raise(*node, left->count, left->count_source);
@@ -320,7 +321,7 @@ class Parser {
     return term;
   }
 
-  // `.name`, `."name"`, `[ … ]`, and either of the last behind a dot. False: something else stands here.
+  // `.name`, `."name"`, `[ … ]`; the last two also after a dot. False if there is none of them.
   bool read_suffix(Suffix& out) {
     out.at = narrow(token_.at);
     if (token_.kind == Tok::field) {
@@ -467,7 +468,7 @@ class Parser {
     return append(std::move(dot), std::move(suffix));
   }
 
-  // What follows the `.` at the top: a root of the scope, always named in the text itself.
+  // A root of the scope after the `.` at the top. It is always named literally.
   NodePtr root() {
     const std::size_t at = token_.at;
     if (token_.kind == Tok::dot) {
@@ -540,7 +541,7 @@ class Parser {
       if (ended == Lexer::TextEnd::closed) break;
       advance();
       adopt(*node, pipe());
-      if (!is(")")) unexpected("`)`");  // the lexer stands right behind it, in the text
+      if (!is(")")) unexpected("`)`");  // the lexer must be right after it, inside of the text
     }
     advance();
     if (node->children.empty()) return literal(node->at, Value(std::move(node->texts[0])));
@@ -639,7 +640,7 @@ class Parser {
     adopt(object, std::move(value));
   }
 
-  // Names: constants, if, reduce, functions, and what is refused.
+  // Names: constants, if, reduce, functions, and rejected words.
   NodePtr word() {
     const Token token = token_;
     if (is_name("if")) return conditional();
@@ -657,7 +658,7 @@ class Parser {
     if (take("(")) {
       const ScopedValue comma(comma_allowed_, true);
       do {
-        // The condition of any and all sees one item, not what the call sees.
+        // The condition of any and all is evaluated on one item, not on the input of the call.
         const bool item = args.size() == 1 && (token.text == "any" || token.text == "all");
         const ScopedValue scope(at_scope_, at_scope_ && !item);
         args.push_back(pipe());
@@ -716,7 +717,7 @@ class Parser {
     expect_name("as");
     const std::uint32_t slot = variable_declared();
     expect("(");
-    // $x is known only in the update; in jq as here the init does not see it.
+    // $x is visible in the update only, as in jq.
     auto hidden = std::move(variables_.back());
     variables_.pop_back();
     NodePtr init = pipe();
@@ -780,7 +781,7 @@ class Parser {
     return node;
   }
 
-  // How many values an operation with filters gives, whatever its filters do.
+  // The number of values that an operation with filters gives, independent of its filters.
   static void settle_count(Node& node, std::size_t at) {
     const auto set = [&](Count count) {
       node.count = count;
@@ -820,7 +821,7 @@ class Parser {
     return node;
   }
 
-  // Functions that are only another way to write something.
+  // Functions that abbreviate other expressions.
   NodePtr sugar(const Token& name, std::vector<NodePtr> args) {
     const std::size_t at = name.at;
     if (name.text == "add") {  // [ f ] | add

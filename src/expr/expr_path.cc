@@ -1,4 +1,4 @@
-// Paths: what `.a`, `[key]`, `[from:to]` and `[]` find in a value.
+// Paths: evaluates `.a`, `[key]`, `[from:to]` and `[]` on a value.
 #include <cmath>
 #include <utility>
 
@@ -20,7 +20,7 @@ std::size_t code_point_offset(std::string_view text, std::size_t n) {
   return i;
 }
 
-// A name that may be a document's: short, and no character cut.
+// Shortens a name, which may come from a document, without splitting a character.
 std::string quoted_name(std::string_view name) {
   return std::string("`").append(truncate_utf8(name, 80)).append("`");
 }
@@ -30,7 +30,7 @@ struct Range {
   std::size_t to = 0;
 };
 
-// Negative bounds count from the end; a fraction widens the slice to the whole item.
+// Negative bounds count from the end; fractional bounds include the whole item.
 Range slice_range(const Value* from, const Value* to, std::size_t size) {
   const auto length = static_cast<double>(size);
   const auto bound = [&](const Value* v, double otherwise) {
@@ -184,7 +184,7 @@ bool Eval::one_path(const Node& n, const Value& in, Value& out) {
   return true;
 }
 
-// The first `suffixes` of the path. The keys of the last one are the outer loop.
+// Evaluates the first `suffixes` suffixes of the path. The keys of the last one are the outer loop.
 bool Eval::each_path(const Node& n, const Value& in, std::size_t suffixes, Sink sink) {
   if (suffixes == 0) return each(*n.children[0], in, sink);
   const Suffix& s = n.suffixes[suffixes - 1];

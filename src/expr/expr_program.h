@@ -1,4 +1,4 @@
-// What an expression is once it is parsed: a tree that knows how many values each part can give.
+// The tree of a parsed expression. Each node knows how many values it can give.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace ae::expr {
 
-// How many values a part can give. Together, parts give as uncertainly as the least certain of them.
+// How many values a node can give. A combined node has the least certain count of its parts.
 enum class Count : std::uint8_t {
   one,       // exactly one
   maybe,     // one or none: `.a?`, `first(…)`
-  filtered,  // one or none because somebody filters: `select(…)`, `empty`
+  filtered,  // one or none because of a filter: `select(…)`, `empty`
   many,      // any number: `.[]`, `,`, `range(…)`
 };
 
@@ -54,7 +54,7 @@ enum class Op : std::uint8_t {
   reduce,       // reduce kid as $slot (kid; kid)
   attempt,      // kid ?
   call,         // function(kid; …)       function; one of the plain ones
-  // Functions that take filters, so that they are part of the evaluator:
+  // Functions with filters as arguments, implemented by the evaluator:
   select,  // select(kid)
   only,    // numbers, strings, …    kinds
   empty,
@@ -81,11 +81,11 @@ using NodePtr = std::unique_ptr<Node>;
 struct Suffix {
   enum class Kind : std::uint8_t { field, index, slice, iterate };
   Kind kind = Kind::field;
-  bool optional = false;  // followed by `?`: what cannot be indexed gives no value
+  bool optional = false;  // followed by `?`: gives no value if the input cannot be indexed
   std::uint32_t at = 0;
   std::string name;  // field
-  NodePtr from;      // index: the key; slice: its start, may be missing
-  NodePtr to;        // slice: its end, may be missing
+  NodePtr from;      // index: the key; slice: its start, or none
+  NodePtr to;        // slice: its end, or none
 };
 
 struct Node {
@@ -96,7 +96,7 @@ struct Node {
   std::uint32_t at = 0;    // byte offset in the source
   std::uint32_t slot = 0;
   std::uint32_t height = 1;        // of this tree; bounds every recursion over it
-  std::uint32_t count_source = 0;  // where the part stands that makes `count` what it is
+  std::uint32_t count_source = 0;  // the position of the part that determines `count`
   const Function* function = nullptr;
   Value value;
   std::string name;
@@ -105,7 +105,8 @@ struct Node {
   std::vector<std::string> texts;
 };
 
-// A path, and nothing else: before `//`, or compared with null, it may find null where that fails elsewhere.
+// A path alone. Before `//` and in comparisons with null it may give null where null fails
+// elsewhere.
 inline bool is_plain_path(const Node& node) {
   return node.op == Op::path || (node.op == Op::attempt && node.children[0]->op == Op::path);
 }
@@ -119,7 +120,7 @@ inline bool compares_with_null(const Node& node) {
           (is_null_literal(*node.children[1]) && is_plain_path(*node.children[0])));
 }
 
-// Parentheses, brackets, ifs, bindings, operators: how deep a tree may be in all.
+// The maximum height of a tree: parentheses, brackets, ifs, bindings, operators.
 inline constexpr std::uint32_t kHeightMax = 256;
 
 struct ParsedSource {
@@ -130,13 +131,13 @@ struct ParsedSource {
 // Fails with plan_invalid.
 Result<ParsedSource> parse(std::string_view source, const ExprLimits& limits);
 
-// A parsed expression, as Expr shares it.
+// A parsed expression; Expr objects share it.
 struct Program {
   std::string source;
   NodePtr tree;
   std::size_t slots = 0;
   ExprRoots roots;
-  bool may_nest_deeper = false;  // its value may nest deeper than what it reads
+  bool may_nest_deeper = false;  // its value may nest deeper than the values it reads
 };
 
 }  // namespace ae::expr

@@ -1,5 +1,5 @@
-// The expression language: tables of expression, input and value; refusals with their positions;
-// hostile input. What Debian's jq says of the same expressions is asked in expr_oracle_test.cc.
+// The expression language: tables of expression, input and value; rejected sources with positions;
+// hostile input. expr_oracle_test.cc compares with Debian's jq.
 #include "expr/expr.h"
 
 #include <chrono>
@@ -69,8 +69,8 @@ std::string refusal(std::string_view source) {
   return expr.error().message;
 }
 
-// Each line `expression <- input => value`; the input is piped into the expression. The value may be
-// `error: ` and a stretch of the message.
+// Each line is `expression <- input => value`; the input is piped into the expression. The value
+// may be `error: ` and a part of the message.
 void check_table(std::string_view table) {
   std::istringstream lines{std::string(table)};
   for (std::string line; std::getline(lines, line);) {
@@ -679,10 +679,10 @@ AE_TEST("expr/expr/the size and nesting of the source are limited") {
   EXPECT_NE(refusal(iterations + "]").find("too many operators"), std::string::npos);
 }
 
-// A part of the usual fuel, so that all of them together are quick.
+// A fraction of the default fuel, so that all cases together are fast.
 constexpr ExprLimits kLittleFuel{.fuel = 50'000};
 
-// Runs fast, and fails with the fuel as the reason.
+// Expects a fast failure because of the fuel.
 void expect_stopped(const std::string& source, const ExprLimits& limits = kLittleFuel) {
   const auto start = std::chrono::steady_clock::now();
   const std::string got = shown(eval(source, input_of(Value()), limits));
@@ -739,7 +739,7 @@ AE_TEST_SLOW("expr/expr/hostile expressions stop with the usual fuel, too") {
   for (const std::string& source : hostile()) expect_stopped(source, {});
 }
 
-// As the conditions of policies have it: what is looked up in `.args` must be there.
+// As in conditions of policies: members looked up in `.args` must exist.
 class StrictScope final : public ExprScope {
  public:
   explicit StrictScope(Value roots) : roots_(std::move(roots)) {}
@@ -920,7 +920,7 @@ AE_TEST("expr/expr/fuel that is spent is not given back by a question mark") {
             std::string::npos);
 }
 
-// The fenced blocks of docs/expressions.md that are called `kind`.
+// The fenced blocks of docs/expressions.md of the kind `kind`.
 std::string blocks(const std::string& page, const std::string& kind) {
   const std::string fence = "```" + kind + "\n";
   std::string text;

@@ -40,7 +40,8 @@ bool tojson(const Call& c) {
 bool fromjson(const Call& c) {
   if (!require_text(c)) return false;
   const std::string& text = c.in.as_string();
-  // What is read is paid for before: each value behind one of these, and what sorts the members of an object.
+  // Spends fuel before parsing: for each value (they follow one of these characters), and for
+  // sorting object members.
   std::size_t members = 0;
   std::size_t values = 1;
   for (const char ch : text) {
@@ -79,7 +80,7 @@ bool change_case(const Call& c) {
   return return_value(c, Value(std::move(text)));
 }
 
-// The code point at `i`, and `i` behind it. REQUIRES: valid UTF-8.
+// The code point at `i`; moves `i` past it. REQUIRES: valid UTF-8.
 char32_t next_code_point(std::string_view text, std::size_t& i) {
   const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(text[k]); };
   const unsigned char lead = byte(i++);
@@ -131,12 +132,12 @@ bool endswith(const Call& c) {
          return_value(c, Value(c.in.as_string().ends_with(c.args[0].as_string())));
 }
 
-// A comparison costs as much when it finds a difference at the end.
+// Comparing costs as much if the difference is at the end.
 bool compares(const Call& c) {
   if (!c.in.is_string() || !c.args[0].is_string()) return true;
   return c.eval.spend(c.node, std::min(c.in.as_string().size(), c.args[0].as_string().size()) / 64);
 }
-// What does not have the prefix or is no string stays as it is, as in jq.
+// A text without the prefix, or a value of another kind, stays as it is, as in jq.
 bool ltrimstr(const Call& c) {
   if (!compares(c)) return false;
   if (!c.in.is_string() || !c.args[0].is_string() ||
@@ -173,7 +174,7 @@ bool split(const Call& c) {
          split_text(c.eval, c.node, c.in.as_string(), c.args[0].as_string(), c.out);
 }
 
-// null is nothing, numbers and booleans their text.
+// null is empty; numbers and booleans are inserted as text.
 bool join(const Call& c) {
   if (!c.in.is_array() && !c.in.is_object()) {
     return c.eval.fail(c.node, std::string("join needs an array, not ").append(kind_name(c.in)));
@@ -196,13 +197,13 @@ bool join(const Call& c) {
   return done && return_value(c, Value(std::move(text)));
 }
 
-// Where a text is in a text, in code points; where a value or a run of values is in an array.
+// The positions of a text in a text, in code points; of a value or a run of values in an array.
 bool positions_in_text(const Call& c, std::vector<Value>& out) {
   const std::string& text = c.in.as_string();
   const std::string& wanted = c.args[0].as_string();
   if (wanted.empty()) return true;
   if (!c.eval.spend_search(c.node, text.size())) return false;
-  std::size_t counted = 0;  // bytes whose code points are in `position`
+  std::size_t counted = 0;  // bytes whose code points are counted in `position`
   std::size_t position = 0;
   for (std::size_t at = find_text(text, wanted, 0); at != text.npos;
        at = find_text(text, wanted, at + 1)) {
@@ -397,7 +398,7 @@ bool append_row(Eval& eval, const Node& node, Format format, const Value& row, s
 
 std::span<const Function> text_functions() { return kTextFunctions; }
 
-// memmem takes linear time (two-way search); std::string::find can be driven to take quadratic time.
+// memmem is linear (two-way search); std::string::find is quadratic on some inputs.
 std::size_t find_text(std::string_view text, std::string_view wanted, std::size_t from) {
   if (wanted.empty()) return from <= text.size() ? from : text.npos;
   if (from >= text.size()) return text.npos;
@@ -455,7 +456,7 @@ bool apply_format(Eval& eval, const Node& node, Format format, const Value& v, s
   }
   std::string text;
   if (!append_text(eval, node, v, text)) return false;
-  // Each of these writes at most six bytes for one.
+  // Each of these writes at most six bytes per byte.
   if (!eval.spend_text(node, 6 * text.size())) return false;
   switch (format) {
     case Format::uri:

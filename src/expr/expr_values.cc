@@ -37,7 +37,8 @@ bool fail_operands(Eval& eval, const Node& node, std::string_view verb, const Va
                              .append(kind_name(b)));
 }
 
-// The members of both; of equal keys, `b`'s, or both merged again when `deep` and both are objects.
+// The members of both. For equal keys: the value of `b`, or the merged value if `deep` and both are
+// objects.
 bool merge(Eval& eval, const Node& node, const Value& a, const Value& b, bool deep,
            std::size_t depth, Value& out) {
   if (depth > eval.work_depth_max())
@@ -45,7 +46,7 @@ bool merge(Eval& eval, const Node& node, const Value& a, const Value& b, bool de
   if (!eval.spend(node, a.size() + b.size())) return false;
   const auto x = a.members();
   const auto y = b.members();
-  std::size_t key_bytes = 0;  // they are copied
+  std::size_t key_bytes = 0;  // the keys are copied
   for (const auto& [key, value] : x) key_bytes += key.size();
   for (const auto& [key, value] : y) key_bytes += key.size();
   if (!eval.spend(node, key_bytes / 64)) return false;
@@ -128,7 +129,7 @@ bool subtract(Eval& eval, const Node& node, const Value& a, const Value& b, Valu
   return true;
 }
 
-// A text `times` times over; less than once is null, as in jq.
+// Repeats a text `times` times; null if that is less than once, as in jq.
 bool repeat(Eval& eval, const Node& node, const std::string& text, double times, Value& out) {
   if (times <= 0) {
     out = Value();
@@ -145,7 +146,7 @@ bool repeat(Eval& eval, const Node& node, const std::string& text, double times,
   repeated.reserve(static_cast<std::size_t>(bytes));
   repeated = text;
   const auto whole = static_cast<std::size_t>(bytes);
-  while (repeated.size() < whole) {  // doubled: in few large pieces
+  while (repeated.size() < whole) {  // by doubling: few large appends
     repeated.append(repeated, 0, std::min(repeated.size(), whole - repeated.size()));
   }
   out = Value(std::move(repeated));
@@ -169,14 +170,14 @@ bool divide(Eval& eval, const Node& node, const Value& a, const Value& b, Value&
   return eval.number(node, a.as_number() / b.as_number(), out);
 }
 
-// Of the whole parts of both; the sign is the dividend's.
+// The remainder of the integer parts; it has the sign of the dividend.
 bool modulo(Eval& eval, const Node& node, const Value& a, const Value& b, Value& out) {
   if (!a.is_number() || !b.is_number())
     return fail_operands(eval, node, "take the remainder of", a, b);
   const double from = std::trunc(a.as_number());
   const double by = std::trunc(b.as_number());
   if (by == 0) return eval.fail(node, "cannot take a remainder by zero");
-  // fmod takes a step for each bit that one is longer than the other.
+  // fmod needs one step per bit by which the dividend is longer than the divisor.
   const int longer = from == 0 ? 0 : std::max(std::ilogb(from) - std::ilogb(by), 0);
   if (!eval.spend(node, static_cast<std::size_t>(longer) / 128)) return false;
   return eval.number(node, std::fmod(from, by), out);
@@ -195,7 +196,7 @@ double do_round(double d) { return std::round(d); }
 double do_trunc(double d) { return std::trunc(d); }
 double do_abs(double d) { return std::fabs(d); }
 
-// IEEE 754 asks for the exact root, rounded: the same everywhere.
+// IEEE 754 requires the correctly rounded root, so it is the same on all platforms.
 bool sqrt(const Call& c) {
   if (!c.in.is_number()) return fail_argument_type(c, "a number");
   if (c.in.as_number() < 0) return c.eval.fail(c.node, "a negative number has no square root");
@@ -236,8 +237,8 @@ bool raise_error(const Call& c) {
   return c.eval.fail(c.node, text);
 }
 
-// Whether `b` is in `a`: part of a text, its items each in some item, its members each in the same
-// member, or equal.
+// True if `a` contains `b`: as a part of a text, each item in some item, each member in the same
+// member, or by equality.
 bool contains(const Call& c, const Value& a, const Value& b, std::size_t depth, bool& out) {
   if (depth > c.eval.work_depth_max()) return c.eval.fail(c.node, "the values nest too deep");
   if (!c.eval.spend(c.node, 1)) return false;
@@ -335,7 +336,7 @@ bool keys(const Call& c) {
     if (!c.eval.spend_text(c.node, key.size())) return false;
     keys.emplace_back(key);
   }
-  // The order of texts, which beyond U+D7FF is not that of members.
+  // The order of texts, which differs from the order of members beyond U+D7FF.
   const auto less = [](const Value& a, const Value& b) { return a.as_string() < b.as_string(); };
   if (c.node.function->name == "keys" && !std::ranges::is_sorted(keys, less)) {
     std::size_t bytes = 0;
@@ -346,7 +347,7 @@ bool keys(const Call& c) {
   return return_value(c, Value::array(std::move(keys)));
 }
 
-// In an array the positions are the keys.
+// In an array the indices are the keys.
 bool to_entries(const Call& c) {
   if (!c.in.is_object() && !c.in.is_array()) return fail_argument_type(c, "an object");
   std::vector<Value> entries;
@@ -374,7 +375,7 @@ bool from_entries(const Call& c) {
       return c.eval.fail(c.node,
                          std::string("an entry is {key, value}, not ").append(kind_name(entry)));
     }
-    // Up to ten names are looked up.
+    // Looks up at most ten names.
     if (!c.eval.spend(c.node, 1 + 10 * find_cost(entry.size(), ""))) return false;
     const auto first_of = [&](std::initializer_list<std::string_view> names) {
       for (const std::string_view name : names) {
@@ -406,7 +407,7 @@ bool add_all(const Call& c) {
   } else {
     for (const auto& [key, value] : c.in.members()) items.push_back(value);
   }
-  // Texts and arrays are put together in one go, not copied for each.
+  // Texts and arrays are concatenated at once, without a copy per item.
   const auto all = [&](Value::Kind kind) {
     return !items.empty() &&
            std::ranges::all_of(items, [&](const Value& v) { return v.kind() == kind; });
@@ -481,13 +482,13 @@ bool reverse(const Call& c) {
   return return_value(c, Value::array({c.in.items().rbegin(), c.in.items().rend()}));
 }
 
-// Positions of the items, sorted by their keys; equal ones stay in order.
+// Indices of the items, sorted by their keys; stable.
 bool sorted_positions(const Call& c, std::span<const Value> keys, std::vector<std::size_t>& out) {
   if (!c.eval.spend(c.node, keys.size())) return false;
   out.resize(keys.size());
   std::iota(out.begin(), out.end(), std::size_t{0});
   bool ok = true;
-  // Once the fuel is out nothing is less than anything, which ends every loop of the sort.
+  // Without fuel the comparison is always false, which ends every loop of the sort.
   std::stable_sort(out.begin(), out.end(), [&](std::size_t a, std::size_t b) {
     auto order = std::strong_ordering::equal;
     ok = ok && c.eval.compare(c.node, keys[a], keys[b], order);
@@ -496,7 +497,7 @@ bool sorted_positions(const Call& c, std::span<const Value> keys, std::vector<st
   return ok;
 }
 
-// The plain form sorts by the items themselves, `…_by` by what their filter made of them.
+// The plain form sorts by the items themselves, `…_by` by the results of the filter.
 std::span<const Value> keys_of(const Call& c) {
   return c.args.empty() ? c.in.items() : c.args[0].items();
 }
@@ -511,7 +512,7 @@ bool sort(const Call& c) {
   return return_array(c, std::move(items));
 }
 
-// Runs of equal keys, in the order of the keys.
+// Groups of items with equal keys, in the order of the keys.
 bool groups(const Call& c, std::vector<std::vector<Value>>& out) {
   const auto keys = keys_of(c);
   std::vector<std::size_t> at;
@@ -544,7 +545,7 @@ bool unique(const Call& c) {
   return return_array(c, std::move(items));
 }
 
-// Of equal ones, the first least and the last greatest, as in jq.
+// Of equal items, min gives the first and max the last, as in jq.
 bool extreme(const Call& c, bool greatest) {
   if (!c.in.is_array()) return fail_argument_type(c, "an array");
   const auto keys = keys_of(c);

@@ -1,4 +1,5 @@
-// Template: JSON values whose strings hold `${ … }`; compiled once, evaluated on one budget.
+// Template: JSON values whose strings contain `${ … }`; compiled once, evaluated on one budget of
+// fuel.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +11,7 @@
 
 namespace ae {
 
-// One value of the template; stretches without expressions stay whole values.
+// One value of the template; parts without expressions are stored as whole values.
 struct Template::Node {
   enum class Kind { constant, expression, text, array, object };
   Kind kind = Kind::constant;
@@ -31,7 +32,7 @@ void add_literal(std::string text, std::vector<Template::Part>& out) {
   if (!text.empty()) out.emplace_back(std::move(text));
 }
 
-// The parts of a string; faults of several expressions are all noted.
+// The parts of a string; collects the errors of all its expressions.
 std::vector<Template::Part> split(std::string_view text, const ExprLimits& limits,
                                   std::vector<PartsError>& faults) {
   std::vector<Template::Part> parts;
@@ -123,7 +124,7 @@ std::string Template::Failure::text(const std::string& field) const {
   return text.append(message);
 }
 
-// Builds nodes; keeps the pointer to where it is.
+// Builds the nodes; keeps track of the JSON pointer.
 class Template::Compiler {
  public:
   Compiler(const ExprLimits& limits, std::vector<Diagnostic>& faults, ExprRoots& roots)
@@ -215,7 +216,7 @@ class Template::Compiler {
     return literal;
   }
 
-  // A node without expressions below it becomes one value.
+  // Replaces a node that contains no expressions by one value.
   static Node folded(Node node) {
     const bool constant_below = std::ranges::all_of(
         node.children, [](const Node& child) { return child.kind == Node::Kind::constant; });
@@ -238,13 +239,13 @@ class Template::Compiler {
   std::string pointer_;
 };
 
-// Fills nodes in; on failure the pointer to the string is put together on the way back.
+// Evaluates the nodes; on failure the JSON pointer of the string is composed while unwinding.
 class Template::Filler {
  public:
   Filler(const ExprScope& scope, const ExprLimits& limits)
       : scope_(scope), limits_(limits), fuel_(limits.fuel) {}
 
-  // Where it failed. REQUIRES: run has.
+  // The place of the failure. REQUIRES: `run` has failed.
   Failure failure(Error error) const {
     return {.pointer = pointer_,
             .expression = culprit_ == nullptr ? "" : culprit_->text(),

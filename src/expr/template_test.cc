@@ -1,4 +1,4 @@
-// Templates: what a string with `${ … }` becomes, and how its faults are told.
+// Templates: the values of strings with `${ … }`, and their error messages.
 #include "expr/expr.h"
 #include "json/json.h"
 #include "testing/test.h"

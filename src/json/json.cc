@@ -1,7 +1,7 @@
-// The JSON door and the canonical writer, both by hand (docs/decisions/0003-json-door.md).
+// The JSON reader and the canonical writer, both hand-written (docs/decisions/0003-json-door.md).
 //
-// The reader is one loop over a stack of open containers, so that nesting costs memory we count and
-// no call stack. Text is checked to be UTF-8 once, before the loop looks at it.
+// The reader is one loop with an explicit stack of open containers, so nesting uses counted memory
+// and no call stack. The text is validated as UTF-8 once, before the loop.
 #include "json/json.h"
 
 #include "base/ascii.h"
@@ -20,13 +20,13 @@ namespace ae {
 namespace {
 
 constexpr double kExactMax = 9007199254740991.0;  // 2^53−1
-constexpr double kPlainMax = 1e21;  // from here up, canonical numbers are written with an exponent
+constexpr double kPlainMax = 1e21;  // from here on, canonical numbers have an exponent
 
-// How many bytes at the front need no escape, counted in eights: a lower bound.
+// A lower bound of the number of bytes at the front that need no escape, in steps of eight.
 std::size_t unescaped_prefix_bound(std::string_view text) {
   constexpr std::uint64_t kOnes = 0x0101010101010101u;
   constexpr std::uint64_t kTops = 0x8080808080808080u;
-  // Not zero exactly when some byte is below `n`, which is at most 0x80.
+  // Not zero exactly if some byte is below `n`, which is at most 0x80.
   const auto below = [](std::uint64_t eight, std::uint64_t n) {
     return (eight - kOnes * n) & ~eight & kTops;
   };
@@ -40,8 +40,8 @@ std::size_t unescaped_prefix_bound(std::string_view text) {
   return i;
 }
 
-// Whether a well-formed number text that no double can hold is too large (true) or too near to zero.
-// REQUIRES: at least one digit that is not 0.
+// For a well-formed number text that no double can represent: true if it is too large, false if it
+// is too close to zero. REQUIRES: at least one digit that is not 0.
 bool overflows(std::string_view number) {
   std::int64_t exponent = 0;
   const std::size_t e = number.find_first_of("eE");
@@ -83,12 +83,13 @@ class Reader {
     if (at_ != text_.size()) return wrong("more text after the value", at_);
     return std::move(done_);
   }
-  // Once it is read: is the text canonical for sure? False where the canonical text has to be written to know.
+  // After reading: true if the text is certainly canonical. If false, only writing the canonical
+  // text can tell.
   bool surely_canonical() const { return plain_; }
 
  private:
-  // A container that is still open. What it holds stands at the end of members_ or items_, above what the containers
-  // around it hold.
+  // An open container. Its content is at the end of members_ or items_, above that of the enclosing
+  // containers.
   struct Open {
     std::size_t start = 0;
     bool is_object = false;
@@ -116,7 +117,7 @@ class Reader {
     }
   }
 
-  // Goes down to where a scalar or the end of an empty container stands; the latter gives true.
+  // Descends to the next scalar (false) or to the end of an empty container (true).
   Result<bool> open_containers() {
     for (;;) {
       skip_space();
@@ -139,8 +140,8 @@ class Reader {
     }
   }
 
-  // Puts what was read into its container, and ends each container that ends here. True at the end of
-  // the outermost value; false when another value follows.
+  // Adds the value to its container, and closes each container that ends here. True at the end of
+  // the outermost value; false if another value follows.
   Result<bool> close_containers() {
     for (;;) {
       skip_space();
@@ -178,7 +179,7 @@ class Reader {
     return Value::object(std::move(members));
   }
 
-  // What stands above `below`, in a vector of just its size.
+  // The elements above `below`, in a vector of exactly their size.
   template <class T>
   static std::vector<T> taken_off(std::vector<T>& stack, std::size_t below) {
     const auto begin = stack.begin() + static_cast<std::ptrdiff_t>(below);
@@ -191,7 +192,7 @@ class Reader {
     if (stack_.empty()) {
       done_ = std::move(value);
     } else if (stack_.back().is_object) {
-      members_.back().second = std::move(value);  // its key stands there since read_key
+      members_.back().second = std::move(value);  // read_key has added the key
     } else {
       items_.push_back(std::move(value));
     }
@@ -256,7 +257,7 @@ class Reader {
     }
   }
 
-  // What follows a backslash.
+  // The character after a backslash.
   Status read_escape(std::string& out) {
     plain_ = false;
     const std::size_t start = at_ - 1;
@@ -328,19 +329,19 @@ class Reader {
     if (exact) return Value(d);
     if (integer && limits_.big_integers_as_strings) return Value(text);
     if (too_large) return wrong("a number beyond the largest double", start);
-    // An exponent says that the number is rounded; an integer that is written out would be rounded silently.
+    // A number with an exponent may be rounded; an integer literal would be rounded silently.
     if ((std::fabs(d) >= kPlainMax && !integer) || limits_.big_integers) return Value(d);
     return wrong(
         "an integer beyond 2^53-1, which some programs read differently; write it as a string",
         start);
   }
 
-  static constexpr std::size_t kPlainDigits = 15;  // as many are below 2^53
+  static constexpr std::size_t kPlainDigits = 15;  // all such integers are below 2^53
 
   const std::string_view text_;
   const JsonLimits& limits_;
   std::size_t at_ = 0;
-  bool plain_ = true;  // no space, no escape, keys in order, no number but small natural ones
+  bool plain_ = true;  // no space, no escape, keys in order, only small natural numbers
   std::vector<Open> stack_;
   std::vector<Member> members_;
   std::vector<Value> items_;
@@ -417,7 +418,8 @@ void write_pretty(const Value& value, std::size_t depth, std::string& out) {
   out += object ? '}' : ']';
 }
 
-// What stands after the backslash for a character that needs one; 0 for the others, 'u' for \u00xx.
+// The character after the backslash for a character that needs an escape; 'u' for \u00xx, 0 if none
+// is needed.
 constexpr auto kEscapeOf = [] {
   std::array<char, 256> table{};
   for (std::size_t c = 0; c < 0x20; ++c) table[c] = 'u';
@@ -431,7 +433,7 @@ constexpr auto kEscapeOf = [] {
   return table;
 }();
 
-// How many bytes at the front need no escape.
+// The number of bytes at the front that need no escape.
 std::size_t unescaped_prefix(std::string_view text) {
   std::size_t i = unescaped_prefix_bound(text);
   while (i < text.size() && kEscapeOf[static_cast<unsigned char>(text[i])] == 0) ++i;
@@ -462,7 +464,7 @@ void write_canonical_string(std::string_view text, std::string& out) {
     size += escape == 0 ? 0 : escape == 'u' ? 5 : 1;
   }
   const std::size_t at = out.size();
-  const std::size_t end = at + size + 2;  // g++ 12 hands the function a larger number
+  const std::size_t end = at + size + 2;  // g++ 12 passes a larger number to the function
   out.resize_and_overwrite(end, [&](char* begin, std::size_t) {
     char* to = begin + at;
     *to++ = '"';
@@ -490,8 +492,8 @@ void write_canonical_string(std::string_view text, std::string& out) {
 
 bool has_escapes(std::string_view text) noexcept { return unescaped_prefix(text) != text.size(); }
 
-// ECMAScript's Number::toString: the shortest digits that read back as the same double, plain from 1e-6
-// up to below 1e21, otherwise with an exponent.
+// ECMAScript's Number::toString: the shortest digits that read back as the same double; plain from
+// 1e-6 to below 1e21, otherwise with an exponent.
 void write_canonical_number(double number, std::string& out) {
   AE_CHECK(std::isfinite(number));
   std::array<char, 40> text;
@@ -504,7 +506,7 @@ void write_canonical_number(double number, std::string& out) {
   if (number < 0) out += '-';
   const char* const last =
       std::to_chars(begin, end, std::fabs(number), std::chars_format::scientific).ptr;
-  // "d.ddde±xx": keep the digits, and how many of them stand before the point.
+  // "d.ddde±xx": extract the digits, and the number of digits before the point.
   const char* const e = std::find<const char*>(begin, last, 'e');
   std::array<char, 40> held;
   held[0] = *begin;
@@ -532,14 +534,14 @@ void write_canonical_number(double number, std::string& out) {
 }
 
 void write_canonical(const Value& value, std::string& out) {
-  // No memory holds this text: a limit was not checked where the value was made.
+  // Such a text does not fit in memory: the code that made the value did not check a limit.
   AE_CHECK(value.extent().bytes < Value::kExtentMax, "a value too large to be written");
   write(value, 0, out);
 }
 
 std::string canonical(const Value& value) {
   std::string out;
-  // At least this long, without escapes. A text that grows by doubling takes up to three times its length meanwhile.
+  // A lower bound of the length. Growing by doubling would use up to three times the memory.
   if (const auto least = value.extent().bytes; least < Value::kExtentMax) out.reserve(least + 1);
   write_canonical(value, out);
   return out;
@@ -547,7 +549,7 @@ std::string canonical(const Value& value) {
 
 namespace {
 
-// Takes what the value's canonical text needs from `left`; false when that is too little.
+// Subtracts the length of the value's canonical text from `left`; false if that is too small.
 bool consume_size(const Value& value, std::size_t& left) {
   const auto take = [&left](std::size_t bytes) {
     if (bytes > left) return false;

@@ -1,9 +1,11 @@
-// The JSON door: text from outside becomes a Value, or is refused; and the canonical text of a Value (RFC 8785).
+// The JSON reader and writer: parses external text to a Value, and writes the canonical text of a
+// Value (RFC 8785).
 //
-// Refused, so that a hash never depends on a parser's taste: duplicate keys (also by escapes), invalid UTF-8, a
-// byte order mark, lone surrogates, NaN and infinities, numbers that overflow (1e400), numbers whose canonical
-// form is an integer literal beyond ±(2^53−1), integers of any length that are written out and beyond it, nesting above
-// the limit, anything after the value. `1e21` is taken: its canonical form has an exponent, as what is read has.
+// A hash must not depend on the parser, so the reader rejects: duplicate keys (also written with
+// escapes), invalid UTF-8, a byte order mark, lone surrogates, NaN and infinities, numbers that
+// overflow (1e400), numbers whose canonical form is an integer literal beyond ±(2^53−1), integer
+// literals of any length beyond it, nesting above the limit, and text after the value. `1e21` is
+// accepted: its canonical form has an exponent too.
 // Underflow (1e-400) becomes 0, as IEEE 754 rounds it. Threads: pure functions.
 #pragma once
 
@@ -16,7 +18,8 @@
 
 namespace ae {
 
-// No value of this program nests deeper: the reader refuses it whatever its limits say, the writer calls it a bug.
+// The absolute limit of nesting: the reader rejects deeper values whatever its limits are; in the
+// writer they are a bug.
 inline constexpr std::size_t kJsonDepthMax = 1000;
 
 struct JsonLimits {
@@ -24,30 +27,32 @@ struct JsonLimits {
   std::size_t depth_max = 64;
   // Integer literals beyond ±(2^53−1) become strings of their digits.
   bool big_integers_as_strings = false;
-  // Takes those integers as doubles instead: only for text that we wrote ourselves.
+  // Accepts those integers as doubles instead: only for text written by this program.
   bool big_integers = false;
 };
 
 // Fails with input_invalid (the message ends with "at byte N") or payload_too_large.
 Result<Value> parse_json(std::string_view text, const JsonLimits& limits = {});
 
-// Takes the text only when it is canonical(value), byte for byte: for text that we wrote ourselves. Fails with
-// input_invalid.
+// Accepts the text only if it equals canonical(value) byte for byte: for text written by this
+// program. Fails with input_invalid.
 Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits = {});
 
-// RFC 8785. REQUIRES of both writers: the extent of the value is not saturated. Appends to `out`; the second form returns it.
+// RFC 8785. REQUIRES (both): the extent of the value is not saturated. The first form appends to
+// `out`.
 void write_canonical(const Value& value, std::string& out);
 std::string canonical(const Value& value);
-// Is canonical(value) longer than `bytes`? Stops counting as soon as it is; knows at once of most that are.
+// True if canonical(value) is longer than `bytes`. Stops counting at the limit; most long values
+// are recognised by their extent, without a walk.
 bool canonical_exceeds(const Value& value, std::size_t bytes);
-// The two parts of the writer, for those that write JSON without building a Value.
+// The two parts of the writer, for callers that write JSON without building a Value.
 void write_canonical_string(std::string_view text, std::string& out);
 void write_canonical_number(double number, std::string& out);
 
-// Indented by two spaces, keys in canonical order: for people. Ends without a newline.
+// Indented by two spaces, keys in canonical order: for display. Ends without a newline.
 std::string pretty(const Value& value);
 
-// Has the text characters that JSON writes with a backslash?
+// True if JSON writes some character of the text with a backslash.
 bool has_escapes(std::string_view text) noexcept;
 
 }  // namespace ae

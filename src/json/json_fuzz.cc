@@ -1,4 +1,4 @@
-// Fuzzes the JSON door: what is accepted has one canonical text, which reads back as the same value.
+// Fuzzes the JSON reader: accepted text has one canonical text, which reads back as the same value.
 #include <cstddef>
 #include <cstdint>
 

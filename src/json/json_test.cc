@@ -37,7 +37,7 @@ std::string file(const std::filesystem::path& path) {
   return out.str();
 }
 
-// The folder of public test data, or empty.
+// The folder with public test data, or empty.
 std::filesystem::path testdata(std::string_view folder) {
   const char* root = std::getenv("AETHERIS_TESTDATA");
   return root == nullptr ? std::filesystem::path() : std::filesystem::path(root) / folder;
@@ -62,7 +62,7 @@ AE_TEST("json/json/text is taken as canonical exactly when it is what would be w
         "\"\\/\"", "\"/\"", "\"\\u0041\"", "\"\\\"\"", "\"\x7f\"", "\"\xc3\xa9\"", "[]", "[ ]",
         "[1,2]", "[1, 2]", "{}", "{ }", "{\"a\":1,\"b\":2}", "{\"b\":2,\"a\":1}", "{\"a\" :1}",
         "{\"a\":{\"c\":[],\"b\":0}}", "{\"a\":{\"b\":[],\"c\":0}}",
-        // UTF-16: the surrogates of U+10000 stand before U+E000, in UTF-8 they stand after it.
+        // UTF-16: the surrogates of U+10000 sort before U+E000; in UTF-8 they sort after it.
         "{\"\xf0\x90\x80\x80\":1,\"\xee\x80\x80\":2}",
         "{\"\xee\x80\x80\":2,\"\xf0\x90\x80\x80\":1}", "[1", "{\"a\":1,\"a\":1}", "1 2"}) {
     const auto read = parse_json(text, ours);
@@ -187,7 +187,7 @@ AE_TEST("json/json/an integer that not every program reads alike is refused") {
         "4111111111111111111111111", "4111111111111111111111112", "1e20", "123456789e12"}) {
     EXPECT_NE(refusal(bad).find("2^53-1"), std::string::npos) << bad;
   }
-  // Written with an exponent, a number says itself that it is not an exact integer.
+  // An exponent marks a number as possibly inexact.
   EXPECT_EQ(reread("1e21"), "1e+21");
   EXPECT_EQ(reread("1E+21"), "1e+21");
   EXPECT_EQ(reread("-1e300"), "-1e+300");
@@ -301,7 +301,7 @@ AE_TEST("json/json/UTF-8 is told from other bytes, wherever they stand") {
   }
 }
 
-// Where JSONTestSuite leaves the decision to the parser (its i_ files).
+// The cases that JSONTestSuite leaves to the parser (its i_ files).
 constexpr std::string_view kTooLarge = "overflows: refused, a hash needs one number";
 constexpr std::string_view kZero = "underflows: 0, as IEEE 754 rounds it";
 constexpr std::string_view kBigInteger = "an integer beyond 2^53-1, written out: refused";
@@ -388,7 +388,8 @@ AE_TEST("json/json/the published vectors of RFC 8785 come out byte for byte") {
   std::printf("RFC 8785 vectors: %d cases\n", cases);
 }
 
-// One double of the kind `i` chooses: any bits, a power of two or ten and its neighbours, few digits.
+// A double of the kind that `i` selects: any bits, a power of two or ten and its neighbours, few
+// digits.
 double chosen(std::uint64_t i, std::mt19937_64& random) {
   switch (i % 8) {
     case 0: {
@@ -408,7 +409,7 @@ double chosen(std::uint64_t i, std::mt19937_64& random) {
   }
 }
 
-// Gives Python the bits and our text of so many doubles; it formats each by its own method.
+// Passes the bits and our text of `count` doubles to Python, which formats each one independently.
 void compare_with_python(std::uint64_t count) {
   const char* root = std::getenv("AETHERIS_ROOT");
   const std::filesystem::path script =

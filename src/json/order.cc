@@ -1,4 +1,4 @@
-// The total order of JSON values, counted.
+// The total order of JSON values, with counted work.
 #include "json/order.h"
 
 #include <algorithm>
@@ -35,8 +35,8 @@ int kind_rank(const Value& v) {
   return 0;
 }
 
-// Keys stand in canonical order (UTF-16); the order of texts is by code points. The two differ only
-// beyond U+D7FF, so most objects are read as they are.
+// Keys are in canonical order (UTF-16); strings compare by code points. The two differ only beyond
+// U+D7FF, so most objects need no sorting.
 std::vector<const Member*> sorted_by_code_points(const Value& object) {
   std::vector<const Member*> members;
   members.reserve(object.size());
@@ -46,7 +46,7 @@ std::vector<const Member*> sorted_by_code_points(const Value& object) {
   return members;
 }
 
-// Sorting looks at every key.
+// Sorting reads every key.
 std::size_t key_cost(const Value& object) {
   std::size_t bytes = 0;
   for (const Member& m : object.members()) bytes += m.first.size();
@@ -57,7 +57,7 @@ class Comparison {
  public:
   explicit Comparison(std::size_t& work) : work_(work) {}
 
-  // What it returns means nothing once it gave up.
+  // The result is meaningless once gave_up_ is true.
   Ordering compare(const Value& a, const Value& b, int depth) {
     if (!spend(1) || depth > kDepthMax) {
       gave_up_ = true;
@@ -140,7 +140,7 @@ std::optional<std::strong_ordering> compare_values(const Value& a, const Value& 
 }
 
 std::size_t find_cost(std::size_t members, std::string_view key) noexcept {
-  constexpr int kFree = 4;  // comparisons among few members, which are at hand
+  constexpr int kFree = 4;  // comparisons that cost nothing: among few members
   const auto comparisons = static_cast<int>(std::bit_width(members));
   return static_cast<std::size_t>(std::max(comparisons - kFree, 0)) +
          key.size() / 64 * static_cast<std::size_t>(1 + comparisons);

@@ -1,4 +1,4 @@
-// Lines end with CR, LF or both; a blank one ends an event.
+// Lines end with CR, LF or both; an empty line ends an event.
 #include "json/sse_parser.h"
 
 #include <charconv>
@@ -8,7 +8,7 @@
 namespace ae {
 namespace {
 
-constexpr std::int64_t kRetryMax = 86'400'000;  // milliseconds; what says more says nothing
+constexpr std::int64_t kRetryMax = 86'400'000;  // milliseconds; larger delays are ignored
 
 std::optional<Duration> milliseconds_of(std::string_view text) {
   std::int64_t ms = 0;

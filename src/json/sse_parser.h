@@ -1,7 +1,8 @@
-// SseParser: server-sent events, cut out of bytes that come in whatever pieces.
+// SseParser: parses server-sent events from bytes that arrive in arbitrary chunks.
 //
-// Of an event it keeps its name and its data, of the stream where and when it may be taken up again; comments are passed
-// over. Within limits: a line or an event beyond them refuses the stream, and everything after. Threads: one owner.
+// It keeps the name and data of each event, and the stream's last event id and retry delay; it
+// skips comments. A line or an event beyond the limits fails the stream, and every later feed.
+// Threads: one owner.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@
 namespace ae {
 
 struct SseEvent {
-  std::string name;  // "" = it has none
+  std::string name;  // "" = none
   std::string data;  // its data lines, joined by newlines
 };
 
@@ -29,11 +30,11 @@ class SseParser {
  public:
   explicit SseParser(SseLimits limits = {}) : limits_(limits) {}
 
-  // Appends the events that these bytes complete, those before a failure too. Fails with payload_too_large; then it fails
-  // for ever.
+  // Appends the events that these bytes complete, also those before a failure. Fails with
+  // payload_too_large; after that, permanently.
   Status feed(std::string_view bytes, std::vector<SseEvent>& events);
 
-  // Of the last event that was ended; "" = none said one.
+  // The id of the last completed event; "" = none.
   const std::string& last_id() const { return last_id_; }
   std::optional<Duration> retry() const { return retry_; }
 
@@ -42,13 +43,13 @@ class SseParser {
   std::unexpected<Error> too_large(std::string_view what);
 
   SseLimits limits_;
-  std::string line_;  // begun, not ended
+  std::string line_;  // the incomplete last line
   SseEvent event_;
   std::string id_, last_id_;
   std::optional<Duration> retry_;
   bool has_data_ = false;
-  bool after_cr_ = false;  // a line feed that follows ends no line of its own
-  bool at_begin_ = true;   // where a byte order mark may stand
+  bool after_cr_ = false;  // a line feed that follows is part of the same line end
+  bool at_begin_ = true;   // a byte order mark is allowed here
   bool refused_ = false;
 };
 

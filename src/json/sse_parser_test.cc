@@ -1,4 +1,4 @@
-// Server-sent events, cut at every place.
+// Server-sent events, split at every position.
 #include "json/sse_parser.h"
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Values are reference-counted nodes that never change once they are shared; copying counts up.
+// Values are reference-counted nodes that never change once they are shared; copying increments the
+// count.
 #include "json/value.h"
 
 #include <algorithm>
@@ -11,13 +12,13 @@ namespace ae {
 
 namespace {
 
-// Adds up what a container holds. Looks at its children only: their own extents are known.
+// Sums up the extent of a container from those of its direct children.
 class Extents {
  public:
   void add(const Value& child) {
     const Value::Extent e = child.extent();
     values_ += e.values;
-    bytes_ += std::uint64_t{e.bytes} + 1;  // the comma; the last one stands for a bracket
+    bytes_ += std::uint64_t{e.bytes} + 1;  // the comma; the last one counts for a bracket
     depth_ = std::max(depth_, e.depth);
   }
   void add_key(std::size_t bytes) { bytes_ += bytes + 3; }
@@ -31,7 +32,7 @@ class Extents {
   }
 
  private:
-  std::uint64_t values_ = 1;  // of at most 2^32 children each below 2^32
+  std::uint64_t values_ = 1;  // at most 2^32 children, each below 2^32
   std::uint64_t bytes_ = 1;
   std::uint32_t depth_ = 0;
 };
@@ -68,7 +69,7 @@ namespace {
 
 constinit const Value kNull{};
 constexpr double kIntegerMax = 9007199254740991.0;  // 2^53−1
-// Up to this size looking at every key beats a binary search, because lengths differ first.
+// Up to this size a linear search is faster than a binary one, because most keys differ in length.
 constexpr std::size_t kLinearMax = 12;
 
 bool member_less(const Member& a, const Member& b) noexcept { return key_less(a.first, b.first); }
@@ -85,8 +86,8 @@ bool key_less(std::string_view a, std::string_view b) noexcept {
   if (i == shared) return a.size() < b.size();
   const auto x = static_cast<unsigned char>(a[i]);
   const auto y = static_cast<unsigned char>(b[i]);
-  // UTF-8 sorts by code point. UTF-16 does too, but for U+E000–U+FFFF (lead bytes EE and EF), which
-  // stand after the surrogates that make up everything from U+10000 (lead bytes F0–F4).
+  // UTF-8 sorts by code point. UTF-16 does too, except that U+E000–U+FFFF (lead bytes EE and EF)
+  // sort after the surrogates, which encode everything from U+10000 (lead bytes F0–F4).
   if (x >= 0xEE && y >= 0xEE && (x >= 0xF0) != (y >= 0xF0)) return x >= 0xF0;
   return x < y;
 }
@@ -100,8 +101,8 @@ Value::Value(double d) noexcept : kind_(Kind::number) {
 
 Value::Value(std::string s) : kind_(Kind::string) { bits_.node = new StringNode(std::move(s)); }
 
-// Leaves this value without a node, still of its kind. Takes nested values apart in a loop, so that
-// depth costs no stack.
+// Releases the node but keeps the kind. Destroys nested values in a loop, so that depth uses no
+// stack.
 void Value::drop() noexcept {
   const auto last_owner = [](const Value& v) {
     return v.kind_ >= Kind::string &&
@@ -206,7 +207,7 @@ const Value* Value::find(std::string_view key) const noexcept {
   if (kind_ != Kind::object) return nullptr;
   const auto& members = static_cast<const ObjectNode*>(bits_.node)->members;
   if (members.size() <= kLinearMax) {
-    // Keys of one length are most often told apart by their last byte.
+    // Keys of equal length differ most often in their last byte.
     for (const Member& member : members) {
       const std::string& own = member.first;
       if (own.size() != key.size() || (!key.empty() && own.back() != key.back())) continue;

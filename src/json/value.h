@@ -1,8 +1,8 @@
-// Value: a JSON value, immutable and cheap to copy. The currency of the whole program.
+// Value: a JSON value, immutable and cheap to copy; used throughout the program.
 //
-// Numbers are doubles (RFC 8785). Objects are always kept in canonical order (UTF-16 code units of the keys) and
-// never hold a key twice, so two equal values are equal byte for byte once written. Copying shares.
-// Text is valid UTF-8 without lone surrogates: the JSON door (json.h) checks what comes from outside.
+// Numbers are doubles (RFC 8785). Objects are always in canonical order (UTF-16 code units of the
+// keys) and have no duplicate keys, so equal values are written as equal bytes. Copies share their
+// content. Text is valid UTF-8 without lone surrogates: the reader (json.h) checks external input.
 // Threads: a Value may be read and copied from any thread.
 #pragma once
 
@@ -41,7 +41,7 @@ class Value {
   Value(Value&& o) noexcept : kind_(std::exchange(o.kind_, Kind::null)), bits_(o.bits_) {}
   Value& operator=(const Value& o) noexcept { return *this = Value(o); }
   Value& operator=(Value&& o) noexcept {
-    Value moved(std::move(o));  // what stood here goes with it, last: `o` may live inside that
+    Value moved(std::move(o));  // the old content is destroyed last: `o` may be inside of it
     std::swap(kind_, moved.kind_);
     std::swap(bits_, moved.bits_);
     return *this;
@@ -51,7 +51,7 @@ class Value {
   }
 
   static Value array(std::vector<Value> items);
-  // Sorts. A key that stands twice is a bug of the caller (AE_CHECK).
+  // Sorts. A duplicate key is a bug of the caller (AE_CHECK).
   static Value object(std::vector<Member> members);
   static Value object(std::initializer_list<Member> members);
 
@@ -72,24 +72,26 @@ class Value {
   std::span<const Value> items() const;
   std::span<const Member> members() const;
 
-  // Object member, or null when absent or not an object. `find` tells absent from null.
+  // The member of an object, or null if it is absent or this is no object. `find` distinguishes
+  // absent from null.
   const Value& operator[](std::string_view key) const noexcept;
   const Value* find(std::string_view key) const noexcept;
-  // Array or object size; 0 for everything else.
+  // Array or object size; 0 for other kinds.
   std::size_t size() const noexcept;
-  // The member's text, or `otherwise` when it is absent or no string. The view lives as long as this value.
+  // The member's text, or `otherwise` if it is absent or no string. The view is valid as long as
+  // this value.
   std::string_view text(std::string_view key, std::string_view otherwise = {}) const noexcept;
 
   // A copy of this object with the member set (or replaced). REQUIRES: is_object().
   Value with(std::string_view key, Value value) const;
 
-  // How large the value is when it is written out, with each shared part counted wherever it occurs. Known since the
-  // value was made, so that a value of 2^60 leaves that takes a few bytes of memory is recognised before it is walked.
-  // The counts saturate.
+  // The size of the value when written, counting shared parts at each occurrence. Computed when the
+  // value is made, so that a value of 2^60 leaves in a few bytes of memory is recognised without
+  // walking it. The counts saturate.
   struct Extent {
     std::uint32_t values = 1;  // this one, and all items and members below it
-    std::uint32_t bytes = 1;   // of its canonical text, at least: numbers count 1, escapes nothing
-    std::uint32_t depth = 0;   // of nested arrays and objects; 0 for everything else
+    std::uint32_t bytes = 1;   // of its canonical text, a lower bound: numbers count 1, escapes 0
+    std::uint32_t depth = 0;   // of nested arrays and objects; 0 for other kinds
     bool operator==(const Extent&) const = default;
   };
   static constexpr std::uint32_t kExtentMax = 0xffffffff;
@@ -101,7 +103,7 @@ class Value {
   struct Node {
     std::atomic<std::uint32_t> owners{1};
     Extent extent;
-    Node* next_dead = nullptr;  // the list of nodes that `drop` is taking apart
+    Node* next_dead = nullptr;  // the list of nodes that `drop` is destroying
   };
   struct StringNode;
   struct ArrayNode;
@@ -111,13 +113,13 @@ class Value {
     bool boolean;
     Node* node;
   };
-  void drop() noexcept;  // REQUIRES: text, an array or an object
+  void drop() noexcept;  // REQUIRES: a string, an array or an object
 
   Kind kind_ = Kind::null;
   Bits bits_;
 };
 
-// Order of object keys: UTF-16 code units, as RFC 8785 wants it. Both texts are valid UTF-8.
+// Order of object keys: UTF-16 code units, as RFC 8785 requires. Both texts are valid UTF-8.
 bool key_less(std::string_view a, std::string_view b) noexcept;
 
 }  // namespace ae

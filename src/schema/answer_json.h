@@ -1,7 +1,8 @@
-// What a model's answer is as JSON, held to the schema that was asked for: the same where it comes in and where it is
-// decided what follows, years later too.
+// Parses a model's answer as JSON and validates it against the requested schema. Used when the
+// answer arrives and when the next step is decided, so that a replay gives the same result.
 //
-// An answer is `{"text", "finish_reason"?, "refusal"?, …}` (llm/conversation.h). Threads: pure functions.
+// An answer is `{"text", "finish_reason"?, "refusal"?, …}` (llm/conversation.h). Threads: pure
+// functions.
 #pragma once
 
 #include "base/error.h"
@@ -10,12 +11,13 @@
 
 namespace ae {
 
-// Its text as JSON. Fails with tool_output_invalid: "is no JSON …" or "breaks the schema …".
-// Adds what the schema cost to `work` (Schema::check).
+// The answer's text as JSON. Fails with tool_output_invalid: "is invalid JSON …" or "breaks the
+// schema …". Adds the cost of the schema to `work` (Schema::check).
 Result<Value> parse_answer_json(const Schema& schema, const Value& answer,
                                 std::size_t* work = nullptr);
 
-// Could its model mend an answer that broke its schema? Not what it refused to say, nor what was cut off: it would be again.
+// True if the model may be able to correct an answer that breaks its schema. False for a refusal
+// and for an answer that was cut off: a repeat would end the same way.
 bool is_repairable(const Value& answer);
 
 }  // namespace ae

@@ -1,4 +1,4 @@
-// One walk over the places of a schema where another schema may stand.
+// One walk over the places of a schema that can contain other schemas.
 #include "schema/closed_schema.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ bool describes_objects(const Value& schema) {
   return has_type(schema, "object") || schema["properties"].is_object();
 }
 
-// Holds the rule for this schema and for all that stand in it? A schema that is no object says nothing of objects.
+// True if the rule is met by this schema and all schemas in it. A schema that is not an object
+// meets it.
 template <class Rule>
 bool holds_for_all_subschemas(const Value& schema, Rule rule) {
   if (!schema.is_object()) return true;

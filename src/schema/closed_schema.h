@@ -1,18 +1,18 @@
-// What a provider of models wants of a schema before it promises to keep to it.
+// The conditions under which a model provider enforces a schema.
 //
-// It says which values there are, and leaves nothing open: OpenAI's strict mode wants it complete, Anthropic's closed. The
-// schema itself is judged by Schema (schema.h); this looks at its shape only. Threads: pure functions.
+// OpenAI's strict mode requires a complete schema, Anthropic a closed one. Schema (schema.h)
+// validates the schema itself; these functions check its structure only. Threads: pure functions.
 #pragma once
 
 #include "json/value.h"
 
 namespace ae {
 
-// Every object of it, at whatever depth, has `additionalProperties: false`.
+// Every object in it, at any depth, has `additionalProperties: false`.
 bool is_closed(const Value& schema);
 
-// It is closed, describes an object, requires every property that it names, and uses none of the keywords that
-// strict mode refuses (allOf, oneOf, not, if, patternProperties, …).
+// It is closed, describes an object, requires every property that it names, and uses none of the
+// keywords that strict mode rejects (allOf, oneOf, not, if, patternProperties, …).
 bool is_complete(const Value& schema);
 
 }  // namespace ae

@@ -1,4 +1,4 @@
-// Schemas that leave something open, and those that do not.
+// Schemas that are closed or complete, and schemas that are not.
 #include "schema/closed_schema.h"
 
 #include "json/json.h"

@@ -12,7 +12,7 @@
 namespace ae {
 namespace {
 
-// `enumNames` says how the values of an enumeration are shown, in a word that JSON Schema does not have.
+// Drops `enumNames`, the display names of an enumeration: it is not a keyword of JSON Schema.
 Result<Schema> schema_of(const Value& question) {
   Value schema = question["schema"];
   if (schema["properties"].is_object()) {
@@ -41,7 +41,7 @@ Value default_content(const Value& question) {
   return Value::object(std::move(content));
 }
 
-// Its fields are texts, numbers and choices: no format stands deeper.
+// The fields are texts, numbers and choices, so there are no formats at deeper levels.
 Status check_formats(const Value& question, const Value& filled) {
   const Value& fields = question["schema"]["properties"];
   if (!fields.is_object()) return {};

@@ -1,4 +1,4 @@
-// JSON Schema 2020-12: compiled once into nodes (schema_compile.cc), walked with a budget
+// JSON Schema 2020-12: compiled to nodes (schema_compile.cc), walked with a budget
 // (schema_walk.cc).
 #include "schema/schema.h"
 

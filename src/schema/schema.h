@@ -1,7 +1,9 @@
-// JSON Schema 2020-12 validation of a Value, small and total (docs/decisions/0004-json-schema.md).
+// Schema: validates a Value by JSON Schema 2020-12, small and total
+// (docs/decisions/0004-json-schema.md).
 //
-// A schema is checked when it is compiled: unknown or unsupported keywords are refused, never ignored silently
-// (annotations such as title, description, default, examples, $comment, deprecated, format are allowed).
+// A schema is checked when it is compiled: unknown or unsupported keywords are rejected, never
+// ignored silently (annotations such as title, description, default, examples, $comment, deprecated
+// and format are allowed).
 // Threads: compiled schemas are immutable values; validation is a pure function.
 #pragma once
 
@@ -25,10 +27,10 @@ class Schema {
  public:
   // Fails with plan_invalid; the message names the JSON pointer of the keyword. Only local $ref ("#/$defs/…").
   static Result<Schema> compile(const Value& schema);
-  // Empty = valid. At most 16 faults. Work is bounded: a $ref loop, too deep a value and too much work are faults. Adds
-  // what it cost to `work`, in the steps of an evaluation (ExprLimits::fuel).
+  // Empty = valid. At most 16 violations. Work is bounded: a $ref loop, too much nesting and too
+  // much work are violations. Adds the cost to `work`, in evaluation steps (ExprLimits::fuel).
   std::vector<SchemaViolation> validate(const Value& instance, std::size_t* work = nullptr) const;
-  // Fails with input_invalid naming the first fault's path.
+  // Fails with input_invalid and the path of the first violation.
   Status check(const Value& instance, std::size_t* work = nullptr) const;
 
  private:

@@ -1,4 +1,5 @@
-// From a JSON Schema to nodes: every keyword is checked and kept, an annotation, or refused.
+// Compiles a JSON Schema to nodes: every keyword is checked and either stored, an annotation, or
+// rejected.
 //
 // `$ref` becomes an edge between nodes, so a schema that refers to itself is a cycle of nodes.
 #include <algorithm>
@@ -60,14 +61,14 @@ std::string pointer_token(std::string_view key) {
   return token;
 }
 
-// From a schema to nodes. Faults are thrown and caught within this file.
+// Compiles a schema to nodes. Errors are thrown and caught within this file.
 class Schema::Compiled::Compiler {
  public:
   Compiler(const Value& schema, Compiled& out) : schema_(schema), out_(out) {}
 
   void run() {
     out_.root = node_at(schema_, "", 0);
-    // References may name places that no keyword led to; compiling them may find more references.
+    // A reference may point to a place that no keyword reached; compiling it may add references.
     for (std::size_t i = 0; i < refs_.size(); ++i) resolve(Ref(refs_[i]));
   }
 
@@ -102,7 +103,7 @@ class Schema::Compiled::Compiler {
     return &node;
   }
 
-  // Where a keyword stands.
+  // The position of a keyword.
   struct At {
     std::string pointer;
     std::size_t depth = 0;
@@ -157,7 +158,7 @@ class Schema::Compiled::Compiler {
       read_types(n, v, at);
     } else if (key == "enum" || key == "const") {
       if (key == "enum" && !v.is_array()) refuse(at.pointer, "an enum is an array of values");
-      // Both together: only what is in both.
+      // `enum` and `const` together allow only the values in both.
       std::vector<Value> options =
           key == "enum" ? std::vector<Value>(v.items().begin(), v.items().end()) : std::vector{v};
       if (n.has_options) {
@@ -335,7 +336,7 @@ class Schema::Compiled::Compiler {
     return true;
   }
 
-  // `#`, `#name` or `#/json/pointer`, percent-encoded as part of a URI.
+  // The reference is `#`, `#name` or `#/json/pointer`, percent-encoded as part of a URI.
   void resolve(const Ref& ref) {
     const std::string where = ref.from->pointer + "/$ref";
     std::string pointer;

@@ -1,4 +1,5 @@
-// Fuzzes JSON Schema: `schema NUL value`. Neither compiling nor checking crashes, hangs or eats memory.
+// Fuzzes JSON Schema: `schema NUL value`. Compiling and validating never crash, hang or exhaust
+// memory.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A compiled JSON Schema: nodes, one for each subschema, that the walk over a value follows.
+// A compiled JSON Schema: one node for each subschema.
 #pragma once
 
 #include <re2/re2.h>
@@ -15,7 +15,7 @@
 
 namespace ae {
 
-// Bits of the types that a schema allows. Every integer is a number, too.
+// Bits of the types that a schema allows. Every integer is also a number.
 using TypeBits = std::uint8_t;
 struct SchemaType {
   std::string_view name;

@@ -1,4 +1,4 @@
-// JSON Schema: own small cases, hostile schemas, and the public suite of draft 2020-12.
+// JSON Schema: small cases, hostile schemas, and the public test suite of draft 2020-12.
 #include "schema/schema.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Value json(std::string_view text) {
   return value ? *value : Value();
 }
 
-// "valid", or each fault as "/instance message (/schema)".
+// "valid", or each violation as "/instance message (/schema)".
 std::string verdict(std::string_view schema, std::string_view instance) {
   const auto compiled = Schema::compile(json(schema));
   if (!compiled) return compiled.error().message;
@@ -153,7 +153,7 @@ AE_TEST("schema/schema/a schema that refers to itself without end is a fault, no
 
 AE_TEST_SLOW("schema/schema/work is bounded") {
   const auto start = std::chrono::steady_clock::now();
-  // Each level asks for the next twice: 2^40 ways.
+  // Each level refers to the next one twice: 2^40 paths.
   std::string doubling = R"({"$ref":"#/$defs/d0","$defs":{)";
   for (int i = 0; i < 40; ++i) {
     const std::string next = std::to_string(i + 1);
@@ -188,7 +188,7 @@ AE_TEST("schema/schema/a check adds what it cost to the work of its caller") {
   EXPECT_TRUE(schema->check(Value::array(std::vector<Value>(1'000, Value(1))), &work));
   EXPECT_GE(work, 1'007U);
   EXPECT_LT(work, 5'007U);
-  // A check that is given up costs all that a check may.
+  // A check that exceeds the work limit costs the whole limit.
   std::size_t all = 0;
   const Value many = Value::array(std::vector<Value>(4'500'000, Value(1)));
   EXPECT_FALSE(schema->check(many, &all));
@@ -223,7 +223,7 @@ AE_TEST("schema/schema/a fault that is not reported gets no message") {
   const Value named = Value::object({{"required", Value::array({std::string(400'000, 'a')})}});
   EXPECT_FALSE(Schema::compile(Value::object({{"contains", named}}))
                    ->check(Value::array(std::vector<Value>(50'000, Value::object({})))));
-  // Writing each of the texts takes at least 3 s; what is left, 0.2 s in the slowest build.
+  // Writing each of the texts takes at least 3 s; all the rest takes 0.2 s in the slowest build.
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 2.0);
   EXPECT_EQ(verdict(R"({"const":")" + std::string(70, 'a') + "\"}", "1"),
             " must be \"" + std::string(70, 'a') + "\" (/const)")
@@ -256,13 +256,13 @@ AE_TEST_SLOW("schema/schema/every keyword pays for what it walks") {
   EXPECT_GE(work_of(all("propertyNames", true), object), 100'000U);
   EXPECT_GE(work_of(all("enum", Value::array(names)), Value(text_of(6'400, 1'000))), 100'000U);
   EXPECT_GE(work_of(all("uniqueItems", true), Value::array(names)), 700'000U);  // it sorts
-  // Values that fit, because a check stops at a number of faults.
+  // Valid values, because a check stops after a number of violations.
   EXPECT_GE(work_of(all("items", all("multipleOf", 1e-300)),
                     Value::array(std::vector<Value>(1'000, Value(1e300)))),
             100'000U);
   EXPECT_GE(work_of(all("items", all("pattern", "^k*[0-9]*$")), Value::array(names)), 100'000U);
   EXPECT_GE(work_of(all("items", all("minLength", 1)), Value::array(names)), 100'000U);
-  // Each of the subschemas notes which of the items it has looked at.
+  // Each subschema marks the items that it has evaluated.
   const Value noting = Value::object(
       {{"unevaluatedItems", true}, {"anyOf", Value::array(std::vector<Value>(100, Value(true)))}});
   EXPECT_GE(work_of(noting, Value::array(std::vector<Value>(100'000, Value(1)))), 1'000'000U);
@@ -275,13 +275,13 @@ AE_TEST_SLOW("schema/schema/a schema with too many parts is refused") {
   EXPECT_NE(compiled.error().message.find("too many parts"), std::string::npos);
 }
 
-// The public suite. What we refuse is counted by the keyword that is refused; a refusal that is not
-// listed here is a fault of ours.
+// The public suite. Rejected schemas are counted by the unsupported keyword; any other rejection is
+// a bug of ours.
 const std::map<std::string, int>& allowed_refusals() {
   static const std::map<std::string, int> kAllowed = {
-      {"$anchor", 1},  // the same name twice, told apart by $id
+      {"$anchor", 1},  // the same name twice, in schemas with different $id
       {"$dynamicAnchor", 14}, {"$dynamicRef", 2}, {"$id", 31}, {"$ref", 17},  // to other documents
-      {"$schema", 1},  // a dialect of its own
+      {"$schema", 1},                                                         // a custom dialect
       {"pattern", 2},  // \\p{Letter}: RE2 writes \\p{L}
   };
   return kAllowed;
@@ -309,7 +309,7 @@ AE_TEST("schema/schema/the public suite of draft 2020-12 agrees") {
   for (const auto& file : files) {
     std::ostringstream stream;
     stream << std::ifstream(file, std::ios::binary).rdbuf();
-    // const.json asks about 2^53, which our JSON does not take as an integer: 2^70 asks the same.
+    // const.json uses 2^53, which our JSON reader rejects as an integer: 2^70 tests the same.
     std::string text = stream.str();
     for (const std::string_view big : {"9007199254740992.0", "9007199254740992"}) {
       for (std::size_t at = text.find(big); at != text.npos; at = text.find(big)) {

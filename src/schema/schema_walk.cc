@@ -1,6 +1,7 @@
-// The walk of a value along the nodes of a schema, with a budget.
+// Walks a value along the nodes of a schema, with a budget.
 //
-// What unevaluatedProperties and unevaluatedItems need is noted on the way, only where somebody asks.
+// The marks for unevaluatedProperties and unevaluatedItems are collected only where a schema uses
+// them.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,8 +15,8 @@ namespace ae {
 namespace {
 
 constexpr std::size_t kViolationsMax = 16;
-constexpr std::size_t kWorkMax = 4'000'000;  // nodes, items and compared values of one validation
-// Subschemas within subschemas, whether the value gets smaller or not.
+constexpr std::size_t kWorkMax = 4'000'000;  // nodes, items and compared values per validation
+// The limit of nested subschemas, whether or not the value gets smaller.
 constexpr std::size_t kWalkDepthMax = 512;
 
 std::size_t code_points(std::string_view text) {
@@ -23,7 +24,7 @@ std::size_t code_points(std::string_view text) {
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-// A number as digits × 10^exponent, with as few digits as tell it apart (at most 17).
+// A number as digits × 10^exponent, with the fewest digits that identify it (at most 17).
 struct Decimal {
   std::uint64_t digits = 0;
   int exponent = 0;
@@ -58,10 +59,10 @@ Decimal decimal(double number) {
   return result;
 }
 
-// Exact, on the decimal numbers that were written: 0.3 is a multiple of 0.1. REQUIRES: a > 0.
+// Exact for the decimal numbers as written: 0.3 is a multiple of 0.1. REQUIRES: a > 0.
 bool is_multiple(const Decimal& a, const Decimal& b) {
-  if (a.exponent < b.exponent) return false;  // `a` has no factor ten left to give
-  std::uint64_t rest = a.digits % b.digits;   // below 10^17, so that ten times as much fits
+  if (a.exponent < b.exponent) return false;  // `a` has no factor ten left
+  std::uint64_t rest = a.digits % b.digits;   // below 10^17, so ten times that fits
   for (int i = b.exponent; i < a.exponent && rest != 0; ++i) rest = rest * 10 % b.digits;
   return rest == 0;
 }
@@ -86,7 +87,7 @@ TypeBits type_of(const Value& v) {
 
 }  // namespace
 
-// One validation: a budget, the faults so far, and the place in the value.
+// One validation: the budget, the violations so far, and the location in the value.
 class Schema::Compiled::Walk {
  public:
   std::vector<SchemaViolation> run(const Node& top, const Value& instance) {
@@ -104,12 +105,11 @@ class Schema::Compiled::Walk {
   };
 
   struct Collect {
-    bool report = false;  // note the faults; else the first one ends the walk
-    std::vector<bool>* seen =
-        nullptr;  // to be marked: members or items that a schema has looked at
+    bool report = false;                // collect violations; else the first one ends the walk
+    std::vector<bool>* seen = nullptr;  // marks the members or items that a schema has evaluated
   };
 
-  // What one subschema works on.
+  // The context of one subschema.
   struct Here {
     const Node& n;
     const Value& v;
@@ -159,9 +159,9 @@ class Schema::Compiled::Walk {
     return stopped_ || !h.report || faults_.size() >= kViolationsMax;
   }
 
-  // Faults.
+  // Violations.
 
-  // `say` makes the message, only for a fault that is reported.
+  // `say` makes the message; called only if the violation is reported.
   template <class Say>
   bool wrong(const Here& h, std::string_view keyword, const Say& say) {
     if (!h.report || faults_.size() >= kViolationsMax) return false;
@@ -215,7 +215,7 @@ class Schema::Compiled::Walk {
     return canonical(value);
   }
 
-  // Looks up a member, and pays for it: a binary search compares long keys again and again.
+  // Looks up a member and spends its cost: a binary search compares long keys repeatedly.
   const Value* find(const Here& h, std::string_view key) {
     if (!spend(1 + find_cost(h.v.size(), key))) return nullptr;
     return h.v.find(key);
@@ -278,7 +278,7 @@ class Schema::Compiled::Walk {
     return ok;
   }
 
-  // `count` against a least and a most; `what` as in "characters".
+  // Checks `count` against a minimum and a maximum; `what` as in "characters".
   bool counted(const Here& h, std::size_t count, std::string_view what,
                std::pair<std::string_view, std::optional<double>> least,
                std::pair<std::string_view, std::optional<double>> most) {
@@ -373,7 +373,7 @@ class Schema::Compiled::Walk {
     return ok;
   }
 
-  // Subschemas of the parts.
+  // Subschemas of items and members.
 
   bool item(const Here& h, std::size_t i, const Node& schema, bool report) {
     const Location location{.parent = h.location, .index = i, .is_index = true};
@@ -427,7 +427,7 @@ class Schema::Compiled::Walk {
       ok = result.has_value();
       return result.value_or(std::strong_ordering::equal);
     };
-    // Once the work is used up nothing is less than anything, which ends every loop of the sort.
+    // After the work limit the comparison is always false, which ends every loop of the sort.
     std::stable_sort(items.begin(), items.end(),
                      [&](const Value* a, const Value* b) { return compare(a, b) < 0; });
     for (std::size_t i = 1; i < items.size() && ok; ++i) {
@@ -461,7 +461,7 @@ class Schema::Compiled::Walk {
     return ok;
   }
 
-  // Are members of all these names there?
+  // True if the value has members with all these names.
   bool has(const Here& h, std::string_view keyword, const std::vector<std::string>& names) {
     bool ok = true;
     for (const std::string& name : names) {
@@ -503,7 +503,8 @@ class Schema::Compiled::Walk {
     return ok;
   }
 
-  // What no other keyword of this schema, nor of those it applied to the same value, has looked at.
+  // Applies to the items or members that no other keyword evaluated, neither of this schema nor of
+  // those that it applies to the same value.
   bool unevaluated(const Here& h) {
     bool ok = true;
     const bool of_items = h.v.is_array() && h.n.unevaluated_items != nullptr;

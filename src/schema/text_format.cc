@@ -12,13 +12,13 @@ namespace ae {
 namespace {
 
 constexpr std::size_t kLocalMax = 64;    // RFC 5321: bytes before the @
-constexpr std::size_t kDomainMax = 255;  // … and after it
+constexpr std::size_t kDomainMax = 255;  // bytes after it
 constexpr std::size_t kLabelMax = 63;
 
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 bool is_one_of(char c, std::string_view all) { return all.find(c) != std::string_view::npos; }
 
-// Parts with dots between them, each of which is good.
+// True if all parts between the dots are good.
 template <typename IsGood>
 bool dotted(std::string_view text, IsGood is_good) {
   for (;;) {
@@ -29,10 +29,10 @@ bool dotted(std::string_view text, IsGood is_good) {
   }
 }
 
-// As people write them: name@host. No quoted names, no numbers of hosts.
+// The common form: name@host. No quoted names, no numeric hosts.
 bool is_email(std::string_view text) {
   const std::size_t at = text.find('@');
-  if (at > kLocalMax) return false;  // or there is none
+  if (at > kLocalMax) return false;  // also if there is no @
   const std::string_view domain = text.substr(at + 1);
   const bool named = dotted(text.substr(0, at), [](std::string_view part) {
     return std::ranges::all_of(part, [](char c) {
@@ -46,7 +46,7 @@ bool is_email(std::string_view text) {
          });
 }
 
-// RFC 3986: a scheme, and what may stand in an address.
+// RFC 3986: a scheme, and the characters allowed in a URI.
 bool is_uri(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos || colon == 0 || !is_letter(text.front())) return false;
@@ -69,7 +69,7 @@ bool is_instant(const std::string& text) { return instant_from_text(text).has_va
 // RFC 3339: 2026-05-02
 bool is_date(std::string_view text) { return is_instant(std::string(text) + "T00:00:00Z"); }
 
-// RFC 3339: a date, a time, however fine, and how far it is from UTC.
+// RFC 3339: a date, a time with any number of fractional digits, and the offset from UTC.
 bool is_date_time(std::string_view text) {
   constexpr std::size_t kToSecond = 19;  // 2026-05-02T09:30:00
   if (text.size() <= kToSecond) return false;

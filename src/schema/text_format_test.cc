@@ -1,4 +1,4 @@
-// Which texts are of which format of JSON Schema.
+// Which texts match which format of JSON Schema.
 #include "schema/text_format.h"
 
 #include <map>

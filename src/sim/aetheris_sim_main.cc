@@ -5,8 +5,9 @@
 //                    --sweep-case N --crashes 3,7 [--verbose]
 //   aetheris_sim --canary
 //
-// Prints `SEED … COMMIT …` first and the command that repeats it last. Ends with 0 · 70 it crashed · 71 liveness ·
-// 72 correctness · 73 the canary was found, as it must be · 2 usage.
+// Prints `SEED … COMMIT …` first, and last the command that reproduces a failure.
+// Exit codes: 0 · 70 crash · 71 liveness · 72 correctness · 73 the canary was found, as required ·
+// 2 usage.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,12 +34,12 @@ namespace {
 
 enum Exit { kFine = 0, kUsage = 2, kCrash = 70, kLiveness = 71, kCorrectness = 72, kCanary = 73 };
 
-// API.md names these; a run that never reaches one says so.
+// Failpoints of API.md; a run that never reaches one of them reports it.
 constexpr std::string_view kPoints[] = {
     "tool.before",        "tool.after",          "effect.after_put", "append.before",
     "append.after",       "ledger.after_commit", "claim.after",      "heartbeat.before",
     "signal.after_inbox", "timer.after_fire"};
-// What a long run is to have seen besides.
+// Further marks that a long run must reach.
 constexpr std::string_view kMarks[] = {"approval.approved",
                                        "approval.cancelled",
                                        "approval.rejected",
@@ -133,7 +134,7 @@ constexpr std::string_view kMarks[] = {"approval.approved",
                                        "undo.given_up",
                                        "undo.left",
                                        "verifiers.blind"};
-// Each of these faults at each of these calls of a store: those that a runtime makes of its own accord.
+// Each of these faults must occur at each of these store calls, which a runtime makes on its own.
 constexpr std::string_view kFaults[] = {"fail_before", "fail_after", "delay", "delay_answer"};
 constexpr std::string_view kMethods[] = {"claim", "commit",   "due",      "heartbeat",
                                          "load",  "next_due", "put_inbox"};
@@ -141,21 +142,21 @@ constexpr std::string_view kMethods[] = {"claim", "commit",   "due",      "heart
 struct Options {
   enum class Verb { none, seeds, sweep, sweep_case, canary } verb = Verb::none;
   std::uint64_t seeds = 0, from = 1, sweep_case = 0;
-  std::optional<std::uint64_t> only;   // this case of the sweep
-  std::optional<std::uint64_t> share;  // the part of it that this number chooses
+  std::optional<std::uint64_t> only;   // only this case of the sweep
+  std::optional<std::uint64_t> share;  // the part of the sweep that this number selects
   std::string commit = "unknown", crashes;
   std::size_t jobs = 1;
   bool verbose = false, twice = false, full = false;
 };
 
-// What the children take their work from.
+// The work queue of the child processes.
 struct Queue {
   std::atomic<std::uint64_t> next = 0;
 };
 
-// What a child process tells, in memory that parent and child share.
+// The results of a child process, in memory shared with the parent.
 struct Shared {
-  std::uint64_t current = 0;  // the seed or case it is at
+  std::uint64_t current = 0;  // the current seed or case
   std::uint64_t done = 0, jobs = 0, events = 0;
   std::uint64_t points = 0, recovery_points = 0, third_points = 0;
   std::uint64_t busy_us = 0;
@@ -235,7 +236,7 @@ void storms(const Options& o, Queue& queue, Shared& shared) {
   keep_marks(shared, marks);
 }
 
-// The crashes that led to the first violation, as `--crashes` takes them.
+// The crashes before the first violation, in the format of `--crashes`.
 std::string crashes_of(const Report& report) {
   if (report.violations.empty()) return {};
   const std::string& what = report.violations.front().what;
@@ -243,7 +244,8 @@ std::string crashes_of(const Report& report) {
   return what.substr(begin, what.find(':', begin) - begin);
 }
 
-// Cases stand in fours, alike but for durability and leases: a quarter has something of everything.
+// Cases come in groups of four that differ in durability and leases only: each quarter has some of
+// every kind.
 bool is_wanted(const Options& o, std::size_t i) {
   if (o.only) return i == *o.only;
   return !o.share || (i + i / 4 + *o.share) % 4 == 0;
@@ -287,7 +289,7 @@ void* shared_memory(std::size_t size) {
   return memory;
 }
 
-// Runs `work` in `o.jobs` processes; a child that crashes is a violation of its own.
+// Runs `work` in `o.jobs` processes; the crash of a child counts as a violation.
 template <class Work>
 std::vector<Shared*> in_children(const Options& o, Work work, bool& crashed) {
   std::vector<Shared*> all;
@@ -434,7 +436,7 @@ int run_case(const Options& o) {
   return end.report.wrong ? kCorrectness : end.report.stuck ? kLiveness : kFine;
 }
 
-// Each planted fault is looked for over a few seeds. Found is the good end, and ends with 73.
+// Searches each injected bug over a few seeds. Finding all is the good result, and returns 73.
 int run_canary(const Options& o) {
   constexpr struct {
     Canary canary;
@@ -499,7 +501,7 @@ std::optional<std::uint64_t> count_of(std::string_view text) {
   return n == 0u ? std::nullopt : n;
 }
 
-// A number, or any other text (a commit's hash) hashed to one.
+// A number, or a hash of any other text (a commit id).
 std::uint64_t seed_of(std::string_view text) {
   if (const auto n = index_of(text)) return *n;
   std::uint64_t n = 0;
@@ -508,7 +510,7 @@ std::uint64_t seed_of(std::string_view text) {
   return n;
 }
 
-// False: it has said what is wrong.
+// False: it has printed the error.
 bool read(int argc, char** argv, Options& o) {
   using Verb = Options::Verb;
   const auto wrong = [](std::string_view flag, std::string_view what) {

@@ -1,7 +1,8 @@
-// BlockingStore: a store that answers from threads of its own, made to answer in the simulation's one thread.
+// BlockingStore: makes a store with its own threads usable in the simulation's single thread.
 //
-// Each call waits until it is answered, so that the machine's own timing decides nothing; then the answer is posted to
-// the simulated loop, as a memory store would. For the real SQLite driver. Threads: the simulation's.
+// Each call blocks until it is answered, so that real timing has no influence; then the answer is
+// posted to the simulated loop, as a memory store would do. For the real SQLite driver. Threads:
+// the simulation's.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +19,7 @@
 
 namespace ae::sim {
 
-// Where the store's threads put their answers.
+// Collects the answers of the store's threads.
 class Mailbox : public async::Loop {
  public:
   void post(async::Task task) override {
@@ -26,7 +27,7 @@ class Mailbox : public async::Loop {
     tasks_.push_back(std::move(task));
     arrived_.notify_one();
   }
-  // Stores ask for no timers.
+  // Stores use no timers.
   async::TimerId after(Duration, async::Task task) override {
     post(std::move(task));
     return 0;

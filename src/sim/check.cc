@@ -57,7 +57,7 @@ void PartSteps::apply(const Event& event) {
     const std::string& step = started->step_id.text;
     const auto own = own_.emplace(started->node_id, step).first;
     if (own->second != step) parts_.insert(step);
-  } else if (const auto* plan = as<PlanGenerated>(event)) {  // what is not carried starts again
+  } else if (const auto* plan = as<PlanGenerated>(event)) {  // steps not carried start again
     std::set<std::string, std::less<>> carried;
     if (plan->carried.is_array()) {
       for (const Value& entry : plan->carried.items()) carried.emplace(entry.text("step_id"));
@@ -161,7 +161,7 @@ const Event* completion_of(const JobEvidence& e, std::string_view id) {
 
 std::string wait_of(const JobEvidence& e, const engine::ControlRequest& act) {
   if (act.approval.empty()) return act.correlation_key;
-  std::string asking;  // the step whose call this approval is about
+  std::string asking;  // the step whose call needs this approval
   for (const Event& event : e.events) {
     const auto* decision = as<DecisionRecorded>(event);
     if (decision && decision->decision_id.text == act.approval) asking = step_of(event);
@@ -380,8 +380,8 @@ void keys_are_injective(const JobEvidence& e, Checker& checker) {
 void nothing_starts_after_cancel(const JobEvidence& e, Checker& checker) {
   const auto side = side_commands(e.events);
   bool cancelled = false;
-  // A call in doubt that could be undone is sent again, so that its outcome is known before it is undone. What may be sent
-  // again is another rule's.
+  // A retry of a call with an unknown outcome that can be undone is allowed: its outcome must be
+  // known first. Another rule checks whether a retry is allowed.
   const auto repeats = [](const ToolInvocationStarted& started) {
     const ToolKind* kind = tool_kind(started.tool_name);
     return started.try_no != 1 && kind != nullptr && !kind->undo.empty();
@@ -397,13 +397,14 @@ void nothing_starts_after_cancel(const JobEvidence& e, Checker& checker) {
   }
 }
 
-// What the log knew of a call when somebody said what became of it: may one of its tries still arrive?
+// The tries of a call that could still arrive, as the log showed at `seq`, when the outcome was
+// resolved.
 std::vector<std::int64_t> under_way(const CallHistory& call, std::uint64_t seq) {
   std::vector<std::int64_t> tries;
   for (const auto& [number, t] : call.tries) {
     if (t.seq > seq) break;
     const bool definite = t.is_first_outcome_definite && t.first_outcome_seq < seq;
-    if (definite && !t.was_never_delivered()) tries.clear();  // an answer under this key
+    if (definite && !t.was_never_delivered()) tries.clear();  // a response for this key
     if (!definite && !(t.settled && t.first_outcome_seq < seq)) tries.push_back(number);
   }
   return tries;
@@ -440,7 +441,7 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
   }
 }
 
-// ---------------------------------------------------------------- what was acknowledged
+// ---------------------------------------------------------------- acknowledged requests
 
 void signals_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
@@ -448,7 +449,8 @@ void signals_are_kept(const JobEvidence& e, Checker& checker) {
       continue;
     if (answers_confirmation(e, ack->act)) continue;
     if (completion_of(e, ack->act.id) || is_expired_request(e, ack->act.id)) continue;
-    // Another signal for the same wait was accepted before it; asked again, the job answers with that one.
+    // Another signal for the same wait was accepted first; for a retry, the job returns that one's
+    // answer.
     const std::string key = wait_of(e, ack->act);
     bool on_answered = false;
     for (const Event& event : e.events) {
@@ -477,7 +479,7 @@ void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
     if (ack->act.kind != engine::ControlRequest::Kind::resolve || answers_confirmation(e, ack->act))
       continue;
     if (completion_of(e, ack->act.id) || is_expired_request(e, ack->act.id)) continue;
-    bool on_answered = false;  // by the call itself, or by somebody before
+    bool on_answered = false;  // by the call itself, or by an earlier request
     for (const Event& event : e.events) {
       const auto* completed = as<WaitCompleted>(event);
       on_answered =
@@ -510,7 +512,7 @@ void waits_resolve_once(const JobEvidence& e, Checker& checker) {
 void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   std::set<std::string, std::less<>> fired;
   for (const Event& event : e.events) {
-    // More time was given: it passes once more.
+    // The wall time was raised, so its timer may fire again.
     const auto* raised = decision_of(event, "budget");
     if (raised && !raised->payload.value["wall"].is_null()) fired.erase("budget");
     const auto* timer = as<TimerFired>(event);
@@ -525,7 +527,7 @@ struct Drawn {
   Value value;
 };
 
-// What an event of a recorded effect holds; empty for every other event.
+// The value of a recorded-effect event; empty for other events.
 Drawn drawn_by(const Event& event) {
   return std::visit(
       [](const auto& recorded) {
@@ -537,7 +539,8 @@ Drawn drawn_by(const Event& event) {
       event.body);
 }
 
-// A step has one value of time, chance or an id: its result. What a fork brought in has its origin's.
+// A step has one recorded time, random number or id: its result. An imported step has the value of
+// the origin.
 void values_are_drawn_once(const JobEvidence& e, Checker& checker) {
   std::map<std::string, Value, std::less<>> values;
   for (const Event& event : e.events) {
@@ -587,7 +590,7 @@ std::array<std::span<const Rule>, 7> all_rules() {
           budget_rules(), confirm_rules(), plan_rules()};
 }
 
-// What is known of one job, kept together.
+// The loaded data of one job.
 struct PendingLoad {
   store::LoadedJob loaded;
   engine::State state;
@@ -600,7 +603,7 @@ Result<PendingLoad> load(SimWorld& world, const JobId& job, const engine::PlanSo
   AE_ASSIGN(all.loaded, world.read_disk(job));
   const auto seen = world.observer().jobs().find(job);
   if (seen != world.observer().jobs().end() && seen->second.commits == all.loaded.commits) {
-    events = seen->second.log;  // byte for byte what was read when it was written
+    events = seen->second.log;  // byte for byte what was decoded when it was written
   } else {
     AE_ASSIGN(events, runtime::open_log(job, all.loaded));
   }
@@ -618,7 +621,7 @@ Result<PendingLoad> load(SimWorld& world, const JobId& job, const engine::PlanSo
   return all;
 }
 
-// What shows only when all jobs are looked at together.
+// Rules that need the evidence of all jobs.
 void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& logs) {
   Report& report = world.report();
   for (const auto& [name, resource] : world.external_world().resources()) {
@@ -635,7 +638,7 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
     }
   }
   const std::uint64_t counted = world.warning_count();
-  // Who dies between a commit and its answer does not count it.
+  // A process that dies between a commit and its answer does not count the warning.
   if (counted > warnings || (counted < warnings && !world.was_disturbed())) {
     report.violate(
         "V6 a mismatch with which a job goes on is counted", {},
@@ -727,7 +730,7 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     }
     std::vector<Event> events;
     auto all = load(world, job, plans, events);
-    if (!all) continue;  // check_all says so
+    if (!all) continue;  // check_all reports it
     const Value view = engine::job_view(all->state);
     bool visible = false;
     for (const Value& wait : view["waits"].items()) {

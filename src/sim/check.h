@@ -1,10 +1,13 @@
-// Checkers: the rules of the world, each a function with the rule as its name, evaluated when all has come to rest.
+// Checkers: the rules of the simulated world, one function each, checked when the simulation is
+// over.
 //
-// They judge by four things only: the job's log, its row, the outside's own journal, and the ledger of what people said and
-// were told. To add one is to add a function and a line in `kRules` of its file: check.cc (the log, fencing, effects,
-// waits), check_people.cc (approvals, messages, pauses), check_side.cc (probes, compensations), check_model.cc (answers of
-// models), check_budget.cc (what a job may use), check_confirm.cc (what was changed and looked at), check_plan.cc (forks and other plans). Rules that can only be
-// seen at the moment they are broken stand in witness.cc, sim_store.h and outside.cc. Threads: pure functions.
+// They read four sources only: the job's log, its row, the journal of the external world, and the
+// record of the users' requests and answers. To add a rule, add a function and a line in the table
+// of rules of its file: check.cc (the log, fencing, effects, waits), check_users.cc (approvals,
+// messages, pauses), check_side.cc (probes, compensations), check_model.cc (answers of models),
+// check_budget.cc (budgets), check_confirm.cc (verification of changes), check_plan.cc (forks and
+// re-plans). Rules that must be checked at the moment of the violation are in observer.cc,
+// sim_store.h and external_world.cc. Threads: pure functions.
 #pragma once
 
 #include <map>
@@ -21,7 +24,7 @@
 
 namespace ae::sim {
 
-// Everything that is known about a job in the end.
+// All evidence about a job at the end.
 struct JobEvidence {
   JobId job;
   const store::LoadedJob& loaded;
@@ -33,21 +36,22 @@ struct JobEvidence {
   const Users::SentRequests& requested;             // of this job
   bool clock_jumped = false;
   const engine::PlanSource& plans;
-  // Each plan that the job has had, from the event on that brought it.
+  // Each plan of the job, with the event that introduced it.
   struct PlanChange {
     std::uint64_t seq = 0;
     std::shared_ptr<const engine::Plan> plan;
   };
   std::vector<PlanChange> planned;
-  std::vector<const VerifierCheck*> verifier_checks;  // of verifiers, at what this job changed
+  std::vector<const VerifierCheck*> verifier_checks;  // checks of what this job changed
   const std::map<JobId, std::vector<Event>>& logs;    // of all jobs
-  const std::map<JobId, RequestedFork>& forks;        // that were asked for
+  const std::map<JobId, RequestedFork>& forks;        // requested ones
 };
 
-// Reads every job from the disk and judges it. REQUIRES (both): the world is frozen.
+// Reads every job from the disk and checks it. REQUIRES (both): the world is frozen.
 void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans);
 
-// Every job has ended, or says what it waits for and which command answers it. For any moment after the healing.
+// Every job has ended, or shows what it waits for and the command that answers it. Valid at any
+// moment after the faults have ended.
 void check_visible(SimWorld& world, const engine::PlanSource& plans);
 
 // The names of all checkers.

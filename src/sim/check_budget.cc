@@ -1,5 +1,5 @@
-// The rules about budgets: what each call may use has room when it is declared, what it used is counted, and only people add.
-// The log is counted here once more, without the engine.
+// The rules about budgets: each declared call has room for its reservation, its usage is counted,
+// and only users raise limits. Counts the log independently of the engine.
 #include "plan/budget.h"
 
 #include <map>
@@ -14,11 +14,11 @@ using engine::kCountedLimits;
 using engine::Limit;
 using engine::Usage;
 
-// A command's newest charge.
+// The newest charge of a command.
 struct Charge {
   Usage use;
   bool model = false, open = false, held = false, spent = false;
-  bool requested = false;  // its newest try ended with questions: the next is another call
+  bool requested = false;  // its newest try ended with questions: the next is charged
   std::string attempt;
 };
 
@@ -27,7 +27,7 @@ std::string at(const Event& event) { return "event " + std::to_string(event.seq)
 // Walks the log of a job that has a budget.
 class UsageCounter {
  public:
-  // `requested`: what people wanted of this job; nullptr = that is judged elsewhere.
+  // `requested`: the users' requests to this job; nullptr = not checked here.
   UsageCounter(const std::vector<Event>& events, const Users::SentRequests* requested,
                Checker& checker)
       : requested_(requested), checker_(checker), side_(side_commands(events)) {}
@@ -80,7 +80,7 @@ class UsageCounter {
     const bool again = charge.spent && !charge.model && !std::exchange(charge.requested, false);
     charge.open = true;
     charge.attempt = event.attempt_id ? event.attempt_id->text : "";
-    if (again) return;  // another try of a tool's call
+    if (again) return;  // a retry of a tool's call
     charge.model = call.tool_name.starts_with(kModelToolPrefix);
     charge.use = Usage{.tool_calls = 1};
     if (charge.model) {
@@ -123,7 +123,7 @@ class UsageCounter {
       charge.held = false;
       return subtract(deferred_, charge.use);
     }
-    if (charge.model && outcome == "success") return;  // its command says what it cost
+    if (charge.model && outcome == "success") return;  // its command has the actual usage
     Usage used = charge.use;
     if (charge.model && definite) used.tokens = used.cost_micros = 0;
     settle(charge, used);

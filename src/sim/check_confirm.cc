@@ -1,5 +1,6 @@
-// The rules about what the job changed outside: it is looked at after each recovery, what is seen is what was there, and what
-// follows is what the plan says. (That a verifier is asked by nobody else is seen when it looks: outside.cc.)
+// The rules about external changes: each is verified after each recovery, the recorded verdict is
+// true, and the consequence is the one of the plan. (external_world.cc checks that verifiers run in
+// no other case.)
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -11,16 +12,16 @@
 namespace ae::sim {
 namespace {
 
-struct Mismatch {  // from what was recorded
+struct Mismatch {  // from the recorded version
   std::string verdict, observed;
   friend bool operator==(const Mismatch&, const Mismatch&) = default;
 };
 
-// The last change of a thing, as the log says it at one of its events.
+// The last change of a resource, as of an event of the log.
 struct RecordedChange {
   std::string step, tool, version, attempt;
   std::uint64_t epoch = 0;
-  bool looked_at = false;  // by the attempt that runs
+  bool looked_at = false;  // by the current attempt
   std::optional<Mismatch> accepted, raised;
 };
 
@@ -105,10 +106,10 @@ class ConfirmationWalker {
 
   std::map<std::string, std::string> tools_;  // by step
   std::map<std::string, std::pair<std::string, std::uint64_t>> attempts_;
-  std::map<std::string, std::string> nodes_;  // by thing
+  std::map<std::string, std::string> nodes_;  // by resource
 };
 
-// ---------------------------------------------------------------- when it is looked
+// ---------------------------------------------------------------- when changes are verified
 
 class VerifierCheckWalker final : public ConfirmationWalker {
  public:
@@ -124,7 +125,8 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     if (const auto* check = as<ConfirmationChecked>(event)) return checked(*check);
     const auto* call = as<ToolInvocationStarted>(event);
     if (!call || ending_) return;
-    // What asks about a call or undoes it may follow the end; and a call that may have changed something is settled first.
+    // Probes and compensations may follow the end; and a call that may have changed something is
+    // settled first.
     const bool again = call->try_no != 1 && !tool_kind(call->tool_name)->changes.empty();
     if (again || side_.contains(call->step_id.text)) return;
     for (const auto& [name, resource] : resources) {
@@ -133,7 +135,8 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     }
   }
 
-  // From then on nothing new begins: calls in doubt that could be undone may be sent again.
+  // True if no new work begins after this event. Calls with an unknown outcome that can be undone
+  // may be retried.
   bool begins_end(const Event& event) const {
     if (const auto* timer = as<TimerFired>(event)) return timer->effect_id == "deadline";
     if (const auto* decision = decision_of(event, "confirmation")) return decision->state == "fail";
@@ -158,7 +161,7 @@ class VerifierCheckWalker final : public ConfirmationWalker {
 
 void looks_after_recovery(const JobEvidence& e, Checker& checker) {
   VerifierCheckWalker(e, checker).run();
-  // An attempt looks once; only where it could see nothing, a few times more.
+  // An attempt checks each change once, or a few times if it was unreachable.
   std::map<std::pair<std::string, std::string>, std::pair<std::uint64_t, std::uint64_t>>
       verifier_checks;
   for (const VerifierCheck* look : e.verifier_checks) {
@@ -173,7 +176,7 @@ void looks_after_recovery(const JobEvidence& e, Checker& checker) {
   }
 }
 
-// ---------------------------------------------------------------- what is seen
+// ---------------------------------------------------------------- verdicts
 
 class ObservedStateWalker final : public ConfirmationWalker {
  public:
@@ -205,7 +208,7 @@ void observed_state_is_true(const JobEvidence& e, Checker& checker) {
   ObservedStateWalker(e, checker).run();
 }
 
-// ---------------------------------------------------------------- what follows
+// ---------------------------------------------------------------- consequences
 
 class ConsequenceWalker final : public ConfirmationWalker {
  public:
@@ -241,7 +244,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
     }
   }
 
-  // What stands after the decision says what follows from what was seen.
+  // The events after the decision are the consequence of the verdicts.
   void consequence() {
     std::set<std::string> requested;
     std::size_t next = index_ + 1;
@@ -284,7 +287,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
                      at_ + "the approvals list other steps than are asked about");
   }
 
-  // Who answers said so.
+  // The answer was requested by a user.
   void on_answered(const Event& event, const DecisionRecorded& decision) {
     const auto requested = e_.requested.find(or_empty(decision.by));
     const bool accepts = decision.state == "accept";
@@ -303,7 +306,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
   }
 
   std::set<std::string> raises_;  // steps
-  bool raises_mismatch_ = false;  // else all of them could not be reached
+  bool raises_mismatch_ = false;  // else all of them are unreachable
   bool strict_ = false, failed_ = false;
 };
 

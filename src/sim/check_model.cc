@@ -1,5 +1,6 @@
-// The rules about models: each is asked once for each try, its answer is recorded and injected ever after, and its bill is
-// kept. (That no try is made which an answer forbids is seen when it leaves: outside.cc.)
+// The rules about models: one request per try, the answer is recorded and replayed from then on,
+// and its usage is counted. (external_world.cc checks that no request is sent after a recorded
+// answer.)
 #include <set>
 
 #include "sim/checker.h"

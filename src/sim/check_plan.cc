@@ -1,4 +1,4 @@
-// The rules about what one job takes over from another, and one plan from another: forks and re-plans.
+// The rules about imports of forks and about re-plans.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -9,18 +9,18 @@
 namespace ae::sim {
 namespace {
 
-// What the plan has to do once: a node, or an item of a map; and who does it, or did.
+// Work that the plan does once: a node or a map item; and the step that does or did it.
 struct WorkItem {
   std::string step;
   bool done = false, effect = false, imported = false;
 };
 
-// Does what is brought in say that a map or a loop goes on? That is no step which is done.
+// True if the import is of an unfinished map or loop, which is not a finished step.
 bool is_unfinished(const Value& entry) {
   return entry["over"] == Value(true) || entry["under_way"] == Value(true);
 }
 
-// The places of a job, event by event.
+// Tracks the work items of a job, event by event.
 class WorkItemWalker {
  public:
   WorkItemWalker(const JobEvidence& e, Checker& checker, bool imported)
@@ -35,10 +35,10 @@ class WorkItemWalker {
     return std::string(node) + (item.is_null() ? "" : "/" + canonical(item));
   }
   bool of_loop(const Event& event) const { return node_of(e_, event).loop != nullptr; }
-  // The item that a call is about, as workload.cc writes it; null = it is no item.
+  // The map item of a call, as workload.cc writes it; null = it is not for an item.
   Value item_of(const Event& event, const ToolInvocationStarted& call) const {
     const Value& args = call.arguments.value;
-    if (of_loop(event)) return call.step_id.text;  // each of its commands is a place of its own
+    if (of_loop(event)) return call.step_id.text;  // each command of a loop is a separate work item
     const bool model = call.tool_name.starts_with(kModelToolPrefix);
     if (!model || node_of(e_, event).kind != engine::NodeKind::map) return args["i"];
     return parse_json(args["messages"].items().back().text("content")).value_or(Value());
@@ -138,7 +138,7 @@ const RequestedFork* requested_fork_of(const JobEvidence& e) {
   return ask == e.forks.end() ? nullptr : &ask->second;
 }
 
-// Steps that stand in a fork since they were done before.
+// Steps that the fork imported as done.
 std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
   std::set<std::string, std::less<>> steps;
   for (const Event& event : e.events) {
@@ -151,7 +151,7 @@ std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
   return steps;
 }
 
-// Nodes that another plan of the origin has let go: what they did is no longer the job's.
+// Nodes that a re-plan of the origin has abandoned: their effects are no longer the job's.
 std::set<std::string, std::less<>> dropped_nodes(const std::vector<Event>& events) {
   std::set<std::string, std::less<>> nodes;
   for (const Event& event : events) {
@@ -162,7 +162,7 @@ std::set<std::string, std::less<>> dropped_nodes(const std::vector<Event>& event
   return nodes;
 }
 
-// The event that declared the try which took effect; 0 = none did.
+// The seq of the event that declared the effective try; 0 = none had an effect.
 std::uint64_t effect_declared(const CallHistory& call, const KeyRecord& record) {
   for (const Arrival& arrival : record.arrivals) {
     const auto t = call.tries.find(arrival.try_no);
@@ -187,7 +187,7 @@ void repeats_are_agreed_to(const JobEvidence& e, Checker& checker) {
     if (imported.contains(call.step) || named) continue;
     const Event& was_declared = origin->second[call.tries.begin()->second.seq - 1];
     if (dropped.contains(node_of(was_declared))) continue;
-    // The service itself said at last that nothing has happened.
+    // The service reported at last that nothing has happened.
     if (const CallHistory::Try& last = call.tries.rbegin()->second; last.finished && last.definite)
       continue;
     const std::uint64_t seq = record->effects > 0 ? effect_declared(call, *record) : 0;
@@ -252,7 +252,7 @@ bool made_by_model(const Event& plan) {
 }
 
 void replaced_only_when_idle(const JobEvidence& e, Checker& checker) {
-  std::map<std::string, std::string, std::less<>> open;  // tries, and waits about calls in doubt
+  std::map<std::string, std::string, std::less<>> open;  // tries, and waits for resolutions
   bool first = true;
   for (const Event& event : e.events) {
     switch (event.type) {

@@ -1,5 +1,5 @@
-// The rules about calls that are about another call: probes, which ask what became of it, and compensations, which undo
-// it.
+// The rules about calls that concern another call: probes, which query its outcome, and
+// compensations, which undo it.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -10,29 +10,29 @@
 namespace ae::sim {
 namespace {
 
-// What the log knows of a command at one of its events.
+// The state of a command as of an event of the log.
 struct Command {
   std::string tool, key, attempt;
   bool node = false;  // not about another call
   bool open = false, doubt = false, probing = false, committed = false;
-  bool absent = false;             // of the newest try it was said that it did not happen
+  bool absent = false;             // the newest try is known not to have happened
   Instant settled_at;              // the newest try may take effect until then
   bool unsettled = false;          // a try ended, and may still take effect
-  std::optional<Instant> opening;  // of the store, that it was sent under
-  bool unknown = false;   // a try ended without an answer, and nothing since says what it did
-  bool given_up = false;  // by a person
+  std::optional<Instant> opening;  // of the store, when it was sent
+  bool unknown = false;            // a try ended without a known outcome
+  bool given_up = false;           // by a user
   std::string node_id;
-  std::map<std::string, Value> answers;  // of its successes, by invocation
+  std::map<std::string, Value> answers;  // its successful results, by invocation
 };
 
-// Walks the log; each rule looks before an event is taken in.
+// Walks the log; each rule is checked before the event is applied.
 class CommandWalker {
  public:
   explicit CommandWalker(const JobEvidence& e) : side_(side_commands(e.events)) {}
 
   std::map<std::string, Command, std::less<>> commands;  // by step
   bool is_node(std::string_view step) const { return !side_.contains(step); }
-  // The command that this event is about another one for; nullptr = it is about none.
+  // The command that this event's command is about; nullptr = none.
   Command* about(const Event& event) {
     const auto of = side_.find(step_of(event));
     return of == side_.end() ? nullptr : &commands[of->second];
@@ -66,7 +66,7 @@ class CommandWalker {
   }
 
  private:
-  // Whoever has the job now opened the store when the sender of these calls was dead.
+  // The current lease holder has opened the store, so the sender of these calls is dead.
   void opened(const JobRunning& running) {
     opening_ = running.opened_at;
     if (!opening_) return;
@@ -106,7 +106,7 @@ class CommandWalker {
   }
 
   std::map<std::string, std::string, std::less<>> side_;
-  std::optional<Instant> opening_;  // of the store, by whoever has the job
+  std::optional<Instant> opening_;  // of the store, by the current lease holder
 };
 
 // ---------------------------------------------------------------- probes
@@ -114,7 +114,7 @@ class CommandWalker {
 void probe_begins(const JobEvidence& e, CommandWalker& walker, const Event& event,
                   Checker& checker) {
   Command* requested = walker.about(event);
-  if (!requested || requested->committed) return;  // else it is undone
+  if (!requested || requested->committed) return;  // else it is a compensation
   const std::string at = "event " + std::to_string(event.seq) + ": " + requested->tool;
   checker.fail_if(
       tool_kind(requested->tool)->probe.empty() || (!requested->open && !requested->doubt),
@@ -169,7 +169,7 @@ void probes_are_believed(const JobEvidence& e, Checker& checker) {
 
 // ---------------------------------------------------------------- compensations
 
-// The undoing of a job, event by event.
+// Tracks the compensations of a job, event by event.
 class CompensationWalker {
  public:
   CompensationWalker(const JobEvidence& e, Checker& checker) : e_(e), checker_(checker), walk_(e) {}
@@ -224,7 +224,7 @@ class CompensationWalker {
     }
   }
 
-  // What another plan does not carry is not this job's to undo any more.
+  // The job does not compensate what a re-plan does not carry over.
   void let_go(const Value& carried) {
     if (!carried.is_array()) return;
     std::set<std::string, std::less<>> nodes;
@@ -240,7 +240,7 @@ class CompensationWalker {
     std::erase_if(others_, [&](const std::string& node) { return !nodes.contains(node); });
   }
 
-  // What another job did is not this one's to undo, and listed when it fails.
+  // The job does not compensate imported calls; those with unknown outcomes are listed if it fails.
   void brought_in(const ForkImported& fork) {
     if (fork.unknown.is_array()) {
       for (const Value& call : fork.unknown.items()) {
@@ -312,7 +312,7 @@ class CompensationWalker {
     if (!undoable_.empty()) checker_.mark("undo.left");
   }
 
-  // How many steps an end lists as undone, and as not undone.
+  // The number of compensated and uncompensated steps that a terminal event lists.
   static std::pair<std::size_t, std::size_t> listed_by(const Event& end) {
     return std::visit(
         [](const auto& ended) -> std::pair<std::size_t, std::size_t> {
@@ -332,8 +332,8 @@ class CompensationWalker {
         end.body);
   }
 
-  // The end lists each call whose outcome stayed unknown, and none of them could have been undone: unless a person or its
-  // tool gave it up, or a person said that what was done stays.
+  // The terminal event lists every call whose outcome stayed unknown. None of them could have been
+  // undone, unless a user or its tool gave it up, or a user decided that effects stay.
   void lists_unknown(const Event& end, bool completed) {
     std::set<std::string> unknown = earlier_unknown_, listed;
     for (const auto& [step, command] : walk_.commands) {
@@ -353,9 +353,10 @@ class CompensationWalker {
                                             " are");
   }
 
-  // Each effect of a compensation is that of one call which took effect, and each step that is said to be undone has it.
+  // Each effect of a compensation belongs to one call that took effect, and each step that is
+  // logged as undone has one.
   void match_effects() {
-    std::map<std::string, std::uint64_t, std::less<>> undone;  // by the key of what was undone
+    std::map<std::string, std::uint64_t, std::less<>> undone;  // by the key of the undone call
     for (const KeyRecord* record : e_.touched) {
       if (tool_kind(record->tool)->side && record->effect_class != EffectClass::read &&
           record->effects > 0) {
@@ -391,10 +392,10 @@ class CompensationWalker {
   std::vector<std::string> undoable_, done_;  // steps, in order
   std::set<std::string> given_up_, by_hand_;
   std::map<std::string, std::string, std::less<>> nodes_;  // of steps
-  std::vector<std::string> others_;        // nodes of what was brought in and can be undone
-  std::set<std::string> earlier_unknown_;  // keys: of the origin, or of dropped nodes
-  std::string undoing_, undo_;             // the step that is being undone, and what undoes it
-  bool stays_ = false;                     // somebody said that what was done stays
+  std::vector<std::string> others_;        // nodes of imported steps that can be undone
+  std::set<std::string> earlier_unknown_;  // keys: of the origin, or of abandoned nodes
+  std::string undoing_, undo_;             // the step being undone, and the step that undoes it
+  bool stays_ = false;                     // a user decided that effects stay
 };
 
 void what_was_done_is_undone(const JobEvidence& e, Checker& checker) {

@@ -1,4 +1,4 @@
-// The rules about people: what they approve, answer, write, and when they want a job to rest.
+// The rules about users: approvals, answers, messages and pauses.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -12,7 +12,7 @@ namespace {
 
 // ---------------------------------------------------------------- approvals
 
-struct Request {  // of a person's yes to one call
+struct Request {  // for the approval of one call
   std::string command, tool, arguments_hash, schema;
   std::optional<Instant> expires;
   std::string said, outcome;  // by the decision; by the end of its wait
@@ -92,9 +92,9 @@ void approvals_bind(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) approvals.see(event);
 }
 
-// ---------------------------------------------------------------- what people said
+// ---------------------------------------------------------------- requests of users
 
-// What a tool asked in the middle of its call: a yes fills the form in, or takes it as it stands.
+// A tool's question: an approval fills in the form, or takes its defaults.
 bool matches_answer(const engine::ControlRequest& act, const WaitCompleted& wait) {
   const bool yes = act.payload.text("decision") == "approve";
   if (act.correlation_key != wait.correlation_key) return false;
@@ -106,7 +106,7 @@ bool matches_answer(const engine::ControlRequest& act, const WaitCompleted& wait
   return wait.outcome == (yes ? "approved" : "rejected") && wait.payload.value == answer;
 }
 
-// Does what the log says of an answer stand in what somebody said?
+// True if the logged answer matches the user's request.
 bool matches_request(const JobEvidence& e, const engine::ControlRequest& act, const Event& event) {
   const auto& wait = std::get<WaitCompleted>(event.body);
   const std::string_view key = wait.correlation_key, outcome = wait.outcome;
@@ -155,7 +155,7 @@ void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
   }
 }
 
-// A tool that asks hears what a person said, and does nothing without a yes.
+// A tool with questions receives the user's answer, and has no effect without an accepted one.
 void questions_are_answered(const JobEvidence& e, Checker& checker) {
   std::map<std::string, std::vector<Value>, std::less<>> said;  // by the step that asked
   for (const Event& event : e.events) {
@@ -184,7 +184,7 @@ void questions_are_answered(const JobEvidence& e, Checker& checker) {
   }
 }
 
-// A signal that came early is the one answer of the wait that opens with its key: the first that fits.
+// An early signal is the only answer of the wait that opens with its key: the first that is valid.
 void early_signals_answer(const JobEvidence& e, Checker& checker) {
   std::map<std::string, std::vector<const AgentMessage*>, std::less<>> early;  // by key
   for (std::size_t i = 0; i < e.events.size(); ++i) {
@@ -216,14 +216,14 @@ void early_signals_answer(const JobEvidence& e, Checker& checker) {
 // ---------------------------------------------------------------- messages
 
 struct Channel {
-  std::deque<std::string> kept;  // messages that nobody got
+  std::deque<std::string> kept;  // messages without a receiver
   struct Waiting {
     std::string key;
     std::optional<Instant> expires;
   };
-  std::deque<Waiting> waiting;  // waits that got none, the longest first
+  std::deque<Waiting> waiting;  // waits without a message, oldest first
 
-  // The wait that gets the next message: the longest that has not expired, else the longest of all.
+  // The wait that receives the next message: the oldest that has not expired, else the oldest.
   const std::string* receiver(Instant now) const {
     const auto open = std::ranges::find_if(
         waiting, [&](const Waiting& wait) { return !wait.expires || *wait.expires > now; });
@@ -275,7 +275,7 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
   }
 }
 
-// Who wrote after an answer comes after it.
+// A message sent after an acknowledgement comes later in the log.
 void messages_come_in_order(const JobEvidence& e, Checker& checker) {
   std::vector<std::pair<std::string_view, const SentRequest*>> logged;
   for (const Event& event : e.events) {
@@ -303,7 +303,7 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
       const auto* message = as<AgentMessage>(event);
       times += message && message->message_id == ack->act.id;
     }
-    // Of an early signal: it came to its open wait.
+    // An early signal may have come to its wait when that was already open.
     const bool on_answered = completion_of(e, ack->act.id) != nullptr;
     if (ack->act.kind == engine::ControlRequest::Kind::signal && times == 0 && on_answered)
       continue;
@@ -317,7 +317,7 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
 
 // ---------------------------------------------------------------- pauses
 
-// What a pause or a resume leaves in the log; each says who wanted it.
+// True if the log has the effect of this pause or resume; each event names its author.
 bool left_trace(const JobEvidence& e, const engine::ControlRequest& act) {
   for (const Event& event : e.events) {
     if (const auto* asks = as<JobPauseRequested>(event)) {
@@ -339,10 +339,9 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
     if ((!pause && ack->act.kind != engine::ControlRequest::Kind::resume) ||
         left_trace(e, ack->act))
       continue;
-    if (was_ended_early(e))
-      continue;  // it may have been overtaken; a job that completes has looked
-    // Another act wanted the same and came first. A pause changes nothing in a job that rests until `resume` already, for
-    // whatever reason; whoever wanted it is told so.
+    if (was_ended_early(e)) continue;  // it may have expired; a job that completes has applied it
+    // Another request for the same came first. A pause has no effect on a job that is already
+    // parked until `resume`, for any reason; the caller gets this as the answer.
     bool other = pause && ack->answer["paused"] == Value(true) &&
                  std::ranges::any_of(e.events, [](const Event& event) {
                    const auto* park = as<JobParked>(event);

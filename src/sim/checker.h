@@ -1,4 +1,4 @@
-// Judge: what the files of rules share. A rule is a function over a job's evidence that says what is broken.
+// Checker: helpers for the rules. A rule is a function of a job's evidence that reports violations.
 // Threads: pure functions.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace ae::sim {
 
-// What a checker says when the rule is broken.
+// Reports violations of one rule for one job.
 class Checker {
  public:
   Checker(Report& report, const JobId& job, std::string_view rule)
@@ -42,25 +42,26 @@ std::span<const Rule> confirm_rules();
 std::span<const Rule> plan_rules();
 
 bool is_end(EventType type);
-// The terminal event; nullptr = none yet. Notes (`outcome_noted`) may follow it.
+// The terminal event; nullptr = none yet. `outcome_noted` events may follow it.
 const Event* end_of(const JobEvidence& e);
-// The event as a decision of this kind; null when it is none.
+// The event as a decision of this kind; nullptr if it is none.
 const DecisionRecorded* decision_of(const Event& event, std::string_view kind);
-// Is it certain that this try changed nothing?
+// True if this try certainly had no effect.
 bool is_definite(const ToolInvocationFinished& finished);
-// The instant that a JSON text says.
+// Parses the instant of a JSON text.
 Instant instant(const Value& text);
-// The plan that the job had at this event.
+// The plan of the job at this event.
 const engine::Plan& plan_at(const JobEvidence& e, std::uint64_t seq);
-// The node that an event is about.
+// The node of an event.
 const engine::Node& node_of(const JobEvidence& e, const Event& event);
-// Which steps are items of maps or parts of loops: a failure of one of them does not end the job by itself.
+// Tracks which steps are map items or parts of loops: the failure of one does not by itself end the
+// job.
 class PartSteps {
  public:
   explicit PartSteps(const JobEvidence& e) : e_(e) {}
-  // Events in the order of the log.
+  // REQUIRES: called with all events in the order of the log.
   void apply(const Event& event);
-  // REQUIRES: `event` is a node_finished, and all events before it were taken in.
+  // REQUIRES: `event` is a node_finished, and all events before it were applied.
   bool fails_job(const Event& event) const;
 
  private:
@@ -68,19 +69,19 @@ class PartSteps {
   std::map<std::string, std::string> own_;  // the step of each map and loop, by its node
   std::set<std::string> parts_;
 };
-// Is this the answer to the question whether a change is well?
+// True if the request answers a verification mismatch.
 bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& act);
 const KeyRecord* record_of(const JobEvidence& e, std::string_view key);
-// Does the terminal event list this act among what it overtook?
+// True if the terminal event lists this request as expired.
 bool is_expired_request(const JobEvidence& e, std::string_view act);
-// The end of the wait that this act answered; nullptr = none.
+// The completion of the wait that this request answered; nullptr = none.
 const Event* completion_of(const JobEvidence& e, std::string_view id);
-// The wait that a signal is for, also when it names the approval; "" = it was never opened.
+// The wait of a signal, also if the signal names the approval; "" = it was never opened.
 std::string wait_of(const JobEvidence& e, const engine::ControlRequest& act);
-// Did the job begin to end for another reason than that its work was done?
+// True if the job began to end before its work was done.
 bool was_ended_early(const JobEvidence& e);
 
-// The log of one command, as the effect rules look at it.
+// The log of one call, as the effect rules use it.
 struct CallHistory {
   std::string step, key, external_key, tool, effect_class;
   struct Try {
@@ -88,21 +89,23 @@ struct CallHistory {
     std::string error;
     Value result;
     Instant deadline;
-    // From then on nobody may send it any more: its send_by, or the first opening of the store by another process.
+    // After this instant it must not be sent: its send_by, or the next opening of the store by
+    // another process.
     Instant no_send_after;
-    std::optional<Instant> opening;  // of the store, that it was sent under; none = it is shared
-    bool settled = false;            // a complete response came
+    std::optional<Instant> opening;  // of the store, when it was sent; none = a shared store
+    bool settled = false;            // a complete response arrived
     std::uint64_t seq = 0;
-    std::uint64_t first_outcome_seq = 0;   // of its first outcome; a later one came late
+    std::uint64_t first_outcome_seq = 0;   // of its first outcome; a later one is a late result
     std::uint64_t newest_outcome_seq = 0;  // of its newest outcome
     bool is_first_outcome_definite = false;
-    // Its own answer, and not one that came after somebody had given it up: that is kept, and decides nothing.
+    // True if its own result counts. A result that arrived after the call was abandoned is
+    // recorded, but decides nothing.
     bool on_answered() const { return success && newest_outcome_seq == first_outcome_seq; }
-    // Until when it may take effect, said here a second time.
+    // When it can no longer take effect; computed independently of the engine.
     Instant settled_at(Duration timeout, Duration grace) const {
       return std::min(deadline, no_send_after + timeout) + grace;
     }
-    // It ended before the other side can have heard of it.
+    // It ended before the downstream can have received it.
     bool was_never_delivered() const {
       return is_first_outcome_definite && (error == "connect" || error == "not_sent");
     }
@@ -116,7 +119,7 @@ struct CallHistory {
   }
 };
 std::map<std::string, CallHistory> calls_of(const std::vector<Event>& events);  // by invocation
-// Commands that are about another call: what they are about, by their step.
+// Commands about another call (probes and compensations): the step of that call, by their step.
 std::map<std::string, std::string, std::less<>> side_commands(const std::vector<Event>& events);
 
 }  // namespace ae::sim

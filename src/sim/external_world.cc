@@ -1,4 +1,4 @@
-// The services, the way to them, and the journal.
+// ExternalWorld: the services, the network to them, and the journal.
 #include "sim/external_world.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ Value tool_policy(const ToolKind& kind) {
                                        {"tool", kind.probe}}));
   }
   if (!kind.undo.empty()) {
-    // A result that broke a rule has no `tool`: then a person undoes it.
+    // A result that broke a rule has no `tool`: then a user undoes it.
     policy.emplace_back(
         "compensate",
         Value::object({{"args", Value::object({{"fate", "${ .args.undo_fate }"},
@@ -91,12 +91,12 @@ struct ExternalWorld::PendingCall {
   tools::Call call;
   async::Done<Outcome> done;
   std::shared_ptr<SimProcess> process;
-  Instant begun;  // by the loop: the permit was given
+  Instant begun;  // by the loop: when the permit was given
   bool sent = false, on_answered = false;
   std::optional<async::TimerId> timeout;
-  std::function<void()> forget;  // from the tool's list
+  std::function<void()> forget;  // removes it from the tool's list
 
-  // Once; and never when the caller's process is gone.
+  // At most once, and never if the caller's process is dead.
   void answer(Outcome outcome) {
     if (on_answered || process->dead) return;
     on_answered = true;
@@ -143,7 +143,7 @@ class SimTool final : public tools::Tool {
                                             .error_code = "not_sent",
                                             .error_message = "withdrawn"});
     });
-    if (!sent) call_in_flight->sent = true;  // it never leaves
+    if (!sent) call_in_flight->sent = true;  // it is never sent
   }
 
  private:
@@ -154,7 +154,7 @@ class SimTool final : public tools::Tool {
       calls_in_flight_;
 };
 
-// Looks through the eyes of one process.
+// A verifier of one process.
 class SimVerifier final : public tools::Verifier {
  public:
   SimVerifier(ExternalWorld& external_world, std::shared_ptr<SimProcess> process)
@@ -295,8 +295,8 @@ ExternalWorld::DeliveryOutcome ExternalWorld::fate(const PendingCall& call_in_fl
 
 namespace {
 
-// The numbers in what a model is told of its budget, "budget: 1 of 2 tool calls left; … . Come to an end …"; null: it is
-// told of none.
+// The numbers in the budget notice that a model receives, "budget: 1 of 2 tool calls left; … . Come
+// to an end …"; null if there is none.
 Value notice_in(const Value& messages) {
   const std::string_view begin = "budget: ", end = ". Come to an end before it is used up.";
   std::string_view text = messages.items().back().text("content");
@@ -316,8 +316,9 @@ Value notice_in(const Value& messages) {
   return Value::object(std::move(limits));
 }
 
-// What a turn of a loop was declared with, from what is sent: said here a second time, for whoever judges. The messages
-// become the end of a chain and a number, what is offered its digest, and what is told of the budget its numbers.
+// The declared hash of a loop's turn, computed from the sent request, independently of the engine.
+// The messages become the last link of a hash chain and a count, tools and schema their digests,
+// and the budget notice its numbers.
 std::string declared_hash(const std::string& blind, const Value& request) {
   const auto digest = [](const Value& value) { return to_hex(sha256(canonical(value))); };
   const bool first = std::ranges::none_of(request["messages"].items(), [](const Value& message) {
@@ -335,7 +336,7 @@ std::string declared_hash(const std::string& blind, const Value& request) {
     was_declared.emplace_back("notice", std::move(notice));
   }
   for (const Member& member : request.members()) {
-    // That a wrong answer is mended stands in the plan.
+    // Whether an answer is repaired is part of the plan, not of the declaration.
     if ((member.first == "messages" && !first) || member.first == "repair") continue;
     const bool long_one = member.first == "tools" || member.first == "schema";
     was_declared.emplace_back(member.first,
@@ -344,7 +345,7 @@ std::string declared_hash(const std::string& blind, const Value& request) {
   return blinded_hash(blind, canonical(Value::object(std::move(was_declared))));
 }
 
-// Is that what was declared?
+// True if the request is the declared one.
 bool is_declared(const Value& sent, const DeclaredCall& declared_call) {
   if (declared_call.arguments_hash == blinded_hash(declared_call.blind, canonical(sent)))
     return true;
@@ -355,7 +356,7 @@ bool is_declared(const Value& sent, const DeclaredCall& declared_call) {
 
 }  // namespace
 
-// What must be so when a request leaves.
+// Checks the rules for sending a request.
 void ExternalWorld::check_send(const PendingCall& call_in_flight) {
   const tools::Call& call = call_in_flight.call;
   const DeclaredCall* declared_call = host_.observer.declared_call(call.invocation, call.try_no);
@@ -370,7 +371,7 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
     host_.report.violate("A6 what is sent is what was declared", call.job,
                          call.tool + " " + call.invocation.text);
   }
-  // A clock that was set meanwhile proves nothing: send_by is the store's.
+  // Skipped after a jump of the clock: send_by is by the store's clock.
   if (!host_.clock.jumped() && host_.loop.now() > declared_call->send_by) {
     host_.report.violate("F3 nothing is sent after send_by", call.job,
                          call.tool + " left at " + to_text(host_.loop.now()) + ", send_by is " +
@@ -383,7 +384,7 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
   }
 }
 
-// A model is asked again only when its answer was lost.
+// A model is called again only if its answer was lost.
 void ExternalWorld::check_question(const PendingCall& call_in_flight,
                                    const DeclaredCall& declared_call) {
   constexpr std::string_view kRule = "M1 a model's answer is injected, never asked for again";
@@ -400,7 +401,7 @@ void ExternalWorld::check_question(const PendingCall& call_in_flight,
 }
 
 void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
-  if (call_in_flight->on_answered || call_in_flight->sent) return;  // withdrawn
+  if (call_in_flight->on_answered || call_in_flight->sent) return;  // cancelled
   const tools::Call& call = call_in_flight->call;
   if (host_.loop.now() - call_in_flight->begun > call.send_within) {
     return call_in_flight->answer({.kind = OutcomeKind::failure,
@@ -437,7 +438,7 @@ void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
                             .error_message = "no answer"});
   });
   if (what == DeliveryOutcome::lost) return;
-  // Where a probe may be asked before the grace has passed, nothing arrives after it.
+  // If a probe may come before the grace period is over, nothing may arrive after it.
   const bool probed = !call_in_flight->kind->probe.empty() && !host_.grace_binds;
   const Duration on_its_way = probed ? 0ms
                               : what == DeliveryOutcome::late
@@ -463,7 +464,7 @@ bool has_yes(const Value& inputs) {
 
 }  // namespace
 
-// Nobody has said yes: it asks, or takes the no for one. Nothing is done.
+// Without an accepted answer, asks its question, or declines. There is no effect.
 void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_flight) {
   if (!call_in_flight->call.inputs.is_null()) {
     host_.report.mark("question.declined");
@@ -492,10 +493,10 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
                   .try_no = call.try_no,
                   .arguments_hash = to_hex(sha256(canonical(call.args))),
                   .inputs = call.inputs};
-  // A downstream that de-duplicates does so on the external key.
+  // A downstream that de-duplicates does so by the external key.
   bool known = false;
   for (const Arrival& before : record.arrivals) known = known || before.effect;
-  // What took effect before cannot be denied any more.
+  // An effect that has happened cannot be denied.
   const bool asks = call_in_flight->kind->questions && !known && !has_yes(call.inputs);
   const bool refuses = asks || fate == DeliveryOutcome::down || fate == DeliveryOutcome::busy ||
                        (fate == DeliveryOutcome::denied && !known);
@@ -567,7 +568,7 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
       {.kind = OutcomeKind::success, .result = told.is_null() ? record.result : told, .took = 1ms});
 }
 
-// What a call does, and what it is told.
+// Applies the effect of a call and returns its result.
 Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
   const tools::Call& call = call_in_flight.call;
   std::vector<Member> result{{"args", call.args}, {"tool", call.tool}};
@@ -581,8 +582,9 @@ Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
   return Value::object(std::move(result));
 }
 
-// Its text follows from the question; its number does not: it is the mark by which an answer is known. Of a loop the first
-// message is a script, [[{name, arguments}…]…]: what it asks for, turn by turn; its last text is a digest of all that was said.
+// The text is determined by the request; the number is not, it identifies the answer. In a loop the
+// first message is a script, [[{name, arguments}…]…]: the requested calls, turn by turn; the last
+// text is a digest of the conversation.
 Value ExternalWorld::answer_of_model(const Value& request) {
   const auto messages = request["messages"].items();
   std::string text = "re: " + std::string(messages.back().text("content"));
@@ -616,7 +618,7 @@ Value ExternalWorld::answer_of_model(const Value& request) {
   return Value::object(std::move(answer));
 }
 
-// What a probe is told of the call that it names.
+// The answer of a probe about the call that it names.
 Value ExternalWorld::found(const Value& args) const {
   const KeyRecord* requested = has_lying_probes_ ? nullptr : find(std::string(args.text("key")));
   return Value::object(
@@ -624,7 +626,7 @@ Value ExternalWorld::found(const Value& args) const {
        {"tool", "seek"}});
 }
 
-// Whoever hears a model's answer is to keep it.
+// An attempt that receives a model's answer must record it.
 void ExternalWorld::hear(const PendingCall& call_in_flight, const Outcome& outcome) {
   if (call_in_flight.on_answered || call_in_flight.kind->provider.empty() ||
       outcome.kind != OutcomeKind::success)
@@ -634,7 +636,8 @@ void ExternalWorld::hear(const PendingCall& call_in_flight, const Outcome& outco
   if (declared_call) heard_[call_in_flight.call.invocation.text] = declared_call->attempt;
 }
 
-// The words of an answer, before it. What was said when the process dies, or the answer is lost, is nobody's.
+// Streams the text deltas before the final answer. They are lost if the process dies or the answer
+// is lost.
 void ExternalWorld::speak(const std::shared_ptr<PendingCall>& call_in_flight,
                           const std::string& text) {
   constexpr std::size_t kPieces = 3;

@@ -1,11 +1,18 @@
-// Outside: what the jobs touch. Services that take effect, models that answer, things that calls change and verifiers look
-// at, and the journal of what reached them; no crash touches it.
+// ExternalWorld: the systems that jobs use: services that take effect, models, resources that calls
+// change and verifiers check, and the journal of all arrivals. No crash affects it.
 //
-// A request that has left a process arrives whatever becomes of the process; its answer finds the process alive or is
-// lost. What a model says comes in pieces, and the process may die between any two. What a service does with a call is drawn (Odds), or written in its arguments: {"fate": ["refused", "ok"]} for
-// the first, second, … sending of its key; to a model in its first message, which is then such a list. Or that is what the
-// model says, turn by turn: {"says": [text…]}, or [[{name, arguments}…]…], which calls a loop's tools. A model never gives
-// the same answer twice. Some services ask a person first, and take effect when the call comes again with a yes. Threads: one.
+// A request that has left a process arrives whatever happens to the process; its answer reaches the
+// process alive or is lost. A model's answer is streamed, and the process may die between two
+// deltas. A model never gives the same answer twice. Some services first ask the user a question,
+// and take effect when the call is repeated with an accepted answer. The outcome of a call is drawn
+// (Odds), or given in the arguments of a call, or in the first message to a model:
+//
+//   {"fate": ["refused", "ok"]}   a call: the first, second, … sending of its key
+//   ["refused", "ok"]             a model: the same
+//   {"says": [text…]}             a model: its answers, turn by turn
+//   [[{name, arguments}…]…]       a model: the calls of a loop's tools, turn by turn
+//
+// Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -25,25 +32,25 @@
 
 namespace ae::sim {
 
-// What the downstream does with a second arrival of a key.
+// How the downstream treats a repeated key.
 enum class EffectClass : std::uint8_t { read, idempotent, at_most_once };
 
-// The tools of the simulated world, by their names in plans. To add one is to add a line.
+// The tools of the simulated world, by their names in plans. To add one, add a line.
 struct ToolKind {
   std::string_view name;
   EffectClass effect_class;
   std::string_view in_doubt;  // on_in_doubt
   std::string_view dedupe_window = "24h";
-  std::string_view probe = {};     // the tool that asks what became of a call
-  std::string_view undo = {};      // the tool that undoes one
+  std::string_view probe = {};     // the tool that queries the outcome of a call
+  std::string_view undo = {};      // the tool that undoes a call
   std::string_view approval = {};  // "required", or a condition: see `asks`
   std::string_view approval_expires = {};
-  bool side = false;  // only for what is about another call: no node of a random plan
-  // A call changes the thing that its arguments name: "strict", "warn" or "human", which say what follows when it is found
-  // otherwise; or "unconfirmed", when nobody looks.
+  bool side = false;  // only for calls about another call: not a node of a random plan
+  // A call changes the resource that its arguments name. "strict", "warn" or "human": the
+  // consequence of a mismatch; "unconfirmed": the change is not verified.
   std::string_view changes = {};
   std::string_view provider = {};  // of a model
-  bool questions = false;          // asks a person before it does anything: see `question`
+  bool questions = false;          // asks the user before it takes effect: see `question`
   bool verified() const { return !changes.empty() && changes != "unconfirmed"; }
 };
 constexpr ToolKind kTools[] = {
@@ -120,12 +127,13 @@ constexpr Duration kToolTimeout = std::chrono::seconds(4);
 constexpr Duration kToolGrace = std::chrono::seconds(6);
 constexpr Duration kSlowMax = std::chrono::milliseconds(1200);
 constexpr std::string_view kToolVersion = "0123456789abcdef";
-// Is a person asked before a call with these arguments? Said here a second time, for whoever judges.
+// True if a call with these arguments needs an approval. Independent of the engine, for the
+// checkers.
 bool asks(const ToolKind& kind, const Value& args);
-// What a tool that asks wants to know, and how it calls it: a number, which has a usual value.
+// The question of a tool, and its key: a number, which has a default.
 constexpr std::string_view kQuestion = "how";
 Value question();
-// Its policy as a task graph holds it.
+// Its policy as in a task graph.
 Value tool_policy(const ToolKind& kind);
 
 // One in n; 0 = never.
@@ -134,14 +142,14 @@ struct Odds {
   std::uint64_t denied = 0;      // arrives, 422: a definite failure, no effect
   std::uint64_t down = 0;        // arrives, 503 before the effect
   std::uint64_t down_after = 0;  // arrives, takes effect, 503
-  std::uint64_t lost = 0;        // the request vanishes on its way: timeout
-  std::uint64_t silent = 0;      // takes effect, the answer vanishes: timeout
+  std::uint64_t lost = 0;        // the request is lost in transit: timeout
+  std::uint64_t silent = 0;      // takes effect, the answer is lost: timeout
   std::uint64_t late = 0;        // arrives after the caller's timeout
-  std::uint64_t slow = 0;        // arrives within the timeout, up to 1.2 s after it was sent
+  std::uint64_t slow = 0;        // arrives within the timeout, up to 1.2 s after sending
   std::uint64_t fault = 0;       // arrives, takes effect, a complete 500 settles the call
   std::uint64_t broken = 0;      // takes effect, its answer breaks a rule
-  std::uint64_t busy = 0;        // a model says 429, and when to come back
-  std::uint64_t blind = 0;       // a verifier cannot look
+  std::uint64_t busy = 0;        // a model returns 429 and a retry delay
+  std::uint64_t blind = 0;       // a verifier cannot check
 };
 
 struct Arrival {
@@ -150,9 +158,9 @@ struct Arrival {
   std::uint32_t try_no = 1;
   std::string arguments_hash;
   bool effect = false;   // it took effect
-  bool refused = false;  // it was answered that it did not
-  Value answer;          // of a probe or a model: what it was told
-  Value inputs;          // that it brought: what people have answered; null = none
+  bool refused = false;  // it was answered that it had no effect
+  Value answer;          // the answer to a probe or of a model
+  Value inputs;          // the users' answers that it carried; null = none
 };
 
 struct KeyRecord {  // of an idempotency key
@@ -163,12 +171,12 @@ struct KeyRecord {  // of an idempotency key
   std::set<std::string> external_keys;
   std::vector<Arrival> arrivals;
   Value result;         // of its first effect
-  bool broken = false;  // which the caller could not use
-  // The key of the call that this one undoes; "" = it undoes none.
+  bool broken = false;  // the result was unusable for the caller
+  // The key of the call that this one undoes; "" = none.
   std::string_view undoes() const { return result["args"].text("of"); }
 };
 
-// What calls change and others may change too: a number that rises.
+// A resource that calls and others change: an increasing version number.
 struct Resource {
   struct AppliedChange {  // by a call
     std::uint64_t version = 0;
@@ -176,14 +184,14 @@ struct Resource {
     InvocationId invocation;
     std::uint32_t try_no = 0;
   };
-  std::uint64_t version = 0, foreign_changes = 0;  // changes that no call made
+  std::uint64_t version = 0, foreign_changes = 0;  // changes not made by a call
   std::vector<AppliedChange> made;
 };
 
 struct VerifierCheck {  // of a verifier
   JobId job;
-  std::string resource, expected;  // as it was recorded
-  std::string there;               // as it truly was
+  std::string resource, expected;  // as recorded
+  std::string there;               // the actual version
   CheckVerdict said{};
   CheckVerdict truth() const {
     return said == CheckVerdict::unreachable ? said
@@ -194,38 +202,39 @@ struct VerifierCheck {  // of a verifier
 
 class ExternalWorld {
  public:
-  struct Host {  // what the world lends
+  struct Host {  // provided by the world
     SimLoop& loop;
     SimRandom& random;
     JumpingClock& clock;
     Observer& observer;
     Report& report;
-    // Something can die here: false when the life has.
+    // Called at each boundary, where the process may die; false if it has died.
     std::function<bool(SimProcess&, std::string_view where)> at_boundary;
-    // This attempt was told that it has lost the job.
+    // True if this attempt was notified that it has lost the job.
     std::function<bool(const AttemptId&)> refused;
-    // False: the clock is set, so a probe may come before the grace has passed.
+    // False: the clock jumps, so a probe may arrive before the grace period is over.
     bool grace_binds = true;
   };
   ExternalWorld(Host host, Odds odds) : host_(std::move(host)), odds_(odds) {}
 
   std::unique_ptr<tools::Tool> tool(const ToolKind& kind, std::shared_ptr<SimProcess> process);
-  // nullptr: nobody looks at what it changes.
+  // nullptr: its changes are not verified.
   std::unique_ptr<tools::Verifier> verifier(const ToolKind& kind,
                                             std::shared_ptr<SimProcess> process);
   void disable_faults() {
     odds_ = {};
     are_verifiers_blind_ = false;
   }
-  // Somebody changes one of the things that there are. False: there is none.
+  // Changes one of the existing resources from outside. False: there is none.
   bool mutate(std::string_view resource = {});
-  // No verifier can look at anything.
+  // Makes every verification unreachable.
   void blind(bool is_enabled) { are_verifiers_blind_ = is_enabled; }
-  // The canary: a request of an at_most_once tool arrives twice.
+  // Canary: a request of an at_most_once tool arrives twice.
   void set_duplicate_requests(bool is_enabled) { duplicate_ = is_enabled; }
-  // The canary: whoever asks what became of a call is told that it never came.
+  // Canary: probes report that the call never arrived.
   void set_lying_probes(bool is_enabled) { has_lying_probes_ = is_enabled; }
-  // The canaries: a verifier says that all is as it was; it changes what it looks at; a question comes twice.
+  // Canaries: verifiers always report a match; verifiers change what they check; requests to models
+  // arrive twice.
   void set_praising_verifiers(bool is_enabled) { has_praising_verifiers_ = is_enabled; }
   void set_touching_verifiers(bool is_enabled) { has_touching_verifiers_ = is_enabled; }
   void set_double_questions(bool is_enabled) { doubles_questions_ = is_enabled; }
@@ -277,7 +286,7 @@ class ExternalWorld {
   std::map<std::string, Resource, std::less<>> resources_;
   std::vector<VerifierCheck> verifier_checks_;
   std::uint64_t answers_ = 0;  // of models
-  // Attempts that have heard a model's answer, by invocation: each keeps it, or has lost the job.
+  // Attempts that received a model's answer, by invocation: each records it, or has lost the job.
   std::map<std::string, AttemptId> heard_;
 };
 

@@ -1,4 +1,4 @@
-// What the disk truly did.
+// Observer: what really happened on the disk.
 #include "sim/observer.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace ae::sim {
 namespace {
 
-// The entry with another act, as if it had been written so.
+// Replaces the entry's control request, with a valid checksum.
 void forge(const JobId& job, store::InboxEntry& entry, const engine::ControlRequest& act) {
   entry.act =
       canonical(engine::with_checksum(engine::inbox_location(job, entry.id), act.to_json()));
@@ -158,7 +158,7 @@ void Observer::learn_decision(ObservedJob& observed, const Event& event) {
     observed.requests[step] = decision.decision_id.text;
   }
   if (decision.kind != "confirmation") return;
-  // What the job changed is not as it was: somebody is asked, or has answered.
+  // A verification mismatch was opened or answered.
   if (state == "requested") observed.raised.insert(step);
   if (state == "accept" || state == "fail") observed.raised.erase(step);
 }

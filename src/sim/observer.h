@@ -1,8 +1,9 @@
-// Witness: stands right above the disk and sees what truly happened, whatever the workers are told.
+// Observer: sits directly above the disk and records what really happened there, whatever the
+// workers are told.
 //
-// It keeps what the checkers and the people of the simulated world need (who holds a job, what is declared, which waits
-// are open) and raises the fencing rules at the moment they are broken. The answers pass unchanged.
-// Threads: the loop's.
+// It keeps the data that the checkers and the simulated users need (lease holders, declared calls,
+// open waits), and checks the fencing rules at the moment of a violation. Answers pass through
+// unchanged. Threads: the loop's.
 #pragma once
 
 #include <cstdint>
@@ -24,24 +25,24 @@ struct DeclaredCall {  // a durable declaration
   AttemptId attempt;
   std::string arguments_hash, external_key, idempotency_key;
   Instant send_by;
-  std::uint64_t epoch = 0;  // of the claim that stood
-  std::uint64_t order = 0;  // of the commit, among all of the disk
+  std::uint64_t epoch = 0;  // of the claim at that time
+  std::uint64_t order = 0;  // of the commit, among all commits on the disk
   std::string blind;        // of the job
 };
 
 struct OpenWait {
   std::string type, channel;
-  std::string approval;   // the id under which it is listed among the approvals; "" = it is not
-  bool question = false;  // of a tool in the middle of its call; answered by its key
+  std::string approval;   // the id in the list of approvals; "" = not listed
+  bool question = false;  // asked by a tool during its call; answered by its key
 };
 
-struct ObservedJob {  // of a job
+struct ObservedJob {  // a job
   std::string status;
   std::uint64_t epoch = 0;
   std::string blind;
   Hash head;                         // of its log
-  std::vector<std::string> commits;  // its log, as it was written
-  std::vector<Event> log;            // and as it reads
+  std::vector<std::string> commits;  // its log as stored bytes
+  std::vector<Event> log;            // its log, decoded
   std::string queue{store::kDefaultQueue};
   std::optional<store::Fence> claim;
   Instant lease_until;
@@ -51,53 +52,53 @@ struct ObservedJob {  // of a job
   std::map<std::string, OpenWait> open_waits;   // by correlation key
   std::map<std::string, std::string> requests;  // the newest request to approve a call, by step
   std::uint64_t events = 0;                     // in its log
-  std::map<std::string, std::uint64_t, std::less<>> done;  // the step_committed of each node
-  std::set<std::string>
-      raised;          // steps of which somebody is asked whether what they changed is well
-  std::string parked;  // why
-  Value budget;        // that it was made with; null = none
+  std::map<std::string, std::uint64_t, std::less<>> done;  // the step_committed event of each node
+  std::set<std::string> raised;  // steps with an open verification mismatch
+  std::string parked;            // the reason
+  Value budget;                  // given at creation; null = none
 };
 
 class Observer final : public store::Store {
  public:
   explicit Observer(Report& report) : report_(report) {}
 
-  void set_inner(store::Store* inner) { inner_ = inner; }  // borrowed; nullptr = the disk is gone
-  // Canaries: a disk that does not keep what it says.
+  void set_inner(store::Store* inner) { inner_ = inner; }  // borrowed; nullptr = the disk is closed
+  // Canaries: a disk that does not keep what it acknowledges.
   void set_losing_posts(bool is_enabled) { loses_posts_ = is_enabled; }
   void set_ignoring_limits(bool is_enabled) { ignores_limits_ = is_enabled; }
   void set_withheld_job(std::optional<JobId> job) { withheld_job_ = std::move(job); }
   void set_false_approvals(bool is_enabled) {
     approves_falsely_ = is_enabled;
-  }  // a person's no becomes a yes
+  }  // a rejection becomes an approval
   void set_double_messages(bool is_enabled) {
     doubles_messages_ = is_enabled;
-  }  // a message is there twice
-  // Plans that need not be read again.
+  }  // a message is stored twice
+  // A cache, so that plans need not be compiled again.
   void set_plan_cache(const engine::PlanCache* plans) { plans_ = plans; }
-  // From now on this worker has these.
+  // Sets the capabilities of this worker.
   void set_capabilities(const std::string& worker, std::vector<std::string> capabilities) {
     capabilities_[worker] = std::move(capabilities);
   }
-  // Of these queues, no worker may ever claim beyond the limit.
+  // No worker may ever claim beyond the limits of these queues.
   void limits(std::vector<store::QueueLimit> queues) { limits_ = std::move(queues); }
-  // The store was opened by its only owner: every earlier lease is over.
+  // The single owner has opened the store: every earlier lease is over.
   void on_opened_by_owner();
 
   const std::map<JobId, ObservedJob>& jobs() const { return jobs_; }
   const DeclaredCall* declared_call(const InvocationId& invocation, std::uint32_t try_no) const;
-  // Did an answer to this call stand on the disk when this try was declared? Not one that came late.
+  // True if a result of this call was on the disk when this try was declared. Late results do not
+  // count.
   bool was_answered_before(const DeclaredCall& declared_call,
                            const InvocationId& invocation) const {
     const auto answered = answered_.find(invocation.text);
     return answered != answered_.end() && answered->second < declared_call.order;
   }
-  // Was a call with this key ever declared?
+  // True if a call with this key was ever declared.
   bool was_declared(const std::string& idempotency_key) const {
     return declared_.contains(idempotency_key);
   }
-  std::uint64_t writes() const { return writes_; }  // calls that may change something, so far
-  // A batch with events is being written: a point inside it comes before its COMMIT.
+  std::uint64_t writes() const { return writes_; }  // calls so far that may change something
+  // A batch with events is being written: a failpoint inside of it comes before its COMMIT.
   bool inside_batch() const { return inside_batch_; }
 
   void commit(store::Batch batch, async::Done<Result<store::CommitResult>> done) override;
@@ -141,15 +142,15 @@ class Observer final : public store::Store {
   std::optional<Instant> opened_at() const override { return inner_->opened_at(); }
 
  private:
-  struct PendingCommit {  // what a commit says, kept while it is under way
+  struct PendingCommit {  // the content of a commit in progress
     JobId job;
     Instant at;
     store::Batch::Authority authority;
-    std::string bytes;  // sealed; "" = it says nothing
+    std::string bytes;  // sealed; "" = no events
     std::vector<Blob> blobs;
     std::string status;
     bool release = false;
-    std::vector<std::string> answered;  // invocations whose effect record says success
+    std::vector<std::string> answered;  // invocations with a successful effect record
   };
   void committed(const PendingCommit& written, const store::CommitResult& answer);
   void apply_event(const JobId& job, ObservedJob& observed, const Event& event);
@@ -166,9 +167,9 @@ class Observer final : public store::Store {
   std::map<JobId, ObservedJob> jobs_;
   std::map<std::pair<std::string, std::uint32_t>, DeclaredCall> declared_calls_;
   std::uint64_t writes_ = 0, order_ = 0;
-  std::map<std::string, std::uint64_t> answered_;  // invocations, by the order of commits
+  std::map<std::string, std::uint64_t> answered_;  // order of the commit, by invocation
   std::set<std::string> declared_;                 // idempotency keys
-  std::map<std::string, std::vector<std::string>> capabilities_;  // capabilities, by worker
+  std::map<std::string, std::vector<std::string>> capabilities_;  // by worker
   bool ignores_limits_ = false;
   bool inside_batch_ = false, loses_posts_ = false, approves_falsely_ = false,
        doubles_messages_ = false;

@@ -1,7 +1,8 @@
-// What follows from the logs can be made anew from them: the rows that are made are the rows that were there.
+// Derived rows can be rebuilt from the logs: the rebuilt rows equal the original ones.
 //
-// Method: a world of random jobs is stopped in the midst of its work, and its file copied. Then everything in the copy that
-// is no source (docs/data.md) is dropped, damaged or mixed up, made anew, and all tables compared, byte by byte.
+// Method: a world of random jobs is stopped while it works, and its file is copied. In the copy,
+// everything that is derived (docs/data.md) is dropped, damaged or mixed up, then rebuilt, and all
+// tables are compared byte by byte.
 #include "runtime/rebuild.h"
 
 #include <unistd.h>
@@ -26,7 +27,7 @@ using namespace std::chrono_literals;
 using store::sqlite::Database;
 using store::sqlite::Rows;
 
-constexpr Instant kNow{4'000'000'000'000'000};  // after everything that a world plans
+constexpr Instant kNow{4'000'000'000'000'000};  // after all timers of a world
 
 class Folder {
  public:
@@ -65,7 +66,7 @@ std::vector<std::string> texts(Database& db, const std::string& sql) {
   return all;
 }
 
-// All rows of all tables, as SQL writes them, but the audit log: that rows were made anew is told there.
+// All rows of all tables, as SQL writes them, except for the audit log, which records the rebuild.
 using Dump = std::map<std::string, std::vector<std::string>>;
 Dump dump(const std::string& path) {
   Database db = fine(Database::open({.path = path, .read_only = true}));
@@ -84,7 +85,7 @@ Dump dump(const std::string& path) {
   return all;
 }
 
-// A world in the midst of its work, as a file.
+// Runs a world, stops it while it works, and writes it to a file.
 void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
   SimRandom random(seed);
   SimWorld world(
@@ -174,9 +175,9 @@ std::string text_of(const runtime::RebuildResult& rebuilt) {
   return text;
 }
 
-// Every column that follows from the log. Who holds a job, and its epoch, are sources.
+// Every column that is derived from the log. Claims and epochs are not derived.
 const std::vector<std::string> kDamage = {
-    // Keys that other jobs have, as far as no two have one.
+    // Keys of other jobs, as far as they stay unique.
     "UPDATE jobs SET agent = 'nobody', idempotency_key = ''",
     "UPDATE jobs SET agent = 'sim', idempotency_key = 'create-' || (id % 12)",
     "UPDATE jobs SET ready = 9 WHERE ripe_at IS NULL",
@@ -280,7 +281,7 @@ AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
   EXPECT_EQ(rebuild(path, false, "nobody").jobs, 0U);
 }
 
-// A log without its end must not get a row that hides it.
+// A log without its end must not get a row that hides the loss.
 AE_TEST("rebuild/a log that has lost its end, or a commit, keeps the rows that tell of it") {
   PlanBook plans;
   const Folder folder;

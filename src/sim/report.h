@@ -1,4 +1,4 @@
-// What a simulation found: violations by the name of the rule, and marks of what was reached.
+// Report: the results of a simulation: rule violations, and marks of what was reached.
 // Threads: one owner.
 #pragma once
 
@@ -13,18 +13,18 @@
 namespace ae::sim {
 
 struct Violation {
-  std::string rule;  // a checker's name: its letter of the catalogue and a sentence
-  std::string job;   // "" = of the world
+  std::string rule;  // a checker's name: its letter in the catalogue and a sentence
+  std::string job;   // "" = the whole world
   std::string what;
 };
 
-// `liveness`: nothing wrong was done, but something that had to come did not.
+// `liveness`: nothing wrong happened, but something required never happened.
 enum class ViolationKind { correctness, liveness };
 
 struct Report {
   std::vector<Violation> violations;
-  bool stuck = false;  // one of them is of liveness
-  bool wrong = false;  // one of them is of correctness
+  bool stuck = false;  // one of them is a liveness violation
+  bool wrong = false;  // one of them is a correctness violation
   std::map<std::string, std::uint64_t, std::less<>> marks;
   std::uint64_t jobs = 0, events = 0;
 

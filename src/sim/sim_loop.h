@@ -1,7 +1,8 @@
-// The simulated loop, clocks and chance: one thread, one seed, time that passes only when nothing else is to be done.
+// SimLoop: the simulated loop, clocks and random source: one thread, one seed; time advances only
+// when no task is due.
 //
-// Tasks belong to the world or to an TaskOwner (a process). An owner's tasks are withheld while it is paused and dropped
-// when it dies; the world's go on. Threads: one.
+// Tasks belong to the world or to a TaskOwner (a process). An owner's tasks are deferred while it
+// is paused and dropped when it dies; the world's tasks continue. Threads: one.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 
 namespace ae::sim {
 
-// splitmix64; the last number drawn tells whether two runs were the same.
+// splitmix64; equal last numbers show that two runs were the same.
 class SimRandom : public async::RandomSource {
  public:
   explicit SimRandom(std::uint64_t seed) : state_(seed) {}
@@ -25,10 +26,8 @@ class SimRandom : public async::RandomSource {
     return x ^ (x >> 31);
   }
   std::uint64_t below(std::uint64_t n) { return next() % n; }  // REQUIRES: n > 0
-  bool one_in(std::uint64_t n) {
-    return n > 0 && below(n) == 0;
-  }  // 0 = never, and nothing is drawn
-  // A duration from `low` up to, not with, `high`.
+  bool one_in(std::uint64_t n) { return n > 0 && below(n) == 0; }  // 0 = never; draws nothing
+  // A duration from `low` up to, but excluding, `high`.
   Duration between(Duration low, Duration high) {
     const auto span = static_cast<std::uint64_t>(std::max<std::int64_t>(1, (high - low).count()));
     return low + Duration(static_cast<std::int64_t>(below(span)));
@@ -38,7 +37,7 @@ class SimRandom : public async::RandomSource {
   std::uint64_t state_;
 };
 
-// Whose tasks they are.
+// An owner of tasks.
 struct TaskOwner {
   bool paused = false, dead = false;
 
@@ -49,7 +48,7 @@ struct TaskOwner {
     std::uint64_t order;
     std::uint32_t slot;
   };
-  std::vector<DeferredTask> deferred_;  // what came due while it was paused
+  std::vector<DeferredTask> deferred_;  // came due while it was paused
 };
 
 class SimLoop : public async::Loop, public async::Clock, public async::SteadyClock {
@@ -78,13 +77,13 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   Instant now() override { return now_; }
   Duration since_start() override { return now_ - kStart; }
 
-  // The owner whose task runs; nullptr = the world's, or none.
+  // The owner of the running task; nullptr = the world, or no task runs.
   TaskOwner* running() const { return running_; }
   void resume(TaskOwner& owner) {
     owner.paused = false;
     for (const TaskOwner::DeferredTask& held : std::exchange(owner.deferred_, {})) push(held);
   }
-  // Whatever the owner was to do is forgotten.
+  // Drops all tasks of the owner.
   void drop(TaskOwner& owner) {
     for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
       if (slots_[slot].order != 0 && slots_[slot].owner == &owner) take(slot);
@@ -99,7 +98,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
     }
   }
 
-  // Until `done` says so, `until` has come, or nothing is left to do. True when `done`.
+  // Runs until `done` returns true (returns true), until `until`, or until no tasks are left.
   template <class Done>
   bool run(Done done, Instant until) {
     while (!done()) {
@@ -113,7 +112,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
     return true;
   }
   std::uint64_t steps() const { return steps_; }
-  // Far more was done than such a world has to do: somebody works without getting anywhere.
+  // Far more steps than a world needs: some process works without progress.
   bool is_livelocked() const { return steps_ > kStepsMax; }
 
  private:
@@ -144,7 +143,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
     std::ranges::pop_heap(heap_, later);
     heap_.pop_back();
     Slot& slot = slots_[entry.slot];
-    if (slot.order != entry.order) return;  // forgotten
+    if (slot.order != entry.order) return;  // cancelled
     now_ = std::max(now_, entry.at);
     TaskOwner* owner = slot.owner;
     if (owner && owner->paused) {
@@ -167,7 +166,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   std::vector<Entry> heap_;
 };
 
-// The store's clock: it jumps when somebody sets it; the steady one does not.
+// The store's clock: it can be set, and then jumps. The steady clock does not.
 class JumpingClock : public async::Clock {
  public:
   explicit JumpingClock(SimLoop& loop) : loop_(loop) {}
@@ -177,7 +176,7 @@ class JumpingClock : public async::Clock {
     offset_ = offset;
     furthest_ = std::max(furthest_, offset);
   }
-  // Leases and timers that were given by a clock that was ahead run by that clock.
+  // Leases and timers that were set while the clock was ahead expire by that clock.
   void catch_up() { set(furthest_); }
   bool jumped() const { return jumped_; }  // ever
 
@@ -187,7 +186,7 @@ class JumpingClock : public async::Clock {
   bool jumped_ = false;
 };
 
-// One process from its start to its death: the loop that its runtime runs on.
+// A process from its start to its death: the loop that its runtime uses.
 class SimProcess : public TaskOwner, public async::Loop, public async::SteadyClock {
  public:
   SimProcess(SimLoop& loop, std::size_t worker_index, std::uint64_t nth)

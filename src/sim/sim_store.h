@@ -1,5 +1,5 @@
-// SimStore: the store as one process sees it. Before and after every call the process may die; a dead one calls
-// nothing and hears nothing, a paused one hears later. Threads: one.
+// SimStore: the store as one process uses it. The process may die before and after every call; a
+// dead process makes no calls and gets no answers, a paused one gets them later. Threads: one.
 #pragma once
 
 #include <functional>
@@ -19,9 +19,9 @@ class SimStore final : public store::Store {
  public:
   struct Host {
     store::Store* inner;  // borrowed
-    // Something can die here: false when the life has.
+    // Called at each boundary, where the process may die; false if it has died.
     std::function<bool(SimProcess&, std::string_view where)> at_boundary;
-    std::set<AttemptId>* refused;  // attempts that were told that they have lost their job
+    std::set<AttemptId>* refused;  // attempts that got stale_attempt or lost their lease
     Report* report;
     Duration latency;  // of every answer
     bool owned;

@@ -1,6 +1,7 @@
-// The simulation in small: a few storms, a piece of the sweep, the alarm, and what it once found, each as a world.
+// The simulation in small: a few storms, a part of the sweep, the canaries, and regressions, each
+// as a world.
 //
-// The share that CI runs at length is `./dev sim`; see docs/simulation.md.
+// `./dev sim` runs the share of CI; see docs/simulation.md.
 #include "json/json.h"
 #include "sim/check.h"
 #include "sim/storm.h"
@@ -42,8 +43,8 @@ AE_TEST("sim/one seed goes one way") {
 AE_TEST("sim/a crash at any boundary, and one in its recovery, change nothing of the end") {
   PlanBook plans;
   const std::vector<SweepCase> cases = sweep_cases();
-  // One of the four cases of each small job, with every first crash. The long run adds every tenth crash in a recovery;
-  // the sweep (`./dev sim --sweep`, without sanitizers) makes all of them.
+  // One of the four cases of each small job, with every first crash. The long run adds every tenth
+  // crash in a recovery; the sweep (`./dev sim --sweep`, without sanitizers) runs all of them.
   for (std::size_t i = 0; i < cases.size(); i += 5) {
     Report report;
     const SweepDepth depth{.recovery = testing::slow_tests_wanted(),
@@ -66,7 +67,7 @@ AE_TEST("sim/the end of the sweep's longest loop tells all that was said in its 
   EXPECT_EQ(end.status, "completed");
   EXPECT_NE(end.result.find("\"turns\":5"), std::string::npos) << end.result;
   EXPECT_GE(end.effects.size(), 6u) << "a call that is asked for again is another one";
-  // Whatever is said otherwise, in whichever turn, makes another end of it.
+  // A different answer in any turn changes the result.
   for (const std::string_view said : {"\\\"n\\\":1", "\\\"n\\\":3", "\\\"n\\\":4"}) {
     std::string nodes(job->nodes);
     nodes.replace(nodes.find(said), said.size(), "\\\"n\\\":7");
@@ -102,9 +103,9 @@ AE_TEST("sim/the alarm works: planted faults are found") {
   EXPECT_TRUE(found(Canary::generous_raise, "B1 no call begins"));
 }
 
-// ---------------------------------------------------------------- what it once found
+// ---------------------------------------------------------------- regressions
 
-// One job in a world whose troubles a test makes itself.
+// One job in a world whose faults the test makes itself.
 class Rig {
  public:
   Rig(WorldOptions options, SmallJob job) : small_(job), world_(options), users_(world_, {}) {
@@ -129,7 +130,7 @@ class Rig {
     request.input = Value::object({{"x", 1}});
     users_.create(std::move(request));
   }
-  // To a worker of the test's choice; nothing is repeated.
+  // To a chosen worker, without retries.
   void signal(std::size_t worker, const std::string& key, const std::string& id = "signal") {
     act(worker, {.kind = engine::ControlRequest::Kind::signal,
                  .id = id + "-" + key,
@@ -145,7 +146,7 @@ class Rig {
   void cancel(std::size_t worker) {
     act(worker, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel"});
   }
-  // What became of the job's one call, as somebody sees it now.
+  // Resolves the job's only call as of now.
   void resolve(std::size_t worker, const std::string& resolution) {
     AE_CHECK(world_.external_world().journal().size() == 1);
     const auto& [key, record] = *world_.external_world().journal().begin();
@@ -170,7 +171,7 @@ class Rig {
   const std::string& status_of(const JobId& job) { return world_.observer().jobs().at(job).status; }
   SimWorld& world() { return world_; }
 
-  // Stops the world, judges it, and gives the job's result.
+  // Stops the world, checks the rules, and returns the job's result.
   Value end() {
     world_.freeze();
     check_all(world_, users_, plans_.source());
@@ -256,7 +257,8 @@ AE_TEST("sim/a worker that sleeps between its claim and its first read has lost 
 
 AE_TEST("sim/an expiry loses to a signal that was accepted before it, fused and split") {
   for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
-    // The slow call keeps the job held; the holder is not told of what another worker posts.
+    // The slow call keeps the job leased; the lease holder gets no notification of what another
+    // worker enqueues.
     Rig rig({.workers = 2, .owned = false, .durability = {durability}},
             {.name = "expires", .nodes = R"({"schema":1,"nodes":[
               {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
@@ -294,7 +296,7 @@ AE_TEST("sim/a signal that leaves no event does not hold up an expiry, fused and
     rig.start(1);
     rig.run(1s);
     rig.signal(1, "b", "first");
-    rig.signal(1, "b", "second");  // finds its wait answered
+    rig.signal(1, "b", "second");  // its wait is already answered
     rig.run(30s);
     EXPECT_EQ(rig.answers.size(), 2u);
     EXPECT_EQ(rig.status(), "completed");
@@ -337,7 +339,7 @@ AE_TEST(
   rig.create();
   rig.run(1s);
   rig.start(1);
-  rig.run(3100ms);  // the call is given up, and arrives all the same
+  rig.run(3100ms);  // the call times out, and arrives nevertheless
   ASSERT_EQ(rig.status(), "parked");
   ASSERT_EQ(rig.world().external_world().journal().begin()->second.in_transit, 1u);
   rig.world().pause(1);
@@ -375,7 +377,7 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others 
         rig.world().start(0);
         rig.world().loop().run([&] { return deaths == count; }, rig.world().loop().now() + 60s);
         ASSERT_EQ(deaths, count);
-        rig.run(1ms);  // the dead process is buried
+        rig.run(1ms);  // destroys the dead process
       };
       rig.world().start(0);
       rig.create();
@@ -391,7 +393,7 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others 
       EXPECT_EQ(rig.status_of(other), "completed");
       rig.watch = {};
       rig.act(0, {.kind = engine::ControlRequest::Kind::resume, .id = "resume", .by = "resume"});
-      rig.run(60s);  // the call that the dead process left open has to settle first
+      rig.run(60s);  // the call that the dead process left open must settle first
       EXPECT_EQ(rig.status(), "completed");
       EXPECT_EQ(canonical(rig.end()), R"("done")");
     }

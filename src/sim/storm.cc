@@ -1,4 +1,4 @@
-// What is drawn from a seed, and the course of a storm.
+// Storm: draws a world and its faults from a seed, and runs it.
 #include "sim/storm.h"
 
 #include <memory>
@@ -21,16 +21,16 @@ T pick(SimRandom& random, const T (&all)[N]) {
 
 struct FaultSettings {
   std::uint64_t dies_one_in = 0;    // at a boundary
-  std::uint64_t deaths_max = 0;     // in all
-  std::uint64_t again_percent = 0;  // dies again soon after it came back …
-  std::uint64_t again_depth = 3;    // … so many times in a row
-  store::FaultRates store;          // of 1,000 calls
+  std::uint64_t deaths_max = 0;     // in total
+  std::uint64_t again_percent = 0;  // dies again soon after its restart …
+  std::uint64_t again_depth = 3;    // … at most this many times in a row
+  store::FaultRates store;          // per 1,000 calls
   std::uint64_t points_one_in = 0;  // an AE_FAILPOINT fails
   std::uint64_t pauses = 0, jumps = 0, swaps = 0;
-  std::uint64_t mutations = 0, blinds = 0;           // things change, verifiers cannot look
+  std::uint64_t mutations = 0, blinds = 0;           // resources change, verifiers fail
   std::uint64_t forks_one_in = 0, plans_one_in = 0;  // of jobs
   Duration jump_max{};
-  Duration horizon = 40s;  // then everything heals
+  Duration horizon = 40s;  // then all faults end
 };
 
 WorldOptions draw_world(SimRandom& random, const StormOptions& settings, PlanBook& plans) {
@@ -128,7 +128,7 @@ class Storm {
         users_(world_, {.impatient = faults_.jumps == 0 && random_.one_in(2),
                         .resolve_fail_one_in = random_.one_in(4) ? 4u : 0u,
                         .resolves_by_hand = random_.one_in(2)}) {
-    // By the store's clock the grace may have passed though it has not.
+    // The grace period may be over by the store's clock though it is not by the loop's.
     if (faults_.jumps > 0) world_.external_world().set_grace_binds(false);
   }
 
@@ -150,12 +150,12 @@ class Storm {
   store::Fault fault();
 
   PlanBook& plans_;
-  SimRandom random_;  // of the storm; the world has its own
+  SimRandom random_;  // the storm's; the world has its own
   SimWorld world_;
   FaultSettings faults_;
   Users users_;
   bool healed_ = false;
-  std::uint64_t again_ = 0, again_left_ = 0;  // dies in so many boundaries, so many times more
+  std::uint64_t again_ = 0, again_left_ = 0;  // boundaries to the next death; deaths left
 };
 
 bool Storm::dies(const SimProcess&, std::string_view where) {
@@ -221,7 +221,7 @@ void Storm::schedule_jobs() {
                           schedule_people(job, plan);
                           users_.create(std::move(request));
                           if (random_.one_in(faults_.forks_one_in)) schedule_forks(job, plan, 0);
-                          // Another plan for a planner is one that nobody has made.
+                          // Not for a planner: another plan would be one that no model has made.
                           if (!plan.planner && random_.one_in(faults_.plans_one_in)) {
                             schedule_plans(job, plan.plan->task_graph, 1 + random_.below(3));
                           }
@@ -247,7 +247,7 @@ void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
                                              .payload = Value::object({{"message", id}}),
                                              .channel = key};
         later(message);
-        if (random_.one_in(3)) later(message);  // the same again
+        if (random_.one_in(3)) later(message);  // a duplicate
       }
       continue;
     }
@@ -259,19 +259,20 @@ void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
                                  .correlation_key = key,
                                  .buffer = random_.one_in(3),
                                  .payload = Value::object({{"from", who}})};
-      // Else it is no answer, unless any will do; of an early one nobody can be told (docs/status.md).
+      // Otherwise it is no valid answer, unless any is; an early invalid one cannot be reported
+      // (docs/status.md).
       if (human && (act.buffer || !random_.one_in(8))) {
         act.payload = act.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
       }
       return act;
     };
     const engine::ControlRequest first = answer("first");
-    if (random_.one_in(3)) later(first);  // the same twice
+    if (random_.one_in(3)) later(first);  // a duplicate
     const bool too_late = random_.one_in(4);
-    if (too_late) later(answer("second"));  // another, perhaps too late
+    if (too_late) later(answer("second"));  // another answer, perhaps too late
     if (!too_late || random_.one_in(2)) later(first);
   }
-  if (random_.one_in(4)) {  // nobody waits for it
+  if (random_.one_in(4)) {  // without a receiver
     later({.kind = Kind::message,
            .id = "junk",
            .by = "someone",
@@ -292,7 +293,7 @@ void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
   if (random_.one_in(4)) pause_and_resume(job, 1 + random_.below(3));
 }
 
-// Rests the job for a while, and once more.
+// Pauses the job for a while, `times` times.
 void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
   if (times == 0) return;
   const std::string nth = std::to_string(times);
@@ -315,7 +316,7 @@ void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
   });
 }
 
-// Somebody begins it again from one of its events, or where it failed; at any moment, also long after its end.
+// Forks the job from one of its events or from its failure; at any time, also long after its end.
 void Storm::schedule_forks(const JobId& origin, const SimPlan& plan, int depth) {
   world_.loop().after(random_.between(0s, faults_.horizon), [this, origin, &plan, depth] {
     const auto seen = world_.observer().jobs().find(origin);
@@ -343,7 +344,7 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
       return;
     }
     if (request.job.text.ends_with("-again") || random_.one_in(3)) return;
-    runtime::ForkRequest again = request;  // told what it repeats, somebody agrees
+    runtime::ForkRequest again = request;  // a user reads what it repeats, and agrees
     again.job.text += "-again";
     again.idempotency_key.clear();
     again.repeat_all = random_.one_in(3);
@@ -355,7 +356,7 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
   });
 }
 
-// Somebody gives it another plan, and another one after that.
+// Re-plans the job, `times` times.
 void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t times) {
   if (times == 0) return;
   world_.loop().after(random_.between(0s, faults_.horizon / 2), [this, job, task_graph, times] {
@@ -374,7 +375,7 @@ void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t tim
   });
 }
 
-// What happens to the things that jobs change, and to those who look at them.
+// Schedules foreign changes of resources and unreachable verifiers.
 void Storm::schedule_outside() {
   const auto sometime = [&] { return random_.between(0s, faults_.horizon); };
   for (std::uint64_t i = 0; i < faults_.mutations; ++i) {
@@ -458,11 +459,11 @@ StormResult Storm::run() {
   review_open_requests();
   SimLoop& loop = world_.loop();
   loop.run([] { return false; }, loop.now() + faults_.horizon);
-  // Safety was watched all along. From here on the world is kind, and everything must come to its end.
+  // Safety was checked throughout. From here on there are no faults, and every job must end.
   healed_ = true;
   world_.log_line("the world heals");
   world_.heal();
-  // Who asked to be woken while the clock was set back sleeps that much longer.
+  // A timer set before the clock was set back fires that much later.
   const bool over =
       loop.run([this] { return all_over(); }, loop.now() + 20min + 2 * faults_.jump_max);
   if (loop.is_livelocked()) {
@@ -480,7 +481,7 @@ StormResult Storm::run() {
                             "not within 20 minutes (and twice what the clock was set)",
                             ViolationKind::liveness);
   }
-  // Whoever wrote the last word hears of it.
+  // Gives the last committing process time to get its answer.
   if (over) loop.run([] { return false; }, loop.now() + 1s);
   world_.freeze();
   check_all(world_, users_, plans_.source());

@@ -1,4 +1,5 @@
-// The storm: many jobs in one world, everything going wrong as one seed draws it; then healing; then the verdict.
+// Storm: many jobs in one world with all faults drawn from one seed; then the faults end; then the
+// checks.
 // Threads: one.
 #pragma once
 

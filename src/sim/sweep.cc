@@ -1,4 +1,4 @@
-// Counting boundaries, crashing at them, and comparing the ends.
+// Sweep: counts boundaries, crashes at them, and compares the ends.
 #include "sim/sweep.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ WorldOptions world_of(const SweepCase& c, PlanBook& plans, bool verbose) {
   return o;
 }
 
-// People come and go until the job has ended.
+// Lets users review the open requests every 3 s until the job has ended.
 void review_open_requests(SimWorld& world, Users& users, const SmallJob& job) {
   users.review_open_requests({.answer_one_in = job.answer.empty() ? 0u : 1u,
                               .decision = job.answer,
@@ -55,7 +55,7 @@ bool has_ended(SimWorld& world, const JobId& job) {
 void fork(SimWorld& world, Users& users, const Action& action, std::function<void()> then) {
   runtime::ForkRequest request{.origin = kJob, .job = kFork, .repeat_all = true};
   const ObservedJob& origin = world.observer().jobs().at(kJob);
-  if (!action.at_node.empty()) {  // of a map that is over no step is committed: its last item is
+  if (!action.at_node.empty()) {  // a map commits no step: its last item does
     const auto done = origin.done.find(action.at_node);
     request.at = done == origin.done.end() ? origin.events : done->second;
   }
@@ -63,16 +63,16 @@ void fork(SimWorld& world, Users& users, const Action& action, std::function<voi
   users.fork(std::move(request), 100, [then](const std::vector<Value>&) { then(); });
 }
 
-// The call of an effect, by its step and arguments. Its idempotency key holds the blind of the job, which a creation draws
-// again when a crash lost the first one.
+// Identifies a call across runs, by its step and arguments. The idempotency key depends on the
+// job's blind, which is drawn again if a crash lost the first creation.
 std::string call_of(const KeyRecord& record) {
   std::string step = *record.external_keys.begin();
   step.resize(step.rfind(':'));
-  const bool undo = !record.undoes().empty();  // whose arguments name the key of the call
+  const bool undo = !record.undoes().empty();  // its arguments contain the key of the undone call
   return record.tool + " " + step + " " + (undo ? "" : canonical(record.result["args"]));
 }
 
-// One after the other.
+// Runs the actions in sequence.
 void do_actions(SimWorld& world, Users& users, const std::vector<Action>& actions,
                 std::size_t next) {
   if (next >= actions.size()) return;
@@ -84,7 +84,7 @@ void do_actions(SimWorld& world, Users& users, const std::vector<Action>& action
   world.loop().after(action.after, [&world, &users, &actions, &action, job, next, then] {
     const auto seen = world.observer().jobs().find(job);
     const bool there = seen != world.observer().jobs().end();
-    // Two deaths of its process park a job too, and that is not what the deed waits for.
+    // Two deaths of its process park a job, too; the action does not wait for that.
     const bool is_so =
         there && seen->second.status == action.when && seen->second.parked != "worn_out";
     if (!action.when.empty() && !is_so) return do_actions(world, users, actions, next);  // not yet
@@ -135,7 +135,7 @@ void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
     report.violate(kRule, {}, where + ": the effects are not those of the undisturbed run");
   }
   for (const auto& [key, effects] : end.effects) {
-    // A cancel that a crash delays comes later into the course of the job.
+    // A cancel that a crash delays comes at a later point of the job.
     if (!disable_faults.effects.contains(key) && !c.job->cancelled()) {
       std::string what = where;
       what.append(": an effect that the undisturbed run has not: ").append(key);
@@ -169,7 +169,7 @@ SmallResult run_small_job(const SweepCase& c, const std::vector<std::uint64_t>& 
   SmallResult end;
   end.boundaries.push_back(0);
   std::size_t crashed = 0;
-  // After the first crash, boundaries between which nothing happened count as one.
+  // After the first crash, boundaries with nothing between them count as one.
   std::pair<std::uint64_t, std::uint64_t> counted;
   const auto counts = [&](std::string_view where) {
     if (crashed == 0) return true;

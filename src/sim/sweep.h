@@ -1,10 +1,12 @@
-// The sweep: every small job, fused and split, on a store that one process owns and on one with leases; a crash at every
-// boundary, and at every boundary of every recovery again. Nothing is sampled but the third crash in a row.
+// Sweep: runs every small job, fused and split, on a store with a single owner and on one with
+// leases; crashes at every boundary, and again at every boundary of every recovery. Only the third
+// crash in a row is sampled.
 //
-// A boundary is the moment before a store call and that of its answer, an AE_FAILPOINT, and the moments at which a request
-// leaves, takes effect and is answered. Where the leases bind, two workers share the store and one of them dies. Some
-// boundaries lie beside each other with nothing between (a call and the AE_FAILPOINT inside it; the answer of a read): the
-// first crash is made at each of them, the later ones at one of each such pair.
+// A boundary is the moment before a store call and that of its answer, an AE_FAILPOINT, and the
+// moments when a request is sent, takes effect and is answered. With leases, two workers share the
+// store and one of them crashes. Some boundaries are adjacent, with nothing between them (a call
+// and the AE_FAILPOINT inside of it; the answer of a read): the first crash is tried at each of
+// them, later ones at one of each such pair.
 // Threads: one.
 #pragma once
 
@@ -29,9 +31,9 @@ std::vector<SweepCase> sweep_cases();
 
 struct SweepDepth {
   bool recovery = true;  // the second crash, at boundaries of the recovery
-  // At one of so many; which one follows from `second_from`.
+  // The second crash at one in this many boundaries; `second_from` selects which ones.
   std::uint64_t second_one_in = 1, second_from = 0;
-  // A third one: in one of so many recoveries of a recovery, at one boundary; 0 = never, 1 = in all of them.
+  // A third crash at one boundary of one in this many recoveries of a recovery; 0 = never, 1 = all.
   std::uint64_t third_one_in = 4;
 };
 
@@ -39,11 +41,11 @@ struct SweepCount {
   std::uint64_t points = 0, recovery_points = 0, third_points = 0, runs = 0;
 };
 
-// Stops at the first violation; the report names the crashes that led to it.
+// Stops at the first violation; the report names the crashes that caused it.
 SweepCount sweep(const SweepCase& the_case, const SweepDepth& depth, PlanBook& plans,
                  Report& report);
 
-// One run with these crashes, each counted in boundaries from the one before. For repeating.
+// One run with these crashes, each given in boundaries since the previous one. For reproduction.
 struct SmallResult {
   std::string status;  // "completed", "failed:<code>", "cancelled"
   std::string result;

@@ -1,4 +1,4 @@
-// Errands: asking, waiting for the answer, asking again.
+// Users: send requests, wait for answers, retry.
 #include "sim/users.h"
 
 #include "json/json.h"
@@ -11,7 +11,7 @@ struct Users::PendingRequest {
   JobId job;
   engine::ControlRequest act;
   int tries = 0;
-  std::uint64_t attempts = 0;  // the number of the newest question
+  std::uint64_t attempts = 0;  // number of the newest send
   bool over = false;
   std::string name;
   std::function<void()> then;
@@ -56,7 +56,7 @@ void Users::send_create(const std::shared_ptr<PendingCreate>& pending) {
         *worker, pending->request, [this, pending](Result<runtime::CreateResult> created) {
           if (pending->over) return;
           const bool there = created || created.error().code == Code::already_exists;
-          if (!there) return;  // asked again below
+          if (!there) return;  // retried below
           if (created && created->job != pending->request.job) {
             world_.report().violate("D3 one idempotency key makes one job", pending->request.job,
                                     "it was answered with " + created->job.text);
@@ -105,8 +105,8 @@ void Users::on_fork_answered(const std::shared_ptr<PendingFork>& pending,
   if (pending->over) return;
   const Code code = answer ? Code{} : answer.error().code;
   const bool made = answer ? answer->repeated.empty() : code == Code::already_exists;
-  const bool never = code == Code::input_invalid;  // no such event, or it has not failed
-  if (!answer && !made && !never) return;          // asked again
+  const bool never = code == Code::input_invalid;  // no such event, or the job has not failed
+  if (!answer && !made && !never) return;          // retried
   pending->over = true;
   busy_--;
   if (made) {
@@ -158,7 +158,7 @@ void Users::finish_request(const std::shared_ptr<PendingRequest>& pending) {
 }
 
 void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<Value> answer) {
-  if (answer) {  // also one that comes when nobody waits for it any more: it was said
+  if (answer) {  // also a late answer: it is an acknowledgement
     world_.log_line("  " + pending->job.text + ": " + canonical(pending->act.to_json()) + " → " +
                     canonical(*answer));
     acks_.push_back({pending->job, pending->act, *answer});
@@ -180,21 +180,21 @@ void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<V
       return finish_request(pending);
     case Code::call_pending:
       world_.report().mark("plan.too_early");
-      return;  // asked again
+      return;  // retried
     case Code::not_settled:
       world_.report().mark("people.not_settled");
-      return finish_request(pending);  // whoever looks around comes back
+      return finish_request(pending);  // a later review tries again
     case Code::wait_mismatch:
-    case Code::not_found:  // nobody is asked for this approval, or the job is not there yet
+    case Code::not_found:  // no such approval yet, or the job does not exist yet
       world_.report().mark("people.too_early");
-      return;  // too early: asked again
+      return;  // too early: retried
     default:
       return;
   }
 }
 
-// There was no call: what was to undo something could not be made out. It is done by hand, or never; to try again, which
-// somebody asks for too, changes nothing.
+// There is no declared call: the request of the compensation could not be computed. The user
+// resolves it manually, as done or as failed; "not_happened" (try again) changes nothing.
 void Users::resolve_undeclared(const JobId& job, engine::ControlRequest act) {
   const std::uint64_t draw = user_model_.resolves_by_hand ? world_.random().below(3) : 0;
   act.resolution = draw == 0 ? "fail" : draw == 1 ? "happened" : "not_happened";
@@ -215,7 +215,7 @@ void Users::resolve(const JobId& job, const std::string& key) {
     act.resolution = "happened";
     act.result = record->result;
   } else if (!user_model_.impatient && record && record->in_transit > 0) {
-    return;  // it may still arrive: look again later
+    return;  // it may still arrive: a later review resolves it
   } else {
     act.resolution = "not_happened";
   }
@@ -223,7 +223,7 @@ void Users::resolve(const JobId& job, const std::string& key) {
   this->act(job, std::move(act), 1);
 }
 
-// Whoever is asked for an approval says yes or no, by the list's id or by the wait's key, and sometimes says it twice.
+// Approves or rejects, by the approval's id or by the wait's key, and sometimes sends it twice.
 void Users::answer(const JobId& job, const std::string& key, const OpenWait& wait,
                    const ReviewOptions& look) {
   if (!world_.random().one_in(look.answer_one_in)) return;
@@ -233,7 +233,8 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
                              .id = decision + "-" + key,
                              .by = "somebody",
                              .payload = Value::object({{"decision", decision}, {"note", key}})};
-  // Half of the forms are taken as they stand, always the same ones: who asks again says the same.
+  // Half of the forms are accepted with their defaults, always the same ones, so that a retry sends
+  // the same.
   const auto digit = static_cast<unsigned char>(key.back()) + static_cast<unsigned char>(key[6]);
   if (wait.question && decision == "approve" && look.decision.empty() && digit % 2 == 0) {
     act.arguments = Value::object({{"n", 1 + digit % 9}});
@@ -248,7 +249,7 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
   this->act(job, std::move(act), 2);
 }
 
-// What the job changed is not as it left it, or nobody could look: somebody says whether that is well.
+// Answers a verification mismatch, or resumes the job to repeat an unreachable check.
 void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewOptions& look) {
   using Kind = engine::ControlRequest::Kind;
   const std::string nth = std::to_string(++last_id_);
@@ -279,7 +280,8 @@ void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewO
   }
 }
 
-// Somebody lets the job use more: too little, enough for a while, or, when all has to end, enough for ever.
+// Raises the budget: by too little, enough for a while, or, when the world must end, practically
+// without limit.
 void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOptions& look) {
   if (look.raise_one_in == 0 || !world_.random().one_in(look.raise_one_in)) return;
   std::vector<Member> limits;
@@ -305,7 +307,7 @@ void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOpt
 void Users::review_open_requests(const ReviewOptions& look) {
   for (const auto& [job, observed] : world_.observer().jobs()) {
     if (observed.parked == "budget_exceeded") raise(job, observed, look);
-    if (observed.parked == "worn_out") {  // its process died: it gets one more try
+    if (observed.parked == "worn_out") {  // its process died: resume it once more
       const std::string id = "one-more-try-" + std::to_string(++last_id_);
       act(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 1);
     } else if (look.waits && observed.paused) {
@@ -316,7 +318,7 @@ void Users::review_open_requests(const ReviewOptions& look) {
     if (!observed.raised.empty()) {
       confirm(job, observed, look);
     } else if (observed.parked ==
-               "verifier_unreachable") {  // all is accepted: the job is to look again
+               "verifier_unreachable") {  // all mismatches are answered: the job must check again
       const std::string id = "look-again-" + std::to_string(++last_id_);
       act(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 2);
     }

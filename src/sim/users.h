@@ -1,9 +1,9 @@
-// People: those who create, fork, signal, approve, write, pause, cancel, resolve and give other plans, and the ledger of what
-// they said and were told.
+// Users: the simulated clients. They create, fork, signal, approve, send messages, pause, cancel,
+// resolve and re-plan, and they keep a record of all requests and acknowledgements.
 //
-// They ask any worker and ask again when no answer comes; whatever was acknowledged is kept, and must be found in the
-// log in the end; what the log says of people must have been said. About a call in doubt they say what the journal says.
-// Threads: one.
+// They send each request to any live worker and retry it without an answer. Every acknowledged
+// request must be in the log at the end, and every request in the log must have been sent. They
+// resolve an unknown outcome as the journal of the external world shows it. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -26,60 +26,63 @@ struct Ack {
   Value answer;
 };
 
-struct SentRequest {  // what somebody wanted, whether or not it was ever answered
+struct SentRequest {  // a request, answered or not
   engine::ControlRequest act;
-  Instant first;                 // by the loop, as are the others
+  Instant first;                 // by the loop's clock, as is `acked`
   std::optional<Instant> acked;  // the first acknowledgement
 };
 
-// What somebody wanted of a fork. One of these is never asked for in two ways.
+// A requested fork. The same fork is never requested with different parameters.
 struct RequestedFork {
   runtime::ForkRequest request;
-  std::uint64_t origin_events = 0;  // that the origin's log had when it was first asked for
+  std::uint64_t origin_events = 0;  // events in the origin's log at the first request
 };
 
-// What those who look around do besides saying what became of calls in doubt.
+// Actions of a review, besides resolving unknown outcomes.
 struct ReviewOptions {
-  bool waits = false;                // answer signals' and messages' waits too, and end pauses
-  std::uint64_t answer_one_in = 0;   // answer who asks for an approval
-  std::string_view decision = {};    // so; "" = at random
-  std::uint64_t confirm_one_in = 0;  // answer who asks whether a change is well
-  std::string_view confirm = {};     // so: accept or fail; "" = at random
-  std::uint64_t raise_one_in = 0;    // raise a budget that is used up; 0 = never
+  bool waits = false;                // also answer waits for signals and messages, and end pauses
+  std::uint64_t answer_one_in = 0;   // answer an approval
+  std::string_view decision = {};    // with this decision; "" = at random
+  std::uint64_t confirm_one_in = 0;  // answer a verification mismatch
+  std::string_view confirm = {};     // with accept or fail; "" = at random
+  std::uint64_t raise_one_in = 0;    // raise a used-up budget; 0 = never
 };
 
 class Users {
  public:
-  // Impatient ones say "not happened" while a request may still be on its way: the runtime must not believe them.
+  // Impatient users resolve as "not happened" while a request may still be in transit: the runtime
+  // must not accept that.
   struct UserModel {
     bool impatient = false;
     std::uint64_t resolve_fail_one_in = 0;  // resolve as failed
-    bool resolves_by_hand = false;          // undo by hand what no call can undo
+    bool resolves_by_hand = false;          // undo manually what no call can undo
   };
   Users(SimWorld& world, UserModel user_model) : world_(world), user_model_(user_model) {}
 
-  // Each is asked for until it is answered, the job has no use for it, or `tries` are used up.
+  // Each request is retried until it is answered, the job no longer accepts it, or `tries` are used
+  // up.
   void create(runtime::NewJobRequest request);
-  // `then` is called when it is over, whatever came of it.
+  // `then` is called when the request is finished, with any result.
   void act(const JobId& job, engine::ControlRequest act, int tries = 8,
            std::function<void()> then = {});
-  // `then` is told what the fork would repeat, when nobody has agreed to that; empty: it was made.
+  // `then` receives the effects that the fork would repeat, if they were not agreed to; empty: it
+  // was made.
   void fork(runtime::ForkRequest request, int tries,
             std::function<void(std::vector<Value>)> then = {});
-  // Looks at the calls in doubt and says what became of them.
+  // Reviews the calls with unknown outcomes and resolves them.
   void review_open_requests(const ReviewOptions& look);
-  // Somebody said this in another way.
+  // Records a request that was sent by other means.
   void record_request(const JobId& job, const engine::ControlRequest& act);
 
   const std::vector<Ack>& acks() const { return acks_; }
-  // By the act's id.
+  // By request id.
   using SentRequests = std::map<std::string, SentRequest, std::less<>>;
   const SentRequests& requested(const JobId& job) { return requested_[job]; }
   const std::vector<JobId>& created() const { return created_; }
-  const std::map<JobId, RequestedFork>& forks() const { return forks_; }  // that were asked for
-  const std::vector<JobId>& forked() const { return forked_; }            // that were made
+  const std::map<JobId, RequestedFork>& forks() const { return forks_; }  // requested ones
+  const std::vector<JobId>& forked() const { return forked_; }            // created ones
   std::size_t busy() const { return busy_; }
-  std::size_t requested_jobs() const { return requested_jobs_; }  // jobs that were to be created
+  std::size_t requested_jobs() const { return requested_jobs_; }  // jobs that were requested
 
  private:
   struct PendingRequest;
@@ -107,7 +110,7 @@ class Users {
   std::vector<JobId> created_, forked_;
   std::map<JobId, RequestedFork> forks_;
   std::set<std::pair<JobId, std::string>>
-      in_progress_;  // acts by name, so that one person asks at a time
+      in_progress_;  // requests by name, so that each is sent by one user at a time
   std::size_t busy_ = 0, requested_jobs_ = 0;
   std::uint64_t last_id_ = 0;
 };

@@ -1,4 +1,4 @@
-// Plans, made from a number or written by hand.
+// Workload: plans made from a number or written by hand.
 #include "sim/workload.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Tools that make no call: what they record.
+// Tools that make no call, and what they record.
 struct Recorded {
   std::string_view tool, what;
 };
@@ -34,7 +34,7 @@ Value policy_of(const std::string& tool) {
                          : tool_policy(*tool_kind("look")).with("records", records);
 }
 
-// The tools that a graph's nodes name, and those that these name, with their policies.
+// Adds the tools that the graph's nodes name, and the tools that those name, with their policies.
 Value with_tools(Value graph) {
   std::set<std::string> names;
   const std::function<void(std::string_view)> add = [&](std::string_view name) {
@@ -64,7 +64,7 @@ std::shared_ptr<const engine::Plan> compile(const Value& graph) {
   return *plan;
 }
 
-struct Draft {  // what a node's kind may look at
+struct Draft {  // what the maker of a node may use
   SimRandom& random;
   std::string id;
   Value read;  // an expression
@@ -92,7 +92,7 @@ std::vector<Member> wait_node(std::vector<Member> wait) {
   return {{"kind", "wait"}, {"wait", Value::object(std::move(wait))}};
 }
 
-// Each node has a thing of its own, or shares one.
+// Each node has its own resource, or uses a shared one.
 void name_thing(const Draft& draft, const Value& tool, std::vector<Member>& args, std::string own) {
   if (tool_kind(tool.as_string())->changes.empty()) return;
   if (draft.random.one_in(3)) own = "shared";
@@ -119,7 +119,7 @@ std::vector<Member> llm_node(const Draft& draft) {
           {"args", question(draft.id + " ${ .input.x } " + draft.read.as_string())}};
 }
 
-// Tools for a model, of which some are asked about, in doubt, undone; each once.
+// Tools for a model, each at most once; some have approvals, unknown outcomes or compensations.
 std::vector<Value> some_tools(SimRandom& random) {
   std::vector<Value> tools;
   for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
@@ -131,7 +131,7 @@ std::vector<Value> some_tools(SimRandom& random) {
   return tools;
 }
 
-// A model that leads: so many turns, in each of which it asks for some calls, now and then for one that is not granted.
+// A loop: in each turn the model requests some calls, sometimes one that is not granted.
 std::vector<Member> loop_node(const Draft& draft) {
   SimRandom& random = draft.random;
   const std::vector<Value> tools = some_tools(random);
@@ -156,7 +156,7 @@ std::vector<Member> loop_node(const Draft& draft) {
   return {{"kind", "loop"}, {"loop", Value::object(std::move(loop))}};
 }
 
-// What a model says, turn by turn: at first it may be no use.
+// A model's answers, turn by turn; the first may be useless.
 std::string says(SimRandom& random, std::string_view good) {
   std::vector<Value> texts;
   if (random.one_in(2)) texts.emplace_back("let me see");
@@ -164,7 +164,7 @@ std::string says(SimRandom& random, std::string_view good) {
   return canonical(Value::object({{"says", Value::array(std::move(texts))}}));
 }
 
-// An answer of a shape, mended once when it has another.
+// An answer with a schema, repaired once if it breaks it.
 std::vector<Member> mended_node(const Draft& draft) {
   const Value schema = Value::object({{"required", Value::array({"n"})}, {"type", "object"}});
   const Value messages = Value::array(
@@ -225,14 +225,14 @@ std::vector<Member> timer_node(const Draft& draft) {
   return wait_node({{"for", span}, {"type", "timer"}});
 }
 
-// The kinds of nodes and how often they are drawn.
+// The kinds of nodes and their weights.
 constexpr struct {
   std::uint64_t weight;
   std::vector<Member> (*make)(const Draft&);
 } kKinds[] = {{10, tool_node},   {3, map_node},   {2, llm_node},  {2, signal_node}, {2, human_node},
               {2, message_node}, {1, timer_node}, {3, loop_node}, {2, mended_node}};
 
-// Most are used up.
+// Most of these are too low for the job.
 Value random_budget(SimRandom& random) {
   std::vector<Member> limits;
   if (random.one_in(2)) limits.emplace_back("model_calls", random.below(3));
@@ -242,7 +242,8 @@ Value random_budget(SimRandom& random) {
   return Value::object(std::move(limits));
 }
 
-// A job whose model plans it: a call or two, one after the other or side by side, perhaps with a pause between them.
+// A job whose model plans it: one or more calls, in sequence or parallel, perhaps with a timer
+// between them.
 Value planner_graph(SimRandom& random) {
   const std::vector<Value> tools = some_tools(random);
   std::vector<Value> nodes;
@@ -275,7 +276,7 @@ Value planner_graph(SimRandom& random) {
   return Value::object({{"nodes", Value::array({node})}, {"schema", 1}});
 }
 
-// A value that is recorded, and a call that sends it. They take no draw, so that all other plans stay as they are.
+// A recorded value, and a call that sends it. They draw nothing, so all other plans stay the same.
 void add_recorded(std::uint64_t number, std::vector<Value>& nodes) {
   const std::string_view tool = kRecorded[number % std::size(kRecorded)].tool;
   const Value args =
@@ -373,7 +374,7 @@ Variation vary(const Value& task_graph, SimRandom& random) {
   Variation made;
   const bool names_it = !random.one_in(3);
   const std::string nth = std::to_string(random.next() % 1000);
-  const auto other = [&](Value& node) {  // what is asked of it, if it calls anything
+  const auto other = [&](Value& node) {  // changes the arguments, if it calls something
     if (names_it) made.drop.push_back(node["id"]);
     if (node["args"].is_null()) return;
     const bool model = node.text("tool") == kModel;
@@ -448,14 +449,14 @@ engine::ControlRequest pause(std::string id) {
 }
 engine::ControlRequest resume(std::string id) { return {.kind = Kind::resume, .id = id, .by = id}; }
 
-// More budget: limits as they are stored.
+// Raises the budget; limits as they are stored.
 engine::ControlRequest raise(std::string_view limits) {
   const auto payload = parse_json(limits);
   AE_CHECK(payload.has_value(), std::string(limits));
   return {.kind = Kind::budget, .id = "raise", .by = "raise", .payload = *payload};
 }
 
-// Another plan, of which some nodes are let go.
+// A re-plan that abandons some nodes.
 engine::ControlRequest plan(std::string_view nodes, std::vector<Value> drop = {}) {
   auto graph = parse_json(nodes);
   AE_CHECK(graph.has_value(), std::string(nodes));
@@ -467,10 +468,11 @@ engine::ControlRequest plan(std::string_view nodes, std::vector<Value> drop = {}
 }
 constexpr std::string_view kWaiting = "waiting", kParked = "parked";
 Action mutate() { return {.after = 100ms, .when = kWaiting, .kind = Action::Kind::mutate}; }
-// When nobody holds the job any more: whoever takes it up next has to look.
+// Continues the job once no worker holds its lease: the next lease holder has to verify the
+// changes.
 Action go_on() { return {.after = 100ms, .act = signal("go"), .when = kWaiting}; }
 
-// A planner whose model answers first with words and then with a plan of two calls.
+// A planner whose model answers first with text and then with a plan of two calls.
 constexpr std::string_view kPlanner = R"({"schema":1,"nodes":[
          {"id":"planner","kind":"planner","planner":{"tool":"model:echo","model":"echo",
           "prompt":"go on","tools":["put","once","look"],"max_nodes":3,"repair":1,
@@ -578,7 +580,7 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}]})",
        .actions = {{1s, cancel()}},
-       .may_end = {"completed"}},  // a crash delays whoever cancels
+       .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "cancelled while it waits",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{}},

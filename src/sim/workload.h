@@ -1,7 +1,8 @@
-// Workload: the plans that simulated jobs run. Random ones by number, and the small ones of the sweep.
+// Workload: the plans of the simulated jobs: random ones by number, and the small ones of the
+// sweep.
 //
-// A plan of a number is always the same, and compiled once. To add a kind of node, add a line to `kKinds` in
-// workload.cc and, if the sweep is to cover it, a plan to `small_jobs`. Threads: one.
+// The plan of a number is always the same, and is compiled once. To add a kind of node, add a line
+// to `kKinds` in workload.cc and, for the sweep, a job to `small_jobs`. Threads: one.
 #pragma once
 
 #include <algorithm>
@@ -20,29 +21,28 @@
 
 namespace ae::sim {
 
-// What somebody does to a job of the sweep: each so long after the one before was answered, and when the job is so.
+// An action on a job of the sweep: runs `after` the previous one was answered, once the job has the
+// status `when`.
 struct Action {
   Duration after;
   engine::ControlRequest act = {};
-  std::string_view when = {};  // the job's status; "" = whatever it is
+  std::string_view when = {};  // the job's status; "" = any
   enum class Kind : std::uint8_t { act, fork, mutate, blind, see } kind = Kind::act;
-  bool of_fork = false;  // it is done to the fork
-  std::string_view at_node =
-      {};  // of a fork: begins when this node was done; "" = where the job failed
+  bool of_fork = false;           // the action is on the fork
+  std::string_view at_node = {};  // of a fork: at the end of this node; "" = where the job failed
   std::optional<Value> input = {};
 };
 
-// What happens to a job of the sweep besides crashes.
+// A job of the sweep, and what happens to it besides crashes.
 struct SmallJob {
   std::string_view name;
   std::string_view nodes;  // JSON of the task graph, without its tools
   std::vector<Action> actions = {};
-  std::string_view answer =
-      {};  // to whoever asks for an approval: approve or reject; "" = nobody answers
-  std::string_view confirm = "accept";  // to whoever asks whether a change is well: accept or fail
-  // How else it may end when a crash hits it: each is "status" or "status:code".
+  std::string_view answer = {};         // to approvals: approve or reject; "" = no answer
+  std::string_view confirm = "accept";  // to verification mismatches: accept or fail
+  // Other possible ends after a crash: each is "status" or "status:code".
   std::vector<std::string_view> may_end = {};
-  bool races = false;  // who comes first decides how it ends: only the rules judge
+  bool races = false;  // the end depends on timing: only the rules are checked
   bool forked() const {
     return std::ranges::any_of(
         actions, [](const Action& action) { return action.kind == Action::Kind::fork; });
@@ -58,10 +58,10 @@ const std::vector<SmallJob>& small_jobs();
 struct SimPlan {
   std::shared_ptr<const engine::Plan> plan;
   struct Wait {
-    std::string type, key;  // of a message wait: its channel
+    std::string type, key;  // of a message wait: the channel
   };
-  std::vector<Wait> waits;  // that people can answer
-  bool planner = false;     // its model plans it
+  std::vector<Wait> waits;  // that users can answer
+  bool planner = false;     // its model makes the plan
 };
 
 class PlanBook {
@@ -76,14 +76,15 @@ class PlanBook {
  private:
   std::map<std::uint64_t, SimPlan> plans_;
   std::map<std::string_view, std::shared_ptr<const engine::Plan>> small_;
-  engine::PlanCache cache_{4 * kPlans};  // these, and others that jobs get
+  engine::PlanCache cache_{4 * kPlans};  // these, and plans that jobs get later
 };
 Value random_input(SimRandom& random);
 
-// Another plan for a job: with a node more, one less, one that is called otherwise, none changed, or all of them.
+// A changed plan for a job: one node added, removed, or with changed arguments; no node or all
+// nodes changed.
 struct Variation {
   Value task_graph;
-  std::vector<Value> drop;  // nodes of the plan before, by their ids
+  std::vector<Value> drop;  // ids of nodes of the previous plan
 };
 Variation vary(const Value& task_graph, SimRandom& random);
 

@@ -1,4 +1,4 @@
-// The world's machinery: its disk, its workers, and how they die.
+// SimWorld: the disk, the workers, and how they die.
 #include "sim/world.h"
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 namespace ae::sim {
 namespace {
 
-// Points after something is durable: whoever dies there leaves it done.
+// Failpoints after something is durable: it is done even if the process dies there.
 bool is_after(std::string_view name, bool inside_batch) {
   if (name == "append.after" || name == "claim.after" || name == "signal.after_inbox" ||
       name == "timer.after_fire") {
@@ -18,7 +18,7 @@ bool is_after(std::string_view name, bool inside_batch) {
   return (name == "effect.after_put" || name == "ledger.after_commit") && !inside_batch;
 }
 
-// Of a plan that workload.cc made, those that its jobs began with.
+// The initial nodes of a plan of workload.cc.
 Value nodes_of(const Value& task_graph) {
   std::vector<Value> ids;
   for (const Value& node : task_graph["nodes"].items()) {
@@ -27,7 +27,7 @@ Value nodes_of(const Value& task_graph) {
   return Value::array(std::move(ids));
 }
 
-// One more of everything that is counted.
+// Increments every integer limit.
 Value more_than(const Value& limits) {
   Value more = limits;
   for (const auto& [name, most] : limits.members()) {
@@ -177,7 +177,8 @@ void SimWorld::kill(std::size_t index) {
   deaths_++;
   was_disturbed_ = true;
   log_line("worker " + std::to_string(index) + " dies");
-  // Its runtime may be on the stack: it goes in a task of the world. Nothing that it does until then has an effect.
+  // Its runtime may be on the stack, so a task of the world destroys it. Until then nothing that it
+  // does has an effect.
   loop_.post([this, process] {
     reap(process);
     if (fault_plan_.died) fault_plan_.died(process->worker);
@@ -193,7 +194,7 @@ void SimWorld::reap(const std::shared_ptr<SimProcess>& process) {
   loop_.drop(*process);
   worker.tool_registry.reset();
   worker.store.reset();
-  if (options_.owned) close_disk();  // it was the process that owned the store
+  if (options_.owned) close_disk();  // this process owned the store
 }
 
 void SimWorld::pause(std::size_t index) {
@@ -300,12 +301,12 @@ bool SimWorld::at_boundary(SimProcess& process, std::string_view where) {
 }
 
 async::FailpointAction SimWorld::hit(std::string_view name) {
-  // In the middle of a slice: a test of its own ends the worker there.
+  // A failpoint in the middle of a slice: a separate test kills the worker there.
   if (name.starts_with("decided.") && name != kPoison) return async::FailpointAction::go;
   report_.mark(name);
   auto* process = static_cast<SimProcess*>(loop_.running());
   if (process == nullptr)
-    return async::FailpointAction::go;  // the store works for nobody who could die
+    return async::FailpointAction::go;  // the store runs outside of a process that could die
   const bool after = is_after(name, observer_.inside_batch());
   if (!at_boundary(*process, name)) {
     return after ? async::FailpointAction::go : async::FailpointAction::error;

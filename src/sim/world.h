@@ -1,7 +1,9 @@
-// SimWorld: the real engine and runtime in many workers on one store, in one thread that one seed decides.
+// SimWorld: the real engine and runtime in many workers on one store, in one thread, determined by
+// one seed.
 //
-// A world has a disk, a clock that may jump, workers that are born, paused and killed, and an outside that none of this
-// touches. Who decides what goes wrong stands apart: the storm draws it (storm.cc), the sweep counts it (sweep.cc).
+// A world has a disk, a clock that may jump, workers that start, pause and die, and an external
+// world that no crash affects. The faults are chosen elsewhere: the storm draws them (storm.cc),
+// the sweep enumerates them (sweep.cc).
 //
 //   worker: Runtime → SimStore → FaultyStore → Observer → MemoryStore or SQLite
 //
@@ -33,43 +35,43 @@
 
 namespace ae::sim {
 
-// Planted faults that the checkers must find.
+// Injected bugs that the checkers must find.
 enum class Canary : std::uint8_t {
   none,
   duplicate_request,  // the network delivers requests twice
-  lost_signal,        // the store acknowledges a post and does not keep it
-  forgotten_job,      // the store never gives the first job to anybody
-  false_approval,     // a person's no reaches the job as a yes
+  lost_signal,        // the store acknowledges an inbox entry and does not keep it
+  forgotten_job,      // the store never returns the first job from a claim
+  false_approval,     // a user's rejection reaches the job as an approval
   double_message,     // the store keeps a message twice
-  lying_probe,        // whoever asks what became of a call is told that it never came
-  open_queue,         // the store gives more of a queue than its limit allows
-  double_question,    // the network delivers questions to models twice
-  praising_verifier,  // verifiers say that all is as it was
-  touching_verifier,  // verifiers change what they look at
-  rash_fork,          // a fork is made as if its repeated effects had been agreed to
-  greedy_plan,        // another plan lets go more than somebody said
-  generous_raise,     // a budget is raised to more than somebody said
+  lying_probe,        // probes report that the call never arrived
+  open_queue,         // the store allows more claims of a queue than its limit
+  double_question,    // the network delivers requests to models twice
+  praising_verifier,  // verifiers always report a match
+  touching_verifier,  // verifiers change what they check
+  rash_fork,          // a fork is made as if its repeated effects were agreed to
+  greedy_plan,        // a re-plan abandons more than was requested
+  generous_raise,     // a budget is raised above the requested value
 };
 
-// The point of a node of this name, in the slice that decides to call it.
+// The failpoint of a node named `poison`, in the slice that decides to call it.
 inline constexpr std::string_view kPoison = "decided.poison";
 
-inline const store::QueueLimit kNarrowQueue{"narrow", 1};  // what every worker keeps
+inline const store::QueueLimit kNarrowQueue{"narrow", 1};  // configured in every worker
 
 struct WorldOptions {
   std::uint64_t seed = 1;
   std::size_t workers = 1;
-  bool owned = true;  // one process owns the store; false: leases bind
+  bool owned = true;  // one process owns the store; false: leases apply
   bool sqlite = false;
   std::vector<runtime::Durability> durability{
-      runtime::Durability::fused};  // by worker, the last one for the rest
+      runtime::Durability::fused};  // by worker; the last one for all others
   Duration lease = std::chrono::seconds(10);
   Duration poll = std::chrono::seconds(5);
   std::size_t leased_max = 8;
-  std::set<std::size_t> capable;  // workers that offer what some jobs need, before the healing
+  std::set<std::size_t> capable;  // offer all required capabilities before the faults end
   Odds odds;
-  Duration store_latency = std::chrono::milliseconds(1);  // of every answer
-  Duration store_delay = std::chrono::milliseconds(300);  // of a slow one
+  Duration store_latency = std::chrono::milliseconds(1);  // of every call
+  Duration store_delay = std::chrono::milliseconds(300);  // of a delayed call
   Canary canary = Canary::none;
   bool verbose = false;
   engine::PlanCache* plans = nullptr;  // of all lives of all workers; null: each compiles its own
@@ -82,18 +84,19 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
   SimWorld(const SimWorld&) = delete;
   SimWorld& operator=(const SimWorld&) = delete;
 
-  // Who decides. `at` is asked at every boundary of a live process, with where it is: true = it dies there.
-  // `point` at every AE_FAILPOINT that may fail: true = it does. `fault` at every store call.
+  // Chooses the faults. `dies` is called at every boundary of a live process, with its name: true =
+  // the process dies there. `fails` is called at every AE_FAILPOINT that may fail: true = it fails.
+  // `store` is called at every store call.
   struct FaultPlan {
     std::function<bool(const SimProcess&, std::string_view)> dies;
     std::function<bool(std::string_view)> fails;
     store::FaultScript store;
-    std::function<void(std::size_t worker)> died;  // when to start again is up to you
+    std::function<void(std::size_t worker)> died;  // the receiver decides when to restart it
   };
   void set_fault_plan(FaultPlan fault_plan) { fault_plan_ = std::move(fault_plan); }
 
   void start(std::size_t worker);
-  void kill(std::size_t worker);  // at once, between two of its tasks or inside one
+  void kill(std::size_t worker);  // immediately, between two of its tasks or inside of one
   void pause(std::size_t worker);
   void resume(std::size_t worker);
   bool is_alive(std::size_t worker) const {
@@ -103,21 +106,21 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
     return is_alive(worker) && workers_[worker].process->paused;
   }
   std::size_t workers() const { return workers_.size(); }
-  // From now on nothing goes wrong any more: all workers live and offer everything.
+  // Ends all faults: all workers live and offer everything.
   void heal();
-  // This worker offers its tools in another version, or without one, from its next start.
+  // From its next start, this worker offers its tools in another version, or without one of them.
   void swap_tools(std::size_t worker, std::string version, std::string without);
 
-  // Asks a worker; the answer never comes when it dies.
+  // Sends a request to a worker; there is no answer if the worker dies.
   void create(std::size_t worker, runtime::NewJobRequest request,
               async::Done<Result<runtime::CreateResult>> done);
   void act(std::size_t worker, JobId job, engine::ControlRequest act,
            async::Done<Result<Value>> done);
   void fork(std::size_t worker, runtime::ForkRequest request,
             async::Done<Result<runtime::ForkResult>> done);
-  // All is over: nothing moves any more, what is on the disk can be read in peace.
+  // Stops everything, so that the disk can be read.
   void freeze();
-  // The disk itself, past all workers. REQUIRES: frozen.
+  // Reads from the disk directly, without a worker. REQUIRES: frozen.
   Result<store::LoadedJob> read_disk(const JobId& job);
 
   std::string disk_file() const { return folder_ + "/jobs.db"; }  // REQUIRES: sqlite
@@ -130,11 +133,11 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
   Report& report() { return report_; }
   const WorldOptions& options() const { return options_; }
   std::uint64_t deaths() const { return deaths_; }
-  // Of all workers and their lives: mismatches with which a job went on.
+  // Mismatches in warn mode after which a job continued, of all workers and lives.
   std::uint64_t warning_count() const;
-  // Something went wrong between a commit and whoever was to hear of it.
+  // A fault may have come between a commit and its acknowledgement.
   bool was_disturbed() const { return was_disturbed_; }
-  // For whoever looks at one seed.
+  // Prints a line if `verbose`, for the analysis of one seed.
   void log_line(const std::string& what);
 
  private:
@@ -143,7 +146,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
     std::unique_ptr<SimStore> store;
     std::unique_ptr<runtime::ToolRegistry> tool_registry;
     std::unique_ptr<runtime::OutputHub> output_hub;
-    // The page that outlives the process, and what stood in it when the process died.
+    // The running slot, which outlives the process, and its content when the process died.
     alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, left{};
     std::unique_ptr<runtime::RunningSlot> slot;
     std::unique_ptr<runtime::Runtime> runtime;
@@ -180,7 +183,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
   async::FailpointHandler* earlier_handler_ = nullptr;
 };
 
-// Waits in simulated time for an answer that comes; nullopt when it does not within `limit`.
+// Runs in simulated time until the answer arrives; nullopt if it does not within `limit`.
 template <class T, class Start>
 std::optional<T> wait_for(SimLoop& loop, Start start, Duration limit = std::chrono::minutes(5)) {
   auto answer = std::make_shared<std::optional<T>>();

@@ -1,4 +1,4 @@
-// Permits for the tests of tools, which have no ledger.
+// PermitForTests: permits for tests of tools, which have no ledger.
 #pragma once
 
 #include "tools/permit.h"

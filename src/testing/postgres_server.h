@@ -1,8 +1,9 @@
-// PostgresServer: a PostgreSQL server of a test's own, in a temporary folder, on loopback and a Unix socket.
+// PostgresServer: a PostgreSQL server for one test, in a temporary folder, on loopback and a Unix
+// socket.
 //
-// It is the installed one (Debian: postgresql), with fsync on and little memory; as root it runs as the user
-// `postgres`, which the package makes. It dies with the test. Without an installed server the test program fails and
-// says which package is missing. Threads: one.
+// It uses the installed server (Debian: postgresql), with fsync on and little memory. As root it
+// runs as the user `postgres`, which the package creates. It ends with the test. Without an
+// installed server the test program fails and names the missing package. Threads: one.
 #pragma once
 
 #include <arpa/inet.h>
@@ -31,10 +32,10 @@ namespace ae::testing {
 
 class PostgresServer {
  public:
-  // `settings`: as in postgresql.conf ("fsync=off").
+  // `settings`: as in postgresql.conf, for example "fsync=off".
   explicit PostgresServer(std::vector<std::string> settings = {})
       : PostgresServer(std::string(), std::move(settings)) {}
-  // A replica that follows `primary`, copied now.
+  // A replica that follows `primary`, copied from it now.
   static PostgresServer* follow(PostgresServer& primary) { return new PostgresServer(primary); }
 
   ~PostgresServer() {
@@ -45,15 +46,15 @@ class PostgresServer {
   PostgresServer(const PostgresServer&) = delete;
   PostgresServer& operator=(const PostgresServer&) = delete;
 
-  // By the Unix socket; `more` is added to the parameters ("&options=…").
+  // Connects over the Unix socket; `more` is appended to the parameters ("&options=…").
   std::string url(const std::string& database = "postgres", const std::string& more = {}) const {
     return "postgres:///" + database + "?host=" + folder_ + "&port=" + std::to_string(port_) +
            "&user=aetheris" + more;
   }
   int port() const { return port_; }          // also on 127.0.0.1
-  pid_t process() const { return process_; }  // the parent of all of its others
+  pid_t process() const { return process_; }  // the parent of all other server processes
 
-  // SIGQUIT: at once, as if the machine had lost power; SIGINT: its sessions are ended first.
+  // SIGQUIT: immediately, like a power failure; SIGINT: ends the sessions first.
   void stop(int signal) {
     if (process_ <= 0) return;
     ::kill(process_, signal);
@@ -85,7 +86,7 @@ class PostgresServer {
                      "template0", "-E", encoding, name});
   }
 
-  // One of the server's programs, run to its end; gives what it wrote.
+  // Runs one of the server's programs to its end; returns its output.
   std::string run(const std::string& name, std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), program(name));
     const std::string out = folder_ + "/out";
@@ -150,7 +151,7 @@ class PostgresServer {
     ::close(probe);
   }
 
-  // PostgreSQL does not run as root.
+  // PostgreSQL refuses to run as root.
   static const passwd* unprivileged() {
     if (::geteuid() != 0) return nullptr;
     const passwd* user = ::getpwnam("postgres");

@@ -1,8 +1,9 @@
-// RawHttpServer: a server made of bare sockets, for tests of what clients do when servers misbehave.
+// RawHttpServer: a server on bare sockets, for testing clients against servers that misbehave.
 //
-// Every connection runs `script` on a thread of its own; the script reads requests, says whatever bytes it likes,
-// closes, resets or hangs. Requests that arrived whole are counted: that number is what "exactly once" is held to.
-// Threads: everything from any thread; the destructor ends all conversations and waits for them.
+// Every connection runs `script` on its own thread. The script reads requests, sends arbitrary
+// bytes, closes, resets or hangs. Requests that arrived completely are counted; tests of "exactly
+// once" use that number.
+// Threads: everything from any thread; the destructor ends all connections and waits for them.
 #pragma once
 
 #include <arpa/inet.h>
@@ -26,10 +27,10 @@
 namespace ae::testing {
 
 struct RawRequest {
-  std::string head;  // request line and headers, as they came, with the blank line
+  std::string head;  // request line and headers, as received, with the blank line
   std::string body;
 
-  // The value of a header, spelled as it was sent; "" when absent.
+  // The value of a header, spelled as it was sent; "" if absent.
   std::string header(std::string_view name) const {
     const std::size_t at = head.find("\r\n" + std::string(name) + ": ");
     if (at == std::string::npos) return {};
@@ -42,7 +43,7 @@ struct RawRequest {
   }
 };
 
-// A well-formed answer with its Content-Length.
+// A well-formed response with its Content-Length.
 inline std::string raw_response(int status, std::string_view body = {},
                                 std::string_view type = "application/json",
                                 std::string_view more_headers = {}) {
@@ -55,7 +56,7 @@ class RawHttpServer {
  public:
   class Conversation {
    public:
-    // The next request, counted as arrived; nothing when the client has gone.
+    // The next request, counted as arrived; nullopt if the client has disconnected.
     std::optional<RawRequest> read_request() {
       RawRequest request;
       std::size_t end;
@@ -76,7 +77,7 @@ class RawHttpServer {
       return request;
     }
 
-    // False when the client has gone.
+    // False if the client has disconnected.
     bool send(std::string_view bytes) {
       while (!bytes.empty()) {
         const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -86,18 +87,18 @@ class RawHttpServer {
       return true;
     }
 
-    // Ends the conversation with RST, whatever was said before.
+    // Makes the connection end with RST.
     void reset() {
       const linger now{1, 0};
       setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     }
 
-    // Says nothing more until the client goes or the server ends.
+    // Sends nothing more until the client disconnects or the server ends.
     void hang() {
       while (read_more()) unread_.clear();
     }
 
-    // A pause between bytes; false when the server ends.
+    // A pause between bytes; false if the connection ends.
     bool wait(std::chrono::milliseconds time) {
       pollfd gone{fd_, POLLRDHUP, 0};
       return poll(&gone, 1, static_cast<int>(time.count())) == 0;
@@ -149,7 +150,7 @@ class RawHttpServer {
   RawHttpServer(const RawHttpServer&) = delete;
   RawHttpServer& operator=(const RawHttpServer&) = delete;
 
-  // Answers each request of every connection in the same way.
+  // Sends the same response to each request of every connection.
   static Script always(std::string bytes) {
     return [bytes = std::move(bytes)](Conversation& c) {
       while (c.read_request() && c.send(bytes)) {
@@ -203,7 +204,7 @@ class RawHttpServer {
   mutable std::mutex mutex_;
   std::list<int> open_;               // under mutex_
   std::vector<RawRequest> requests_;  // under mutex_
-  std::list<std::thread> threads_;    // the acceptor's; joined after it
+  std::list<std::thread> threads_;    // used by the acceptor; joined after it
 };
 
 }  // namespace ae::testing

@@ -4,14 +4,14 @@
 //     EXPECT_EQ(...);
 //   }
 //
-// What stands before the first '/' is GoogleTest's suite, the rest is the test; the list of a
-// module's tests reads like its specification. EXPECT_* and ASSERT_* work as everywhere, and so
-// does --gtest_filter='*lost its lease*'.
+// The part before the first '/' is GoogleTest's suite, the rest is the test; the list of a module's
+// tests reads like its specification. EXPECT_* and ASSERT_* work as usual, and so does
+// --gtest_filter='*lost its lease*'.
 //
-// AE_TEST_SLOW is for a test over 100 ms: it is skipped, and says so, unless the environment has
+// AE_TEST_SLOW is for a test over 100 ms: it is skipped, with a message, unless the environment has
 // AETHERIS_SLOW_TESTS=1 (as in `./dev ci --full`).
 //
-// register_test is the same as a function, for one suite that runs against several drivers.
+// register_test is the same as a function, for a suite that runs against several drivers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ inline bool register_test(std::string_view name, const char* file, int line, Tes
   }
   const std::string suite(name.substr(0, slash));
   const std::string sentence(name.substr(slash + 1));
-  // The factory gives the fixture's type as ::testing::Test, so that TEST() may share the suite.
+  // The factory returns ::testing::Test, so that TEST() can use the same suite.
   ::testing::RegisterTest(
       suite.c_str(), sentence.c_str(), nullptr, nullptr, file, line,
       [body = std::move(body), speed]() -> ::testing::Test* { return new NamedTest(body, speed); });

@@ -1,8 +1,9 @@
-// TestLoop: an event loop and a clock in the hands of a test.
+// TestLoop: an event loop and a clock that a test controls.
 //
-// Tasks run when the test says so, on its thread; time moves only by `advance`. Other threads (a store's writer) may
-// post; waiting for them is `run_until`, with a real time limit so that a lost answer fails the test instead of
-// hanging it. Threads: post from any, the rest from the test's.
+// Tasks run only in the methods below, on the test's thread; time advances only by `advance` and
+// `skip_time`. Other threads (a store's writer) may post; `run_until` waits for them, with a real
+// time limit, so that a missing answer fails the test instead of hanging it.
+// Threads: post from any, the rest from the test's.
 #pragma once
 
 #include <chrono>
@@ -41,7 +42,7 @@ class TestLoop final : public async::Loop, public async::Clock {
   }
   Instant now() override { return now_; }
 
-  // Lets time pass and runs what becomes due, in order.
+  // Advances the time and runs the due tasks in order.
   void advance(Duration by) {
     const Instant until = now_ + by;
     run_ready();
@@ -54,15 +55,15 @@ class TestLoop final : public async::Loop, public async::Clock {
     now_ = until;
   }
 
-  // Lets time pass while nothing runs, as for a process that was stopped: what became due is late.
+  // Advances the time without running tasks, as for a stopped process: due tasks run late.
   void skip_time(Duration by) { now_ = now_ + by; }
 
-  // Runs what has been posted, and what that posts.
+  // Runs all posted tasks, including those that they post.
   void run_ready() {
     while (auto task = take()) (*task)();
   }
 
-  // Runs tasks until `condition` holds. False when that took longer than `limit` of real time.
+  // Runs tasks until `condition` holds. False if that took longer than `limit` of real time.
   template <class Condition>
   bool run_until(Condition condition, std::chrono::seconds limit = std::chrono::seconds(30)) {
     const auto end = std::chrono::steady_clock::now() + limit;
@@ -74,11 +75,11 @@ class TestLoop final : public async::Loop, public async::Clock {
     return true;
   }
 
-  // Starts an asynchronous operation and runs until it answers:
+  // Starts an asynchronous operation and runs until it completes:
   //   loop.await<Result<CommitResult>>([&](auto done) { store.commit(batch, std::move(done)); })
   template <class T, class Start>
   T await(Start start) {
-    // Shared: an answer that comes after the limit must not write into a dead frame.
+    // Shared: an answer after the limit must not write to a destroyed frame.
     auto answer = std::make_shared<std::optional<T>>();
     start(async::Done<T>([answer](T value) { answer->emplace(std::move(value)); }));
     AE_CHECK(run_until([&] { return answer->has_value(); }), "no answer came");
@@ -104,20 +105,20 @@ class TestLoop final : public async::Loop, public async::Clock {
   std::deque<async::Task> tasks_;  // guarded by mutex_
 };
 
-// The steady clock of the same world: its time, from the start.
+// A steady clock on the time of `loop`, from its start.
 class TestSteadyClock final : public async::SteadyClock {
  public:
   explicit TestSteadyClock(TestLoop& loop) : loop_(loop) {}
   Duration since_start() override { return loop_.now() - TestLoop::kStart + (spent_ += each); }
-  Duration each{};  // what passes between two looks at it, also within a turn
-  Duration spent() const { return spent_; }  // all of that
+  Duration each{};  // time that passes between two readings, also within one task
+  Duration spent() const { return spent_; }  // the sum of it
 
  private:
   TestLoop& loop_;
   Duration spent_{};
 };
 
-// Other numbers each time, the same ones in each run; different seeds give different ones.
+// Different numbers at each call, the same ones in each run; the seed selects the sequence.
 class TestRandom final : public async::RandomSource {
  public:
   explicit TestRandom(std::uint64_t seed = 0) : n_(seed) {}
