@@ -33,15 +33,15 @@ struct ReadyJob {
 
 // Source: the ready jobs of a driver, ordered by group (queue, agent, capabilities), descending
 // priority, fairness key (the value of the label, "" without it) and number. It provides
-//   Failure                                           the error type of a lookup
-//   Group                                             identifies a group; has `queue` and its highest `priority`
-//   is_fair() → bool                                  there is a fairness label
-//   groups() → vector<Group>                          groups with ready jobs that this worker may run, in any order
-//   count_leased(q, enough) → size_t                  live claims of the queue's jobs, counted up to `enough`
-//   priority_below(g, p) → optional<int64>            the next lower priority
-//   fairness_key_after(g, p, k) → optional<string>    the next key; k = nullopt: the first
-//   job_after(g, p, k, n) → optional<ReadyJob>        the next job of this key
-//   last_served_key_at(p) → optional<string>          the key served last at this priority; nullopt = none
+//   Failure                                       the error type of a lookup
+//   Group                                         a group; has `queue` and its highest `priority`
+//   is_fair() → bool                              there is a fairness label
+//   groups() → vector<Group>                      groups that this worker may run, unordered
+//   count_leased(q, enough) → size_t              live claims of the queue, up to `enough`
+//   priority_below(g, p) → optional<int64>        the next lower priority
+//   fairness_key_after(g, p, k) → optional<string>  the next key; k = nullopt: the first
+//   job_after(g, p, k, n) → optional<ReadyJob>    the next job of this key
+//   last_served_key_at(p) → optional<string>      key last served at this priority; nullopt = none
 // Each returns std::expected<…, Failure>, except is_fair.
 template <class Source>
 class ClaimOrder {
