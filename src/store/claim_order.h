@@ -75,9 +75,8 @@ class ClaimOrder {
   };
   struct Cursor {
     typename Source::Group group;
-    std::int64_t priority = 0;  // of its best jobs not visited yet
-    std::map<std::string, std::int64_t>
-        passed;  // at this priority, by fairness key: up to this number
+    std::int64_t priority = 0;                   // of its best jobs not visited yet
+    std::map<std::string, std::int64_t> passed;  // last visited number, by fairness key
     std::optional<Candidate> candidate;
     bool empty = false;  // no jobs are left at this priority
   };

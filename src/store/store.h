@@ -263,8 +263,8 @@ struct Filter {
   std::string status, agent;  // "" = any
   std::vector<std::pair<std::string, std::string>> labels;
   std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
-  std::optional<std::uint64_t>
-      after_number;                       // its number: also valid when that job has been deleted
+  // Number of the job `after`: also valid when that job has been deleted.
+  std::optional<std::uint64_t> after_number;
   std::optional<Instant> updated_before;  // last write was before this
   std::size_t limit = 100;
 };
@@ -369,11 +369,11 @@ class Store {
   // Reads job rows in order of creation; reads no events.
   virtual void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) = 0;
 
-  // Replaces commits by ones with the same events and fewer values, drops the blobs that no commit
-  // of any job references any more, deletes the job's checkpoint, replaces its effect records and
+  // Replaces commits by ones with the same events and fewer values, deletes the job's checkpoint
+  // and the blobs that no commit of any job references any more, replaces its effect records and
   // writes the audit entry, atomically. Bytes that are already stored are accepted; if all are,
-  // nothing is written. If a blob is dropped, searches the commits of the whole store for
-  // references to it.
+  // nothing is written. Before a blob is deleted, other jobs are searched for references to it; in
+  // SQLite that reads the commits of the whole store.
   // Fails with held (a worker holds the job) · sequence_conflict (other bytes are stored, or
   // another effect: load again) · not_found · unavailable · unknown_outcome.
   virtual void redact(Redaction redaction, async::Done<Result<void>> done) = 0;

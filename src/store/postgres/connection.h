@@ -163,9 +163,8 @@ class Connection {
   void add_unprepared(const std::string& sql, const Params& params = {});
   // Sends the added statements and returns their results, in order. After an error no later
   // statement was run.
-  // If the server warns during a COMMIT (it was told not to wait for a standby any more), the
-  // commit is not durable as configured: the connection counts as lost, and the commit may have
-  // happened.
+  // If the server warns during a COMMIT (its wait for a standby was cancelled), the commit is not
+  // durable as configured: the connection counts as lost, and the commit may have happened.
   Pg<std::vector<Rows>> run();
 
   bool lost() const;

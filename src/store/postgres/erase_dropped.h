@@ -1,4 +1,4 @@
-// Erases redacted values that remain in the tables of a server.
+// erase_dropped_values: erases redacted values that remain in the tables of a server.
 //
 // The server writes a changed row to another place, and VACUUM frees the old one without
 // overwriting it. So tables up to a size limit are rewritten (VACUUM FULL, which locks each for a

@@ -1,11 +1,10 @@
-// Hints between processes: short texts on a notification channel of the server.
+// HintBatch: hints between processes, short texts on a notification channel of the server.
 //
 // "inbox " and a job: its inbox has a new entry. "claim " and a job's requirements, canonical JSON
 // {agent, capabilities}: a job is claimable by workers that offer them. "claim" alone (also sent by
 // older versions): a job may be claimable, requirements unknown. Texts and the list of a
 // transaction are limited: what exceeds a limit is sent as "claim".
-// On a separate channel, for processes that wait for jobs: "rested " and jobs that have ended or
-// wait.
+// On a separate channel, for processes that wait for jobs: "rested " and jobs that ended or wait.
 // Threads: values. See docs/decisions/0031-postgres-threads.md.
 #pragma once
 

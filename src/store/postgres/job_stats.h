@@ -1,4 +1,4 @@
-// Job counts by status, worker counts, and the announcements of workers.
+// JobStats of a server: job counts, worker counts, and the announcements of workers.
 //
 // Threads: as Connection.
 #pragma once

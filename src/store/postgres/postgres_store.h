@@ -107,7 +107,7 @@ class PostgresStore final : public Store {
   const std::string& identity() const;  // of the store: 32 hex digits
   // 32 hex digits; changes with each accepted loss.
   std::string timeline() const;
-  // Every job that had not ended is parked: the store opens normally again.
+  // Call when every unfinished job is parked: the store opens normally again.
   void finish_accepting(async::Done<Result<void>> done);
 
  private:

@@ -102,7 +102,7 @@ class RollbackGuard {
   std::chrono::steady_clock::time_point save_at_{};
 };
 
-// Every job that had not ended is parked: the store opens normally again.
+// Call when every unfinished job is parked: the store opens normally again.
 Pg<void> finish_accepting(Connection& connection);
 
 }  // namespace ae::store::postgres

@@ -123,7 +123,7 @@ class ClaimJobWrite final : public WriteWithResult<std::optional<Lease>> {
   const ClaimRequest request_;
 };
 
-// Every job of a store whose loss was accepted is parked.
+// Ends the acceptance of a loss: every unfinished job is parked.
 class FinishAcceptingWrite final : public WriteWithResult<void> {
  public:
   explicit FinishAcceptingWrite(async::Done<Result<void>> done)

@@ -126,7 +126,7 @@ class SqliteStore final : public Store {
   bool was_recreated() const;
   // 32 hex digits; changes with each accepted loss.
   const std::string& timeline() const;
-  // Every job that had not ended is parked: the store opens normally again.
+  // Call when every unfinished job is parked: the store opens normally again.
   void finish_accepting(async::Done<Result<void>> done);
 
  private:
