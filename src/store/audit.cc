@@ -52,7 +52,7 @@ AuditVerification verify_audit_log(const AuditLog& log) {
 }
 
 Value audit_view(const AuditRow& row, const Hash& prev) {
-  // Deeper than a request, of which it may hold a part.
+  // A body can contain a part of a request, so it can be nested deeper than one.
   auto body = parse_json(row.body, {.depth_max = 128});
   Value shown = body && body->is_object()
                     ? *std::move(body)

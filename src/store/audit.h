@@ -1,11 +1,13 @@
-// Audit: a store's own log of what was done to its records and who did it: values dropped, copies made anew, a loss
-// accepted, a job forked; and of keys and agents, which stand nowhere else (store/registry.h). It is no job's log: it stays
-// when values go, and holds none itself.
+// Audit log: the store's own log of operations on its records, with their author: redactions,
+// rebuilds, accepted rollbacks, forks. API keys and agent versions are stored only here
+// (store/registry.h). It is separate from the logs of jobs: it survives redaction and contains no
+// redactable values.
 //
 //   hash = SHA256("aetheris.audit.v1" ‖ prev (32 bytes, zero at seq 1) ‖ body)
 //   body = canonical {act, at, by, detail, job, seq}; `detail` is an object, `job` may be ""
 //
-// Stored: this is a permanent format. An entry is written in the transaction of the act that it tells of.
+// Stored: this is a permanent format. An entry is written in the transaction of the operation that
+// it records.
 // Threads: pure functions. See docs/decisions/0026-redaction-and-audit.md.
 #pragma once
 
@@ -24,21 +26,21 @@
 namespace ae::store {
 
 struct AuditEntry {
-  Instant at;       // the writer's claim
-  std::string by;   // who; "" = nobody said
+  Instant at;       // by the writer's clock
+  std::string by;   // author; "" = unknown
   std::string act;  // redact, fork, rebuild, accept_rollback, key_created, …
-  JobId job;        // which it was about; empty = the store
-  Value detail;     // an object. REQUIRES: nothing that may have to be dropped
+  JobId job;        // the job concerned; empty = the store
+  Value detail;     // an object. REQUIRES: no value that may have to be redacted
 };
 
-// As it stands. Drivers keep the bytes and do not look inside.
+// A stored entry. Drivers do not interpret the body.
 struct AuditRow {
   std::uint64_t seq = 0;
   std::string body;
   Hash hash;
 };
 
-// Where the log ends.
+// The end of the log.
 struct AuditHead {
   std::uint64_t seq = 0;
   Hash hash;
@@ -48,20 +50,21 @@ struct AuditHead {
 AuditRow chain_entry(const AuditHead& head, const AuditEntry& entry);
 
 struct AuditLog {
-  std::vector<AuditRow> rows;  // by seq, as they are found
-  AuditHead head;              // as it is kept beside them
+  std::vector<AuditRow> rows;  // by seq, as stored
+  AuditHead head;              // as stored separately
 };
 
 struct AuditVerification {
   bool ok = false;
   std::string head;    // intact | altered | truncated
-  std::string detail;  // what was found, and where
+  std::string detail;  // what is wrong, and where
   std::uint64_t entries = 0;
 };
-// The whole log, from its first entry.
+// REQUIRES: the whole log, from its first entry.
 AuditVerification verify_audit_log(const AuditLog& log);
 
-// {act, at, by, detail, hash, job, prev_hash, seq}; a body that cannot be read is shown as such.
+// {act, at, by, detail, hash, job, prev_hash, seq}; an unreadable body is shown as {unreadable: its
+// SHA-256}.
 Value audit_view(const AuditRow& row, const Hash& prev);
 
 }  // namespace ae::store

@@ -1,4 +1,4 @@
-// The audit log's chain: each changed byte is found, and where.
+// The hash chain of the audit log: every changed byte is detected and located.
 #include "store/audit.h"
 
 #include "json/json.h"

@@ -1,11 +1,12 @@
-// Where AE_POINTs sit around a store's work: the same for every driver.
+// BatchFailpoints: the failpoints of a store, the same for every driver.
 //
-//   append.before, append.after    around every batch with events
-//   the batch's own points         its rows are written: before the COMMIT with events, after it without
-//   claim.after                    a claim is durable (also of a job that is born claimed)
+//   append.before, append.after  around every batch with events
+//   Batch::failpoints            rows written: before the COMMIT if there are events, else after it
+//   claim.after                  a claim is durable (also of a job created with a lease)
 //   heartbeat.before, signal.after_inbox
 //
-// `error` before the COMMIT is `unavailable`, nothing done; everything else is done and answers `unknown_outcome`.
+// `error` before the COMMIT answers `unavailable` and nothing is done. All others answer
+// `unknown_outcome` and the work is done.
 // Threads: as hit_failpoint.
 #pragma once
 
@@ -17,16 +18,17 @@
 
 namespace ae::store {
 
-// The points of one batch, in the order before → inside → after.
+// The failpoints of one batch, in the order before → inside → after.
 class BatchFailpoints {
  public:
-  // True when this batch can fail between its rows and the COMMIT, so that a driver can undo it alone.
+  // True if this batch can fail between its rows and the COMMIT, so that a driver must be able to
+  // undo it alone.
   static bool may_fail_before_commit(const Batch& batch);
 
   explicit BatchFailpoints(const Batch& batch) : batch_(batch) {}
   // Before anything is written. An error is the answer; nothing may be written.
   std::optional<Error> before();
-  // The rows are written, the COMMIT is not made. An error is the answer; the rows must be undone.
+  // The rows are written, not committed. An error is the answer; the rows must be undone.
   std::optional<Error> inside();
   // The batch is durable. An error is the answer.
   std::optional<Error> after();
@@ -35,13 +37,14 @@ class BatchFailpoints {
   std::optional<Error> hit_before_commit(std::string_view name);
 
   const Batch& batch_;       // borrowed
-  std::string_view lost_{};  // the point that said error_after: the answer gets lost
+  std::string_view lost_{};  // the failpoint that returned error_after: the answer is lost
 };
 
-// A point after something became durable: an error is the answer.
+// A failpoint after something became durable. An error is the answer.
 std::optional<Error> hit_after_failpoint(std::string_view name);
 
-// A point before something is done: `go`, or an answer now, or an answer that replaces success later.
+// A failpoint before something is done. `now`: fail without doing it. `afterwards`: do it, then
+// answer this error.
 struct BeforeFailpoint {
   std::optional<Error> now;
   std::optional<Error> afterwards;

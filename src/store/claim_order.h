@@ -1,12 +1,12 @@
-// ClaimOrder: which of the ready jobs a claim takes. Priority, then turns between the values of a label, then age; never
-// more of a queue than its limit allows.
+// ClaimOrder: chooses the jobs of a claim. Order: priority, then fairness key in rotation, then
+// age; never more of a queue than its limit allows.
 //
-// Every driver asks the same questions of its ready jobs, each of them one look into an order that it keeps, so that all
-// drivers choose alike and what a claim costs does not grow with the jobs that stand in line, whoever may run them. Ready
-// jobs of one queue that ask the same of a worker (agent and capabilities) stand in one line. A claim costs
-//   one look for each line, of which there are few: queues × agents × sets of capabilities that are ready now;
-//   some for each line that this worker may take from, and for each job that is taken;
-//   one for each job that stands in such a line and is named in ClaimRequest::except, or whose lease is not over.
+// Every driver answers the same queries about its ready jobs, each with one index lookup. So all
+// drivers choose alike, and the cost of a claim does not depend on the number of ready jobs. Ready
+// jobs of one queue with the same requirements (agent and capabilities) form a group. A claim costs
+//   one lookup per group (few: queues × agents × sets of capabilities that are ready now);
+//   some per group that this worker may take from, and per job that is taken;
+//   one per job of such a group that is in ClaimRequest::excluded_jobs or whose lease is not over.
 // Threads: a value. See docs/decisions/0024-queues-and-turns.md.
 #pragma once
 
@@ -31,17 +31,18 @@ struct ReadyJob {
   bool matches = true;      // this worker may take it
 };
 
-// The ready jobs as a driver keeps them: by line (queue, and what the job needs), falling priority, turn (the value of the
-// label, "" without it) and number. What it gives is
-//   Failure                                what can go wrong in looking
-//   Group                                   how it finds a line again; has its `queue`, and `priority`, its highest one
-//   groups() → vector<Group>                 those with ready jobs from which this worker may take, in any order
-//   held(q, enough) → size_t               live claims of the queue's jobs, counted up to `enough`
-//   priority_below(l, p) → optional<int64> the highest one below p
-//   fairness_key_after(l, p, t) → optional<string> the next turn; nullopt = from the first
-//   job_after(l, p, t, n) → optional<ReadyJob>
-//   served(p) → optional<string>           whose turn was the last at this priority; nullopt = nobody's, or no turns
-// each as std::expected<…, Failure>.
+// Source: the ready jobs of a driver, ordered by group (queue, agent, capabilities), descending
+// priority, fairness key (the value of the label, "" without it) and number. It provides
+//   Failure                                       the error type of a lookup
+//   Group                                         a group; has `queue` and its highest `priority`
+//   is_fair() → bool                              there is a fairness label
+//   groups() → vector<Group>                      groups that this worker may run, unordered
+//   count_leased(q, enough) → size_t              live claims of the queue, up to `enough`
+//   priority_below(g, p) → optional<int64>        the next lower priority
+//   fairness_key_after(g, p, k) → optional<string>  the next key; k = nullopt: the first
+//   job_after(g, p, k, n) → optional<ReadyJob>    the next job of this key
+//   last_served_key_at(p) → optional<string>      key last served at this priority; nullopt = none
+// Each returns std::expected<…, Failure>, except is_fair.
 template <class Source>
 class ClaimOrder {
  public:
@@ -62,22 +63,22 @@ class ClaimOrder {
     }
     return chosen;
   }
-  // Whose turn was the last now, at each priority at which a job was chosen. Nothing when there are no turns.
+  // The last served key of each priority at which a job was chosen. Empty without a fairness label.
   const std::map<std::int64_t, std::string>& served_keys() const { return newly_served_; }
 
  private:
   struct Candidate {
-    bool is_in_next_round = false;  // its turn comes in the next round
+    bool is_in_next_round = false;  // its key is served in the next round
     std::string fairness_key;
     ReadyJob job;
     auto order() const { return std::tie(is_in_next_round, fairness_key, job.number); }
   };
   struct Cursor {
     typename Source::Group group;
-    std::int64_t priority = 0;                   // of its best jobs that were not looked at
-    std::map<std::string, std::int64_t> passed;  // at this priority, by turn: up to this number
+    std::int64_t priority = 0;                   // of its best jobs not visited yet
+    std::map<std::string, std::int64_t> passed;  // last visited number, by fairness key
     std::optional<Candidate> candidate;
-    bool empty = false;  // nothing is left at this priority
+    bool empty = false;  // no jobs are left at this priority
   };
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
@@ -101,7 +102,7 @@ class ClaimOrder {
     return {};
   }
 
-  // The lane with the job whose turn it is; nullptr = there is none.
+  // The cursor with the job to take next; nullptr = none.
   Expected<Cursor*> next() {
     while (!cursors_.empty()) {
       const std::int64_t priority =
@@ -124,7 +125,7 @@ class ClaimOrder {
     return nullptr;
   }
 
-  // Nothing is left at this priority.
+  // Moves the cursors of this priority, which has no jobs left, to their next lower one.
   Expected<void> lower_priority(std::int64_t priority) {
     for (std::size_t i = 0; i < cursors_.size();) {
       Cursor& cursor = cursors_[i];
@@ -150,7 +151,7 @@ class ClaimOrder {
     return last_.emplace(priority, std::move(last)).first->second;
   }
 
-  // The turns behind the last one, then, in the next round, those up to it.
+  // The fairness keys after the last served one; then, in the next round, those up to it.
   Expected<std::optional<Candidate>> next_candidate(Cursor& cursor,
                                                     const std::optional<std::string>& last) {
     for (const bool next_round : {false, true}) {
@@ -192,8 +193,9 @@ class ClaimOrder {
     }
   }
 
-  // Another's candidate came behind the turn that was served: it still is the first one behind it, in this round or the
-  // next. One of the same turn has to wait for all the others.
+  // Updates the candidate of another cursor after this key was served. It remains the first key
+  // after the last served one, in this round or the next. A candidate with the served key itself
+  // must wait for all other keys.
   void skip_served_key(Cursor& cursor, const std::string& fairness_key) {
     if (!cursor.candidate) return;
     if (cursor.candidate->fairness_key == fairness_key) return cursor.candidate.reset();
@@ -203,7 +205,7 @@ class ClaimOrder {
   Source& source_;
   const ClaimRequest& request_;
   std::vector<Cursor> cursors_;
-  std::map<std::string, std::size_t> room_;  // by queue
+  std::map<std::string, std::size_t> room_;  // free slots, by queue
   std::map<std::int64_t, std::optional<std::string>> last_;
   std::map<std::int64_t, std::string> newly_served_;
 };

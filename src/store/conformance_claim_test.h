@@ -88,7 +88,7 @@ inline void claim_order(ConformanceFixture& r) {
     r.must_commit(r.create("j" + std::to_string(i), {.agent = "a", .priority = priorities[i]}));
   }
   EXPECT_EQ(r.claimed_ids(r.claim_request("A", 2)), "j1 j3");
-  r.loop.advance(kLease);  // j1's and j3's leases run out: their age is that of the job
+  r.loop.advance(kLease);  // the leases of j1 and j3 expire; their age is the job's
   r.must_commit(r.create("j5", {.agent = "a", .priority = 5}));
   EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "j1 j3");
   EXPECT_EQ(r.claimed_ids(r.claim_request("C", 10)), "j5 j0 j4 j2");
@@ -129,7 +129,8 @@ inline void blocked_is_never_claimed(ConformanceFixture& r) {
   EXPECT_EQ(r.claimed_ids(r.claim_request("A", 20)), "waiting");
 }
 
-// A worker that cannot read the log gives the claim back and writes nothing: the job stays for another.
+// A worker that cannot read the log releases the job and writes nothing; the job remains for other
+// workers.
 inline void released_unread(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("j1"));
   Batch release = r.rows_only("j1", r.leased(), 2);
@@ -169,7 +170,7 @@ inline void due_jobs(ConformanceFixture& r) {
   EXPECT_EQ(r.due_now(), "soon parked queued late");
   EXPECT_EQ(r.due_now(2), "soon parked");
   EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(10))) << "what is due stays due";
-  // Whoever holds the job keeps its time itself, also when the lease has run out.
+  // The lease holder handles the job's wake_at itself, also after its lease has expired.
   ASSERT_TRUE((*r.claim_job("queued", r.claim_request("A"))).has_value());
   EXPECT_EQ(r.due_now(), "soon parked late");
   r.loop.advance(kLease + kLease);
@@ -178,7 +179,7 @@ inline void due_jobs(ConformanceFixture& r) {
   release.release = true;
   r.must_commit(release);
   EXPECT_EQ(r.due_now(), "soon parked queued late");
-  // A commit sets the next instant, or none.
+  // A commit replaces wake_at, or clears it.
   r.must_commit(r.append("soon", r.unleased(), 2, "queued"));
   EXPECT_EQ(r.due_now(), "parked queued late");
 }
@@ -320,7 +321,7 @@ inline void restarts(ConformanceFixture& r) {
     EXPECT_EQ(show(r.load("j1")), j1);
     return;
   }
-  // One owner: every earlier lease has ended, its claim row stands until someone claims.
+  // One owner: all earlier leases have ended; the claim row remains until the next claim.
   JobRow row = r.row("j1");
   EXPECT_EQ(row.claim, fence("A1", 1));
   EXPECT_LE(row.lease_until, r.loop.now());
@@ -385,7 +386,7 @@ inline void queue_limits(ConformanceFixture& r) {
   EXPECT_EQ(r.claimed_ids(limited("E", 10, {{"narrow", 3}})), "n2") << "a limit is the claimer's";
 }
 
-// A claim whose lease has run out holds nothing any more: its place is free, and is taken once.
+// A claim with an expired lease does not count: its slot is free, and is taken once.
 inline void queue_limits_count_live_claims(ConformanceFixture& r) {
   for (int i = 0; i < 3; ++i) r.must_commit(r.create("n" + std::to_string(i), in_queue("narrow")));
   const std::vector<QueueLimit> one{{"narrow", 1}};
@@ -398,7 +399,7 @@ inline void queue_limits_count_live_claims(ConformanceFixture& r) {
   EXPECT_EQ(r.claimed_ids(limited("D", 3, one)), "");
 }
 
-// The job of a full queue is passed over and keeps its place.
+// A job of a full queue is skipped and keeps its place.
 inline void queue_order(ConformanceFixture& r) {
   r.must_commit(r.create("b0", in_queue("b")));
   r.must_commit(r.create("a0", in_queue("a")));
@@ -432,8 +433,8 @@ inline void is_fair(ConformanceFixture& r) {
   EXPECT_EQ(r.claimed_ids(r.claim_request("D", 3)), "ad1 big3 big4");
 }
 
-// However many jobs one has in line, another's is claimed in the next round; also over queues, and when jobs that do
-// not fit stand before it.
+// However many ready jobs one tenant has, another tenant's job is claimed in the next round; also
+// across queues, and when jobs with other requirements come first.
 inline void turns_starve_nobody(ConformanceFixture& r) {
   ASSERT_NE(r.store_driver->fair_by("tenant"), nullptr);
   for (int i = 0; i < 300; ++i) {
@@ -450,7 +451,7 @@ inline void turns_starve_nobody(ConformanceFixture& r) {
   EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "big1 big2") << "by age within a turn";
 }
 
-// The order of claims said once more, in the plainest way: look at all jobs, for each one that is taken.
+// A naive implementation of the claim order: scans all jobs for each one that is taken.
 class PlainOrder {
  public:
   struct Job {

@@ -1,4 +1,4 @@
-// Conformance: what `commit` and `put_inbox` promise.
+// Conformance: the guarantees of `commit` and `put_inbox`.
 #pragma once
 
 #include <vector>
@@ -42,14 +42,14 @@ inline void same_key_gives_the_same_job(ConformanceFixture& r) {
   const auto again = r.commit(r.create("j2", job));
   EXPECT_EQ(show(again), "seq 2 existing j1 request " + to_hex(sha256("one")).substr(0, 8));
   EXPECT_EQ(show(r.load("j2")), "not_found");
-  // The same job id under the same key, but made anew: still the job of that key.
+  // The same job id and key with other events: still the existing job of that key.
   Batch other = r.create("j1", job);
   other.sealed = sealed("j1", 1, 3, "other");
   EXPECT_EQ(show(r.commit(other)),
             "seq 2 existing j1 request " + to_hex(sha256("one")).substr(0, 8));
   job.agent = "another";
   EXPECT_EQ(show(r.commit(r.create("j3", job))), "seq 2");
-  // No key is no key.
+  // Jobs without a key do not conflict.
   EXPECT_EQ(show(r.commit(r.create("j4"))), "seq 2");
   EXPECT_EQ(show(r.commit(r.create("j5"))), "seq 2");
 }
@@ -93,18 +93,18 @@ inline void authority_and_claim(ConformanceFixture& r) {
     b.effects.push_back({InvocationId("i"), 1, "{}"});
     return r.commit(b).has_value();
   };
-  // live
+  // live lease
   EXPECT_EQ(ask(r.leased("A1", 1)), "ok");
   EXPECT_EQ(ask(r.leased("A1", 2)), "stale_attempt");
   EXPECT_EQ(ask(r.leased("A2", 1)), "stale_attempt");
   EXPECT_EQ(ask(r.unleased()), "held");
   EXPECT_TRUE(late());
-  // expired, not taken by another: the claim row stands
+  // expired, not claimed by another: the claim row remains
   r.loop.advance(kLease + kLease);
   EXPECT_EQ(ask(r.leased("A1", 1)), "ok");
   EXPECT_EQ(ask(r.unleased()), "held");
   EXPECT_EQ(show(r.put("j1", "s")), "ok");
-  // taken by another
+  // claimed by another
   ASSERT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
   EXPECT_EQ(ask(r.leased("A1", 1)), "stale_attempt");
   EXPECT_EQ(ask(r.leased("A2", 1)), "stale_attempt");
@@ -152,7 +152,7 @@ inline void repeated_bytes(ConformanceFixture& r) {
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
   for (std::uint64_t seq = 3; seq < 12; ++seq) r.must_commit(r.append("j1", r.leased(), seq));
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
-  // A part of a commit, or other bytes at its place, is not that commit.
+  // A part of a commit, or other bytes at its place, is not a duplicate.
   Batch part = b;
   part.sealed = sealed("j1", 3, 2);
   EXPECT_EQ(r.expect_refused(part), Code::sequence_conflict);
@@ -171,7 +171,7 @@ inline void repeated_after_release(ConformanceFixture& r) {
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
   ASSERT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
-  EXPECT_EQ(r.row("j1").claim, fence("A2", 2));  // and did not release the other's claim
+  EXPECT_EQ(r.row("j1").claim, fence("A2", 2));  // did not release the other claim
 }
 
 inline void reads_the_inbox(ConformanceFixture& r) {
@@ -219,7 +219,7 @@ inline void rests_with_inbox(ConformanceFixture& r) {
   const auto inbox = r.load("j1")->inbox;
   ASSERT_EQ(inbox.size(), 3u);
   EXPECT_EQ(show(r.put("j1", "s4")), "not_held");
-  // A commit that acts on it takes the entries before its own act.
+  // A commit consumes the inbox entries before its own control request.
   Batch act = r.append("j1", ConformanceFixture::unleased(), 3, "parked");
   act.inbox_consumed = {inbox[0].number, inbox[2].number};
   r.must_commit(act);
@@ -244,10 +244,10 @@ inline void inbox(ConformanceFixture& r) {
   Batch take = r.append("j1", r.leased("A1", 1), 2);
   for (const auto& entry : entries) take.inbox_consumed.push_back(entry.number);
   r.must_commit(take);
-  // A number is never given twice.
+  // Numbers are not reused.
   EXPECT_EQ(show(r.put("j1", "s4")), "ok");
   EXPECT_GT(r.load("j1")->inbox.at(0).number, entries[2].number);
-  // Expired but not taken: the post still goes to whoever claims next.
+  // Expired but not claimed: the entry waits for the next lease holder.
   r.loop.advance(kLease + kLease);
   EXPECT_EQ(show(r.put("j1", "s5")), "ok");
 }
@@ -341,7 +341,7 @@ inline void blobs_are_shared(ConformanceFixture& r) {
   EXPECT_EQ(texts("j2", 1), "plan ");
 }
 
-// A refused batch changes nothing at all, also when it stands between others.
+// A refused batch changes nothing, also between others.
 inline void refused_in_a_group(ConformanceFixture& r) {
   for (int i = 0; i < 20; ++i) r.must_commit(r.create_claimed("j" + std::to_string(i)));
   std::vector<std::string> answers(60);
@@ -459,7 +459,7 @@ inline void failpoints_that_fail(ConformanceFixture& r) {
   EXPECT_EQ(r.row("j2").claim, fence("A2", 1));
 }
 
-// An undone batch leaves its neighbours in the same group alone.
+// An undone batch does not affect the other batches of its group.
 inline void failpoint_in_a_group(ConformanceFixture& r) {
   FailpointRecorder failpoints;
   for (const char* id : {"j1", "j2", "j3"}) r.must_commit(r.create_claimed(id));
@@ -527,7 +527,8 @@ inline void checkpoints(ConformanceFixture& r) {
   EXPECT_EQ(whole->commits.size(), 4u);
   EXPECT_EQ(whole->checkpoint->seq, 4u);
   EXPECT_FALSE(load_from(r, "j1", 2)->checkpoint) << "only whoever asks gets it";
-  // A refused commit leaves the old one; a later one replaces it; at the very end there is no tail.
+  // A refused commit keeps the old checkpoint; a later commit replaces it; a checkpoint at the last
+  // event leaves no commits to load.
   Batch stale = r.append("j1", r.leased("A9", 9), 5);
   stale.checkpoint = "stale";
   EXPECT_EQ(r.expect_refused(stale), Code::stale_attempt);
@@ -580,7 +581,7 @@ inline Redaction redaction_of(std::string job, const SealedBatch& stands, std::s
   return r;
 }
 
-// An ended job of three commits, each with a blob of its own and one that another job has too.
+// An ended job of three commits; each has its own blob, and one blob is shared with another job.
 inline void ended_job(ConformanceFixture& r) {
   Batch born = r.create_claimed("j1");
   born.sealed->blobs = {blob("own"), blob("shared")};
@@ -599,7 +600,7 @@ inline void ended_job(ConformanceFixture& r) {
   r.must_commit(other);
 }
 
-// Its effects, the first call's with other records.
+// Its effects; `first` determines the records of the first invocation.
 inline std::vector<EffectRow> effects_of(const std::string& first) {
   return {{InvocationId("i1"), 1, first + "1"},
           {InvocationId("i1"), 2, first + "2"},
@@ -633,7 +634,7 @@ inline void redacts(ConformanceFixture& r) {
   EXPECT_EQ(show(r.redact(wish)), "ok") << "the effects alone";
   EXPECT_EQ(r.load("j1")->effects.at(0).record, "other1");
   EXPECT_EQ(r.audit().rows.size(), 2u);
-  // A value that had gone is stored again when somebody writes it again.
+  // A deleted blob is stored again when a commit contains it again.
   Batch again = r.create("j3", {}, {.status = "completed"});
   again.sealed->blobs = {blob("own")};
   r.must_commit(again);
@@ -645,7 +646,7 @@ inline void redacts_only_what_was_read(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("held"));
   EXPECT_EQ(show(r.redact(redaction_of("held", sealed("held", 1, 2), "left"))), "held");
   EXPECT_EQ(show(r.redact(redaction_of("none", sealed("none", 1, 2), "left"))), "not_found");
-  // Two who read the same log: the second must not bring back what the first dropped.
+  // Two redactions of the same log: the second must not restore what the first redacted.
   Redaction first = redaction_of("j1", sealed("j1", 1, 2), "left");
   EXPECT_EQ(show(r.redact(first)), "sequence_conflict")
       << "there are effects that it does not name";
@@ -659,7 +660,7 @@ inline void redacts_only_what_was_read(ConformanceFixture& r) {
   second.effects = effects_of("e");
   EXPECT_EQ(show(r.redact(second)), "sequence_conflict");
   EXPECT_EQ(show(r.redact(redaction_of("j1", sealed("j1", 2), "x"))), "sequence_conflict");
-  // A late result of whoever read the job before the redaction.
+  // A late result whose writer read the job before the redaction.
   Batch late =
       r.rows_only("j1", Batch::LateResult{.first_commit = sha256(sealed("j1", 1, 2).bytes)}, 0);
   late.effects = {{InvocationId("i3"), 1, "late"}};
@@ -680,7 +681,7 @@ inline void audits(ConformanceFixture& r) {
   Batch born = r.create("j1", {.agent = "a", .idempotency_key = "k"});
   born.audit = entry("fork", "j0");
   r.must_commit(born);
-  r.must_commit(born);  // repeated
+  r.must_commit(born);  // duplicate
   Batch same_key = r.create("j2", {.agent = "a", .idempotency_key = "k"});
   same_key.audit = entry("fork", "j0");
   r.must_commit(same_key);

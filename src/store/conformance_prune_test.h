@@ -1,4 +1,4 @@
-// Conformance: jobs that have ended are found and deleted, whole, and nothing else is.
+// Conformance: ended jobs are listed and deleted completely, and nothing else is.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace ae::store::conformance {
 
 inline Instant hour(int n) { return testing::TestLoop::kStart + std::chrono::hours(n); }
 
-// Made in one hour, ended in another.
+// A job created in one hour and ended in another.
 inline void ended_job(ConformanceFixture& r, const std::string& id, int made, int ended,
                       const std::string& status = "completed", NewJob job = {}) {
   Batch create = r.create(id, std::move(job));
@@ -64,7 +64,7 @@ inline std::string ended_ids(ConformanceFixture& r, EndedFilter filter,
   return text;
 }
 
-// Something in every place that a job has.
+// A job with a row in every table.
 inline void everywhere(ConformanceFixture& r, const std::string& id,
                        const std::string& last_status) {
   NewJob job{.agent = "refund", .idempotency_key = "key of " + id, .labels = {{"who", id}}};
@@ -104,7 +104,7 @@ inline void prunes_whole_jobs(ConformanceFixture& r) {
   r.store_driver->restart();
   EXPECT_EQ(show(r.load("old")), "not_found");
   EXPECT_EQ(r.listed_ids({}), "other runs waits");
-  // They go on.
+  // The other jobs continue.
   r.must_commit(r.append("waits", r.unleased(), 4, "completed"));
   EXPECT_EQ(r.audit().rows.size(), 1u);
   EXPECT_TRUE(verify_audit_log(r.audit()).ok);
@@ -133,7 +133,8 @@ inline void prunes_only_what_was_read(ConformanceFixture& r) {
   EXPECT_EQ(r.audit().rows.size(), 1u);
 }
 
-// Who redacted a job, or signed its head, after it was read: what was kept of it elsewhere is another job.
+// A job that was redacted or got another signed head after it was read no longer matches its
+// archived contents.
 inline void prunes_only_these_contents(ConformanceFixture& r) {
   everywhere(r, "old", "completed");
   const auto content_hash = [&] {
@@ -176,7 +177,7 @@ inline void pruned_values(ConformanceFixture& r) {
     return text;
   };
   EXPECT_EQ(values("young"), "the plan; a value of young; ");
-  // What went is stored again by whoever brings it.
+  // A deleted blob is stored again when a commit contains it.
   Batch again = r.create("again");
   again.sealed->blobs = {blob("a value of old"), blob("the plan")};
   r.must_commit(again);
@@ -196,7 +197,7 @@ inline void pruned_names_are_free(ConformanceFixture& r) {
   EXPECT_EQ(r.row("j1").status, "failed");
   EXPECT_GT(r.row("j1").number, number) << "no number is given twice";
   EXPECT_EQ(r.load("j1")->commits.size(), 2u);
-  // Who was late meets nothing of the old one.
+  // A late result does not reach the new job with the old id.
   EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "gone");
   Batch late = r.rows_only("j1", Batch::LateResult{}, 0);
   late.effects = {{InvocationId("i1"), 1, "late"}};
@@ -254,7 +255,7 @@ inline void prune_points(ConformanceFixture& r) {
   EXPECT_EQ(r.audit().rows.size(), 2u);
 }
 
-// More than one transaction makes up what the store has to know of them.
+// Indexing the blob references of these jobs takes more than one transaction.
 inline void prunes_many(ConformanceFixture& r) {
   std::vector<std::string> all;
   for (int i = 0; i < 1100; ++i) {

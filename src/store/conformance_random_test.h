@@ -1,5 +1,6 @@
-// Conformance by chance: the same random history on the driver and on the memory store gives the same answers and
-// byte-equal logs; and a scripted life in which every call fails once ends as if none had.
+// Randomized conformance: the same random history on the driver and on the memory store gives the
+// same answers and byte-equal logs; and a scripted job in which every call fails once ends as if
+// none had failed.
 #pragma once
 
 #include <string>
@@ -26,7 +27,7 @@ class SeededRandom {
   std::uint64_t state_;
 };
 
-// Draws calls from a small world, so that they meet: few jobs, few attempts, close seqs.
+// Draws calls from a small set, so that they conflict: few jobs, few attempts, close seqs.
 class RandomHistory {
  public:
   RandomHistory(std::uint64_t seed, ConformanceFixture& fixture, std::string fair_by)
@@ -55,7 +56,7 @@ class RandomHistory {
     }
   }
 
-  // Everything both stores know, compared.
+  // Compares the complete contents of both stores.
   void compare() {
     for (int i = 0; i < kJobs; ++i) {
       const JobId id("j" + std::to_string(i));
@@ -97,7 +98,7 @@ class RandomHistory {
     return fixture_.loop.now() + Duration(static_cast<std::int64_t>(random_.below(60)) * 1'000'000);
   }
 
-  // What the model knows of a job, so that many calls are right.
+  // The job's row in the model, so that many calls succeed. Also sets inbox_.
   std::optional<JobRow> row_of(const std::string& id) {
     auto loaded = fixture_.loop.await<Result<LoadedJob>>(
         [&](auto done) { model_->load(JobId(id), 1, std::move(done)); });
@@ -159,7 +160,7 @@ class RandomHistory {
     return b;
   }
 
-  // Entries are taken by their ids here: the numbers are each store's own.
+  // Entries are chosen by id, because each store assigns its own numbers.
   void commits() {
     inbox_.clear();
     const Batch b = batch();
@@ -225,7 +226,7 @@ class RandomHistory {
   std::string fair_by_;
   MemoryDisk disk_;
   std::unique_ptr<MemoryStore> model_;
-  std::vector<InboxEntry> inbox_;  // of the job that was looked at last
+  std::vector<InboxEntry> inbox_;  // of the last call of row_of
 };
 
 inline void random_histories(ConformanceFixture& first, const Factory& factory) {
@@ -245,7 +246,7 @@ inline void random_histories(ConformanceFixture& first, const Factory& factory) 
   }
 }
 
-// A caller that does what store.h asks of it: try again after `unavailable`, look after `unknown_outcome`.
+// A caller as store.h requires: retries after `unavailable`, reads back after `unknown_outcome`.
 class RetryingCaller {
  public:
   RetryingCaller(ConformanceFixture& fixture, Store& store) : fixture_(fixture), store_(store) {}
@@ -256,7 +257,8 @@ class RetryingCaller {
           [&](auto done) { store_.commit(batch, std::move(done)); });
       if (answer || !may_repeat(answer.error())) return answer;
       if (answer.error().code == Code::unknown_outcome && !batch.sealed) {
-        // Without events there is nothing to compare: the rows are the same after a second time, unless it released.
+        // Without events there are no bytes to compare: repeating writes the same rows, except for
+        // a release.
         const auto row = load(batch.job.text).row;
         if (batch.release && !row.claim) return CommitResult{.last_seq = row.last_seq};
       }
@@ -282,7 +284,7 @@ class RetryingCaller {
       });
       if (answer && *answer) return (*answer)->fence;
       EXPECT_TRUE(answer.has_value() || may_repeat(answer.error()));
-      const auto row = load(job).row;  // after unknown_outcome it may be ours already
+      const auto row = load(job).row;  // after unknown_outcome the lease may be ours already
       if (row.claim && row.claim->attempt.text == attempt) return *row.claim;
     }
   }
@@ -309,7 +311,7 @@ class RetryingCaller {
   Store& store_;
 };
 
-// The life of one job, through every method; gives what is left at the end.
+// The life of one job, through every method; returns its final contents.
 inline std::string run_one_job(ConformanceFixture& fixture, Store& store) {
   RetryingCaller caller(fixture, store);
   EXPECT_TRUE(caller.commit(fixture.create_claimed("j1")));
@@ -350,7 +352,7 @@ inline void every_call_fails_once(ConformanceFixture& fixture, const Factory& fa
   }
 }
 
-// The caller dies at call n, before or after it; a successor looks at what stands and goes on.
+// The caller crashes at call n, before or after it; a successor reads the state and continues.
 inline void every_call_is_the_last(ConformanceFixture& first, const Factory& factory) {
   const bool owned = first.store().owned();
   for (const Fault fault : {Fault::crash_before, Fault::crash_after}) {

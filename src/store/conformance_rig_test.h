@@ -1,4 +1,5 @@
-// What a conformance test holds in its hands: a driver, a loop, and short words for long calls.
+// ConformanceFixture: the fixture of the conformance tests: a driver, a loop, and helpers for
+// calls.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ class StoreDriver {
   virtual ~StoreDriver() = default;
   virtual Store& store() = 0;
   virtual void restart() = 0;
-  // The same store, which takes turns between the values of this label from now on.
+  // The same store with this label as fairness key.
   virtual Store* fair_by(const std::string& label) = 0;
 };
 using Factory = std::function<std::unique_ptr<StoreDriver>(testing::TestLoop&)>;
@@ -37,7 +38,7 @@ inline SealedBatch sealed(std::string_view job, std::uint64_t first_seq, std::ui
   s.last_seq = first_seq + count - 1;
   s.bytes = std::string(job) + "#" + std::to_string(first_seq) + ".." + std::to_string(s.last_seq) +
             " " + std::string(tag);
-  s.bytes += std::string("\0\xff", 2);  // bytes are bytes
+  s.bytes += std::string("\0\xff", 2);  // arbitrary bytes
   s.head = sha256(s.bytes);
   return s;
 }
@@ -115,7 +116,7 @@ struct ConformanceFixture {
   explicit ConformanceFixture(const Factory& factory) : store_driver(factory(loop)) {}
   Store& store() { return store_driver->store(); }
 
-  // ---- building
+  // ---- building batches
 
   Batch create(std::string id, NewJob job = {}, RowState row = {}) {
     if (job.agent.empty()) job.agent = "refund";
@@ -152,7 +153,7 @@ struct ConformanceFixture {
     return r;
   }
 
-  // ---- calling
+  // ---- calls
 
   Result<CommitResult> commit(Batch b) {
     return loop.await<Result<CommitResult>>(
@@ -218,7 +219,7 @@ struct ConformanceFixture {
     return log ? *std::move(log) : AuditLog{};
   }
 
-  // ---- short words; a failure fails the test
+  // ---- helpers that fail the test on an error
 
   void must_commit(Batch b) {
     const auto answer = commit(std::move(b));
@@ -263,7 +264,7 @@ struct Case {
   void (*body)(ConformanceFixture&);
 };
 
-// Failpoints in the hands of a test.
+// Records failpoint hits and lets a test choose the action of one.
 class FailpointRecorder final : public async::FailpointHandler {
  public:
   FailpointRecorder() { async::failpoint_handler = this; }
@@ -271,8 +272,8 @@ class FailpointRecorder final : public async::FailpointHandler {
   FailpointRecorder(const FailpointRecorder&) = delete;
   FailpointRecorder& operator=(const FailpointRecorder&) = delete;
 
-  std::string action_at;                                       // this point …
-  async::FailpointAction action = async::FailpointAction::go;  // … does this
+  std::string action_at;                                       // this failpoint …
+  async::FailpointAction action = async::FailpointAction::go;  // … performs this
 
   async::FailpointAction hit(std::string_view name) override {
     const std::lock_guard lock(mutex_);

@@ -1,10 +1,10 @@
-// The conformance suite: one test for each sentence of store.h, run by every driver.
+// The conformance suite: one test for each guarantee of store.h, run against every driver.
 //
 //   static const bool registered = register_conformance(
 //       "store_memory", [](testing::TestLoop& loop) { return std::make_unique<MyDriver>(loop); });
 //
-// It needs nothing of a driver but an empty store and a restart. It stands in a header because it belongs to the tests
-// of the drivers, each a program of its own.
+// A driver must provide an empty store and a restart. The suite is a header because the tests of
+// each driver are a separate program.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
-// MeasuredStore: a store that counts what it was asked, how long each answer took, and how many were failures.
+// MeasuredStore: counts the operations and failures of the store that it wraps, and measures their
+// latency.
 //
-// Everything else is the store's behind it. Threads: the loop's.
+// Threads: the loop's.
 #pragma once
 
 #include <array>
@@ -18,22 +19,22 @@ struct OperationLatency {
                                                   0.05,   0.1,   0.25,   0.5,   1,    5};
   std::array<std::uint64_t, kBounds.size() + 1> in{};
   double sum = 0;  // seconds
-  std::uint64_t failures =
-      0;  // unavailable or unknown_outcome: the store did not answer as it should
+  // Answers with unavailable, unknown_outcome or store_stopped.
+  std::uint64_t failures = 0;
 };
 
 constexpr Duration kWriteFailureMemory = std::chrono::seconds(10);
 
 class MeasuredStore final : public Store {
  public:
-  // Borrows both; `inner` answers no later than it lives.
+  // Borrows both; `inner` must not answer after `steady` is gone.
   MeasuredStore(Store& inner, async::SteadyClock& steady) : inner_(inner), steady_(steady) {}
 
-  // By the name of the operation.
+  // By operation.
   const std::map<std::string_view, OperationLatency>& times() const { return *times_; }
 
-  // Has the last write failed for want of the store, as on a full disk, and that not long ago? After kWriteFailureMemory without
-  // another attempt it is no longer known.
+  // True if the last write failed because the store was unavailable (for example a full disk) less
+  // than kWriteFailureMemory ago.
   bool is_failing_writes() const;
 
   void commit(Batch batch, async::Done<Result<CommitResult>> done) override;
@@ -65,14 +66,14 @@ class MeasuredStore final : public Store {
   using Times = std::map<std::string_view, OperationLatency>;
   template <class T>
   async::Done<Result<T>> time_call(std::string_view operation, async::Done<Result<T>> done);
-  // The same of an operation that writes whenever it succeeds.
+  // Also records whether the write failed. For operations that write whenever they succeed.
   template <class T>
   async::Done<Result<T>> time_write(std::string_view operation, async::Done<Result<T>> done);
 
   Store& inner_;
   async::SteadyClock& steady_;
-  std::shared_ptr<Times> times_ = std::make_shared<Times>();  // answers may come when this is gone
-  // When the last write failed; nullopt: it did not.
+  std::shared_ptr<Times> times_ = std::make_shared<Times>();  // shared: answers may arrive later
+  // When the last write failed; nullopt: it succeeded.
   std::shared_ptr<std::optional<Duration>> write_failed_ =
       std::make_shared<std::optional<Duration>>();
 };

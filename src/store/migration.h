@@ -1,6 +1,4 @@
-// Migration: which layout a store has, and which one this program writes.
-//
-// Threads: a value.
+// Migration: the layout version of a store, and the one that this program writes.
 #pragma once
 
 #include <chrono>
@@ -15,8 +13,9 @@ struct Migration {
 };
 
 struct MigrationOptions {
-  bool check_only = false;                    // changes nothing; `due` says what would be done
-  std::chrono::milliseconds patience{30000};  // how long whoever holds the store is waited for
+  bool check_only = false;  // change nothing, only report what would be done
+  std::chrono::milliseconds patience{
+      30000};  // how long to wait for the process that uses the store
 };
 
 }  // namespace ae::store

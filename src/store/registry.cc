@@ -1,4 +1,4 @@
-// Keys and agents, folded from the audit log.
+// Registry: see registry.h.
 #include "store/registry.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace ae::store {
 namespace {
 
-// Definitions are as large as a request may be, and stand in a string of an entry no deeper than this.
+// A definition can be as large as a request, and can be nested this deep.
 constexpr JsonLimits kEntry{.bytes_max = 16u << 20, .depth_max = 128};
 
 bool is_short(std::string_view text) { return !text.empty() && text.size() <= Registry::kNameMax; }
@@ -70,7 +70,7 @@ std::optional<std::string> Registry::key_revoked(const Value& entry) {
   if (found == keys_.end()) return "there is no key with this id";
   ApiKey& key = found->second;
   if (key.revoked_at) return std::nullopt;
-  // Whatever the time says: it is revoked.
+  // Revoked regardless of the time in the entry.
   key.revoked_at = instant_in(entry, "at").value_or(key.created_at);
   key.revoked_by = entry.text("by");
   return std::nullopt;
@@ -92,7 +92,7 @@ std::optional<std::string> Registry::agent_registered(const Value& entry) {
   std::vector<AgentVersion>& versions = agents_[version.name];
   if (!versions.empty() && versions.back().definition == version.definition &&
       versions.back().plan_hash == version.plan_hash) {
-    return std::nullopt;  // two processes registered the same
+    return std::nullopt;  // two processes registered the same version
   }
   version.version = versions.size() + 1;
   versions.push_back(std::move(version));

@@ -1,13 +1,14 @@
-// Registry: which API keys and which versions of agents there are, folded from the audit log.
+// Registry: the API keys and agent versions, folded from the audit log.
 //
-// The log is the only truth; a process that has seen entry n asks for what stands above it and absorbs that. An entry
-// that cannot be read is passed over with a warning: it gives nobody a right.
+// The audit log is authoritative. A process that has applied entry n reads the entries above n and
+// applies them. An unreadable entry is skipped with a warning; it grants nothing.
 //
 //   key_created {id, hash, role, name, expires_at?}   hash = SHA-256 of the secret part, 64 hex digits
 //   key_revoked {id}
 //   agent_registered {name, plan_hash, definition}    definition = the agent's part of an agents file
 //
-// Stored: these are permanent formats. Threads: a value. See docs/decisions/0033-keys-and-agents-in-the-audit-log.md.
+// Stored: these are permanent formats. Threads: a value. See
+// docs/decisions/0033-keys-and-agents-in-the-audit-log.md.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +26,10 @@
 namespace ae::store {
 
 struct ApiKey {
-  std::string id;    // public: it is in the key, in lists and in what is recorded
+  std::string id;    // public: part of the key, of lists and of records
   Hash secret_hash;  // of the secret part
-  std::string role;  // as it was written; the door knows what it may do
-  std::string name;  // for people; "" = none
+  std::string role;  // as written; the API's authenticator interprets it
+  std::string name;  // display name; "" = none
   std::string created_by, revoked_by;
   Instant created_at;
   std::optional<Instant> expires_at, revoked_at;
@@ -47,15 +48,15 @@ struct AgentVersion {
 
 class Registry {
  public:
-  // What is wrong with the entry, if something is. One that was seen already changes nothing; so do entries about
-  // other things.
+  // Applies an entry; answers what is wrong with it, if it is invalid. Entries that were applied
+  // before and other operations change nothing.
   std::optional<std::string> apply(const AuditRow& row);
-  // The last entry that was seen.
+  // The last entry that was applied.
   std::uint64_t seq() const { return seq_; }
 
   const std::map<std::string, ApiKey, std::less<>>& keys() const { return keys_; }
   const ApiKey* key(std::string_view id) const;
-  // By name; the versions of each, oldest first, never none.
+  // By name; each has at least one version, oldest first.
   const std::map<std::string, std::vector<AgentVersion>, std::less<>>& agents() const {
     return agents_;
   }
@@ -64,7 +65,7 @@ class Registry {
   const AgentVersion* find_version_with_plan(std::string_view name,
                                              std::string_view plan_hash) const;
 
-  static constexpr std::size_t kNameMax = 64;  // characters of a name, an id, a role
+  static constexpr std::size_t kNameMax = 64;  // bytes of a name, an id, a role
 
  private:
   std::optional<std::string> take(std::string_view act, const Value& entry);
@@ -77,10 +78,10 @@ class Registry {
   std::map<std::string, std::vector<AgentVersion>, std::less<>> agents_;
 };
 
-// What is written. `at` and `by` are the writer's.
+// The entries to write. `at` and `by` are the writer's.
 AuditEntry key_created(const ApiKey& key);
 AuditEntry key_revoked(std::string_view id, Instant at, std::string by);
-// `version.version` is not written: it follows from the log.
+// `version.version` is not written: it is derived from the log.
 AuditEntry agent_registered(const AgentVersion& version);
 
 }  // namespace ae::store

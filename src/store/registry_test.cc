@@ -1,4 +1,4 @@
-// The registry: what the audit log says of keys and agents, and what it makes of entries that say nothing.
+// Registry: folding keys and agents from the audit log, including invalid entries.
 #include "store/registry.h"
 
 #include "json/json.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr Instant kDay{1'700'000'000'000'000};
 constexpr Duration kHour = std::chrono::hours(1);
 
-// An audit log that is written and read as a store does.
+// An audit log that is written and read as a store does it.
 struct Log {
   AuditHead head;
   std::vector<AuditRow> rows;

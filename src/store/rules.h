@@ -1,6 +1,7 @@
-// What every driver decides alike: who may commit, what may be claimed, and the sentences of refusals.
+// Rules that all store drivers share: commit preconditions, eligibility for claims, and error
+// messages.
 //
-// A driver reads a job's standing inside its transaction and asks here; only the reading and writing is its own.
+// A driver reads the job's state inside its transaction and passes it to these functions.
 // Threads: pure functions.
 #pragma once
 
@@ -17,7 +18,7 @@
 
 namespace ae::store {
 
-// A batch that breaks a REQUIRES of store.h is a bug of the caller (AE_CHECK).
+// AE_CHECK the REQUIRES of store.h: a violation is a bug of the caller.
 void check_batch(const Batch& batch);
 void check_claim(const ClaimRequest& request);
 void check_pruning(const Pruning& pruning);
@@ -28,54 +29,61 @@ struct JobClaimState {
   std::optional<Fence> claim;  // live or expired
 };
 
-// Authority, then seq. Not for Create. The `repeated` case comes before this, the inbox after it.
+// Checks authority, then seq. Not for Create. Duplicates are detected before this, the inbox is
+// checked after it.
 Status check_precondition(const Batch& batch, const JobClaimState& standing);
-// Of a batch that has_first_commit_check: is this still the first commit that its writer read?
+// True for a LateResult with `first_commit`, which check_late_precondition compares with the stored
+// first commit.
 bool has_first_commit_check(const Batch& batch);
 Status check_late_precondition(const Batch& batch, std::string_view first_commit);
 
-// Does an entry of the inbox refuse this batch: one that is left behind by a release, or that came after what was read?
+// True if this inbox entry refuses the batch: the release would leave it behind, or it arrived
+// after `inbox_read_through`.
 bool is_refused_by_inbox(const Batch& batch, std::uint64_t entry);
 
-// Queued or running: what a claim may take.
+// Queued or running: claimable statuses.
 bool may_run(std::string_view status);
 
 // Completed, failed or cancelled.
 bool has_ended(std::string_view status);
-// What `ended` answers, of the next kEndedScanMax rows, or all that are left, in order of creation.
+// The answer of `list_ended`. `scanned` holds the next kEndedScanMax rows, or all that are left, in
+// order of creation.
 EndedPage make_ended_page(std::vector<JobRow> scanned, const EndedFilter& filter);
 
-// What a pruning says of the contents of a job: the commits' SHA-256, in order, and its signed head.
+// Hash of a job's contents for a pruning: the SHA-256 of its commits, in order, and its signed
+// head.
 Hash content_hash_of(const std::vector<Hash>& commits,
                      const std::optional<std::string>& signed_head);
-// What a pruning must know of a job, and whether it may go.
+// What a pruning must know of a job; whether the job may be deleted.
 struct PruneCandidate {
   std::string status;
   bool held = false;
   std::uint64_t last_seq = 0;
   Hash head;
-  std::optional<Hash> content_hash;  // if it was asked for
+  std::optional<Hash> content_hash;  // if the pruning contains one
 };
 Status check_prunable(const Pruning::Job& requested, const std::optional<PruneCandidate>& stands);
 
-// When a job may be claimed: at once, at an instant, or not by the passing of time.
+// When a job can be claimed: now, at an instant, or (neither) not by the passage of time.
 struct Eligibility {
   bool ready = false;
   std::optional<Instant> at;
 };
 Eligibility eligibility_of(const RowState& row, const std::optional<Instant>& lease_until);
 
-// What a claim looks at beside the time: its agents, its exceptions, and that the worker offers what the job needs.
+// What a claim checks besides the time: agent, excluded jobs, and whether the worker offers what
+// the job requires.
 struct ClaimCandidate {
   const JobId& job;
   const std::string& agent;
   const std::vector<std::string>& capabilities;
 };
 bool matches(const ClaimRequest& request, const ClaimCandidate& job);
-// The same without the exceptions: may this worker take jobs that ask for this?
+// The same without the excluded jobs: may this worker run jobs of this agent with these
+// capabilities?
 bool satisfies(const ClaimRequest& request, const std::string& agent,
                const std::vector<std::string>& capabilities);
-// The exceptions of a request, for who asks often.
+// The excluded jobs of a request as a set, for repeated lookups.
 class ExcludedJobs {
  public:
   explicit ExcludedJobs(const ClaimRequest& request)
@@ -86,10 +94,10 @@ class ExcludedJobs {
   std::unordered_set<JobId> jobs_;
 };
 
-// How many jobs of this queue may be held at once; nullopt = any number.
+// How many jobs of this queue may be leased at once; nullopt = no limit.
 std::optional<std::size_t> queue_limit_of(const ClaimRequest& request, std::string_view queue);
 
-// Whose turn a job waits for: its value of the label between whose values a store takes turns; "" without one.
+// The fairness key of a job: its value of the label `fair_by`; "" without one.
 std::string fairness_key_of(const std::vector<std::pair<std::string, std::string>>& labels,
                             std::string_view fair_by);
 

@@ -1,15 +1,19 @@
-// Store: everything a job writes in one step goes through one verb, `commit(Batch)`.
+// Store: the storage interface. Everything a job writes in one step goes through `commit(Batch)`.
 //
-// All or nothing, fenced and version-checked inside the same transaction, and durable when it answers. A store keeps
-// sealed bytes and does not understand them; what a job may do next is checked by the runtime before the commit and
-// stays true by `expected_seq`. Every driver passes src/store/conformance_test.h.
+// A commit is atomic, checks the fence and the version in the same transaction, and is durable when
+// it answers. A store keeps sealed bytes and does not interpret them. The runtime checks before the
+// commit what a job may do next; `expected_seq` keeps that check valid. Every driver passes
+// src/store/conformance_test.h.
 //
 // Answers come on the loop's thread, never inside the call. Two errors are never merged:
-//   unavailable      nothing changed (disk full, read-only, lost connection before the commit): try again later
+//   unavailable      nothing changed (disk full, read-only, connection lost before COMMIT): retry
 //   unknown_outcome  it may or may not have happened: read back (`load`) before anything else
-// Writes take effect in the order in which they were called; a read sees at least what was answered before it. Limits: an idempotency key, agent, worker, label or inbox id
-// is at most 256 bytes, a job has at most 64 labels and 64 capabilities (64 bytes each, no line break); the door checks these before it calls.
-// Threads: call from the loop's thread. See docs/architecture.md and docs/decisions/0005-one-verb-store.md.
+// Writes take effect in the order in which they were called. A read sees at least what was answered
+// before it. Limits: an idempotency key, agent, worker, label or inbox id has at most 256 bytes; a
+// job has at most 64 labels and 64 capabilities (64 bytes each, no line break). The API checks
+// these limits before it calls.
+// Threads: call from the loop's thread. See docs/architecture.md and
+// docs/decisions/0005-one-verb-store.md.
 #pragma once
 
 #include <cstdint>
@@ -32,30 +36,31 @@
 
 namespace ae::store {
 
-// Who may write: the attempt that holds the job. Epochs strictly increase per job.
+// Who may write: the attempt that holds the job's lease. Epochs strictly increase per job.
 struct Fence {
   AttemptId attempt;
   std::uint64_t epoch = 0;
   friend bool operator==(const Fence&, const Fence&) = default;
 };
 
-// What a claim gives. The lease is the store's clock: `lease_until` is read back from the statement that set it.
+// The answer to a claim. The store's clock measures the lease: `lease_until` is read back from the
+// statement that set it.
 struct Lease {
   JobId job;
   Fence fence;
   Instant lease_until;
 };
 
-struct InitialClaimParams {  // for a job that is born claimed
+struct InitialClaimParams {  // for a job that is created with a lease
   std::string worker;
   AttemptId attempt;  // its epoch is 1
   Duration lease;
 };
 
-// Of jobs that name no other.
+// The queue of a job that names none.
 inline constexpr std::string_view kDefaultQueue = "default";
 
-// The job's row at creation. Everything here is a copy of what the log says, for finding jobs.
+// The job's row at creation: a copy of fields of the log, for queries.
 struct NewJob {
   std::string agent;
   std::string idempotency_key;  // "" = none; unique per agent
@@ -64,26 +69,29 @@ struct NewJob {
   std::int64_t priority = 0;
   std::vector<std::string> capabilities;  // what a worker must offer to claim it
   std::string queue = std::string(kDefaultQueue);
-  std::optional<InitialClaimParams>
-      claim;  // born claimed; whoever wants a limit of its queue kept leaves it to a claim
+  // Create with a lease. This ignores the limit of the queue; a job that must respect it is created
+  // without a lease and claimed later.
+  std::optional<InitialClaimParams> claim;
 };
 
 // The job's row after the commit, as the runtime derives it from the log.
 struct RowState {
   std::string status = "queued";      // queued running waiting parked completed failed cancelled
   std::optional<Instant> not_before;  // not claimed earlier
-  // Earliest timer, expiry, deadline: `due` lists the job then, when nobody holds it.
+  // Earliest timer, expiry or deadline: `list_due` returns the job from then on, unless it is
+  // leased.
   std::optional<Instant> wake_at;
 };
 
-// A performed effect (split durability's phase 1; late effects). Key: (job, invocation, try); written once.
+// A recorded effect (first commit of a split step; late results). Key: (job, invocation, try);
+// written once.
 struct EffectRow {
   InvocationId invocation;
   std::uint32_t try_no = 1;
   std::string record;  // canonical JSON
 };
 
-// What is in flight under a try. Key: (job, invocation, try); a put replaces.
+// A try in flight. Key: (job, invocation, try); a put replaces.
 struct LedgerRow {
   InvocationId invocation;
   std::uint32_t try_no = 1;
@@ -92,9 +100,9 @@ struct LedgerRow {
 };
 
 struct InboxEntry {
-  std::uint64_t number = 0;  // given by the store; order of arrival
+  std::uint64_t number = 0;  // assigned by the store in order of arrival
   std::string id;            // the writer's id: the same id again changes nothing
-  std::string act;           // canonical JSON
+  std::string act;           // control request: canonical JSON
 };
 
 struct Batch {
@@ -102,83 +110,92 @@ struct Batch {
   struct Create {
     NewJob job;
   };
-  // This fence's claim row stands, live or expired: until another claims the job, the work is still its.
+  // The job's claim row has this fence. The lease may have expired: until another worker claims the
+  // job, the fence stays valid.
   struct Leased {
     Fence fence;
   };
-  // Nobody holds it: no claim row, live or expired.
+  // No worker holds the job: there is no claim row, live or expired.
   struct Unleased {};
-  // Whoever holds it: a result that came after its attempt had lost the job. REQUIRES: effects only.
+  // Any state of the lease: a result that arrived after its attempt had lost the job. REQUIRES:
+  // effects only.
   struct LateResult {
-    // SHA-256 of the job's first commit, as it was read: refused with `sequence_conflict` when that is another one now
-    // (values of the job were erased). nullopt = any.
+    // SHA-256 of the job's first commit, as it was read. If it has changed since (values of the job
+    // were redacted), the batch is refused with `sequence_conflict`. nullopt = any.
     std::optional<Hash> first_commit = {};
   };
   using Authority = std::variant<Create, Leased, Unleased, LateResult>;
 
   JobId job;
   Authority authority;
-  std::uint64_t expected_seq =
-      0;  // last seq of the log before this commit (not asked of LateResult)
-  std::optional<SealedBatch> sealed;  // no events: only the rows below change.
-                                      // REQUIRES: first_seq == expected_seq + 1
-  // Written when `sealed` is set. REQUIRES: a commit that leaves a job neither queued nor running also releases it
-  // (or comes without a claim): a blocked job that somebody holds could never be woken.
+  // Last seq of the log before this commit (not checked for LateResult).
+  std::uint64_t expected_seq = 0;
+  // nullopt: no events, only the rows below change. REQUIRES: first_seq == expected_seq + 1
+  std::optional<SealedBatch> sealed;
+  // Written when `sealed` is set. REQUIRES: a commit that leaves a job neither queued nor running
+  // also releases it (or is made without a lease): a blocked job with a lease could never wake up.
   RowState row;
   std::vector<EffectRow> effects;
-  // Refused with `sequence_conflict` when one of these is recorded: whoever decides an unknown call closes its slot in
-  // the transaction that sees it empty. Read again and decide anew.
+  // Refused with `sequence_conflict` if one of these is recorded: a commit that decides an unknown
+  // outcome lists its try here, so the decision and the result exclude each other. Load the job
+  // again and decide again.
   std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent;
   std::vector<LedgerRow> ledger_put;
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
-  // Numbers of the entries this commit consumes, in order; one that is gone is passed over.
+  // Numbers of the entries that this commit consumes, ascending. A number that is gone is ignored.
   std::vector<std::uint64_t> inbox_consumed;
-  // Give the claim back (Leased). Refused with `inbox_pending` while entries are left.
+  // Releases the lease (Leased). Refused with `inbox_pending` while other entries are left.
   bool release = false;
-  // The release leaves the entries where they are, for the next claim: of a job that is parked before they are taken in.
+  // The release leaves the entries for the next lease holder: the job is parked before they are
+  // applied.
   bool keeps_inbox = false;
-  // What this commit decides must not pass by an accepted entry (a wait that opens, an expiry): refused with
-  // `inbox_pending` when there is one above this number, the last that was read.
+  // Number of the last entry that was read. If a later one exists, the batch is refused with
+  // `inbox_pending`: some decisions (opening a wait, an expiry) must not overtake an accepted
+  // entry.
   std::optional<std::uint64_t> inbox_read_through;
-  // Stands beside the job and replaces what stood there; says itself what it covers. The store does not look inside.
+  // Replaces the job's signed head, a side record that contains its own seq. The store does not
+  // interpret it.
   std::optional<std::string> signed_head;
-  // The same, of the log as it stands after this commit, whose last seq it is kept under. REQUIRES: Leased.
+  // Replaces the job's checkpoint: its state after this commit, stored under the last seq.
+  // REQUIRES: Leased.
   std::optional<std::string> checkpoint;
-  // Written to the store's audit log with this commit; not when the batch is refused or `is_duplicate`.
+  // Written to the store's audit log with this commit; not written if the batch is refused or
+  // `is_duplicate`.
   std::optional<AuditEntry> audit;
-  // AE_POINTs to hit once the rows are written: before the COMMIT when there are events, after it when not.
-  // Names with static storage ("effect.after_put", "ledger.after_commit").
+  // Failpoints to hit once the rows are written: before the COMMIT if there are events, else after
+  // it. The names have static storage ("effect.after_put", "ledger.after_commit").
   std::vector<std::string_view> failpoints;
 };
 
-// Values of a job that are dropped: its commits without them, and what stood beside the log because of them.
+// Redaction of values of a job: its commits without them, and the new contents of its side records.
 struct Redaction {
   JobId job;
   struct Commit {
     std::uint64_t first_seq = 0;
-    Hash expected_hash;       // SHA-256 of the bytes that stand there
+    Hash expected_hash;       // SHA-256 of the stored bytes
     std::string bytes;        // the same events, sealed, without the values
-    std::vector<Hash> blobs;  // that these bytes name, each once
+    std::vector<Hash> blobs;  // blobs that these bytes reference, each once
   };
   std::vector<Commit> commits;
-  std::vector<EffectRow> effects;  // all of the job, as they are to stand
+  std::vector<EffectRow> effects;  // all effects of the job, with their new records
   AuditEntry audit;
 };
 
-// A place in the store's files that may still hold values that were dropped.
+// A place in the store's files that may still contain redacted values.
 struct ResidualCopy {
   std::string what, where;
-  std::string why;  // … and what removes them
+  std::string why;  // why it may, and how to remove them
 };
 
-// Jobs that go, with everything that belongs to them.
+// Jobs to delete, with everything that belongs to them.
 struct Pruning {
   struct Job {
     JobId job;
-    std::uint64_t last_seq = 0;  // as it was read …
+    std::uint64_t last_seq = 0;  // as it was read
     Hash head;
-    std::optional<Hash>
-        content_hash;  // … and what was kept of it elsewhere (content_hash_of in store/rules.h)
+    // Contents of the job as they were archived (content_hash_of in store/rules.h); nullopt = not
+    // compared.
+    std::optional<Hash> content_hash;
   };
   std::vector<Job> jobs;  // REQUIRES: at least one, each once, at most kPruneJobsMax
   AuditEntry audit;
@@ -186,19 +203,20 @@ struct Pruning {
 inline constexpr std::size_t kPruneJobsMax = 64;
 
 struct CommitResult {
-  std::uint64_t last_seq = 0;  // of the log after this commit (or as it stands, without events)
-  bool is_duplicate = false;   // these very bytes were already there: nothing written again
-  // Create only: this idempotency key made that job, with this request hash; nothing written.
+  std::uint64_t last_seq = 0;  // of the log after this commit (without events: its current end)
+  bool is_duplicate = false;   // the same bytes were already stored: nothing was written
+  // Create only: the job that was created with this idempotency key, and its request hash; nothing
+  // was written.
   std::optional<JobId> existing;
   std::optional<Hash> existing_request;
-  // Create with a claim (repeated: if that claim still stands).
+  // Create with a claim (is_duplicate: only if that claim still holds).
   std::optional<Lease> lease;
 };
 
-// A job's row as it stands.
+// A job's current row.
 struct JobRow {
   JobId id;
-  std::uint64_t number = 0;  // order of creation; never given to another job of this store
+  std::uint64_t number = 0;  // order of creation; never reused in this store
   std::string agent;
   std::string status;
   std::string idempotency_key;
@@ -222,53 +240,55 @@ struct Checkpoint {
 
 struct LoadedJob {
   JobRow row;
-  std::vector<std::string>
-      commits;              // sealed bytes, in order, from the commit that holds `from_seq`
-  std::vector<Blob> blobs;  // every value that stands apart and that these commits hold, once each
+  // Sealed bytes in order, starting with the commit that contains `from_seq`.
+  std::vector<std::string> commits;
+  std::vector<Blob> blobs;         // every blob that these commits reference, each once
   std::vector<EffectRow> effects;  // by invocation and try
   std::vector<LedgerRow> ledger;   // by invocation and try
-  std::vector<InboxEntry> inbox;   // not yet taken, in order
+  std::vector<InboxEntry> inbox;   // not consumed yet, in order
   std::optional<std::string> signed_head;
   std::optional<Checkpoint> checkpoint;  // of loads from 1 or from the checkpoint
-  // Of loads from 1, as the rows have it; nullopt: this store has no such column.
+  // Of loads from 1, from the job's row; nullopt: the store has no such column.
   std::optional<Hash> request_hash;
   std::optional<std::uint64_t> commit_count;
 };
 
-// A `from_seq`: only what came after the checkpoint, and the checkpoint; without one the same as 1.
+// A `from_seq`: the checkpoint and the commits after it; without a checkpoint the same as 1.
 inline constexpr std::uint64_t kFromCheckpoint = 0;
-// A `from_seq`: the first commit alone with its values, and of all else only the row. It costs the same however long the log is.
+// A `from_seq`: the row, and the first commit with its blobs. The cost does not depend on the
+// length of the log.
 inline constexpr std::uint64_t kFirstCommit = UINT64_MAX;
 
 struct Filter {
   std::string status, agent;  // "" = any
   std::vector<std::pair<std::string, std::string>> labels;
   std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
-  std::optional<std::uint64_t> after_number;  // its number: counts also when the job is gone
-  std::optional<Instant> updated_before;      // nothing was written to it since
+  // Number of the job `after`: also valid when that job has been deleted.
+  std::optional<std::uint64_t> after_number;
+  std::optional<Instant> updated_before;  // last write was before this
   std::size_t limit = 100;
 };
 
-// Jobs that have ended, that nobody holds, and whose last event is older than `before`.
+// Jobs that have ended, that no worker holds, and whose last event is older than `before`.
 struct EndedFilter {
   Instant before;
   std::vector<std::string> statuses;  // of completed failed cancelled; empty = all three
   std::string agent;                  // "" = any
   std::vector<std::pair<std::string, std::string>> labels;
-  std::uint64_t after = 0;  // behind the job with this number
+  std::uint64_t after = 0;  // only jobs with a higher number
   std::size_t limit = 100;
 };
-// A page looks at so many rows at most, whatever it finds. The walk ends where all of them are of jobs made since `before`:
-// one whose clock was wrong hides no other.
+// A page scans at most this many rows. The scan ends at a page whose rows were all created at or
+// after `before`, so one job with a wrong clock does not hide others.
 inline constexpr std::size_t kEndedScanMax = 1024;
 struct EndedPage {
   std::vector<JobRow> rows;           // oldest first
-  std::optional<std::uint64_t> next;  // `after` of the next page; nullopt = there is none
+  std::optional<std::uint64_t> next;  // `after` of the next page; nullopt = last page
 };
 
 struct QueueLimit {
   std::string queue;
-  std::size_t limit = 1;  // live claims of its jobs at once, whoever holds them
+  std::size_t limit = 1;  // maximum of live claims of its jobs, of all workers
 };
 
 struct ClaimRequest {
@@ -276,114 +296,125 @@ struct ClaimRequest {
   std::size_t limit = 1;
   Duration lease;
   std::vector<std::string> agents;        // only jobs of these; empty = any
-  std::vector<std::string> capabilities;  // what the worker offers: only jobs that need no more
-  std::vector<AttemptId>
-      attempts;  // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
-  std::vector<JobId> excluded_jobs;  // jobs this worker cannot run (needs_version): left to others
-  std::vector<QueueLimit> queues;    // kept in the transaction that claims; other queues have none
+  std::vector<std::string> capabilities;  // what the worker offers: only jobs that require no more
+  // Fresh attempt ids, at most one is used per job. REQUIRES: size() >= limit
+  std::vector<AttemptId> attempts;
+  std::vector<JobId> excluded_jobs;  // jobs that this worker cannot run (needs_version)
+  std::vector<QueueLimit> queues;  // checked in the claim's transaction; other queues have no limit
 };
 
-// How many jobs stand where, as of one moment; counted from indexes, and never further than kJobCountMax.
+// Job counts at one moment. They are read from indexes and stop at kJobCountMax.
 inline constexpr std::uint64_t kJobCountMax = 100'000;
 struct JobStats {
   std::map<std::string, std::uint64_t> statuses;  // of queued, running, waiting, parked
-  std::map<std::string, std::uint64_t> ready;     // that a claim would take, by queue
+  std::map<std::string, std::uint64_t> ready;     // claimable now, by queue
   struct Worker {
-    std::uint64_t live = 0, expired = 0;  // jobs that it holds; whose lease has run out
-    std::string says;  // what it announced of itself; "" = nothing, or too long ago
+    std::uint64_t live = 0, expired = 0;  // jobs that it holds: lease valid; lease expired
+    std::string says;                     // its announcement; "" = none, or expired
   };
-  std::map<std::string, Worker> workers;  // whoever holds a job, or has announced itself
+  std::map<std::string, Worker> workers;  // workers that hold a job or have an announcement
 };
 
-// What another process has done, said early; every hint may be lost, and none is a promise.
+// A notification from another process. Hints are best effort: they can be lost and guarantee
+// nothing.
 struct Hint {
-  std::vector<JobId> idle;        // they have ended or wait; empty = something else
-  std::optional<JobId> inbox_of;  // its inbox has got an entry; nullopt = something may be claimed
+  std::vector<JobId> idle;        // jobs that ended or wait; empty = another kind of hint
+  std::optional<JobId> inbox_of;  // job with a new inbox entry; nullopt = a job may be claimable
   struct Needs {
     std::string agent;
     std::vector<std::string> capabilities;
   };
-  std::optional<Needs> needs;  // by whom; nullopt = perhaps by anybody
+  std::optional<Needs> needs;  // what the claimable job requires; nullopt = unknown
 };
 
 class Store {
  public:
   virtual ~Store() = default;
 
-  // Fails with stale_attempt (not held by this fence) · held (Unleased, but a claim row exists) · sequence_conflict
-  // (expected_seq is not the last) · not_found · already_exists (Create: this job id) · inbox_pending · unavailable ·
-  // unknown_outcome. A batch whose sealed bytes already stand at that place answers `is_duplicate`, whoever holds the job
-  // by now: that is a statement about the past. Then authority is looked at, then seq, then the inbox.
+  // A batch whose sealed bytes are already stored at that place answers `is_duplicate`, regardless
+  // of who holds the job now. Otherwise the authority is checked, then the seq, then the inbox.
+  // Fails with stale_attempt (not held by this fence) · held (Unleased, but a claim row exists) ·
+  // sequence_conflict (expected_seq is not the last) · not_found · already_exists (Create: this job
+  // id) · inbox_pending · unavailable · unknown_outcome.
   virtual void commit(Batch batch, async::Done<Result<CommitResult>> done) = 0;
 
-  // Durable post for whoever holds the job. An id that is waiting already changes nothing; one that was taken is in the
-  // log, which knows it. Fails with not_held (no claim row: commit as Unleased instead) · not_found · unavailable ·
-  // unknown_outcome.
+  // Durably enqueues a control request for the lease holder. An id that is already in the inbox
+  // changes nothing; the log contains the ids of consumed entries. Fails with not_held (no claim
+  // row: commit as Unleased instead) · not_found · unavailable · unknown_outcome.
   virtual void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) = 0;
 
-  // Queued or running jobs that nobody holds (not_before passed), and those whose lease has run out; highest priority,
-  // then, where the store takes turns between the values of a label, the next value, then oldest (store/claim_order.h).
-  // Never waiting, parked or ended ones, and none of a queue that is at its limit.
+  // Claims queued or running jobs that have no lease (not_before passed) or an expired one. Order:
+  // highest priority, then the next fairness key if the store has a fairness label, then oldest
+  // (store/claim_order.h). Never waiting, parked or ended jobs, nor jobs of a queue that is at its
+  // limit.
   virtual void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) = 0;
-  // One particular job, under the same rules; empty when it cannot be claimed now.
+  // One particular job, under the same rules; nullopt when it cannot be claimed now.
   virtual void claim_job(JobId job, ClaimRequest request,
                          async::Done<Result<std::optional<Lease>>> done) = 0;
-  // Extends to now + lease; never revives an expired or released one (nullopt for those). Same order as asked.
+  // Extends to now + lease. Never revives an expired or released lease (nullopt for those). Answers
+  // in the order of `held`.
   virtual void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                          async::Done<Result<std::vector<std::optional<Instant>>>> done) = 0;
 
-  // Jobs whose wake_at has passed and that nobody holds. At most `limit`, earliest first.
+  // Jobs without a lease whose wake_at has passed. At most `limit`, earliest first.
   virtual void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) = 0;
-  // When the next one is due (also a past instant: now), or becomes claimable by not_before (only a future one: ask
-  // this before `claim`, which takes those that have passed); nullopt = nothing is planned.
+  // The earliest wake_at of a job without a lease (can be in the past: due now), or future
+  // not_before. Call it before `claim`, which takes the jobs whose not_before has passed. nullopt =
+  // nothing is scheduled.
   virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
 
   virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) = 0;
   // Newest first. An unknown `after` without its number is not_found.
   virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;
-  // Reads rows of jobs in the order of their creation, and no event.
+  // Reads job rows in order of creation; reads no events.
   virtual void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) = 0;
 
-  // Replaces the bytes of commits that hold the same events with fewer values, drops values that stood apart and that no
-  // commit of any job names any more, and the job's checkpoint, replaces the records of its effects, and writes the audit
-  // entry: all or nothing. Bytes that stand there already are fine; when all do, nothing is written. Looks at every commit
-  // of the store when something stood apart.
-  // Fails with held (somebody holds the job) · sequence_conflict (other bytes stand there, or another effect: load again) ·
-  // not_found · unavailable · unknown_outcome.
+  // Replaces commits by ones with the same events and fewer values, deletes the job's checkpoint
+  // and the blobs that no commit of any job references any more, replaces its effect records and
+  // writes the audit entry, atomically. Bytes that are already stored are accepted; if all are,
+  // nothing is written. Before a blob is deleted, other jobs are searched for references to it; in
+  // SQLite that reads the commits of the whole store.
+  // Fails with held (a worker holds the job) · sequence_conflict (other bytes are stored, or
+  // another effect: load again) · not_found · unavailable · unknown_outcome.
   virtual void redact(Redaction redaction, async::Done<Result<void>> done) = 0;
-  // Removes what the store's files still hold of values that were dropped before: a write-ahead log, old pages. Takes a few
-  // seconds at most. Answers the places that may still hold some; it does not know of which job.
+  // Removes redacted values that the store's files still contain, in a write-ahead log or old
+  // pages. Takes a few seconds at most. Answers the places that may still contain some; it does not
+  // know of which job.
   // Fails with unavailable · store_stopped.
   virtual void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) = 0;
-  // Deletes these jobs: rows, log, everything beside it, and what stood apart and no other job names; and writes the audit
-  // entry: all or nothing, in one transaction that costs what the jobs hold, whatever else the store holds. Their ids and
-  // idempotency keys are free again. False: nothing is deleted yet, the store has made up a part of its list of values
-  // (each commit of its life is looked at once for that): ask again.
-  // Fails with sequence_conflict (one is not as it was read, or has not ended) · held · not_found · unavailable ·
-  // unknown_outcome.
+  // Deletes these jobs (rows, logs, side records, and blobs that no other job references) and
+  // writes the audit entry, in one transaction. Its cost depends on the size of these jobs, not of
+  // the store. Their ids and idempotency keys can be reused. Answers false if nothing was deleted
+  // because the store has only extended its index of blob references (each commit is indexed once):
+  // call again.
+  // Fails with sequence_conflict (a job has changed since it was read, or has not ended) · held ·
+  // not_found · unavailable · unknown_outcome.
   virtual void prune(Pruning pruning, async::Done<Result<bool>> done) = 0;
-  // Adds to the audit log. Fails with unavailable · unknown_outcome.
+  // Appends to the audit log. Fails with unavailable · unknown_outcome.
   virtual void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) = 0;
-  // The entries above `after`, and where the log ends, as of one moment. From 0 it can be proved (store/audit.h).
+  // The entries above `after` and the end of the log, read at one moment. With `after` 0 the log
+  // can be verified (store/audit.h).
   virtual void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) = 0;
 
   virtual void count_jobs(async::Done<Result<JobStats>> done) = 0;
-  // What this worker says of itself, to those that share the store, for so long; said again before that, and lost without
-  // harm. A store that nobody shares keeps nothing of it.
+  // Publishes a worker's announcement to the processes that share the store, for `ttl`. The worker
+  // repeats it before that; losing one does no harm. A store with one process ignores it.
   virtual void announce(std::string worker, std::string says, Duration ttl) {
     static_cast<void>(worker), static_cast<void>(says), static_cast<void>(ttl);
   }
 
-  // From now on other processes' hints come here, on the loop's thread. A store that nobody else writes has none.
+  // Sets the callback for hints of other processes. It runs on the loop's thread. A store with one
+  // writer has no hints.
   virtual void on_hint(std::function<void(const Hint&)> callback) { static_cast<void>(callback); }
 
   virtual Instant now() = 0;  // the one clock of leases, timers and deadlines
-  // What that clock shows by now at the latest, for what must not be done after an instant: later than now() where the
-  // clock is another machine's. Counts suspend.
+  // Upper bound of that clock's current value, for actions that must not start after an instant.
+  // Later than now() if the clock is on another machine. Includes suspend time.
   virtual Instant latest_now() { return now(); }
-  // True when opening this store ended every earlier lease: one process owns it (SPEC §6).
+  // True when opening this store ended all earlier leases: one process owns it (SPEC §6).
   virtual bool owned() const = 0;
-  // When this process opened it, by its clock, after every earlier owner had ended; nullopt = it is shared, or only read.
+  // When this process opened the store, by its clock, after every earlier owner had ended; nullopt
+  // = the store is shared or read-only.
   virtual std::optional<Instant> opened_at() const = 0;
 };
 

@@ -31,7 +31,7 @@ struct FaultyStore::State {
   std::uint64_t calls = 0;
   std::array<std::uint64_t, kMethods> number_of_method{};
   bool crashed = false;
-  bool gone = false;  // the FaultyStore is: late calls do not reach the inner store
+  bool gone = false;  // the FaultyStore is destroyed: late calls do not reach the inner store
 
   void crash() {
     if (std::exchange(crashed, true)) return;
@@ -72,7 +72,7 @@ FaultyStore::~FaultyStore() { state_->gone = true; }
 std::uint64_t FaultyStore::calls() const { return state_->calls; }
 bool FaultyStore::crashed() const { return state_->crashed; }
 
-// `start(inner, done)` makes the call. Everything an answer needs lives in the shared state.
+// `start(inner, done)` makes the call. Everything an answer needs is in the shared state.
 template <class T, class Start>
 void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
                        std::uint64_t from_seq) {

@@ -1,7 +1,9 @@
-// FaultyStore: any store, made to fail on purpose: before the work, after it, late, or by the death of the caller.
+// FaultyStore: wraps a store and injects faults: failures before or after the work, delays, and
+// crashes of the caller.
 //
-// A script decides for each call by its number; the same script gives the same faults. Used by the conformance suites
-// (fail the first call, then the second, …) and by the simulation. Threads: the loop's thread.
+// A script chooses the fault of each call by its number; the same script gives the same faults.
+// Used by the conformance suite (fail the first call, then the second, …) and by the simulator.
+// Threads: the loop's thread.
 #pragma once
 
 #include <cstddef>
@@ -38,12 +40,12 @@ inline bool is_read(Method method) { return method >= Method::list_due; }
 // What happens to one call.
 enum class Fault : std::uint8_t {
   none,
-  fail_before,   // `unavailable`; the store never hears of it
+  fail_before,   // `unavailable`; the inner store is not called
   fail_after,    // it is done, then a write answers `unknown_outcome`, a read `unavailable`
-  delay,         // the store hears of it later (calls behind it overtake it)
+  delay,         // the inner store is called later (later calls overtake it)
   delay_answer,  // it is done, the answer comes later
-  crash_before,  // the caller dies: the store never hears of it, nothing is answered any more
-  crash_after,   // it is done, then the caller dies
+  crash_before,  // the caller crashes; the inner store is not called; no more answers
+  crash_after,   // it is done, then the caller crashes
 };
 
 std::string_view to_text(Method method);
@@ -58,11 +60,11 @@ struct Call {
 
 using FaultScript = std::function<Fault(const Call&)>;
 
-// One fault at the n-th call; at the n-th call of a method.
+// One fault, at the n-th call, or at the n-th call of a method.
 FaultScript inject_at(std::uint64_t number, Fault fault);
 FaultScript inject_at(Method method, std::uint64_t number_of_method, Fault fault);
 
-struct FaultRates {  // of 1,000 calls; the rest are fine
+struct FaultRates {  // per 1,000 calls; the rest succeed
   std::uint32_t fail_before = 0, fail_after = 0, delay = 0, delay_answer = 0;
 };
 FaultScript random_faults(async::RandomSource& chance, FaultRates rates);  // borrows
@@ -101,10 +103,10 @@ class FaultyStore final : public Store {
   void count_jobs(async::Done<Result<JobStats>> done) override;
   void announce(std::string worker, std::string says, Duration ttl) override;
   void on_hint(std::function<void(const Hint&)> callback) override;
-  void hint(const Hint& hint);  // as if another process had done something
+  void hint(const Hint& hint);  // simulates a hint of another process
   Instant now() override;
   Instant latest_now() override;
-  // As if the clock were another machine's: what it shows may be later by so much.
+  // Simulates a clock on another machine: latest_now() is later than now() by this.
   void set_clock_uncertainty(Duration by);
   bool owned() const override;
   std::optional<Instant> opened_at() const override;
@@ -115,7 +117,7 @@ class FaultyStore final : public Store {
   void call(Method method, async::Done<Result<T>> done, Start start, std::uint64_t from_seq = 0);
 
   std::function<void(const Hint&)> hint_callback_;
-  std::shared_ptr<State> state_;  // shared with answers that are still under way
+  std::shared_ptr<State> state_;  // shared with pending answers
 };
 
 }  // namespace ae::store

@@ -14,7 +14,7 @@ struct FaultyFixture {
   explicit FaultyFixture(FaultScript script)
       : store(loop, inner, {.script = std::move(script), .on_crash = [this] { ++crashes; }}) {}
 
-  // Makes one commit; "" while it has not answered.
+  // Makes one commit and appends its result to `answers`.
   void create(const char* id) {
     Batch b{.job = JobId(id), .authority = Batch::Create{{.agent = "a"}}};
     b.sealed = conformance::sealed(id, 1);
@@ -91,7 +91,7 @@ AE_TEST("faulty/after a crash nothing is answered any more") {
     w.loop.run_ready();
     EXPECT_EQ(w.crashes, 1);
     EXPECT_TRUE(w.store.crashed());
-    // The answer to the first was still under way when the caller died before its second call.
+    // The first answer was still pending when the caller crashed before its second call.
     EXPECT_EQ(w.answers, fault == Fault::crash_before ? "" : "seq 1;");
     EXPECT_TRUE(w.stands("j1"));
     EXPECT_EQ(w.stands("j2"), fault == Fault::crash_after);

@@ -51,7 +51,7 @@ std::vector<EffectRow> effect_rows_of(const std::map<Slot, std::string>& effects
 
 }  // namespace
 
-// All jobs, and the orders in which they are looked for. Pointers to jobs are stable.
+// All jobs, and their indexes. Pointers to jobs are stable.
 struct MemoryDisk::Data {
   std::map<std::uint64_t, Job> jobs;  // by number
   std::unordered_map<JobId, std::uint64_t> by_id;
@@ -71,15 +71,15 @@ struct MemoryDisk::Data {
     audit.rows.push_back(std::move(row));
   }
 
-  // A job is in `ready` when it may be claimed at once, in `eligible_at` when it may be at that instant, in `wakes` when
-  // nobody holds it and it has a wake_at, in `held` when somebody does.
+  // Indexes: `ready` = claimable now, `eligible_at` = claimable at that instant, `wakes` = jobs
+  // without a lease that have a wake_at, `held` = leased jobs.
   struct Needs {
     std::string agent;
     std::vector<std::string> capabilities;
     auto operator<=>(const Needs&) const = default;
   };
   using ReadyKey = std::tuple<std::string, Needs, std::int64_t, std::string, std::int64_t>;
-  std::set<ReadyKey> ready;                             // queue, needs, -priority, turn, number
+  std::set<ReadyKey> ready;                             // queue, needs, -priority, key, number
   std::map<std::string, std::set<std::uint64_t>> held;  // by queue
   std::set<std::pair<Instant, std::uint64_t>> eligible_at;
   std::set<std::pair<Instant, std::uint64_t>> wakes;
@@ -89,8 +89,8 @@ struct MemoryDisk::Data {
     return it == by_id.end() ? nullptr : &jobs.at(it->second);
   }
 
-  std::string fair_by;                       // a label; "" = claims take no turns
-  std::map<std::int64_t, std::string> last;  // whose turn was the last, by priority
+  std::string fair_by;                       // a label; "" = no fairness keys
+  std::map<std::int64_t, std::string> last;  // the last served fairness key, by priority
 
   ReadyKey ready_key(const Job& job) const {
     return {job.row.queue,
@@ -100,7 +100,7 @@ struct MemoryDisk::Data {
             static_cast<std::int64_t>(job.number)};
   }
 
-  // REQUIRES: before and after a change of what the three orders are made of.
+  // Call it before a job changes, and add_to_indexes after that.
   void remove_from_indexes(const Job& job) {
     const JobRow& row = job.row;
     ready.erase(ready_key(job));
@@ -160,7 +160,7 @@ struct MemoryDisk::Data {
     job.row.lease_until.reset();
   }
 
-  // What no commit of any job names goes.
+  // Deletes the blobs that no commit of any job references.
   void drop_blobs() {
     std::set<Hash> named;
     for (const auto& [number, job] : jobs) {
@@ -297,7 +297,7 @@ void MemoryDisk::Data::append(Job& job, const SealedBatch& sealed, const RowStat
   row.wake_at = state.wake_at;
 }
 
-// What a claim asks of the ready jobs.
+// The Source of ClaimOrder.
 class MemoryStore::ReadyJobs {
  public:
   using Failure = Error;
@@ -349,7 +349,7 @@ class MemoryStore::ReadyJobs {
       return std::nullopt;
     }
     const JobRow& row = data_.jobs.at(static_cast<std::uint64_t>(std::get<4>(*it))).row;
-    // A lease that is not over: the clock was set back.
+    // The lease may be still valid if the clock was set back.
     const bool free = !row.lease_until || *row.lease_until <= now_;
     return ReadyJob{row.id, std::get<4>(*it), free && !excluded_.contains(row.id)};
   }
@@ -537,7 +537,7 @@ void MemoryStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
       data_.eligible_at.upper_bound({now, std::numeric_limits<std::uint64_t>::max()});
   for (auto it = future; it != data_.eligible_at.end(); ++it) {
     if (next && it->first >= *next) break;
-    if (data_.jobs.at(it->second).row.claim) continue;  // the end of a lease is nobody's plan
+    if (data_.jobs.at(it->second).row.claim) continue;  // the end of a lease is not scheduled work
     next = it->first;
     break;
   }
@@ -693,7 +693,7 @@ void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
 }
 
 void MemoryStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) {
-  answer(std::move(done), Result<std::vector<ResidualCopy>>());  // it has no files
+  answer(std::move(done), Result<std::vector<ResidualCopy>>());  // no files
 }
 
 void MemoryStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
@@ -703,7 +703,7 @@ void MemoryStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>>
 
 void MemoryStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   AuditLog log{.head = data_.audit.head};
-  const auto& rows = data_.audit.rows;  // the first one is 1
+  const auto& rows = data_.audit.rows;  // the first seq is 1
   log.rows.assign(rows.begin() + static_cast<std::ptrdiff_t>(std::min(after, rows.size())),
                   rows.end());
   answer(std::move(done), Result<AuditLog>(std::move(log)));

@@ -1,8 +1,8 @@
-// MemoryStore: the store as a plain data structure; the model that the other drivers are compared with.
+// MemoryStore: the store as plain data structures, and the reference model for the other drivers.
 //
-// For `--store memory:`, for tests and for the simulator. Deterministic: a call changes the data at once and its answer
-// is posted to the loop. What it stands on, the MemoryDisk, may outlive it: a second store on the same disk is the same
-// store after a crash of the process above it. A copy of a disk is a backup.
+// For `--store memory:`, tests and the simulator. Deterministic: a call changes the data at once
+// and posts its answer to the loop. Its MemoryDisk can outlive it: a second store on the same disk
+// is the same store after a process crash. A copy of a disk is a backup.
 // Threads: the loop's thread only.
 #pragma once
 
@@ -31,15 +31,16 @@ class MemoryDisk {
 class MemoryStore final : public Store {
  public:
   struct Options {
-    bool owned = true;  // one process owns it: opening it ends every earlier lease
-    // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as before.
+    bool owned = true;  // one process owns it: opening it ends all earlier leases
+    // Label of the fairness key; "" = claims are by age alone; nullopt = unchanged.
     std::optional<std::string> fair_by = {};
   };
 
-  // Borrows all three. One store at a time uses a disk, unless it is not owned (several workers share it).
+  // Borrows all three. Only one store at a time may use a disk, unless it is not owned (several
+  // workers share it).
   MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk, Options options);
   MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk);
-  // On a disk of its own.
+  // With its own disk.
   MemoryStore(async::Loop& loop, async::Clock& clock);
   ~MemoryStore() override;
 

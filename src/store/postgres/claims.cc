@@ -16,7 +16,7 @@ using Type = Column::Type;
 constexpr Statement kBegin{"begin_claim", "BEGIN"};
 constexpr Statement kCommit{"commit_claim", "COMMIT"};
 
-// A job that another transaction has locked is passed over: it is being claimed, or worked on.
+// A job that another transaction has locked is skipped: it is being claimed or written.
 constexpr Statement kMakeDelayedEligible{
     "ripen_delayed",
     "WITH ripe AS MATERIALIZED (SELECT job FROM heads WHERE NOT ready AND ripe_at IS NOT NULL "
@@ -31,11 +31,13 @@ constexpr Statement kMakeExpiredEligible{
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) "
     "ORDER BY ripe_at LIMIT 10000 FOR UPDATE SKIP LOCKED) "
     "UPDATE heads SET ready = true FROM ripe WHERE heads.job = ripe.job"};
-// One job is looked for by its number: `coalesce(ready, false)` lets no plan read an index of ready jobs for it.
+// `coalesce(ready, false)` keeps the planner from using the index of ready jobs where one job is
+// looked up by its number.
 //
-// Kinds: one look each. Walk: the jobs of those that fit, best first; the next one is the best of the next of each kind, and
-// no further than is taken. Of each only the row that is taken is locked. A ready job with a lease that has not run out: the
-// clock was set back. A job of no kind says itself what it needs.
+// `kinds`: one lookup per kind. `walk`: the jobs of the matching kinds, best first; each step takes
+// the best of the next jobs of each kind, and the walk ends with the last job that is taken. Only
+// rows that are taken are locked. A ready job can have a valid lease if the clock was set back.
+// Kind '' = the job's own columns are checked.
 constexpr Statement kClaim{
     "claim",
     "WITH RECURSIVE time AS MATERIALIZED (SELECT coalesce($1::bigint, "
@@ -75,7 +77,7 @@ constexpr Statement kFairBy{"claim_fair_by", "SELECT value FROM meta WHERE key =
 constexpr Statement kLockClaims{"one_claimer", kLockClaimsUnderLimits};
 constexpr Statement kTime{"claim_time",
                           "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
-// The lines from which this worker may take: one look each, and all of them in one round trip.
+// The groups from which this worker may take: one lookup each, all in one round trip.
 constexpr Statement kLines{
     "claim_lines",
     "WITH RECURSIVE line AS ((SELECT queue, kind, priority, job FROM heads WHERE ready "
@@ -103,7 +105,7 @@ constexpr Statement kFairnessKeyAfter{
     "turn_after",
     "SELECT turn FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
     "AND priority = $3::bigint AND turn > $4::text ORDER BY turn LIMIT 1"};
-// The next one that this worker may take; none is locked before it is chosen.
+// The next job that this worker may take. Jobs are locked only after they are chosen.
 constexpr Statement kJobAfter{
     "job_after",
     "SELECT h.job, j.job_id FROM heads h CROSS JOIN LATERAL (SELECT job_id FROM jobs "
@@ -160,7 +162,7 @@ std::vector<Lease> leases_of(const Rows& rows) {
 
 struct UnlimitedClaim {
   std::vector<Lease> leases;
-  std::string fair_by;  // not "": nothing was claimed, for claims take turns
+  std::string fair_by;  // not "": nothing was claimed, because there are fairness keys
 };
 
 Pg<UnlimitedClaim> claim_without_limits(Connection& connection, const ClaimRequest& request,
@@ -188,7 +190,7 @@ Pg<UnlimitedClaim> claim_without_limits(Connection& connection, const ClaimReque
   return UnlimitedClaim{leases_of(answers[3]), answers[4].text(0, 0)};
 }
 
-// What ClaimOrder asks, each a look into an index of ready jobs.
+// The Source of ClaimOrder: each query is a lookup in an index of ready jobs.
 class ReadyJobs {
  public:
   using Failure = PgError;
@@ -245,7 +247,8 @@ class ReadyJobs {
   }
   bool is_fair() const { return turns_; }
 
-  // Locks them; false: one of them is locked by another, or was taken, and is left to it from now on.
+  // Locks them. False: another transaction has locked or claimed some; these are excluded from then
+  // on.
   Pg<bool> lock(const std::vector<JobId>& chosen) {
     if (chosen.empty()) return true;
     AE_ASSIGN(const Rows rows, ask(kLockChosen, Params().add(column_of(chosen, as_id))));
@@ -287,8 +290,8 @@ struct Chosen {
   std::map<std::int64_t, std::string> served_keys;
 };
 
-// What is chosen is locked when all of it is known. Another transaction may have one of them: then it is chosen anew without
-// that one, so that it stands in nobody's way.
+// Jobs are locked after all are chosen. If another transaction has one of them, the choice is
+// repeated without that one, so claims do not block each other.
 Pg<Chosen> choose_jobs(ReadyJobs& ready, const ClaimRequest& request) {
   for (;;) {
     ClaimOrder order(ready, request);

@@ -1,7 +1,8 @@
-// Claims: which of the ready jobs a claim takes. Without limits and turns it is one statement over one small index; with
-// them the questions of store/claim_order.h are asked one by one, by one claimer at a time.
+// Claims: chooses and claims ready jobs. Without queue limits and fairness keys it is one statement
+// over one small index. With them, the queries of store/claim_order.h run one by one, and only one
+// process claims at a time.
 //
-// A job that another transaction has locked is passed over: it is being claimed, or worked on.
+// A job that another transaction has locked is skipped: it is being claimed or written.
 // Threads: as Connection.
 #pragma once
 
@@ -13,11 +14,11 @@
 
 namespace ae::store::postgres {
 
-// A transaction of its own. `at`: a test's time in place of the database's.
+// Runs in its own transaction. `at`: replaces the database's time in tests.
 Pg<std::vector<Lease>> claim(Connection& connection, const ClaimRequest& request,
                              std::optional<Instant> at);
 
-// Its statements, for who asks how they are planned.
+// The statements, for tests of their query plans.
 std::vector<Statement> claim_statements();
 
 }  // namespace ae::store::postgres

@@ -34,7 +34,7 @@ std::string one_line(std::string_view text) {
   return group;
 }
 
-struct Raw {  // the parameters as libpq takes them
+struct Raw {  // parameters in libpq's form
   std::vector<const char*> values;
   std::vector<int> lengths, formats;
 };
@@ -171,7 +171,8 @@ Pg<Connection> Connection::open(const Options& options) {
   const std::string seconds =
       std::to_string(std::max<std::int64_t>(2, options.connect_timeout.count() / 1000));
   const std::string silence = std::to_string(options.response_timeout.count());
-  // The first names the server; what stands in it wins over what stands before, and loses to what stands behind.
+  // `dbname` holds the connection string: its settings override the names before it, and are
+  // overridden by those after it.
   const char* const names[] = {"connect_timeout",  "keepalives_idle",  "keepalives_interval",
                                "keepalives_count", "tcp_user_timeout", "fallback_application_name",
                                "dbname",           "client_encoding",  nullptr};
@@ -253,7 +254,7 @@ void Connection::track_transaction(std::string_view sql) {
   pending_.push_back({});
 }
 
-// Until an answer can be read without waiting.
+// Waits until a result can be read without blocking.
 std::optional<PgError> Connection::wait() {
   pg_conn* const connection = connection_.get();
   auto until = std::chrono::steady_clock::now() + response_timeout_;
@@ -288,10 +289,10 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
   std::optional<PgError> first;
   std::size_t at = 0;  // in pending_
   std::size_t asked = 0;
-  // What is in no transaction is committed by the end of the round trip, behind all answers.
+  // Statements outside a transaction are committed at the end of the round trip, after all results.
   const bool commits = commit_ || is_autocommit_;
   const std::size_t commit = commit_.value_or(pending_.size());
-  // Whatever the server says comes in order: what it refused before the COMMIT was the end of it.
+  // Results arrive in order: an error before the COMMIT means that it was not executed.
   const auto lose = [&](PgError error) {
     error.lost = true;
     error.at = asked;
@@ -301,12 +302,12 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
   for (;;) {
     if (auto failed = wait()) return first ? first : lose(*std::move(failed));
     pg_result* const result = PQgetResult(connection);
-    // A warning comes before the answer of its statement.
+    // A warning arrives before the result of its statement.
     if (*last_warning_ && commits && at >= commit && !first) {
       PQclear(result);
       return lose({.sqlstate = {}, .message = **last_warning_});
     }
-    if (result == nullptr) {  // the end of one answer
+    if (result == nullptr) {  // end of one statement's results
       if (lost()) return first ? *first : lose(last_error(true));
       if (at >= pending_.size()) continue;
       if (pending_[at].prepares == nullptr) ++asked;
@@ -349,7 +350,7 @@ Pg<std::vector<Rows>> Connection::run() {
   std::optional<PgError> error = std::exchange(send_error_, std::nullopt);
   if (!error && PQpipelineSync(connection_.get()) != 1) error = last_error(true);
   if (error) {
-    error->may_be_committed = commit_.has_value();  // it may have been sent before the rest was not
+    error->may_be_committed = commit_.has_value();  // it may have been sent before the failure
   } else {
     error = collect(answers);
   }

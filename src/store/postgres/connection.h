@@ -1,8 +1,10 @@
-// Connection: libpq in pipeline mode with owners, types and errors as values. What is added rides one round trip.
+// Connection: libpq in pipeline mode with RAII, types and errors as values. Added statements share
+// one round trip.
 //
-// Everything goes and comes in binary. Statements are prepared when they are first used. A connection that is lost
-// stays lost: whoever owns it opens another.
-// Threads: a connection and what it answers belong to one thread at a time; every call blocks, in silence up to `response_timeout`.
+// Parameters and results are binary. Statements are prepared at their first use. A lost connection
+// stays lost: its owner opens another.
+// Threads: a connection and its results belong to one thread at a time; every call blocks, at most
+// for `response_timeout` without data from the server.
 #pragma once
 
 #include <chrono>
@@ -27,16 +29,17 @@ struct pg_result;
 namespace ae::store::postgres {
 
 struct PgError {
-  std::string sqlstate;  // "" when the server did not say it
+  std::string sqlstate;  // "" if the server sent none
   std::string message;
-  bool lost = false;   // the connection is gone, or must not be used any more
-  std::size_t at = 0;  // which of the statements that were added failed, from 0
-  bool may_be_committed =
-      false;  // lost when a COMMIT was under way: nobody knows what became of it
+  bool lost = false;   // the connection is gone, or must not be used again
+  std::size_t at = 0;  // index of the added statement that failed, from 0
+  // The connection was lost during a COMMIT: its outcome is unknown.
+  bool may_be_committed = false;
 
-  // The whole transaction may be tried again: a deadlock, a serialization failure, a row that came meanwhile.
+  // The whole transaction can be retried: a deadlock, a serialization failure, or a row that was
+  // inserted meanwhile.
   bool is_transient() const;
-  std::string text() const;  // a sentence for a person
+  std::string text() const;  // a readable sentence
 };
 
 template <class T>
@@ -78,7 +81,7 @@ class Params {
   std::vector<std::optional<std::string>> values_;
 };
 
-// A column of many rows: an array in the server's binary form.
+// One column of many rows: an array in the server's binary format.
 class Column {
  public:
   enum class Type : std::uint32_t { boolean = 16, bytes = 17, integer = 20, text = 25 };
@@ -90,7 +93,7 @@ class Column {
   void add(Instant value) { add(value.us); }
   void add(std::string_view bytes);
   void add(const std::string& text) { add(std::string_view(text)); }
-  void add(const char*) = delete;  // it would be a bool
+  void add(const char*) = delete;  // it would convert to bool
   void add(const Hash& hash);
   void add(std::nullopt_t);
   template <class T>
@@ -139,35 +142,37 @@ class Rows {
   pg_result* result_;
 };
 
-// Does libpq understand it?
+// True if libpq accepts it as a connection string.
 bool is_connection_string(const std::string& url);
 
 class Connection {
  public:
   struct Options {
-    std::string url;  // as libpq reads it
+    std::string url;  // a libpq connection string
     std::chrono::milliseconds connect_timeout{5000};
-    std::chrono::milliseconds response_timeout{9000};  // of silence; then it is lost
+    std::chrono::milliseconds response_timeout{9000};  // without data; then it is lost
   };
   static Pg<Connection> open(const Options& options);
   Connection(Connection&&) noexcept = default;
   Connection& operator=(Connection&&) noexcept = default;
 
-  // The next statement of the round trip. REQUIRES: the statement lives as long as the connection.
+  // Adds the next statement of the round trip. REQUIRES: the statement lives as long as the
+  // connection.
   void add(const Statement& statement, const Params& params = {});
-  // The same of one that is asked once.
+  // The same for a statement that is used once.
   void add_unprepared(const std::string& sql, const Params& params = {});
-  // Sends what was added and gives the answers, in order. After an error nothing behind it was run.
-  // A server that warns while it commits (it waited for a standby, and was told not to) has not done what was asked of it:
-  // the connection counts as lost, and the commit may stand.
+  // Sends the added statements and returns their results, in order. After an error no later
+  // statement was run.
+  // If the server warns during a COMMIT (its wait for a standby was cancelled), the commit is not
+  // durable as configured: the connection counts as lost, and the commit may have happened.
   Pg<std::vector<Rows>> run();
 
   bool lost() const;
-  bool is_closed_by_server() const;  // the server has closed it; said without asking the server
+  bool is_closed_by_server() const;  // the server has closed it; checked without a request
   int socket() const;
   int server_version() const;  // 150004 = 15.4
-  int backend_pid() const;     // the server's process that was named to us at the start
-  // What has been notified since; reads what has come, without waiting. False: the connection is lost.
+  int backend_pid() const;     // process id of the server's backend, as announced at the start
+  // Passes on the notifications received so far; does not wait. False: the connection is lost.
   bool drain_notifications(
       const std::function<void(std::string_view payload, int backend_pid)>& take);
 
@@ -176,7 +181,7 @@ class Connection {
     void operator()(pg_conn* connection) const;
   };
   struct PendingStatement {
-    const Statement* prepares = nullptr;  // its answer is nobody's
+    const Statement* prepares = nullptr;  // set for a PREPARE: its result is not returned
   };
   explicit Connection(pg_conn* connection, std::chrono::milliseconds response_timeout)
       : connection_(connection), response_timeout_(response_timeout) {}
@@ -187,7 +192,7 @@ class Connection {
   std::optional<PgError> wait();
   std::optional<PgError> collect(std::vector<Rows>& answers);
 
-  // The last warning since somebody looked, shared with libpq.
+  // The last warning since the last reset; shared with libpq.
   std::unique_ptr<std::optional<std::string>> last_warning_ =
       std::make_unique<std::optional<std::string>>();
   std::unique_ptr<pg_conn, ConnectionDeleter> connection_;
@@ -196,9 +201,9 @@ class Connection {
   std::unordered_set<const Statement*> preparing_;
   std::vector<PendingStatement> pending_;
   std::optional<PgError> send_error_;
-  bool is_in_transaction_ = false;  // what is added now is inside of a transaction
-  bool is_autocommit_ = false;      // a statement of this round trip is not: its end commits that
-  std::optional<std::size_t> commit_;  // where the COMMIT stands in pending_
+  bool is_in_transaction_ = false;     // statements added now are inside a transaction
+  bool is_autocommit_ = false;         // a statement of this round trip is outside a transaction
+  std::optional<std::size_t> commit_;  // index of the COMMIT in pending_
 };
 
 }  // namespace ae::store::postgres

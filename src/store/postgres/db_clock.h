@@ -1,11 +1,13 @@
-// DatabaseClock: what time it is in the database, as this process knows it.
+// DatabaseClock: this process's estimate of the database's time.
 //
-// Every answer that brings the database's time says between which two instants of our own clock it was read. That clock
-// counts suspend: a machine that slept, before, between or after the two, knows how late it has become.
-// From them come two bounds. `now` is never ahead of the database by more than the clocks drift apart between two answers,
-// and behind it by at most the fastest answer since: for timers and stamps, which may be late, never early. `latest` is
-// never behind it: it counts from the send of the question that was asked last (SPEC §6), as if the database had answered
-// at once; what must not be done after an instant asks this one. Fences, leases and expiries are judged by the database.
+// Every response with the database's time also gives the two instants of our own clock between
+// which it was read. Our clock counts suspend, so a suspended machine knows how much time has
+// passed.
+// Two bounds follow. `now` is ahead of the database at most by the drift of the clocks between two
+// responses, and behind it by at most the fastest response since. It is for timers and timestamps,
+// which may be late but not early. `latest` is never behind: it counts from the send time of the
+// latest request (SPEC §6), as if the database had responded at once. Use it for actions that must
+// not happen after an instant. The database itself checks fences, leases and expiries.
 // Threads: any.
 #pragma once
 
@@ -22,16 +24,18 @@ class DatabaseClock {
   // `steady` is borrowed. REQUIRES: it counts suspend.
   explicit DatabaseClock(async::SteadyClock& steady) : steady_(steady) {}
 
-  // Taken before a question is sent.
+  // Call before a request is sent.
   Duration before_request() const { return steady_.since_start(); }
-  // The database said `database_time`, after our asking and before this call.
+  // The database reported `database_time`, between `sent_at` and this call.
   void on_response(Instant database_time, Duration sent_at) {
     const std::int64_t low = database_time.us - steady_.since_start().count();
     const std::int64_t high = database_time.us - sent_at.count();
     const std::lock_guard lock(mutex_);
-    // Below what is possible, or above it (its clock was set back): the new answer is right.
+    // Outside of the possible range (for example, its clock was set back): the new response is
+    // right.
     if (!is_known_ || offset_ < low || offset_ > high) offset_ = low;
-    // Answers come on several connections: one that took long says less than one that was asked for after it.
+    // Responses arrive on several connections: a slow one is less exact than one that was requested
+    // later.
     if (!is_known_ || sent_at >= latest_sent_at_) {
       latest_offset_ = high;
       latest_sent_at_ = sent_at;

@@ -12,23 +12,23 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kWhat = "copies of values";
-// Those that hold values, or hashes of values.
+// The tables that contain values or hashes of values.
 constexpr const char* kHolders[] = {"commits", "blobs",       "value_uses",
                                     "effects", "checkpoints", "inbox"};
 // For one table: its writers wait meanwhile, and give up after kLockTimeout.
 constexpr const char* kTableWithin = "1s";
-constexpr const char* kLockWithin = "200ms";  // they wait behind whoever waits for a lock of it
-constexpr auto kOthersWithin = 2s;            // for transactions that began before
+constexpr const char* kLockWithin = "200ms";  // writers also queue behind a waiting lock
+constexpr auto kOthersWithin = 2s;            // for transactions that began earlier
 constexpr auto kLookAgain = 50ms;
 
-// Sizes, and whether this role may vacuum all of them.
+// The size of the tables, and whether this role may vacuum all of them.
 constexpr const char* kAbout =
     "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint, "
     "coalesce(bool_and(pg_has_role(relowner, 'USAGE')), true) OR "
     "(SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()) "
     "FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = "
     "current_schema()) AND relname = ANY($1::text[])";
-// What began before this transaction and may still see the old rows.
+// Transactions that began before this one and may still see the old rows.
 constexpr const char* kOlder =
     "SELECT 'process ' || pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
     "AND (datname = current_database() OR datname IS NULL) "
@@ -47,7 +47,7 @@ std::string named(const std::vector<std::string>& names) {
   return text;
 }
 
-// One statement: VACUUM runs in no transaction, not even in that of a round trip.
+// One statement: VACUUM must not run in a transaction, not even the implicit one of a round trip.
 Pg<void> run(Connection& connection, const std::string& sql) {
   connection.add_unprepared(sql);
   AE_TRY(connection.run());
@@ -99,7 +99,7 @@ class Wiping {
     return {};
   }
 
-  // A row that an older transaction can see is kept by each VACUUM.
+  // VACUUM keeps rows that an older transaction can see.
   Pg<void> wait_for_others() {
     connection_.add_unprepared("SELECT pg_current_xact_id()::xid::text");
     AE_ASSIGN(const auto now, connection_.run());

@@ -1,9 +1,9 @@
-// Wipe: removes what the tables of a server still hold of values that were dropped.
+// erase_dropped_values: erases redacted values that remain in the tables of a server.
 //
-// The server writes a changed row to another place, and VACUUM frees the old one without overwriting it. So tables up to a
-// size are rewritten (VACUUM FULL, which locks each of them for a second at most); larger ones are vacuumed, and answered
-// as places that may hold old values. What the server keeps elsewhere (its log, replicas, backups) is out of reach and is
-// always answered.
+// The server writes a changed row to another place, and VACUUM frees the old one without
+// overwriting it. So tables up to a size limit are rewritten (VACUUM FULL, which locks each for a
+// second at most). Larger ones are vacuumed and reported as residual copies. Copies elsewhere (the
+// server's WAL, replicas, backups) cannot be erased and are always reported.
 // Threads: as Connection; waits for old transactions, 2 s at most.
 #pragma once
 

@@ -1,9 +1,10 @@
-// Hints as they go from process to process: short texts on a channel of the server.
+// HintBatch: hints between processes, short texts on a notification channel of the server.
 //
-// "inbox " and a job: its inbox has got an entry. "claim " and what a job asks of a worker, canonical JSON {agent,
-// capabilities}: one may be claimed, by whoever offers that; "claim" alone, which is also what older versions say: nobody
-// knows by whom. Texts are short, and so is the list of a transaction: what would be more is said as "claim".
-// On a channel of its own, for those alone who wait for jobs: "rested " and jobs that have ended or wait.
+// "inbox " and a job: its inbox has a new entry. "claim " and a job's requirements, canonical JSON
+// {agent, capabilities}: a job is claimable by workers that offer them. "claim" alone (also sent by
+// older versions): a job may be claimable, requirements unknown. Texts and the list of a
+// transaction are limited: what exceeds a limit is sent as "claim".
+// On a separate channel, for processes that wait for jobs: "rested " and jobs that ended or wait.
 // Threads: values. See docs/decisions/0031-postgres-threads.md.
 #pragma once
 
@@ -17,10 +18,10 @@
 
 namespace ae::store::postgres {
 
-inline constexpr std::size_t kHintBytes = 1024;  // the server takes less than 8,000
-inline constexpr std::size_t kHintKinds = 16;    // kinds of claimable jobs that are told apart
+inline constexpr std::size_t kHintBytes = 1024;  // the server's limit is 8,000
+inline constexpr std::size_t kHintKinds = 16;    // distinct requirements of claimable jobs
 
-// What a transaction will say, each once.
+// The hints of one transaction, each once.
 class HintBatch {
  public:
   void add_claimable(const std::string& agent, const std::vector<std::string>& capabilities);
@@ -32,18 +33,18 @@ class HintBatch {
   std::set<std::string> claims_, posts_;
 };
 
-// Where it is said that jobs rest. Older versions do not listen there.
+// The channel of idle jobs. Older versions do not listen to it.
 std::string idle_channel(const std::string& channel);
-// Jobs that rest, as short texts.
+// Hints for idle jobs, as short texts.
 std::vector<std::string> idle_texts(const std::set<JobId>& jobs);
 
-// Says them to whoever listens there.
+// Sends them to the listeners of the channel.
 void add_notify(Connection& connection, const std::string& channel,
                 const std::vector<std::string>& texts);
 Pg<void> notify(Connection& connection, const std::string& channel,
                 const std::vector<std::string>& texts);
 
-// What cannot be read says that something may be claimed.
+// An unreadable text is parsed as "claim".
 Hint parse_hint(std::string_view text);
 
 }  // namespace ae::store::postgres

@@ -10,7 +10,7 @@ static_assert(kJobCountMax == 100'000, "the statements below count so far");
 
 constexpr Statement kBegin{"begin_census", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
 constexpr Statement kCommit{"commit_census", "COMMIT"};
-// Each counts entries of an index, and stops at 100,000.
+// Each count reads an index and stops at 100,000.
 constexpr Statement kStatuses{
     "census_statuses",
     "SELECT s.status, (SELECT count(*) FROM (SELECT 1 FROM heads WHERE status = s.status "
@@ -32,7 +32,7 @@ constexpr Statement kWorkers{
     "SELECT worker, says FROM workers WHERE until > (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) ORDER BY worker LIMIT 10000"};
 
-// Nothing depends on it: it need not be on disk before it is answered. Who has not been heard of for a day is left out.
+// Announcements need not be durable. Workers without one for a day are deleted.
 constexpr const char* kAnnounce =
     "WITH time AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint "
     "AS now), gone AS (DELETE FROM workers USING time WHERE until < now - 86400000000 "

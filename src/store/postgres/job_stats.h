@@ -1,4 +1,4 @@
-// Census: how many jobs stand where, and which processes work on them; what they say of themselves.
+// JobStats of a server: job counts, worker counts, and the announcements of workers.
 //
 // Threads: as Connection.
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace ae::store::postgres {
 
-// `at`: a test's time in place of the database's.
+// `at`: replaces the database's time in tests.
 Pg<JobStats> count_jobs(Connection& connection, std::optional<Instant> at);
 Pg<void> announce(Connection& connection, const std::string& worker, const std::string& says,
                   Duration ttl);
 
-// For who asks how they are planned.
+// For tests of their query plans.
 std::vector<Statement> job_stats_statements();
 
 }  // namespace ae::store::postgres

@@ -8,7 +8,7 @@ namespace ae::store::postgres {
 namespace {
 
 constexpr const char* kUnknown = "-";
-// None of them is prepared: the first look comes before a pooler is found out.
+// Not prepared: the first query runs before a pooler is detected.
 constexpr const char* kReadLocation =
     "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')::text, "
     "(SELECT oid::text FROM pg_catalog.pg_database WHERE datname = current_database()), "

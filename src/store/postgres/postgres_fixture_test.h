@@ -1,4 +1,5 @@
-// What the tests of the PostgreSQL store share: one server for the program, and stores in schemas of their own.
+// PostgresFixture: helpers of the PostgreSQL store's tests: one server per test program, and a
+// schema per store.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@
 
 namespace ae::store {
 
-// Started when it is first asked for, ended with the program.
+// Started at first use, stopped when the program ends.
 inline testing::PostgresServer& server() {
   static testing::PostgresServer one;
   return one;
@@ -42,7 +43,8 @@ inline std::vector<postgres::Rows> sql(const std::string& text,
   return std::move(*answers);
 }
 
-// A schema of its own for a test. Emptied ones are used again: making a store anew takes longer than most tests.
+// A schema for one test. Schemas are emptied and reused, because creating a store takes longer than
+// most tests.
 class OwnSchema {
  public:
   OwnSchema() {
@@ -78,7 +80,7 @@ class OwnSchema {
   std::string name_;
 };
 
-// A store, and short words for its calls.
+// A store with synchronous calls.
 class PostgresFixture {
  public:
   explicit PostgresFixture(const std::string& schema, bool own_time = true)

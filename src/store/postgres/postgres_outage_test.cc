@@ -1,4 +1,5 @@
-// PostgreSQL that dies, is cut off, comes back or keeps others waiting: what is confirmed stays, what is not is said.
+// Outages of PostgreSQL: the server dies, is unreachable, restarts or blocks. Confirmed writes
+// remain, and failures are reported.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -17,7 +18,7 @@
 namespace ae::store {
 namespace {
 
-// A caller that does what store.h asks of it, until it is done. How often it heard what is counted.
+// A caller that retries as store.h requires until the commit is done, and counts the errors.
 struct RetryingWriter {
   PostgresFixture& fixture;
   int unavailable = 0, unknown = 0;
@@ -34,14 +35,15 @@ struct RetryingWriter {
       } else {
         return answer;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a server is being waited for
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // waits for the server
     }
   }
 };
 
 bool holds(const std::string& text, const std::string& part) { return text.contains(part); }
 
-// Every backend of the store is ended again and again while a log is written. Each commit is there once.
+// The store's backends are terminated repeatedly while a log is written. Each commit is stored
+// once.
 AE_TEST("outage/ended backends lose no commit and repeat none") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
@@ -76,7 +78,7 @@ AE_TEST("outage/ended backends lose no commit and repeat none") {
   }
 }
 
-// The server dies as in a power loss while many jobs write, and comes back.
+// The server is killed as in a power loss while many jobs write, and restarts.
 AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
@@ -153,8 +155,8 @@ AE_TEST("outage/while the server is away every call says so, and afterwards all 
   server().start();
   RetryingWriter persistent{fixture};
   EXPECT_FALSE(persistent.commit(PostgresFixture::append("j0", 2))->is_duplicate);
-  auto loaded =
-      fixture.load("j0");  // over a connection of its own, which may still be told of the outage
+  // Its connection may still report the outage.
+  auto loaded = fixture.load("j0");
   for (int wait = 0; !loaded && wait < 1000; ++wait) {
     EXPECT_EQ(loaded.error().code, Code::unavailable);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -176,7 +178,7 @@ AE_TEST("outage/a restart between two calls is not noticed") {
   EXPECT_TRUE(fixture.claim(1));
 }
 
-// A network between us and the server that stops forwarding while the connections stay.
+// A TCP proxy that can stop forwarding while its connections stay open.
 class TcpProxy {
  public:
   enum class Mode { open, shut, swallow_commits, hold_syncs };
@@ -206,7 +208,7 @@ class TcpProxy {
   std::string url() const {
     return "postgres://aetheris@127.0.0.1:" + std::to_string(port_) + "/postgres";
   }
-  // Of the connections that there are and that come.
+  // Applies to existing and new connections.
   std::atomic<Mode> mode = Mode::open;
   std::atomic<int> commits_swallowed = 0, syncs_held = 0;
 
@@ -329,19 +331,19 @@ AE_TEST("outage/another store at the same address is not written to") {
   sql("UPDATE meta SET value = '" + id + "' WHERE key = 'store_id'", schema.name());
 }
 
-// The server waits for a standby with each commit, from now on.
+// Makes the server wait for a standby at each commit.
 class PendingCommit {
  public:
   PendingCommit() { set("'nobody'"); }
   ~PendingCommit() { set("''"); }
-  // The process of the store that waits so; 0 = none comes to that.
+  // The process id of the store's backend that waits for the standby; 0 = none.
   static std::int64_t waiting() {
     for (int i = 0; i < 2000; ++i) {
       const auto found = sql(
           "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity WHERE wait_event = 'SyncRep' "
           "AND application_name = 'aetheris'");
       if (found[1].integer(0, 0) != 0) return found[1].integer(0, 0);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a server is being waited for
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // waits for the server
     }
     return 0;
   }
@@ -363,7 +365,7 @@ class PendingCommit {
   }
 };
 
-// A commit that stands on the primary alone is not one that was asked for.
+// A commit that is stored on the primary alone does not count as confirmed.
 AE_TEST("outage/a commit whose wait for a standby was cancelled is unknown, and waits again") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
@@ -412,7 +414,8 @@ AE_TEST("outage/also a claim, or one that is ended while it waits for a standby,
   }
 }
 
-// The server has committed and said so, and then ends the connection: it says that too, with a code.
+// The server has committed and answered, and then terminates the connection, which it reports with
+// an error code.
 AE_TEST("outage/a write of its own that was committed before the connection ended is unknown") {
   const OwnSchema schema;
   TcpProxy proxy;
@@ -436,10 +439,10 @@ AE_TEST("outage/a write of its own that was committed before the connection ende
   proxy.mode = TcpProxy::Mode::open;
   const auto body = [&] { return sql("SELECT body FROM commits", schema.name())[1].text(0, 0); };
   for (int i = 0; i < 2000 && body() != "less"; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a server is being waited for
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // waits for the server
   }
   ASSERT_EQ(body(), "less") << "it is committed, and its answer is not out yet";
-  // Nobody is let in again: a second try would find that it stands.
+  // Blocks reconnects: a retry would find the commit.
   sql("UPDATE meta SET value = 'not ' || value WHERE key = 'store_id'", schema.name());
   sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
       "WHERE application_name = 'aetheris' AND pid <> pg_backend_pid()");
@@ -458,7 +461,8 @@ AE_TEST("outage/a write of its own that was committed before the connection ende
       << "and is written once";
 }
 
-// Somebody holds a row for longer than is waited: its job hears so, the others of the group go through.
+// A row is locked for longer than the timeout: the write to its job fails, the others of the group
+// succeed.
 AE_TEST_SLOW("outage/a lock that is not given back stops its job only") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
@@ -482,7 +486,8 @@ AE_TEST_SLOW("outage/a lock that is not given back stops its job only") {
   EXPECT_EQ(answers, "seq 3;unavailable;seq 3;");
 }
 
-// A process that is stopped in the middle of a transaction: the server ends it, and others go on.
+// A process is suspended in the middle of a transaction: the server ends the transaction, and
+// others continue.
 AE_TEST_SLOW("outage/a process that is stopped keeps its locks for some seconds only") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());

@@ -14,7 +14,7 @@ using namespace postgres;  // NOLINT: this file is where the parts come together
 
 namespace {
 
-// A column as it should be: `value` makes of a parameter ($) what stands there.
+// The expected value of a column. `value`: the SQL expression for its parameter ($).
 struct Cell {
   std::string_view name, value;
   std::function<void(Params&)> add;
@@ -58,7 +58,7 @@ struct Row {
   std::vector<Cell> key, columns;
 };
 
-// Statements with numbered parameters, as they are put together.
+// Builds a statement with numbered parameters.
 class Text {
  public:
   Text& put(std::string_view plain) {
@@ -73,7 +73,7 @@ class Text {
     sql_ += cell.value.substr(at + 1);
     return *this;
   }
-  // "a = 1, b = 2", with other words for " = " and ", ".
+  // "a = 1, b = 2", with other texts for " = " and ", ".
   Text& pairs(const std::vector<Cell>& cells, std::string_view is, std::string_view between) {
     for (std::size_t i = 0; i < cells.size(); ++i) {
       put(i == 0 ? "" : between).put(cells[i].name).put(is).put(cells[i]);
@@ -99,7 +99,7 @@ std::string shown(Labels labels) {
   return all;
 }
 
-// Is it what a job with these labels can have, whichever label was named?
+// Is it a possible fairness key of a job with these labels, for any label?
 bool may_be_fairness_key(const std::string& fairness_key, const Labels& labels) {
   return fairness_key.empty() || std::ranges::any_of(labels, [&](const auto& label) {
            return label.second == fairness_key;
@@ -113,12 +113,12 @@ struct PostgresRebuild::Impl {
 
   Connection connection;
   bool writes = false;
-  bool open = false;                  // a transaction
+  bool open = false;                  // in a transaction
   std::string only;                   // this job; "" = all
-  std::string fair_by;                // takes turns between the values of this label
-  std::int64_t walked = 0;            // numbers of jobs behind `next`
-  std::int64_t job = 0;               // the number of the one that was read last
-  std::vector<std::int64_t> commits;  // where its commits begin, as their rows say
+  std::string fair_by;                // label of the fairness key
+  std::int64_t walked = 0;            // job numbers already visited by `next`
+  std::int64_t job = 0;               // number of the job that was read last
+  std::vector<std::int64_t> commits;  // first seqs of its commits, from their rows
 
   Result<std::vector<Rows>> run() {
     auto answers = connection.run();
@@ -148,7 +148,7 @@ struct PostgresRebuild::Impl {
 };
 
 PostgresRebuild::PostgresRebuild(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
-// The server takes back what was not committed.
+// The server rolls back what was not committed.
 PostgresRebuild::~PostgresRebuild() = default;
 
 Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
@@ -160,7 +160,7 @@ Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
   auto parts = std::make_unique<Impl>(std::move(connection));
   parts->writes = !options.compare_only;
   parts->only = options.job;
-  // A long log is folded between two statements.
+  // Folding a long log takes time between two statements.
   AE_TRY(parts->ask("SET idle_in_transaction_session_timeout = '10min'"));
   AE_ASSIGN(const Rows label, parts->ask("SELECT value FROM meta WHERE key = 'fair_by'"));
   if (!label.empty()) parts->fair_by = label.text(0, 0);
@@ -194,7 +194,7 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
   if (row.empty()) return std::unexpected(job_not_found(job));
   p.job = row.integer(0, 0);
   const Params number = Params().add(p.job);
-  // Whoever writes a job locks this row first: what is read now stays until it is kept.
+  // Every writer of a job locks this row first, so the rows do not change until the commit.
   p.connection.add_unprepared(
       std::string("SELECT last_seq, head FROM heads WHERE job = $1::bigint") +
           (p.writes ? " FOR UPDATE" : ""),
@@ -286,8 +286,8 @@ Status PostgresRebuild::Impl::put(const Row& row, bool there, const std::vector<
 
 // ---------------------------------------------------------------- the tables
 
-// Who has the key that this job's log says is its own? A row that comes later in the walk is made anew in its turn, and
-// gives the key up until then. False: the key is another's.
+// Another row may have the idempotency key that this job's log contains. A row later in the walk
+// gives it up until it is rewritten itself. False: the key belongs to another job's log.
 Result<bool> PostgresRebuild::Impl::release_key(const Projection& wanted) {
   if (wanted.idempotency_key.empty()) return true;
   AE_ASSIGN(const Rows other, ask("SELECT number FROM jobs WHERE agent = $1::text AND "
@@ -320,8 +320,8 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& wanted,
   return reconcile_row(row, said);
 }
 
-// A claim is no part of the log. But the fence never goes back, and who holds a job that cannot run would keep it from ever
-// being woken.
+// Claims are not part of the log. But the epoch must not decrease, and a blocked job with a lease
+// could never wake up.
 Status PostgresRebuild::Impl::reconcile_head(const Projection& wanted, Instant now,
                                              std::vector<Difference>& said) {
   AE_ASSIGN(const Rows stands,
@@ -338,11 +338,11 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& wanted, Instant n
                       number("epoch", std::max(epoch, wanted.epoch)),
                       text("status", wanted.row.status), time("not_before", wanted.row.not_before),
                       time("wake_at", wanted.row.wake_at), text("queue", wanted.queue)}};
-  // One that has ended may have that of a label whose time is over.
+  // An ended job may keep a key of an earlier fairness label.
   const bool may_stay = !stands.empty() && has_ended(wanted.row.status) &&
                         may_be_fairness_key(stands.text(0, 4), wanted.labels);
   if (!may_stay) row.columns.push_back(text("turn", fairness_key_of(wanted.labels, fair_by)));
-  // Where nobody has said it, a claim looks at the job itself.
+  // With kind '' a claim checks the job's own columns.
   if (stands.empty() || !stands.boolean(0, 3)) {
     row.columns.push_back(bytes("kind", kind_of(wanted.agent, wanted.capabilities)));
   }
@@ -356,7 +356,7 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& wanted, Instant n
     row.columns.push_back(time("lease_until", lease_until));
   }
   const Eligibility eligibility = eligibility_of(wanted.row, held ? lease_until : std::nullopt);
-  // What is ripe becomes ready when somebody next looks for work: until then both are right.
+  // Eligible jobs get `ready` at the next claim; until then both values are correct.
   const bool eligible = eligibility.at && *eligibility.at <= now;
   if (!eligible || stands.empty())
     row.columns.push_back(truth("ready", eligibility.ready || eligible));
@@ -414,7 +414,7 @@ Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& wanted,
        .columns = {number("seq", wanted.checkpoint->seq), bytes("body", wanted.checkpoint->bytes)}},
       found));
   for (Difference& difference : found) {
-    if (difference.column.empty() && !writes) continue;  // there need not be one
+    if (difference.column.empty() && !writes) continue;  // it is optional
     if (difference.column == "body") {
       difference.stored = "another state";
       difference.derived = "the state at event " + std::to_string(wanted.checkpoint->seq);
@@ -510,7 +510,7 @@ Status PostgresRebuild::append_audit_entry(const AuditEntry& entry) {
 
 Status PostgresRebuild::commit() {
   Impl& p = *impl_;
-  if (!p.open || !p.writes) return {};  // who only compares stays with its snapshot
+  if (!p.open || !p.writes) return {};  // a comparison keeps its snapshot
   AE_TRY(p.ask("COMMIT"));
   p.open = false;
   return {};

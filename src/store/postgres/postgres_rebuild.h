@@ -1,5 +1,5 @@
-// PostgresRebuild: the rebuild of a store in PostgreSQL, also while others work on it: each job is locked, made anew and
-// let go. To compare it reads one snapshot.
+// PostgresRebuild: the rebuild of a store in PostgreSQL, also while workers use it: each job is
+// locked, rewritten and released. A comparison reads one snapshot.
 //
 // Threads: one. See store/rebuild.h.
 #pragma once
@@ -12,7 +12,7 @@
 namespace ae::store {
 
 struct PostgresRebuildOptions {
-  std::string url;  // as libpq reads it
+  std::string url;  // a libpq connection string
   std::string schema = "aetheris";
   bool compare_only = false;
   std::string job;  // only this one; "" = all
@@ -22,7 +22,7 @@ class PostgresRebuild final : public Rebuild {
  public:
   // Fails as PostgresStore::open.
   static Result<std::unique_ptr<PostgresRebuild>> open(const PostgresRebuildOptions& options);
-  ~PostgresRebuild() override;  // what was not kept is gone
+  ~PostgresRebuild() override;  // rolls back what was not committed
 
   Result<std::uint64_t> jobs() override;
   Result<std::optional<JobId>> next() override;

@@ -1,5 +1,5 @@
-// A PostgreSQL store that went backwards: restored under a process or before it began, or a server that took over without the
-// last commits. What is missing is taken away by hand, as it would be after either.
+// Rollbacks of a PostgreSQL store: restored while a process uses it or before it starts, or a
+// failover without the last commits. The tests delete the lost rows directly.
 #include <filesystem>
 
 #include "store/postgres/postgres_fixture_test.h"
@@ -29,11 +29,11 @@ class TempDir {
 PostgresOptions remembering(PostgresFixture& fixture, const TempDir& folder) {
   PostgresOptions options = fixture.options();
   options.rollback_guard_dir = folder.path();
-  options.plan_max_age = std::chrono::milliseconds(1);  // looked at again at once
+  options.plan_max_age = std::chrono::milliseconds(1);  // check again at once
   return options;
 }
 
-// As the store stood one commit ago.
+// The store as it was one commit earlier.
 void lose_last_commit(const OwnSchema& schema) {
   sql("DELETE FROM commits WHERE first_seq = (SELECT max(first_seq) FROM commits); "
       "UPDATE heads SET last_seq = last_seq - 1",
@@ -83,7 +83,7 @@ AE_TEST("rollback/whoever finds something missing stops those who remember nothi
   lose_last_commit(schema);
   ASSERT_TRUE(other.commit(PostgresFixture::create("j1"))) << "nobody has said anything yet";
   EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 3)).error().code, Code::store_stopped);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its next look
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its next check
   EXPECT_EQ(other.commit(PostgresFixture::create("j2")).error().code, Code::store_stopped);
   EXPECT_TRUE(word_of(schema, "lost").contains("j0"));
   PostgresFixture third(schema.name());
@@ -93,8 +93,8 @@ AE_TEST("rollback/whoever finds something missing stops those who remember nothi
 AE_TEST("rollback/a process whose server comes back without its last commit writes nothing more") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
-  PostgresOptions options =
-      fixture.options();  // which remembers in its head only, and looks on new connections
+  // These options keep the mark in memory only and check on new connections.
+  PostgresOptions options = fixture.options();
   options.plan_max_age = std::chrono::hours(1);
   ASSERT_TRUE(fixture.open(options));
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
@@ -201,7 +201,7 @@ AE_TEST("rollback/a mark that is torn or of another store refuses nothing") {
   }
 }
 
-// As `aetheris prune` does it: the audit entry says which numbers went.
+// As `aetheris prune`: the audit entry contains the numbers of the deleted jobs.
 Result<bool> prune(PostgresFixture& fixture, const std::string& job) {
   const JobRow row = fixture.load(job)->row;
   Pruning pruning;
@@ -234,15 +234,15 @@ AE_TEST(
   ASSERT_TRUE(fixture.commit(PostgresFixture::create_claimed("j0")));
   end(fixture, "j0");
   EXPECT_EQ(*prune(other, "j0"), true);
-  // Another job gets its id, and stands earlier in its life.
+  // Another job reuses its id, with a lower seq.
   ASSERT_TRUE(other.commit(PostgresFixture::create("j0")));
-  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its next look
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its next check
   EXPECT_TRUE(fixture.load("j0")) << fixture.load("j0").error().message;
   EXPECT_EQ(word_of(schema, "lost"), "");
   fixture.close();
   ASSERT_TRUE(fixture.open(remembering(fixture, folder))) << "nor when it begins anew";
   fixture.close();
-  // The store as it was before that entry of the audit log.
+  // The store as it was before that audit entry.
   sql("DELETE FROM audit; UPDATE meta SET value = '0 ' || repeat('0', 64) "
       "WHERE key = 'audit_head'",
       schema.name());

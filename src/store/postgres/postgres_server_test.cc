@@ -1,4 +1,4 @@
-// What a PostgreSQL store asks of its server, its schema's versions, and what its statements cost.
+// PostgreSQL servers, schema versions, and the cost of the store's statements.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -106,7 +106,7 @@ class Pooler {
       ::execl("/usr/sbin/pgbouncer", "pgbouncer", "-q", (folder_ + "/ini").c_str(), nullptr);
       ::_exit(127);
     }
-    while (!postgres::Connection::open({.url = url()})) {  // there is a socket before it listens
+    while (!postgres::Connection::open({.url = url()})) {  // the socket exists before
       int status = 0;
       AE_CHECK(::waitpid(process_, &status, WNOHANG) == 0,
                "pgbouncer does not start: install the Debian package pgbouncer");
@@ -127,7 +127,7 @@ class Pooler {
   pid_t process_ = -1;
 };
 
-// Two clients that are given one server process in turn cannot hold a session.
+// A session is impossible if two clients share one server process.
 AE_TEST("postgres_server/a pooler in transaction mode is refused, one in session mode is not") {
   EXPECT_PRED2(holds, refusal(Pooler("transaction").url()), "unsupported: a pooler");
   EXPECT_EQ(refusal(Pooler("session").url()), "opened");
@@ -190,7 +190,7 @@ AE_TEST("postgres_schema/many processes may make a store at once") {
   EXPECT_EQ(sql("SELECT count(*) FROM meta WHERE key = 'store_id'", "at_once")[1].integer(0, 0), 1);
 }
 
-// The connection dies in the middle of making the tables: the next one finds nothing, and makes them.
+// The connection is lost while it creates the tables: the next one finds nothing, and creates them.
 AE_TEST("postgres_schema/a store that was half made is made anew") {
   sql("BEGIN; CREATE SCHEMA half; CREATE TABLE half.meta(key text, value text); ROLLBACK");
   auto dying = postgres::Connection::open({.url = server().url()});
@@ -210,7 +210,7 @@ AE_TEST("postgres_schema/a new store and one that was brought up to date are the
         server().run("pg_dump", {"--schema-only", "--no-owner", "-d", server().url(database)}));
     std::string text, group;
     while (std::getline(lines, group)) {
-      if (!group.contains("restrict ")) text += group + "\n";  // with a word of chance behind it
+      if (!group.contains("restrict ")) text += group + "\n";  // followed by a random word
     }
     return text;
   };
@@ -229,7 +229,7 @@ AE_TEST("postgres_schema/a new store and one that was brought up to date are the
   EXPECT_EQ(fresh, dump("migrated"));
 }
 
-// Said in C++ for new jobs, and in SQL for those that were there.
+// The kind is computed in C++ for new jobs, and in SQL for existing ones.
 AE_TEST(
     "postgres_schema/jobs that were there before they were told apart get the kind of new ones") {
   server().create_database("kinds");
@@ -261,7 +261,7 @@ AE_TEST(
 
 // ---------------------------------------------------------------- cost
 
-// Finished jobs, made by the database itself.
+// Completed jobs, inserted directly by SQL.
 void add_history(const std::string& schema, int jobs) {
   const std::string n = std::to_string(jobs);
   sql("DELETE FROM heads WHERE status = 'completed'; DELETE FROM commits; DELETE FROM jobs "
@@ -294,7 +294,7 @@ std::string plan_of(postgres::Connection& connection, const postgres::Statement&
   return plan;
 }
 
-// How many pages of its buffers the server looks at for it; nothing of it stays.
+// Number of buffer pages that a statement reads; it is rolled back.
 std::int64_t pages_of(postgres::Connection& connection, const postgres::Statement& statement,
                       const std::string& values) {
   const std::string name = std::string("measured_") + statement.name;
@@ -309,7 +309,7 @@ std::int64_t pages_of(postgres::Connection& connection, const postgres::Statemen
   const postgres::Rows& plan = answers->at(3);
   for (int i = 0; i < plan.size(); ++i) {
     const std::string group = plan.text(i, 0);
-    if (!group.contains("Buffers: shared")) continue;  // the first one is that of the whole
+    if (!group.contains("Buffers: shared")) continue;  // the first line is the total
     std::int64_t pages = 0;
     for (const char* identity : {"hit=", "read="}) {
       if (const std::size_t at = group.find(identity); at != group.npos) {
@@ -328,8 +328,9 @@ const postgres::Statement& named(const std::vector<postgres::Statement>& stateme
   return *found;
 }
 
-// Of what a worker asks that looks for one job of agent `a`. What the server does beside it only adds to that: an
-// autovacuum that is at work, a catalog that has changed. So the least of a few counts.
+// Costs of the statements of a claim for one job of agent `a`. Other activity of the server
+// (autovacuum, catalog changes) only increases them, so the minimum of several measurements is
+// used.
 std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
   const auto statements = postgres::claim_statements();
   const std::map<std::string, std::string> values = {
@@ -342,7 +343,7 @@ std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
     auto connection = postgres::Connection::open({.url = server().url()});
     AE_CHECK(connection.has_value());
     AE_CHECK(postgres::prepare_session(*connection, {.schema = schema}).has_value());
-    // What tests before this one have deleted is in the way of who looks first.
+    // Deleted rows of earlier tests would add to the first measurement.
     connection->add_unprepared("VACUUM heads");
     AE_CHECK(connection->run().has_value());
     const auto measure = [&](const postgres::Statement& statement, const std::string& with) {
@@ -358,8 +359,8 @@ std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
   return pages;
 }
 
-// Autovacuum would gather statistics in the middle of a test on a slow machine, and the server plan otherwise from
-// then on.
+// On a slow machine, autovacuum could collect statistics during a test and change the server's
+// plans.
 void keep_plans(const std::string& schema) {
   sql("ALTER TABLE jobs SET (autovacuum_enabled = false);"
       "ALTER TABLE heads SET (autovacuum_enabled = false);"
@@ -367,7 +368,8 @@ void keep_plans(const std::string& schema) {
       schema);
 }
 
-// Ready jobs of higher priority that a worker of agent `a` may not run: of another agent, or with a capability.
+// Ready jobs with a higher priority that a worker of agent `a` may not run: another agent, or a
+// capability.
 void add_crowd(const std::string& schema, int jobs) {
   const std::string n = std::to_string(jobs);
   sql("INSERT INTO jobs SELECT nextval('job_numbers'), 'crowd' || n, "
@@ -395,12 +397,12 @@ AE_TEST("postgres_cost/a claim passes by the jobs that others run, however many 
   };
   const auto few = pages(20), many = pages(2000);
   for (const auto& [statement, scanned] : few) {
-    // A tree of 2,000 entries is a level higher than one of 20.
+    // A B-tree with 2,000 entries is one level higher than one with 20.
     EXPECT_LE(many.at(statement), scanned * 2 + 4) << statement;
   }
 }
 
-// A row that somebody has locked says so for as long as it stands (xmax).
+// A locked row shows its locker in xmax.
 AE_TEST("postgres_cost/a claim under limits locks what it takes, and no other job") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
@@ -425,7 +427,7 @@ AE_TEST("postgres_cost/a claim under limits locks what it takes, and no other jo
       0);
 }
 
-// Another transaction has the best one: the next is taken instead, at once.
+// The best job is locked by another transaction: the next one is claimed instead, without waiting.
 AE_TEST("postgres/a claim passes by a job that another transaction has, under limits too") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
@@ -502,7 +504,7 @@ AE_TEST("postgres_cost/what a claim and a timer cost does not grow with finished
   ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = schema.name()}));
   for (const bool analyzed : {false, true}) {
     if (analyzed) sql("ANALYZE", schema.name());
-    // Each through one of the small indexes.
+    // Each statement uses one of the small indexes.
     const std::map<std::string, std::string> ways = {{"ripen_delayed", "heads_delayed"},
                                                      {"ripen_leased", "heads_leased"},
                                                      {"claim", "Scan using heads_ready"},

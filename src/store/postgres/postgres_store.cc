@@ -21,14 +21,14 @@ using namespace postgres;  // NOLINT: this file is where the parts come together
 
 namespace {
 
-// Shared with hints that are under way to the loop when the store closes.
+// Shared with hints that are being posted to the loop when the store closes.
 struct HintSink {
   std::function<void(const Hint&)> callback;
 };
 
-// Tells those who wait elsewhere that jobs have ended or wait. Not with the commit but behind its answer, on the connection of
-// questions, and not more often than kNotifyInterval: what is committed pays nothing for it. Shared with answers that come when
-// the store has closed. Threads: the loop's.
+// IdleNotifier: notifies other processes of jobs that have ended or wait. It runs after the commit
+// is answered, on the query connection, at most once per kNotifyInterval, so it costs commits
+// nothing. Shared with answers that arrive after the store has closed. Threads: the loop's.
 class IdleNotifier : public std::enable_shared_from_this<IdleNotifier> {
  public:
   IdleNotifier(async::Loop& loop, std::string channel)
@@ -51,7 +51,7 @@ class IdleNotifier : public std::enable_shared_from_this<IdleNotifier> {
     reader_->enqueue([channel = channel_, jobs = std::exchange(jobs_, {})](Session& session) {
       auto connection = session.connection();
       if (!connection) return;
-      // What cannot be said is found by those who ask now and then.
+      // Lost notifications are harmless: the receivers also poll.
       [[maybe_unused]] const auto told = postgres::notify(**connection, channel, idle_texts(jobs));
     });
     loop_.after(kNotifyInterval, [self = shared_from_this()] {
@@ -108,7 +108,7 @@ Result<T> inner(T answer) {
   return answer;
 }
 
-// Asks a reader and posts its answer. A question that lost its connection is asked once more.
+// Runs a query on a reader and posts its answer. If the connection is lost, it is repeated once.
 template <class T, class Ask>
 void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask question) {
   reader.enqueue([&loop, done = std::move(done),
@@ -128,7 +128,7 @@ void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask
 
 bool has_nul(std::string_view text) { return text.find('\0') != text.npos; }
 
-// PostgreSQL keeps no text with a NUL character; our own ids have none.
+// PostgreSQL stores no NUL characters in texts; our own ids contain none.
 bool can_keep(const Batch& batch) {
   const auto* create = std::get_if<Batch::Create>(&batch.authority);
   if (create == nullptr) return true;
@@ -145,7 +145,8 @@ Error no_address() {
           "libpq parameters after a ?"};
 }
 
-// Is there a loss, or one that was accepted before and not finished? A new one is accepted here.
+// Checks for a loss and accepts it. True: a loss is being accepted, now or since an earlier
+// opening.
 Result<bool> accept(Connection& connection, RollbackGuard& rollback_guard,
                     const Session::Options& session_options, const PostgresOptions& options) {
   AE_ASSIGN(const StoreIdentity identity,
@@ -180,7 +181,7 @@ Error cannot_keep() {
 Result<Migration> migrate_postgres(const std::string& url, const MigrationOptions& options,
                                    const std::string& schema) {
   if (!is_connection_string(url)) return std::unexpected(no_address());
-  // A table that is written anew says nothing for as long as that takes.
+  // The server sends nothing while it rewrites a table.
   constexpr std::chrono::hours kWork{24};
   AE_ASSIGN(Connection connection,
             Session::open_first({.connection = {.url = url, .response_timeout = kWork},
@@ -380,7 +381,7 @@ void PostgresStore::redact(Redaction redaction, async::Done<Result<void>> done) 
   impl_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
 }
 
-// On the connection of questions, which wait meanwhile: 10 s at most.
+// Runs on the query connection and blocks queries meanwhile: 10 s at most.
 void PostgresStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) {
   if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
   enqueue(impl_->loop, *impl_->query_reader, std::move(done),
@@ -410,7 +411,7 @@ void PostgresStore::announce(std::string worker, std::string says, Duration ttl)
       [worker = std::move(worker), says = std::move(says), ttl](Session& session) {
         auto connection = session.connection();
         if (!connection) return;
-        // What could not be said now is said at the next announcement, and nothing is decided by it.
+        // Best effort: the next announcement repeats it, and no decision depends on it.
         [[maybe_unused]] const auto said = postgres::announce(**connection, worker, says, ttl);
       });
 }

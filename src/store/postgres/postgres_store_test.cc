@@ -1,4 +1,4 @@
-// The PostgreSQL driver: the conformance suite, and what only a shared database can do wrong.
+// The PostgreSQL driver: the conformance suite, and tests of concurrent processes.
 #include <algorithm>
 #include <set>
 #include <thread>
@@ -56,7 +56,7 @@ AE_TEST("postgres/leases and timers go by the database's clock") {
   const Instant after = database_now();
   EXPECT_GE(born->lease->lease_until, before + conformance::kLease);
   EXPECT_LE(born->lease->lease_until, after + conformance::kLease);
-  // The estimate is never ahead of the database, and not far behind.
+  // The estimate is never ahead of the database, and only slightly behind.
   const Instant ours = fixture.store().now();
   EXPECT_LE(ours, database_now());
   EXPECT_GE(ours, before);
@@ -68,7 +68,7 @@ AE_TEST("postgres/leases and timers go by the database's clock") {
   EXPECT_EQ(fixture.load("j1")->row.lease_until, leases->at(0).lease_until);
 }
 
-// A clock that shows what it is told: a machine sleeps, and it has gone on.
+// A clock with settable time, to simulate a suspended machine.
 class ScriptedClock final : public async::SteadyClock {
  public:
   Duration since_start() override { return shows; }
@@ -88,21 +88,21 @@ AE_TEST("postgres/an estimate of the database's clock is never ahead, and follow
   heard(5000, 100'000, 100'010);
   EXPECT_EQ(clock.now(), at_ms(5000));
   EXPECT_EQ(clock.latest(), at_ms(5010));
-  heard(5019, 100'018, 100'020);  // a faster answer knows better
+  heard(5019, 100'018, 100'020);  // a faster response is more exact
   EXPECT_EQ(clock.now(), at_ms(5019));
   EXPECT_EQ(clock.latest(), at_ms(5021));
-  heard(5025, 100'020, 100'040);  // a slow one allows what we think
+  heard(5025, 100'020, 100'040);  // a slow response is consistent with the estimate
   EXPECT_EQ(clock.now(), at_ms(5039));
   EXPECT_EQ(clock.latest(), at_ms(5045));
   heard(3000, 100'050, 100'052);  // set back
   EXPECT_EQ(clock.now(), at_ms(3000));
   EXPECT_EQ(clock.latest(), at_ms(3002));
-  heard(2990, 100'045, 100'055);  // asked before: it says less of how late it may be
+  heard(2990, 100'045, 100'055);  // requested earlier: less exact for `latest`
   EXPECT_EQ(clock.latest(), at_ms(3005));
 }
 
-// A lease of 30 s is claimed; the machine sleeps for an hour at one point between the claim and the send. Whoever asks
-// whether there is time left to send is told that there is none, wherever it slept.
+// A lease of 30 s is claimed; the machine is suspended for an hour at one point between the claim
+// and the send. Wherever that is, the check for remaining time must fail.
 AE_TEST("postgres/a machine that slept knows that its lease may be over, wherever it slept") {
   using std::chrono::seconds;
   constexpr int kPoints = 6;
@@ -110,7 +110,7 @@ AE_TEST("postgres/a machine that slept knows that its lease may be over, whereve
     for (int slept_at = 0; slept_at <= kPoints; ++slept_at) {
       ScriptedClock steady;
       steady.shows = seconds(100);
-      std::int64_t database = 5000;  // in seconds, and it never sleeps
+      std::int64_t database = 5000;  // in seconds; never suspended
       int point = 0;
       const auto pass = [&](int span) {
         steady.shows += seconds(span);
@@ -122,20 +122,20 @@ AE_TEST("postgres/a machine that slept knows that its lease may be over, whereve
       postgres::DatabaseClock clock(steady);
       const auto ask = [&](bool sleeps) {
         const Duration asked = clock.before_request();
-        if (sleeps) here();  // before the database hears of it
+        if (sleeps) here();  // before the request arrives
         const Instant said = at_ms(database * 1000);
-        if (sleeps) here();  // before its answer is heard
+        if (sleeps) here();  // before the response arrives
         clock.on_response(said, asked);
         return said;
       };
       if (knew_before) ask(false);
       const Instant lease_until = ask(true) + seconds(30);  // the claim
-      here();                                               // before it declares
+      here();                                               // before the declaration
       ask(true);                                            // the declaration
-      here();                                               // before it sends
+      here();                                               // before the send
       const bool may_send = clock.latest() < lease_until;
       const bool lease_holds = at_ms(database * 1000) < lease_until;
-      // Only a sleep before the database gave the lease costs none of it.
+      // Only a suspend before the database granted the lease does not shorten it.
       EXPECT_EQ(lease_holds, slept_at <= 1) << slept_at;
       EXPECT_TRUE(!may_send || lease_holds) << slept_at << " " << knew_before;
       EXPECT_TRUE(may_send || slept_at != 0) << "who did not sleep may send";
@@ -230,7 +230,8 @@ AE_TEST("postgres/who lost its job to another process writes nothing more") {
   EXPECT_TRUE(one.load("j0")->effects.empty());
 }
 
-// Creates with one key, and jobs with the same values in opposite orders, from both sides at once.
+// Creates with one key, and jobs with the same blobs in opposite orders, from two processes
+// concurrently.
 AE_TEST("postgres/two processes that write the same keys and values both go through") {
   const OwnSchema schema;
   PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
@@ -306,7 +307,8 @@ AE_TEST("postgres/a queue's limit holds over processes that claim at once") {
   EXPECT_EQ(claimed[0] + claimed[1], 5u);
 }
 
-// One drops a value that another is about to name: it is there for whoever named it.
+// One process deletes a blob that another is about to reference: the blob exists for that other
+// job.
 AE_TEST("postgres/a value that is dropped while another job takes it up is there for that job") {
   const OwnSchema schema;
   PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
@@ -346,7 +348,8 @@ Redaction redaction_of(const std::string& id, const SealedBatch& stands) {
   return drop;
 }
 
-// The commits are read and the values are not: these wait for a lock that the redaction gives back with its end.
+// The commits are read and the blobs are not: reading them waits for a lock that the redaction
+// holds to its end.
 AE_TEST("postgres/a job that is redacted while it is read is read as it stands then") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
@@ -386,7 +389,8 @@ AE_TEST("postgres/a job that is redacted while it is read is read as it stands t
   EXPECT_TRUE(found->blobs.empty());
 }
 
-// How many uses are listed that no commit has, or the other way round, as a store that comes to have the list makes it up.
+// Number of references that are in `value_uses` but in no commit, or the other way round, compared
+// with an index built from all commits.
 std::int64_t wrong_uses(const std::string& schema) {
   const std::string fresh =
       "SELECT job, substring(blobs FROM 1 + 32 * n FOR 32) AS hash FROM commits CROSS JOIN LATERAL "
@@ -430,7 +434,7 @@ AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
   ASSERT_TRUE(redact(redaction_of("j0", *born.sealed)));
   EXPECT_EQ(stored(), "shared twice ");
   EXPECT_EQ(wrong_uses(schema.name()), 0);
-  // A use that an older version has left is none.
+  // An obsolete reference left by an older version does not count.
   Batch last = PostgresFixture::create("j2");
   last.sealed->blobs = {conformance::blob("last")};
   last.row.status = "completed";
@@ -464,7 +468,7 @@ AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor m
   ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
   EXPECT_FALSE(wiped(fixture).contains("old rows"));
   EXPECT_NE(file(), before) << "it is another one";
-  // Somebody reads a table for a long time, as pg_dump does.
+  // A long read of a table, as by pg_dump.
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
   other->add_unprepared("SET search_path = " + schema.name());
@@ -481,7 +485,7 @@ AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor m
   other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
   EXPECT_FALSE(wiped(fixture).contains("old rows"));
-  // A transaction that still sees the old rows keeps them from going.
+  // Rows that an older transaction still sees are not removed.
   other->add_unprepared("BEGIN ISOLATION LEVEL REPEATABLE READ");
   other->add_unprepared("SELECT 1");
   ASSERT_TRUE(other->run());
@@ -563,7 +567,7 @@ AE_TEST("postgres/a text that cannot be kept is refused, and disturbs nobody") {
   Batch bad =
       PostgresFixture::create("j0", {.agent = "a", .labels = {{"k", std::string("a\0b", 3)}}});
   EXPECT_EQ(fixture.commit(bad).error().code, Code::input_invalid);
-  // What only the server can refuse is refused alone.
+  // A batch that only the server can refuse is refused alone.
   Batch worse = PostgresFixture::create("j1", {.agent = "a", .labels = {{"k", "\xff"}}});
   std::string answers;
   for (Batch batch : {PostgresFixture::create("j2"), worse, PostgresFixture::create("j3")}) {
@@ -625,7 +629,7 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   listen(one, heard[0]);
   listen(two, heard[1]);
   ASSERT_TRUE(one.commit(PostgresFixture::create_claimed("held")));
-  ASSERT_TRUE(one.commit(PostgresFixture::append("held", 2)));  // says nothing
+  ASSERT_TRUE(one.commit(PostgresFixture::append("held", 2)));  // no hint
   ASSERT_TRUE(one.commit(PostgresFixture::create("free")));
   ASSERT_TRUE(two.loop.run_until([&] { return !heard[1].empty(); }));
   EXPECT_EQ(heard[1], std::vector<std::string>{"claim for a"});
@@ -735,7 +739,7 @@ AE_TEST("postgres/what a worker says of itself is seen by others until it has pa
     const auto found = job_stats->workers.find(worker);
     return found == job_stats->workers.end() ? "-" : found->second.says;
   };
-  // Questions of one store are answered in order.
+  // Queries of one store are answered in order.
   const auto settled = [&] {
     EXPECT_TRUE(one.loop.await<Result<JobStats>>(
         [&](auto done) { one.store().count_jobs(std::move(done)); }));

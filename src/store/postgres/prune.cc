@@ -14,7 +14,7 @@ using Type = Column::Type;
 
 constexpr Statement kBegin{"begin_prune", "BEGIN"};
 constexpr Statement kCommit{"commit_prune", "COMMIT"};
-// In the order of their numbers, as everybody locks them.
+// In the order of their numbers, like every writer.
 constexpr Statement kLock{
     "prune_lock",
     "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[]) "
@@ -42,7 +42,8 @@ constexpr Statement kUnnamed{
     "prune_unnamed",
     "SELECT hash FROM unnest($1::bytea[]) AS w(hash) WHERE "
     "(SELECT true FROM value_uses WHERE value_uses.hash = w.hash LIMIT 1) IS NULL"};
-// Whoever has found a value stored holds this table until its commit is there; those that come later look again.
+// A commit that references an existing blob holds this table in ROW SHARE mode until its end, so it
+// conflicts with this lock; a later commit checks again which blobs exist.
 constexpr Statement kLockBlobs{"prune_lock_blobs", "LOCK TABLE blobs IN EXCLUSIVE MODE"};
 constexpr Statement kDropBlobs{
     "prune_blobs",
@@ -60,7 +61,7 @@ Column column_of(const std::vector<std::int64_t>& numbers) {
   return column;
 }
 
-// Locks them, and reads what stands.
+// Locks the jobs and reads their state.
 Pg<Found> find(Connection& connection, const Pruning& pruning) {
   Column ids(Type::text);
   bool content_hash = false;
@@ -134,7 +135,7 @@ Pg<Result<bool>> prune(Connection& connection, const Pruning& pruning, AuditHead
   connection.add(kDropUses, numbers);
   AE_ASSIGN(const auto dropped, connection.run());
   AE_TRY(drop_blobs(connection, dropped.back()));
-  Transaction audit;  // goes on in this one
+  Transaction audit;  // continues this transaction
   audit.declare_audit_read();
   AE_TRY(audit.read(connection));
   audit.append_audit_entry(pruning.audit);

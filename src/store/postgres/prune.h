@@ -1,8 +1,8 @@
-// Prune: jobs that have ended are deleted, in a transaction of their own.
+// Prune: deletes ended jobs, in a separate transaction.
 //
-// Their rows are locked as whoever writes to a job locks them: who was writing has written, who comes later finds no job.
-// Whether another job names one of their values is one look into an index each; `blobs` is locked against writers only when
-// a value goes, for the last two statements.
+// Locks their rows as any writer of a job does: earlier writers have finished, later ones find no
+// job. Each check for other references to a blob is one index lookup. `blobs` is locked against
+// writers only if a blob is deleted, for the last two statements.
 // Threads: as Connection.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace ae::store::postgres {
 
-// `at`: where the audit log ends with it.
+// `at`: the end of the audit log after its entry.
 Pg<Result<bool>> prune(Connection& connection, const Pruning& pruning, AuditHead& at);
 
 }  // namespace ae::store::postgres

@@ -9,7 +9,7 @@
 namespace ae::store::postgres {
 namespace {
 
-// How often a lost connection that only listens is opened again.
+// How often a listener without tasks reopens a lost connection.
 constexpr int kRelistenMs = 500;
 
 }  // namespace
@@ -36,7 +36,7 @@ void Reader::enqueue(ReadTask question) {
   {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(question));
-    if (tasks_.size() > 1) return;  // it has been rung for
+    if (tasks_.size() > 1) return;  // it is already notified
   }
   ::eventfd_write(wakeup_fd_, 1);
 }
@@ -62,7 +62,7 @@ void Reader::run() {
   }
 }
 
-// On every new connection anew; what was said in between is lost, and said so.
+// Listens again on every new connection. Hints in between are lost, which `on_hint` reports.
 void Reader::listen() {
   if (listen_options_.channels.empty()) return;
   auto connection = session_.connection();

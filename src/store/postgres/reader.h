@@ -1,5 +1,5 @@
-// Reader: a thread of its own for questions, each repeated once when the connection was lost. One of them listens to
-// what other processes notify.
+// Reader: a thread with its own connection for reads. One of the readers also listens for
+// notifications of other processes.
 //
 // Threads: its own; `enqueue` from the loop's thread.
 #pragma once
@@ -20,14 +20,15 @@ namespace ae::store::postgres {
 class Reader {
  public:
   using ReadTask = std::move_only_function<void(Session&)>;
-  // Called on the reader's thread; backend 0: the connection was lost meanwhile, and anything may have been missed.
+  // Called on the reader's thread. Backend 0: the connection was lost, and hints may have been
+  // missed.
   using HintCallback = std::function<void(std::string_view hint, int backend_pid)>;
   struct ListenOptions {
-    std::vector<std::string> channels = {};  // none = to nothing
+    std::vector<std::string> channels = {};  // none = do not listen
     HintCallback on_hint;
   };
   Reader(Session session, ListenOptions listening);
-  ~Reader();  // answers what was asked before
+  ~Reader();  // runs the queued tasks first
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
@@ -40,7 +41,7 @@ class Reader {
 
   Session session_;
   const ListenOptions listen_options_;
-  std::uint64_t listening_generation_ = 0;  // session_.reopened(), + 1
+  std::uint64_t listening_generation_ = 0;  // session_.reconnects() + 1; 0 before the first LISTEN
   int wakeup_fd_ = -1;                      // an eventfd
   std::mutex mutex_;
   std::deque<ReadTask> tasks_;  // guarded by mutex_

@@ -28,21 +28,22 @@ constexpr Statement kReplace{
     "UPDATE commits SET body = w.body, blobs = w.blobs "
     "FROM unnest($2::bigint[], $3::bytea[], $4::bytea[]) AS w(first_seq, body, blobs) "
     "WHERE commits.job = $1::bigint AND commits.first_seq = w.first_seq"};
-// Of what its commits named: what none of them names any more.
+// Removes the references to hashes that none of its commits contain any more.
 constexpr Statement kForget{
     "redaction_forget",
     "DELETE FROM value_uses WHERE job = $1::bigint AND hash = ANY($2::bytea[]) AND "
     "(SELECT true FROM commits WHERE commits.job = value_uses.job AND commits.blobs IS NOT NULL "
     "AND position(value_uses.hash IN commits.blobs) > 0 LIMIT 1) IS NULL"};
-// The table of uses leads to the jobs that may name a value; it may know some that do not any more, so their commits are asked.
-// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a piece of SQL, put together by the compiler
+// `value_uses` gives the jobs that may reference a blob. It can contain obsolete references, so the
+// commits of these jobs are checked too.
 #define NAMED_BY_NONE(value)                                                             \
   "(SELECT true FROM value_uses u JOIN commits c ON c.job = u.job WHERE u.hash = " value \
   " AND c.blobs IS NOT NULL AND position(u.hash IN c.blobs) > 0 LIMIT 1) IS NULL"
 constexpr Statement kUnnamed{
     "redaction_unnamed",
     "SELECT hash FROM unnest($1::bytea[]) AS w(hash) WHERE " NAMED_BY_NONE("w.hash")};
-// Whoever has found a value stored holds this table until its commit is there; those that come later look again.
+// A commit that references an existing blob holds this table in ROW SHARE mode until its end, so it
+// conflicts with this lock; a later commit checks again which blobs exist.
 constexpr Statement kLockBlobs{"redaction_lock_blobs", "LOCK TABLE blobs IN EXCLUSIVE MODE"};
 constexpr Statement kDropBlobs{
     "redaction_drop_blobs",
@@ -58,7 +59,7 @@ constexpr Statement kReplaceEffects{
     "AND effects.record <> w.record"};
 constexpr Statement kNoCheckpoint{"redaction_no_checkpoint",
                                   "DELETE FROM checkpoints WHERE job = $1::bigint"};
-// One statement sees one moment: the head and the rows that lead to it.
+// One statement reads one snapshot: the head and the entries that lead to it.
 constexpr Statement kAudit{"read_audit",
                            "SELECT audit.seq, body, hash, value FROM meta "
                            "LEFT JOIN audit ON audit.seq > $1::bigint "
@@ -78,10 +79,11 @@ struct Stored {
 
 struct Answer {
   std::optional<Result<void>> result;  // nothing is to be written
-  std::set<std::string> left_out;      // hashes that its commits name no more
+  std::set<std::string> left_out;      // hashes that its commits no longer reference
 };
 
-// Do the effects that are stored differ from what they are to be? Fails with sequence_conflict when there is another one.
+// Do the stored effects differ from the requested ones? Fails with sequence_conflict if an effect
+// is missing in the request.
 Result<bool> differ(const Redaction& redaction, const Rows& effects) {
   bool differ = false;
   for (int i = 0; i < effects.size(); ++i) {
@@ -153,7 +155,7 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
   connection.add(kNoCheckpoint, Params().add(job));
 }
 
-// What its commits name no more goes, unless another job names it.
+// Deletes the blobs that its commits no longer reference, unless another job references them.
 Pg<void> drop_values(Connection& connection, std::int64_t job,
                      const std::set<std::string>& left_out) {
   if (left_out.empty()) return {};
@@ -198,7 +200,7 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   add_writes(connection, redaction, job);
   AE_TRY(connection.run());
   AE_TRY(drop_values(connection, job, decided.left_out));
-  Transaction audit;  // goes on in this one
+  Transaction audit;  // continues this transaction
   audit.declare_audit_read();
   AE_TRY(audit.read(connection));
   audit.append_audit_entry(redaction.audit);

@@ -1,7 +1,8 @@
-// Redaction: values of a job are dropped, in a transaction of its own.
+// Redaction: erases values of a job, in a separate transaction.
 //
-// A value that stands apart goes when no commit names it any more. The server writes a row anew and leaves the old bytes
-// on their page until VACUUM, in its log until that is recycled, and in backups (docs/data.md).
+// A blob is deleted when no commit references it any more. The server leaves the old bytes of a
+// changed row on their page until VACUUM, in its WAL until that is recycled, and in backups
+// (docs/data.md).
 // Threads: as Connection.
 #pragma once
 
@@ -14,7 +15,7 @@ namespace ae::store::postgres {
 
 Pg<Result<void>> redact(Connection& connection, const Redaction& redaction);
 
-// Those that drop values, for whoever measures them.
+// The statements that delete blobs, for measurements.
 std::vector<Statement> redaction_statements();
 
 Pg<AuditLog> read_audit_log(Connection& connection, std::uint64_t after);

@@ -21,11 +21,11 @@ namespace {
 
 constexpr std::string_view kFirstMagic = "aetheris.mark.v1";
 constexpr std::string_view kMagic = "aetheris.mark.v2";
-constexpr std::uint64_t kNever = 1ULL << 62;  // no entry has this number
+constexpr std::uint64_t kNever = 1ULL << 62;  // above any entry's number
 constexpr std::size_t kChecksumChars = 16;
-constexpr std::chrono::milliseconds kSaveInterval{1000};  // at most this often
+constexpr std::chrono::milliseconds kSaveInterval{1000};  // minimum interval
 
-// None of them is prepared: the first look comes before a pooler is found out.
+// Not prepared: the first query runs before a pooler is detected.
 constexpr const char* kRow =
     "SELECT epoch, last_seq, job FROM heads WHERE job = "
     "(SELECT number FROM jobs WHERE job_id = $1::text)";
@@ -36,7 +36,7 @@ constexpr const char* kPrunes =
     "substring(body FROM 1 FOR 15) = '{\"act\":\"prune\",'::bytea ORDER BY seq DESC LIMIT 64";
 constexpr const char* kReadIdentity =
     "SELECT key, value FROM meta WHERE key IN ('timeline', 'timelines', 'lost', 'accepting')";
-// Not of a store in which it was accepted meanwhile.
+// Does nothing if the loss was accepted meanwhile.
 constexpr const char* kMarkLost =
     "INSERT INTO meta(key, value) SELECT 'lost', $1::text WHERE coalesce("
     "(SELECT value FROM meta WHERE key = 'timeline'), $2::text) = $3::text "
@@ -52,7 +52,7 @@ std::vector<std::string> lines(const std::string& text) {
   return all;
 }
 
-// "1-64,70": is it one of these?
+// Is the number in a list like "1-64,70"?
 bool contains_number(std::string_view list, std::uint64_t number) {
   while (!list.empty()) {
     const std::string_view one = list.substr(0, list.find(','));
@@ -158,7 +158,7 @@ std::optional<std::string> RollbackGuard::compare(const StoreIdentity& identity,
          std::to_string(high_water_mark.epoch) + ")";
 }
 
-// The same row, or entry, as the store has it now; nullopt: it has none.
+// The current state of the same row or entry in the store; nullopt: it does not exist.
 Result<std::optional<HighWaterMark>> RollbackGuard::current(Connection& connection,
                                                             const HighWaterMark& high_water_mark) {
   const bool is_entry = high_water_mark.job.empty();
@@ -182,8 +182,8 @@ Result<std::optional<HighWaterMark>> RollbackGuard::current(Connection& connecti
   return found;
 }
 
-// The entry of the audit log that tells of the deletion of this job, the newest first; nullopt: it was not deleted. Of a
-// mark without a number nobody can tell, and any deletion counts.
+// The newest audit entry of the deletion of this job; nullopt: it was not deleted. For a mark
+// without a number any deletion of this job id counts.
 Result<std::optional<HighWaterMark>> RollbackGuard::find_prune_entry(
     Connection& connection, const HighWaterMark& high_water_mark) {
   if (high_water_mark.job.empty()) return std::nullopt;
@@ -218,7 +218,7 @@ Result<std::optional<std::string>> RollbackGuard::find_loss(Connection& connecti
   if (!found && remembered->timeline == identity.timeline) {
     AE_ASSIGN(const auto entry, find_prune_entry(connection, remembered->high_water_mark));
     if (entry) {
-      // What was written meanwhile is remembered already, and says more.
+      // A write that was remembered meanwhile is newer and stays.
       const std::lock_guard lock(mutex_);
       if (saved_ && saved_->high_water_mark == remembered->high_water_mark) {
         saved_->high_water_mark = *entry;
@@ -284,7 +284,7 @@ Status RollbackGuard::accept(Connection& connection, const std::string& lost, In
   std::string before;
   identity.before.push_back(identity.timeline);
   {
-    // What is remembered may be of a timeline that this copy has never heard of.
+    // The remembered mark may be of a timeline that this copy does not contain.
     const std::lock_guard lock(mutex_);
     if (saved_ && saved_->timeline != identity.timeline) {
       identity.before.push_back(saved_->timeline);
@@ -367,8 +367,8 @@ std::optional<RollbackGuard::SavedMark> RollbackGuard::read() const {
   return found;
 }
 
-// A lower bound, as of some moment: what cannot be kept now is kept later, or not. Processes that share a folder put their
-// words in each other's place: each of them is true.
+// Best effort: the file is a lower bound, and a failed save is repeated later or not at all.
+// Processes that share a folder overwrite each other's mark; each mark is valid.
 void RollbackGuard::save() {
   std::string text;
   {
@@ -398,7 +398,7 @@ void RollbackGuard::save() {
 
 Pg<void> finish_accepting(Connection& connection) {
   connection.add_unprepared("BEGIN");
-  // Writes something also when it is done already: then this waits for a standby as the first time should have.
+  // Locks a row even if `accepting` is already deleted, so that a retry also waits for the standby.
   connection.add_unprepared("SELECT value FROM meta WHERE key = 'store_id' FOR UPDATE");
   connection.add_unprepared("DELETE FROM meta WHERE key = 'accepting'");
   connection.add_unprepared("COMMIT");

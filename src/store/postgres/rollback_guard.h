@@ -1,14 +1,17 @@
-// Recollection: what a process remembers of a store that many share, so that one that went backwards is noticed.
+// RollbackGuard: remembers the last write of this process to a shared store, to detect a rollback
+// of the store.
 //
-// A server that was restored from a backup, or another one that took over without the last commits, answers as if nothing
-// had been. So each process remembers the last row that it wrote of a job (its epoch and last seq never go down), and looks
-// whether it is still there: when it begins, on every new connection, and every few seconds. What it remembers is kept in a
-// file of its machine too, about once a second. Whoever finds something missing says so in the store, and then all stop.
-// A row that was deleted with its job (store/postgres/prune.h) is not missing: the audit log says so, and from then on that
-// entry is what is remembered.
-// Stored: rows of `meta`: `lost` (what was found missing; nobody writes), `timeline` (absent = the store's id), `timelines`
-// (earlier ones, one a line: what was lost of them was accepted), `accepting` (not every job has been parked yet). The file:
-// one line of text with a checksum. See docs/decisions/0035-backup-and-restore.md.
+// A server that was restored from a backup, or a standby that took over without the last commits,
+// responds normally. So each process remembers the last job row that it wrote (its epoch and last
+// seq never decrease) and checks that it still exists: at the start, on every new connection, and
+// every few seconds. It also saves this mark to a file on its machine, about once a second. The
+// first process that finds a loss records it in the store, and then all processes stop.
+// A row that was deleted with its job (store/postgres/prune.h) is not a loss: the audit log
+// contains the deletion, and that entry becomes the remembered mark.
+// Stored: rows of `meta`: `lost` (the detected loss; writes are refused), `timeline` (absent = the
+// store's id), `timelines` (earlier ones, one per line, ended by accepted losses), `accepting` (not
+// every job has been parked yet). The file: one line of text with a checksum. See
+// docs/decisions/0035-backup-and-restore.md.
 // Threads: any.
 #pragma once
 
@@ -28,16 +31,16 @@
 
 namespace ae::store::postgres {
 
-// What this process wrote last: a job's row, or, without a job, an entry of the audit log.
+// The last write of this process: a job's row or, with an empty `job`, an entry of the audit log.
 struct HighWaterMark {
   JobId job;
-  std::uint64_t number = 0;  // 0 = an older version kept it, and did not say
+  std::uint64_t number = 0;  // 0 = unknown (saved by an older version)
   std::uint64_t epoch = 0, last_seq = 0;
   AuditHead audit;
   friend bool operator==(const HighWaterMark&, const HighWaterMark&) = default;
 };
 
-// Where the store stands, by its own word.
+// The state of the store, as its own rows record it.
 struct StoreIdentity {
   std::string timeline;
   std::vector<std::string> before;
@@ -48,24 +51,28 @@ Result<StoreIdentity> read_store_identity(Connection& connection, const std::str
 
 class RollbackGuard {
  public:
-  // `folder`: where what is remembered is kept; "" = nowhere. `accepts`: a loss is being accepted here.
+  // `folder`: where the mark is saved; "" = nowhere. `accepts`: a loss is being accepted by this
+  // process.
   RollbackGuard(std::string store_id, const std::string& folder, bool accepts);
-  ~RollbackGuard();  // keeps what is remembered
+  ~RollbackGuard();  // saves the mark
 
-  // Is all there that is remembered? Fails with store_rolled_back (at the first look) · store_stopped (later: this process
-  // holds what the store does not know, and has to begin anew) · unavailable.
+  // Checks that the remembered write still exists. Fails with store_rolled_back (first check) ·
+  // store_stopped (later: this process knows writes that the store has lost, and must be restarted)
+  // · unavailable.
   Status check(Connection& connection);
-  // The same of one that is being opened, and nothing is said in the store. Fails with store_rolled_back · unavailable.
+  // The same for a store that is being opened; records nothing in the store. Fails with
+  // store_rolled_back · unavailable.
   Status check_unopened(Connection& connection);
-  // What this process has written, once it is durable.
+  // Remembers a write of this process. Call it once the write is durable.
   void record_write(const HighWaterMark& high_water_mark);
 
-  // The loss, in words, if there is one; of a store that is being opened.
+  // Describes the loss of a store that is being opened, if there is one.
   Result<std::optional<std::string>> find_loss(Connection& connection,
                                                const StoreIdentity& identity);
-  // A new timeline, and an entry in the audit log; until `finish_accepting` nobody else opens the store.
+  // Accepts a loss: a new timeline and an audit entry. Until `finish_accepting` no other process
+  // opens the store.
   Status accept(Connection& connection, const std::string& lost, Instant at, const std::string& by);
-  // Of a copy that lacks nothing: an entry in the audit log, and it goes on here.
+  // Accepts a move without loss: an audit entry and the new location.
   static Status accept_move(Connection& connection, const std::string& why, Instant at,
                             const std::string& by);
   std::string timeline() const;
@@ -88,14 +95,14 @@ class RollbackGuard {
   const std::string store_id_, path_;
   const bool is_accepting_;
   mutable std::mutex mutex_;
-  std::string timeline_;            // guarded by mutex_; "" before the first look
+  std::string timeline_;            // guarded by mutex_; "" before the first check
   std::optional<SavedMark> saved_;  // guarded by mutex_
   std::optional<Error> stopped_;    // guarded by mutex_
-  bool changed_ = false;            // guarded by mutex_: what is kept is older
+  bool changed_ = false;            // guarded by mutex_: the saved file is older
   std::chrono::steady_clock::time_point save_at_{};
 };
 
-// Every job that had not ended has been parked: the store is opened as any other.
+// Call when every unfinished job is parked: the store opens normally again.
 Pg<void> finish_accepting(Connection& connection);
 
 }  // namespace ae::store::postgres

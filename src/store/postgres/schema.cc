@@ -8,10 +8,12 @@ namespace {
 
 constexpr int kServerMin = 130000;
 
-// `jobs` is written once. What a claim or a commit changes stands in `heads`, in narrow rows with room on their pages: a
-// commit of a running job writes one row of `commits` and one of `heads`, and touches no index of `heads` (HOT).
-// `ready` = may be claimed at once; `ripe_at` = when it may be: not_before, or the end of its lease.
-// Texts are compared by their bytes (COLLATE "C"); what is sealed is bytea, as it was sealed.
+// `jobs` is written once. Columns that claims and commits change are in `heads`, in narrow rows
+// with free space on their pages. A commit of a running job writes one row of `commits` and one of
+// `heads`, and touches no index of `heads` (HOT).
+// `ready` = claimable now; `ripe_at` = when it becomes claimable: not_before, or the end of its
+// lease.
+// Texts are compared by their bytes (COLLATE "C"); sealed bytes are stored unchanged as bytea.
 constexpr const char* kTables[] = {
     "CREATE TABLE meta(key text PRIMARY KEY, value text NOT NULL)",
     "CREATE SEQUENCE job_numbers",
@@ -100,7 +102,7 @@ constexpr const char* kTables[] = {
     "INSERT INTO meta VALUES('layout', '0')",
 };
 
-// What workers say of themselves, and until when it counts; nothing depends on it.
+// Announcements of workers and their expiry; no decision depends on them.
 constexpr const char* kWorkers[] = {
     R"sql(CREATE TABLE workers(
       worker text COLLATE "C" PRIMARY KEY,
@@ -108,9 +110,10 @@ constexpr const char* kWorkers[] = {
       says bytea NOT NULL))sql",
 };
 
-// Which job names which value that stands apart. The server keeps it, whoever writes: a process of an older version that
-// goes on beside a newer one must not leave out a use. A redaction takes out what its job names no more; older versions did not,
-// so a use may be there that is none: who drops a value for ever asks the commits of that job as well.
+// Which job references which blob. A trigger maintains it, because a process of an older version
+// that runs beside newer ones must not omit a reference. Redaction deletes obsolete references.
+// Older versions did not, so obsolete ones can exist: before a blob is deleted, the commits of the
+// job are checked too.
 constexpr const char* kValueUses[] = {
     R"sql(CREATE TABLE value_uses(
       job bigint NOT NULL,
@@ -134,8 +137,9 @@ constexpr const char* kValueUses[] = {
     "WHERE blobs IS NOT NULL",
 };
 
-// What a job asks of a worker, in short (kind_of in transaction.cc): ready jobs that ask the same stand together. '' = nobody
-// has said: of jobs that had ended, and of those that a process of an older version makes.
+// A hash of a job's requirements (kind_of in transaction_send.cc): ready jobs with the same
+// requirements are adjacent. '' = not computed: jobs that had ended, and jobs created by a process
+// of an older version.
 constexpr const char* kKinds[] = {
     "ALTER TABLE heads ADD COLUMN kind bytea NOT NULL DEFAULT ''",
     "UPDATE heads SET kind = substring(sha256(convert_to(agent, 'UTF8') || '\\x00'::bytea || "
@@ -147,7 +151,7 @@ constexpr const char* kKinds[] = {
     "CREATE INDEX heads_line ON heads(queue, kind, priority DESC, turn, job) WHERE ready",
 };
 
-// No sample of values, and of their hashes, in the server's statistics: no redaction reaches those.
+// Keeps values and their hashes out of the server's statistics, which redaction cannot erase.
 constexpr const char* kNoSamples[] = {
     "ALTER TABLE commits ALTER body SET STATISTICS 0, ALTER blobs SET STATISTICS 0",
     "ALTER TABLE blobs ALTER bytes SET STATISTICS 0, ALTER hash SET STATISTICS 0",
@@ -162,7 +166,7 @@ struct Step {
   const char* const* statements;
   std::size_t count;
 };
-// From each layout to the next, beginning with nothing.
+// From each layout to the next, starting with an empty schema.
 constexpr Step kMigrations[] = {
     {kTables, std::size(kTables)},        // 0 → 1
     {kWorkers, std::size(kWorkers)},      // 1 → 2
@@ -177,7 +181,7 @@ std::string literal(std::string_view text) {
   return quoted + "'";
 }
 
-// Who may make tables in a schema that is there need not have the right to make one.
+// A role that may create tables in an existing schema need not have the right to create schemas.
 Status make_schema(Connection& connection, const std::string& schema) {
   Params name;
   name.add(schema);
@@ -198,7 +202,7 @@ std::int64_t newest_layout() { return std::size(kMigrations); }
 Result<std::int64_t> layout_of(Connection& connection, const std::string& schema) {
   Params name;
   name.add(schema);
-  // Asked of the catalogue as of now: names that were looked up before are remembered by the server.
+  // Queries the catalog, because the server caches earlier name lookups.
   connection.add_unprepared(
       "SELECT count(*) > 0 FROM pg_class WHERE relname = 'meta' AND relnamespace IN "
       "(SELECT oid FROM pg_namespace WHERE nspname = $1::text)",
@@ -244,13 +248,14 @@ Status prepare_session(Connection& connection, const SessionParams& params) {
       "current_setting('server_encoding') = 'UTF8', "
       "current_setting('synchronous_commit') IN ('off', 'local')");
   set("search_path", quoted_name(params.schema));
-  // Every statement names its rows by a key: no plan may read a whole table because it was small once.
+  // Every statement selects its rows by a key: no plan may scan a whole table because it was small
+  // once.
   for (const char* off :
        {"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"}) {
     set(off, "off");
   }
   set("plan_cache_mode", "force_generic_plan");
-  // Whoever stops in the middle of a transaction must not keep others from its jobs.
+  // A process that stops in the middle of a transaction must not block its jobs.
   set("idle_in_transaction_session_timeout", "5s");
   set("lock_timeout", kLockTimeout);
   set("statement_timeout", kStatementTimeout);
@@ -300,12 +305,12 @@ Result<std::int64_t> prepare_schema(Connection& connection, const std::string& s
     connection.add_unprepared("BEGIN");
     connection.add_unprepared("SET LOCAL lock_timeout = " + std::to_string(patience.count()));
     connection.add_unprepared("SET LOCAL statement_timeout = 0");
-    // Whatever server process this transaction has got: the tables stand where they are to stand.
+    // The search path of this transaction, in case a pooler assigned another server process.
     connection.add_unprepared("SET LOCAL search_path = " + quoted_name(schema));
     connection.add_unprepared("SELECT pg_advisory_xact_lock(hashtextextended(" +
                               literal("aetheris " + schema) + ", 0))");
     if (auto locked = connection.run(); !locked) return std::unexpected(migrating(locked.error()));
-    AE_ASSIGN(const std::int64_t from, layout_of(connection, schema));  // another was faster
+    AE_ASSIGN(const std::int64_t from, layout_of(connection, schema));  // may have changed
     if (from == 0) AE_TRY(make_schema(connection, schema));
     for (std::int64_t step = from; step < layout; ++step) {
       const Step& migration = kMigrations[step];
@@ -343,8 +348,9 @@ Status check_schema(Connection& connection, const std::string& schema) {
   return {};
 }
 
-// Whoever writes a job has locked a row or the table first, and reads whose turn it is after that: it waits for this, or
-// this for it. Jobs that have ended are never claimed again: theirs stays.
+// A writer of a job locks a row or the table first and reads the label after that, so either it
+// waits for this transaction or this one waits for it. Ended jobs are never claimed again and keep
+// their key.
 Status set_fairness_label(Connection& connection, const std::string& label) {
   Params by;
   by.add(label);
@@ -359,13 +365,13 @@ Status set_fairness_label(Connection& connection, const std::string& label) {
   connection.add_unprepared(
       "UPDATE heads SET turn = coalesce((SELECT value FROM labels WHERE job = heads.job "
       "AND key = $1::text ORDER BY number LIMIT 1), '') "
-      // The first names the index.
+      // `status <> 'completed'` lets the server use the index.
       "WHERE status <> 'completed' AND status NOT IN ('failed', 'cancelled')",
       by);
   connection.add_unprepared("COMMIT");
+  // On failure the caller must not use the connection any more.
   if (auto done = connection.run(); !done) {
-    return std::unexpected(
-        unavailable_error(done.error()));  // and the connection is not used any more
+    return std::unexpected(unavailable_error(done.error()));
   }
   return {};
 }

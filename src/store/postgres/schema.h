@@ -1,7 +1,7 @@
-// The layout of a PostgreSQL store: how it is made, brought up to date and checked, and what a session must be like.
+// Schema: creates, migrates and checks the layout of a PostgreSQL store, and sets up sessions.
 //
-// Stored: a change is a new step of kMigrations. A new store runs all of them, so that it is the same as one that was
-// brought up to date. See docs/data.md and docs/decisions/0030-postgres-layout.md.
+// Stored: a change is a new step of kMigrations. A new store runs all steps, so it equals a
+// migrated one. See docs/data.md and docs/decisions/0030-postgres-layout.md.
 // Threads: as Connection.
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace ae::store::postgres {
 
-// Of processes that start.
+// For processes that start.
 inline constexpr std::chrono::milliseconds kMigrationPatience{8000};
 
 // The layout that this program writes.
 std::int64_t newest_layout();
 
-// What this server and the session must be, whenever a connection is opened: a primary, 13 or newer, UTF-8, fsync on. Sets
-// the session up. Fails with unsupported (what to do about it) · unavailable.
+// Checks the server of a new connection (a primary, 13 or newer, UTF-8, fsync on) and sets up the
+// session. Fails with unsupported (says what to do) · unavailable.
 struct SessionParams {
   std::string schema;
   bool allow_no_fsync = false;
@@ -30,24 +30,25 @@ Status prepare_session(Connection& connection, const SessionParams& params);
 
 // 0 = there is no store. Fails as prepare_schema.
 Result<std::int64_t> layout_of(Connection& connection, const std::string& schema);
-// Makes the tables, or brings them up to `layout`; one process at a time, all or nothing; answers where it began. Others are
-// waited for as long as `patience`, which REQUIRES: is less than the connection's `response_timeout`. Fails with needs_version
-// (made by a newer program) · unavailable.
+// Creates the tables or migrates them to `layout`, one process at a time, atomically. Answers the
+// layout before. Waits for other processes for up to `patience`. REQUIRES: `patience` is less than
+// the connection's `response_timeout`. Fails with needs_version (made by a newer program) ·
+// unavailable.
 Result<std::int64_t> prepare_schema(Connection& connection, const std::string& schema,
                                     std::int64_t layout,
                                     std::chrono::milliseconds patience = kMigrationPatience);
 Status prepare_schema(Connection& connection, const std::string& schema);
-// For who only reads: fails with not_found · needs_version · unavailable.
+// For readers: fails with not_found · needs_version · unavailable.
 Status check_schema(Connection& connection, const std::string& schema);
 
-// From now on claims take turns between the values of this label ("" = of none). Jobs that have ended keep their turn.
+// Sets the label of the fairness key ("" = none). Ended jobs keep their stored key.
 Status set_fairness_label(Connection& connection, const std::string& label);
 
-// Which store this is: 32 hex digits, made with it.
+// The store's id: 32 hex digits, assigned at creation.
 Result<std::string> store_id(Connection& connection);
 
-// Do two connections of ours have a server process each? Fails with unsupported when a pooler deals them out anew for each
-// transaction.
+// Checks that two connections have a server process each. Fails with unsupported if a pooler
+// assigns a server process per transaction.
 Status check_pooler(Connection& one, Connection& other);
 
 std::string quoted_name(std::string_view name);

@@ -1,7 +1,9 @@
-// Examine: what a PostgreSQL server is like, for `doctor`: what it promises, and what it is about to run out of.
+// PostgresServerInfo: facts about a PostgreSQL server for `aetheris doctor`: its durability
+// settings and remaining connections.
 //
-// What nobody can work with (a replica, fsync=off, a pooler in transaction mode, …) is refused when the store is opened, and
-// not told here. Blocks; for a process that does nothing else. Threads: one.
+// Unusable servers (a replica, fsync=off, a pooler in transaction mode, …) are refused when the
+// store is opened, and not reported here. Blocks; for a process that does nothing else. Threads:
+// one.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +15,21 @@
 namespace ae::store {
 
 struct PostgresServerInfo {
-  // Is every commit on a second machine before it is confirmed (synchronous_standby_names)? Without one, what a lost
-  // server had confirmed is lost with it.
+  // True if every commit is replicated to a second machine before it is confirmed
+  // (synchronous_standby_names). Without a standby, confirmed commits are lost with the server.
   bool synchronous_standby = false;
-  bool full_page_writes = true;  // off: a page that a power loss tore is not mended
+  bool full_page_writes = true;  // off: pages torn by a power loss are not repaired
   bool autovacuum = true;
-  std::int64_t connections_max = 0;   // that may be opened by us, and
-  std::int64_t connections_used = 0;  // are opened now, by anybody; without the one that asked
-  // How far the database's clock is ahead of this machine's wall clock, and how far that may be wrong.
+  std::int64_t connections_max = 0;   // maximum for this role
+  std::int64_t connections_used = 0;  // open now, from all clients, except this one
+  // How far the database's clock is ahead of this machine's wall clock, and the error of that
+  // measurement.
   Duration clock_ahead{}, clock_error{};
 };
 // Fails as PostgresStore::open.
 Result<PostgresServerInfo> read_server_info(const std::string& url);
 
-// Connections that a process of ours holds.
+// Connections of one process.
 constexpr std::int64_t kConnectionsEach = 3;
 
 }  // namespace ae::store

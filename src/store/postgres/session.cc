@@ -35,7 +35,7 @@ Result<Connection*> Session::connection() {
       const Status stands =
           options_.rollback_guard ? options_.rollback_guard->check(*connection_) : Status();
       if (stands) return &*connection_;
-      planned_at_ = {};  // nobody gets it before it is looked at again
+      planned_at_ = {};  // check again before it is used
       if (!connection_->lost()) return std::unexpected(stands.error());
     }
   }
@@ -50,7 +50,7 @@ Result<Connection*> Session::connection() {
     return &*connection_;
   }
   open_error_ = std::move(opened).error();
-  // Whatever else it is, nothing has changed, and it may pass.
+  // Nothing has changed, whatever the error, and it may be temporary.
   if (open_error_->code != Code::store_stopped) open_error_->code = Code::unavailable;
   pause_ = std::clamp(pause_ * 2, options_.pause_min, options_.pause_max);
   const auto failed_at = std::chrono::steady_clock::now();

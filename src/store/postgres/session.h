@@ -1,8 +1,9 @@
-// Session: a connection that comes back. It opens when it is first needed, and after a loss again, with a growing pause
-// between tries (and chance in it, so that many do not come back at once); until then everybody hears why.
+// Session: a connection that reopens itself. It opens at first use, and again after a loss, with a
+// growing delay between tries (and jitter, so that many processes do not reconnect at once). Until
+// then every call fails with the last error.
 //
-// Every new connection is looked at as the first one was: a primary, the settings, that it is the same store, and that it
-// has not lost what this process wrote.
+// Every new connection is checked like the first one: a primary, the settings, the same store, and
+// no lost writes of this process.
 // Threads: one at a time.
 #pragma once
 
@@ -23,29 +24,32 @@ class Session {
   struct Options {
     Connection::Options connection;
     SessionParams params;
-    std::string store_id;  // "" = whichever it is
-    // Asked on every connection and now and then. Shared by the sessions of a store; none of who only reads.
+    std::string store_id;  // "" = any
+    // Checked on every new connection and periodically. Shared by the sessions of a store; none for
+    // readers.
     std::shared_ptr<RollbackGuard> rollback_guard = {};
-    // Statements are planned for the tables as they are, and those of a new store grow fast: planned anew this often.
+    // Query plans depend on table sizes, and new stores grow fast: statements are planned again at
+    // this interval.
     std::chrono::milliseconds plan_max_age{5000};
     std::chrono::milliseconds pause_min{50}, pause_max{1000};
   };
   explicit Session(Options options) : options_(std::move(options)) {}
-  // With a connection that is open already.
+  // With a connection that is already open.
   Session(Options options, Connection connection)
       : options_(std::move(options)), connection_(std::move(connection)) {}
 
-  // Until the next call. Fails with unavailable (nothing was sent) · store_stopped (for good).
+  // Valid until the next call. Fails with unavailable (nothing was sent) · store_stopped
+  // (permanently).
   Result<Connection*> connection();
   bool is_open() const { return connection_ && !connection_->lost(); }
   int socket() const { return connection_->socket(); }  // REQUIRES: is_open
   void disconnect() { connection_.reset(); }
   RollbackGuard* rollback_guard() { return options_.rollback_guard.get(); }
-  // How often it was opened anew.
+  // How often it was opened.
   std::uint64_t reconnects() const { return reconnects_; }
 
   static Result<Connection> open(const Options& options);
-  // The first one, before anything is done with it: also fails with unsupported, as check_pooler.
+  // The first connection of a store; also fails as check_pooler.
   static Result<Connection> open_first(const Options& options);
 
  private:

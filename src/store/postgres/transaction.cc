@@ -42,7 +42,7 @@ bool Transaction::is_committed(const JobId& id, const Job& job, const SealedBatc
 }
 
 bool Transaction::has_unread_inbox(const Batch& batch, const Job& job) const {
-  // What was posted in this transaction comes after everything that anybody has read.
+  // Entries of this transaction come after everything that was read.
   if (!job.add_inbox.empty()) return true;
   return std::ranges::any_of(
       job.inbox, [&](const auto& entry) { return is_refused_by_inbox(batch, entry.first); });
@@ -103,7 +103,7 @@ Transaction::Answer Transaction::append_batch(const Batch& batch, BatchFailpoint
   return {CommitResult{.last_seq = job->last_seq}, true};
 }
 
-// What a Create answers without writing, if so.
+// The answer of a Create that writes nothing, if this is one.
 std::optional<Result<CommitResult>> Transaction::find_repeated_create(const Batch& batch,
                                                                       const NewJob& new_job) {
   Job* const job = find(batch.job);

@@ -1,8 +1,9 @@
-// Transaction: what a group of writes must know of its jobs, what each of them decides, and what is written in the end.
+// Transaction: one transaction for a group of writes: what they read, decide and write.
 //
-// First every write says what it needs; one round trip locks the rows of all jobs (`heads`, in order of their numbers) and
-// reads the rest under the lock. Then the writes decide, one after the other, on what stands here: each sees what those
-// before it have decided. Last, one round trip writes all of it in a statement a table, with the COMMIT behind it.
+// First every write declares its reads. One round trip locks the rows of all jobs (`heads`, in
+// order of their numbers) and reads the rest under the lock. Then the writes decide one after the
+// other; each sees the decisions before it. Last, one round trip writes everything, one statement
+// per table, followed by the COMMIT.
 // Nothing is sent before everything is decided, so a refused write leaves no trace.
 // Threads: the writer's thread.
 #pragma once
@@ -25,11 +26,13 @@
 
 namespace ae::store::postgres {
 
-// Claims under limits or in turns are made one after the other, in all processes: each counts what is held.
+// Claims with queue limits or fairness keys run one at a time across all processes, because each
+// counts leased jobs.
 inline constexpr const char* kLockClaimsUnderLimits =
     "SELECT pg_advisory_xact_lock(hashtextextended('aetheris claims ' || current_schema(), 0))";
 
-// Jobs of one kind ask the same of a worker. Stored: the first 16 bytes of a SHA-256, or '' where nobody has said.
+// The kind of a job: a hash of its requirements. Stored: the first 16 bytes of a SHA-256, or '' =
+// not computed.
 std::string kind_of(const std::string& agent, const std::vector<std::string>& capabilities);
 
 class Transaction {
@@ -39,19 +42,20 @@ class Transaction {
     Duration lease;
   };
 
-  // ---- what is needed, before `read`
+  // ---- declare reads, before `read`
   void declare_reads(const Batch& batch);
   void declare_inbox_read(const JobId& job);
   void declare_reads(const JobId& job);
   void declare_audit_read() { is_audit_declared_ = true; }
-  // How many jobs of the limited queues are held; nobody else claims under limits until the end. `at`: as in Answering.
+  // Counts the leased jobs of the limited queues; other claims with limits wait until the end of
+  // the transaction. `at`: as in WriteWithResult.
   void declare_leased_counts(const ClaimRequest& request, std::optional<Instant> at);
 
-  // BEGIN, the locks, and what was asked for.
+  // BEGIN, the locks, and the declared reads.
   Pg<void> read(Connection& connection);
-  Instant now() const { return now_; }  // the database's, after the locks were taken
+  Instant now() const { return now_; }  // the database's, after the locks were acquired
 
-  // ---- the writes; the answer is what the caller gets
+  // ---- the writes; the result is the answer to the caller
   struct Answer {
     Result<CommitResult> result;
     bool written = false;
@@ -63,23 +67,25 @@ class Transaction {
   std::vector<std::optional<Instant>> heartbeat(const HeartbeatRequest& held, Instant now);
 
   void append_audit_entry(const AuditEntry& entry);
-  // Of the audit log, with what was recorded. REQUIRES: declare_audit_read.
+  // The end of the audit log, including appended entries. REQUIRES: declare_audit_read.
   const AuditHead& audit_log_end() const { return audit_head_; }
 
-  // ---- adds everything that was decided, and the COMMIT; gives its place among the statements.
+  // ---- adds all statements and the COMMIT; answers the index of the COMMIT
   std::size_t send(Connection& connection);
-  // A row as it leaves it, to be remembered once that is durable; nullopt: it left no row of a job.
+  // One of the written job rows, to be remembered when it is durable; nullopt: no job row was
+  // written.
   std::optional<HighWaterMark> high_water_mark() const;
-  // The head of the audit log as it is kept: "seq hash". What cannot be read is an end that no log has.
+  // Parses the stored head of the audit log, "seq hash". An unreadable text gives a head that
+  // matches no log.
   static AuditHead audit_head(std::string_view text);
-  // What others may want to know once it is durable.
+  // Hints for other processes, to be sent with the commit.
   const HintBatch& hints() const { return hints_; }
 
  private:
   using Slot = std::pair<std::string, std::uint32_t>;  // invocation, try
   struct Commit {
     std::uint64_t first_seq = 0;
-    std::string_view bytes;  // borrowed of the batch
+    std::string_view bytes;  // borrowed from the batch
   };
   struct Job {
     std::int64_t number = 0;
@@ -94,14 +100,14 @@ class Transaction {
     std::optional<Instant> lease_until, ripe_at;
     bool ready = false;
     RowState row;
-    bool changed = false;                        // its row of `heads` is to be written
+    bool changed = false;                        // its row of `heads` must be written
     std::map<std::uint64_t, std::string> inbox;  // number → id, as read
-    std::vector<InboxEntry> add_inbox;           // in this transaction; not yet numbered
+    std::vector<InboxEntry> add_inbox;           // by this transaction; not numbered yet
     std::set<Slot> effects;                      // known to be recorded
     std::vector<Commit> commits;                 // of this transaction
 
     std::optional<Fence> claim() const;
-    void become_eligible();  // after its state or its lease has changed
+    void become_eligible();  // updates `ready` and `ripe_at` after a change of state or lease
   };
   struct Key {
     JobId job;
@@ -133,13 +139,13 @@ class Transaction {
   void send_audit(Connection& connection, std::size_t& statements);
   void send_side_records(Connection& connection, std::size_t& statements);
 
-  // asked
+  // declared
   std::set<std::string> declared_jobs_, declared_inboxes_;
   std::set<AgentKey> declared_keys_;
   std::set<std::pair<std::string, Slot>> declared_effects_;
   std::set<Hash> declared_blobs_;
   std::vector<std::pair<JobId, const SealedBatch*>> declared_commits_;
-  std::vector<JobId> declared_first_commits_;  // first commits
+  std::vector<JobId> declared_first_commits_;  // jobs whose first commit is read
   std::size_t creates_ = 0;
   bool is_audit_declared_ = false;
   std::set<std::string> declared_queues_;
@@ -151,10 +157,10 @@ class Transaction {
   std::map<AgentKey, Key> keys_;
   std::set<Hash> existing_blobs_;
   std::map<std::pair<std::string, std::uint64_t>, std::string> existing_commits_;
-  std::map<std::string, std::size_t> held_;  // by queue, of those that were asked
+  std::map<std::string, std::size_t> held_;  // by queue, of the declared ones
   std::string fair_by_;
   AuditHead audit_head_;
-  std::vector<std::int64_t> numbers_;  // for new jobs, unused ones
+  std::vector<std::int64_t> numbers_;  // unused numbers for new jobs
 
   // to be written
   struct NewRow {

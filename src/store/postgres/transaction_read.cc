@@ -1,4 +1,4 @@
-// What a transaction must know, read in one round trip under the locks of its jobs.
+// Transaction: the reads, in one round trip under the locks of the jobs.
 #include <algorithm>
 #include <charconv>
 
@@ -12,7 +12,8 @@ using Type = Column::Type;
 
 constexpr Statement kBegin{"begin", "BEGIN"};
 constexpr Statement kLimits{"limits", kLockClaimsUnderLimits};
-// Each job by its index, in the order of their numbers, whatever the planner believes of the sizes of tables.
+// Finds each job by index, in the order of their numbers, regardless of the planner's size
+// estimates.
 constexpr Statement kLock{
     "lock_jobs",
     "WITH wanted AS MATERIALIZED (SELECT * FROM jobs WHERE job_id = ANY($1::text[]) "
@@ -30,7 +31,8 @@ constexpr Statement kCountLeased{
     "SELECT q, (SELECT count(*) FROM heads WHERE queue = q AND attempt IS NOT NULL "
     "AND lease_until > coalesce($2::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) FROM unnest($1::text[]) AS q"};
-// Held to the end: values that a commit has found stored are not dropped meanwhile (see redaction.cc).
+// Held to the end: existing blobs that a commit references are not deleted meanwhile (see
+// redaction.cc).
 constexpr Statement kKeepBlobs{"keep_blobs", "LOCK TABLE blobs IN ROW SHARE MODE"};
 constexpr Statement kKeys{
     "keys",
@@ -223,7 +225,8 @@ void Transaction::read_jobs(const Rows& rows) {
   }
 }
 
-// Only a batch whose place is taken can be a repeated one: then its bytes are compared. Of others the first commit is asked.
+// Only a batch whose first seq exists can be a duplicate; its bytes are compared. For late results
+// the job's first commit is read.
 Pg<void> Transaction::read_existing_commits(Connection& connection) {
   Column jobs(Type::text), seqs(Type::integer);
   for (const auto& [id, sealed] : declared_commits_) {

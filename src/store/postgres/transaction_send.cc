@@ -1,4 +1,4 @@
-// What a transaction has decided, as statements: one a table, and the COMMIT behind them.
+// Transaction: the writes, one statement per table, followed by the COMMIT.
 #include <algorithm>
 #include <tuple>
 
@@ -21,7 +21,7 @@ constexpr Statement kPutLabels{
     "put_labels",
     "INSERT INTO labels(job, number, key, value) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[])"};
-// New ones and those that were locked; of these priority, queue, turn and kind stay.
+// New rows and locked ones; existing rows keep their priority, queue, turn and kind.
 constexpr Statement kPutHeads{
     "put_heads",
     "INSERT INTO heads(job, last_seq, updated_at, head, priority, epoch, not_before, wake_at, "
@@ -38,7 +38,8 @@ constexpr Statement kPutCommits{
     "put_commits",
     "INSERT INTO commits(job, first_seq, last_seq, blobs, body) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[])"};
-// In the order of their hashes: two transactions that bring the same ones wait for each other in one direction.
+// Ordered by hash, so that transactions with the same blobs wait for each other in one direction
+// (no deadlock).
 constexpr Statement kPutBlobs{
     "put_blobs",
     "INSERT INTO blobs(hash, bytes) "
@@ -110,7 +111,8 @@ std::size_t Transaction::send(Connection& connection) {
 
 void Transaction::send_new_jobs(Connection& connection, std::size_t& statements) {
   if (new_jobs_.empty()) return;
-  // Two transactions that bring the same keys wait for each other in one direction.
+  // Sorted, so that transactions with the same keys wait for each other in one direction (no
+  // deadlock).
   std::ranges::sort(new_jobs_, {}, [](const NewRow& row) {
     const NewJob& new_job = std::get<Batch::Create>(row.batch->authority).job;
     return std::tie(new_job.agent, new_job.idempotency_key, row.number);
@@ -217,7 +219,7 @@ void Transaction::send_commits(Connection& connection, std::size_t& statements) 
     jobs.add(row.job);
     firsts.add(row.sealed->first_seq);
     lasts.add(row.sealed->last_seq);
-    std::string hashes;  // one after the other
+    std::string hashes;  // concatenated
     for (const Blob& blob : row.sealed->blobs) {
       hashes.append(reinterpret_cast<const char*>(blob.hash.bytes.data()), blob.hash.bytes.size());
     }

@@ -46,7 +46,7 @@ constexpr Statement kSignedHead{"load_signed_head",
                                 "SELECT body FROM signed_heads WHERE job = " JOB_NUMBER};
 constexpr Statement kCheckpoint{"load_checkpoint",
                                 "SELECT seq, body FROM checkpoints WHERE job = " JOB_NUMBER};
-// From the commit that holds the wanted event; 0 = from the checkpoint.
+// From the commit that contains the event; 0 = from the checkpoint.
 constexpr Statement kCommits{
     "load_commits",
     "WITH from_seq AS MATERIALIZED (SELECT CASE WHEN $2::bigint > 0 THEN $2::bigint ELSE "
@@ -136,7 +136,7 @@ Pg<std::vector<JobRow>> with_labels(Connection& connection, const Rows& found) {
   return rows;
 }
 
-// After a failure that left the connection: the transaction is ended.
+// Ends the transaction after a failure that did not lose the connection.
 PgError undone(Connection& connection, PgError error) {
   if (error.lost) return error;
   connection.add_unprepared("ROLLBACK");
@@ -159,7 +159,7 @@ Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes, Loa
   std::unordered_map<Hash, int> found;
   for (int i = 0; i < answers[0].size(); ++i) found[answers[0].hash(i, 0)] = i;
   for (const Hash& hash : once) {
-    // A missing one is left out: whoever opens the commit says log_corrupt, and where.
+    // A missing one is omitted: opening the commit fails with log_corrupt.
     if (const auto it = found.find(hash); it != found.end()) {
       into.blobs.push_back({hash, answers[0].text(it->second, 1)});
     }
@@ -206,7 +206,7 @@ Pg<Result<LoadedJob>> load_first(Connection& connection, const JobId& job, bool&
   return Result<LoadedJob>(std::move(loaded));
 }
 
-// The values that stand apart are read behind the snapshot: `whole` = all of them were there.
+// Blobs are read after the snapshot: `whole` = all were found.
 Pg<Result<LoadedJob>> load_once(Connection& connection, const JobId& job, std::uint64_t from_seq,
                                 bool& whole) {
   if (from_seq == kFirstCommit) return load_first(connection, job, whole);
@@ -260,7 +260,8 @@ Pg<Result<LoadedJob>> load(Connection& connection, const JobId& job, std::uint64
   bool whole = false;
   AE_ASSIGN(auto loaded, load_once(connection, job, from_seq, whole));
   if (whole) return loaded;
-  // Deleted or redacted meanwhile? Then what stands there now names other values, or the id is another job's.
+  // Deleted or redacted meanwhile: the commits now reference other blobs, or another job has the
+  // id.
   return load_once(connection, job, from_seq, whole);
 }
 
@@ -284,7 +285,7 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
   }
   if (!filter.status.empty()) {
     sql += " AND h.status = " + next(filter.status, "text");
-    if (filter.status != "completed") sql += " AND h.status <> 'completed'";  // names the index
+    if (filter.status != "completed") sql += " AND h.status <> 'completed'";  // for the index
   }
   if (!filter.agent.empty()) sql += " AND j.agent = " + next(filter.agent, "text");
   if (filter.updated_before) sql += " AND h.updated_at < " + next(*filter.updated_before, "bigint");

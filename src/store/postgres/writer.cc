@@ -38,7 +38,7 @@ void Writer::write(std::unique_ptr<Write> write) {
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(write));
-    if (queue_.size() > 1) return;  // it is awake, or has been woken
+    if (queue_.size() > 1) return;  // it is awake, or already notified
   }
   wake_.notify_one();
 }
@@ -55,7 +55,7 @@ void Writer::run() {
   }
 }
 
-// A write that has a transaction of its own ends the group before it.
+// A standalone write ends the group before it.
 Writer::Group Writer::next_group() {
   Group group;
   std::size_t bytes = 0;
@@ -87,8 +87,8 @@ void Writer::process(Group group) {
   });
 }
 
-// Tried again when nothing has happened and a second try is another thing: it met another transaction, or the
-// connection had been dead before (a server that was started anew).
+// Retries when nothing has happened and a retry can succeed: after a conflict with another
+// transaction, or once if the connection was already dead (a restarted server).
 Writer::Attempt Writer::attempt_with_retries(const Group& group, std::size_t first,
                                              std::size_t count) {
   bool reconnects = false;
@@ -118,7 +118,8 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
 
 Writer::Attempt Writer::run_standalone(Connection& connection, Write& write) {
   if (const auto done = write.run_standalone(connection); !done) {
-    // What it may have claimed is held by attempts that nobody works for: their leases run out.
+    // Claims that may have been committed belong to attempts that nothing runs: their leases
+    // expire.
     return failed(connection, done.error(), done.error().may_be_committed);
   }
   if (const auto high_water_mark = write.high_water_mark();
@@ -143,7 +144,7 @@ Writer::Attempt Writer::run_group(Connection& connection, const Group& group, st
     add_notify(connection, channel_, transaction.hints().texts());
   }
   const auto done = connection.run();
-  const bool stands = done || done.error().at > commit;  // or only the hint was lost
+  const bool stands = done || done.error().at > commit;  // or only the notification failed
   if (const auto high_water_mark = transaction.high_water_mark();
       stands && high_water_mark && session_.rollback_guard() != nullptr) {
     session_.rollback_guard()->record_write(*high_water_mark);

@@ -1,9 +1,10 @@
-// Writer: the one thread of this process that writes a PostgreSQL store. Whatever waits in its queue rides one
-// transaction, in the order in which it was asked, and is answered by one wake of the loop.
+// Writer: the thread of this process that writes a PostgreSQL store. All queued writes share one
+// transaction, in the order in which they were requested, and are answered by one post to the loop.
 //
-// Group commit: a refused write is an answer and disturbs nobody. What fails before the COMMIT has changed nothing: a
-// deadlock or a row that came meanwhile is tried again whole; any other failure of a group is tried one by one, so that
-// what can go through does. A connection that is lost while a COMMIT was under way is `unknown_outcome`.
+// Group commit: a refused write is an answer and does not affect the others. A failure before the
+// COMMIT has changed nothing: after a deadlock or a concurrent insert the whole group is retried;
+// after any other failure the writes are retried one by one, so that those that can succeed do. A
+// connection that is lost during a COMMIT is `unknown_outcome`.
 // Threads: its own; `write` from the loop's thread.
 #pragma once
 
@@ -26,7 +27,7 @@ namespace ae::store::postgres {
 struct WriterLimits {
   std::size_t group_writes = 512;
   std::size_t group_bytes = 8u << 20;
-  int tries = 8;  // of a transaction that met another
+  int tries = 8;  // of a transaction that met a conflict
 };
 
 struct WriterStats {
@@ -37,11 +38,11 @@ class Writer {
  public:
   Writer(async::Loop& loop, Session session, DatabaseClock& clock, std::string channel,
          const WriterLimits& limits);
-  ~Writer();  // writes what was asked before
+  ~Writer();  // completes queued writes
 
   void write(std::unique_ptr<Write> write);
   const WriterStats& stats() const { return stats_; }
-  // The server's process that writes for us: its notifications are our own.
+  // The server process of our connection: its notifications are our own.
   int backend_pid() const { return backend_pid_; }
 
  private:

@@ -1,6 +1,6 @@
-// The writes of a store as the writer sees them: one small class per call.
+// The Store calls as writes of the Writer: one small class per call.
 //
-// Threads: made and answered on the loop's thread, in between on the writer's.
+// Threads: created and answered on the loop's thread, applied on the writer's.
 #pragma once
 
 #include <memory>
@@ -15,30 +15,30 @@
 
 namespace ae::store::postgres {
 
-// One thing to write. `declare_reads`, `decide` and `run_standalone` may be called again after a rollback.
+// A write. `declare_reads`, `decide` and `run_standalone` may be called again after a rollback.
 class Write {
  public:
   virtual ~Write() = default;
   virtual std::size_t bytes() const { return 0; }
   virtual void declare_reads(Transaction& transaction) const = 0;
   virtual void decide(Transaction& transaction) = 0;
-  // A write that has a transaction of its own, and does all of it here. True when it is one.
+  // True for a write with its own transaction, which run_standalone runs completely.
   virtual bool is_standalone() const { return false; }
   virtual Pg<void> run_standalone(Connection&) { return {}; }
-  // … and what it left, to be remembered; nullopt: nothing.
+  // What it wrote, to be remembered by the rollback guard; nullopt: nothing.
   virtual std::optional<HighWaterMark> high_water_mark() const { return std::nullopt; }
-  // The transaction is durable: failpoints, freeing what is no longer needed.
+  // The transaction is durable: hit failpoints, free memory.
   virtual void committed() = 0;
-  // In place of an answer: nothing happened, or nobody knows.
+  // Replaces the answer by an error: nothing happened, or the outcome is unknown.
   virtual void fail(const Error& error) = 0;
   virtual void answer() = 0;
 };
 
-// Keeps the answer and gives it once.
+// Stores the answer and delivers it once.
 template <class T>
 class WriteWithResult : public Write {
  public:
-  // `at`: a test's time in place of the database's.
+  // `at`: replaces the database's time in tests.
   WriteWithResult(std::optional<Instant> at, async::Done<Result<T>> done)
       : at_(at), done_(std::move(done)) {}
   void fail(const Error& error) final { answer_ = std::unexpected(error); }
@@ -123,7 +123,7 @@ class ClaimJobWrite final : public WriteWithResult<std::optional<Lease>> {
   const ClaimRequest request_;
 };
 
-// Every job of a store whose loss was accepted has been parked.
+// Ends the acceptance of a loss: every unfinished job is parked.
 class FinishAcceptingWrite final : public WriteWithResult<void> {
  public:
   explicit FinishAcceptingWrite(async::Done<Result<void>> done)

@@ -6,7 +6,7 @@
 namespace ae::store::sqlite {
 namespace {
 
-// "seq hash"; what cannot be read is an end that no log has.
+// Parses "seq hash". An unreadable text gives a head that matches no log.
 AuditHead head_of(std::string_view text) {
   AuditHead head;
   const std::string_view number = text.substr(0, text.find(' '));

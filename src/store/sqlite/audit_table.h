@@ -1,4 +1,4 @@
-// The audit log of a store file: its rows, and where it ends (`audit_head` of `meta`).
+// The audit log in a store file: its rows, and its end (`audit_head` of `meta`).
 //
 // Threads: the connection's. See store/audit.h.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace ae::store::sqlite {
 
-// Inside of a transaction.
+// REQUIRES: inside a transaction.
 Sql<void> append_audit(Database& db, const AuditEntry& entry);
 Sql<AuditLog> read_audit(Database& db, std::uint64_t after);
 

@@ -1,4 +1,4 @@
-// The copy of a store: VACUUM INTO reads one snapshot and writes a fresh, compact file.
+// Backup and restore of a store: VACUUM INTO reads one snapshot and writes a fresh, compact file.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ std::uint64_t size_of(const std::string& path) {
   return error ? 0 : size;
 }
 
-// Made by us, so that its mode is ours; VACUUM INTO takes an empty file.
+// Creates an empty file with our mode; VACUUM INTO accepts an empty file.
 Status make_new(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
@@ -36,11 +36,11 @@ Status make_new(const std::string& path) {
   return {};
 }
 
-// `still`: nobody writes it, and nothing is made beside it.
+// `still`: no process writes it, and no file is created beside it.
 struct Source {
   std::string path;
   bool still = false;
-  std::string_view instead = "restore a backup";  // of one that is damaged
+  std::string_view instead = "restore a backup";  // remedy if it is damaged
 };
 
 Error damaged(const Source& source, const std::string& how) {
@@ -82,7 +82,8 @@ bool is_there(const std::string& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, error));
 }
 
-// `work` writes a file beside `to`, which then gets the name; what is left of a failure is taken away.
+// Runs `work` on a temporary file beside `to`, which is then renamed to `to`; on failure it is
+// removed.
 template <class Work>
 Status beside(const std::string& to, Work work) {
   const std::string part = to + ".part-" + std::to_string(::getpid());
@@ -97,7 +98,7 @@ Status beside(const std::string& to, Work work) {
   return done;
 }
 
-// `db`: the copy of it, which is as whole as it is.
+// Checks `db`, a copy of the source: the copy is damaged if the source is.
 Status check_whole(Database& db, const Source& source) {
   const auto run = [&]() -> Sql<Status> {
     AE_ASSIGN(auto check, db.prepare("PRAGMA integrity_check(1)"));
@@ -112,7 +113,8 @@ Status check_whole(Database& db, const Source& source) {
   return *std::move(done);
 }
 
-// From now on it is a store that may have lost something, on a timeline of its own, until somebody accepts that.
+// Starts a new timeline, unless nothing was lost: the store refuses to open until the loss is
+// accepted.
 Status mark_restored(Database& db, const std::string& path, const RestoreOptions& options) {
   const auto run = [&]() -> Sql<void> {
     AE_ASSIGN(const StoreIdentity identity, read_store_identity(db));
@@ -135,7 +137,8 @@ Status mark_restored(Database& db, const std::string& path, const RestoreOptions
   return {};
 }
 
-// A copy of the past may repeat what was done since: it is refused until it is restored, or a person accepts that.
+// A backup could repeat later work: it refuses to open until it is restored or an operator accepts
+// the loss.
 Status mark_copy(const std::string& part) {
   const auto run = [&]() -> Sql<void> {
     AE_ASSIGN(Database db, Database::open({.path = part}));

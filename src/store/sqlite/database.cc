@@ -12,7 +12,8 @@
 namespace ae::store::sqlite {
 namespace {
 
-// Of the last failed system call on the file: a write goes to the WAL, a checkpoint's to the database itself.
+// errno of the last failed system call on the file: writes go to the WAL, checkpoints to the
+// database file.
 int os_errno_of(sqlite3* db, int which_file) {
   sqlite3_file* file = nullptr;
   int os_errno = 0;
@@ -27,8 +28,8 @@ SqlError error_of(sqlite3* db, int which_file = SQLITE_FCNTL_JOURNAL_POINTER) {
   SqlError error{sqlite3_extended_errcode(db), 0, sqlite3_errmsg(db)};
   const int primary = error.code & 0xff;
   if (primary == SQLITE_IOERR) error.os_errno = os_errno_of(db, which_file);
-  // The shared index and files that are not there yet leave it elsewhere. (Of a write, `disk_full` believes the file
-  // itself only.)
+  // For the shared index (-shm) and missing files, SQLite stores errno elsewhere. (For writes,
+  // `disk_full` relies on the file's own errno.)
   if (error.os_errno == 0 && error.code != SQLITE_IOERR_WRITE &&
       (primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN)) {
     error.os_errno = sqlite3_system_errno(db);
@@ -43,8 +44,8 @@ bool means_full(int os_errno) {
 }  // namespace
 
 bool SqlError::disk_full() const {
-  // A write beyond a quota or the file-size limit comes as IOERR_WRITE. (An IOERR of the shared index may come after
-  // the commit frame stands in the WAL, so it is not counted here.)
+  // A write beyond a quota or the file-size limit is reported as IOERR_WRITE. (An IOERR of the
+  // shared index can occur after the commit frame is in the WAL, so it is not counted here.)
   return (code & 0xff) == SQLITE_FULL || (code == SQLITE_IOERR_WRITE && means_full(os_errno));
 }
 
@@ -218,7 +219,7 @@ void Database::track_wal_pages(std::size_t* pages) {
     *static_cast<std::size_t*>(to) = static_cast<std::size_t>(count);
     return SQLITE_OK;
   };
-  sqlite3_wal_hook(db_, hook, pages);  // takes the place of the automatic checkpoint
+  sqlite3_wal_hook(db_, hook, pages);  // replaces the automatic checkpoint
 }
 
 void Database::set_progress_callback(std::function<void()> look) {

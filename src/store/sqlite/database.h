@@ -1,4 +1,4 @@
-// A connection and its statements: sqlite3's C interface with owners, types and errors as values.
+// Database: a SQLite connection and its statements, with RAII, types and errors as values.
 //
 // Threads: a connection and its statements belong to one thread at a time.
 #pragma once
@@ -23,16 +23,16 @@ namespace ae::store::sqlite {
 
 struct SqlError {
   int code = 0;      // extended result code
-  int os_errno = 0;  // of the system call behind it, or 0
+  int os_errno = 0;  // of the failed system call, or 0
   std::string message;
 
-  bool disk_full() const;    // nothing of this transaction can have been committed
-  bool no_space() const;     // for lack of space, whatever was committed
+  bool disk_full() const;    // nothing of this transaction was committed
+  bool no_space() const;     // no disk space; says nothing about the commit
   bool busy() const;         // another program has locked the file
-  bool io() const;           // the disk failed: what is durable is not known
-  bool corrupt() const;      // what stands in the file is not what was written
-  bool damaged() const;      // corrupt, or no database at all
-  std::string text() const;  // a sentence for a person
+  bool io() const;           // an I/O error: it is unknown what is durable
+  bool corrupt() const;      // the file's contents are not what was written
+  bool damaged() const;      // corrupt, or not a database
+  std::string text() const;  // a readable sentence
 };
 
 template <class T>
@@ -53,14 +53,15 @@ class Statement {
   }
   ~Statement();
 
-  // Runs a statement that gives no rows. Texts and bytes are borrowed for the call.
+  // Runs a statement that returns no rows. Texts and bytes are borrowed for the call.
   template <class... Args>
   Sql<void> run(const Args&... args) {
     int index = 0;
     (bind(++index, args), ...);
     return finish();
   }
-  // Starts one that gives rows: `while (next())`, then `reset()` (Rows does it). What is bound is borrowed until then.
+  // Starts one that returns rows: `while (next())`, then `reset()` (Rows does it). Bound values are
+  // borrowed until then.
   template <class... Args>
   void start(const Args&... args) {
     int index = 0;
@@ -76,7 +77,7 @@ class Statement {
   bool is_null(int column) const;
   std::int64_t integer(int column) const;
   std::uint64_t count(int column) const { return static_cast<std::uint64_t>(integer(column)); }
-  std::string_view bytes(int column) const;  // of a TEXT or BLOB; until the next step
+  std::string_view bytes(int column) const;  // of a TEXT or BLOB; valid until the next step
   std::string text(int column) const { return std::string(bytes(column)); }
   Hash hash(int column) const;
   Instant instant(int column) const { return {integer(column)}; }
@@ -110,7 +111,7 @@ class Statement {
   sqlite3_stmt* statement_ = nullptr;
 };
 
-// Gives a started statement back at the end of the scope.
+// Resets a started statement at the end of the scope.
 class Rows {
  public:
   template <class... Args>
@@ -132,7 +133,7 @@ class Database {
   struct Options {
     std::string path;
     bool read_only = false;
-    bool immutable = false;  // nobody writes it: no lock, no -shm file (a read-only folder)
+    bool immutable = false;  // no writers: no lock, no -shm file (for a read-only folder)
     std::string vfs;         // "" = the system's
     std::chrono::milliseconds busy{5000};
   };
@@ -147,21 +148,22 @@ class Database {
     return *this;
   }
   ~Database() { close(); }
-  void close();  // REQUIRES: no statement left
+  void close();  // REQUIRES: no open statements
 
   Sql<Statement> prepare(std::string_view sql);
   Sql<void> execute(const char* sql);
-  Sql<std::int64_t> integer(std::string_view sql);  // first column of the first row; 0 without one
+  Sql<std::int64_t> integer(std::string_view sql);  // first column of the first row; 0 without rows
 
   std::int64_t last_rowid() const;
   bool in_transaction() const;
-  std::int64_t changes() const;  // rows that were written, ever
+  std::int64_t changes() const;  // rows written since the connection was opened
   void set_busy_timeout(std::chrono::milliseconds timeout);
-  // From now on `pages` tells how many pages the WAL holds. Borrowed.
+  // Keeps `*pages` at the number of pages in the WAL. Borrowed.
   void track_wal_pages(std::size_t* pages);
-  // Copies what the WAL holds into the file; `truncate` empties it too, if no reader is in the way.
+  // Copies the WAL into the database file; `truncate` also empties it, unless a reader blocks that.
   Sql<void> checkpoint(bool truncate);
-  // Called now and then while a statement runs. Lives as long as the connection.
+  // Sets a callback that is called periodically while a statement runs, until the connection
+  // closes.
   void set_progress_callback(std::function<void()> look);
   void disable_checkpoint_on_close();  // no checkpoint when this connection closes
 

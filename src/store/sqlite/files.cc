@@ -11,7 +11,8 @@
 namespace ae::store::sqlite {
 namespace {
 
-// What to do about a file or folder that could not be made. REQUIRES: errno is still its.
+// Advice about a file or folder that could not be created. REQUIRES: errno is still set by that
+// failure.
 const char* advice() {
   return errno == ENOSPC || errno == EDQUOT ? "; free some space on that disk"
                                             : "; is the folder writable?";
@@ -35,7 +36,7 @@ std::string real_file(const std::string& path) {
   for (int links = 0; links < kLinksMax && std::filesystem::is_symlink(file, error); ++links) {
     const auto target = std::filesystem::read_symlink(file, error);
     if (error) break;
-    file = file.parent_path() / target;  // an absolute target stays itself
+    file = file.parent_path() / target;  // an absolute target replaces it
   }
   return file.string();
 }
@@ -95,7 +96,7 @@ Status sync_folder_of(const std::string& path) {
   return sync_path(std::filesystem::absolute(path).parent_path(), O_RDONLY | O_DIRECTORY);
 }
 
-// A link refuses to replace; a rename would not.
+// link() fails if the target exists; rename() would replace it.
 Status move_durably(const std::string& from, const std::string& to) {
   if (::link(from.c_str(), to.c_str()) != 0) {
     if (errno == EEXIST) {

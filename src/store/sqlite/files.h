@@ -1,4 +1,4 @@
-// The files of a store: made for us alone, durable where it counts.
+// The files of a store: their paths, and operations that are private (mode 0600) and durable.
 //
 // Threads: pure functions over the file system.
 #pragma once
@@ -9,30 +9,35 @@
 
 namespace ae::store::sqlite {
 
-// What stands beside a store's file.
+// Files beside the store's file.
 inline std::string lock_path(const std::string& path) { return path + ".lock"; }
 inline std::string position_path(const std::string& path) { return path + ".position"; }
 inline std::string running_path(const std::string& path) { return path + ".running"; }
 
-// The file that a path names: follows symbolic links at its end, also one whose target is not there yet. The files beside a
-// store are beside that file, so that every path to a store finds the same lock, socket and position.
+// The file that a path names: follows symbolic links at its end, also to a target that does not
+// exist yet. The files beside a store are beside that file, so every path to a store leads to the
+// same lock, socket and position file.
 std::string real_file(const std::string& path);
-// One name for a file, however it is reached: absolute and without symbolic links, as far as the path exists. "" stays "".
+// The canonical path of a file: absolute and without symbolic links, as far as it exists. "" stays
+// "".
 std::string full_path(const std::string& path);
-// May this be the file of a store? One that is not there yet may. Fails with usage (a folder, a FIFO, a device) ·
-// unavailable (the file has other names, whose -wal and lock are others).
+// Checks that a store can be opened at this path; a missing file is accepted. Fails with usage (a
+// folder, a FIFO, a device) · unavailable (the file has several hard links, which would use
+// different -wal and lock files).
 Status check_file(const std::string& path);
 
-// The folder that holds it, mode 0700, when it is missing. Fails with unavailable.
+// Creates the parent folder of `path` with mode 0700 if it is missing. Fails with unavailable.
 Status make_folder(const std::string& path);
-// The database's mode is what its -wal and -shm files get too: 0600. REQUIRES: we hold the lock, so no connection of this
-// process has the file open (closing a descriptor of it would drop that connection's locks). Fails with unavailable.
+// Creates the database file with mode 0600, which SQLite also uses for -wal and -shm. REQUIRES: we
+// hold the lock, so no connection of this process has the file open (closing a descriptor of it
+// would drop that connection's locks). Fails with unavailable.
 Status make_file(const std::string& path);
 
-// Is on the disk when it returns. Fails with unavailable.
+// Durable when it returns. Fails with unavailable.
 Status sync_file(const std::string& path);
 Status sync_folder_of(const std::string& path);
-// Gives `from` the name `to`, durably, unless there is such a file: already_exists. Fails also with unavailable.
+// Durably renames `from` to `to` without replacing. Fails with already_exists (there is a file
+// `to`) · unavailable.
 Status move_durably(const std::string& from, const std::string& to);
 
 }  // namespace ae::store::sqlite

@@ -1,8 +1,9 @@
-// FlakyVfs: SQLite's file layer with a disk that fails on order, and that can lose what was not synced.
+// FlakyVfs: a SQLite VFS that injects disk errors and simulates power loss.
 //
-// It passes everything on to the system's layer, counts writes, truncations and syncs, may make one of them fail, and
-// remembers for every file what is certainly on disk (as of its last sync) and what came after. A power cut is then
-// the certain part plus any part of the rest, the last piece torn: the method of SQLite's own crash tests.
+// It forwards everything to the system's VFS, counts writes, truncations and syncs, and can make
+// one of them fail. For every file it records the durable contents (as of the last sync) and the
+// later changes. A power loss is then the durable contents plus any part of the changes, the last
+// one torn: the method of SQLite's own crash tests.
 #pragma once
 
 #include <sqlite3.h>
@@ -20,7 +21,7 @@
 
 namespace ae::store {
 
-// What a disk holds: certain, and what was written since, in order.
+// A file on disk: its durable contents and the later changes, in order.
 struct DiskFile {
   struct Change {
     std::size_t offset = 0;
@@ -52,12 +53,13 @@ class FlakyVfs {
   enum class Operation : std::uint8_t { write, sync };
 
   static FlakyVfs& instance() {
-    static FlakyVfs vfs;  // SQLite keeps a pointer to it for as long as the process lives
+    static FlakyVfs vfs;  // SQLite keeps a pointer to it until the process exits
     return vfs;
   }
   static constexpr const char* kName = "aetheris-flaky";
 
-  // Forgets everything; `before` is asked at each operation with its number (from 1): SQLITE_OK, or what it fails with.
+  // Resets the state. `before` is called before each operation with its number (from 1) and returns
+  // SQLITE_OK or the error to inject.
   using Before = std::function<int(std::uint64_t number, Operation operation, const Disk& disk)>;
   void begin(Before before) {
     const std::lock_guard lock(mutex_);

@@ -37,7 +37,7 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
     return fail(Code::unavailable, "cannot lock " + path + ": " + std::strerror(errno));
   }
   const std::string pid = std::to_string(::getpid()) + "\n";
-  // Only for messages: a full disk must not keep the owner out.
+  // Only for messages: a full disk must not keep the owner from starting.
   if (::ftruncate(lock.fd_, 0) == 0) {
     [[maybe_unused]] const ssize_t written = ::pwrite(lock.fd_, pid.data(), pid.size(), 0);
   }

@@ -1,6 +1,7 @@
-// LockFile: one process owns a store. `<path>.lock`, locked by the kernel as long as the owner lives; it holds the
-// owner's pid for messages only. The database file itself is locked too (flock, which does not meet the locks that sqlite
-// takes by fcntl), because the same file may be reached by a path with another `.lock` beside it. Threads: values.
+// LockFile: makes one process the owner of a store. The kernel holds the lock on `<path>.lock`
+// while the owner lives; the file contains the owner's pid for messages only. The database file
+// itself is locked too (flock, which does not conflict with the fcntl locks of SQLite), because the
+// file may be reachable by a path with another `.lock` beside it. Threads: values.
 #pragma once
 
 #include <string>
@@ -14,10 +15,12 @@ class LockFile {
  public:
   // Fails with store_locked (another owner lives; names its pid) · unavailable.
   static Result<LockFile> acquire(const std::string& path);
-  // The database file itself. REQUIRES: `<path>.lock` is ours, no connection of this process has the file open, and this
-  // lives longer than all of them: closing a descriptor of the file drops their locks. Fails with store_locked · unavailable.
+  // Locks the database file itself. REQUIRES: we hold `<path>.lock`, no connection of this process
+  // has the file open, and this object outlives all of them: closing a descriptor of the file drops
+  // their locks. Fails with store_locked · unavailable.
   static Result<LockFile> lock_database(const std::string& path);
-  // Does somebody hold it now? Who cannot tell says yes. Whoever takes it in this very moment is refused.
+  // True if a process holds the lock, or if that cannot be determined. An `acquire` at the same
+  // moment can fail.
   static bool is_locked(const std::string& path);
   LockFile() = default;
   LockFile(LockFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

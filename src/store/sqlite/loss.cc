@@ -14,8 +14,8 @@ namespace ae::store::sqlite {
 namespace {
 
 // Values of `meta.accepting`. Stored.
-constexpr std::int64_t kAccepting =
-    1;                               // a loss was accepted, and not every job has been parked yet
+// A loss was accepted, but not every unfinished job is parked yet.
+constexpr std::int64_t kAccepting = 1;
 constexpr std::int64_t kBackup = 2;  // a backup that was not restored
 
 Error rolled_back(const std::string& path, const StoreIdentity& identity,
@@ -49,7 +49,7 @@ bool has_position_file(const std::string& path) {
   return ::stat(position_path(path).c_str(), &found) == 0;
 }
 
-// An opening that died after it made the tables of a store whose loss it was to accept.
+// True if an earlier opening with accept_loss created the tables of the lost store and died.
 Sql<bool> is_abandoned_recreation(Database& db, const StoreIdentity& identity,
                                   const std::optional<StorePosition>& remembered) {
   if (!remembered || remembered->store == identity.at.store) return false;
@@ -91,7 +91,7 @@ Sql<void> begin_timeline(Database& db, const StoreIdentity& identity,
                          const StorePosition& remembered) {
   std::vector<std::string> before = identity.before;
   before.push_back(identity.at.timeline);
-  // The position may be of a timeline that began after this copy was made.
+  // The remembered timeline may have begun after this copy was made.
   if (remembered.timeline != identity.at.timeline) before.push_back(remembered.timeline);
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES(?1, ?2) "
                                       "ON CONFLICT DO UPDATE SET value = excluded.value"));
@@ -170,7 +170,7 @@ Sql<void> accept_loss(Database& db, Loss& loss, const LossOptions& options) {
   if (loss.nothing_lost) AE_TRY(unmark_backup(db));
   if (loss.found) AE_TRY(begin_timeline(db, loss.identity, was));
   if (loss.gone && loss.remembered) {
-    // It stays the store that was here, so that the old file is noticed when it comes back.
+    // Keeps the id of the lost store, so that the old file is detected if it reappears.
     AE_ASSIGN(Statement name, db.prepare("UPDATE meta SET value = ?1 WHERE key = 'store_id'"));
     AE_TRY(name.run(was.store));
   }

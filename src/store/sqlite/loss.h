@@ -1,10 +1,11 @@
-// Loss: does a store lack something that it had acknowledged? Decided when a store is opened to write, before anything is
-// written.
+// Loss: detects that a store lacks acknowledged writes. It is checked when a store is opened for
+// writing, before the first write.
 //
-// A store lacks something when it is behind what its position file remembers, when the whole store is gone although there is
-// a position file, or when the file is a backup that was not restored. Writing is refused with `store_rolled_back` until a
-// person accepts the loss.
-// Threads: the opening thread. See docs/decisions/0025-a-store-that-went-backwards.md and 0069-lost-and-copied-stores.md.
+// A store has lost writes if it is behind the position in its position file, if its file is gone
+// although the position file exists, or if it is a backup that was not restored. Writing fails with
+// `store_rolled_back` until an operator accepts the loss.
+// Threads: the opening thread. See docs/decisions/0025-a-store-that-went-backwards.md and
+// 0069-lost-and-copied-stores.md.
 #pragma once
 
 #include <optional>
@@ -17,46 +18,50 @@
 
 namespace ae::store::sqlite {
 
-// Where the store is, by its own rows. REQUIRES: this layout.
+// The store's identity as its own rows record it. REQUIRES: this layout.
 Sql<StoreIdentity> read_store_identity(Database& db);
 
-// What `aetheris backup` writes into the copy, of any layout. Keeps the mark of a store whose loss is being accepted.
+// Marks a copy of any layout as a backup (`aetheris backup`). A store whose loss is being accepted
+// keeps that mark.
 Sql<void> mark_backup(Database& db);
-// Removes that mark.
+// Removes the backup mark.
 Sql<void> unmark_backup(Database& db);
 
-// Is nothing left of the store although a position file is there? The file is missing or has no bytes: to be asked before
-// sqlite opens it, which deletes the -wal of an empty file. Or the file holds no tables. REQUIRES: `db` has it open.
+// True if the store is gone although its position file exists: is_file_missing if the file is
+// missing or empty (check before SQLite opens it and deletes the -wal of an empty file),
+// has_no_tables if it has no tables. REQUIRES: `db` has it open.
 bool is_file_missing(const std::string& path);
 Result<bool> has_no_tables(Database& db, const std::string& path);
 Error store_missing(const std::string& path);
 
 struct LossOptions {
   bool accept = false;
-  bool is_loss_certain = false;  // accept: also when nothing shows that something is missing
-  bool nothing_lost = false;     // accept: nothing was done elsewhere since a backup was made
+  bool is_loss_certain = false;  // with accept: even if no loss is detected
+  bool nothing_lost = false;     // with accept: no later work elsewhere since the backup
   Instant at;
   std::string by;  // for the audit log
 };
 struct Loss {
-  bool gone = false;  // the file held no tables
+  bool gone = false;  // the file had no tables
   bool found = false;
   bool nothing_lost = false;
   bool accepting = false;  // found now, or accepted earlier and not finished
   std::optional<StorePosition> remembered;
   StoreIdentity identity;
 };
-// Fails with store_rolled_back when the store lacks something and that is not accepted. REQUIRES: this layout; `gone` says
-// whether the tables were made by this opening.
+// Fails with store_rolled_back if the store has lost writes and that is not accepted. REQUIRES:
+// this layout; `gone`: this opening created the tables.
 Result<Loss> find_loss(Database& db, const std::string& path, bool gone,
                        const LossOptions& options);
-// Writes the acceptance inside of a transaction: an audit entry, and for a loss a new timeline. Updates `loss.stands`.
+// Records the acceptance inside a transaction: an audit entry and, for a loss, a new timeline.
+// Updates `loss.identity`.
 Sql<void> accept_loss(Database& db, Loss& loss, const LossOptions& options);
-// Goes on from where the store stands, above what was remembered, on a timeline of its own. Inside of a transaction.
+// Starts a new timeline with a position above both the store's and the remembered one. REQUIRES:
+// inside a transaction.
 Sql<void> begin_timeline(Database& db, const StoreIdentity& identity,
                          const StorePosition& remembered);
 
-// The same question for who only looks. Fails with store_rolled_back.
+// The same check for a reader. Fails with store_rolled_back.
 Status check_for_loss(Database& db, const std::string& path);
 
 }  // namespace ae::store::sqlite

@@ -1,4 +1,4 @@
-// A store brought up to date without being worked on.
+// Migration of a store without opening it for work.
 #include <filesystem>
 #include <thread>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{50};
 
-// As it stands now, whoever owns it.
+// The current layout, regardless of the owner.
 Result<Migration> look(const std::string& path) {
   Migration found{.from = 0, .to = kLayout};
   if (is_file_missing(path)) return std::unexpected(store_missing(path));

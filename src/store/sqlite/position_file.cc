@@ -71,7 +71,7 @@ PositionFile::~PositionFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// The slot that was written last is the higher one; after a loss that was accepted the numbers go on above both.
+// The higher slot was written last: after an accepted loss the numbers continue above both.
 std::optional<StorePosition> PositionFile::read() const {
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
@@ -94,7 +94,7 @@ Status PositionFile::write(const StorePosition& position) {
   };
   if (fd_ < 0) {
     const auto identity = read();
-    // A new file, or one that tells of another store: both slots are begun anew.
+    // A new file, or one of another store: truncate both slots.
     const bool anew = !identity || identity->store != position.store;
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (anew ? O_TRUNC : 0), 0600);
     if (fd_ < 0) return failed("write");

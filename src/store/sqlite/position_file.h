@@ -1,9 +1,12 @@
-// PositionFile: what is remembered beside a store of how far it had come, so that one that went backwards is noticed.
+// PositionFile: a file beside the store with its last known position, to detect a rollback of the
+// store.
 //
-// A lower bound: it is written after the fact, about once a second and when the store is closed, so that no commit waits
-// for it. A store below it has certainly lost writes: an older copy was put in its place, or the disk forgot.
-// Stored: two slots of 256 bytes, written in turn, each a line of text with a checksum; the higher one counts, so that
-// a slot that was torn costs a second of memory and no more. See docs/decisions/0025-a-store-that-went-backwards.md.
+// The position is a lower bound: it is written about once a second and when the store is closed, so
+// no commit waits for it. A store below it has lost writes: it was replaced by an older copy, or
+// the disk lost data.
+// Stored: two slots of 256 bytes, written alternately, each a line of text with a checksum. The
+// higher one counts, so a torn write loses at most one second. See
+// docs/decisions/0025-a-store-that-went-backwards.md.
 // Threads: one at a time.
 #pragma once
 
@@ -18,22 +21,22 @@
 namespace ae::store::sqlite {
 
 struct StorePosition {
-  std::string store;         // its identity, 32 hex digits
-  std::string timeline;      // 32 hex digits; another one after each loss that was accepted
+  std::string store;         // its id, 32 hex digits
+  std::string timeline;      // 32 hex digits; changes with each accepted loss
   std::uint64_t number = 0;  // of the last transaction that changed something
   friend bool operator==(const StorePosition&, const StorePosition&) = default;
 };
 
-// Where a store stands, as it says itself.
+// The identity of a store, as its own rows record it.
 struct StoreIdentity {
   StorePosition at;
-  std::vector<std::string> before;  // earlier timelines: what was lost of them was accepted
-  bool accepting = false;  // a loss was accepted, and not every job of it has been parked yet
+  std::vector<std::string> before;  // earlier timelines, ended by accepted losses
+  bool accepting = false;  // a loss was accepted, but not every unfinished job is parked yet
   bool backup = false;     // accepting, because it is a backup that was not restored
 };
 
-// Has the store lost something that `remembered` knows? A store with another identity is another store, and is not
-// compared.
+// True if the store has lost writes that `remembered` includes. A store with another id is a
+// different store and is not compared.
 bool is_behind(const StoreIdentity& identity, const StorePosition& remembered);
 
 class PositionFile {
@@ -43,9 +46,9 @@ class PositionFile {
   PositionFile& operator=(PositionFile&& other) noexcept;
   ~PositionFile();
 
-  // nullopt: nothing is remembered, or nothing that can be read.
+  // nullopt: no position is stored, or none is readable.
   std::optional<StorePosition> read() const;
-  // Durable when it returns. Fails with unavailable; then what was remembered before still is.
+  // Durable when it returns. Fails with unavailable; then the earlier position remains.
   Status write(const StorePosition& position);
 
  private:

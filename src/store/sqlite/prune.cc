@@ -1,8 +1,9 @@
-// Deleting jobs that have ended, with everything that belongs to them.
+// Tables::prune: deletes ended jobs with all their data.
 //
-// A job's rows are found by its number, its commits by the pointers between them, and whether somebody else names one of
-// its values in `value_uses`: nothing that other jobs hold is read. That table is made up here and not by those who write:
-// commits are only appended, so each is looked at once, before the first deletion after it.
+// A job's rows are found by its number, its commits by the pointers between them, and other
+// references to its blobs by `value_uses`: no data of other jobs is read. That table is filled
+// here, not by commits: commits are append-only, so each is indexed once, before the first deletion
+// after it.
 #include <algorithm>
 #include <cstring>
 
@@ -11,11 +12,11 @@
 namespace ae::store::sqlite {
 namespace {
 
-// Of one transaction.
+// Limits of one transaction.
 constexpr std::uint64_t kCommitsListed = 4096;
 constexpr std::size_t kValuesListed = 16384;
 
-// By `job`; commits and what stands apart are looked for otherwise.
+// Rows with the job's number; commits and blobs are deleted separately.
 constexpr const char* kRowsOfJobs[] = {
     "DELETE FROM labels WHERE job = ?1",       "DELETE FROM effects WHERE job = ?1",
     "DELETE FROM ledger WHERE job = ?1",       "DELETE FROM inbox WHERE job = ?1",
@@ -40,7 +41,8 @@ Sql<void> put_meta(Database& db, const char* key, std::int64_t number) {
 
 }  // namespace
 
-// The commits that came since: which job names which values. False: there are more.
+// Adds the blob references of the commits since the last call to `value_uses`. False: there are
+// more.
 Sql<bool> Tables::index_values() {
   AE_ASSIGN(std::int64_t listed, meta_number(*db_, "values_listed"));
   AE_ASSIGN(Statement since, db_->prepare("SELECT id, job, blobs FROM commits WHERE id > ?1 "
@@ -76,7 +78,7 @@ Sql<bool> Tables::index_values() {
   return all && scanned < kCommitsListed;
 }
 
-// What stands of a job that is to go, and where its commits are.
+// The state of a job to delete, and the rows of its commits.
 Sql<std::optional<PruneCandidate>> Tables::read_prune_candidate(const Pruning::Job& requested,
                                                                 PruneTarget& target) {
   AE_ASSIGN(Statement find,
@@ -108,10 +110,10 @@ Sql<std::optional<PruneCandidate>> Tables::read_prune_candidate(const Pruning::J
     if (!there || row->integer(0) != target.id) break;
     target.commits.push_back(commit);
     if (requested.content_hash) bodies.push_back(sha256(row->bytes(2)));
-    if (row->integer(1) >= commit) break;  // a pointer only ever leads backwards
+    if (row->integer(1) >= commit) break;  // a pointer must lead backwards
     commit = row->integer(1);
   }
-  // One is missing, or the pointers lead past it: all are looked for one by one.
+  // A commit is missing, or the pointers skip one: delete_job searches all commits.
   if (target.commits.size() != commits) target.commits.clear();
   if (!requested.content_hash) return found;
   std::ranges::reverse(bodies);
@@ -123,7 +125,7 @@ Sql<std::optional<PruneCandidate>> Tables::read_prune_candidate(const Pruning::J
   return found;
 }
 
-// Adds the values that it named.
+// Adds the job's blobs to `named`.
 Sql<void> Tables::delete_job(const PruneTarget& target, std::unordered_set<Hash>& named) {
   AE_ASSIGN(Statement values, db_->prepare("SELECT hash FROM value_uses WHERE job = ?1"));
   for (Rows row(values, target.id);;) {
@@ -144,7 +146,8 @@ Sql<void> Tables::delete_job(const PruneTarget& target, std::unordered_set<Hash>
   return {};
 }
 
-// The file gives the number after the last one that is there; no number is given twice, nor passed over as listed.
+// SQLite reuses row numbers after the newest rows are deleted. `last_job` keeps job numbers unique,
+// and `values_listed` is lowered so that later commits with reused numbers are indexed.
 Sql<void> Tables::preserve_job_numbers(std::int64_t last_job) {
   AE_ASSIGN(const std::int64_t jobs, db_->integer("SELECT coalesce(max(id), 0) FROM jobs"));
   AE_ASSIGN(const std::int64_t known, meta_number(*db_, "last_job"));
@@ -156,7 +159,7 @@ Sql<void> Tables::preserve_job_numbers(std::int64_t last_job) {
   return {};
 }
 
-// nullopt: the file's own.
+// nullopt: let SQLite choose the number.
 Sql<std::optional<std::int64_t>> Tables::next_number() {
   if (!last_number_) {
     AE_ASSIGN(last_number_, meta_number(*db_, "last_job"));

@@ -21,7 +21,7 @@ constexpr std::string_view kRow =
     "capabilities, queue "
     "FROM jobs JOIN heads ON heads.job = jobs.id ";
 
-// An open read transaction; ended with the scope.
+// A read transaction that ends with the scope.
 class Snapshot {
  public:
   Snapshot(Statement& begin, Statement& end) : begin_(begin), end_(end) {}
@@ -29,7 +29,7 @@ class Snapshot {
   Snapshot& operator=(const Snapshot&) = delete;
   ~Snapshot() {
     if (!open_) return;
-    // Nothing was written, so there is nothing that its end could lose.
+    // Nothing was written, so a failed end loses nothing.
     [[maybe_unused]] const auto ended = end_.run();
   }
   Sql<void> open() {
@@ -142,7 +142,7 @@ Sql<Result<LoadedJob>> ReadStatements::load_first(const JobId& job) {
     AE_ASSIGN(const bool there, read_first(*found, loaded));
     if (there) return Result<LoadedJob>(std::move(loaded));
   }
-  // What points at the first commit leads astray: it is looked for among all.
+  // The pointers to the first commit are damaged: load all commits.
   AE_ASSIGN(auto whole, load(job, 1, 2));
   if (!whole) return whole;
   loaded.row = std::move(whole->row);
@@ -152,7 +152,7 @@ Sql<Result<LoadedJob>> ReadStatements::load_first(const JobId& job) {
   return Result<LoadedJob>(std::move(loaded));
 }
 
-// By the longest pointers: none of them leads past the first commit. Answers whether it was found.
+// Follows the longest pointers, none of which skips the first commit. False if they are damaged.
 Sql<bool> ReadStatements::read_first(const JobLocation& found, LoadedJob& into) {
   for (std::int64_t commit = found.last_commit;;) {
     Rows row(commit_, commit);
@@ -165,7 +165,7 @@ Sql<bool> ReadStatements::read_first(const JobLocation& found, LoadedJob& into) 
       for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
         std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
       }
-      AE_TRY(read_blobs(blobs, into));  // a missing one is log_corrupt for whoever opens the commit
+      AE_TRY(read_blobs(blobs, into));  // a missing one fails later, with log_corrupt
       return true;
     }
     const std::int64_t jump = row->integer(4);
@@ -201,16 +201,16 @@ Sql<Result<LoadedJob>> ReadStatements::load(const JobId& job, std::uint64_t from
   loaded.row = found->row;
   if (from_seq <= loaded.row.last_seq) {
     AE_ASSIGN(const bool whole, read_commits(*found, from_seq, loaded));
-    // Deleted while it was read. Its id may be another job's by now.
+    // Deleted during the read. Another job may have its id by now.
     AE_ASSIGN(const bool gone, is_deleted(*found));
     if (gone) return load(job, asked, tries);
-    // Redacted while it was read: then its commits name other values now.
+    // Redacted during the read: its commits now reference other blobs.
     if (!whole && tries > 1) return load(job, asked, tries - 1);
   }
   return Result<LoadedJob>(std::move(loaded));
 }
 
-// No number is given to another job.
+// Job numbers are never reused.
 Sql<bool> ReadStatements::is_deleted(const JobLocation& found) {
   Rows row(is_there_, found.id);
   AE_ASSIGN(const bool there, row.next());
@@ -241,7 +241,7 @@ Sql<void> ReadStatements::read_rows(const JobLocation& found, LoadedJob& into) {
   return {};
 }
 
-// From the last commit back to the one that holds from_seq, then turned around.
+// From the last commit back to the one that contains from_seq, then reversed.
 Sql<bool> ReadStatements::read_commits(const JobLocation& found, std::uint64_t from_seq,
                                        LoadedJob& into) {
   from_seq = std::max<std::uint64_t>(from_seq, 1);
@@ -261,8 +261,9 @@ Sql<bool> ReadStatements::read_commits(const JobLocation& found, std::uint64_t f
   return read_blobs(blobs, into);
 }
 
-// A commit is gone, or what points at it leads astray: what is there is given in its order, which is that of its rows, and
-// whoever opens it says log_corrupt, and where, if something is missing. Looks at every commit of the store.
+// A commit is missing or a pointer is damaged. Loads the existing commits in the order of their
+// rows, which is the order of the log; opening the log fails with log_corrupt at the gap, if there
+// is one. Scans every commit of the store.
 Sql<bool> ReadStatements::read_remaining_commits(const JobLocation& found, std::uint64_t from_seq,
                                                  LoadedJob& into) {
   into.commits.clear();
@@ -282,8 +283,8 @@ Sql<bool> ReadStatements::read_remaining_commits(const JobLocation& found, std::
   return read_blobs(blobs, into);
 }
 
-// Reads up to bytes_max; gives the commit to go on with, 0 at the end, kMissing when the next one is not there. A commit
-// only ever points at an earlier one, so this ends whatever somebody has written there.
+// Reads up to bytes_max. Answers the next commit to read, 0 at the end, kMissing if it does not
+// exist. Commits only point to earlier ones, so this terminates for any stored data.
 Sql<std::int64_t> ReadStatements::step_back(std::int64_t commit, std::size_t bytes_max,
                                             const JobLocation& found, std::uint64_t from_seq,
                                             LoadedJob& into, std::vector<Hash>& blobs) {
@@ -295,7 +296,7 @@ Sql<std::int64_t> ReadStatements::step_back(std::int64_t commit, std::size_t byt
     bytes += into.commits.back().size();
     const std::string_view list = row->bytes(5);
     for (std::size_t end = list.size(); end >= sizeof(Hash); end -= sizeof(Hash)) {
-      Hash& hash = blobs.emplace_back();  // backwards, as the commits are
+      Hash& hash = blobs.emplace_back();  // in reverse, like the commits
       std::memcpy(hash.bytes.data(), list.data() + end - sizeof(Hash), sizeof(Hash));
     }
     if (row->count(1) <= from_seq) return 0;
@@ -313,7 +314,7 @@ Sql<bool> ReadStatements::read_blobs(const std::vector<Hash>& hashes, LoadedJob&
     if (!seen.insert(hash).second) continue;
     Rows row(blob_, hash);
     AE_ASSIGN(const bool found, row.next());
-    // A missing one is left out: whoever opens the commit says log_corrupt, and where.
+    // A missing one is omitted: opening the commit fails with log_corrupt.
     if (found) into.blobs.push_back({hash, row->text(0)});
     whole = whole && found;
   }
@@ -341,7 +342,7 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   };
   if (!filter.status.empty()) {
     equals("status", filter.status);
-    if (filter.status != "completed") sql += " AND status <> 'completed'";  // names the index
+    if (filter.status != "completed") sql += " AND status <> 'completed'";  // for the index
   }
   if (!filter.agent.empty()) equals("agent", filter.agent);
   if (filter.updated_before) {
@@ -388,7 +389,7 @@ Sql<std::vector<JobId>> ReadStatements::list_due(std::size_t limit, Instant now)
   }
 }
 
-// Each counts entries of an index, and stops at kJobCountMax.
+// Each count reads an index and stops at kJobCountMax.
 Sql<JobStats> ReadStatements::count_jobs(Instant now) {
   Snapshot snapshot(begin_, end_);
   AE_TRY(snapshot.open());

@@ -1,7 +1,8 @@
-// Reader: answers questions from a connection of its own, so that nobody waits behind a writer or another's question.
+// Reader: runs queries on a connection and thread of its own, so that they do not wait for writes
+// or other readers.
 //
-// Every answer is made of short transactions; a long log is read a page at a time, which is consistent because logs
-// are only appended to. What is deleted or redacted meanwhile is read once more.
+// Every answer uses short transactions. A long log is read in pages, which is consistent because
+// logs are append-only. Jobs that are deleted or redacted meanwhile are read again.
 // Threads: its own; `enqueue` from the loop's thread.
 #pragma once
 
@@ -46,7 +47,7 @@ class ReadStatements {
   Sql<Result<LoadedJob>> load(const JobId& job, std::uint64_t from_seq, int tries);
   Sql<Result<LoadedJob>> load_first(const JobId& job);
   Sql<bool> read_first(const JobLocation& found, LoadedJob& into);
-  // These answer whether every value that stands apart was there.
+  // These answer whether all blobs were found.
   Sql<bool> read_commits(const JobLocation& found, std::uint64_t from_seq, LoadedJob& into);
   Sql<std::int64_t> step_back(std::int64_t commits, std::size_t bytes_max, const JobLocation& found,
                               std::uint64_t from_seq, LoadedJob& into, std::vector<Hash>& blobs);
@@ -67,7 +68,7 @@ class Reader {
   using ReadTask = std::move_only_function<void(ReadStatements&)>;
 
   explicit Reader(ReadStatements statements);
-  ~Reader();  // answers what was asked before
+  ~Reader();  // runs the queued tasks first
   void enqueue(ReadTask question);
 
  private:

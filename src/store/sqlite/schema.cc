@@ -9,10 +9,12 @@
 namespace ae::store::sqlite {
 namespace {
 
-// What changes with every commit stands in `heads`, in narrow rows that share pages; a commit of a running job writes
-// one row of `commits` and one of `heads` and touches no index. `commits` is only appended to: a job's commits are
-// found by following `prev`, and `jump` (skew-binary), which makes finding the n-th one O(log n).
-// `ready` = may be claimed at once; `ripe_at` = when it may be: not_before, or the end of its lease.
+// Columns that change with every commit are in `heads`, in narrow rows that share pages. A commit
+// of a running job writes one row of `commits` and one of `heads` and touches no index. `commits`
+// is append-only: a job's commits are found by following `prev`, and `jump` (skew-binary), which
+// makes finding the n-th one O(log n).
+// `ready` = claimable now; `ripe_at` = when it becomes claimable: not_before, or the end of its
+// lease.
 constexpr const char* kTables = R"sql(
 CREATE TABLE meta(
   key TEXT PRIMARY KEY,
@@ -111,7 +113,7 @@ CREATE TABLE inbox(
 INSERT INTO meta VALUES('store_id', lower(hex(randomblob(16))));
 )sql";
 
-// What layout 3 added.
+// Added by layout 3.
 constexpr const char* kBesides = R"sql(
 CREATE TABLE signed_heads(
   job INTEGER PRIMARY KEY,
@@ -125,8 +127,8 @@ CREATE TABLE checkpoints(
 );
 )sql";
 
-// What layout 4 added: in which order jobs are claimed (store/claim_order.h), how far the store has come, and what was done
-// to its records (store/audit.h).
+// Added by layout 4: the order of claims (store/claim_order.h), the store position and the audit
+// log (store/audit.h).
 constexpr const char* kLines = R"sql(
 CREATE INDEX jobs_ready ON jobs(queue, priority DESC, turn) WHERE ready = 1;
 CREATE INDEX jobs_held ON jobs(queue) WHERE attempt IS NOT NULL;
@@ -146,8 +148,8 @@ INSERT INTO meta VALUES('timeline', lower(hex(randomblob(16))));
 INSERT INTO meta VALUES('position', 0);
 )sql";
 
-// What layout 5 added: which job names which value that stands apart. Commits are looked at once each, when jobs are to be
-// deleted; `meta.values_listed` is the last one that was.
+// Added by layout 5: which job references which blob. Each commit is indexed once, before jobs are
+// deleted; `meta.values_listed` is the last indexed one.
 constexpr const char* kValueUses = R"sql(
 CREATE TABLE value_uses(
   job INTEGER NOT NULL,
@@ -157,7 +159,7 @@ CREATE TABLE value_uses(
 CREATE INDEX value_uses_hash ON value_uses(hash);
 )sql";
 
-// What layout 6 changed: ready jobs that ask the same of a worker stand together.
+// Changed by layout 6: ready jobs with the same requirements are adjacent in the index.
 constexpr const char* kByNeeds = R"sql(
 DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs(queue, agent, capabilities, priority DESC, turn) WHERE ready = 1;
@@ -169,7 +171,7 @@ ALTER TABLE jobs ADD COLUMN turn TEXT NOT NULL DEFAULT '';
 DROP INDEX jobs_ready;
 )sql";
 
-// From each layout to the next; a new file is made of all tables at once.
+// From each layout to the next; a new file gets all tables at once.
 constexpr std::initializer_list<const char*> kMigrations[] = {
     {"ALTER TABLE jobs ADD COLUMN capabilities TEXT NOT NULL DEFAULT ''"},  // 1 → 2
     {kBesides},                                                             // 2 → 3
@@ -186,7 +188,7 @@ std::unexpected<Error> unusable(const std::string& path, const SqlError& error) 
 }  // namespace
 
 Result<std::int64_t> layout_of(Database& db, const std::string& path) {
-  // In one statement: another process may be making the tables.
+  // In one statement: another process may be creating the tables.
   std::int64_t application = 0, layout = 0, tables = 0;
   const auto read = [&]() -> Sql<void> {
     AE_ASSIGN(Statement all,
@@ -244,10 +246,11 @@ Status prepare_schema(Database& db, const std::string& path) {
     AE_TRY(db.execute("PRAGMA journal_mode = WAL"));
     AE_TRY(db.execute("PRAGMA synchronous = FULL"));
     AE_TRY(db.execute("PRAGMA wal_autocheckpoint = 0"));
-    // What is deleted or moved is overwritten: an act that was taken in, a checkpoint that was replaced.
+    // Overwrites deleted and moved data, such as consumed control requests and replaced
+    // checkpoints.
     AE_TRY(db.execute("PRAGMA secure_delete = ON"));
     AE_TRY(db.execute("PRAGMA cache_size = -65536"));            // a group never spills
-    AE_TRY(db.execute("PRAGMA journal_size_limit = 67108864"));  // of a WAL that is begun anew
+    AE_TRY(db.execute("PRAGMA journal_size_limit = 67108864"));  // size of a WAL after it is reset
     if (layout == kLayout) return {};
     AE_TRY(db.execute("BEGIN IMMEDIATE"));
     if (layout == 0) {

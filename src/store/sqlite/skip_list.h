@@ -1,6 +1,7 @@
-// Spine: where the links of a job's commits point, so that finding the n-th one takes O(log n): a skew-binary list.
+// SkipList: the pointers between a job's commits, a skew-binary list in which finding the n-th
+// commit takes O(log n).
 //
-// Stored: `prev` and `jump` of every commit follow from the commits before it alone.
+// Stored: `prev` and `jump` of every commit depend only on the commits before it.
 // Threads: values.
 #pragma once
 
@@ -12,7 +13,7 @@ namespace ae::store::sqlite {
 
 class SkipList {
  public:
-  // A tree of the list: its newest commit, and how many it spans.
+  // A tree of the list: its newest commit, and the number of commits it spans.
   struct Root {
     std::int64_t commit = 0;
     std::uint64_t size = 0;
@@ -22,8 +23,8 @@ class SkipList {
     std::uint64_t size = 1;
   };
 
-  // Of a list of so many commits. The sizes follow from their number alone: greedy, from the largest 2^k − 1; the
-  // commits of the roots are the caller's to fill in.
+  // A list of this many commits. Their number determines the tree sizes: greedy, from the largest
+  // 2^k − 1. The caller fills in the commits of the roots.
   static SkipList of(std::uint64_t commits) {
     SkipList skip_list;
     std::uint64_t size = 1;
@@ -36,7 +37,7 @@ class SkipList {
     return skip_list;
   }
 
-  // What a commit behind all these links to.
+  // The pointers of the next commit.
   Links next() const {
     Links links;
     std::size_t kept = roots_.size();
@@ -48,7 +49,7 @@ class SkipList {
     if (kept > 0) links.jump = roots_[kept - 1].commit;
     return links;
   }
-  // REQUIRES: `links` is what next() gave.
+  // REQUIRES: `links` is what next() returned.
   void add(std::int64_t commit, const Links& links) {
     if (links.size > 1) roots_.resize(roots_.size() - 2);
     roots_.push_back({commit, links.size});

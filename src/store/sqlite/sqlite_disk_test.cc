@@ -1,4 +1,4 @@
-// Disks that fail and disks that lose power: at every single operation.
+// Disk errors and power loss at every single disk operation.
 
 #include <atomic>
 #include <fstream>
@@ -13,14 +13,14 @@ namespace {
 
 using Operation = FlakyVfs::Operation;
 
-// What a caller was told of each commit of job j0, in order; stops at the first that is not acknowledged.
+// The answers to the commits of job j0, in order; stops at the first that is not acknowledged.
 struct Told {
   std::uint64_t acked = 0;    // last seq that was acknowledged
   std::uint64_t denied = 0;   // seq of a commit that answered `unavailable`, or 0
   std::uint64_t unknown = 0;  // … `unknown_outcome`
 };
 
-// Small limits, so that the WAL is copied back and begun anew between the commits.
+// Small limits, so that checkpoints and WAL resets happen between the commits.
 SqliteOptions small(SqliteFixture& fixture) {
   SqliteOptions options = fixture.options();
   options.vfs = FlakyVfs::kName;
@@ -67,7 +67,8 @@ void expect_sound(const std::string& path, std::uint64_t acked) {
   }
 }
 
-// One operation fails; the process ends; a fresh one looks. Gives false when there was no such operation.
+// One operation fails, the process exits, and a new one checks the store. False if there was no
+// such operation.
 bool fail_operation(std::uint64_t number, int code) {
   SCOPED_TRACE("operation " + std::to_string(number) + " fails with " + std::to_string(code));
   const TempDir folder(true);
@@ -123,7 +124,7 @@ AE_TEST(
 }
 AE_TEST_SLOW("sqlite/a disk that fails at each operation in turn") { fail_every(1); }
 
-// A disk as it may look after a power cut.
+// Possible contents of a file after a power loss.
 std::string after_power_cut(const DiskFile& file, conformance::SeededRandom& dice) {
   std::string bytes = file.durable;
   const bool keeps_order = dice.one_in(2);

@@ -1,4 +1,5 @@
-// What the tests of the SQLite store share: folders that go away, and a store that is opened and asked in one line.
+// SqliteFixture: helpers of the SQLite store's tests: temporary folders, and a store with
+// synchronous calls.
 #pragma once
 
 #include <sqlite3.h>
@@ -24,7 +25,7 @@ inline bool begins(const std::string& text, const std::string& part) {
 
 class TempDir {
  public:
-  // `memory`: where an fsync costs nothing.
+  // `memory`: on a file system where fsync costs nothing.
   explicit TempDir(bool memory = false) {
     std::filesystem::path where = std::filesystem::temp_directory_path();
     if (memory && ::access("/dev/shm", W_OK) == 0) where = "/dev/shm";
@@ -45,7 +46,7 @@ class TempDir {
   std::string path_;
 };
 
-// What PRAGMA integrity_check says: "ok".
+// The result of PRAGMA integrity_check: "ok".
 inline std::string integrity(const std::string& path) {
   sqlite3* db = nullptr;
   std::string answer;
@@ -61,7 +62,8 @@ inline std::string integrity(const std::string& path) {
   return answer;
 }
 
-// Jobs "j0", "j1", …, each born claimed by attempt "A"; commits of one event after its two first ones.
+// Jobs "j0", "j1", …, each created with a lease of attempt "A". Later commits have one event; the
+// first has two.
 class SqliteFixture {
  public:
   explicit SqliteFixture(std::string path) : path_(std::move(path)) {}

@@ -1,5 +1,6 @@
-// Other processes: a second owner, an owner that is killed, a folder that cannot be written, a file-size limit.
-// A child that fails ends with another exit code than 0; it never returns into the test program.
+// Several processes: a second owner, an owner that is killed, a folder that cannot be written, a
+// file-size limit. A child process reports failure by its exit code; it never returns into the test
+// program.
 
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -91,7 +92,7 @@ AE_TEST("sqlite/a second owner is locked out and told who the first is") {
   EXPECT_EQ(third.open().error().code, Code::store_locked) << "also within one process";
 }
 
-// Writes steps of eight jobs and says each one that was acknowledged, until it is killed.
+// Commits steps of eight jobs and reports each acknowledged one, until it is killed.
 int write_for_ever(SqliteFixture& fixture, int pipe) {
   if (!fixture.open()) return 1;
   int broken = 0;
@@ -120,7 +121,7 @@ void kill_while_writing(std::uint64_t seed) {
     SqliteFixture fixture(folder / "a.db");
     return write_for_ever(fixture, pipe);
   });
-  // Somewhere after the first acknowledgements, at an instant that nothing in the writer decides.
+  // Kills it at a random time after the first acknowledgements.
   std::string acks = writer.read_some();
   std::this_thread::sleep_for(std::chrono::microseconds(dice.below(20'000)));
   writer.kill();
@@ -183,22 +184,23 @@ AE_TEST("sqlite/a folder that cannot be written says so, and can still be read")
   ::chmod(folder.path().c_str(), 0700);
 }
 
-// Fills the disk with commits until one is refused; then what is small still goes, and after `make_room` all does.
+// Fills the disk with commits until one is refused. Then small writes still succeed, and after
+// `make_room` all do.
 int fill_up(SqliteFixture& fixture, const std::function<void()>& make_room) {
   if (!fixture.open() || !fixture.commit(SqliteFixture::create("j0"))) return 1;
   std::uint64_t seq = 2;
   for (;; ++seq) {
     if (seq > 5000) return 2;
-    // Large ones: what is left when one does not fit is enough for two small ones.
+    // Large ones: after one does not fit, there is space for two small ones.
     const auto answer = fixture.commit(SqliteFixture::append("j0", seq, 210'000));
     if (answer) continue;
     if (answer.error().code != Code::unavailable) return 3;
     if (answer.error().message.find("space") == std::string::npos) return 4;
     break;
   }
-  if (fixture.load("j0")->row.last_seq != seq)
-    return 5;  // reading goes on; the refused one is not there
-  // A group in which one is too large for what is left: the small ones go through.
+  // Reads still work; the refused commit is absent.
+  if (fixture.load("j0")->row.last_seq != seq) return 5;
+  // One write of a group is too large for the remaining space: the small ones succeed.
   std::string answers;
   for (int i = 0; i < 3; ++i) {
     Batch b = SqliteFixture::create("k" + std::to_string(i), i == 1 ? 8u << 20 : 0);
@@ -208,8 +210,8 @@ int fill_up(SqliteFixture& fixture, const std::function<void()>& make_room) {
   fixture.loop.run_until([&] { return answers.size() == 3; });
   if (answers != "+-+" && answers != "---") return 6;
   make_room();
-  if (!fixture.commit(SqliteFixture::append("j0", seq, 20'000)))
-    return 7;  // it heals without a restart
+  // It recovers without a restart.
+  if (!fixture.commit(SqliteFixture::append("j0", seq, 20'000))) return 7;
   if (!fixture.commit(SqliteFixture::create("k1", 8u << 20))) return 8;
   if (fixture.load("j0")->commits.size() != seq) return 9;
   fixture.close();
@@ -234,7 +236,7 @@ AE_TEST("sqlite/a file-size limit is a full disk: nothing changes, and it heals"
   EXPECT_EQ(integrity(folder / "a.db"), "ok");
 }
 
-// Takes all the space there is on the disk of this folder.
+// Uses all free space of the disk of this folder.
 bool fill(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return false;

@@ -23,7 +23,7 @@ using namespace sqlite;  // NOLINT: this file is where the parts come together
 
 namespace {
 
-// A value of a column as it should be.
+// The expected value of a column.
 struct Null {};
 using Cell = std::variant<Null, std::int64_t, std::string_view, Bytes>;
 
@@ -39,13 +39,13 @@ struct Column {
   Cell wanted;
 };
 
-// Puts a part behind others: "a, b".
+// Appends a part, separated by ", ".
 void add_to_indexes(std::string& text, std::initializer_list<std::string_view> part) {
   if (!text.empty()) text += ", ";
   for (const std::string_view piece : part) text += piece;
 }
 
-// One row of a table, by its key; all values are borrowed for the call.
+// One row of a table, by its key. All values are borrowed for the call.
 struct Row {
   std::string_view table, key;
   std::int64_t id = 0;
@@ -59,13 +59,13 @@ struct SqliteRebuild::Impl {
   bool writes = false;
   LockFile lock, file_lock;  // released last
   Database db;
-  std::unordered_map<std::string, Statement> statements;  // by their text
+  std::unordered_map<std::string, Statement> statements;  // by their SQL
 
-  bool open = false;                  // a transaction
+  bool open = false;                  // in a transaction
   std::string only;                   // this job; "" = all
-  std::int64_t walked = 0;            // rows of jobs behind `next`
+  std::int64_t walked = 0;            // job rows already visited by `next`
   std::int64_t number = 0;            // of the job that was read last
-  std::vector<std::int64_t> commits;  // its commits' rows
+  std::vector<std::int64_t> commits;  // row ids of its commits
 
   template <class T>
   Result<T> answer(Sql<T> answer) const {
@@ -87,7 +87,7 @@ struct SqliteRebuild::Impl {
     AE_ASSIGN(Statement * made, statement(sql));
     return made->run(args...);
   }
-  // The one row of a question, if there is one.
+  // Reads the single row of a query, if there is one.
   template <class Read, class... Args>
   Sql<bool> one(const std::string& sql, Read read, const Args&... args) {
     AE_ASSIGN(Statement * made, statement(sql));
@@ -137,7 +137,7 @@ SqliteRebuild::SqliteRebuild(std::unique_ptr<Impl> parts) : impl_(std::move(part
 SqliteRebuild::~SqliteRebuild() {
   impl_->statements.clear();
   if (!impl_->open) return;
-  // Nothing of it was promised.
+  // Nothing of it was reported as durable.
   [[maybe_unused]] const auto ended = impl_->db.execute("ROLLBACK");
 }
 
@@ -163,7 +163,7 @@ Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOp
   AE_ASSIGN(const bool gone, has_no_tables(parts->db, path));
   if (gone) return std::unexpected(store_missing(path));
   AE_TRY(parts->writes ? prepare_schema(parts->db, path) : check_schema(parts->db, path));
-  // No index finds the commits of a job, for no commit should pay for one: a list is made once.
+  // No index finds the commits of a job (it would cost every commit): build a list once.
   const auto make_list = [&]() -> Sql<void> {
     AE_TRY(
         parts->db.execute("CREATE TEMP TABLE written(job INTEGER NOT NULL, id INTEGER NOT NULL, "
@@ -250,7 +250,7 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
 
 // ---------------------------------------------------------------- one row
 
-// The columns that differ, as SQL compares them: kind and bytes.
+// The columns that differ by SQL comparison (type and bytes).
 Sql<SqliteRebuild::Impl::JobLocation> SqliteRebuild::Impl::compare(const Row& row,
                                                                    std::vector<Difference>& said) {
   std::string columns;
@@ -314,8 +314,8 @@ Sql<void> SqliteRebuild::Impl::reconcile_row(const Row& row, std::vector<Differe
 
 // ---------------------------------------------------------------- the tables
 
-// Who has the key that this job's log says is its own? A row that comes later in the walk is made anew in its turn, and
-// gives the key up until then. False: the key is another's.
+// Another row may have the idempotency key that this job's log contains. A row later in the walk
+// gives it up until it is rewritten itself. False: the key belongs to another job's log.
 Sql<bool> SqliteRebuild::Impl::release_key(const Projection& wanted) {
   if (wanted.idempotency_key.empty()) return true;
   std::int64_t other = 0;
@@ -336,7 +336,7 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& wanted, I
     std::uint64_t epoch = 0;
     bool held = false;
     std::optional<Instant> lease_until;
-    bool may_be_ready = false;  // it says one or the other
+    bool may_be_ready = false;  // `ready` is 0 or 1
   } stands;
   AE_TRY(one(
       "SELECT epoch, attempt IS NOT NULL, lease_until, ready IN (0, 1) FROM jobs WHERE id = ?1",
@@ -373,8 +373,8 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& wanted, I
                       {"not_before", cell(wanted.row.not_before)},
                       {"wake_at", cell(wanted.row.wake_at)}}};
   if (wanted.request_hash) job.columns.push_back({"request_hash", cell(*wanted.request_hash)});
-  // A claim is no part of the log. But the fence never goes back, and who holds a job that cannot run would keep it from
-  // ever being woken.
+  // Claims are not part of the log. But the epoch must not decrease, and a blocked job with a lease
+  // could never wake up.
   if (stands.epoch < wanted.epoch) job.columns.push_back({"epoch", cell(wanted.epoch)});
   if (!may_run(wanted.row.status)) {
     stands.held = false;
@@ -387,7 +387,7 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& wanted, I
   }
   const Eligibility eligibility =
       eligibility_of(wanted.row, stands.held ? stands.lease_until : std::nullopt);
-  // What is ripe becomes ready when somebody next looks for work: until then both are right.
+  // Eligible jobs get `ready` at the next claim; until then both values are correct.
   const bool eligible = eligibility.at && *eligibility.at <= now;
   if (!eligible || !stands.may_be_ready) {
     job.columns.push_back({"ready", std::int64_t{eligibility.ready || eligible}});
@@ -482,7 +482,7 @@ Sql<void> SqliteRebuild::Impl::reconcile_checkpoint(const Projection& wanted,
                                     {"body", Bytes{wanted.checkpoint->bytes}}}},
                        found));
   for (Difference& difference : found) {
-    if (difference.column.empty() && !writes) continue;  // there need not be one
+    if (difference.column.empty() && !writes) continue;  // it is optional
     if (difference.column == "body") {
       difference.stored = "another state";
       difference.derived = "the state at event " + std::to_string(wanted.checkpoint->seq);
@@ -587,7 +587,7 @@ Status SqliteRebuild::append_audit_entry(const AuditEntry& entry) {
 
 Status SqliteRebuild::commit() {
   Impl& p = *impl_;
-  if (!p.open || !p.writes) return {};  // who only compares stays with its snapshot
+  if (!p.open || !p.writes) return {};  // a comparison keeps its snapshot
   const auto kept = [&]() -> Sql<void> {
     AE_TRY(p.db.execute("COMMIT"));
     p.open = false;

@@ -1,5 +1,5 @@
-// SqliteRebuild: the rebuild of a store file. To write it owns the file like any owner; to compare it reads one snapshot,
-// also while somebody works.
+// SqliteRebuild: the rebuild of a store file. For writing, it becomes the owner of the file. For
+// comparing, it reads one snapshot, also while an owner is running.
 //
 // Threads: one. See store/rebuild.h.
 #pragma once
@@ -19,10 +19,10 @@ struct SqliteRebuildOptions {
 
 class SqliteRebuild final : public Rebuild {
  public:
-  // Fails with store_locked (the message has the owner's pid; not when it only compares) · needs_version · not_found ·
-  // unavailable.
+  // Fails with store_locked (the message has the owner's pid; not with compare_only) ·
+  // needs_version · not_found · unavailable.
   static Result<std::unique_ptr<SqliteRebuild>> open(const SqliteRebuildOptions& options);
-  ~SqliteRebuild() override;  // what was not kept is gone
+  ~SqliteRebuild() override;  // rolls back what was not committed
 
   Result<std::uint64_t> jobs() override;
   Result<std::optional<JobId>> next() override;

@@ -21,7 +21,7 @@ struct SqliteStore::Impl {
   LockFile lock, file_lock;        // released last
   std::unique_ptr<Writer> writer;  // none when read-only
   std::unique_ptr<Reader> load_reader, query_reader;
-  Loss loss;                         // that this opening found
+  Loss loss;                         // found by this opening
   std::optional<Instant> opened_at;  // none when read-only
 };
 
@@ -84,7 +84,7 @@ Result<std::unique_ptr<Reader>> open_reader(const SqliteOptions& options) {
   };
   auto db = try_open();
   if (!db && options.read_only && !has_wal(options.path)) {
-    wish.immutable = true;  // a folder in which no -shm file can be made
+    wish.immutable = true;  // a folder in which -shm cannot be created
     db = try_open();
   }
   if (!db) return std::unexpected(cannot(options.path, db.error()));
@@ -94,7 +94,7 @@ Result<std::unique_ptr<Reader>> open_reader(const SqliteOptions& options) {
   return std::make_unique<Reader>(*std::move(statements));
 }
 
-// Lets the database's failure out as `unavailable`; a read changes nothing.
+// Maps a database error to `unavailable`: a read changes nothing.
 template <class T>
 Result<T> answer_of(Sql<Result<T>> answer) {
   if (!answer) return fail(Code::unavailable, answer.error().text());
@@ -169,7 +169,7 @@ Error read_only_error() {
   return {Code::unavailable, "this store was opened for reading only: nothing can be written"};
 }
 
-// Asks a reader and posts its answer.
+// Runs a query on a reader and posts its answer.
 template <class T, class Ask>
 void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask read) {
   reader.enqueue(
@@ -227,7 +227,7 @@ void SqliteStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
 }
 
 void SqliteStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) {
-  // After a disk error nobody can say here whether a commit stands.
+  // After a disk error it is unknown whether the last commit is durable.
   if (impl_->writer) {
     if (auto stopped = impl_->writer->stopped()) {
       return answer_later(impl_->loop, std::move(done), *std::move(stopped));

@@ -132,7 +132,8 @@ AE_TEST("sqlite/read-only sees what the owner wrote and writes nothing") {
   EXPECT_EQ(reader.load("j0")->row.last_seq, 3U);
 }
 
-// Read again and again until the redaction is there: one of the looks has read the commit before it and the values after.
+// Reads repeatedly until the redaction is visible: one load reads the commit before it and the
+// blobs after it.
 AE_TEST(
     "sqlite/a job that is redacted while it is read is read as it stood before, or as it stands "
     "then") {
@@ -218,7 +219,7 @@ AE_TEST("sqlite/the WAL stays small under load and is empty when idle") {
   EXPECT_LT(largest, 3u << 20);
   EXPECT_EQ(fixture.load("j0")->commits.size(), 299U);
   for (int i = 0; i < 2000 && fixture.store().stats().wal_bytes > 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // real idleness is what is tested
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // requires real idle time
   }
   EXPECT_EQ(std::filesystem::file_size(folder / "a.db-wal"), 0U);
 }
@@ -301,7 +302,7 @@ AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order"
   EXPECT_EQ(without(5, 6), std::vector<std::string>{whole[4]}) << "from event 6 on";
 }
 
-// One row of what finds a job's commits, with one column changed behind the store's back.
+// One row that is used to find a job's commits, with one column changed outside the store.
 struct PointerChange {
   std::string table, row, column, value;
   std::string sql() const {
@@ -309,8 +310,8 @@ struct PointerChange {
   }
 };
 
-// Every column by which the nine commits of "j0" are found, changed to what leads nowhere, forwards, to itself, to another
-// job's and past all numbers.
+// Changes each column that is used to find the nine commits of "j0": to nothing, forwards, to
+// itself, to another job's commit, and past all numbers.
 std::vector<PointerChange> pointer_changes(const std::vector<std::string>& ids) {
   std::vector<PointerChange> all;
   const auto add = [&](const std::string& table, const std::string& row,
@@ -333,7 +334,8 @@ std::vector<PointerChange> pointer_changes(const std::vector<std::string>& ids) 
   return all;
 }
 
-// `ids`: the rows of j0's commits. The first job's commit lies before them, the last one's behind them.
+// `ids`: the rows of j0's commits. The first job's commit is before them, the last job's after
+// them.
 std::vector<std::string> make_nine_commits(const std::string& path) {
   SqliteFixture fixture(path);
   EXPECT_TRUE(fixture.open());
@@ -368,14 +370,14 @@ AE_TEST_SLOW(
       const auto loaded = after.loop.await<Result<LoadedJob>>(
           [&](auto done) { after.store().load(JobId("j0"), from_seq, std::move(done)); });
       ASSERT_TRUE(loaded) << change.sql();
-      // Some of its own, each once, in their order.
+      // A subset of its commits, each once, in order.
       auto next = commits.begin();
       for (const std::string& commit : loaded->commits) {
         next = std::find(next, commits.end(), commit);
         ASSERT_NE(next, commits.end()) << change.sql();
         ++next;
       }
-      // A pointer that does not lead backwards is as good as none: the rest is found without it.
+      // A pointer that does not lead backwards is detected: the other commits are found without it.
       const bool astray = change.column == "jump" ||
                           (change.column == "prev" && change.value.find('-') == std::string::npos &&
                            change.value != "1");
@@ -403,7 +405,7 @@ AE_TEST_SLOW("sqlite/writing ends and repeats nothing, whatever a log's pointers
       const std::string word = said(result);
       EXPECT_NE(expected.find(word), std::string::npos) << change.sql() << ": " << word;
     };
-    // What stands is never written a second time, and nothing that does not stand is called repeated.
+    // Stored commits are never written again, and missing ones are not reported as duplicates.
     for (std::uint64_t seq = 2; seq < 10; ++seq) {
       one_of(after.commit(SqliteFixture::append("j0", seq)),
              "repeated log_corrupt sequence_conflict");
@@ -499,7 +501,7 @@ AE_TEST(
   sqlite3_close(db);
 }
 
-// What SQLite does for each question of a claim, in steps of its virtual machine.
+// The cost of each query of a claim, in steps of SQLite's virtual machine.
 AE_TEST("sqlite/a claim of one job among five costs what it costs among three thousand") {
   const auto steps = [](int crowd) {
     const TempDir folder(true);
@@ -614,7 +616,7 @@ AE_TEST("sqlite/the label between whose values claims take turns stays with the 
   EXPECT_EQ(claim(5), "a1 a2 b1 b2 c1");
 }
 
-// Copies the one file of a closed store.
+// Copies the single file of a closed store.
 void copy(const std::string& from, const std::string& to) {
   std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);
 }
@@ -647,7 +649,7 @@ Result<bool> prune(SqliteFixture& fixture, const std::string& job) {
       [&](auto done) { fixture.store().prune(pruning, std::move(done)); });
 }
 
-// A claimed job with something in every table.
+// A claimed job with a row in every table.
 void fill_tables(SqliteFixture& fixture, const std::string& job, const std::string& status) {
   Batch create = SqliteFixture::create(job);
   std::get<Batch::Create>(create.authority).job.labels = {{"who", job}};
@@ -941,7 +943,7 @@ AE_TEST(
   ASSERT_TRUE(fixture.open(accept)) << "nothing was lost";
   EXPECT_FALSE(fixture.store().accepting());
   fixture.close();
-  // Both copies are from before what was accepted, the one with the higher position too.
+  // Both copies are older than the accepted loss, also the one with the higher position.
   for (const char* older : {"newer.db", "backup.db"}) {
     copy(folder / older, path);
     EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << older;
@@ -980,7 +982,7 @@ AE_TEST(
   live(1);
   copy(folder / "empty.db", path);
   EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << "nothing is left of any store";
-  // Each slot in turn is damaged: the other one counts.
+  // Damages each slot in turn: the other one counts.
   for (const std::size_t at : {std::size_t{100}, std::size_t{356}}) {
     sqlite::PositionFile two(folder / "two.position");
     ASSERT_TRUE(two.write({std::string(32, 'a'), std::string(32, 'b'), 7}));
@@ -995,7 +997,8 @@ AE_TEST(
   }
 }
 
-// Until what is written now is seen to be later than the last write to this file: files keep the time in ticks.
+// Waits until a new write has a later timestamp than the last write to this file (file times have a
+// coarse resolution).
 void later_than(const std::string& path) {
   const std::string now = path + ".now";
   do {
@@ -1156,13 +1159,13 @@ AE_TEST("redact/a file that is too large to be rewritten is answered") {
   EXPECT_NE(left->front().why.find("VACUUM"), std::string::npos) << left->front().why;
 }
 
-// Rows of many sizes come, change and go, as SQLite moves them between pages.
+// Rows of many sizes are inserted, changed and deleted, so that SQLite moves them between pages.
 AE_TEST_SLOW("redact/no page holds what was moved on it before it was dropped") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
   ASSERT_TRUE(fixture.open());
-  constexpr int kJobs = 2000;  // of about one in a thousand a copy was left without the rewrite
+  constexpr int kJobs = 2000;  // without the rewrite, about one in a thousand left a copy
   const auto name = [](int i) { return "j" + std::to_string(i); };
   const auto secret = [](int i) { return "SECRET-" + std::to_string(100000 + i) + "-"; };
   std::vector<Batch> batches;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBlobsKnownMax = 4096;
 
-// What leads to a job's commits does not: one is missing, or a pointer was changed.
+// The chain of a job's commits is broken: one is missing, or a pointer was changed.
 SqlError corrupt_commit_chain() {
   return {11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"};
 }
@@ -179,7 +179,7 @@ Sql<Tables::Job*> Tables::find(const JobId& id) {
     job.capabilities = lines(row->text(12));
     job.queue = row->text(13);
   }
-  // Each commit is a row of its own.
+  // Each commit has its own row, so there are at most `last_commit` of them.
   if (job.commits == 0 || last_commit <= 0 || std::cmp_greater(job.commits, last_commit)) {
     return std::unexpected(corrupt_commit_chain());
   }
@@ -198,7 +198,7 @@ Sql<void> Tables::read_skip_list(Job& job, std::int64_t last_commit) {
     if (!found || row->integer(0) != job.id || row->integer(4) >= commit) {
       return std::unexpected(corrupt_commit_chain());
     }
-    // Whoever appends goes on from there.
+    // The last commit must end at the job's last seq, where appends continue.
     if (commit == last_commit && row->count(2) != job.last_seq) {
       return std::unexpected(corrupt_commit_chain());
     }
@@ -211,8 +211,9 @@ void Tables::evict_if_idle(const JobId& id) {
   if (const auto it = jobs_.find(id); it != jobs_.end() && !it->second.attempt) jobs_.erase(it);
 }
 
-// The commit whose first event this is, by the pointers; 0 when there is none. Each pointer leads to an earlier commit of
-// the job, or fails as corrupt: so this ends, whatever somebody has written there.
+// Follows the pointers to the commit with this first event; 0 when there is none. Fails as corrupt
+// unless each pointer leads to an earlier commit of the job, so this terminates for any stored
+// data.
 Sql<std::int64_t> Tables::commit_at(const Job& job, std::uint64_t first_seq) {
   if (first_seq > job.last_seq) return 0;
   std::int64_t commit = job.skip_list.last();
@@ -232,7 +233,7 @@ Sql<std::int64_t> Tables::commit_at(const Job& job, std::uint64_t first_seq) {
     Rows row(commit_pointers_, jump);
     AE_ASSIGN(const bool found, row.next());
     if (!found || row->integer(0) != job.id) return std::unexpected(corrupt_commit_chain());
-    if (row->count(2) < first_seq) jump = 0;  // it is between: one step back
+    if (row->count(2) < first_seq) jump = 0;  // the jump goes too far: take `prev`
   }
 }
 
@@ -351,7 +352,7 @@ Sql<void> Tables::append(const SealedBatch& sealed, Job& job) {
                           sealed.created_at, sealed.head);
 }
 
-// Gives their hashes, one after the other.
+// Answers their concatenated hashes.
 Sql<std::string> Tables::put_blobs(const SealedBatch& sealed) {
   std::string hashes;
   for (const Blob& blob : sealed.blobs) {
@@ -396,7 +397,7 @@ Sql<void> Tables::write_state(const Job& job) {
                            eligibility.at);
 }
 
-// What a Create answers without writing, if so.
+// The answer of a Create that writes nothing, if this is one.
 Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batch& batch,
                                                                       const NewJob& requested) {
   auto found = find(batch.job);
@@ -475,7 +476,7 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& requested, Job& j
   return {};
 }
 
-// What a redaction answers without writing, if so. Gives the rows of its commits.
+// The answer of a redaction that writes nothing, if this is one. Sets the rows of its commits.
 Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redaction, const Job& job,
                                                        std::vector<std::int64_t>& commits) {
   if (job.attempt) return Result<void>(std::unexpected(job_still_leased(redaction.job)));
@@ -539,7 +540,7 @@ Tables::SqlResult<void> Tables::redact(const Redaction& redaction) {
     const auto stored = list.empty() ? std::nullopt : std::optional<Bytes>(Bytes{list});
     AE_TRY(replace.run(commits[i], Bytes{requested.bytes}, stored));
   }
-  // Hashes of other lists could only keep one from going, by chance.
+  // `instr` can match across two hashes by chance; then a blob is kept.
   AE_TRY(drop_blobs(
       left_out, "SELECT 1 FROM commits WHERE blobs IS NOT NULL AND instr(blobs, ?1) > 0 LIMIT 1"));
   AE_ASSIGN(Statement replace_effect, db_->prepare("UPDATE effects SET record = ?4 WHERE job = ?1 "
@@ -593,7 +594,7 @@ Sql<Lease> Tables::acquire(const JobId& id, Job& job, const std::string& worker,
   return Lease{id, *job.claim(), until};
 }
 
-// The ready jobs, as store/claim_order.h asks for them.
+// The Source of ClaimOrder (store/claim_order.h).
 class Tables::ReadyJobs {
  public:
   using Failure = SqlError;
@@ -643,7 +644,7 @@ class Tables::ReadyJobs {
     AE_ASSIGN(const bool found, row.next());
     if (!found) return std::nullopt;
     ReadyJob job{JobId(row->text(1)), row->integer(0), false};
-    // A lease that is not over: the clock was set back.
+    // The lease may be still valid if the clock was set back.
     const bool free = row->is_null(2) || row->instant(2) <= now_;
     job.matches = free && !excluded_.contains(job.job);
     return job;
@@ -688,7 +689,7 @@ Sql<bool> Tables::is_below_queue_limit(const ClaimRequest& request, const std::s
   return held < *limit;
 }
 
-// The label that the store knows stays, until another is named.
+// Without a label, the stored one stays.
 Sql<void> Tables::set_fairness_label(const std::optional<std::string>& label) {
   AE_ASSIGN(Statement known, db_->prepare("SELECT value FROM meta WHERE key = 'fair_by'"));
   {
@@ -719,8 +720,8 @@ Tables::SqlResult<std::vector<Lease>> Tables::claim(const ClaimRequest& request,
   std::vector<Lease> leases;
   for (const JobId& id : chosen) {
     auto found = find(id);
-    if (!found && found.error().corrupt())
-      continue;  // it must not keep the others from being claimed
+    // A damaged job must not prevent other claims.
+    if (!found && found.error().corrupt()) continue;
     AE_ASSIGN(Job * job, std::move(found));
     const AttemptId& attempt = request.attempts[leases.size()];
     AE_ASSIGN(Lease lease, acquire(id, *job, request.worker, attempt, now + request.lease));
@@ -757,7 +758,7 @@ Tables::SqlResult<std::vector<std::optional<Instant>>> Tables::heartbeat(
   for (const auto& [id, fence] : held) {
     auto found = find(id);
     if (!found && !found.error().corrupt()) return std::unexpected(std::move(found).error());
-    Job* const job = found.value_or(nullptr);  // whose commits cannot be found is held by nobody
+    Job* const job = found.value_or(nullptr);  // a job without readable commits has no lease
     if (job == nullptr || job->claim() != fence || *job->lease_until <= now) {
       evict_if_idle(id);
       until.push_back(std::nullopt);

@@ -1,7 +1,7 @@
-// Tables: what each write does to the rows. The writer's half; every call happens inside its transaction.
+// Tables: the SQL of each write. Every call happens inside a transaction of the Writer.
 //
-// As the only writer it knows what it wrote: a held job's standing is kept in memory, so a commit checks its fence and
-// seq there and touches two rows. After any rollback `forget()` must be called.
+// The state of leased jobs is cached in memory, which is safe because there is one writer: a commit
+// checks its fence and seq there and touches two rows. Call `forget()` after any rollback.
 // Every check comes before the first write: a refused call has written nothing.
 // Threads: the writer's thread.
 #pragma once
@@ -22,10 +22,10 @@
 
 namespace ae::store::sqlite {
 
-// What a claim asks of the ready jobs (store/claim_order.h). Each is one look into an index.
+// The queries of a claim over the ready jobs (store/claim_order.h). Each is one index lookup.
 struct ClaimStatements {
-  // The first job of the next line: with other needs in this queue, or else of the next queue. (A comparison of rows would
-  // walk over the line that it begins with.)
+  // The first job of the next group: with other requirements in this queue, else of the next queue.
+  // (A row-value comparison would scan the current group.)
   static constexpr const char* kNeedsAfter =
       "SELECT queue, agent, capabilities, priority FROM jobs WHERE ready = 1 AND queue = ?1 "
       "AND agent = ?2 AND capabilities > ?3 ORDER BY capabilities, priority DESC LIMIT 1";
@@ -59,7 +59,8 @@ class Tables {
  public:
   static Sql<Tables> open(Database& db);  // borrows db; REQUIRES: prepare_schema
 
-  // The outer error is the database's: the transaction must be rolled back. The inner one is the answer.
+  // The outer error is the database's: the transaction must be rolled back. The inner one is the
+  // answer.
   template <class T>
   using SqlResult = Sql<Result<T>>;
 
@@ -69,7 +70,7 @@ class Tables {
   };
   Sql<Commit> commit(const Batch& batch, BatchFailpoints& failpoints, Instant now);
   SqlResult<void> redact(const Redaction& redaction);
-  // As Store::prune; false: only a part of the list of values was made up.
+  // As Store::prune; false: only a part of the blob references was indexed.
   SqlResult<bool> prune(const Pruning& pruning);
   Sql<void> append_audit_entry(const AuditEntry& entry);
   SqlResult<void> put_inbox(const JobId& job, const InboxEntry& entry);
@@ -78,19 +79,19 @@ class Tables {
                                             Instant now);
   SqlResult<std::vector<std::optional<Instant>>> heartbeat(
       const std::vector<std::pair<JobId, Fence>>& held, Duration lease, Instant now);
-  // Ends every lease: this process is the owner now.
+  // Ends every lease: this process is now the owner.
   Sql<void> end_leases();
-  // Where it stands, as it says itself. REQUIRES: called once, before anything is written.
+  // The store's recorded position. REQUIRES: called once, before the first write.
   void set_position(const StorePosition& at) {
     position_ = at;
     next_ = at.number;
   }
-  // From now on claims take turns between the values of this label ("" = by age alone); nullopt = as the store says.
+  // Sets the label of the fairness key ("" = claims are by age alone); nullopt = as stored.
   Sql<void> set_fairness_label(const std::optional<std::string>& label);
 
-  // The next position, written when a transaction has changed something.
+  // Writes the next position. Call it when a transaction has changed something.
   Sql<void> advance();
-  // Where the store stands. Of the last transaction that was committed, once `mark_committed` was called for it.
+  // The position of the last committed transaction. Call `mark_committed` after each COMMIT.
   const StorePosition& position() const { return position_; }
   void mark_committed() { position_.number = next_; }
   Sql<void> finish_accepting();
@@ -118,16 +119,17 @@ class Tables {
 
   explicit Tables(Database& db) : db_(&db) {}
 
-  Sql<Job*> find(const JobId& id);  // nullptr: no such job. Until the next call
+  Sql<Job*> find(const JobId& id);  // nullptr: no such job. Valid until the next call
   Sql<void> read_skip_list(Job& job, std::int64_t last_commit);
   Sql<bool> is_below_queue_limit(const ClaimRequest& request, const std::string& queue,
                                  Instant now);
-  void evict_if_idle(const JobId& id);  // forgets a job that nobody holds
-  Sql<std::int64_t> commit_at(const Job& job, std::uint64_t first_seq);  // its row; 0 = none
+  void evict_if_idle(const JobId& id);  // evicts a job without a lease from the cache
+  Sql<std::int64_t> commit_at(const Job& job, std::uint64_t first_seq);  // row id; 0 = none
   Sql<bool> is_committed(const Job& job, const SealedBatch& sealed);
   Sql<std::optional<Result<void>>> answer_redact(const Redaction& redaction, const Job& job,
                                                  std::vector<std::int64_t>& commits);
-  // Drops those of which `named_by`, a query with the hash as ?1, gives no row: who still names one.
+  // Deletes the blobs for which `named_by`, a query with the hash as ?1 for references, returns no
+  // row.
   Sql<void> drop_blobs(const std::unordered_set<Hash>& hashes, std::string_view named_by);
   struct PruneTarget {
     std::int64_t id = 0;
@@ -158,10 +160,10 @@ class Tables {
   Database* db_;
   StorePosition position_;
   std::uint64_t next_ = 0;
-  std::string fair_by_;                  // a label; "" = claims take no turns
-  std::unordered_map<JobId, Job> jobs_;  // held ones
+  std::string fair_by_;                  // a label; "" = no fairness keys
+  std::unordered_map<JobId, Job> jobs_;  // leased jobs
   std::unordered_set<Hash> blobs_;       // known to be stored; bounded
-  // A number of a job that is gone, above those that are there; nullopt: to be read.
+  // A deleted job number above all existing ones; 0 = none; nullopt: not read yet.
   std::optional<std::int64_t> last_number_;
 
   Statement find_job_, commit_pointers_, commit_bytes_, find_key_;

@@ -56,7 +56,7 @@ void Writer::write(std::unique_ptr<Write> write) {
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(write));
-    if (queue_.size() > 1) return;  // it is awake, or has been woken
+    if (queue_.size() > 1) return;  // it is awake, or already notified
   }
   wake_.notify_one();
 }
@@ -122,17 +122,18 @@ void Writer::process(Group group) {
   loop_.post([group = std::move(group)] {
     for (const auto& write : group) write->answer();
   });
-  if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // it was begun anew
+  if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // the WAL was reset
   if ((wal_pages_ - checkpointed_at_) * kFilePageBytes >= limits_.wal_bytes) checkpoint(false);
   save_position(false);
 }
 
-// One transaction for the writes [first, first + count). Anything that fails before the COMMIT has changed nothing.
+// One transaction for the writes [first, first + count). Anything that fails before the COMMIT has
+// changed nothing.
 Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
   if (stopped()) return {CommitOutcome::refused, {}};
   const auto undo = [this](SqlError error) -> Attempt {
     if (db_->in_transaction()) {
-      // If even this fails the next BEGIN does too: nothing is written any more.
+      // If this fails, the next BEGIN fails too: nothing more is written.
       [[maybe_unused]] const auto rolled_back = rollback_.run();
     }
     tables_.forget();
@@ -154,8 +155,8 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
   }
   if (auto done = commit_.run(); !done) {
     Attempt failed = undo(std::move(done).error());
-    // A full disk, a lock or a read-only file stopped the commit before its last frame. After anything else the
-    // frame may stand in the WAL.
+    // A full disk, a lock or a read-only file stopped the commit before its last frame. After any
+    // other error the frame may be in the WAL.
     if (failed.error.io()) failed.outcome = CommitOutcome::unknown;
     return failed;
   }
@@ -208,8 +209,9 @@ void Writer::update_file_stamp() {
   file_ = read_file_stamp(store_file_.path).value_or(FileStamp{});
 }
 
-// Nobody else writes to the file of a store while we own it. If somebody did, what stands there now is read anew: this
-// connection would go on with what it remembers of the old one.
+// Checks whether another program changed the file. The owner is the only writer; if the file
+// changed, its identity is read again, because this connection would continue with cached pages of
+// the old file.
 std::optional<Error> Writer::find_replacement() {
   const auto seen = read_file_stamp(store_file_.path);
   if (seen == file_) return std::nullopt;
@@ -220,7 +222,7 @@ std::optional<Error> Writer::find_replacement() {
             " while this process used it: writing has stopped; check the file, then restart"};
   };
   if (!seen) return stopped("was removed");
-  // What we hold is a file that nobody finds any more: closing it harms no other.
+  // Our file has no name any more, so closing it affects no other file.
   if (seen->inode != file_.inode || seen->device != file_.device) return stopped("was replaced");
   const auto read = [&]() -> Sql<StoreIdentity> {
     AE_ASSIGN(Database fresh, Database::open({.path = store_file_.path, .read_only = true}));
@@ -231,11 +233,11 @@ std::optional<Error> Writer::find_replacement() {
     file_ = *seen;
     return std::nullopt;
   }
-  db_->disable_checkpoint_on_close();  // it is not for the file that stands there now
+  db_->disable_checkpoint_on_close();  // it must not write to the new file
   return stopped("was overwritten");
 }
 
-// Only a lower bound: what cannot be remembered now is remembered later, or not.
+// Only a lower bound: on failure it is saved later, or not at all.
 void Writer::save_position(bool now) {
   const StorePosition& at = tables_.position();
   const auto clock = std::chrono::steady_clock::now();
@@ -244,8 +246,8 @@ void Writer::save_position(bool now) {
   save_position_at_ = clock + store_file_.save_position;
 }
 
-// Dropped values may stand in frames of the WAL, and in free space of pages: where SQLite moves rows from one page to
-// another, the bytes that stood there before are not overwritten, whatever `secure_delete` says.
+// Redacted values may remain in frames of the WAL and in free space of pages: when SQLite moves
+// rows to another page, it does not overwrite the old bytes, even with `secure_delete`.
 void Writer::erase_dropped_values(Write& write) {
   if (auto why = find_replacement()) stop(*std::move(why));
   std::vector<ResidualCopy> left;
@@ -294,7 +296,7 @@ std::optional<ResidualCopy> Writer::empty_wal() {
 
 void Writer::checkpoint(bool truncate) {
   if (wal_pages_ == 0 || stopped()) return;
-  // Nobody is waited for: a reader that stands in the way is gone next time.
+  // Does not wait: a blocking reader is usually gone at the next checkpoint.
   db_->set_busy_timeout(std::chrono::milliseconds(0));
   const auto done = db_->checkpoint(truncate);
   db_->set_busy_timeout(limits_.busy);

@@ -1,11 +1,12 @@
-// Writer: the one thread that writes a store. Whatever waits in its queue rides one transaction and one fsync, in the
-// order in which it was asked, and is answered by one wake of the loop.
+// Writer: the thread that writes a store. All queued writes share one transaction and one fsync, in
+// the order in which they were requested, and are answered by one post to the loop.
 //
-// Group commit: a refused write is an answer and disturbs nobody. When the database fails (a full disk), the
-// transaction is rolled back and the group's writes are tried again one by one, so that what still fits goes through.
-// A COMMIT that fails with an I/O error is `unknown_outcome`, and nothing is written or read after it: what the disk
-// holds is known only to a fresh start.
-// Checkpoints: this connection alone makes them (SQLite 3.40.1 must not have two), at a limit and when idle.
+// Group commit: a refused write is an answer and does not affect the others. When the database
+// fails (a full disk), the transaction is rolled back and the writes are retried one by one, so
+// that those that fit succeed. A COMMIT that fails with an I/O error is `unknown_outcome`, and
+// nothing is written or read after it: only a restart can determine what is on disk.
+// Checkpoints: only this connection makes them (SQLite 3.40.1 must not have two), at a size limit
+// and when idle.
 // Threads: its own; `write` from the loop's thread.
 #pragma once
 
@@ -25,19 +26,20 @@
 
 namespace ae::store::sqlite {
 
-// One thing to write. Made on the loop's thread, applied on the writer's, answered on the loop's.
+// A write: created on the loop's thread, applied on the writer's, answered on the loop's.
 class Write {
  public:
   virtual ~Write() = default;
   virtual std::size_t bytes() const { return 0; }
   // Inside a transaction; keeps the answer for later. May be called again after a rollback.
   virtual Sql<void> apply(Tables& tables) = 0;
-  // The transaction is durable: failpoints, freeing what is no longer needed.
+  // The transaction is durable: hit failpoints, free memory.
   virtual void committed() = 0;
-  // No transaction: removes what the files still hold of dropped values, and gets what may be left.
+  // True for a write without a transaction that erases redacted values from the files;
+  // set_residual_copies gets the places that may still contain some.
   virtual bool is_erase() const { return false; }
   virtual void set_residual_copies(std::vector<ResidualCopy> left) { static_cast<void>(left); }
-  // In place of an answer: nothing happened, or nobody knows.
+  // Replaces the answer by an error: nothing happened, or the outcome is unknown.
   virtual void fail(const Error& error) = 0;
   virtual void answer() = 0;
 };
@@ -47,18 +49,18 @@ struct WriterLimits {
   std::size_t group_bytes = 8u << 20;
   std::size_t wal_bytes = 16u << 20;     // checkpoint when the WAL has grown by this
   std::chrono::milliseconds idle{1000};  // then the WAL is emptied
-  std::chrono::milliseconds busy{
-      5000};  // how long another program's lock on the file is waited for
-  std::size_t rewrite_bytes =
-      64u << 20;  // a file up to this size is rewritten by `erase_dropped_values` …
-  std::chrono::milliseconds readers{2000};  // … and its readers are waited for
+  // How long to wait for another program's lock on the file.
+  std::chrono::milliseconds busy{5000};
+  // `erase_dropped_values` rewrites a file up to this size.
+  std::size_t rewrite_bytes = 64u << 20;
+  std::chrono::milliseconds readers{2000};  // and waits this long for its readers
 };
 
-// Where the file of the store stands, and what is remembered beside it.
+// The store's file and its position file.
 struct StoreFile {
   std::string path;
   PositionFile remembered;
-  std::chrono::milliseconds save_position{1000};  // at most this often while there are writes
+  std::chrono::milliseconds save_position{1000};  // minimum interval while there are writes
 };
 
 struct WriterStats {
@@ -70,10 +72,10 @@ class Writer {
   // REQUIRES: tables opened on *db.
   Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables, const WriterLimits& limits,
          StoreFile place);
-  ~Writer();  // writes what was asked before, empties the WAL
+  ~Writer();  // completes queued writes, empties the WAL
 
   void write(std::unique_ptr<Write> write);
-  // After an I/O error: what every call answers from then on.
+  // The answer of all calls after an I/O error.
   std::optional<Error> stopped() const;
   const WriterStats& stats() const { return stats_; }
 

@@ -1,6 +1,6 @@
-// The writes of a store as the writer sees them: one small class per call.
+// The Store calls as writes of the Writer: one small class per call.
 //
-// Threads: made and answered on the loop's thread, in between on the writer's.
+// Threads: created and answered on the loop's thread, applied on the writer's.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace ae::store::sqlite {
 
-// Keeps the answer and gives it once.
+// Stores the answer and delivers it once.
 template <class T>
 class WriteWithResult : public Write {
  public:
