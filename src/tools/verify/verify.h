@@ -6,7 +6,7 @@
 //   {kind: file, path, by: sha256 | size | mtime, below?: [folder…]}
 //   {kind: git_ref, api?, repo, ref, headers?, timeout?}                        the commit
 //   {kind: github, api?, repo, issue | pull | release, by: updated_at | state, headers?, timeout?}
-//   {kind: sql, store: a path, postgres://… or secret:NAME, query, params?}   first column, first row
+//   {kind: sql, store: a path, postgres://… or secret:NAME, query, params?}   first column of row 1
 //
 // http_etag compares the change's etag, all others its version. Every `${ }` except that of `field`
 // reads `.change`.
