@@ -41,7 +41,7 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
-// Padded, and with no bits left over: one text has one form.
+// Requires padding and zero unused bits, so that each text has exactly one encoding.
 std::optional<std::string> from_base64(std::string_view text) {
   if (text.size() % 4 != 0) return std::nullopt;
   std::string out;

@@ -1,7 +1,8 @@
-// Header: what a message says of itself in HTTP headers, so that who stands between need not read the body.
+// Headers: the HTTP headers that mirror an MCP message, so that proxies need not parse the body.
 //
-// A modern request mirrors its revision, its method and the name of what it is about; who reads the body must hold the two
-// against each other, or a request could be let through as another one than it is. Threads: pure functions.
+// A modern request repeats its revision, its method and the name of its target. The receiver must
+// compare them with the body; otherwise a request could pass a proxy as a different one. Threads:
+// pure functions.
 #pragma once
 
 #include <expected>
@@ -13,7 +14,7 @@
 
 namespace ae::mcp {
 
-// As they came; nullopt = not there. A header that stands twice has no value that could be believed: `is_duplicated`.
+// As received; nullopt: absent. A duplicated header has no trustworthy value: `is_duplicated`.
 struct Headers {
   std::optional<std::string> version = {};  // MCP-Protocol-Version
   std::optional<std::string> method = {};   // Mcp-Method
@@ -21,15 +22,16 @@ struct Headers {
   bool is_duplicated = false;
 };
 
-// A text as a header's value: as it is, or as =?base64?…?= when it is not plain ASCII or looks like that itself.
+// Encodes a text as a header value: unchanged, or as =?base64?…?= if it is not plain ASCII or looks
+// encoded itself.
 std::string encode_header_value(std::string_view text);
-// And back. nullopt: characters that no header has, or base64 that is none.
+// Decodes it. nullopt: characters that a header cannot have, or invalid base64.
 std::optional<std::string> decode_header_value(std::string_view value);
 
-// What Mcp-Name says of a request with this method and these params; nullopt = it has no such header.
+// The value of Mcp-Name for a request with this method and params; nullopt: it has no such header.
 std::optional<std::string> mcp_name_of(std::string_view method, const Value& params);
 
-// Of a modern request. Fails with kHeaderMismatch.
+// For a modern request. Fails with kHeaderMismatch.
 std::expected<void, RpcError> check_headers(const Headers& headers, const Message& request);
 
 }  // namespace ae::mcp

@@ -6,7 +6,7 @@ namespace ae::mcp {
 
 void LineReader::add(std::string_view bytes) {
   if (too_long_) return;
-  if (open_.size() + bytes.size() > kMessageMax + 1) {  // + a carriage return
+  if (open_.size() + bytes.size() > kMessageMax + 1) {  // + 1: a carriage return
     too_long_ = true;
     std::string().swap(open_);
     return;

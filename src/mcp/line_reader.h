@@ -1,6 +1,6 @@
-// Lines: the framing of stdio. Bytes go in as they come, messages come out, one a line.
+// LineReader: the framing of stdio. Bytes in, one message per line out.
 //
-// A line above kMessageMax is thrown away up to its end and told once, so that who sends it costs no memory.
+// A line above kMessageMax is discarded up to its end and reported once, so it costs no memory.
 // Threads: a value of one thread.
 #pragma once
 
@@ -14,14 +14,14 @@ namespace ae::mcp {
 
 struct Line {
   std::string text = {};  // without the newline, or the carriage return before it
-  bool too_long = false;  // `text` is empty then
+  bool too_long = false;  // then `text` is empty
 };
 
 class LineReader {
  public:
-  // The lines that end within these bytes. Blank ones are none.
+  // The lines that end within these bytes, without blank ones.
   std::vector<Line> feed(std::string_view bytes);
-  // The last one, when the bytes end without a newline.
+  // The last line, if the bytes end without a newline.
   std::vector<Line> end();
 
  private:

@@ -1,4 +1,4 @@
-// The words of MCP: messages from text and back, headers, lines.
+// MCP protocol: messages, headers and lines.
 #include <set>
 #include <string>
 
@@ -18,7 +18,7 @@ std::expected<Message, RpcError> read(std::string_view text) {
   return read_message(*value);
 }
 
-// The code of what is refused; 0 = it is taken.
+// The error code of a rejected message; 0: accepted.
 int code_of(std::string_view text) {
   const auto message = read(text);
   return message ? 0 : message.error().code;

@@ -1,8 +1,8 @@
-// Message: JSON-RPC 2.0 as MCP uses it, from text and back.
+// Message: JSON-RPC 2.0 as MCP uses it; parsing and construction.
 //
-// A request has an id, which is a text or a whole number; a notification has none; a response has a result or an error.
-// What is none of these is refused with the error that JSON-RPC has for it, and with the id where one could be read.
-// Threads: pure functions.
+// A request has an id, which is a string or an integer; a notification has none; a response has a
+// result or an error. Anything else is rejected with the matching JSON-RPC error, and with the id
+// if one could be read. Threads: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@
 namespace ae::mcp {
 
 constexpr std::size_t kMessageMax = 4u << 20;  // bytes
-constexpr std::size_t kDepthMax = 64;          // of its JSON
-constexpr std::size_t kBatchMax = 100;         // messages of one array
+constexpr std::size_t kDepthMax = 64;          // nesting depth of the JSON
+constexpr std::size_t kBatchMax = 100;         // messages per batch
 
-// JSON-RPC's, and those that MCP has added.
+// Codes of JSON-RPC, and those that MCP adds.
 constexpr int kParseError = -32700;
 constexpr int kInvalidRequest = -32600;
 constexpr int kMethodNotFound = -32601;
 constexpr int kInvalidParams = -32602;
 constexpr int kInternalError = -32603;
-constexpr int kResourceNotFound = -32002;    // legacy alone; since then kInvalidParams
+constexpr int kResourceNotFound = -32002;    // legacy only; later kInvalidParams
 constexpr int kHeaderMismatch = -32020;      // modern, over HTTP
 constexpr int kMissingCapability = -32021;   // modern; data.requiredCapabilities
 constexpr int kUnsupportedVersion = -32022;  // data.supported, data.requested
@@ -32,31 +32,33 @@ constexpr int kUnsupportedVersion = -32022;  // data.supported, data.requested
 struct RpcError {
   int code = kInternalError;
   std::string message;
-  Value data = {};  // null = none
-  Value id = {};    // of what it answers, where that is known; null = it is not
+  Value data = {};  // null: none
+  Value id = {};    // of the request; null: unknown
 };
 
 struct Message {
   enum class Kind { request, notification, response } kind = Kind::request;
   Value id = {};            // of a request or response
   std::string method = {};  // of a request or notification
-  Value params = {};        // an object; null = none
-  Value result = {};        // of a response; null = it is an error
-  Value error = {};         // … and then this
+  Value params = {};        // an object; null: none
+  Value result = {};        // of a response; null: `error` is set
+  Value error = {};         // of a response
 };
 
-// Text of at most kMessageMax bytes as JSON. Fails with kParseError.
+// Parses at most kMessageMax bytes as JSON. Fails with kParseError.
 std::expected<Value, RpcError> parse_message(std::string_view text);
-// One message, of a value that is no array. Fails with kInvalidRequest, kInvalidParams (params that are no object).
+// Reads one message from a value that is not an array. Fails with kInvalidRequest, kInvalidParams
+// (params is not an object).
 std::expected<Message, RpcError> read_message(const Value& value);
 
-// The beginning of a text for a message to people: whole characters, 80 bytes of them; bytes that are no UTF-8 become '?'.
+// The beginning of a text, for error messages: at most 80 bytes of whole characters; if the text is
+// not UTF-8, non-ASCII bytes become '?'.
 std::string clip_text(std::string_view text);
 
 Value request(const Value& id, std::string_view method, const Value& params);
 Value notification(std::string_view method, const Value& params);
 Value response(const Value& id, const Value& result);
-// Where no id is known it has none, as MCP wants it.
+// Without an id if it is unknown, as MCP requires.
 Value error_response(const RpcError& error);
 
 }  // namespace ae::mcp

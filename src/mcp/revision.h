@@ -1,8 +1,8 @@
-// Revision: the revisions of the Model Context Protocol that we speak, and in which words each says what it is.
+// Revision: the supported revisions of the Model Context Protocol, and the names that they use.
 //
-// Until 2025-11-25 a client and a server shake hands (initialize) and what they said holds from then on; those revisions
-// are called legacy. From 2026-07-28 on each request says everything itself (in `_meta`); that is called modern.
-// Threads: pure functions.
+// Up to 2025-11-25 the client and the server do a handshake (initialize) that applies to the whole
+// session; these revisions are called legacy. From 2026-07-28 every request is self-contained
+// (`_meta`); these are called modern. Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ enum class Revision : std::uint8_t {
 };
 
 constexpr Revision kNewestLegacy = Revision::r2025_11_25;
-// Over HTTP a client that says nothing: the header MCP-Protocol-Version came with the next one.
+// Of an HTTP client without the header MCP-Protocol-Version, which the next revision introduced.
 constexpr Revision kAssumedRevision = Revision::r2025_03_26;
 
 std::string_view to_text(Revision revision);
 std::optional<Revision> revision_from_text(std::string_view text);
 constexpr bool is_modern(Revision revision) { return revision >= Revision::r2026_07_28; }
-// All of them, the newest first.
+// All of them, newest first.
 Value all_revisions();
 
 // Keys of `_meta`.
@@ -36,7 +36,7 @@ constexpr std::string_view kProtocolVersion = "io.modelcontextprotocol/protocolV
 constexpr std::string_view kClientCapabilities = "io.modelcontextprotocol/clientCapabilities";
 constexpr std::string_view kServerInfo = "io.modelcontextprotocol/serverInfo";
 constexpr std::string_view kRelatedTask = "io.modelcontextprotocol/related-task";
-// The extension by which a long call is a task that can be asked for later.
+// The extension that turns a long call into a task, whose result can be fetched later.
 constexpr std::string_view kTasks = "io.modelcontextprotocol/tasks";
 
 }  // namespace ae::mcp

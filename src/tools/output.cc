@@ -1,4 +1,4 @@
-// Records of outputs that broke a rule.
+// Records of invalid outputs.
 #include "tools/output.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace ae::tools {
 namespace {
 
-// Bytes of the well-formed character at `at`, or 0.
+// The length of the well-formed character at `at`, or 0.
 std::size_t character_at(std::string_view bytes, std::size_t at) {
   const auto first = static_cast<unsigned char>(bytes[at]);
   const std::size_t length = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
@@ -16,7 +16,7 @@ std::size_t character_at(std::string_view bytes, std::size_t at) {
   return character.size() == length && is_utf8(character) ? length : 0;
 }
 
-// Controls of C0 and C1, and DEL: a terminal obeys them.
+// C0 and C1 controls and DEL, which a terminal interprets.
 bool is_control(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   return first < 0x20 || first == 0x7F ||
@@ -37,7 +37,7 @@ void escape(std::string_view bytes, std::string& out) {
   }
 }
 
-// `bytes` without the begun character at its end, which a cut may have left there.
+// Removes an incomplete character that a cut may have left at the end.
 std::string_view trim_partial_character(std::string_view bytes) {
   for (std::size_t back = 1; back <= 3 && back <= bytes.size(); ++back) {
     const auto c = static_cast<unsigned char>(bytes[bytes.size() - back]);

@@ -1,7 +1,7 @@
 // Permit: the right to perform one try of one invocation, once.
 //
-// Only the ledger makes permits, and only after the declaration is durable (SPEC §4). It cannot be copied, made
-// elsewhere or used twice: `use` gives it up. Threads: a value, moved along with the call.
+// Only the ledger creates permits, after the declaration of the call is durable (SPEC §4). A permit
+// cannot be copied, and `use` consumes it. Threads: a value, moved along with the call.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ class Permit {
   Permit(const Permit&) = delete;
   Permit& operator=(const Permit&) = delete;
 
-  // Gives the permit up, right before the world is touched. REQUIRES: not used before, made for this call.
+  // Consumes the permit, right before the external request. REQUIRES: not used before, issued for
+  // this call.
   void use(const InvocationId& invocation, std::uint32_t try_no) && {
     AE_CHECK(valid_ && invocation_ == invocation && try_ == try_no, invocation.text);
     valid_ = false;

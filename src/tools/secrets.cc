@@ -1,4 +1,4 @@
-// Where secrets come from, and how they are kept out of what we keep.
+// Resolving secrets, and scrubbing them from what is stored or shown.
 #include "tools/secrets.h"
 
 #include <fcntl.h>
@@ -27,12 +27,12 @@ namespace {
 
 constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
-constexpr std::size_t kPendingMax = 1u << 10;      // bytes that a stream holds back, beside values:
-constexpr std::size_t kPendingShapesMax = 48;      // so many; `\u005cu0041` is one character
+constexpr std::size_t kPendingMax = 1u << 10;      // bytes that a stream holds back, in addition to
+constexpr std::size_t kPendingShapesMax = 48;  // this many shapes; `\u005cu0041` is one character
 constexpr std::size_t kTailsMax =
-    4u << 10;  // bytes of a value whose base64 is hidden with its last character
-constexpr std::size_t kBucketsMin = 256, kBucketsMax = 1u << 16;  // of a table of shapes
-constexpr std::size_t kValuesPerSecretMax = 8;  // values of a secret that was changed while we run
+    4u << 10;  // longer values are hidden in base64 without their last character
+constexpr std::size_t kBucketsMin = 256, kBucketsMax = 1u << 16;  // of a ScrubTable
+constexpr std::size_t kValuesPerSecretMax = 8;  // kept per name when a secret changes
 constexpr std::string_view kMarker = "secret:";
 
 bool is_word(char c) {
@@ -50,7 +50,7 @@ class File {
   File& operator=(const File&) = delete;
   int fd() const { return fd_; }
 
-  // Everything, or nothing when it cannot be read or holds more than `most` bytes.
+  // The whole content; nullopt if it cannot be read or is larger than `most` bytes.
   std::optional<std::string> read_all(std::size_t most) const {
     std::string text(most + 1, '\0');
     std::size_t have = 0;
@@ -80,7 +80,7 @@ std::unexpected<Error> missing(std::string_view name, const std::string& file) {
                   " (mode 0600)");
 }
 
-// ---- the shapes in which a value may come back
+// ---- the encodings in which a value may occur
 
 std::string upper_hex(std::string hex) {
   for (char& h : hex) h = h >= 'a' ? static_cast<char>(h - 'a' + 'A') : h;
@@ -100,7 +100,7 @@ std::string percent_encoded(std::string_view value, bool upper) {
   return out;
 }
 
-// "%41%42": as encoders do that know no character that is safe.
+// "%41%42": for encoders that escape every character.
 std::string percent_encoded_wholly(std::string_view value, bool upper) {
   std::string out;
   for (const char c : value) {
@@ -115,7 +115,8 @@ constexpr std::string_view kBase64 =
 constexpr std::string_view kBase64Url =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-// `core` with each character that may follow: it holds the last bits of `value`, and those of what comes behind or zeros.
+// `core` with each possible last character: it encodes the last bits of `value` and the first bits
+// of what follows, or zeros.
 std::vector<std::string> base64_with_tails(const std::string& core, std::string_view value,
                                            std::size_t before, bool url) {
   std::vector<std::string> all;
@@ -128,7 +129,7 @@ std::vector<std::string> base64_with_tails(const std::string& core, std::string_
   return all;
 }
 
-// The characters of base64 that depend on nothing but `value` when `before` bytes (mod 3) stand in front of it.
+// The base64 characters that depend only on `value` when `before` bytes (mod 3) precede it.
 std::string base64_core(std::string_view value, std::size_t before, bool url) {
   const std::string_view alphabet = url ? kBase64Url : kBase64;
   const std::size_t begin = before * 8, end = begin + value.size() * 8;
@@ -151,12 +152,11 @@ std::string json_string(std::string_view value) {
 
 struct Shape {
   std::string_view text, name;
-  bool has_variable_tail =
-      false;  // its last character is one of many that may follow what is hidden
+  bool has_variable_tail = false;  // the last character is one of the base64_with_tails
 };
 
-// Longest first, so that no shape is cut by one that is part of it.
-// The shapes borrow their names from `secrets` and their texts from `kept`.
+// Longest first, so that a shape is not split by a shorter one that it contains. Borrows the names
+// from `secrets` and the texts from `kept`.
 std::vector<Shape> make_shapes(const std::vector<UsedSecret>& secrets, std::deque<Secret>& kept) {
   std::vector<Shape> shapes;
   for (const UsedSecret& secret : secrets) {
@@ -171,7 +171,7 @@ std::vector<Shape> make_shapes(const std::vector<UsedSecret>& secrets, std::dequ
     texts.push_back(upper_hex(to_hex(value)));
     if (is_utf8(value)) {
       texts.push_back(json_string(value));
-      texts.push_back(json_string(texts.back()));  // in a text of JSON that stands in another
+      texts.push_back(json_string(texts.back()));  // JSON inside a JSON string
     }
     for (const bool url : {false, true}) {
       for (std::size_t before = 0; before < 3; ++before) {
@@ -200,13 +200,13 @@ std::vector<Shape> make_shapes(const std::vector<UsedSecret>& secrets, std::dequ
     return std::tie(a.text, a.has_variable_tail, a.name) <
            std::tie(b.text, b.has_variable_tail, b.name);
   });
-  // What two secrets share is hidden once.
+  // A text that two secrets share is kept once.
   const auto twins = std::ranges::unique(shapes, {}, &Shape::text);
   shapes.erase(twins.begin(), twins.end());
   return shapes;
 }
 
-// The secrets that can be hidden, each once, in an order of their own.
+// The secrets long enough to hide, deduplicated and sorted.
 std::vector<const UsedSecret*> secrets_to_hide(const std::vector<UsedSecret>& used) {
   std::vector<const UsedSecret*> hidden;
   for (const UsedSecret& one : used) {
@@ -230,7 +230,7 @@ std::vector<UsedSecret> copy_secrets(const std::vector<const UsedSecret*>& secre
 
 }  // namespace
 
-// What is looked for, and what finds it fast: the shapes of a set of secrets. Never changes; threads: any.
+// An index of the shapes of a set of secrets, for fast search. Immutable; threads: any.
 class ScrubTable {
  public:
   explicit ScrubTable(const std::vector<UsedSecret>& used);
@@ -241,13 +241,13 @@ class ScrubTable {
   bool is_for(const std::vector<UsedSecret>& used) const;
   // Longest first.
   const std::vector<Shape>& shapes() const { return shapes_; }
-  // Those that stand in a text, found in one pass over it, in the order of shapes().
+  // The shapes that occur in a text, in the order of shapes(); one pass over the text.
   std::vector<const Shape*> find_in(std::string_view text) const;
-  // Does a shape begin with this text and go on behind it? REQUIRES: text is not empty.
+  // Is this text a proper prefix of a shape? REQUIRES: text is not empty.
   bool may_continue(std::string_view text) const;
 
  private:
-  // Of the first four bytes: every shape has them.
+  // By the first four bytes, which every shape has.
   static_assert(kSecretHiddenMin >= sizeof(std::uint32_t));
   // REQUIRES: text has four bytes.
   std::size_t bucket(std::string_view text) const {
@@ -260,16 +260,16 @@ class ScrubTable {
   const std::vector<UsedSecret> secrets_;
   std::deque<Secret> texts_;  // of the shapes
   const std::vector<Shape> shapes_;
-  std::vector<std::uint32_t> sorted_;  // the shapes by their texts
+  std::vector<std::uint32_t> sorted_;  // indexes of the shapes, sorted by text
   std::bitset<256> first_bytes_;       // of all shapes
-  // The shapes of bucket i are by_bucket_[bucket_ends_[i]] up to bucket_ends_[i + 1].
+  // Bucket i holds by_bucket_[bucket_ends_[i]] to by_bucket_[bucket_ends_[i + 1] - 1].
   unsigned bucket_shift_;
   std::vector<std::uint32_t> bucket_ends_, by_bucket_;
 };
 
 ScrubTable::ScrubTable(const std::vector<UsedSecret>& used)
     : secrets_(copy_secrets(secrets_to_hide(used))), shapes_(make_shapes(secrets_, texts_)) {
-  // Few shapes share a bucket, and few buckets are used: most places of a text are passed without a look at a shape.
+  // Sparse buckets: most positions of a text need no comparison with a shape.
   const std::size_t wanted = std::clamp(shapes_.size() * 16, kBucketsMin, kBucketsMax);
   const unsigned bits = static_cast<unsigned>(std::bit_width(std::bit_ceil(wanted))) - 1;
   bucket_shift_ = 32 - bits;
@@ -316,7 +316,7 @@ std::vector<const Shape*> ScrubTable::find_in(std::string_view whole) const {
 
 bool ScrubTable::may_continue(std::string_view begun) const {
   if (!first_bytes_[static_cast<unsigned char>(begun.front())]) return false;
-  // Texts that begin with `begun` follow each other, and it stands before all that are longer.
+  // Texts with the prefix `begun` are adjacent, and `begun` itself sorts before the longer ones.
   const auto next =
       std::ranges::upper_bound(sorted_, begun, {}, [this](std::uint32_t i) { return text(i); });
   return next != sorted_.end() && text(*next).starts_with(begun);
@@ -333,7 +333,7 @@ struct SecretMatch {
   const Shape* shape;
 };
 
-// Where values stand that are spelled with escapes, on any level.
+// The matches of values that are spelled with escapes, on every level.
 std::vector<SecretMatch> find_escaped(const UnescapedViews& views, const ScrubTable& table) {
   std::vector<SecretMatch> found;
   for (std::size_t level = 1; level <= views.levels(); ++level) {
@@ -345,7 +345,7 @@ std::vector<SecretMatch> find_escaped(const UnescapedViews& views, const ScrubTa
       }
     }
   }
-  // Of those that begin together the longest first: it tells the name.
+  // At the same position the longest match first: its name is used.
   std::ranges::sort(found, [](const SecretMatch& a, const SecretMatch& b) {
     return std::pair(a.span.begin, b.span.end) < std::pair(b.span.begin, a.span.end);
   });
@@ -393,7 +393,7 @@ Value scrub_shapes_in(const Value& value, const ScrubTable& table) {
       return Value::array(std::move(items));
     }
     case Value::Kind::object: {
-      std::map<std::string, Value> clean;  // two keys may become one
+      std::map<std::string, Value> clean;  // scrubbing may make two keys equal
       for (const auto& [key, member] : value.members()) {
         clean.insert_or_assign(scrub_shapes(key, table), scrub_shapes_in(member, table));
       }
@@ -407,7 +407,7 @@ Value scrub_shapes_in(const Value& value, const ScrubTable& table) {
 }  // namespace
 
 void Secret::wipe() noexcept {
-  value_.resize(value_.capacity());  // what a move left behind lies beyond the size
+  value_.resize(value_.capacity());  // a moved-from string may leave bytes beyond its size
   ::explicit_bzero(value_.data(), value_.size());
   value_.clear();
 }
@@ -498,7 +498,7 @@ Result<Secret> EnvironmentSecrets::from_secrets_file(std::string_view name) cons
   if (!text)
     return fail(Code::forbidden,
                 "the secrets file " + file_ + " cannot be read or is longer than 1 MiB");
-  const Secret whole(std::move(*text));  // wipes what is not asked for
+  const Secret whole(std::move(*text));  // wiped on destruction
   std::string_view rest = whole.reveal();
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -562,7 +562,7 @@ std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& use
   std::size_t cut = 0;
   for (const Shape& shape : table.shapes()) {
     const std::string_view value = shape.text;
-    // One character alone says nothing when it may be any.
+    // A variable last character alone reveals nothing.
     for (std::size_t begin = 1; begin + (shape.has_variable_tail ? 1 : 0) < value.size(); ++begin) {
       const std::string_view end_of_value = value.substr(begin);
       if (tail.starts_with(end_of_value)) {
@@ -595,7 +595,7 @@ ScrubbedStream::~ScrubbedStream() { ::explicit_bzero(pending_.data(), pending_.s
 ScrubbedStream::ScrubbedStream(ScrubbedStream&&) noexcept = default;
 ScrubbedStream& ScrubbedStream::operator=(ScrubbedStream&&) noexcept = default;
 
-// Before the first place from which a value may have begun that has not ended, on any level.
+// The first position, on any level, at which an unfinished value may begin.
 std::size_t ScrubbedStream::first_incomplete(const UnescapedViews& views) const {
   const std::size_t longest = table_->shapes().front().text.size();
   std::size_t cut = views.complete_to();
@@ -609,7 +609,8 @@ std::size_t ScrubbedStream::first_incomplete(const UnescapedViews& views) const 
   return cut;
 }
 
-// The last place up to `cut` that goes through no value that has ended, no character and no escape.
+// The last position at or before `cut` that is not inside a complete value, a character or an
+// escape.
 std::size_t ScrubbedStream::boundary_outside_matches(const UnescapedViews& views,
                                                      std::size_t cut) const {
   const std::string_view all = views.text(0);
@@ -651,7 +652,7 @@ std::string ScrubbedStream::feed(std::string_view text) {
   std::string clean = scrub_shapes(std::string_view(pending_).substr(0, cut), *table_);
   const Shape& longest = table_->shapes().front();
   if (pending_.size() - cut > kPendingMax + kPendingShapesMax * longest.text.size()) {
-    // Values that overlap themselves, one after the other, without an end: nobody needs to see them.
+    // An endless sequence of overlapping values: replaced as a whole.
     clean += placeholder_for(longest);
     cut = pending_.size();
   }

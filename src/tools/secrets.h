@@ -1,8 +1,10 @@
-// Secrets: values that tools and models need and that no event, log, trace or error may ever show.
+// Secrets: values that tools and models need and that must not appear in any event, log, trace or
+// error.
 //
-// An agents file names them (`secret:NAME`); they are looked up just before the call and live in a type that
-// nothing prints by accident. What a program or a server says back is scrubbed before it is kept.
-// Threads: a source may be asked from any thread; the rest are values and pure functions.
+// An agents file names them (`secret:NAME`). They are resolved just before the call and held in a
+// type that cannot be printed by accident. The output of programs and servers is scrubbed before it
+// is kept. Threads: a SecretSource may be used from any thread; the rest are values and pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +24,8 @@ namespace ae::tools {
 class UnescapedViews;
 class ScrubTable;
 
-// A text with a secret in it. No stream, format or Value takes it; its bytes are wiped when it goes.
+// A string that contains a secret. It cannot be streamed, formatted or converted to a Value; its
+// bytes are wiped on destruction.
 class Secret {
  public:
   Secret() = default;
@@ -35,7 +38,7 @@ class Secret {
   }
   ~Secret() { wipe(); }
 
-  // The one way to its bytes. Use it in the line that hands them to the world, and nowhere else.
+  // The only access to the bytes. Call it only where they are passed to an external system.
   std::string_view reveal() const { return value_; }
   bool empty() const { return value_.empty(); }
 
@@ -46,7 +49,7 @@ class Secret {
   std::string value_;
 };
 
-// A secret that has been used, or that is known to this process, for scrub.
+// A secret to scrub: one that was used, or that this process knows.
 struct UsedSecret {
   std::string name;
   Secret value;
@@ -55,21 +58,24 @@ struct UsedSecret {
 class SecretSource {
  public:
   virtual ~SecretSource() = default;
-  // Fails with secret_missing (the message says how to give it), or forbidden when others could read its file.
+  // Fails with secret_missing (the message lists the ways to set it), forbidden (the secrets file is
+  // unsafe or unreadable), input_invalid (the name), payload_too_large.
   virtual Result<Secret> get(std::string_view name) = 0;
-  // Adds every secret of this process that is not in `used` yet: a tool may answer with one that another tool uses.
+  // Adds the secrets of this process that `used` lacks: a tool's output may contain a secret of
+  // another tool.
   virtual void add_known(std::vector<UsedSecret>& used) const { static_cast<void>(used); }
-  // The table that finds `used` in a stream; nullptr when there is nothing to hide. It is shared because it is large: a
-  // source may give all streams with the same secrets one table.
+  // The table that finds `used` in a stream; nullptr if there is nothing to hide. Tables are large,
+  // so a source may share one between all streams with the same secrets.
   virtual std::shared_ptr<const ScrubTable> scrub_table(const std::vector<UsedSecret>& used);
 };
 
-// In this order: the environment's NAME; the file that NAME_FILE names, without its last newline; a line NAME=value
-// of the secrets file, which must be ours and mode 0600 (or less). Values are taken as they are, no quotes; empty is
-// missing. Each at most 64 KiB.
+// Searched in this order: the environment variable NAME; the file that NAME_FILE names, without its
+// last newline; a line NAME=value of the secrets file, which must belong to our user and have mode
+// 0600 (or less). Values are literal, without quotes; an empty value counts as missing. Each is at
+// most 64 KiB.
 class EnvironmentSecrets final : public SecretSource {
  public:
-  // Without a path: no secrets file.
+  // An empty path: no secrets file.
   explicit EnvironmentSecrets(std::string secrets_file = {}) : file_(std::move(secrets_file)) {}
   Result<Secret> get(std::string_view name) override;
   void add_known(std::vector<UsedSecret>& used) const override;
@@ -81,11 +87,11 @@ class EnvironmentSecrets final : public SecretSource {
   std::string file_;
   mutable std::mutex mutex_;
   std::vector<UsedSecret>
-      known_;  // guarded by mutex_; all that was given, the newest values of each
+      known_;  // guarded by mutex_; returned secrets, the newest 8 values of each name
   std::shared_ptr<const ScrubTable> newest_table_;  // guarded by mutex_
 };
 
-// Gives no secret, but what an agents file calls it: for those who read what would be sent.
+// Returns "secret:NAME" instead of the value, for previews of a request.
 class SecretNames final : public SecretSource {
  public:
   Result<Secret> get(std::string_view name) override {
@@ -93,44 +99,45 @@ class SecretNames final : public SecretSource {
   }
 };
 
-// `text` with every whole word `secret:NAME` replaced by its value; what was used is added to `used`.
-// REQUIRES: `text` is literal text of the agents file. Never give it what an expression made: arguments come from
-// models and strangers, who would get any secret they can name.
+// Replaces each whole word `secret:NAME` in `text` by its value and adds the secret to `used`.
+// REQUIRES: `text` is literal text of the agents file, never the result of an expression: models
+// and other untrusted sources choose arguments, and could read any secret that they can name.
 Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
                                std::vector<UsedSecret>& used);
 
-constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not taken out of anything
+constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not scrubbed
 
-// `text` without these values, plain, percent-encoded (where needed, or every byte), hex or base64 (also inside a longer
-// base64), and all that with the escapes of JSON, however they are used, also in JSON within JSON (unescaped_views.h);
-// `[secret NAME]` stands instead, and JSON stays JSON. Values below kSecretHiddenMin are left: hiding them would only
-// destroy the text.
+// Replaces these values by `[secret NAME]`. Finds them plain, percent-encoded (minimally, or every
+// byte), as hex and as base64 (also inside a longer base64), and each of these with any JSON
+// escapes, also in JSON within JSON (unescaped_views.h). Valid JSON stays valid. Values below
+// kSecretHiddenMin are kept: hiding them would destroy the text.
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
-// The same for every string in a value; keys too.
+// The same for every string in a value, including keys.
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);
-// The same for the *end* of a longer text: what its beginning holds of a value that was cut in two goes as well.
+// The same for the *end* of a longer text. Also removes the rest of a value that the cut has split.
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used);
 
-// The same for a text that comes in pieces: what comes out, put together, is what `scrub` makes of the whole (unless a
-// value follows itself without an end). It holds back what may be the beginning of a value, and not more. Threads: one owner.
+// Incremental scrub. The concatenated output equals `scrub` of the whole text (except for endless
+// overlapping repetitions of a value). Holds back only what may be the beginning of a value.
+// Threads: one owner.
 class ScrubbedStream {
  public:
-  // `table`: of SecretSource::scrub_table.
+  // `table`: from SecretSource::scrub_table.
   explicit ScrubbedStream(std::shared_ptr<const ScrubTable> table);
-  explicit ScrubbedStream(const std::vector<UsedSecret>& used);  // with a table of its own
+  explicit ScrubbedStream(const std::vector<UsedSecret>& used);  // builds its own table
   ~ScrubbedStream();
   ScrubbedStream(ScrubbedStream&&) noexcept;
   ScrubbedStream& operator=(ScrubbedStream&&) noexcept;
 
   // `text`: whole characters.
   std::string feed(std::string_view text);
-  // There is no more: what was held back.
+  // The end of the text: returns what was held back.
   std::string end();
 
  private:
   std::size_t first_incomplete(const UnescapedViews& views) const;
   std::size_t boundary_outside_matches(const UnescapedViews& views, std::size_t cut) const;
-  std::shared_ptr<const ScrubTable> table_;  // null: there is nothing to hide
+  std::shared_ptr<const ScrubTable> table_;  // null: nothing to hide
   std::string pending_;
 };
 

@@ -16,7 +16,7 @@
 namespace ae::tools {
 namespace {
 
-// A file of its own, gone at the end of the test.
+// A temporary file.
 struct ScratchFile {
   std::string path = "/tmp/aetheris-secrets-XXXXXX";
   ScratchFile(std::string_view text, mode_t mode) {
@@ -144,7 +144,8 @@ AE_TEST("secrets/a value that stands in a text is scrubbed in every usual coding
   EXPECT_EQ(scrub("q=s3cr%26t%2f%22%2b", used), "q=[secret KEY]");
   EXPECT_EQ(scrub(R"({"k":"s3cr&t/\"+"})", used), R"({"k":"[secret KEY]"})");
   EXPECT_EQ(scrub("7333637226742f222b", used), "[secret KEY]");
-  // base64 of "me:s3cr&t/\"+": the characters that hold the end of the value, and none before it, are gone.
+  // base64 of "me:s3cr&t/\"+": the characters that encode the end of the value are removed, those
+  // before the value are not.
   EXPECT_EQ(scrub("Basic bWU6czNjciZ0LyIr", used), "Basic bWU6[secret KEY]");
   EXPECT_EQ(scrub("Basic bTpzM2NyJnQvIis=", used), "Basic bTp[secret KEY]=");
 }
@@ -153,7 +154,7 @@ AE_TEST("secrets/each way to write a value is scrubbed, whatever stands before a
   struct Row {
     const char *how, *text, *clean;
   };
-  // Of the value `Zq7-x` and of what it is written with.
+  // Encodings of the value `Zq7-x`.
   const Row rows[] = {
       {"hex", "5a71372d78", "[secret KEY]"},
       {"hex, upper case", "5A71372D78", "[secret KEY]"},
@@ -226,19 +227,19 @@ AE_TEST("secrets/a value in a text that is JSON is scrubbed however it is escape
   EXPECT_EQ(scrubbed(R"({"k":"\u00733cr&t\/\"+"})"), R"({"k":"[secret KEY]"})");
   EXPECT_EQ(scrubbed(R"( [{"s3cr&t\/\"+": 1}])"), R"( [{"[secret KEY]": 1}])");
   EXPECT_EQ(scrubbed(R"("s3cr&t\/\u0022+")"), R"("[secret KEY]")");
-  // JSON in JSON in JSON, and one that was cut off.
+  // JSON in JSON in JSON, and truncated JSON.
   EXPECT_EQ(scrubbed(R"({"k":"{\"k\":\"\\u00733cr&t/\\\"+\"}"})"),
             R"({"k":"{\"k\":\"[secret KEY]\"}"})");
   EXPECT_EQ(scrubbed(R"({"k":"they said \"s3cr&t/\\\"+\"", "l)"),
             R"({"k":"they said \"[secret KEY]\"", "l)");
-  // What holds none stays as it is, byte for byte.
+  // A text without a secret is unchanged, byte for byte.
   for (const char* text :
        {R"({ "k" : "a\/b" })", R"({"k":"a\/b")", R"(a \ b)", R"({"n":1e2,"k":"\\"})"}) {
     EXPECT_EQ(scrubbed(text), text);
   }
 }
 
-// The text as a string of JSON, each character by its number.
+// The text as a JSON string with every character as \u00XX.
 std::string by_numbers(std::string_view text) {
   std::string out;
   for (const char c : text) out += "\\u00" + to_hex(std::string_view(&c, 1));
@@ -250,7 +251,7 @@ std::string written(std::string_view text) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-// Ways to write the value in JSON, and in JSON that stands in JSON.
+// Ways to write the value in JSON, and in JSON inside a JSON string.
 std::vector<std::string> spelled(std::string_view value) {
   const std::string numbers = by_numbers(value);
   std::string slashed = written(value), upper = numbers;
@@ -289,13 +290,14 @@ AE_TEST("secrets/a value is scrubbed however it is escaped, and what was JSON is
   used.push_back({"NAME", Secret("häß😀n")});
   EXPECT_EQ(scrub(R"(\n h\u00e4\u00DF\ud83d\uDE00n \ud83d\ude00)", used),
             R"(\n [secret NAME] \ud83d\ude00)");
-  // In base64, whose strokes are escaped, and in what is no JSON.
+  // In base64 with escaped slashes, and in text that is not JSON.
   EXPECT_EQ(scrub(R"({"k":"Basic \/\/bWU6czNjciZ0L\u0079Ir)", used).find("czNjciZ0"),
             std::string::npos);
   EXPECT_EQ(scrub(R"(\ \u \u00 \ud83d \x73 \)", used), R"(\ \u \u00 \ud83d \x73 \)");
 }
 
-// What comes out of a stream that is fed `step` bytes at a time, and whether all of it was right all the time.
+// The output of a stream that is fed `step` bytes at a time; checks that it is always a prefix of
+// the whole.
 std::string streamed(std::string_view text, std::size_t step, const std::vector<UsedSecret>& used) {
   const std::string whole = scrub(text, used);
   ScrubbedStream stream(used);

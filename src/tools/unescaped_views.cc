@@ -19,14 +19,14 @@ int hex_digit(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// What stands at the beginning of a text.
+// The escape at the beginning of a text.
 struct ParsedEscape {
   std::size_t bytes = 0;  // 0: no escape
   std::uint32_t code_unit = 0;
-  bool is_incomplete = false;  // the text ends before it is known
+  bool is_incomplete = false;  // the text ends too early to tell
 };
 
-// `\uXXXX`, one half of a pair or all of a character.
+// `\uXXXX`: a whole character, or half of a surrogate pair.
 ParsedEscape unit_at(std::string_view text) {
   for (std::size_t i = 0; i < kUnitSize; ++i) {
     if (i == text.size()) return {.is_incomplete = true};
@@ -40,7 +40,7 @@ ParsedEscape unit_at(std::string_view text) {
   return {.bytes = kUnitSize, .code_unit = code_unit};
 }
 
-// REQUIRES: it begins with a backslash.
+// REQUIRES: text begins with a backslash.
 ParsedEscape escape_at(std::string_view text) {
   constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
   if (text.size() < 2) return {.is_incomplete = true};
@@ -49,7 +49,7 @@ ParsedEscape escape_at(std::string_view text) {
   }
   const ParsedEscape first = unit_at(text);
   if (first.bytes == 0 || first.code_unit < 0xD800 || first.code_unit > 0xDFFF) return first;
-  if (first.code_unit > 0xDBFF) return {};  // the second half of nothing
+  if (first.code_unit > 0xDBFF) return {};  // a low surrogate without a high one
   const ParsedEscape second = unit_at(text.substr(kUnitSize));
   if (second.is_incomplete) return second;
   if (second.bytes == 0 || second.code_unit < 0xDC00 || second.code_unit > 0xDFFF) return {};
@@ -63,7 +63,7 @@ UnescapedViews::UnescapedViews(std::string_view whole, Continuation continuation
     : text_(whole), complete_to_(whole.size()) {
   AE_CHECK(whole.size() <= UINT32_MAX, "a text of less than 4 GiB");
   if (whole.find('\\') == whole.npos) return;
-  views_.reserve(kLevelsMax);  // what is read stays where it is
+  views_.reserve(kLevelsMax);  // the texts must not move
   while (views_.size() < kLevelsMax) {
     const std::size_t level = views_.size();
     const std::string_view from = text(level);
@@ -119,7 +119,7 @@ UnescapedViews::Span UnescapedViews::to_source(std::size_t level, Span span) con
       span.begin = span.end = begin_in_source(view, span.begin);
       continue;
     }
-    // The end of its last byte: of the whole escape, if that is one.
+    // The end of the last byte; of the whole escape if that byte belongs to one.
     const std::size_t last = span.end - 1;
     const auto next = std::ranges::upper_bound(view.escapes, last, {}, &Escape::at);
     const bool escaped = next != view.escapes.begin() &&
@@ -141,7 +141,7 @@ std::size_t UnescapedViews::boundary_at_or_before(std::size_t at) const {
   for (std::size_t level = 0, here = at; level < views_.size();) {
     if (const Escape* const escape = last_escape_before(views_[level], here)) {
       const std::size_t end = escape->source_at + std::size_t{escape->source_bytes};
-      if (here < end) {  // back to where it begins, which may be within one of a lower level
+      if (here < end) {  // back to its begin, which may be inside an escape of a lower level
         at = here = to_source(level, {escape->source_at, escape->source_at}).begin;
         level = 0;
         continue;

@@ -1,4 +1,4 @@
-// Texts as whoever reads them as JSON has them, and where each byte of that stands.
+// Decoding of JSON escapes on several levels, and mapping positions back to the text.
 #include "tools/unescaped_views.h"
 
 #include <string>

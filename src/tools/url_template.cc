@@ -66,7 +66,8 @@ Status check_server(std::string_view authority) {
   return {};
 }
 
-// What is being written: a path segment, with or without an argument in it, or the query.
+// The part of the URL that is being written: a path segment, with or without an argument, or the
+// query.
 struct UrlPosition {
   std::string segment;
   bool from_argument = false;

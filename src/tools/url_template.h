@@ -1,9 +1,9 @@
-// UrlTemplate: the URL of a call over HTTP, in which arguments can name a resource but never a server.
+// UrlTemplate: the URL of an HTTP call. Arguments can select a resource, but never a server.
 //
-// Scheme, host and port are literal. Each `${ }` becomes one percent-encoded path segment (or a part of one) or query
-// value: whatever a model or a stranger puts into an argument stays inside its place. A segment that would come out
-// as nothing, `.` or `..` is refused, because servers read those as another resource.
-// Threads: a value; rendering is a pure function.
+// Scheme, host and port are literal. Each `${ }` becomes one percent-encoded path segment (or part
+// of one) or query value, so untrusted arguments cannot change the structure of the URL. A path
+// segment that would become empty, `.` or `..` is rejected, because servers resolve those to
+// another resource. Threads: a value; rendering is a pure function.
 #pragma once
 
 #include <string>
@@ -30,8 +30,8 @@ class UrlTemplate {
   std::string server_;
 };
 
-// What an expression's value is inside a longer text: strings as they are, other values as canonical JSON. Fails with
-// expression_failed for null.
+// The value of an expression inside a longer text: strings unchanged, other values as canonical
+// JSON. Fails with expression_failed for null.
 Result<std::string> render_expression(const Expr& expression, const ExprScope& scope);
 
 }  // namespace ae::tools

@@ -1,7 +1,9 @@
-// Verifier: looks at a thing outside that a tool has changed, and tells whether it is as it was left (SPEC §8).
+// Verifier: checks whether an external resource that a tool changed is still as the job left it
+// (SPEC §8).
 //
-// It only reads. What it cannot see is `unreachable`, never a guess; what was never recorded is `unconfirmed`.
-// Threads: look is called on the loop's thread; the answer comes there too, once, within the verifier's own timeout.
+// It only reads. If it cannot read the resource, the verdict is `unreachable`, never a guess; if
+// nothing was recorded to compare with, it is `unconfirmed`. Threads: call check on the loop's
+// thread; the result is delivered there, once, within the verifier's own timeout.
 #pragma once
 
 #include "async/loop.h"
@@ -13,8 +15,8 @@ namespace ae::tools {
 class Verifier {
  public:
   virtual ~Verifier() = default;
-  // `change`: {type, id, op, version, etag, ref} as it was recorded; what was not is null. A change whose op is
-  // `delete` is as it was left when the thing is gone.
+  // `change`: {type, id, op, version, etag, ref} as recorded; missing members are null. A change
+  // whose op is `delete` matches when the resource is gone.
   virtual void check(Value change, async::Done<CheckResult> done) = 0;
 };
 

@@ -1,4 +1,4 @@
-// A loop, secrets and a runtime in a test's hands, for real programs under real supervisors.
+// Fixture for command tools: a loop, secrets, and real programs under real supervisors.
 #pragma once
 
 #include <fcntl.h>
@@ -49,7 +49,7 @@ class TestLoop final : public async::Loop {
     const std::scoped_lock lock(mutex_);
     return timers_.size();
   }
-  // Runs until `done`, or for `most`; tells whether it was done.
+  // Runs until `done` or for `most`; returns whether `done` was true in time.
   template <class Done>
   bool run_until(Done done, Duration most = 20s) {
     const Duration end = boot_now() + most;
@@ -121,7 +121,7 @@ inline bool wait_until_gone(pid_t pid, Duration most) {
   return true;
 }
 
-// A file that a program writes its process id into, when it has.
+// Waits until a program has written its process id to this file.
 inline pid_t read_pid_file(const std::string& path) {
   const Duration end = boot_now() + 10s;
   while (boot_now() < end) {

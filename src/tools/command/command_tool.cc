@@ -1,9 +1,9 @@
-// One call of a command tool, on the loop:
+// CommandTool: one call, on the loop:
 //
-//   perform ─▶ starting ─ready─▶ noting ─noted─▶ running ─ended─▶ answer
-//                  └─────── abandon, too late, not noted ───▶ answer not_sent
+//   perform ─▶ starting ─ready─▶ noting ─noted─▶ running ─ended─▶ outcome
+//                  └─────── abandon, too late, not noted ───▶ outcome not_sent
 //
-// Nothing of the program runs before `running`: until then a call can be withdrawn, and is, for sure.
+// The program does not run before `running`: until then a call can be withdrawn without any effect.
 #include "tools/command/command_tool.h"
 
 #include <signal.h>
@@ -67,10 +67,10 @@ Outcome render_failure(const Error& error) {
                   printable(error.message, LineBreaks::keep), false);
 }
 
-// ": " and the end of what it said on stderr, if anything.
+// ": " and the end of its stderr, or "".
 std::string stderr_tail(const ProcessExit& ended, const std::vector<UsedSecret>& used) {
   std::string_view raw = ended.errors;
-  if (ended.is_errors_truncated) {  // the cut may have left half a character
+  if (ended.is_errors_truncated) {  // the cut may have split a character
     for (int i = 0; i < 3 && !raw.empty() && (raw[0] & 0xC0) == 0x80; ++i) raw.remove_prefix(1);
   }
   std::string text = ended.is_errors_truncated ? scrub_tail(raw, used) : scrub(raw, used);
@@ -79,7 +79,7 @@ std::string stderr_tail(const ProcessExit& ended, const std::vector<UsedSecret>&
   return text.empty() ? "" : ": " + std::string(ended.is_errors_truncated ? "…" : "") + text;
 }
 
-// The machine has no more of something for now: says nothing about the program.
+// A temporary lack of resources on this machine, no error of the program.
 bool is_resource_shortage(int error) {
   return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
 }
@@ -101,7 +101,7 @@ Outcome not_started(const CommandDefinition& definition, const ProcessExit& ende
                   is_transient_errno(ended.value));
 }
 
-// Exit code 0: the effect counts as done, whatever the output is like.
+// Exit code 0: the effect counts as applied, even if the output is invalid.
 Outcome succeeded(const CommandDefinition& definition, ProcessExit ended,
                   const std::vector<UsedSecret>& used) {
   Outcome outcome;
@@ -182,7 +182,7 @@ Outcome outcome_of(const CommandDefinition& definition, const Call& call, Proces
 
 }  // namespace
 
-// Shared with the answers under way, which may find the tool gone.
+// Callbacks in flight hold weak references; they may run after the tool is destroyed.
 struct CommandTool::State : std::enable_shared_from_this<CommandTool::State> {
   State(Dependencies w, CommandDefinition d) : deps(w), definition(std::move(d)) {}
 
@@ -262,7 +262,7 @@ void CommandTool::State::on_ready(const Key& key, ProcessGroup ready) {
   InFlightCall& flight = found->second;
   flight.phase = Phase::noting;
   if (!flight.call.note_in_flight) return go(key);
-  // The answer may come inside this call and end the flight, so the function must not live in it.
+  // `noted` may run inside this call and end the flight, so the function must not be owned by it.
   auto note_in_flight = std::exchange(flight.call.note_in_flight, nullptr);
   note_in_flight(make_in_flight_note(ready.group, ready.start, flight.mark),
                  [weak = weak_from_this(), key](Status noted) {
@@ -285,14 +285,14 @@ void CommandTool::State::go(const Key& key) {
   deps.processes.go(flight.process);
 }
 
-// A line that is no JSON is a sign of life and nothing more.
+// A line that is not JSON only counts as a heartbeat.
 void CommandTool::State::on_report(const Key& key, std::string_view line) {
   const auto found = in_flight_calls.find(key);
   if (found == in_flight_calls.end() || !found->second.call.progress) return;
   auto report = parse_json(line, {.bytes_max = kProgressMax});
   if (!report) return;
   Value clean = scrub_value(*report, found->second.used);
-  // Not called where it lives: what it starts may end the flight.
+  // Moved out while it runs: it may end the flight.
   auto progress = std::move(found->second.call.progress);
   progress(std::move(clean));
   if (const auto still = in_flight_calls.find(key); still != in_flight_calls.end()) {
@@ -380,7 +380,8 @@ void CommandTool::abandon(const InvocationId& invocation, std::uint32_t try_no) 
   const auto found = state_->in_flight_calls.find(key);
   if (found == state_->in_flight_calls.end()) return;
   if (found->second.phase != Phase::running) return state_->withdraw(key, "withdrawn in time");
-  state_->deps.processes.kill(found->second.process);  // it answers what it is: unknown, mostly
+  state_->deps.processes.kill(
+      found->second.process);  // its exit determines the outcome, mostly unknown
 }
 
 Status CommandTool::kill_leftovers(const Value& note) { return tools::kill_leftovers(note); }

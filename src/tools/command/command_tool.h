@@ -1,9 +1,11 @@
-// Command tools: a program as a tool. Its arguments come on stdin as canonical JSON, its stdout is the result.
+// CommandTool: a program as a tool. It receives its arguments on stdin as canonical JSON; its
+// stdout is the result.
 //
-// There is no shell: each element of `command` becomes one argument, whatever an expression in it gives. The program
-// gets a cleared environment, three open files and a channel for reports (lines of JSON on AETHERIS_PROGRESS_FD), a
-// session of its own and no new privileges; everything it starts ends with it (supervisor.h). Outcomes (SPEC §6): not started and exit codes but 0 are definite failures, 0 is success,
-// everything that ended otherwise is unknown.  Exit code 75 (EX_TEMPFAIL) is retryable.
+// No shell is involved: each element of `command` becomes one argument, whatever its expressions
+// yield. The program gets a cleared environment, three open files and a progress channel (lines of
+// JSON to AETHERIS_PROGRESS_FD), its own session and no new privileges; all its descendants end
+// with it (supervisor.h). Outcomes (SPEC §6): 0 is success; other exit codes and a failed start are
+// definite failures, with 75 (EX_TEMPFAIL) retryable; every other end is unknown, or a timeout.
 // Threads: the loop's.
 #pragma once
 
@@ -23,27 +25,29 @@ constexpr Duration kKillGrace = std::chrono::seconds(1);  // from SIGTERM to SIG
 
 class CommandTool final : public Tool {
  public:
-  // Borrowed; all live longer than the tool.
+  // Borrowed; all outlive the tool.
   struct Dependencies {
     async::Loop& loop;
     Processes& processes;
     SecretSource& secrets;
   };
 
-  // `definition`, of the agents file, `${ env.X }` already replaced:
-  //   command      [program, argument…]: the program is literal: a path, or a name looked up in PATH now
+  // `definition`, from the agents file, `${ env.X }` already replaced:
+  //   command      [program, argument…]; the program is literal: a path, or a name in PATH
   //   output       "text" (default; UTF-8, one trailing newline removed) | "json"
   //   numbers      "string": with output json, integers beyond 2^53−1 become strings
   //   env          {NAME: text}; `${ }` and `secret:NAME` are replaced just before the call
-  //   env_allow    [NAME…] passed on from our own environment, beside PATH HOME LANG LC_ALL TZ TMPDIR
-  //   cwd          where it runs; relative to `folder`, which is the default
+  //   env_allow    [NAME…] inherited from our environment, besides PATH HOME LANG LC_ALL TZ TMPDIR
+  //   cwd          working directory; relative to `folder`, which is the default
   //   output_max   bytes of stdout (default 1 MiB)
-  //   heartbeat_timeout  killed, and a timeout, when it reports nothing for so long; absent: it may be silent
-  // Other keys belong to whoever reads the file. `folder` is what relative paths start from: the agents file's.
-  // Fails with plan_invalid.
+  //   heartbeat_timeout  the timeout of a program that reports nothing; absent: no limit
+  //   sandbox      see sandbox.h
+  // The caller handles other keys. `folder`: the agents file's, where relative paths start.
+  // Fails with plan_invalid, unsupported.
   static Result<std::unique_ptr<CommandTool>> make(const Value& definition, Dependencies deps,
                                                    const std::string& folder = ".");
-  // Would `make` take this definition here? Fails as it does; the message begins with the key at fault.
+  // Fails if `make` would reject this definition, with the same error; the message begins with the
+  // invalid key.
   static Status check(const Value& definition, const std::string& folder = ".");
   ~CommandTool() override;
 

@@ -1,4 +1,4 @@
-// What goes into a program and what comes out. The test program is its own supervisor: see become_supervisor.
+// CommandTool with real programs. The test program is its own supervisor: see become_supervisor.
 #include "tools/command/command_tool.h"
 
 #include <sys/resource.h>
@@ -20,7 +20,7 @@ namespace {
 using namespace command_test;
 using namespace std::chrono_literals;
 
-// Before main: what src/cli does first thing in its own.
+// Runs before main, where src/cli calls is_supervisor first.
 [[gnu::constructor]] void become_supervisor(int argc, char** argv) {
   if (is_supervisor(argc, argv)) ::_exit(supervise_main(argc, argv));
 }
@@ -35,7 +35,7 @@ std::string definition_error_of(const Value& definition) {
   return made.error().message;
 }
 
-// ---- what comes out
+// ---- results
 
 AE_TEST("command/exit code 0 is success, and the output without its last newline is the result") {
   const Outcome o = CommandFixture().run(sh("echo hello; echo; exit 0"));
@@ -171,10 +171,10 @@ AE_TEST("command/a program that cannot be started for want of descriptors is sta
   EXPECT_EQ(w.run(sh("echo 1")).result, Value("1"));
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  // Nothing can be opened, or some of what it needs.
+  // With no free descriptor, and with too few.
   for (const std::size_t free : {0u, 3u, 9u}) {
     const rlimit few{256, before.rlim_max};
-    // What the call before held would be free too soon.
+    // Wait until the call before has released its descriptors.
     ASSERT_TRUE(w.loop.run_until([&] { return held() <= idle; })) << held() << " not " << idle;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
     std::vector<int> taken;
@@ -210,7 +210,7 @@ AE_TEST("command/a program may have open what it is given, not what we have") {
   EXPECT_EQ(outcome->result, Value("64")) << outcome->error_message;
 }
 
-// ---- what goes in
+// ---- inputs
 
 AE_TEST("command/an expression's value is one argument, verbatim") {
   const Value definition = Value::object(
@@ -270,7 +270,7 @@ AE_TEST("command/a program sees the allowed environment and nothing else") {
 }
 
 AE_TEST("command/a program sees four open files, its own session, no core and no new privileges") {
-  const int leak = ::open("/dev/null", O_RDONLY);  // on purpose without O_CLOEXEC
+  const int leak = ::open("/dev/null", O_RDONLY);  // intentionally without O_CLOEXEC
   const Outcome files = CommandFixture().run(sh("ls -l /proc/self/fd | awk '{print $9}' | xargs"));
   EXPECT_EQ(files.result, Value("0 1 2 3 4")) << "4 is the folder that ls itself reads";
   ::close(leak);
@@ -286,7 +286,7 @@ AE_TEST("command/a program sees four open files, its own session, no core and no
   EXPECT_EQ(core, "0");
   EXPECT_EQ(group, self) << "its group and session are its own";
   EXPECT_EQ(blocked, "0000000000000000");
-  // All but the two that glibc keeps for itself.
+  // All except the two that glibc reserves.
   EXPECT_EQ(std::stoull(ignored, nullptr, 16) & 0x7fffffff, 0u) << ignored;
 }
 
@@ -380,7 +380,7 @@ AE_TEST("command/a timeout ends the whole group, whatever it ignores or wherever
             "echo $$ >" +
             f + "/self; wait; sleep 60"));
   Call call = CommandFixture::call();
-  call.timeout = 2s;  // all of them have written their number by then, also on a busy machine
+  call.timeout = 2s;  // enough for all of them to write their pids, also on a busy machine
   const Duration began = boot_now();
   w.perform(std::move(call));
   const Outcome o = w.wait();
@@ -398,13 +398,13 @@ AE_TEST("command/a program that obeys SIGTERM may tidy up, and is still a timeou
   CommandFixture w;
   w.make(sh("trap 'echo tidy >" + folder.path + "/note; exit 0' TERM; echo on; sleep 60 & wait"));
   Call call = CommandFixture::call();
-  call.timeout = 2s;  // the shell has set its trap by then, also on a busy machine
+  call.timeout = 2s;  // enough for the shell to set its trap, also on a busy machine
   w.perform(std::move(call));
   EXPECT_EQ(w.wait().kind, OutcomeKind::timeout);
   EXPECT_EQ(read_text_file(folder / "note"), "tidy\n");
 }
 
-// ---- what it reports
+// ---- progress reports
 
 struct ReportRecorder : CommandFixture {
   std::vector<std::string> reports;
@@ -534,7 +534,7 @@ AE_TEST("command/an output of more than 1 MiB is refused unless the tool says ot
   EXPECT_TRUE(CommandFixture().run(printing(kOutputMax + 1)).invalid.has_value());
 }
 
-// ---- before it starts, and in the middle
+// ---- before the start, and while it runs
 
 AE_TEST("command/a program starts only when its process group is noted") {
   const Folder folder;
@@ -590,7 +590,7 @@ AE_TEST("command/a call that is not sent in time is withdrawn") {
     EXPECT_EQ(o.kind, OutcomeKind::failure);
     EXPECT_TRUE(o.definite);
     EXPECT_EQ(o.error_code, "not_sent");
-    for (auto& noted : kept) noted({});  // too late: changes nothing
+    for (auto& noted : kept) noted({});  // too late: no effect
   }
 }
 

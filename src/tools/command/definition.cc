@@ -1,4 +1,4 @@
-// Reading a command tool's definition, and filling it in.
+// Reading and rendering a command tool's definition.
 #include "tools/command/definition.h"
 
 #include <sys/stat.h>
@@ -19,10 +19,10 @@
 namespace ae::tools {
 namespace {
 
-constexpr std::size_t kOutputMost = 64u << 20;  // what output_max may ask for
+constexpr std::size_t kOutputMost = 64u << 20;  // upper limit of output_max
 constexpr std::size_t kArgumentsMost = 1024;
 
-// Ours to set; a definition that sets one itself would lie to the program.
+// Set by the runtime; a definition must not override them.
 const char* const kReservedVariables[] = {"AETHERIS_IDEMPOTENCY_KEY",
                                           "AETHERIS_EXECUTION_KEY",
                                           "AETHERIS_INVOCATION_ID",
@@ -57,7 +57,7 @@ std::string absolute(const std::string& path, const std::string& folder) {
   return error ? std::string(path) : whole.lexically_normal().string();
 }
 
-// A name is looked up in PATH, in its absolute folders only: what "." means changes under our feet.
+// A name is searched in the absolute folders of PATH only: "." could change its meaning.
 Result<std::string> find_program(const std::string& name, const std::string& folder) {
   if (name.find('/') != std::string::npos) {
     std::string path = absolute(name, folder);
@@ -92,7 +92,7 @@ std::string assignment(std::string_view name, std::string_view value) {
 }
 
 bool contains_secret_name(const CommandDefinition::Parts& parts) {
-  // A source that has everything: was it asked?
+  // Provides every secret, to detect whether one is used.
   class LookupRecorder final : public SecretSource {
    public:
     Result<Secret> get(std::string_view) override { return Secret("x"); }
@@ -186,7 +186,7 @@ Status read_environment(const Value& definition, CommandDefinition& out) {
   return {};
 }
 
-// What a tool's expressions may read.
+// The scope of a tool's expressions.
 class CallScope final : public ExprScope {
  public:
   explicit CallScope(const Call& call)
@@ -229,7 +229,8 @@ Result<std::string> argument_of(const CommandDefinition::Parts& parts, const Exp
   return text;
 }
 
-// Secrets go into literal text only: a value that says `secret:NAME` stays what it is.
+// Secrets are replaced in literal text only: an expression's value that contains `secret:NAME` is
+// not changed.
 Result<std::string> variable_of(const CommandDefinition::Parts& parts, const ExprScope& scope,
                                 SecretSource& secrets, std::vector<UsedSecret>& used) {
   std::string text;

@@ -1,4 +1,4 @@
-// A command tool's definition, checked once and filled in for each call.
+// CommandDefinition: a command tool's definition, validated once and rendered for each call.
 #pragma once
 
 #include <map>
@@ -17,25 +17,25 @@
 namespace ae::tools {
 
 struct CommandDefinition {
-  // Fails with plan_invalid; the message begins with the key at fault.
+  // Fails with plan_invalid, unsupported; the message begins with the invalid key.
   static Result<CommandDefinition> read(const Value& definition, const std::string& folder);
 
-  // Everything of the order but its times. What secrets went in is added to `used`.
+  // Renders the order, except for its times. Adds the secrets that it contains to `used`.
   // Fails with expression_failed, secret_missing, forbidden, input_invalid.
   Result<Order> fill(const Call& call, SecretSource& secrets, std::vector<UsedSecret>& used) const;
 
   using Parts = std::vector<Template::Part>;
   std::string program;  // absolute
-  std::string name;     // as the file has it
+  std::string name;     // as in the agents file
   std::vector<Parts> arguments;
   std::vector<std::pair<std::string, Parts>> variables;
-  std::map<std::string, std::string> inherited;  // from our own environment, read once
+  std::map<std::string, std::string> inherited;  // from our environment, read once
   std::string folder;
   Sandbox sandbox;
   bool json = false;
   bool big_integers_as_strings = false;
   std::size_t output_max = 0;
-  Duration heartbeat{};  // zero: it may be silent
+  Duration heartbeat{};  // zero: no limit
 };
 
 }  // namespace ae::tools

@@ -1,4 +1,4 @@
-// Finding and ending what an earlier process left behind.
+// Finding and killing processes that an earlier process left behind.
 #include "tools/command/leftovers.h"
 
 #include <sys/random.h>
@@ -25,7 +25,7 @@ bool is_note(const Value& note) {
          note["boot_id"].is_string();
 }
 
-// Does this environment hold the variable with exactly this value?
+// Whether this environment contains exactly this assignment.
 bool contains(std::string_view environment, const std::string& assignment) {
   const std::string needle = assignment + '\0';
   for (std::size_t at = 0; (at = environment.find(needle, at)) != std::string_view::npos; ++at) {

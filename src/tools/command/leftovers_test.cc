@@ -1,4 +1,4 @@
-// What becomes of a program when the runtime, its supervisor or an earlier runtime dies.
+// Programs whose runtime, supervisor or earlier runtime dies.
 #include "tools/command/leftovers.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ AE_TEST("command/a supervisor that is killed takes its program along, and the ou
   EXPECT_TRUE(wait_until_gone(read_pid_file(folder / "away"), 2s));
 }
 
-// A process of its own that performs one call and then does nothing but wait.
+// Forks a process that performs one call and then only waits.
 pid_t fork_runtime(const Value& definition) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
@@ -72,20 +72,21 @@ AE_TEST("command/a program of another runtime is a tool, and what it leaves behi
   }
   EXPECT_EQ(origin_of(runtime), Origin::elsewhere);
   EXPECT_FALSE(is_among_tools(runtime));
-  // The runtime was killed: its supervisor is a child of process 1 until it has ended its program.
+  // As if the runtime was killed: its supervisor is a child of process 1 until it has killed its
+  // program.
   const pid_t supervisor = read_pid_file(folder / "supervisor");
   std::vector<ProcessEntry> orphaned = all_processes();
   std::erase_if(orphaned, [&](const ProcessEntry& one) { return one.pid == runtime; });
   std::ranges::find(orphaned, supervisor, &ProcessEntry::pid)->parent = 1;
   EXPECT_TRUE(is_among_tools(program, orphaned));
-  // Another process has the number of the supervisor when it is looked up.
+  // As if another process has reused the supervisor's pid.
   std::vector<ProcessEntry> processes = all_processes();
   const auto reused = std::ranges::find(processes, supervisor, &ProcessEntry::pid);
   EXPECT_TRUE(reused != processes.end());
   reused->parent = reused->session = 1;
   reused->start = process_entry(program)->start + 1;
   EXPECT_TRUE(is_among_tools(program, processes));
-  // The runtime adopts what a killed supervisor leaves, and ends it when it goes on.
+  // The runtime adopts the orphans of a killed supervisor, and kills them when it continues.
   ::kill(runtime, SIGSTOP);
   ::kill(supervisor, SIGKILL);
   const Duration end = boot_now() + 10s;
@@ -125,7 +126,7 @@ AE_TEST("command/a runtime that is stopped does not stop the clock of its progra
   EXPECT_EQ(status, 0);
 }
 
-// A group of its own that only SIGKILL ends: {leader, a member, one that moved away}.
+// A process group that only SIGKILL ends: {leader, a member, one that left the group}.
 struct Group {
   Folder folder;
   pid_t leader = -1, member = -1, away = -1;
@@ -145,7 +146,7 @@ struct Group {
     }
     member = read_pid_file(folder / "member");
     away = read_pid_file(folder / "away");
-    // setsid becomes sleep with its own environment; wait until it has one of its own.
+    // Wait until setsid has become sleep, with its own environment.
     std::this_thread::sleep_for(20ms);
   }
   ~Group() {
@@ -211,7 +212,7 @@ AE_TEST("command/nothing of a call stays behind: no process, no file") {
     w.outcome.reset();
     EXPECT_EQ(w.run(sh("echo x")).kind, OutcomeKind::success);
   }
-  const Duration end = boot_now() + 5s;  // the last supervisor is reaped right after its answer
+  const Duration end = boot_now() + 5s;  // the last supervisor is reaped right after its report
   while ((files() > before || !running_descendants(::getpid()).empty()) && boot_now() < end) {
     std::this_thread::sleep_for(5ms);
   }

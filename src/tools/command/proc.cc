@@ -1,4 +1,4 @@
-// Reading /proc.
+// Reading /proc, and walking from processes to their ancestors.
 #include "tools/command/proc.h"
 
 #include <dirent.h>
@@ -24,15 +24,15 @@
 #include "tools/command/supervisor.h"
 
 extern "C" {
-#include <sys/pidfd.h>  // glibc 2.36 forgot to say so itself
+#include <sys/pidfd.h>  // the header of glibc 2.36 lacks the extern "C"
 }
 
 namespace ae::tools {
 namespace {
 
 constexpr std::size_t kProcFileMax = 1u << 20;
-constexpr std::size_t kCommandLineMax = 512;  // of a supervisor's command line
-// The name of an Aetheris process that adopts what its supervisors leave behind.
+constexpr std::size_t kCommandLineMax = 512;  // bytes of a supervisor's command line
+// The name of an Aetheris process, which adopts the orphans of its supervisors.
 constexpr std::string_view kRuntimeName = "aetheris";
 
 std::string read_file(const std::string& path, std::size_t most = kProcFileMax) {
@@ -60,7 +60,8 @@ bool number_from(std::string_view text, Number& number) {
 
 std::optional<ProcessEntry> process_entry(pid_t pid) {
   const std::string text = read_file("/proc/" + std::to_string(pid) + "/stat");
-  // "pid (name) state ppid pgrp …": the name may hold anything, so count from its last parenthesis.
+  // "pid (name) state ppid pgrp …": the name may contain anything, so parse from its last
+  // parenthesis.
   const std::size_t name_begin = text.find('('), name_end = text.rfind(')');
   if (name_begin == std::string::npos || name_end < name_begin) return std::nullopt;
   std::string_view rest = std::string_view(text).substr(name_end + 1);
@@ -80,7 +81,7 @@ std::optional<ProcessEntry> process_entry(pid_t pid) {
       !number_from(fields[19], entry.start)) {
     return std::nullopt;
   }
-  // The state is that of the main thread. It stays a zombie while other threads run.
+  // The state of the main thread: it stays a zombie while other threads run.
   entry.ended = (fields[0] == "Z" || fields[0] == "X") && entry.threads <= 1;
   return entry;
 }
@@ -115,7 +116,7 @@ std::vector<ProcessEntry> running_descendants(pid_t ancestor,
       pending.push_back(it->first == it->second.pid ? 0 : it->second.pid);
       if (!it->second.ended) found.push_back(it->second);
     }
-    by_parent.erase(parent);  // each once, whatever a changing /proc says
+    by_parent.erase(parent);  // visit each once, even if /proc is inconsistent
   }
   return found;
 }
@@ -123,14 +124,14 @@ std::vector<ProcessEntry> running_descendants(pid_t ancestor,
 namespace {
 
 constexpr int kAncestorsMax = 10'000;
-constexpr int kWalkAttempts = 3;  // a parent may end between two steps of a walk
+constexpr int kWalkAttempts = 3;  // a parent may end during a walk
 constexpr Duration kOrphansTimeout = std::chrono::seconds(2);
 constexpr int kOrphansRoundMs = 5;
 
 // Walks from processes to their ancestors.
 class AncestorWalk {
  public:
-  // `except`: nullptr, or what is looked up there instead of in /proc.
+  // `except`: nullptr, or the process list to use instead of /proc.
   explicit AncestorWalk(const std::vector<ProcessEntry>* except) : reads_proc_(except == nullptr) {
     if (except != nullptr) {
       for (const ProcessEntry& entry : *except) known_.emplace(entry.pid, entry);
@@ -141,7 +142,7 @@ class AncestorWalk {
     }
   }
 
-  // nullopt: an ancestor ended between two steps.
+  // nullopt: an ancestor ended during the walk.
   std::optional<Origin> from(pid_t pid) {
     if (pid == self_) return Origin::elsewhere;
     auto entry = find(pid);
@@ -151,10 +152,10 @@ class AncestorWalk {
       }
       if (entry->parent == self_ || is_supervisor(*entry)) return Origin::tool;
       auto parent = find(entry->parent);
-      if (!parent && entry->parent == 1) return Origin::elsewhere;  // it may be hidden
-      // A process that is younger than its child has got the number of a parent that ended.
+      if (!parent && entry->parent == 1) return Origin::elsewhere;  // pid 1 may be hidden
+      // A parent that is younger than its child has reused the pid of a parent that ended.
       if (!parent || parent->start > entry->start) return std::nullopt;
-      // All children of an Aetheris process that left its session are supervisors and what they left behind.
+      // The children of an Aetheris process outside its session are supervisors and their orphans.
       if (parent->name == kRuntimeName && parent->session != entry->session) return Origin::tool;
       if (parent->pid == 1 || parent->pid == entry->pid) return Origin::elsewhere;
       entry = std::move(parent);
@@ -169,7 +170,7 @@ class AncestorWalk {
     return found == known_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  // The supervisors of all Aetheris processes have the same argument, and sessions of their own.
+  // The supervisors of all Aetheris processes have the same argument, and each has its own session.
   bool is_supervisor(const ProcessEntry& process) {
     if (process.pid != process.session) return false;
     const auto [found, is_new] = supervisors_.try_emplace(process.pid, false);
@@ -187,7 +188,7 @@ class AncestorWalk {
   const bool reads_proc_;
   std::unordered_map<pid_t, ProcessEntry> known_;
   std::set<pid_t> ancestors_;                    // our ancestors
-  std::unordered_map<pid_t, bool> supervisors_;  // session leaders that were looked at
+  std::unordered_map<pid_t, bool> supervisors_;  // cached results, by session leader
 };
 
 }  // namespace
@@ -212,7 +213,8 @@ std::vector<ProcessEntry> filter_tool_processes(const std::vector<ProcessEntry>&
 
 void adopt_orphans() {
   AE_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
-  // Of the main thread, whichever thread this is. A program that was renamed is not known by the name of its file.
+  // Renames the main thread, whichever thread this is: comm of a renamed program differs from its
+  // file name.
   const int name = ::open("/proc/self/comm", O_WRONLY | O_CLOEXEC);
   if (name < 0) return;
   static_cast<void>(!::write(name, kRuntimeName.data(), kRuntimeName.size()));
@@ -225,7 +227,8 @@ bool kill_orphans(const std::vector<pid_t>& except, std::uint64_t since) {
   for (;;) {
     bool found = false;
     for (const ProcessEntry& child : all_processes()) {
-      // What is in our session was not started by a tool: a program that the operator wants to be told by.
+      // A process in our session was not started by a tool: it is a program that notifies the
+      // operator.
       if (child.parent != self || child.session == session || child.start < since ||
           std::ranges::find(except, child.pid) != except.end()) {
         continue;
@@ -254,7 +257,8 @@ std::string boot_id() {
 void kill_process(const ProcessEntry& process) {
   const int fd = ::pidfd_open(process.pid, 0);
   if (fd < 0) return;
-  // The handle holds one process; now that nobody can take its place, see that it is the one meant.
+  // The pidfd refers to one process. Now that its pid cannot be reused, check that it is the right
+  // one.
   const auto now = process_entry(process.pid);
   if (now && now->start == process.start) ::pidfd_send_signal(fd, SIGKILL, nullptr, 0);
   ::close(fd);

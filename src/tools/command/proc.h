@@ -1,7 +1,7 @@
-// Reading /proc: who lives, since when, in which group, and whose child it is.
+// Reading /proc: running processes, their start times, groups and parents.
 //
-// A process id alone names nobody: it is used again. With its start time and the boot id it names one process for
-// ever. Threads: any.
+// A process id alone is ambiguous, because ids are reused. With the start time and the boot id it
+// identifies one process permanently. Threads: any.
 #pragma once
 
 #include <sys/types.h>
@@ -19,42 +19,44 @@ namespace ae::tools {
 struct ProcessEntry {
   pid_t pid = 0, parent = 0, group = 0, session = 0;
   std::uint64_t start = 0;  // clock ticks since boot
-  std::size_t threads = 0;  // with the main thread, also when that one has ended
-  bool ended = false;       // a zombie: no thread of it runs any more
-  std::string name;  // of the main thread: the program's, cut to 15 bytes, unless it was changed
+  std::size_t threads = 0;  // with the main thread, even after that has ended
+  bool ended = false;       // a zombie without a running thread
+  std::string name;         // of the main thread: by default the program's, cut to 15 bytes
 };
 
-// nullopt: there is no such process.
+// nullopt: no such process.
 std::optional<ProcessEntry> process_entry(pid_t pid);
 std::vector<ProcessEntry> all_processes();
-// Everybody who descends from `ancestor` and still runs.
+// The descendants of `ancestor` that are still running.
 std::vector<ProcessEntry> running_descendants(pid_t ancestor);
 std::vector<ProcessEntry> running_descendants(pid_t ancestor,
                                               const std::vector<ProcessEntry>& processes);
-// Is `pid` the program of a tool, of this or another Aetheris process, or below one? Then a supervisor is above it,
-// or it was left to the Aetheris process that started its supervisor: both adopt orphans (adopt_orphans). Such a
-// program is never in our session, because its supervisor left it. Supervisors above ourselves do not count: below
-// them we are not apart from their programs. `gone`: it ended while we looked, so there is no answer.
+// Whether `pid` is a program of a tool, or a descendant of one, of this or another Aetheris
+// process. Such a process has a supervisor above it, or was left to the Aetheris process that
+// started the supervisor: both adopt orphans (adopt_orphans). It is never in our session, because
+// its supervisor has left that. Supervisors above this process do not count: below them we cannot
+// be told apart from their programs. `gone`: it ended during the check, so there is no answer.
 enum class Origin : std::uint8_t { elsewhere, tool, gone };
 Origin origin_of(pid_t pid);
-// Those of all_processes() that are tools and still run.
+// The processes of this list (of all_processes()) that belong to tools and are still running.
 std::vector<ProcessEntry> filter_tool_processes(const std::vector<ProcessEntry>& processes);
-// From now on this process is the parent of what its supervisors leave behind, and other Aetheris processes see that
-// by its name.
+// Makes this process the parent of orphans of its supervisors, and sets its name so that other
+// Aetheris processes recognize it.
 void adopt_orphans();
-// Ends what was left to us by a supervisor that was killed, and everything below it, except the supervisors in `except`;
-// `since`: nothing that began before is touched. False: something still lives after SIGKILL.
+// Kills the orphans of a killed supervisor and their descendants, except the supervisors in
+// `except` and processes started before `since`. False: a process is still running after SIGKILL.
 bool kill_orphans(const std::vector<pid_t>& except, std::uint64_t since);
 
-// The environment it began with, NAME=value, each ended by NUL; empty when it cannot be read.
+// The initial environment of a process: NAME=value, each terminated by NUL; empty if it cannot be
+// read.
 std::string environment_of(pid_t pid);
-// This boot of this machine; empty when /proc does not say.
+// The id of the current boot; empty if /proc does not contain it.
 std::string boot_id();
 
-// SIGKILL for exactly this process: nothing when its pid means another one by now.
+// Sends SIGKILL to exactly this process; no effect if its pid has been reused.
 void kill_process(const ProcessEntry& process);
 
-// CLOCK_BOOTTIME: counts suspend, the same in every process of this boot.
+// CLOCK_BOOTTIME: includes suspend, the same in all processes of a boot.
 Duration boot_now();
 
 }  // namespace ae::tools

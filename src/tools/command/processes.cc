@@ -1,4 +1,4 @@
-// The thread that listens to supervisors and to what their programs print.
+// The thread that monitors supervisors and reads the output of their programs.
 #include "tools/command/processes.h"
 
 #include <fcntl.h>
@@ -33,20 +33,20 @@ namespace ae::tools {
 namespace {
 
 constexpr Duration kSupervisorTimeout =
-    std::chrono::seconds(8);  // more than it takes to give up itself
+    std::chrono::seconds(8);  // more than a supervisor needs to give up
 constexpr int kPollMs =
-    1000;  // poll's clock stands still in suspend, so time is looked at this often
+    1000;  // poll's clock stops during suspend, so deadlines are checked this often
 constexpr Duration kOrphanReapDelay = std::chrono::seconds(1);
-constexpr std::size_t kReadMax = 256u << 10;  // bytes of one stream in one turn
-constexpr int kBackpressurePollMs =
-    10;  // from one look to the next whether what was said has been heard
+constexpr std::size_t kReadMax = 256u << 10;  // bytes of one stream per round
+constexpr int kBackpressurePollMs = 10;       // until the next check whether output was delivered
 
-// CLOCK_MONOTONIC stands still in suspend, as the program does: a machine that sleeps is no silence.
+// CLOCK_MONOTONIC stops during suspend, as the program does, so a suspended machine is not a missed
+// heartbeat.
 Duration monotonic_now() {
   return std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-// A file descriptor that closes itself.
+// A file descriptor that is closed on destruction.
 class Fd {
  public:
   Fd() = default;
@@ -67,12 +67,13 @@ class Fd {
   int fd_ = -1;
 };
 
-// The same file above the numbers that a supervisor's own files get, so that none covers another.
+// Moves a descriptor above the numbers that a supervisor's files get, so that dup2 overwrites none
+// of them.
 Fd move_above_stdio(Fd fd) {
   return fd.ok() && fd.get() < 10 ? Fd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 10)) : std::move(fd);
 }
 
-// A sealed file in memory that holds `bytes`, at its beginning.
+// A sealed memory file with `bytes`, positioned at its beginning.
 Fd make_sealed_file(const char* name, std::string_view bytes) {
   Fd fd = move_above_stdio(Fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   while (fd.ok() && !bytes.empty()) {
@@ -116,7 +117,7 @@ FdPair socket_pair() {
   return {Fd(fds[0]), move_above_stdio(Fd(fds[1]))};
 }
 
-// What came on one stream.
+// The captured stdout.
 class OutputCapture {
  public:
   explicit OutputCapture(std::size_t keep) : keep_(keep) {}
@@ -142,10 +143,10 @@ class OutputCapture {
  private:
   std::size_t keep_, size_ = 0;
   std::string kept_;
-  std::unique_ptr<Sha256> hash_;  // from the first byte beyond the limit on
+  std::unique_ptr<Sha256> hash_;  // only once the limit is exceeded
 };
 
-// The end of what came on the other.
+// The end of stderr.
 class OutputTail {
  public:
   void add(std::string_view bytes) {
@@ -168,7 +169,7 @@ class OutputTail {
   bool cut_ = false;
 };
 
-// The lines that came on the third: the newest whole one, for whoever fetches it. A line that is too long is none.
+// The lines of the progress channel: the latest complete one. Lines that are too long are ignored.
 class ReportLines {
  public:
   void add(std::string_view bytes) {
@@ -192,19 +193,19 @@ class ReportLines {
   std::optional<std::string> newest_;
 };
 
-// The newest report on its way to the loop. Shared with the task that fetches it.
+// The latest report on its way to the loop. Shared with the task that delivers it.
 struct PendingReport {
   std::mutex mutex;
-  std::optional<std::string> line;  // guarded by mutex; empty: nobody is on the way
+  std::optional<std::string> line;  // guarded by mutex; empty: no task is posted
 };
 
-// What one that talks was told and said.
+// Stdin and stdout of an interactive program.
 struct StdioChannel {
   std::function<void(std::string)> on_output;
   Fd input;
-  std::string input_buffer;  // not written yet, from `written` on
+  std::string input_buffer;  // unwritten input starts at `written`
   std::size_t written = 0;
-  // Bytes on their way to the loop. Shared with the tasks that carry them.
+  // Bytes posted to the loop. Shared with the tasks that deliver them.
   std::shared_ptr<std::atomic<std::size_t>> undelivered =
       std::make_shared<std::atomic<std::size_t>>(0);
   async::Loop* loop = nullptr;
@@ -228,11 +229,11 @@ struct Child {
   ReportCallback on_report;
   std::shared_ptr<PendingReport> pending_report = std::make_shared<PendingReport>();
   Duration heartbeat{};
-  Duration last_heard_at{};  // awake time: the last sign of life
+  Duration last_heard_at{};  // monotonic: the last report or start
   OutputCapture stdout_capture{0};
   OutputTail stderr_tail;
   async::Done<ProcessGroup> ready;
-  async::Done<ProcessExit> ended;  // empty: answered, only its supervisor is still to be reaped
+  async::Done<ProcessExit> ended;  // empty: reported; only the supervisor remains to be reaped
   std::optional<ProcessGroup> group;
   std::string mark;
   bool go_sent = false;
@@ -265,7 +266,7 @@ class Processes::Listener {
     thread_.join();
   }
 
-  // Runs `task` on the listener's thread, which begins with the first one.
+  // Runs `task` on the listener's thread, which starts with the first task.
   void post_task(std::move_only_function<void(Listener&)> task) {
     if (!thread_.joinable()) thread_ = std::thread([this] { run_loop(); });
     {
@@ -304,7 +305,7 @@ class Processes::Listener {
 
   async::Loop& loop_;
   const std::string supervisor_;
-  const std::string descriptors_;  // as text; "" = as many as we
+  const std::string descriptors_;  // as text; "": as ours
   Fd wake_;
   std::mutex mutex_;
   std::vector<std::move_only_function<void(Listener&)>> tasks_;  // guarded by mutex_
@@ -312,10 +313,10 @@ class Processes::Listener {
   void reap_orphans();
   void kill_orphans_of(const Child& child);
 
-  // The thread's own.
+  // Owned by the thread.
   bool stopping_ = false;
   bool adopts_orphans_ = false;
-  std::map<pid_t, Duration> dead_orphans_;  // ended children of ours that are not supervisors
+  std::map<pid_t, Duration> dead_orphans_;  // zombie children that are not supervisors
   std::map<Id, Child> children_;
   std::array<char, 64u << 10> buffer_{};
   std::thread thread_;
@@ -402,7 +403,7 @@ void Processes::Listener::go(Id id) {
   child.last_heard_at = monotonic_now();
   child.give_up_at = child.started_at + child.time_max + kSupervisorTimeout;
   const char byte = static_cast<char>(Command::go);
-  // When this cannot be sent, the supervisor is gone and has started nothing.
+  // If this fails, the supervisor is gone and has started nothing.
   child.go_sent = ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL) == 1;
 }
 
@@ -416,7 +417,8 @@ void Processes::Listener::write(Id id, std::string bytes) {
   write(found->second);
 }
 
-// As much as it takes now. Who does not read any more is about to end, and its end is what is told.
+// Writes as much as the pipe takes. A write error is ignored: the program is about to end, and its
+// exit is reported.
 void Processes::Listener::write(Child& child) {
   StdioChannel& channel = child.channel;
   while (channel.input.ok() && channel.written < channel.input_buffer.size()) {
@@ -442,7 +444,8 @@ void Processes::Listener::kill(Id id) {
   if (const auto found = children_.find(id); found != children_.end()) kill(found->second);
 }
 
-// It may still be killed: `kill_reason` stays as it is. REQUIRES: a grace below kSupervisorTimeout.
+// A later kill is still possible: `kill_reason` stays unchanged. REQUIRES: a grace below
+// kSupervisorTimeout.
 void Processes::Listener::stop(Id id) {
   const auto found = children_.find(id);
   if (found == children_.end()) return;
@@ -462,7 +465,7 @@ void Processes::Listener::kill(Child& child, KillReason why) {
 }
 
 void Processes::Listener::run_loop() {
-  // A write to one that has ended is told by its result.
+  // A write to a program that has ended fails with EPIPE instead of a signal.
   sigset_t broken_pipe;
   ::sigemptyset(&broken_pipe);
   ::sigaddset(&broken_pipe, SIGPIPE);
@@ -507,7 +510,8 @@ void Processes::Listener::run_tasks() {
   for (auto& task : tasks) task(*this);
 }
 
-// Reads what is there; closes at the end of the stream. Bounded, so that one that floods lets the others speak.
+// Reads what is available; closes at the end of the stream. Bounded, so that one busy stream does
+// not starve the others.
 template <class Sink>
 void Processes::Listener::read_available(Fd& fd, Sink& sink) {
   for (std::size_t taken = 0; fd.ok() && taken < kReadMax;) {
@@ -545,7 +549,7 @@ void Processes::Listener::deliver_report(Child& child) {
   });
 }
 
-// Not before what lies in its channel was looked at: it may be we who could not listen.
+// Checks the channel first: this process may have been too slow to read it.
 bool Processes::Listener::has_missed_heartbeat(Child& child) {
   if (child.heartbeat.count() == 0 || !child.go_sent || !child.ended ||
       child.kill_reason != KillReason::no ||
@@ -560,7 +564,7 @@ bool Processes::Listener::has_missed_heartbeat(Child& child) {
   return true;
 }
 
-// Until something is to be looked at.
+// Until the next deadline.
 int Processes::Listener::poll_timeout_ms() const {
   if (children_.empty()) return -1;
   std::int64_t wait = kPollMs;
@@ -617,10 +621,11 @@ void Processes::Listener::on_status_report(Child& child, const Report& report) {
   report_exit(child, std::move(ended));
 }
 
-// The supervisor is gone. After its report that is how it should be; before, somebody killed it.
+// The connection to the supervisor was closed. Expected after its final report; before that, it was
+// killed.
 void Processes::Listener::on_supervisor_lost(Child& child) {
   child.control.close();
-  ::kill(child.supervisor, SIGKILL);  // not reaped yet, so this is nobody else; it may be stopped
+  ::kill(child.supervisor, SIGKILL);  // not reaped yet, so the pid is valid; it may be stopped
   while (::waitpid(child.supervisor, nullptr, 0) < 0 && errno == EINTR) {
   }
   if (!child.ended) return;
@@ -634,7 +639,7 @@ void Processes::Listener::on_supervisor_lost(Child& child) {
   report_exit(child, {.kind = ProcessExit::Kind::lost, .kill_reason = child.kill_reason});
 }
 
-// Its orphans are ours now, also those that have neither its group nor its mark.
+// We have adopted the supervisor's orphans, also those without its group and its mark.
 void Processes::Listener::kill_orphans_of(const Child& child) {
   std::vector<pid_t> supervisors;
   supervisors.reserve(children_.size());
@@ -642,8 +647,8 @@ void Processes::Listener::kill_orphans_of(const Child& child) {
   kill_orphans(supervisors, child.group->start);
 }
 
-// As the parent of orphans (of a tool's, and of the programs that tell the operator) we have to let them go when they
-// end. One that is still there after a second is not waited for by the code that started it.
+// As the parent of orphans (of tools, and of programs that notify the operator) we must reap them.
+// A zombie that is still there after a second is not waited for by the code that started it.
 void Processes::Listener::reap_orphans() {
   siginfo_t one{};
   if (::waitid(P_ALL, 0, &one, WEXITED | WNOHANG | WNOWAIT) != 0 || one.si_pid == 0) {
@@ -670,7 +675,7 @@ void Processes::Listener::check_deadlines(Child& child) {
   if (child.control.ok() && has_missed_heartbeat(child)) kill(child, KillReason::silent);
   if (!child.give_up_at || !child.control.ok() || boot_now() < *child.give_up_at) return;
   if (!child.ended) {
-    // Stuck after SIGKILL. Its supervisor goes on trying, also without us.
+    // Stuck after SIGKILL. The supervisor keeps trying, even without us.
     child.give_up_at.reset();
     if (stopping_) child.control.close();
     return;
@@ -680,7 +685,7 @@ void Processes::Listener::check_deadlines(Child& child) {
 }
 
 void Processes::Listener::report_exit(Child& child, ProcessExit ended) {
-  // Nothing of it runs any more: what is in the pipes is all there is.
+  // No process writes any more: the pipes hold the rest of the output.
   for (int round = 0; child.output.ok() && round < 16; ++round) {
     if (child.channel.on_output)
       read_available(child.output, child.channel);

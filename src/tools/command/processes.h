@@ -1,8 +1,8 @@
-// Processes: starts programs under their supervisors and listens to all of them, in one thread.
+// Processes: starts programs under supervisors and monitors all of them on one thread.
 //
-// A program is started in two steps: `start` makes its group and says which it is; `go` lets it run. What it prints
-// is kept up to a limit and hashed beyond it, so memory stays bounded however much comes.
-// Threads: the methods from one thread (the loop's); answers come there too, by Loop::post.
+// A program starts in two steps: `start` creates its process group and reports it, `go` lets the
+// program run. Output is kept up to a limit and hashed beyond it, so memory stays bounded.
+// Threads: call the methods from one thread (the loop's); callbacks run there too, by Loop::post.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,16 @@
 namespace ae::tools {
 
 struct LaunchSpec {
-  InvocationId invocation;  // shown by ps, for whoever looks
-  std::string mark;   // of everything it starts (leftovers.h); the order's environment holds it
-  std::string order;  // encode(Order)
-  std::string input;  // its stdin
+  InvocationId invocation;  // shown by ps
+  std::string mark;         // of all its processes (leftovers.h); also in the order's environment
+  std::string order;        // encode(Order)
+  std::string input;        // its stdin
   std::size_t output_max = 0;
-  Duration time_max{};   // the order's timeout + grace; beyond, the supervisor itself is given up
-  Duration heartbeat{};  // it is killed when it reports nothing for so long; zero: it may be silent
-  // One that talks: its stdin stays open (`write`), its stdout is handed over as it comes instead of being kept, and it
-  // ends when it closes that. On the loop's thread, before `ended`. Empty: it does not talk.
+  Duration time_max{};   // the order's timeout + grace; after it the supervisor is killed too
+  Duration heartbeat{};  // killed after this time without a report; zero: no limit
+  // Interactive mode: stdin stays open (`write`), stdout is delivered as it arrives instead of
+  // being kept, and the program is killed when it closes its stdout. Called on the loop's thread,
+  // before `ended`. Empty: not interactive.
   std::function<void(std::string bytes)> on_output;
 };
 
@@ -43,48 +44,52 @@ struct ProcessExit {
   std::int32_t value = 0;  // errno, exit code, signal
   Stage stage = Stage::none;
   KillReason kill_reason = KillReason::no;
-  bool stuck = false;  // SIGKILL did not end it yet
-  std::string output;  // its beginning, output_max bytes at most
+  bool stuck = false;  // still running after SIGKILL
+  std::string output;  // the first output_max bytes of stdout
   std::size_t output_size = 0;
-  Hash output_hash;    // of everything it printed; only if that is more than `output`
+  Hash output_hash;    // of all of stdout; only if `output` is incomplete
   std::string errors;  // the last kStderrTailMax bytes of its stderr
   bool is_errors_truncated = false;
-  Duration took{};  // from go
+  Duration took{};  // since go
 };
 
-// The newest whole line that the program wrote to its channel for reports; the ones before it were passed over when they
-// came faster than they were fetched.
+// The latest complete line that the program wrote to its progress channel. Earlier lines are
+// skipped if they arrive faster than they are delivered.
 using ReportCallback = std::function<void(std::string line)>;
 
 constexpr std::size_t kStderrTailMax = 4096;
-constexpr std::size_t kProcessesMax = 256;          // at once
-constexpr std::size_t kInputBufferMax = 16u << 20;  // bytes that one that talks has not read yet
+constexpr std::size_t kProcessesMax = 256;  // at once
+constexpr std::size_t kInputBufferMax = 16u
+                                        << 20;  // bytes that an interactive program has not read
 constexpr std::size_t kUndeliveredMax =
-    8u << 20;  // … and of its own that nobody has heard: it waits then
+    8u << 20;  // bytes of its output not yet delivered; then reading pauses
 
 class Processes {
  public:
   using Id = std::uint64_t;
 
-  // `supervisor` is a program that begins with is_supervisor (supervisor.h). `descriptors`: how many a program may have open
-  // (its soft RLIMIT_NOFILE); 0 = as many as we. `denied_paths`: absolute paths of ours, or how they begin, that a sandbox with `read` or
-  // `write` never opens. Borrows the loop.
+  // `supervisor`: a program whose main starts with is_supervisor (supervisor.h). `descriptors`: the
+  // soft RLIMIT_NOFILE of programs; 0: as ours. `denied_paths`: absolute paths of Aetheris itself,
+  // or prefixes of them, that a sandbox with `read` or `write` never opens. Borrows the loop.
   explicit Processes(async::Loop& loop, std::string supervisor = "/proc/self/exe",
                      std::size_t descriptors = 0, std::vector<std::string> denied_paths = {});
-  // Kills what runs, waits for it, and answers.
+  // Kills the running programs, waits for them and reports their exits.
   ~Processes();
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
 
-  // `ready` at most once, then `ended` exactly once; `ended` alone when nothing could be started. `on_report` between them.
+  // Calls `ready` at most once, then `on_report`, and `ended` exactly once; only `ended` if the
+  // program could not be started.
   Id start(LaunchSpec launch, async::Done<ProcessGroup> ready, ReportCallback on_report,
            async::Done<ProcessExit> ended);
   void go(Id id);
-  // For one that talks. It is killed when it leaves more than kInputBufferMax of this unread.
+  // Writes to an interactive program. It is killed if it leaves more than kInputBufferMax unread.
   void write(Id id, std::string bytes);
-  // Before go: it never runs. After: SIGKILL for all of it. Nothing when there is no such process any more.
+  // Before go: the program never runs. After: SIGKILL for all its processes. No effect if it has
+  // already ended.
   void kill(Id id);
-  // As kill; but what runs gets SIGTERM first, and the grace of its order, which is a few seconds at most.
+  // Like kill, but a running program gets SIGTERM first and the grace of its order, a few seconds
+  // at most.
   void stop(Id id);
 
   const std::vector<std::string>& denied_paths() const { return denied_paths_; }

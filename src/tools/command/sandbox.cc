@@ -1,4 +1,4 @@
-// Landlock by its system calls, namespaces and resource limits.
+// Sandbox by Landlock system calls, namespaces and resource limits.
 #include "tools/command/sandbox.h"
 
 #include <dirent.h>
@@ -24,13 +24,13 @@
 namespace ae::tools {
 namespace {
 
-// Of linux/landlock.h, which is older than its kernel on many machines.
+// From linux/landlock.h, which is older than the running kernel on many machines.
 constexpr long kCreateRuleset = 444, kAddRule = 445, kRestrictSelf = 446;
 constexpr unsigned kLandlockVersion = 1, kPathBeneath = 1;
 constexpr std::uint64_t kExecute = 1, kWriteFile = 1 << 1, kReadFile = 1 << 2, kReadDir = 1 << 3,
                         kMakeBlock = 1 << 11, kRefer = 1 << 13, kTruncate = 1 << 14,
                         kIoctlDev = 1 << 15;
-constexpr std::uint64_t kAllOfAbi3 = (1 << 15) - 1;  // with refer and truncate
+constexpr std::uint64_t kAllOfAbi3 = (1 << 15) - 1;  // including refer and truncate
 constexpr int kLandlockForIoctl = 5;
 constexpr std::uint64_t kScopeSignal = 1 << 1;
 constexpr std::uint64_t kReadAccess = kExecute | kReadFile | kReadDir;
@@ -43,7 +43,7 @@ struct [[gnu::packed]] PathBeneath {
   std::int32_t fd = -1;
 };
 
-// What programs need to run at all. `denied_paths` holds here as well.
+// Paths that every program needs. `denied_paths` applies here too.
 constexpr const char* kSystemReads[] = {"/usr",
                                         "/bin",
                                         "/sbin",
@@ -82,7 +82,7 @@ bool contains_denied(const Sandbox& sandbox, const std::string& path) {
 class Ruleset {
  public:
   explicit Ruleset(const RulesetAttributes& attributes) : handled_(attributes.files) {
-    // An older kernel knows fewer members, and takes the others when they are 0.
+    // An older kernel knows fewer members, and accepts the others if they are 0.
     fd_ = static_cast<int>(::syscall(kCreateRuleset, &attributes, sizeof attributes, 0));
   }
   ~Ruleset() {
@@ -92,7 +92,7 @@ class Ruleset {
   Ruleset& operator=(const Ruleset&) = delete;
   bool ok() const { return fd_ >= 0; }
 
-  // What is not there, or is not to be opened by us, is not opened for the program either.
+  // A path that does not exist, or that we cannot open, is skipped.
   bool allow(const std::string& path, std::uint64_t access) {
     const int fd = ::open(path.c_str(), O_PATH | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT || errno == ENOTDIR || errno == EACCES;
@@ -113,7 +113,8 @@ class Ruleset {
   int fd_ = -1;
 };
 
-// Everything below `path` but what is closed. Where something closed lies below, what is there now is opened one by one.
+// Allows everything below `path` except denied paths. A folder that contains a denied path is
+// expanded: its current entries are allowed one by one.
 bool allow_below(Ruleset& rules, const Sandbox& sandbox, const std::string& path,
                  std::uint64_t access) {
   if (is_denied(sandbox, path)) return true;
@@ -126,7 +127,7 @@ bool allow_below(Ruleset& rules, const Sandbox& sandbox, const std::string& path
     if (name == "." || name == "..") continue;
     const std::string below = (path == "/" ? "" : path) + "/" + std::string(name);
     struct stat info{};
-    // The target of a symbolic link is not opened by the way: it may be closed itself.
+    // Symbolic links are skipped: the target may be denied.
     if (::lstat(below.c_str(), &info) != 0 || S_ISLNK(info.st_mode)) continue;
     done = done && allow_below(rules, sandbox, below, access);
   }
@@ -140,9 +141,10 @@ int enter_landlock(const Sandbox& sandbox, const std::string& program, int abi) 
   if (sandbox.files) {
     attributes.files = kAllOfAbi3 | (abi >= kLandlockForIoctl ? kIoctlDev : 0);
   }
-  // Whatever a domain handles, what is inside traces nothing outside. Where signals are not handled it is an access
-  // that no program has (CAP_MKNOD), and links and renames between folders, which every domain that handles files
-  // refuses by default.
+  // Every Landlock domain prevents ptrace of processes outside. Without signal scoping we need a
+  // domain that handles some access: creating block devices, which no program can do (CAP_MKNOD),
+  // and refer (links and renames between folders), which a domain that handles files would deny by
+  // default and which is allowed again below.
   const bool only_tracing = attributes.files == 0 && attributes.scoped == 0 && !sandbox.none &&
                             abi >= kLandlockForTracing;
   if (only_tracing) attributes.files = kMakeBlock | kRefer;
@@ -180,11 +182,12 @@ bool write_file(const char* path, const std::string& text) {
   return done;
 }
 
-// A user namespace in which we are who we are, and have no rights that we did not have.
+// A user namespace that maps our user to itself and grants no additional rights.
 int enter_user_namespace(int more) {
   const std::string user = std::to_string(::geteuid()), group = std::to_string(::getegid());
   if (::unshare(CLONE_NEWUSER | more) != 0) return errno;
-  // The maps belong to root as long as we are not dumpable. What is in our memory is this program's alone by now.
+  // The maps belong to root unless the process is dumpable. At this point its memory holds only
+  // data of this program.
   const int was = ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
   ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   const bool mapped = write_file("/proc/self/setgroups", "deny") &&
@@ -228,13 +231,15 @@ SandboxSupport probe_support() {
 
 constexpr std::uint64_t bit(int capability) { return std::uint64_t{1} << capability; }
 
-// What programs of root, and of a server with capabilities, keep: rights over files, low ports, signals to other
-// users, and to become another user. None of them reads another process or changes the machine.
+// The capabilities that a program keeps under root or a server with capabilities: file access, low
+// ports, signals to other users, changing the user. None of them can read other processes or change
+// the machine.
 constexpr std::uint64_t kKeptCapabilities =
     bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) | bit(CAP_FSETID) | bit(CAP_KILL) |
     bit(CAP_SETGID) | bit(CAP_SETUID) | bit(CAP_NET_BIND_SERVICE);
 
-// REQUIRES: no new privileges: execve gives nothing back, also where the bounding set cannot be changed.
+// REQUIRES: no_new_privs, so that execve restores nothing, even if the bounding set cannot be
+// changed.
 int drop_capabilities() {
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
@@ -279,7 +284,7 @@ Result<std::vector<std::string>> paths(const Value& list, const char* key,
     std::error_code error;
     const auto whole =
         std::filesystem::absolute(std::filesystem::path(folder) / one.as_string(), error);
-    // The kernel judges where a path leads to, so symbolic links are followed here, too.
+    // The kernel checks the target of a path, so symbolic links are resolved here too.
     std::string path = std::filesystem::weakly_canonical(whole, error).string();
     if (error || !std::filesystem::exists(path, error)) {
       return bad(where + ": " + whole.lexically_normal().string() + " is not there");

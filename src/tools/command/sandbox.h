@@ -1,10 +1,11 @@
-// Sandbox: what a program of a tool can reach, and how the kernel holds it to that.
+// Sandbox: what a tool's program can access, enforced by the kernel.
 //
-// Without `sandbox:` a program runs as our user with what costs nothing: no new privileges, no core files, no
-// capabilities that reach other processes or the machine (of a server that has them, as of root), and no ptrace
-// (Landlock from ABI 2 on) and no signals (from ABI 6 on) to processes that it did not start. `sandbox: none` leaves
-// out what Landlock does. A mapping closes more. What this machine cannot do fails when the tool is made, with
-// `unsupported`. Threads: values; the functions from any thread, `enter` in a process with one.
+// Without `sandbox:` a program runs as our user with basic restrictions: no new privileges, no core
+// files, no capabilities that affect other processes or the machine (if the server has them, for
+// example as root), and for processes that it did not start no ptrace (Landlock ABI 2 or later) and
+// no signals (ABI 6 or later). `sandbox: none` omits the Landlock restrictions. A mapping restricts
+// more. What this machine does not support fails with `unsupported` when the tool is created.
+// Threads: values; the functions from any thread, but `enter` only in a single-threaded process.
 #pragma once
 
 #include <cstdint>
@@ -18,39 +19,40 @@ namespace ae::tools {
 
 struct Sandbox {
   bool none = false;
-  bool files = false;              // only `read`, `write`, and what programs need to run
-  std::vector<std::string> read;   // absolute paths: read, and executed
-  std::vector<std::string> write;  // … and written
+  bool files = false;              // only `read`, `write` and system files
+  std::vector<std::string> read;   // absolute paths: read and execute
+  std::vector<std::string> write;  // absolute paths: read, execute and write
   bool network = true;
-  std::uint64_t memory = 0;  // bytes of address space of one process; 0 here and below: as we
+  std::uint64_t memory = 0;  // bytes of address space per process; 0 here and below: as ours
   std::uint64_t processes = 0;
   std::uint64_t file_size = 0;
   std::uint64_t open_files = 0;
-  std::uint64_t cpu_seconds = 0;  // of one process
+  std::uint64_t cpu_seconds = 0;  // per process
   std::vector<std::string>
-      denied_paths;  // what begins with one of these stays closed (only with `files`)
+      denied_paths;  // path prefixes that stay inaccessible (only with `files`)
 };
 
-// What this machine can do.
+// What this machine supports.
 struct SandboxSupport {
-  int landlock = 0;  // its ABI; 0: the kernel has none, or it is switched off
+  int landlock = 0;  // its ABI; 0: not in the kernel, or disabled
   bool user_namespaces = false;
   bool network_namespaces = false;
 };
 const SandboxSupport& sandbox_support();
-// Landlock's ABI that `read` and `write` need: from it on it can refuse truncation.
+// The Landlock ABI that `read` and `write` need: the first one that can deny truncation.
 constexpr int kLandlockForFiles = 3;
-// … the one that keeps signals inside, and the one that keeps tracing inside: before it, a program in a domain makes
-// no link and no rename between folders.
+// The first ABI that restricts signals, and the first one that restricts ptrace without denying
+// links and renames between folders.
 constexpr int kLandlockForSignals = 6, kLandlockForTracing = 2;
 
-// The value of `sandbox`, with paths from `folder` on. Fails with plan_invalid, unsupported; begins with `sandbox`.
+// Reads the value of `sandbox`; relative paths start at `folder`. Fails with plan_invalid,
+// unsupported; the message begins with `sandbox`.
 Result<Sandbox> read_sandbox(const Value& definition, const std::string& folder);
-// Does `read` or `write` name something that is closed, or does `write` hold it? Fails with plan_invalid.
+// Fails with plan_invalid if `read` or `write` names a denied path, or `write` contains one.
 Status check_denied_paths(const Sandbox& sandbox, const std::vector<std::string>& denied_paths);
 
-// Holds this process, and all that it starts, to the sandbox. `program` can be executed whatever `read` is. 0 or an errno.
-// `can`: an older machine, for tests.
+// Restricts this process and its descendants to the sandbox. `program` is executable whatever
+// `read` contains. Returns 0 or an errno. `can`: tests pass the support of an older machine.
 int enter(const Sandbox& sandbox, const std::string& program,
           const SandboxSupport& can = sandbox_support());
 

@@ -1,4 +1,4 @@
-// What a program reaches under each kind of sandbox, on the kernel that runs the test.
+// What a program can access in each kind of sandbox, on the kernel that runs the test.
 #include "tools/command/sandbox.h"
 
 #include <sys/prctl.h>
@@ -178,8 +178,8 @@ AE_TEST("sandbox/a program sends no signal to its supervisor, unless its sandbox
   EXPECT_EQ(fixture.text(fixture.with(script, "none")), "yes");
 }
 
-// The exit code of `attempt` in a process that has entered the sandbox as on a kernel with this Landlock; -1: it did
-// not enter.
+// The exit code of `attempt` in a process that has entered the sandbox as on a kernel with this
+// Landlock ABI; -1: `enter` failed.
 int inside(const Sandbox& sandbox, int landlock, const std::function<int()>& attempt) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -193,7 +193,7 @@ int inside(const Sandbox& sandbox, int landlock, const std::function<int()>& att
   return WIFEXITED(status) && WEXITSTATUS(status) != 99 ? WEXITSTATUS(status) : -1;
 }
 
-// What PTRACE_SEIZE of a process says, as an errno.
+// The errno of PTRACE_SEIZE on a process, or 0.
 int trace(pid_t pid) {
   errno = 0;
   if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) return errno;
@@ -201,7 +201,7 @@ int trace(pid_t pid) {
   return 0;
 }
 
-// A process with the capabilities of a tool and no domain, which waits to be killed.
+// A process with a tool's capabilities and no Landlock domain, which waits to be killed.
 pid_t another_program() {
   int ready[2];
   EXPECT_EQ(::pipe(ready), 0);

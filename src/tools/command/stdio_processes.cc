@@ -16,13 +16,14 @@ namespace ae::tools {
 namespace {
 
 constexpr Duration kStartTimeout = std::chrono::seconds(30);
-constexpr Duration kUnlimited = std::chrono::hours(24 * 3650);  // its end is ours, or its own
+constexpr Duration kUnlimited =
+    std::chrono::hours(24 * 3650);  // the process ends itself, or we kill it
 constexpr Duration kGrace = std::chrono::seconds(1);
 
-// Shared with what the processes still have to tell when it is gone.
+// Shared with callbacks of the process that may run after it is destroyed.
 struct State {
   StdioProcesses::Callbacks callbacks;
-  const SecretSource& secrets;  // outlives the companion, not what the processes still tell
+  const SecretSource& secrets;  // outlives the StdioProcess, but not all callbacks
   std::vector<UsedSecret> used = {};
   std::string name = {};
   bool is_open = true;
@@ -77,7 +78,7 @@ StdioProcessExit exit_of(const State& state, const ProcessExit& ended) {
                                            ended.value == EMFILE || ended.value == ENFILE));
   end.reason = exit_reason(state.name, ended);
   std::vector<UsedSecret> hidden = state.used;
-  state.secrets.add_known(hidden);  // also those that were changed since it began
+  state.secrets.add_known(hidden);  // also secrets that changed since the start
   const std::string stderr_text =
       ended.is_errors_truncated ? scrub_tail(ended.errors, hidden) : scrub(ended.errors, hidden);
   end.stderr_tail = printable(stderr_text, LineBreaks::keep);
@@ -85,7 +86,7 @@ StdioProcessExit exit_of(const State& state, const ProcessExit& ended) {
   return end;
 }
 
-// What would be a call's: it serves many.
+// Variables of a call; this process serves many.
 bool is_call_variable(const std::string& variable) { return variable.starts_with("AETHERIS_"); }
 
 }  // namespace

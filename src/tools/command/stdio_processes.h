@@ -1,5 +1,4 @@
-// SupervisedStdioProcesses: companions as processes under supervisors.
-// Threads: the loop's.
+// SupervisedStdioProcesses: runs each StdioProcess under a supervisor. Threads: the loop's.
 #pragma once
 
 #include <memory>
@@ -14,14 +13,14 @@ namespace ae::tools {
 
 class SupervisedStdioProcesses final : public StdioProcesses {
  public:
-  // Borrows both; they outlive it and its companions.
+  // Borrows both; they outlive this object and its processes.
   SupervisedStdioProcesses(Processes& processes, SecretSource& secrets)
       : processes_(processes), secrets_(secrets) {}
 
   Result<std::unique_ptr<StdioProcess>> start(const Value& definition, const std::string& folder,
                                               std::vector<UsedSecret>& used,
                                               Callbacks ears) override;
-  // Would `start` take this definition here? Fails as it does.
+  // Fails if `start` would reject this definition, with the same error.
   static Status check(const Value& definition, const std::string& folder);
 
  private:

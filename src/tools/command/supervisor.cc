@@ -1,7 +1,7 @@
-// The supervisor of one program.
+// Supervisor: runs and monitors one program.
 //
 //   wait_go ──go──▶ starting ──exec──▶ running ──▶ ending ──▶ report, exit
-//      │ late, kill, runtime gone │ exec failed        exit · time is up · stop · kill · runtime gone
+//      │ late, kill, runtime gone │ exec failed        exit · timeout · stop · kill · runtime gone
 //      └──────────────────────────┴──────────────────────────▶ ending
 #include "tools/command/supervisor.h"
 
@@ -32,14 +32,14 @@
 namespace ae::tools {
 namespace {
 
-constexpr Duration kStuckTimeout = std::chrono::seconds(5);  // of SIGKILLs without an end
+constexpr Duration kStuckTimeout = std::chrono::seconds(5);  // of SIGKILLs without effect
 constexpr int kKillIntervalMs = 10;
 constexpr int kPollMs =
-    1000;  // poll's clock stands still in suspend, so time is looked at this often
+    1000;  // poll's clock stops during suspend, so deadlines are checked this often
 
-// What the new process tells while it becomes the program; the pipe closes by itself on exec.
+// Sent by the new process before it becomes the program; the pipe closes on exec.
 struct StartProgress {
-  Stage stage = Stage::none;  // none: in its own session, waiting at the gate
+  Stage stage = Stage::none;  // none: in its own session, waiting for go
   int error = 0;
 };
 
@@ -70,14 +70,14 @@ class Supervisor {
   Order order_;
   pid_t child_ = -1;
   int start_pipe_[2] = {-1, -1};  // one byte: go
-  int progress_[2] = {-1, -1};    // Progress, from the child
+  int progress_[2] = {-1, -1};    // StartProgress, from the child
   int signals_ = -1;
   Phase phase_ = Phase::wait_go;
   Phase phase_before_end_ = Phase::wait_go;
   KillReason killed_ = KillReason::no;
   bool is_runtime_gone_ = false;
-  std::optional<Report> start_failure_;    // what to report when the program never started
-  std::optional<Duration> next_deadline_;  // when to act on the clock: SIGTERM, then SIGKILL
+  std::optional<Report> start_failure_;    // reported if the program never started
+  std::optional<Duration> next_deadline_;  // of the next action: SIGTERM, then SIGKILL
 };
 
 int Supervisor::run() {
@@ -99,7 +99,7 @@ bool Supervisor::prepare() {
   const rlimit no_core{0, 0};
   if (signals_ < 0 || ::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ||
       ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-      // Secrets of the call are in our memory on their way to the program; no other program reads it.
+      // Our memory holds secrets of the call for the program; no other program may read it.
       ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 || ::setrlimit(RLIMIT_CORE, &no_core) != 0 ||
       ::fcntl(kControlFd, F_SETFD, FD_CLOEXEC) != 0) {
     return false;
@@ -122,7 +122,8 @@ bool Supervisor::fork_program() {
   if (child_ == 0) become_program();
   ::close(start_pipe_[0]);
   ::close(progress_[1]);
-  // The streams are the program's: their ends must come when it and its children are gone.
+  // The streams must reach their end when the program and its children are gone, so close our
+  // copies.
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   ::close(null);
@@ -150,9 +151,9 @@ void Supervisor::become_program() {
     ::_exit(127);
   };
   const pid_t parent = ::getppid();
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed supervisor takes the program with it
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // if the supervisor is killed, the program dies too
   if (::setsid() < 0 || ::getppid() != parent) ::_exit(127);
-  // What stood there is the supervisor's own, and would be closed on exec.
+  // Replaces our control socket, which is close-on-exec.
   if (::dup2(kReportsFd, kProgramReportsFd) < 0) ::_exit(127);
   ::close(kReportsFd);
   ::close(start_pipe_[1]);
@@ -172,7 +173,7 @@ void Supervisor::become_program() {
     errno = error;
     exit_with_failure(Stage::sandbox);
   }
-  // A change of credentials could have taken it away.
+  // A change of credentials may have cleared it.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
   sigset_t none;
@@ -202,14 +203,14 @@ void Supervisor::poll_once() {
     while (::read(signals_, &info, sizeof info) > 0) {
     }
     if (has_ended()) {
-      // Killed by a stranger at the gate: it never became the program.
+      // Killed from outside before go: it never became the program.
       if (phase_ == Phase::wait_go && !start_failure_) {
         start_failure_ =
             Report{.kind = ReportKind::not_started, .value = ESRCH, .stage = Stage::exec};
       }
       begin_shutdown();
     }
-    // Orphans that came to us and ended: let them go. The program itself stays for end().
+    // Reap adopted orphans that ended. The program itself is reaped by end().
     siginfo_t who{};
     while (phase_ != Phase::ending && ::waitid(P_ALL, 0, &who, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            who.si_pid > 0) {
@@ -237,8 +238,7 @@ void Supervisor::read_command() {
   phase_ = Phase::starting;
   next_deadline_ = now + order_.timeout;
   const char go = 1;
-  static_cast<void>(
-      !::write(start_pipe_[1], &go, 1));  // a child that is gone shows itself by SIGCHLD
+  static_cast<void>(!::write(start_pipe_[1], &go, 1));  // if the child is gone, SIGCHLD reports it
 }
 
 void Supervisor::read_progress() {
@@ -259,7 +259,7 @@ void Supervisor::read_progress() {
 
 void Supervisor::check_deadlines() {
   if (!next_deadline_ || boot_now() < *next_deadline_) return;
-  // What has ended by itself was not ended by us, however late we look.
+  // If the program has already exited, this is no timeout, even if the check is late.
   if (has_ended()) {
     begin_shutdown();
   } else if (killed_ == KillReason::no) {
@@ -292,7 +292,7 @@ void Supervisor::begin_shutdown() {
   if (phase_ != Phase::ending) phase_before_end_ = std::exchange(phase_, Phase::ending);
 }
 
-// Looks without reaping: as long as the first process is unreaped, its number means this group and no other.
+// Does not reap: as long as the group leader is not reaped, its id cannot be reused.
 bool Supervisor::has_ended() const {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -303,8 +303,7 @@ void Supervisor::end() {
   ::kill(-child_, SIGKILL);
   std::optional<int> status;
   const bool gone = kill_all(status);
-  if (phase_before_end_ == Phase::starting && status)
-    read_progress();  // did it become the program?
+  if (phase_before_end_ == Phase::starting && status) read_progress();  // did exec succeed?
   Report r{.kind = ReportKind::signalled, .value = SIGKILL};
   if (status) {
     r = WIFEXITED(*status) ? Report{.kind = ReportKind::exited, .value = WEXITSTATUS(*status)}
@@ -320,8 +319,8 @@ void Supervisor::end() {
   }
 }
 
-// Kills and reaps until there is no child left: then nothing that descends from the program runs any more.
-// False when that took too long. `status` becomes the program's.
+// Kills and reaps until there are no children, so no descendant of the program is running. False:
+// it took longer than kStuckTimeout. Sets `status` to the program's exit status.
 bool Supervisor::kill_all(std::optional<int>& status) {
   const Duration deadline = boot_now() + kStuckTimeout;
   for (;;) {
@@ -353,7 +352,7 @@ bool is_supervisor(int argc, char** argv) {
 
 namespace {
 
-// The runtime has raised this limit for itself; programs get what there was.
+// The runtime has raised this limit for itself; programs get the original value.
 void limit_descriptors(const char* text) {
   rlimit limit{};
   rlim_t wanted = 0;

@@ -1,12 +1,14 @@
-// The supervisor: a small process between the runtime and one program, so that nothing outlives a runtime unseen.
+// The supervisor: a small process between the runtime and one program, so that no program outlives
+// the runtime unnoticed.
 //
-// It is this program again, started under a hidden first argument. It makes the program's process group, says which
-// one it is, and starts the program only when told (by then the group is noted durably). It measures the time limit
-// itself, so a runtime that is stopped or frozen changes nothing. When the program ends, its time is up, or the
-// runtime is gone (kill -9 included), it kills the group and everything that descends from it, also what left the
-// group by setsid or double fork: as a subreaper it inherits all of that, and it leaves only when it has no children.
+// It is this program, started again with a hidden first argument. It creates the program's process
+// group, reports it, and starts the program on command (by then the group is durably noted). It
+// enforces the timeout itself, even while the runtime is stopped or frozen. When the program ends,
+// times out, or the runtime is gone (kill -9 included), it kills the group and all descendants of
+// the program, also those that left the group by setsid or double fork: as a subreaper it adopts
+// them, and it exits only when it has no children.
 //
-// What can still get away: work handed to somebody else's daemon (dockerd, systemd-run, at).
+// Limitation: work that was handed to another daemon (dockerd, systemd-run, at) is not killed.
 #pragma once
 
 #include <string_view>
@@ -15,10 +17,11 @@ namespace ae::tools {
 
 constexpr std::string_view kSuperviseArgument = "__supervise";
 
-// True when this process was started as a supervisor. Ask before anything else in main.
+// True if this process was started as a supervisor. Call it first in main.
 bool is_supervisor(int argc, char** argv);
 
-// Does its work and returns the exit code for main. REQUIRES: is_supervisor, no threads yet.
+// Runs the supervisor and exits the process. Returns an exit code for main only if the process was
+// not started by the runtime. REQUIRES: is_supervisor, no threads yet.
 int supervise_main(int argc, char** argv);
 
 }  // namespace ae::tools

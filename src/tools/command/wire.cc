@@ -1,4 +1,4 @@
-// The order's bytes: a version, numbers as eight bytes, texts with their length in front.
+// Encoding of Order: a version, numbers as eight bytes, strings with a length prefix.
 #include "tools/command/wire.h"
 
 #include <cstring>

@@ -1,8 +1,9 @@
-// What the runtime and a supervisor say to each other. Not stored: both ends are one program.
+// The protocol between the runtime and a supervisor. Not stored: both ends are the same program.
 //
-// The supervisor finds the program's stdin, stdout and stderr at 0 to 2, the control socket (SOCK_SEQPACKET) at 3, the
-// order, a sealed file in memory, at 4: secrets are in nobody's argument list or environment on the way; and at 5 what is
-// the program's 3, for its reports.
+// The supervisor inherits these descriptors: 0 to 2 are the program's stdin, stdout and stderr; 3
+// is the control socket (SOCK_SEQPACKET); 4 is the order, a sealed memory file, so that no secret
+// appears in an argument list or an environment on the way; 5 is the progress channel, which
+// becomes the program's 3.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +19,38 @@ namespace ae::tools {
 constexpr int kControlFd = 3;
 constexpr int kOrderFd = 4;
 constexpr int kReportsFd = 5;
-constexpr int kProgramReportsFd = 3;  // the program's; AETHERIS_PROGRESS_FD says so
+constexpr int kProgramReportsFd = 3;  // in the program, as AETHERIS_PROGRESS_FD
 
 struct Order {
   std::string program;            // absolute path
-  std::vector<std::string> argv;  // argv[0] too
+  std::vector<std::string> argv;  // including argv[0]
   std::vector<std::string> environment;
-  std::string folder;  // empty: stay
-  Duration send_by{};  // in boot time; a go that is read later is refused
+  std::string folder;  // working directory; empty: unchanged
+  Duration send_by{};  // boot time; a go that is read later is rejected
   Duration timeout{};  // from the start of the program to SIGTERM for its group
-  Duration grace{};    // from there to SIGKILL
+  Duration grace{};    // from SIGTERM to SIGKILL
   Sandbox sandbox;
 };
 
 std::string encode(const Order& order);
 bool decode(std::string_view bytes, Order& order);
 
-// runtime → supervisor, one byte each; the end of the connection means that the runtime is gone: kill.
+// runtime → supervisor, one byte each. A closed connection means that the runtime is gone: kill.
 enum class Command : char { go = 'g', stop = 's', kill = 'k' };
 
 enum class ReportKind : std::int32_t {
-  ready,        // value: process group; start. Nothing of the program runs yet
-  late,         // go came after send_by; never started
+  ready,        // value: process group; start. The program does not run yet
+  late,         // go arrived after send_by; never started
   not_started,  // value: errno; stage
   exited,       // value: exit code
   signalled,    // value: signal
 };
 enum class Stage : std::int32_t { none, folder, exec, sandbox };
-// Did we end it, and why. `silent` is known to the runtime alone: its supervisor was ordered to.
+// Whether and why we killed it. Only the runtime knows `silent`: the supervisor sees `ordered`.
 enum class KillReason : std::int32_t { no, timeout, ordered, silent };
 
-// supervisor → runtime. After anything but `ready` nothing of the call runs any more, unless `stuck`.
+// supervisor → runtime. After any report except `ready` no process of the call is running, unless
+// `stuck`.
 struct Report {
   ReportKind kind{};
   std::int32_t value = 0;

@@ -36,7 +36,7 @@ bool is_json(const HttpResult& answer) {
   return media == "application/json" || media.ends_with("+json");
 }
 
-// What a body says of a failure, for a person: `error.message` of JSON that has it, else its first bytes.
+// The error text of a response: `error.message` of a JSON body, else its first bytes.
 std::string error_text_in(const HttpResult& answer, const std::vector<UsedSecret>& used) {
   std::string error_text = answer.body;
   if (is_json(answer)) {
@@ -45,12 +45,12 @@ std::string error_text_in(const HttpResult& answer, const std::vector<UsedSecret
       error_text = (*body)["error"].text("message");
   }
   error_text = scrub(error_text, used);
-  error_text.resize(error_text.find_last_not_of(" \t\r\n") + 1);  // npos + 1: nothing but blanks
+  error_text.resize(error_text.find_last_not_of(" \t\r\n") + 1);  // npos + 1 == 0: only blanks
   const Value shown = invalid_output("", error_text, 0);
   return std::string(shown.text("head"));
 }
 
-// The body by its Content-Type; fails with the reason why its record says `invalid`.
+// The body by its Content-Type. Fails with the reason to record in `invalid`.
 std::expected<Value, std::string> read_body(const HttpResult& answer, const HttpRules& rules) {
   if (answer.body.size() > rules.output_max) {
     return std::unexpected("the answer is larger than " + std::to_string(rules.output_max) +
@@ -88,7 +88,7 @@ Value headers_value(const HttpResult& answer) {
   return Value::object(std::move(members));
 }
 
-// The downstream's own id, where most services say it: `id` of the answer.
+// The external id, if the response has one: its member `id`.
 std::string external_id_of(const Value& body) {
   const Value& id = body["id"];
   std::string text = id.is_string() ? id.as_string() : id.is_integer() ? canonical(id) : "";
@@ -106,7 +106,7 @@ Outcome make_outcome(OutcomeKind kind, bool definite, bool retryable, std::strin
   return outcome;
 }
 
-// Of a page the title says most, of anything else its first words.
+// The title of an HTML page, otherwise the first bytes.
 std::string page_summary_in(const HttpResult& answer, const std::vector<UsedSecret>& used) {
   constexpr std::string_view kBegin = "<title>", kEnd = "</title>";
   const std::string shape = lower(std::string_view(answer.body).substr(0, kScrubWindow));
@@ -119,7 +119,7 @@ std::string page_summary_in(const HttpResult& answer, const std::vector<UsedSecr
   return error_text_in(title, used);
 }
 
-// A success of somebody who does not speak as he should; nothing when he does, or when only his answer's size is wrong.
+// The outcome of a 2xx response that is not valid JSON. nullopt: it is, or only its size is wrong.
 std::optional<Outcome> not_json(const HttpResult& answer, const HttpRules& rules,
                                 const std::expected<Value, std::string>& body,
                                 const std::vector<UsedSecret>& used) {
@@ -155,7 +155,7 @@ Outcome classify_success(const HttpResult& answer, const HttpRules& rules,
     if (auto strange = not_json(answer, rules, body, used)) return *std::move(strange);
   }
   if (!body) {
-    // How much was read beyond the limit is chance; the record does not depend on it.
+    // How much was read beyond the limit varies; the record must not depend on it.
     const std::string_view kept = std::string_view(answer.body).substr(0, rules.output_max + 1);
     outcome.invalid = invalid_output(scrub(body.error(), used), scrub(answer.body, used),
                                      sha256(kept), kept.size());
@@ -172,7 +172,7 @@ Outcome classify_success(const HttpResult& answer, const HttpRules& rules,
   return outcome;
 }
 
-// The same words each time: "after 3 ms" is taken out.
+// Removes "after 3 ms" and the like, so that equal errors have equal texts.
 std::string without_durations(std::string text) {
   constexpr std::string_view kAfter = " after ";
   for (std::size_t at = 0; (at = text.find(kAfter, at)) != text.npos;) {
@@ -232,7 +232,7 @@ Outcome classify_phase(const HttpResult& answer, const HttpRules& rules,
     case HttpPhase::cut_off:
       break;
   }
-  // We stopped reading; the server had said all that counts.
+  // We stopped reading at the limit; the status is known.
   if (answer.too_large) return classify_status(answer, rules, used);
   const std::string why = lead + without_durations(scrub(answer.error, used));
   if (answer.timed_out) return make_outcome(OutcomeKind::timeout, false, true, "timeout", why);
@@ -240,7 +240,8 @@ Outcome classify_phase(const HttpResult& answer, const HttpRules& rules,
                       why);
 }
 
-// Shows the words, not the bytes: these have a secret in pieces, which nobody would find there.
+// Shows the text, not the raw bytes: a secret may be split between events, where scrub does not
+// find it.
 Outcome refused(const ReceivedStream& stream, const std::string& why,
                 const std::vector<UsedSecret>& used) {
   Outcome outcome;

@@ -1,14 +1,16 @@
-// judge: what an HTTP exchange means for the effect (SPEC §6). Pure; the table of the promise.
+// classify_response: the outcome of a call from its HTTP exchange (SPEC §6).
 //
-//   before the first request byte    failure, definite      connect tls not_sent request_invalid
-//   complete 2xx                     success                a body that breaks a rule is `invalid`
-//   429, other 4xx, declared ones    failure, definite      http_<status>
-//   408 409 425 5xx 3xx 101          unknown                http_<status>
-//     a complete one settles it, but 409 425 502 503 504 520 to 530 (base/http_status.h)
-//   no time left after the send      timeout                timeout
-//   no answer, cut off, abandoned    unknown                reset abandoned
-//   a 2xx that is not what is spoken unknown                not_json broken_json    (HttpRules::json_only)
-// Threads: a pure function.
+//   before the first request byte      failure, definite      connect tls not_sent request_invalid
+//   complete 2xx                       success                `invalid` if the body breaks a rule
+//   429, other 4xx, declared ones      failure, definite      http_<status>
+//   408 409 425 5xx 3xx 101            unknown                http_<status>
+//     a complete response settles the call, except 409 425 502 503 504 520 to 530
+//     (base/http_status.h)
+//   timeout after the send             timeout                timeout
+//   no response, cut off, abandoned    unknown                reset abandoned
+//   2xx that violates the protocol     unknown                not_json broken_json
+//     (only with HttpRules::json_only)
+// Threads: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -26,38 +28,39 @@
 namespace ae::tools {
 
 constexpr std::size_t kScrubWindow =
-    512u << 10;  // more than the longest secret in its longest shape, escaped, and a head
+    512u << 10;  // more than a head and the longest encoding of a secret
 
 struct HttpRules {
-  std::vector<int> definite_failures;  // statuses that mean "nothing happened", beyond the default
+  std::vector<int> definite_failures;  // statuses that mean "no effect", in addition to the default
   bool full = false;                   // the result is {status, headers, body}
   bool big_integers_as_strings = false;
-  bool json_only = false;  // whoever answers with anything else is somebody else
+  bool json_only = false;  // a 2xx response that is not JSON is not from the expected service
   std::size_t output_max = kOutputMax;
-  std::string target;  // "GET example.com/orders/7", for messages; "" = they name none
+  std::string target;  // "GET example.com/orders/7", for messages; "": not shown
 };
 
-// REQUIRES: the answer was read with answer_max >= output_max; with secrets also >= kScrubWindow, or the shown head
-// could end inside one that the limit has cut. No value of `used` is in the outcome.
+// REQUIRES: the response was read with answer_max >= output_max, and with secrets also >=
+// kScrubWindow; otherwise the recorded head could end inside a secret that the limit has cut. The
+// outcome contains no value of `used`.
 Outcome classify_response(const net::HttpResult& answer, const HttpRules& rules,
                           const std::vector<UsedSecret>& used);
 
-// An answer that came as a stream. All of it is borrowed.
+// A streamed response. All members are borrowed.
 struct ReceivedStream {
-  const StreamReader& reader;  // has read it
-  const Error* read_error;     // how that failed; nullptr: it did not
-  std::string_view head;       // the first words of it, without secrets
+  const StreamReader& reader;  // has parsed it
+  const Error* read_error;     // why parsing failed; nullptr: it did not
+  std::string_view head;       // the beginning of its text, scrubbed
   Sha256& hash;                // of all its bytes
-  std::size_t bytes;           // how many these are
+  std::size_t bytes;           // size of the whole stream
 };
 
-// The same of such an answer.
+// The outcome of a call with a streamed response.
 //
-//   all of it was said               success                also when the connection broke behind it
-//   what is no answer, or too large  success, `invalid`
-//   whoever answers gave up          unknown                what the reader calls it
-//   it ends in order before its end  unknown                what the reader calls it
-//   it breaks before its end         unknown                reset timeout abandoned
+//   all of it arrived                    success          even if the connection breaks afterwards
+//   not a valid response, or too large   success, `invalid`
+//   the provider reported an error       unknown          reader.error_code()
+//   closed cleanly, but incomplete       unknown          reader.error_code()
+//   broken before its end                unknown          reset timeout abandoned
 Outcome classify_stream_response(const net::HttpResult& answer, const ReceivedStream& stream,
                                  const HttpRules& rules, const std::vector<UsedSecret>& used);
 

@@ -18,10 +18,10 @@ using net::HttpCall;
 using net::HttpResult;
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
-constexpr std::size_t kOutputLimit = 16u << 20;  // what output_max may be at most: SPEC §14
-constexpr std::size_t kHeadersMax = 64;          // headers of a definition
+constexpr std::size_t kOutputLimit = 16u << 20;  // upper limit of output_max: SPEC §14
+constexpr std::size_t kHeadersMax = 64;          // per definition
 
-// What we send, or what would change how the message is read.
+// Headers that we set, or that change how the message is parsed.
 constexpr std::array<std::string_view, 17> kReservedHeaders = {"Idempotency-Key",
                                                                "X-Aetheris-Execution-Key",
                                                                "X-Aetheris-Invocation-Id",
@@ -48,7 +48,8 @@ bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-// Does the word `secret:NAME` stand in this text? `open_end`: also at its very end, with the name to follow.
+// Does the text contain the word `secret:NAME`? `at_end`: only at its very end, also with an empty
+// name.
 bool names_secret(std::string_view text, bool at_end) {
   constexpr std::string_view kMarker = "secret:";
   for (std::size_t at = 0; (at = text.find(kMarker, at)) != std::string_view::npos;) {
@@ -71,7 +72,7 @@ bool names_secret(const Value& value) {
          });
 }
 
-// A tool's expressions see its own call and nothing else of the job.
+// Expressions of a tool see only the call, nothing else of the job.
 Status check_roots(const ExprRoots& roots, std::string_view where) {
   for (const std::string& root : roots.roots) {
     if (root != "args" && root != "call") {
@@ -94,7 +95,8 @@ Status check_roots(const std::vector<Template::Part>& parts, std::string_view wh
   return {};
 }
 
-// A secret's name must be literal: what an expression gives comes from models and strangers.
+// The name of a secret must be literal: values of expressions come from models and other untrusted
+// sources.
 Status check_secret_words(const std::vector<Template::Part>& parts, const std::string& where) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto* literal = std::get_if<std::string>(&parts[i]);
@@ -149,7 +151,8 @@ class CallScope final : public ExprScope {
 
 constexpr std::size_t kTargetShown = 120;  // bytes
 
-// "GET example.com/orders/7": without scheme and query. It is cut after it is scrubbed, so that no part of a secret is left.
+// "GET example.com/orders/7": without scheme and query. Scrubbed before it is cut, so that no part
+// of a secret remains.
 std::string target_of(const HttpCall& http, const std::vector<UsedSecret>& used) {
   std::string_view url = http.url;
   if (const std::size_t scheme = url.find("://"); scheme != url.npos) url.remove_prefix(scheme + 3);
@@ -173,16 +176,16 @@ struct HttpTool::Request {
   std::vector<UsedSecret> used;
 };
 
-// An answer that comes as a stream, on its way to those who look on.
+// Parses and forwards a streamed response.
 struct HttpTool::Stream {
   std::shared_ptr<StreamReader> reader;
-  async::Task stop_reading;  // nothing more is read: called once
+  async::Task stop_reading;  // stops the transfer; called once
   std::move_only_function<void(TextDelta)> on_text_delta;
   ScrubbedStream scrubber;
-  std::unique_ptr<Sha256> hash = std::make_unique<Sha256>();  // of all that came
-  std::size_t bytes = 0;                                      // of that
-  std::size_t text_bytes = 0;                                 // bytes of text
-  std::string head;                                           // the first of them
+  std::unique_ptr<Sha256> hash = std::make_unique<Sha256>();  // of all bytes
+  std::size_t bytes = 0;                                      // received
+  std::size_t text_bytes = 0;                                 // emitted text, in bytes
+  std::string head;                                           // beginning of that text
   bool has_begun = false;
   std::optional<Error> read_error;
 
@@ -195,7 +198,7 @@ struct HttpTool::Stream {
     if (auto fed = reader->feed(more, words); !fed) read_error = std::move(fed).error();
     emit_text(scrubber.feed(words));
     if (reader->is_whole()) emit_text(scrubber.end());
-    // Who keeps the connection open behind the end holds up nobody.
+    // Do not wait for a server that keeps the connection open after the end.
     if ((read_error || reader->is_whole()) && stop_reading) std::exchange(stop_reading, nullptr)();
   }
   void emit_text(std::string text) {
@@ -208,7 +211,7 @@ struct HttpTool::Stream {
 
 struct HttpTool::InFlightCalls {
   using Key = std::pair<InvocationId, std::uint32_t>;
-  net::HttpClient* client;  // nullptr: the tool is gone, and perhaps the client
+  net::HttpClient* client;  // nullptr: the tool is destroyed, and perhaps the client
   std::map<Key, net::HttpClient::Id> in_flight = {};
 
   void cancel(const Key& key) {
@@ -328,7 +331,7 @@ Result<std::string> HttpTool::make_body(const ExprScope& scope, const Call& call
     return std::unexpected(std::move(error));
   }
   const Value value = *std::move(filled);
-  // A text under another type than JSON is the body itself: a form, a line of CSV.
+  // Under a Content-Type other than JSON, a string is the body itself: a form, a line of CSV.
   if (value.is_string() && !body_is_json_) return value.as_string();
   return canonical(value);
 }
@@ -374,8 +377,8 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
   secrets.add_known(request.used);
   http.new_connection = !deps_.is_read_only;
   http.total_timeout = call.timeout;
-  // Less than send_within: who cannot be reached is to fail as `connect`, which counts as a try, and not as
-  // `not_sent`, which does not and would be tried for ever.
+  // Less than send_within: an unreachable server must fail with `connect`, which counts as a try.
+  // `not_sent` does not count and would be retried without limit.
   http.connect_timeout = std::min({kConnectTimeout, call.timeout, call.send_within * 3 / 4});
   http.answer_max = rules_.output_max;
   if (!request.used.empty()) http.answer_max = std::max(http.answer_max, kScrubWindow);
@@ -402,7 +405,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   const InFlightCalls::Key key{call.invocation, call.try_no};
   std::move(permit).use(call.invocation, call.try_no);
   request.http.send_within = call.send_within - (async::BootClock().since_start() - has_begun);
-  std::shared_ptr<Stream> stream;  // shared by the two that hear of the answer
+  std::shared_ptr<Stream> stream;  // shared by the two callbacks of the response
   if (call.reader) {
     stream = std::make_shared<Stream>(
         Stream{.reader = std::move(call.reader),
@@ -415,7 +418,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
     };
   }
   HttpRules rules = rules_;
-  rules.json_only = stream != nullptr;  // its answer is one of a protocol, however it comes
+  rules.json_only = stream != nullptr;  // model APIs answer in JSON, streamed or not
   if (!stream) rules.target = target_of(request.http, request.used);
   const auto id = deps_.client.start(
       std::move(request.http),

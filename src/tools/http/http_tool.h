@@ -1,8 +1,9 @@
-// HttpTool: a call over HTTP, as an agents file declares it (API.md §1).
+// HttpTool: a tool whose calls are HTTP requests, as an agents file declares it
+// (docs/agents-file.md).
 //
-// Every call says who it is (Idempotency-Key and the X-Aetheris headers), goes out at most once, and is judged by
-// SPEC §6 (classify_response.h). Secrets are looked up right before the send, stand in headers only, and are taken out of
-// whatever the server says back. Threads: as Tool says.
+// Each call carries its keys (Idempotency-Key and the X-Aetheris headers), is sent at most once,
+// and gets its outcome from classify_response.h (SPEC §6). Secrets are resolved right before the
+// send, appear in headers only, and are scrubbed from the response. Threads: as for Tool.
 #pragma once
 
 #include <memory>
@@ -22,17 +23,17 @@ namespace ae::tools {
 
 class HttpTool final : public Tool {
  public:
-  // Borrowed; the client answers on this loop.
+  // Borrowed. `client` must run on `loop`.
   struct Dependencies {
     async::Loop& loop;
     net::HttpClient& client;
     SecretSource& secrets;
-    bool is_read_only =
-        false;  // effect: read. Only then may a connection be shared with other calls.
+    bool is_read_only = false;  // effect: read. Only then may calls share a connection
   };
 
   // {method = GET, url, headers: {name: text with ${ } and secret:NAME}, body: any value with ${ },
-  //  result: body | full, definite_failures: [statuses], output_max: bytes or "1MiB", numbers: string}
+  //  result: body | full, definite_failures: [statuses], output_max: bytes or "1MiB",
+  //  numbers: string}
   // Fails with plan_invalid, or unsupported for a key that is not in this list.
   static Result<std::unique_ptr<HttpTool>> make(const Value& definition, Dependencies deps);
   ~HttpTool() override;
@@ -48,10 +49,9 @@ class HttpTool final : public Tool {
     std::string name;
     std::vector<Template::Part> value;
   };
-  struct Request;  // what goes out, and the secrets in it
-  struct Stream;   // what comes back, while it comes
-  struct
-      InFlightCalls;  // in flight; shared with their answers, which may come when the tool is gone
+  struct Request;        // the outgoing request, and the secrets in it
+  struct Stream;         // a streamed response
+  struct InFlightCalls;  // shared with responses that may arrive after the tool is destroyed
 
   explicit HttpTool(Dependencies deps);
   Status read(const Value& definition);
@@ -65,7 +65,7 @@ class HttpTool final : public Tool {
   UrlTemplate url_;
   std::vector<Header> headers_;
   bool has_content_type_ = false;
-  bool body_is_json_ = true;  // what the headers say
+  bool body_is_json_ = true;  // by the Content-Type header
   std::optional<Template> body_;
   HttpRules rules_;
   std::shared_ptr<InFlightCalls> calls_;

@@ -1,4 +1,4 @@
-// What an HTTP tool sends, and what it makes of every way in which a server can answer.
+// HttpTool: the requests that it sends, and the outcome of every kind of response.
 #include "tools/http/http_tool.h"
 
 #include <sys/resource.h>
@@ -47,7 +47,7 @@ Call a_call(Value args = Value::object({})) {
   return call;
 }
 
-// A loop, a client, secrets; `call` performs one call of one definition.
+// A loop, a client and secrets; `call` performs one call of one definition.
 struct HttpToolFixture {
   net::AsioLoop loop;
   net::HttpClient client{loop};
@@ -83,12 +83,12 @@ Value post_tool(const RawHttpServer& server) {
   return Value::object({{"method", "POST"}, {"url", server.url("/charges")}});
 }
 
-// As messages show it.
+// As shown in messages.
 std::string shown_target(const RawHttpServer& server, const std::string& path) {
   return "127.0.0.1:" + std::to_string(server.port()) + path;
 }
 
-// ---- what is sent
+// ---- requests
 
 AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who it is") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, R"({"id":"ch_1"})")));
@@ -284,7 +284,7 @@ AE_TEST("http tool/header values: templates, and no line breaks from arguments")
 AE_TEST("http tool/a secret goes into the header and nowhere else") {
   RawHttpServer server([](Conversation& c) {
     while (auto request = c.read_request()) {
-      // An echo of what it was sent: plain, and in base64.
+      // Echoes the secret: plain, and in base64.
       const std::string seen = request->header("Authorization");
       c.send(raw_response(request->target() == "/ok" ? 200 : 403,
                           R"({"id":")" + seen + R"(","s3cr3t-canary":"czNjcjN0LWNhbmFyeQ=="})",
@@ -419,7 +419,7 @@ AE_TEST("http tool/definitions that cannot be meant are refused") {
   EXPECT_EQ(unknown.error().code, Code::unsupported);
 }
 
-// ---- what comes back
+// ---- responses
 
 AE_TEST("http tool/results: JSON by its type, nothing is null, the rest is text") {
   HttpToolFixture fixture;
@@ -701,7 +701,7 @@ AE_TEST("http tool/an abandoned call is unknown once it was sent, and answered o
     if (server.arrivals() == 0) {
       fixture.loop.after(1ms, [&] { look(); });
     } else {
-      (*tool)->abandon(InvocationId("fedcba9876543210"), 1);  // another try
+      (*tool)->abandon(InvocationId("fedcba9876543210"), 1);  // a different try
       (*tool)->abandon(InvocationId("fedcba9876543210"), 2);
       (*tool)->abandon(InvocationId("fedcba9876543210"), 2);
     }
@@ -710,7 +710,7 @@ AE_TEST("http tool/an abandoned call is unknown once it was sent, and answered o
   Outcome outcome = fixture.perform(**tool, a_call());
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
-  // Abandoned at once: not sent, or unknown when it was quicker.
+  // Abandoned at once: not sent, or unknown if the send was faster.
   fixture.loop.post([&] { (*tool)->abandon(InvocationId("fedcba9876543210"), 2); });
   outcome = fixture.perform(**tool, a_call());
   EXPECT_TRUE(outcome.error_code == "not_sent" || outcome.error_code == "abandoned");

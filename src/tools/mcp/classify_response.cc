@@ -32,7 +32,7 @@ Outcome invalid_result(const Value& result, const std::string& why,
   return outcome;
 }
 
-// What an elicitation asks, in our words.
+// An elicitation in our schema (schema/question.h).
 Value questions_in(const Value& params) {
   const std::string_view mode = params.text("mode", "form");
   std::vector<Member> question{{"message", params["message"]}, {"mode", mode}};
@@ -41,7 +41,7 @@ Value questions_in(const Value& params) {
   return Value::object(std::move(question));
 }
 
-// A request of the server in our words; null: it is none that a person can answer.
+// A request of the server in our schema; null: no user can answer it.
 Value question_of(const Value& request) {
   return request.text("method") == "elicitation/create" ? questions_in(request["params"]) : Value();
 }
@@ -54,7 +54,8 @@ Outcome make_input_required(Value requests_value) {
   return outcome;
 }
 
-// The server needs a person's answers before it goes on. What it asks is for people; what it wants to have back is its own.
+// The server needs answers of a user. Its requests are for users; its state is returned to it
+// unchanged.
 Outcome classify_questions(const Value& result, const std::vector<UsedSecret>& used) {
   std::vector<Member> requests;
   bool answerable = true;
@@ -69,7 +70,7 @@ Outcome classify_questions(const Value& result, const std::vector<UsedSecret>& u
   const Value* state = result.find("requestState");
   if (state != nullptr) members.emplace_back("state", *state);
   const Value requests_value = scrub_value(Value::object(std::move(members)), used);
-  // A state without the secret that it held is not the one that the server wants to have back.
+  // The server could not use a state from which a secret was scrubbed.
   if (state != nullptr && !(requests_value["state"] == *state)) answerable = false;
   const Status good = check_questions(requests_value);
   if (answerable && good && (state != nullptr || requests_value["requests"].size() > 0)) {
@@ -130,7 +131,7 @@ Outcome classify_error(const Reply& reply, std::string text) {
                         "http_" + std::to_string(reply.status), std::move(text));
   }
   Outcome outcome = make_outcome(OutcomeKind::unknown, false, true, "rpc_error", std::move(text));
-  outcome.settled = reply.status < 300 || is_settling_status(reply.status);  // 0: it is no HTTP
+  outcome.settled = reply.status < 300 || is_settling_status(reply.status);  // 0: not HTTP
   return outcome;
 }
 

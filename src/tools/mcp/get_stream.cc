@@ -11,10 +11,10 @@ namespace ae::tools::mcp {
 namespace {
 
 constexpr Duration kHealthyAfter =
-    std::chrono::seconds(10);  // a stream that lasts so long was of use
+    std::chrono::seconds(10);  // a stream that lasted this long was useful
 constexpr std::uint32_t kDoublingsMax = 5;
 
-// No stream, and there will be none. 409: the one before has not ended for the server yet.
+// The server has no such stream. Except 409: for the server the previous stream has not ended yet.
 bool is_unsupported(const net::HttpResult& answer) {
   if (answer.phase != net::HttpPhase::complete || answer.status == 429) return false;
   return answer.status < 400 || answer.status == 501 || is_no_effect_status(answer.status);
@@ -45,12 +45,12 @@ void GetStream::stop(Phase phase) {
   release_waiters();
 }
 
-// Of a timer that was never set, also when the loop is gone.
+// Cancels a timer that is set; does not use the loop otherwise, which may be gone.
 void GetStream::forget(async::TimerId& timer) {
   if (timer != 0) deps_.loop.cancel(std::exchange(timer, 0));
 }
 
-// Nobody waits any longer: it is open, or was not to be had.
+// Resumes the waiting calls: the stream is open, or failed.
 void GetStream::release_waiters() {
   forget(wait_timer_);
   for (auto& task : std::exchange(waiters_, {})) deps_.loop.post(std::move(task));
@@ -104,7 +104,7 @@ void GetStream::on_bytes(std::string_view bytes) {
     deps_.on_data(event.data);
     if (!*alive) return;
   }
-  if (!fits) stop(Phase::none);  // taken up again, it would say the same again
+  if (!fits) stop(Phase::none);  // a new stream would repeat the event
 }
 
 void GetStream::end(const net::HttpResult& answer) {

@@ -1,11 +1,12 @@
-// GetStream: the stream of GET, on which a server of the old era says over HTTP what belongs to no answer of its own. One
-// for each session.
+// GetStream: the GET stream on which a legacy HTTP server sends messages outside of responses. One
+// per session.
 //
-//   off ─listen─▶ opening ─▶ open ─it ends─▶ resting ─a pause─▶ opening, while it is wanted
-//    ▲               └─the server has none─▶ none: never asked for again
-//    └── nothing is open for kStreamIdleTimeout
+//   off ─listen─▶ opening ─▶ open ─ended─▶ backing_off ─delay─▶ opening, while it is wanted
+//    ▲               └─not supported by the server─▶ none: never requested again
+//    └── no request is open for kStreamIdleTimeout
 //
-// It costs a connection, so it is there for calls only; where it ended, it goes on (Last-Event-ID). Threads: the loop's.
+// It needs a connection, so it exists only while calls need it. A new stream resumes where the last
+// one ended (Last-Event-ID). Threads: the loop's.
 #pragma once
 
 #include <functional>
@@ -22,16 +23,16 @@
 
 namespace ae::tools::mcp {
 
-constexpr Duration kReconnectDelay = std::chrono::seconds(1);  // unless the server says when
-constexpr Duration kReconnectDelayMin = std::chrono::milliseconds(100);  // … whatever it says
-constexpr Duration kReconnectDelayMax =
-    std::chrono::seconds(30);  // after streams that were of no use
+constexpr Duration kReconnectDelay = std::chrono::seconds(1);  // unless the server sets `retry`
+constexpr Duration kReconnectDelayMin =
+    std::chrono::milliseconds(100);  // lower limit, also for the server's value
+constexpr Duration kReconnectDelayMax = std::chrono::seconds(30);  // after streams without an event
 constexpr Duration kStreamOpenTimeout =
-    std::chrono::seconds(2);  // a call waits so long for it, once
+    std::chrono::seconds(2);  // how long a call waits for it, once
 constexpr Duration kStreamIdleTimeout =
-    std::chrono::seconds(30);  // it stays after the last request
+    std::chrono::seconds(30);  // closed this long after the last request
 constexpr Duration kStreamLifetimeMax =
-    std::chrono::hours(1);  // one connection; it may have died unseen
+    std::chrono::hours(1);  // of one connection; it may have died unnoticed
 
 class GetStream {
  public:
@@ -39,9 +40,9 @@ class GetStream {
   struct Dependencies {
     async::Loop& loop;
     net::HttpClient& client;
-    std::function<net::HttpCall()> call;                 // with its URL and headers
-    std::function<bool()> is_wanted;                     // is anything open that it may be about?
-    std::function<void(std::string_view data)> on_data;  // of one event; may close it
+    std::function<net::HttpCall()> call;  // the request, with URL and headers
+    std::function<bool()> is_wanted;      // whether a request is open that it may concern
+    std::function<void(std::string_view data)> on_data;  // of one event; may close the stream
     Duration idle_timeout = kStreamIdleTimeout;
   };
   explicit GetStream(Dependencies deps) : deps_(std::move(deps)) {}
@@ -51,7 +52,7 @@ class GetStream {
 
   // As Transport::listen.
   bool listen(async::Task ready);
-  // Silence, until it is wanted again.
+  // Closes the stream until the next `listen`.
   void close();
 
  private:
@@ -68,15 +69,15 @@ class GetStream {
 
   Dependencies deps_;
   Phase phase_ = Phase::off;
-  bool has_open_timed_out_ = false;  // it was waited for in vain
-  bool has_received_event_ = false;  // this stream
+  bool has_open_timed_out_ = false;  // a wait for it has timed out
+  bool has_received_event_ = false;  // on the current stream
   std::uint32_t failures_ = 0;
   std::optional<SseParser> events_;
   std::string last_id_;
   std::optional<net::HttpClient::Id> http_;
   async::TimerId wait_timer_ = 0, reconnect_timer_ = 0, idle_timer_ = 0;
   std::vector<async::Task> waiters_;
-  std::shared_ptr<bool> alive_;  // of this stream; asked by what comes later
+  std::shared_ptr<bool> alive_;  // of this stream; checked by callbacks
 };
 
 }  // namespace ae::tools::mcp

@@ -1,4 +1,4 @@
-// The stream of GET, against a server of bare sockets.
+// GetStream against a server of raw sockets.
 #include "tools/mcp/get_stream.h"
 
 #include <atomic>
@@ -29,7 +29,7 @@ class NoSecrets final : public SecretSource {
   Result<Secret> get(std::string_view) override { return fail(Code::secret_missing, "none"); }
 };
 
-// A session of the old era with a server that answers each GET as the test says.
+// A legacy session with a server that answers each GET as the test specifies.
 struct GetStreamFixture {
   std::function<void(Conversation&, int nth)> on_get;
   std::string session;  // a header
@@ -57,7 +57,7 @@ struct GetStreamFixture {
     transport->close();
     server.reset();
   }
-  // The session begins, and a call is open when `calls`.
+  // Begins the session, with an open call if `calls`.
   void begin(bool calls = true) {
     transport.emplace(loop, client, secrets, Value::object({{"url", server->url("/mcp")}}));
     ASSERT_TRUE(transport->open({.on_message = [this](Message message) {
@@ -76,7 +76,7 @@ struct GetStreamFixture {
                      .timeout = 20s},
                     std::move(done));
   }
-  // True: it had to be waited for.
+  // True: it had to wait.
   bool listen() {
     if (transport->listen([this] { loop.stop(); })) return false;
     loop.run();

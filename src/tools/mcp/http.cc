@@ -17,7 +17,7 @@ using net::HttpResult;
 namespace {
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
-constexpr std::size_t kSessionMax = 1024;  // bytes of a session's id
+constexpr std::size_t kSessionMax = 1024;  // bytes of a session id
 constexpr std::string_view kEvents = "text/event-stream";
 
 std::string base64(std::string_view bytes) {
@@ -54,7 +54,7 @@ std::string encode_header_value(std::string_view text) {
 struct HttpTransport::Exchange {
   std::uint64_t number = 0;
   OutgoingMessage post;
-  async::Done<Reply> reply;  // empty: it has been called
+  async::Done<Reply> reply;  // empty: already called
   std::optional<net::HttpClient::Id> http;
   std::optional<SseParser> events;
   int resumes = 0;
@@ -86,7 +86,8 @@ Status HttpTransport::open(Callbacks callbacks) {
   return {};
 }
 
-// Without a session the server cannot tell its clients apart: what it asks there could be for another one.
+// Without a session the server cannot distinguish its clients: a question there could be meant for
+// another one.
 bool HttpTransport::listen(async::Task ready) {
   return session_.empty() || get_stream_.listen(std::move(ready));
 }
@@ -192,11 +193,12 @@ void HttpTransport::on_stream_bytes(Exchange& exchange, const net::HttpHeaders& 
     handle_event(exchange, event);
     if (!*alive) return;
   }
-  // It has said all, or too much: what else comes is not waited for.
+  // The answer is complete, or too large: do not read the rest.
   if ((!fits || !exchange.reply) && exchange.http) client_.cancel(*exchange.http);
 }
 
-// A message, or several, of the server. What is none, and no event of another kind, stands for the answer.
+// An event with one or several messages. An unreadable event of type `message` counts as the
+// answer.
 void HttpTransport::handle_event(Exchange& exchange, const SseEvent& event) {
   auto messages = read_messages(event.data);
   if (!messages) {
@@ -226,7 +228,7 @@ void HttpTransport::handle_event(Exchange& exchange, const SseEvent& event) {
   }
 }
 
-// What is said outside of any answer: an answer there is to nothing that was asked.
+// A message outside of responses. Responses are ignored here.
 void HttpTransport::on_stream_event(std::string_view text) {
   auto messages = read_messages(text);
   if (!messages) return;
@@ -240,7 +242,8 @@ void HttpTransport::on_stream_event(std::string_view text) {
 
 namespace {
 
-// Of an exchange whose answer was not a message. Secrets go before its head is cut off: half of one would be found no more.
+// The reply to an exchange without a message. Scrubs before it truncates: scrub would not find half
+// of a secret.
 Reply reply_without_message(const HttpResult& answer, const std::vector<UsedSecret>& used) {
   switch (answer.phase) {
     case HttpPhase::invalid:
@@ -283,7 +286,7 @@ void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpResult an
   }
   if (whole && !is_stream && good) handle_event(*exchange, {.name = {}, .data = answer.body});
   if (whole && !good) {
-    // A message under a status that is none of success says more than the status.
+    // A JSON-RPC error in the body is more specific than the HTTP status.
     auto messages = read_messages(answer.body);
     if (messages && messages->front().kind == Message::Kind::error) {
       Message& first = messages->front();
@@ -297,7 +300,7 @@ void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpResult an
   if (*alive) reply(*exchange, reply_without_message(answer, used()));
 }
 
-// A stream ended before the answer came. True: it is taken up where it ended.
+// A stream ended before the answer. True: it is being resumed.
 bool HttpTransport::resume_stream(const std::shared_ptr<Exchange>& exchange) {
   const SseParser& events = *exchange->events;
   if (events.last_id().empty() || exchange->resumes++ >= kResumesMax ||

@@ -1,9 +1,9 @@
-// HttpTransport: a server behind a URL, by the "streamable HTTP" of MCP: each message is a POST of its own, and its
-// answer one JSON message or a stream of events.
+// HttpTransport: a server behind a URL, by the "streamable HTTP" of MCP: each message is a POST,
+// answered by one JSON message or a stream of events.
 //
-// Every POST goes out at most once. A stream of an older revision that breaks before the answer is taken up again where
-// it broke (a GET, which asks for nothing to be done); the newest revision has no such thing. What a server of an older
-// revision says outside of any answer is heard while calls are open (get_stream.h). Threads: the loop's.
+// Every POST is sent at most once. A legacy stream that breaks before its answer is resumed by a
+// GET, which has no effect; modern streams cannot be resumed. Messages of a legacy server outside
+// of responses are received while calls are open (get_stream.h). Threads: the loop's.
 #pragma once
 
 #include <map>
@@ -18,11 +18,11 @@
 
 namespace ae::tools::mcp {
 
-constexpr int kResumesMax = 20;  // of one stream of events
+constexpr int kResumesMax = 20;  // per stream of events
 
 class HttpTransport final : public Transport {
  public:
-  // Borrows all but the definition: {url, headers}.
+  // Borrows everything except the definition: {url, headers}.
   HttpTransport(async::Loop& loop, net::HttpClient& client, SecretSource& secrets, Value definition)
       : Transport(&secrets),
         loop_(loop),
@@ -66,15 +66,15 @@ class HttpTransport final : public Transport {
   SecretSource& secrets_;
   Value definition_;
   Callbacks callbacks_;
-  net::HttpHeaders configured_headers_;  // of the definition, with their secrets
+  net::HttpHeaders configured_headers_;  // of the definition, with secrets
   std::string version_, session_;
   std::uint64_t last_ = 0;
   Exchanges exchanges_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // asked by what comes later
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // checked by callbacks
   GetStream get_stream_;
 };
 
-// A text as the value of an Mcp- header.
+// Encodes a text as the value of an Mcp- header.
 std::string encode_header_value(std::string_view text);
 
 }  // namespace ae::tools::mcp

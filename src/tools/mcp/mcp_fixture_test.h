@@ -1,4 +1,4 @@
-// A server in a test's hands: a transport that answers as the test says, on a loop that stands still.
+// McpFixture: a Server with a scripted transport, on a loop whose time stands still.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace ae::tools::mcp {
 using namespace std::chrono_literals;
 using Kind = Reply::Kind;
 
-// Runs what is posted, and timers when the test says so.
+// Runs posted tasks; timers fire only by `fire`.
 class ManualLoop final : public async::Loop {
  public:
   void post(async::Task task) override { tasks_.push_back(std::move(task)); }
@@ -38,7 +38,7 @@ class ManualLoop final : public async::Loop {
       task();
     }
   }
-  // Fires every timer of at most this delay that is set now.
+  // Fires all timers with at most this delay.
   void fire(Duration most) {
     std::vector<async::TimerId> due;
     for (const auto& [id, timer] : timers_) {
@@ -59,10 +59,11 @@ class ManualLoop final : public async::Loop {
 
 inline Value json(std::string_view text) { return *parse_json(text); }
 
-// What the test and its transports share: who answers, and what was sent.
+// Shared by the test and its transports: the answers, and what was sent.
 struct ServerScript {
-  std::function<std::optional<Reply>(const OutgoingMessage&)> answer;  // nullopt: silence
-  // How what nothing answers ends, as an answer to the server's question; nullopt: not before it is withdrawn. Empty: it is taken.
+  std::function<std::optional<Reply>(const OutgoingMessage&)> answer;  // nullopt: no answer
+  // The result of sending a message that gets no reply, such as an answer to a question; nullopt:
+  // pending until it is withdrawn. Empty: accepted.
   std::function<std::optional<Reply>(const OutgoingMessage&)> accept;
   Reply withdrawn{.kind = Reply::Kind::not_sent, .text = "cancelled"};
   std::map<std::int64_t, async::Done<Reply>> unaccepted;  // by ticket
@@ -73,8 +74,8 @@ struct ServerScript {
   std::map<std::int64_t, async::Done<Reply>> open;
   std::function<void(std::string)> lose;
   bool stdio = true;
-  bool is_listening =
-      true;  // what is said outside of any answer; else once the test calls `start_listening`
+  // Messages outside of responses are received; otherwise once the test calls `start_listening`.
+  bool is_listening = true;
   std::vector<async::Task> listeners;
   ManualLoop loop;
 
@@ -84,7 +85,7 @@ struct ServerScript {
     loop.run();
   }
 
-  // What it calls may put another in its place.
+  // A copy, because the call may replace `lose`.
   void lose_connection(const std::string& why) {
     const auto now = lose;
     now(why);
@@ -181,7 +182,7 @@ inline Reply tools() {
 }
 constexpr std::string_view kDone = R"({"content":[{"type":"text","text":"done"}]})";
 
-// A server of the old era, and one of the new.
+// A legacy server, and a modern one.
 inline std::optional<Reply> legacy_server(const OutgoingMessage& post) {
   if (post.method == "initialize") {
     return result(R"({"protocolVersion":"2025-06-18","capabilities":{"tools":{}}})");
@@ -207,10 +208,10 @@ struct McpFixture {
   std::vector<Outcome> outcomes;
   std::vector<Value> progress;
   std::vector<std::string> warnings;
-  // Of the calls that follow:
+  // For the following calls:
   Value inputs;
   Duration ask_expires{};
-  std::optional<std::uint32_t> sent_before;  // nothing: the try before
+  std::optional<std::uint32_t> sent_before;  // nullopt: the try before
 
   explicit McpFixture(std::function<std::optional<Reply>(const OutgoingMessage&)> answer) {
     script.answer = std::move(answer);

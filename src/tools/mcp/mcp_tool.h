@@ -1,5 +1,5 @@
-// McpTool: one tool of an MCP server, as an agents file offers it (docs/mcp.md).
-// Threads: as Tool says.
+// McpTool: one tool of an MCP server, as declared in an agents file (docs/mcp.md). Threads: as for
+// Tool.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace ae::tools::mcp {
 
 class McpTool final : public tools::Tool {
  public:
-  // {server, connection, tool, digest, output_max?}. `server` is shared by all of its tools.
+  // {server, connection, tool, digest, output_max?}. All tools of a server share `server`.
   // Fails with plan_invalid.
   static Result<std::unique_ptr<McpTool>> make(const Value& definition,
                                                std::shared_ptr<Server> server);
@@ -35,7 +35,7 @@ class McpTool final : public tools::Tool {
       : server_(std::move(server)), tool_(std::move(tool)), server_name_(std::move(name)) {}
   std::shared_ptr<Server> server_;
   Server::Tool tool_;
-  std::string server_name_;  // in the agents file
+  std::string server_name_;  // its name in the agents file
 };
 
 }  // namespace ae::tools::mcp

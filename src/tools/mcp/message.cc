@@ -52,7 +52,7 @@ Value with_params(std::vector<Member> members, Value params) {
 }  // namespace
 
 Result<std::vector<Message>> read_messages(std::string_view text) {
-  // Schemas hold such integers, and nobody counts with them.
+  // Schemas contain such integers, and they are not used for arithmetic.
   AE_ASSIGN(const Value value,
             parse_json(text, {.bytes_max = kMessageMax, .big_integers_as_strings = true}));
   std::vector<Message> messages;

@@ -1,5 +1,4 @@
-// Messages of JSON-RPC 2.0, as MCP speaks it in all its revisions.
-// Threads: values, pure functions.
+// Message: JSON-RPC 2.0, as MCP uses it in all revisions. Threads: values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +11,28 @@
 
 namespace ae::tools::mcp {
 
-constexpr std::size_t kMessageMax = 4u << 20;  // bytes of one message, either way
-constexpr std::size_t kBatchMax = 1'000;       // messages in one batch (revision 2025-03-26)
+constexpr std::size_t kMessageMax = 4u << 20;  // bytes per message, in both directions
+constexpr std::size_t kBatchMax = 1'000;       // messages per batch (revision 2025-03-26)
 
 struct Message {
   enum class Kind : std::uint8_t { request, notification, result, error };
   Kind kind = Kind::notification;
-  Value id;            // of a request and of what answers one; null: an error that cannot say
+  Value id;            // of a request and its response; null: an error without id
   std::string method;  // of a request or notification
   Value body;          // params, result, or an error's data
   std::int64_t code = 0;
   std::string text;  // of an error
-  // The request of ours on whose own stream it came; 0: it came on one that is for all.
+  // Our request on whose stream it arrived; 0: a stream shared by all requests.
   std::int64_t stream = 0;
 };
 
-// One message, or a batch of them. Fails with input_invalid or payload_too_large.
+// Parses one message or a batch. Fails with input_invalid or payload_too_large.
 Result<std::vector<Message>> read_messages(std::string_view text);
 
-// Of a text that is no message, although it is JSON: the ids of what it seems to answer.
+// For JSON that is not a valid message: the ids of the requests that it seems to answer.
 std::vector<std::int64_t> extract_response_ids(std::string_view text);
 
-// Why a text that came instead of an answer could not be read, with the beginning of it. REQUIRES: no secret is in `text`.
+// The error text for an unreadable answer, with its first bytes. REQUIRES: `text` is scrubbed.
 std::string describe_unreadable(const Error& error, std::string_view text);
 
 Value request(std::int64_t id, std::string_view method, Value params);
@@ -41,7 +40,7 @@ Value notification(std::string_view method, Value params);
 Value make_response(const Value& id, Value result);
 Value make_error_response(const Value& id, std::int64_t code, std::string_view text);
 
-// Codes that we act on.
+// Codes with special handling.
 constexpr std::int64_t kMethodNotFound = -32601;
 constexpr std::int64_t kInvalidParams = -32602;
 constexpr std::int64_t kHeaderMismatch = -32020;

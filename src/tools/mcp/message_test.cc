@@ -1,4 +1,4 @@
-// What is a message, and what is none; and what a tools/call comes to (SPEC §6).
+// Valid and invalid messages, and the outcome of a tools/call (SPEC §6).
 #include "tools/mcp/message.h"
 
 #include <optional>

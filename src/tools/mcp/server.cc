@@ -1,8 +1,8 @@
-// The life of a connection, as its server sees it:
+// Server: the states of its connection:
 //
-//   idle ─a call, or who asks for its tools─▶ connecting ─▶ listing ─▶ ready
-//    ▲                                           │            │   ▲      │ the tools have changed
-//    └────── failed, or lost: later again ───────┴────────────┘   └──────┘
+//   idle ─a call, or list()─▶ connecting ─▶ listing ─▶ ready
+//    ▲                            │            │   ▲      │ the tools have changed
+//    └─── failed, or lost: backoff┴────────────┘   └──────┘
 #include "tools/mcp/server.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Outcome not_sent(std::string why) {
   return make_outcome(OutcomeKind::failure, true, true, "not_sent", std::move(why));
 }
 
-// What a call says of itself, outside of its arguments (SPEC §3).
+// The keys of a call, sent outside of its arguments (SPEC §3).
 Value meta_of(const Call& call) {
   std::vector<Member> members = {{"aetheris/idempotency-key", call.external_key.text},
                                  {"aetheris/execution-key", call.key.text},
@@ -37,7 +37,7 @@ Value meta_of(const Call& call) {
   return Value::object(std::move(members));
 }
 
-// The same request again and again, each time with what people have answered to what it asked last.
+// The same request in each try, plus the answers to its last questions.
 Value params_of(const Call& call, const std::string& tool) {
   std::vector<Member> params{{"name", tool},
                              {"arguments", call.args.is_null() ? Value::object({}) : call.args},
@@ -49,7 +49,7 @@ Value params_of(const Call& call, const std::string& tool) {
   return Value::object(std::move(params));
 }
 
-// Arguments that the schema wants to see in headers as well (`x-mcp-header`).
+// Arguments that the schema mirrors in headers (`x-mcp-header`).
 void collect_mirrored_headers(const Value& schema, const Value& args, std::size_t depth,
                               std::vector<std::pair<std::string, std::string>>& out) {
   if (depth > kMirrorDepthMax || !schema["properties"].is_object()) return;
@@ -64,7 +64,7 @@ void collect_mirrored_headers(const Value& schema, const Value& args, std::size_
   }
 }
 
-// The server may still be at it, and ask.
+// The server may still be running the call, and ask.
 bool may_still_run(const Reply& reply) {
   return reply.kind == Reply::Kind::lost || reply.kind == Reply::Kind::unreadable ||
          (reply.kind == Reply::Kind::refused && !is_no_effect_status(reply.status));
@@ -119,7 +119,8 @@ void Server::set_idle_timeout(std::optional<Duration> timeout) {
   watch_idle();
 }
 
-// Starts the idle time when nothing uses the connection. A call that was given up does not: its server may never answer it.
+// Starts the idle timer if nothing uses the connection. A cancelled call does not: the server may
+// never answer it.
 void Server::watch_idle() {
   loop_.cancel(idle_timer_);
   if (!idle_timeout_ || !session_ || !is_idle()) return;
@@ -237,12 +238,12 @@ void Server::drop_session() {
   orphaned_.clear();
   if (!session_) return;
   session_->close();
-  // It may be its own callback that we are in.
+  // This may run inside a callback of the session, so destroy it later.
   loop_.post([session = std::move(session_)]() mutable { session.reset(); });
   session_.reset();
 }
 
-// It cannot be reached, or not be talked to: whoever waits hears it, and whoever comes next may try again.
+// The connection or the handshake failed: fails the waiting calls; the next call may connect again.
 void Server::on_connect_failed(const Error& error) {
   const std::string why =
       printable(scrub(error.message, session_ ? session_->used() : std::vector<UsedSecret>()),
@@ -262,7 +263,7 @@ void Server::on_connect_failed(const Error& error) {
 }
 
 void Server::on_connection_lost(const std::string& why) {
-  // Over our first word: it is asked in the old way next.
+  // Lost during the probe: `start` reports it, and the next connection is legacy.
   if (session_ && session_->is_lost_in_probe()) return;
   const bool stayed = phase_ == Phase::ready && now() - ready_at_ >= kStableAfter;
   const bool was_ready = phase_ == Phase::ready;
@@ -274,7 +275,7 @@ void Server::on_connection_lost(const std::string& why) {
   drop_session();
   phase_ = Phase::idle;
   tools_.clear();
-  // An HTTP exchange has its own end; a program takes all with it.
+  // An HTTP exchange reports its own end; when a program ends, all its calls are lost.
   std::vector<Key> lost_calls;
   for (const auto& [key, flight] : in_flight_) {
     if (flight.open) lost_calls.push_back(key);
@@ -307,7 +308,7 @@ void Server::perform(Permit permit, Call call, const Tool& tool, async::Done<Out
     if (call.sent_before <= *suspended_try) {
       return resume_call(std::move(permit), std::move(call), *suspended_try, std::move(done));
     }
-    // They were for a call that nobody waits for any more.
+    // The answers belong to a call that was dropped.
     release_suspended({call.invocation, *suspended_try}, "it is called again");
     call.inputs = Value();
   }
@@ -328,12 +329,12 @@ void Server::perform(Permit permit, Call call, const Tool& tool, async::Done<Out
   ensure_connected();
 }
 
-// REQUIRES: ready; not sent yet.
+// REQUIRES: not sent yet. Does nothing unless ready.
 void Server::send(const Key& key) {
   const auto found = in_flight_.find(key);
   if (found == in_flight_.end() || phase_ != Phase::ready) return;
   InFlightCall& flight = found->second;
-  if (flight.open) return;  // it waited twice: for the list, and to be heard
+  if (flight.open) return;  // it waited twice: for the listing and for `listen`
   loop_.cancel(flight.timer);
   const Duration left = flight.send_by - now();
   if (left.count() <= 0) return finish_call(key, not_sent("the MCP server was not ready in time"));
@@ -370,7 +371,7 @@ void Server::send(const Key& key) {
       .name = flight.tool.name,
       .try_no = flight.call.try_no,
       .send_within = left,
-      // Who looks at the clock is `start_timeout`, which knows why it gives up.
+      // `start_timeout` enforces the deadline and knows the reason.
       .timeout = session_->modern() ? flight.call.timeout + kRequestTimeout : kOpenCallMax,
       .progress = std::move(flight.call.progress)};
   collect_mirrored_headers(tool->second["inputSchema"], args, 0, spec.header_params);
@@ -394,7 +395,7 @@ void Server::send(const Key& key) {
       });
 }
 
-// Its time begins.
+// Starts the timeout of the try.
 void Server::start_timeout(const Key& key) {
   InFlightCall& flight = in_flight_.at(key);
   flight.timer = loop_.after(flight.call.timeout, [weak = weak_from_this(), key] {
@@ -407,14 +408,14 @@ void Server::start_timeout(const Key& key) {
   });
 }
 
-// An answer that is on its way first: when it was never told, the call is as it was.
+// Withdraws an answer that is being sent first: if it was not sent, the call is unchanged.
 void Server::cancel_request(InFlightCall& flight, std::string_view why) {
   if (flight.answer_ticket != 0) return session_->withdraw_answer(flight.answer_ticket);
   mark_orphaned(*flight.open);
   session_->cancel_request(flight.open->request, why);
 }
 
-// From now on a question may be of this call, until it is answered after all.
+// From now on a question may come from this call, until it is answered.
 void Server::mark_orphaned(OpenCall& open) {
   if (std::exchange(open.is_orphaned, true)) return;
   orphaned_.insert(orphaned_.size() < kOrphanedMax ? open.request : 0);
@@ -443,8 +444,9 @@ void Server::finish_sent_call(const Key& key, const Reply& reply) {
   if (reply.kind == Reply::Kind::unreadable) {
     outcome.error_message = qualified_name(flight.tool) + ": " + outcome.error_message;
   }
-  // A session that the server has forgotten (legacy HTTP): nothing was done, and a new one is made for the next try. Once:
-  // who forgets a new session at once is not asked for ever.
+  // The server has forgotten the session (legacy HTTP): the call had no effect, and the next try
+  // uses a new session. Only if this session has answered a call, so that a server that forgets
+  // every session is not retried without limit.
   const bool forgotten = reply.status == 404 && session_ && !session_->modern();
   const bool again = forgotten && answered_ > 0;
   if (again) outcome = not_sent("the MCP server has forgotten the session: a new one is created");

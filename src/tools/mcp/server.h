@@ -1,18 +1,21 @@
-// Server: one MCP server of an agents file, over all connections that there will be to it.
+// Server: one MCP server of an agents file, across all connections to it.
 //
-// It is reached when the first call needs it, and again after it was lost, later each time when it does not stay. Before
-// a call goes out, what its tool says of itself now is held against what is pinned. Calls wait for all that, within their
-// time to be sent; a call that was sent is never sent again.
+// It connects when the first call needs it, and again after a connection is lost, with a backoff
+// while connections do not last. Before a call is sent, the tool's current definition is compared
+// with the pinned one. Calls wait for all this within their time to be sent; a sent call is never
+// sent again.
 //
-// A server of the old era asks people while its call is open. Then the try ends `input_required`, and the call is kept:
+// A legacy server asks users while its call is open. Then the try ends `input_required`, and the
+// call is suspended:
 //
-//   sent ──elicitation/create──▶ kept ──the next try has the answer──▶ told, and awaited as before
-//                                 │   └─ for sure not told: kept, and the next try tells it
-//                                 │ its reply comes: the next try has it
-//                                 └─ the connection is lost, nobody comes in time, its job ends: given up
+//   sent ──elicitation/create──▶ suspended ──next try has the answer──▶ answer sent, awaited again
+//                                   │  └─ answer not sent: suspended, the next try sends it
+//                                   │ reply arrives: it is the outcome of the next try
+//                                   └─ connection lost, not answered in time, job ended: dropped
 //
-// The state of such a try names it. The first try that brings it back and finds no kept call is `unknown`: nobody knows what
-// became of the call. A later one was declared in spite of that, and is a call of its own, without answers.
+// The question's `state` names the try that asked. The first try with that state that finds no
+// suspended call is `unknown`, because the outcome of the call is. A later try was declared in
+// spite of that; it is a new call without the answers.
 // Threads: the loop's.
 #pragma once
 
@@ -35,26 +38,25 @@
 
 namespace ae::tools::mcp {
 
-constexpr Duration kConnectMax = std::chrono::seconds(60);  // from the first word to the last tool
+constexpr Duration kConnectMax = std::chrono::seconds(60);  // until the tools are listed
 constexpr Duration kBackoffMin = std::chrono::milliseconds(100);
 constexpr Duration kBackoffMax = std::chrono::seconds(30);
 constexpr Duration kStableAfter =
-    std::chrono::seconds(10);  // who stays so long is reached at once again
+    std::chrono::seconds(10);  // after this uptime a lost connection is reopened at once
 
-constexpr std::size_t kSuspendedMax =
-    256;  // calls that wait for people; over HTTP each is a connection
-constexpr std::size_t kOrphanedMax = 1'000;            // given up, and not answered since
-constexpr std::size_t kSuspendedBytesMax = 64u << 20;  // of what they have answered meanwhile
+constexpr std::size_t kSuspendedMax = 256;   // suspended calls; over HTTP each needs a connection
+constexpr std::size_t kOrphanedMax = 1'000;  // cancelled requests that may still be answered
+constexpr std::size_t kSuspendedBytesMax = 64u << 20;  // of replies to suspended calls
 constexpr Duration kSuspendedGrace =
-    std::chrono::minutes(10);  // after its question has expired, or its answer did not get out
-// Of a call that may ask, below the timers of tries and of kept calls, which are the ones that end it.
+    std::chrono::minutes(10);  // after the question expired, or its answer was not sent
+// Timeout of a request that may ask; shorter timers of tries and suspended calls end it.
 constexpr Duration kOpenCallMax = std::chrono::hours(24 * 400);
 
 class Server : public std::enable_shared_from_this<Server> {
  public:
-  // What whoever runs us should know.
+  // Reports a warning to the operator.
   using Warn = std::function<void(const JobId& job, const std::string& what)>;
-  // All borrowed but the version.
+  // All borrowed except the version.
   struct Dependencies {
     async::Loop& loop;
     StdioProcesses& stdio_processes;
@@ -63,32 +65,33 @@ class Server : public std::enable_shared_from_this<Server> {
     std::string version;  // ours
     Warn warn = {};       // may be empty
   };
-  // `connection`: {command, env, env_allow, cwd} or {url, headers}; `folder`: where relative paths start.
+  // `connection`: {command, env, env_allow, cwd} or {url, headers}. Relative paths
+  // start at `folder`.
   static std::shared_ptr<Server> make(Value connection, std::string folder, Dependencies deps);
-  // What is in flight is answered: unknown when it was sent.
+  // Ends the calls in flight: `unknown` if they were sent.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   void close();
 
-  // Ends the connection once no call has been open or kept for this long; the next call connects again. A stdio server is
-  // asked to stop, then killed. nullopt (at first): it stays connected.
+  // Closes the connection after this time without an open or suspended call; the next call connects
+  // again. A stdio server gets SIGTERM, then SIGKILL. nullopt (default): stays connected.
   void set_idle_timeout(std::optional<Duration> timeout);
 
-  // What it lists now. Fails with unavailable, plan_invalid, secret_missing, forbidden.
+  // The tools that it lists now. Fails with unavailable, plan_invalid, secret_missing, forbidden.
   void list(async::Done<Result<Session::ToolList>> done);
 
   struct Tool {
-    std::string server = {};  // as the agents file calls it
-    std::string name;         // as the server knows it
-    std::string digest;       // as it is pinned
+    std::string server = {};  // its name in the agents file
+    std::string name;         // the tool's name on the server
+    std::string digest;       // the pinned one
     std::size_t output_max = kOutputMax;
   };
   void perform(Permit permit, Call call, const Tool& tool, async::Done<Outcome> done);
-  // Also gives up the call that is kept since this try has asked.
+  // Also drops the call that this try has suspended.
   void abandon(const InvocationId& invocation, std::uint32_t try_no);
 
-  // For tests: how the server is reached.
+  // For tests: a custom transport.
   using TransportFactory = std::function<std::unique_ptr<Transport>()>;
   static std::shared_ptr<Server> make(TransportFactory make_transport, async::Loop& loop,
                                       std::string version, Warn warn = {});
@@ -117,7 +120,7 @@ class Server : public std::enable_shared_from_this<Server> {
   void mark_orphaned(OpenCall& open);
   void finish_call(const Key& key, Outcome outcome);
 
-  // People (server_elicitation.cc).
+  // Questions to users (server_elicitation.cc).
   void on_question(const Message& request);
   std::shared_ptr<OpenCall> find_asking_call(const Message& request,
                                              std::string& refusal_reason) const;
@@ -137,9 +140,9 @@ class Server : public std::enable_shared_from_this<Server> {
   std::string version_;
   Phase phase_ = Phase::idle;
   std::shared_ptr<Session> session_;
-  std::map<std::string, Value, std::less<>> tools_;  // as it listed them last
+  std::map<std::string, Value, std::less<>> tools_;  // the last listing
   std::size_t rejected_ = 0;
-  std::size_t answered_ = 0;  // calls of this session
+  std::size_t answered_ = 0;  // calls of this session with a result
   std::uint32_t failures_ = 0;
   Duration ready_at_{}, reconnect_at_{};  // boot time
   bool list_is_stale_ = false;
@@ -148,10 +151,11 @@ class Server : public std::enable_shared_from_this<Server> {
   std::map<Key, InFlightCall> in_flight_;
   std::map<Key, std::shared_ptr<OpenCall>> suspended_;  // by the try that asked
   std::size_t suspended_bytes_ = 0;
-  // Of this session: calls that were given up, or lost, and may still ask. 0 = more of them than are counted.
+  // Requests of this session that were cancelled or lost and may still ask. 0 stands for those
+  // beyond kOrphanedMax.
   std::set<std::int64_t> orphaned_;
   Warn warn_;
-  std::set<std::string, std::less<>> warned_tools_;  // tools of which it was said
+  std::set<std::string, std::less<>> warned_tools_;  // tools whose change was reported
   std::vector<async::Done<Result<Session::ToolList>>> list_waiters_;
 };
 

@@ -1,4 +1,5 @@
-// What a Server has under way: server.cc and server_elicitation.cc share it. Threads: the loop's.
+// The calls in flight of a Server, shared by server.cc and server_elicitation.cc. Threads: the
+// loop's.
 #pragma once
 
 #include <cstdint>
@@ -11,37 +12,37 @@
 
 namespace ae::tools::mcp {
 
-// A tools/call on the wire. Its flight waits for it; while it is kept, nobody does.
+// A tools/call on the wire. An InFlightCall waits for it, except while it is suspended.
 struct Server::OpenCall {
   Tool tool;
-  Key key;  // of the flight; kept: of the try that asked
+  Key key;  // of the InFlightCall; suspended: of the try that asked
   std::int64_t request = 0;
   bool is_suspended = false;
-  bool is_orphaned = false;             // given up, or lost
-  Value question = {};                  // the server's request; null: it wants no answer
-  std::optional<Outcome> outcome = {};  // … its reply has come
-  std::size_t bytes = 0;                // … of that
-  async::TimerId timer = 0;             // … until then
+  bool is_orphaned = false;             // cancelled or lost
+  Value question = {};                  // id of the server's request; null: no answer is due
+  std::optional<Outcome> outcome = {};  // the reply, if it came while suspended
+  std::size_t bytes = 0;                // of that reply
+  async::TimerId timer = 0;             // drops the suspended call
 };
 
-// A try that somebody waits for.
+// A try whose caller waits for an outcome.
 struct Server::InFlightCall {
   Permit permit;
   Call call;
   Tool tool;
   async::Done<Outcome> done;
   Duration send_by{}, started_at{};
-  std::shared_ptr<OpenCall> open = nullptr;  // once it is sent
-  std::int64_t answer_ticket = 0;  // the answer of a person that is on its way; 0: none is
+  std::shared_ptr<OpenCall> open = nullptr;  // set once it is sent
+  std::int64_t answer_ticket = 0;            // of a user's answer that is being sent; 0: none
   enum class EndReason { none, timeout, abandoned } end_reason = EndReason::none;
   async::TimerId timer = 0;
-  bool is_warned = false;  // that what it asked was declined
+  bool is_warned = false;  // a declined question was reported
 };
 
-// The try after which a call was kept, if these inputs are for such a one.
+// The try that suspended the call, if these inputs belong to a suspended call.
 std::optional<std::uint32_t> suspended_try_of(const Value& inputs);
 
-// `server` and its tool, as the agents file names them.
+// `server.tool`, with the server's name in the agents file.
 std::string qualified_name(const Server::Tool& tool);
 
 }  // namespace ae::tools::mcp

@@ -1,4 +1,5 @@
-// How calls of the old era wait for people: they are kept open between the try that asked and the one that has the answer.
+// Questions of legacy servers: a call stays open between the try that asked and the try with the
+// answer.
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -14,9 +15,9 @@
 namespace ae::tools::mcp {
 namespace {
 
-// A state of ours; no server is told it.
+// The prefix of our `state`; it is never sent to a server.
 constexpr std::string_view kState = "aetheris/open-call/";
-constexpr std::size_t kQuestionShown = 200;  // bytes of one, in a warning
+constexpr std::size_t kQuestionShown = 200;  // bytes of a question in a warning
 
 Value make_action(std::string_view word) { return Value::object({{"action", word}}); }
 
@@ -36,8 +37,9 @@ std::optional<std::uint32_t> suspended_try_of(const Value& inputs) {
   return try_no;
 }
 
-// Over HTTP a question may come on the stream of its call. A program has one stream for all, and so has GET: only when one
-// call is open, and no other ever was given up or lost, is it clear whose question it is.
+// Over HTTP a question may arrive on the stream of its call. A program has one stream for all
+// calls, and so has GET: there the asking call is known only if one call is open and no other was
+// cancelled or lost.
 std::shared_ptr<Server::OpenCall> Server::find_asking_call(const Message& request,
                                                            std::string& refusal_reason) const {
   std::vector<const InFlightCall*> sent;
@@ -88,7 +90,8 @@ void Server::on_question(const Message& request) {
   report_declined(request.body, refusal_reason, keys);
 }
 
-// It was done in somebody's name: the jobs say so, and whoever runs them hears it, once for each call.
+// A question was declined on behalf of a user: reports it to the jobs, and once per call to the
+// operator.
 void Server::report_declined(const Value& params, const std::string& why,
                              const std::vector<Key>& keys) {
   const Session* const asked_by = session_.get();
@@ -113,7 +116,7 @@ void Server::suspend(const std::shared_ptr<OpenCall>& open, const Value& questio
                      Outcome outcome) {
   const Key key = open->key;
   InFlightCall& flight = in_flight_.at(key);
-  flight.answer_ticket = 0;  // what it asked before has its answer, or soon
+  flight.answer_ticket = 0;  // the earlier answer has been sent, or soon is
   open->question = question;
   suspend(open, key, flight.call.ask_expires + kSuspendedGrace);
   finish_call(key, std::move(outcome));
@@ -130,7 +133,7 @@ void Server::suspend(const std::shared_ptr<OpenCall>& open, const Key& key, Dura
   session_->set_progress_callback(open->request, nullptr);
 }
 
-// A server that did not wait for the answer: the next try is told how the call ended.
+// The server did not wait for the answer: the next try gets this outcome.
 void Server::store_suspended_reply(OpenCall& open, const Reply& reply) {
   Outcome outcome = classify_response(reply, open.tool.output_max, session_->used());
   if (reply.kind == Reply::Kind::result) ++answered_;
@@ -146,7 +149,7 @@ void Server::store_suspended_reply(OpenCall& open, const Reply& reply) {
   open.outcome = std::move(outcome);
 }
 
-// The first try that has the answer.
+// The first try with the answer.
 void Server::resume_call(Permit permit, Call call, std::uint32_t suspended_try,
                          async::Done<Outcome> done) {
   const auto found = suspended_.extract(Key{call.invocation, suspended_try});
@@ -184,7 +187,7 @@ void Server::resume_call(Permit permit, Call call, std::uint32_t suspended_try,
   start_timeout(key);
 }
 
-// What a person said is a call of its own: it leaves in the time that its try has to be sent, or not at all.
+// The answer is a message of its own: it is sent within the try's time to be sent, or not at all.
 void Server::send_answer(const Key& key) {
   InFlightCall& flight = in_flight_.at(key);
   const Value* answer = flight.call.inputs["answers"].find(kOpenRequest);
@@ -216,7 +219,7 @@ void Server::on_answer_sent(const Key& key, const Reply& reply) {
     cancel_request(flight, "the caller gave up");
 }
 
-// First its server is told `cancel`, which ends most calls; then that nobody waits for it any more.
+// Answers `cancel` first, which ends most calls; then cancels the request.
 void Server::release_suspended(const Key& key, std::string_view why) {
   const auto found = suspended_.find(key);
   if (found == suspended_.end()) return;

@@ -1,4 +1,4 @@
-// Servers of the old era that ask a person while their call is open.
+// Legacy servers that ask a user while a call is open.
 #include <optional>
 
 #include "json/json.h"
@@ -13,9 +13,9 @@ constexpr std::string_view kForm =
     R"({"message":"How many?","requestedSchema":{"type":"object","properties":{"n":{"type":"integer"}}}})";
 const Value kAccept = json(R"({"action":"accept","content":{"n":3}})");
 
-// Its calls are open until the test answers them.
+// A server whose calls stay open until the test answers them.
 struct ElicitationFixture : McpFixture {
-  bool uses_get_stream = false;  // over HTTP: it asks on the stream of GET
+  bool uses_get_stream = false;  // over HTTP: it asks on the GET stream
   explicit ElicitationFixture(bool stdio = true)
       : McpFixture([](const OutgoingMessage& post) -> std::optional<Reply> {
           if (post.method == "tools/call") return std::nullopt;
@@ -39,13 +39,13 @@ struct ElicitationFixture : McpFixture {
     found.mapped()(std::move(reply));
     script.loop.run();
   }
-  // The next try, with this answer to what the newest outcome asks.
+  // The next try, with this answer to the latest outcome's question.
   void call_with_answer(std::uint32_t try_no, const Value& answer = kAccept) {
     inputs = Value::object({{"answers", Value::object({{"question", answer}})},
                             {"state", outcomes.back().result["state"]}});
     call(try_no);
   }
-  // What the server was told to its request.
+  // The answers that the server received to its request.
   std::vector<Value> sent_answers(const Value& id = "q") {
     std::vector<Value> all;
     for (const OutgoingMessage& post : script.sent) {
@@ -72,7 +72,7 @@ AE_TEST(
     EXPECT_EQ(canonical(fixture.only_outcome().result["requests"]),
               R"({"question":{"message":"How many?","mode":"form","schema":)"
               R"({"properties":{"n":{"type":"integer"}},"type":"object"}}})");
-    fixture.script.loop.fire(2s);  // the call has no time while a person thinks
+    fixture.script.loop.fire(2s);  // no timeout while a user decides
     EXPECT_TRUE(fixture.sent_answers().empty());
     fixture.call_with_answer(2);
     EXPECT_EQ(fixture.outcomes.size(), 1u);
@@ -292,13 +292,13 @@ AE_TEST(
   EXPECT_EQ(fixture.outcomes[1].kind, OutcomeKind::unknown);
   EXPECT_EQ(fixture.outcomes[1].error_code, "reset");
   EXPECT_EQ(fixture.calls(), 1u);
-  // A try that was withdrawn before it came here decides nothing: the next one is still the first.
+  // A try that was withdrawn before it arrived does not count: the next one is still the first.
   fixture.sent_before = 1;
   fixture.call(3);
   ASSERT_EQ(fixture.outcomes.size(), 3u);
   EXPECT_EQ(fixture.outcomes[2].kind, OutcomeKind::unknown);
   EXPECT_EQ(fixture.calls(), 1u);
-  // It was declared in spite of the doubt.
+  // Declared in spite of the unknown outcome.
   fixture.sent_before.reset();
   fixture.call(4);
   fixture.script.loop.fire(kBackoffMin);
@@ -434,7 +434,7 @@ AE_TEST(
   fixture.call(1);
   fixture.call(2);
   EXPECT_EQ(fixture.calls(), 0u);
-  // Its list is asked for meanwhile: the calls wait for two things.
+  // The listing is requested meanwhile: the calls wait for both.
   fixture.script.callbacks->on_message(
       {.kind = Message::Kind::notification, .method = "notifications/tools/list_changed"});
   fixture.script.loop.run();
@@ -469,7 +469,7 @@ AE_TEST("mcp/people/a program that answers a call that was given up means that o
   fixture.call(1);
   const std::int64_t first = fixture.open();
   fixture.script.loop.fire(1s);
-  fixture.script.callbacks->on_late_reply(first + 1);  // another one
+  fixture.script.callbacks->on_late_reply(first + 1);  // a different call
   fixture.call(2);
   fixture.send_question("q1");
   EXPECT_EQ(fixture.sent_answers("q1"), std::vector<Value>{json(R"({"action":"decline"})")});

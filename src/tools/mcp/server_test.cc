@@ -1,4 +1,4 @@
-// What becomes of a server and its calls when its transport answers as the test says.
+// Server with a transport that answers as the test specifies.
 #include "tools/mcp/server.h"
 
 #include <map>
@@ -113,14 +113,14 @@ AE_TEST("mcp/session/an idle server is stopped after its idle timeout, and never
   EXPECT_EQ(fixture.script.count("tools/call"), 2u);
   fixture.script.loop.fire(kIdle);
   EXPECT_EQ(fixture.script.stops, 2);
-  // A call that was given up is over, also when its server never answers it.
+  // A cancelled call is over, even if the server never answers it.
   fixture.call(3);
   fixture.script.loop.fire(1s);
   ASSERT_EQ(fixture.outcomes.size(), 3u);
   EXPECT_EQ(fixture.outcomes[2].kind, OutcomeKind::timeout);
   fixture.script.loop.fire(kIdle);
   EXPECT_EQ(fixture.script.stops, 3);
-  // Used again by the newest tools, it stays connected.
+  // Without an idle timeout it stays connected.
   silent = false;
   fixture.call(4);
   fixture.server->set_idle_timeout(std::nullopt);
@@ -258,7 +258,7 @@ AE_TEST("mcp/call/a tool that says something else than what is pinned is not cal
   EXPECT_EQ(fixture.only_outcome().error_code, "tool_changed");
   EXPECT_TRUE(fixture.only_outcome().definite);
   EXPECT_EQ(fixture.script.count("tools/call"), 0u);
-  // Whoever runs us hears it too, once.
+  // The operator is warned too, once.
   ASSERT_EQ(fixture.warnings.size(), 1u);
   EXPECT_TRUE(fixture.warnings[0].starts_with("j: s.t is not called: its MCP server describes"));
   EXPECT_NE(fixture.warnings[0].find("aetheris check FILE --diff"), std::string::npos);
@@ -364,7 +364,7 @@ AE_TEST(
   ASSERT_EQ(fixture.outcomes.size(), 3u);
   EXPECT_EQ(fixture.outcomes[2].result, Value("done"));
   EXPECT_EQ(fixture.script.opened, 2);
-  // One that forgets at once is not asked for ever.
+  // A server that forgets every session is not retried without limit.
   McpFixture fresh([](const OutgoingMessage& post) -> std::optional<Reply> {
     if (post.method == "tools/call") return Reply{.kind = Kind::refused, .status = 404};
     return legacy_server(post);

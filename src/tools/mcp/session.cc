@@ -17,7 +17,7 @@ bool is_legacy(std::string_view version) {
   return std::ranges::find(kLegacy, version) != std::end(kLegacy);
 }
 
-// Does a list of revisions hold one that we speak in the new way? in the old way?
+// Whether the list contains a supported modern (or legacy) revision.
 bool has_revision(const Value& versions, bool modern) {
   if (!versions.is_array()) return false;
   return std::ranges::any_of(versions.items(), [&](const Value& one) {
@@ -29,7 +29,7 @@ bool is_modern_error(std::int64_t code) {
   return code == kHeaderMismatch || code == kMissingCapability || code == kUnsupportedVersion;
 }
 
-// Would another word reach this server?
+// Whether the server can receive another request.
 bool has_response(const Reply& reply) {
   return reply.kind == Kind::result || reply.kind == Kind::error || reply.kind == Kind::refused;
 }
@@ -40,13 +40,13 @@ std::string error_text(const Reply& reply) {
          (reply.text.empty() ? "" : ": " + reply.text);
 }
 
-// What people can be asked.
+// The kinds of questions that users can answer.
 Value client_capabilities() {
   return Value::object(
       {{"elicitation", Value::object({{"form", Value::object({})}, {"url", Value::object({})}})}});
 }
 
-// A number that JSON holds.
+// Unique per try, and exact as a JSON number.
 std::int64_t make_request_id(std::uint32_t try_no, std::int64_t nth) {
   constexpr std::uint32_t kTriesApart = 1u << 20;
   return (static_cast<std::int64_t>((try_no - 1) % kTriesApart) << 32) + nth;
@@ -111,7 +111,7 @@ void Session::start(async::Done<Status> ready) {
   transport_->set_protocol_version(std::string(kModern));
   probe();
   if (!transport_->is_stdio()) return;
-  // A program that is slow to start has not heard the question yet: both are put to it then.
+  // A program that starts slowly may not have read the probe yet; then both requests are pending.
   probe_timer_ = deps_.loop.after(kProbeTimeout, [weak] {
     if (const auto self = weak.lock(); self && self->phase_ == Phase::probing) self->initialize();
   });
@@ -132,12 +132,12 @@ void Session::on_probe_reply(const Reply& reply) {
     modern_ = true;
     return on_ready(std::string(kModern));
   }
-  if (phase_ != Phase::probing) return;  // it has been asked in the old way already
+  if (phase_ != Phase::probing) return;  // `initialize` has been sent already
   is_lost_in_probe_ = reply.kind == Kind::lost && transport_->is_stdio();
   if (!has_response(reply)) return finish_start(unavailable(reply.text));
   if (reply.status == 401 || reply.status == 403)
     return finish_start(unavailable(error_text(reply)));
-  // It refused the revision that it says it speaks: it is taken by its word, once.
+  // It rejected a revision that it claims to support: retry once.
   if (reply.kind == Kind::error && reply.code == kUnsupportedVersion &&
       has_revision(reply.value["supported"], true) && !std::exchange(is_probed_again_, true)) {
     return probe();
@@ -188,7 +188,7 @@ void Session::on_initialize_reply(const Reply& reply) {
 void Session::on_ready(std::string version) {
   phase_ = Phase::open;
   deps_.loop.cancel(probe_timer_);
-  // The header came with 2025-06-18.
+  // The header exists since 2025-06-18.
   transport_->set_protocol_version(version >= "2025-06-18" ? version : std::string());
   if (!modern_) send_notification("notifications/initialized", Value());
   finish_start({});
@@ -200,7 +200,7 @@ void Session::finish_start(Status status) {
   if (ready_) std::exchange(ready_, nullptr)(std::move(status));
 }
 
-// ---- what we ask
+// ---- requests to the server
 
 Value Session::client_meta() const {
   return Value::object({{"io.modelcontextprotocol/protocolVersion", kModern},
@@ -229,7 +229,7 @@ std::int64_t Session::send_request(RequestSpec spec, async::Done<Reply> done) {
                        .params = std::move(spec.header_params),
                        .send_within = spec.send_within,
                        .timeout = spec.timeout};
-  // Nobody waits for ever: an HTTP exchange has its limit, a program that says nothing is given up.
+  // HTTP exchanges have their own timeout; requests to a program need one here.
   async::TimerId timer = 0;
   const auto late = std::make_shared<std::string>();
   if (transport_->is_stdio()) {
@@ -275,7 +275,7 @@ void Session::report_message(std::int64_t id, std::string_view what) {
 void Session::report_progress(std::int64_t id, const Value& what) {
   const auto found = progress_.find(id);
   if (found == progress_.end() || !found->second) return;
-  // Not called where it lives: what it starts may end the request.
+  // Moved out while it runs: it may end the request.
   auto progress = std::exchange(found->second, nullptr);
   progress(what);
   if (const auto still = progress_.find(id); still != progress_.end() && !still->second) {
@@ -353,7 +353,7 @@ void Session::next_page(std::shared_ptr<ToolList> listed, std::string cursor, st
       });
 }
 
-// ---- what the server asks, and tells
+// ---- requests and notifications of the server
 
 void Session::on_message(const Message& message) {
   if (phase_ == Phase::closed) return;

@@ -1,10 +1,11 @@
-// Session: one connection to one MCP server, from its first word to its last, in both eras of the protocol.
+// Session: one connection to one MCP server, with a legacy or a modern revision.
 //
-//   start ─▶ probing ──server/discover answered──▶ open (2026-07-28: nothing is agreed, each request says it all)
-//               └──any other error, or silence──▶ initialize ─▶ open (2024-11-05 … 2025-11-25)
+//   start ─▶ probing ──server/discover answered──▶ open (2026-07-28: no handshake)
+//               └──any other error, or timeout──▶ initialize ─▶ open (2024-11-05 … 2025-11-25)
 //
-// It also answers what a server asks of its client: `ping`. What the new era asks of people comes as the result of a call
-// (classify_response.h), what the old one asks while a call is open is its owner's to answer (server.h). Threads: the loop's.
+// It answers the server's `ping`. A modern server asks users in the result of a call
+// (classify_response.h); a legacy server asks while the call is open, and the owner of the session
+// answers (server.h). Threads: the loop's.
 #pragma once
 
 #include <functional>
@@ -25,32 +26,33 @@ inline constexpr std::string_view kLegacy[] = {"2025-11-25", "2025-06-18", "2025
                                                "2024-11-05"};
 
 constexpr Duration kProbeTimeout =
-    std::chrono::seconds(5);  // then a program is asked in the old way, too
-constexpr Duration kRequestTimeout = std::chrono::seconds(30);  // for each request but calls
+    std::chrono::seconds(5);  // then a stdio server also gets `initialize`
+constexpr Duration kRequestTimeout = std::chrono::seconds(30);  // for all requests except calls
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Callbacks {
     std::function<void(std::string why)>
-        on_close;                            // at most once; the session is of no use any more
-    std::function<void()> on_tools_changed;  // it says that its list is another one now
-    // Old era: it asks a person something, and wants an `answer`; empty: it is declined.
+        on_close;                            // at most once; the session cannot be used afterwards
+    std::function<void()> on_tools_changed;  // the server's list of tools has changed
+    // Legacy: a question to a user, which needs a send_answer. Empty: questions are declined.
     std::function<void(const Message& request)> on_question;
-    // It answers a request that was given up.
+    // A reply to a cancelled request.
     std::function<void(std::int64_t id)> on_late_reply;
-    std::function<void(const Value& id)> on_request_cancelled;  // of a request of its own
+    std::function<void(const Value& id)>
+        on_request_cancelled;  // by the server, a request of its own
   };
   struct Dependencies {
     async::Loop& loop;
-    std::string version;  // ours, for the server's logs
-    bool legacy = false;  // do not probe: it ended when it was
+    std::string version;  // ours, as sent to the server
+    bool legacy = false;  // no probe: the server exited on it
   };
   static std::shared_ptr<Session> make(std::unique_ptr<Transport> transport, Dependencies deps,
                                        Callbacks callbacks);
 
-  // Agrees with the server on how to talk. Fails with unavailable, plan_invalid, secret_missing, forbidden.
+  // Negotiates the revision. Fails with unavailable, plan_invalid, secret_missing, forbidden.
   void start(async::Done<Status> ready);
-  // Every tool, page by page, as `pinned` has them, by name. What is no tool is left out; `rejected` of them were.
+  // Fetches all pages. `tools`: pinned definitions by name; `rejected`: the number of invalid ones.
   struct ToolList {
     std::map<std::string, Value, std::less<>> tools;
     std::size_t rejected = 0;
@@ -59,44 +61,46 @@ class Session : public std::enable_shared_from_this<Session> {
 
   struct RequestSpec {
     std::string method;
-    Value params;  // an object; `_meta` of it is kept and added to
+    Value params;  // an object; its `_meta` is kept and extended
     std::string name = {};
-    // Of a call: no two tries have one id, also when another process makes the later one.
+    // Of a call: part of the request id, so that tries never share an id, not even across
+    // processes.
     std::uint32_t try_no = 1;
     std::vector<std::pair<std::string, std::string>> header_params = {};
     Duration send_within{};
     Duration timeout = kRequestTimeout;
     async::Done<Value> progress = {};  // may be empty
   };
-  // Gives the id by which it can be given up.
+  // Returns the id for cancel_request.
   std::int64_t send_request(RequestSpec spec, async::Done<Reply> done);
-  // The reply comes soon. The server is told.
+  // Cancels a request and notifies the server. The reply follows soon.
   void cancel_request(std::int64_t id, std::string_view why);
-  // Before a call is sent, so that what its server asks meanwhile is heard: as Transport::listen.
+  // Call before a call is sent, to receive the server's questions: see Transport::listen.
   bool listen(async::Task ready) { return modern_ || transport_->listen(std::move(ready)); }
-  // Somebody else hears from now on how far this request is; empty: nobody.
+  // Replaces the progress callback of a request; empty: removes it.
   void set_progress_callback(std::int64_t id, async::Done<Value> progress);
-  // Says something of a request to whoever follows it.
+  // Passes a message to the progress callback of a request.
   void report_message(std::int64_t id, std::string_view what);
-  // What the server asked is answered.
+  // The answer to a request of the server.
   struct AnswerSpec {
     Value id, result;
-    Duration send_within = {};  // zero: as long as it takes
+    Duration send_within = {};  // zero: no limit
     Duration timeout = kRequestTimeout;
-    async::Done<Reply> on_sent = {};  // what became of it; may be empty
+    async::Done<Reply> on_sent = {};  // the result of the send; may be empty
   };
-  // Gives what `withdraw_answer` takes.
+  // Returns the ticket for withdraw_answer.
   std::int64_t send_answer(AnswerSpec spec);
-  // `on_sent` comes soon: not_sent, lost, or what it was.
+  // `on_sent` follows soon: not_sent, lost, or the actual result.
   void withdraw_answer(std::int64_t ticket) { transport_->cancel_request(ticket); }
 
   bool modern() const { return modern_; }
-  // It was lost over our first word: some programs end when they hear one that they do not know.
+  // The connection was lost during the probe: some programs exit when they receive an unknown
+  // method.
   bool is_lost_in_probe() const { return is_lost_in_probe_; }
   const std::vector<UsedSecret>& used() const { return transport_->used(); }
-  // Silence: nothing that was asked is answered any more.
+  // No callback runs afterwards, and no request gets a reply.
   void close();
-  // As close. A program is asked to stop first.
+  // Like close, but a program is asked to stop first.
   void stop() {
     transport_->stop();
     close();
@@ -125,7 +129,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool modern_ = false, has_tools_ = true;
   bool is_probed_again_ = false, is_initialize_sent_ = false, is_lost_in_probe_ = false;
   async::TimerId probe_timer_ = 0;
-  std::string probe_error_;  // the probe's last word
+  std::string probe_error_;  // the last error of the probe
   std::int64_t last_id_ = 0;
   std::map<std::int64_t, async::Done<Value>> progress_;
   async::Done<Status> ready_;

@@ -54,13 +54,13 @@ void StdioTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
 }
 
 void StdioTransport::cancel_request(std::int64_t id) {
-  // A line that could not be read may have been its answer: it accuses no other call.
+  // A line that could not be read may have been its answer; do not count it against another call.
   if (suspects_.contains(id) && unreadable_lines_ > 0) --unreadable_lines_;
   auto given_up = take_open(id);
   if (given_up) reply_later(std::move(given_up), {.kind = Reply::Kind::lost, .text = "given up"});
 }
 
-// The reply of a request that is open no more; empty: it was not.
+// Removes an open request. Empty: there was none.
 async::Done<Reply> StdioTransport::take_open(std::int64_t id) {
   auto found = open_.extract(id);
   if (found.empty()) return nullptr;
@@ -96,7 +96,7 @@ void StdioTransport::line(std::string_view text) {
     }
     if (!message.id.is_integer()) continue;
     auto answered = take_open(message.id.as_int());
-    if (!answered) {  // given up, or never asked
+    if (!answered) {  // cancelled, or never sent
       if (callbacks_.on_late_reply) callbacks_.on_late_reply(message.id.as_int());
       continue;
     }
@@ -132,7 +132,7 @@ void StdioTransport::unreadable(std::string_view text, const Error& error) {
   fail_suspects();
 }
 
-// As many lines as calls: none of these can be answered any more.
+// As many unreadable lines as suspects: none of the suspects can still be answered.
 void StdioTransport::fail_suspects() {
   if (suspects_.empty() || suspects_.size() > unreadable_lines_) return;
   const std::shared_ptr<bool> alive = alive_;
@@ -150,7 +150,7 @@ void StdioTransport::end(bool started, const std::string& why) {
   unreadable_lines_ = 0;
   for (auto& [id, one] : open) {
     if (!*alive) return;
-    // A program that never ran has read nothing of what was written for it.
+    // A program that never ran has read nothing.
     one.reply({.kind = started ? Reply::Kind::lost : Reply::Kind::unreachable, .text = why});
   }
   if (*alive && callbacks_.on_close) std::exchange(callbacks_.on_close, nullptr)(why);

@@ -1,8 +1,8 @@
-// StdioTransport: a server that is a program of ours, one message a line.
+// StdioTransport: a server that runs as our child process, one message per line.
 //
-// A line that begins with { or [ and is no message may be the answer of each call that is open: a call fails as soon as its
-// answer was such a line for sure. Other lines are banners and logs, and are ignored. A line that is too long ends the
-// server. Threads: the loop's.
+// A line that begins with { or [ but is not a message may be the answer to any open call; a call
+// fails as soon as its answer certainly was such a line. Other lines are banners and logs, and are
+// ignored. A line that is too long ends the server. Threads: the loop's.
 #pragma once
 
 #include <map>
@@ -15,11 +15,11 @@
 
 namespace ae::tools::mcp {
 
-constexpr std::size_t kOpenMax = 1'000;  // requests without an answer, of one server
+constexpr std::size_t kOpenMax = 1'000;  // unanswered requests per server
 
 class StdioTransport final : public Transport {
  public:
-  // Borrows loop, companions and secrets. `definition`: {command, env, env_allow, cwd}.
+  // Borrows loop, stdio_processes and secrets. `definition`: {command, env, env_allow, cwd}.
   StdioTransport(async::Loop& loop, StdioProcesses& stdio_processes, const SecretSource& secrets,
                  Value definition, std::string folder)
       : Transport(&secrets),
@@ -54,17 +54,18 @@ class StdioTransport final : public Transport {
   std::string folder_;
   Callbacks callbacks_;
   std::unique_ptr<StdioProcess> server_;
-  std::string partial_line_;  // of a line
+  std::string partial_line_;  // the incomplete last line
   struct OpenRequest {
     async::Done<Reply> reply;
     bool is_call = false;
   };
   std::map<std::int64_t, OpenRequest> open_;
-  // The calls that were open when a line could not be read, how many such lines came, and why the last of them failed.
+  // The calls that were open when a line could not be read, the number of such lines, and why the
+  // last one could not be read.
   std::set<std::int64_t> suspects_;
   std::size_t unreadable_lines_ = 0;
   std::string unreadable_why_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // asked by what comes later
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // checked by callbacks
 };
 
 }  // namespace ae::tools::mcp

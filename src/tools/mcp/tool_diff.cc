@@ -13,11 +13,11 @@
 namespace ae::tools::mcp {
 namespace {
 
-constexpr std::size_t kContextBytes = 40;  // bytes of what is the same, before what differs
+constexpr std::size_t kContextBytes = 40;  // bytes of equal text before a difference
 
 bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
-// At most so many bytes from there on.
+// At most `most` bytes, beginning at `from`.
 std::string excerpt(const std::string& text, std::size_t from, std::size_t most) {
   while (from > 0 && from < text.size() && !starts_character(text[from])) --from;
   std::size_t end = std::min(from + most, text.size());
@@ -44,7 +44,7 @@ class ToolDiff {
     }
   }
 
-  // What stands at `path` of a tool: nullptr = nothing.
+  // The values at `path` of a tool; nullptr: none.
   void compare(const std::string& path, const Value* before, const Value* now) {
     if (before == nullptr && now == nullptr) return;
     const std::string where = truncate_text(printable(path, LineBreaks::escape), kPathShown) + ": ";

@@ -47,7 +47,7 @@ AE_TEST("mcp/difference/what is long is shown where it differs, and says how muc
   EXPECT_NE(lines[0].find("aaaEVILbbb"), std::string::npos) << lines[0];
   EXPECT_NE(lines[0].find(" bytes more)"), std::string::npos) << lines[0];
   EXPECT_LT(lines[0].size(), 2 * kTextShown + 200);
-  // Never half of a character.
+  // Characters are never split.
   for (std::size_t i = 0; i < 4; ++i) {
     std::string many(i, 'x');
     for (int n = 0; n < 1000; ++n) many += "ü";

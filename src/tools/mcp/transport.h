@@ -1,7 +1,7 @@
-// Transport: how messages get to one MCP server and back. stdio.h and http.h are its two kinds.
+// Transport: delivers messages to one MCP server and back. Implementations: stdio.h and http.h.
 //
-// It knows nothing of methods. Its one promise is the one that effects need: of each request it says whether any byte
-// of it may have reached the server. Threads: the loop's.
+// It does not interpret methods. Its guarantee, on which effects depend: for each request it
+// reports whether any byte may have reached the server. Threads: the loop's.
 #pragma once
 
 #include <cstdint>
@@ -19,37 +19,37 @@
 
 namespace ae::tools::mcp {
 
-// What became of one request.
+// The reply to one request.
 struct Reply {
   enum class Kind : std::uint8_t {
     result,       // `value`
-    error,        // of JSON-RPC: `code`, `text`, `value` = its data
-    refused,      // an HTTP status and no message: `status`, `text`
-    not_sent,     // no byte has left, and it may go better soon
-    unreachable,  // no byte has left: no connection. `text`
-    unreadable,   // what came instead of an answer is no message: `text`
-    lost,         // it may have arrived; nothing more will come. `text`
+    error,        // of JSON-RPC: `code`, `text`, `value` = data
+    refused,      // an HTTP status without a message: `status`, `text`
+    not_sent,     // no byte was sent; a retry may succeed
+    unreachable,  // no byte was sent: no connection. `text`
+    unreadable,   // the answer is not a valid message: `text`
+    lost,         // it may have arrived; no answer will come. `text`
   };
   Kind kind = Kind::lost;
   Value value;
   std::int64_t code = 0;
   std::string text;
   int status = 0;               // of HTTP; 0: none
-  bool is_tls_failure = false;  // unreachable: it is not the server we trust
+  bool is_tls_failure = false;  // unreachable: the server's certificate is not trusted
 };
 
 struct OutgoingMessage {
   Value message;
   std::int64_t id =
-      0;  // of a request; 0: nothing answers it, and its reply says whether it was taken
-  std::int64_t ticket = 0;  // by which it can be given up all the same
+      0;  // of a request; 0: no answer follows, the reply reports whether it was accepted
+  std::int64_t ticket = 0;  // id for cancel_request of a message without `id`
   std::string method;
   bool modern =
-      false;  // revision 2026-07-28: the headers Mcp-Method, Mcp-Name and Mcp-Param-KEY go with it
-  std::string name;  // of what it is about; "" = none
+      false;  // revision 2026-07-28: sends the headers Mcp-Method, Mcp-Name and Mcp-Param-KEY
+  std::string name;  // the target, as in Mcp-Name; "": none
   std::vector<std::pair<std::string, std::string>> params;
-  Duration send_within{};  // zero: as long as it takes
-  Duration timeout{};      // from the send; then give it up
+  Duration send_within{};  // zero: no limit
+  Duration timeout{};      // from the send; then the request is dropped
 };
 
 class Transport {
@@ -57,36 +57,38 @@ class Transport {
   struct Callbacks {
     std::function<void(Message)> on_message;  // requests and notifications of the server
     std::function<void(std::string why)>
-        on_close;  // of all at once: open requests have their reply. At most once
-    // A request that was given up is answered after all. May be empty.
+        on_close;  // of the connection: open requests already have their reply. At most once
+    // A cancelled request was answered after all. May be empty.
     std::function<void(std::int64_t id)> on_late_reply = {};
   };
   virtual ~Transport() = default;
-  // Silence: no reply and no ear is called any more, and nothing that was borrowed is used. May be called by an ear.
+  // Closes without calling any reply or callback; nothing borrowed is used afterwards. May be
+  // called from a callback.
   virtual void close() = 0;
-  // Before close: a program is asked to stop, and gets a moment to do so.
+  // Call before close: asks a program to stop, and gives it a moment to do so.
   virtual void stop() {}
 
-  // Once, before all else. Fails with plan_invalid, secret_missing, forbidden.
+  // Call once, first. Fails with plan_invalid, secret_missing, forbidden.
   virtual Status open(Callbacks callbacks) = 0;
   virtual void send(OutgoingMessage post, async::Done<Reply> reply) = 0;
-  // Of an id or a ticket. Its reply comes soon: not_sent, lost, or what it was.
+  // By id or ticket. The reply follows soon: not_sent, lost, or the actual result.
   virtual void cancel_request(std::int64_t id) = 0;
-  // What the server says outside of any answer is to be heard, from before a call is sent until it is answered. True: it is, or
-  // cannot be. Else `ready` is called, soon, also when it cannot.
+  // Start to receive the server's messages outside of responses; called before a call is sent.
+  // True: they are received, or cannot be. False: `ready` follows soon, in both cases.
   virtual bool listen(async::Task ready) {
     static_cast<void>(ready);
     return true;
   }
-  // From now on this revision is spoken.
+  // Sets the revision for all messages from now on.
   virtual void set_protocol_version(const std::string& version) { static_cast<void>(version); }
-  // Does giving up a request of this revision tell the server so?
+  // Whether cancelling a request of this revision notifies the server.
   virtual bool cancel_notifies_server(bool modern) const = 0;
-  // Is one connection for all, that must be told what is cancelled, and does not outlive its server?
+  // Whether all requests share one connection that ends with its server and needs cancel
+  // notifications.
   virtual bool is_stdio() const = 0;
 
-  // What must not be seen in anything the server says: asked for each answer, as secrets change while the server lives. Valid
-  // until it is asked again.
+  // The secrets to scrub from the server's messages. Called for each message, because secrets may
+  // change while the server runs. Valid until the next call.
   const std::vector<UsedSecret>& used() {
     hidden_ = used_;
     if (secrets_ != nullptr) secrets_->add_known(hidden_);
@@ -94,9 +96,9 @@ class Transport {
   }
 
  protected:
-  // Borrows it. nullptr: only what was used for this server is hidden.
+  // Borrows it. nullptr: only the secrets of this server are scrubbed.
   explicit Transport(const SecretSource* secrets = nullptr) : secrets_(secrets) {}
-  std::vector<UsedSecret> used_;  // to open it
+  std::vector<UsedSecret> used_;  // used to open the connection
 
  private:
   const SecretSource* secrets_;

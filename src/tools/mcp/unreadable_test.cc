@@ -1,4 +1,4 @@
-// What a server does to its calls with an answer that is no message: they end at once, and nobody knows what it did.
+// Answers that are not valid messages: the affected calls end at once, with an unknown outcome.
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,7 +19,7 @@ class NoSecrets final : public SecretSource {
   Result<Secret> get(std::string_view) override { return fail(Code::secret_missing, "none"); }
 };
 
-// A program in a test's hands, with one secret in its environment.
+// A program controlled by the test, with one secret in its environment.
 struct FakeStdioProcesses final : StdioProcesses {
   struct FakeStdioProcess final : StdioProcess {
     void write(std::string) override {}

@@ -1,4 +1,4 @@
-// A C++ function behind the Tool interface.
+// NativeTool, and the built-in functions.
 #include "tools/native/native.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace ae::tools {
 namespace {
 
-constexpr std::size_t kFillMax = 64u << 20;  // bytes that `fill` makes at most
-constexpr std::size_t kMessageMax = 4096;    // bytes of a function's own error message
+constexpr std::size_t kFillMax = 64u << 20;  // largest text of `fill`
+constexpr std::size_t kMessageMax = 4096;    // bytes of a function's error message
 
 using Key = std::pair<InvocationId, std::uint32_t>;
 
@@ -85,7 +85,7 @@ Outcome succeeded(Value result, std::size_t output_max) {
   return outcome;
 }
 
-// The one line that calls a function of others: what it throws ends here.
+// The only place that calls a user function; catches what it throws.
 Outcome run(const NativeFunction& function, const Call& call, RunContext& running,
             std::size_t output_max) {
   try {
@@ -127,7 +127,7 @@ std::expected<Value, NativeFailure> nap(const Call& call, RunContext& running) {
     return std::unexpected(NativeFailure{
         .code = "request_invalid", .message = "nap: ms must be 0 to 86400000, report_ms from 1"});
   }
-  // A deaf one listens to a token that nobody stops.
+  // A deaf function gets a token that is never stopped.
   const std::stop_token stop =
       call.args["deaf"] == Value(true) ? std::stop_token() : running.stop();
   std::mutex mutex;
@@ -145,17 +145,17 @@ std::expected<Value, NativeFailure> nap(const Call& call, RunContext& running) {
   return Value::object({{"slept_ms", most}});
 }
 
-// Of a function that runs on the loop: nobody can hear it before it returns.
+// For a function that runs on the loop: its reports could not be delivered before it returns.
 class InlineRunContext final : public RunContext {
  public:
   std::stop_token stop() const override { return {}; }
   void progress(Value) override {}
 };
 
-// What a tool shares with the threads that run its function; it outlives both.
+// Shared by a tool and the threads that run its function; outlives both.
 struct LoopHandle {
   std::mutex mutex;
-  // Guarded by mutex. Null: the tool is gone, and what is said reaches nobody.
+  // Guarded by mutex. Null: the tool is destroyed, results and reports are dropped.
   async::Loop* loop;
   async::SteadyClock* clock;
 };
@@ -172,28 +172,28 @@ struct NativeTool::Run final : RunContext, std::enable_shared_from_this<Run> {
 
   const std::shared_ptr<LoopHandle> loop_handle;
   const Key key;
-  const std::weak_ptr<State> tool;  // only for tasks on the loop
+  const std::weak_ptr<State> tool;  // used only by tasks on the loop
   const Call call;                  // without its callbacks, which belong to the loop
   const NativeFunction function;
   const std::size_t output_max;
   std::stop_source source;
 
-  // Guarded by home->mutex.
+  // Guarded by loop_handle->mutex.
   enum class Stage { waiting, running, returned, withdrawn } stage = Stage::waiting;
   Permit permit;
   Duration send_by{}, started_at{}, last_heard_at{};
-  std::optional<Value> report;    // the newest
-  bool is_report_posted = false;  // the loop will come for it
+  std::optional<Value> report;    // the latest one
+  bool is_report_posted = false;  // a task to deliver it is posted
 };
 
-// One call, as the loop sees it.
+// A call on a thread, as the loop sees it.
 struct NativeTool::InFlightCall {
   std::shared_ptr<Run> run;
-  async::Done<Outcome> done;  // empty: cut off, the function still runs
+  async::Done<Outcome> done;  // empty: cut off, the function is still running
   async::Done<Outcome> late;
   async::Done<Value> progress;
   std::optional<async::TimerId> timer;
-  Duration due_at{};  // when it is to go off
+  Duration due_at{};  // when the timer fires
 };
 
 struct NativeTool::State : std::enable_shared_from_this<State> {
@@ -216,11 +216,11 @@ struct NativeTool::State : std::enable_shared_from_this<State> {
   const NativeFunction function;
   const Options options;
   const std::shared_ptr<LoopHandle> loop_handle = std::make_shared<LoopHandle>();
-  std::set<Key> waiting;                        // for their turn on the loop
+  std::set<Key> waiting;                        // for their task on the loop
   std::map<Key, InFlightCall> in_flight_calls;  // on threads
 };
 
-// ---------------------------------------------------------------- on its thread
+// ---------------------------------------------------------------- on the function's thread
 
 NativeTool::Run::Run(std::shared_ptr<LoopHandle> h, Permit p, Call c, State& state)
     : loop_handle(std::move(h)),
@@ -269,7 +269,7 @@ void NativeTool::State::run_on_loop(Permit permit, Call call, async::Done<Outcom
   const Key key{call.invocation, call.try_no};
   AE_CHECK(waiting.insert(key).second, call.invocation.text);
   const Duration begin = clock.since_start();
-  // Shared with the turn to come, which may find the tool gone.
+  // The posted task shares the state; it may run after the tool is destroyed.
   loop.post([state = shared_from_this(), permit = std::move(permit), call = std::move(call), key,
              begin, done = std::move(done)]() mutable {
     if (state->waiting.erase(key) == 0) return done(not_sent("withdrawn before it began"));
@@ -294,7 +294,7 @@ void NativeTool::State::run_on_thread(Permit permit, Call call, async::Done<Outc
   flight.progress = std::move(call.progress);
   call.note_in_flight = nullptr;
   flight.run = std::make_shared<Run>(loop_handle, std::move(permit), std::move(call), *this);
-  flight.run->send_by = now + send_within;  // no thread has it yet
+  flight.run->send_by = now + send_within;  // safe without the lock: no thread has the run yet
   if (!options.executor->run([run = flight.run] { run->work(); })) {
     return answer_later(std::move(flight.done), not_sent("too many native calls wait"));
   }
@@ -302,7 +302,7 @@ void NativeTool::State::run_on_thread(Permit permit, Call call, async::Done<Outc
   schedule_check(key, entered, now, send_within);
 }
 
-// A thread that begins right after a look cannot need the next one earlier than this.
+// Early enough even for a thread that starts right after this check.
 void NativeTool::State::schedule_check(const Key& key, InFlightCall& flight, Duration now,
                                        Duration after) {
   after = std::min(after, flight.run->call.timeout);
@@ -329,14 +329,14 @@ void NativeTool::State::check_deadline(const Key& key) {
     auto node = in_flight_calls.extract(found);
     return node.mapped().done(not_sent("no thread was free in time: native functions occupy them"));
   }
-  if (run.stage == Run::Stage::returned) return;  // in time: its answer is on the way
+  if (run.stage == Run::Stage::returned) return;  // in time: its result is on the way
   Duration left = run.started_at + timeout - now;
   if (left.count() <= 0) {
     lock.unlock();
     return end_early(flight, timed_out("the function had not returned after " + to_text(timeout)));
   }
   if (beat.count() > 0) {
-    // Whoever comes late to look may have been stopped, and the function with it.
+    // If this check is late, the process may have been suspended, and the function with it.
     if (now - flight.due_at >= beat) run.last_heard_at = now;
     const Duration silent = now - run.last_heard_at;
     if (silent >= beat) {
@@ -348,7 +348,7 @@ void NativeTool::State::check_deadline(const Key& key) {
   schedule_check(key, flight, now, left);
 }
 
-// Nobody waits for it any more. The flight stays until the function returns.
+// Ends the call while its function is still running. The entry stays until the function returns.
 void NativeTool::State::end_early(InFlightCall& flight, Outcome outcome) {
   {
     const std::scoped_lock lock(loop_handle->mutex);
@@ -379,7 +379,7 @@ void NativeTool::State::deliver_report(const Key& key, Run& run) {
   }
   const auto found = in_flight_calls.find(key);
   if (!report || found == in_flight_calls.end() || !found->second.progress) return;
-  // It is kept out of the map while it runs: what it starts may end the flight.
+  // Moved out of the map while it runs: it may end the call.
   auto progress = std::move(found->second.progress);
   progress(*std::move(report));
   const auto still = in_flight_calls.find(key);
@@ -435,7 +435,7 @@ void NativeTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   {
     const std::scoped_lock lock(state_->loop_handle->mutex);
     Run& run = *found->second.run;
-    if (run.stage == Run::Stage::returned) return;  // its answer is on the way
+    if (run.stage == Run::Stage::returned) return;  // its result is on the way
     has_started = run.stage == Run::Stage::running;
     if (!has_started) run.stage = Run::Stage::withdrawn;
   }

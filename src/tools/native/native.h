@@ -1,10 +1,11 @@
-// Native tools: a C++ function behind the Tool interface.
+// NativeTool: a C++ function as a tool.
 //
-// A function runs on a thread of an Executor, where it may take its time: at its deadline, or when it is silent for longer
-// than it may, the call is answered `timeout`, and nobody waits for the thread. What the function says after that is a
-// late result (SPEC §6). Only a function that promises to return at once runs on the loop. What it returns decides: a
-// value is success, a NativeFailure is a definite failure unless it says unknown, an exception is unknown.
-// Threads: the loop's; functions run on others, several at once. See docs/decisions/0022-native-threads.md.
+// A function runs on a thread of an Executor and may block. At its deadline, or if it reports
+// nothing for longer than its heartbeat, the call ends with `timeout` without waiting for the
+// thread; what the function returns later is a late result (SPEC §6). Only functions that promise
+// to return immediately run on the loop. Outcomes: a value is success, a NativeFailure is a
+// definite failure unless `unknown` is set, an exception is unknown. Threads: the loop's; functions
+// run on other threads, several at once. See docs/decisions/0022-native-threads.md.
 #pragma once
 
 #include <expected>
@@ -24,17 +25,19 @@ struct NativeFailure {
   std::string code = "native_error";
   std::string message;
   bool retryable = false;
-  bool unknown = false;  // it may have happened
+  bool unknown = false;  // there may have been an effect
 };
 
-// What a running function hears and says. Threads: any, while the function runs.
+// The context of a running function. Threads: any, while the function runs.
 class RunContext {
  public:
   virtual ~RunContext() = default;
-  // Stopped when nobody waits for the function any more: it should return soon, and say what is true. A callback of the
-  // token runs on the loop and must not block. Never stopped for a function that runs on the loop.
+  // Stopped when the call has ended before the function returned. The function should then return
+  // soon, with its actual result. Callbacks of the token run on the loop and must not block. Never
+  // stopped for a function that runs on the loop.
   virtual std::stop_token stop() const = 0;
-  // How far it is, in at most kProgressMax bytes of JSON; more is no more than a sign of life.
+  // Reports progress, at most kProgressMax bytes of JSON. A larger report only counts as a
+  // heartbeat.
   virtual void progress(Value report) = 0;
 };
 
@@ -43,32 +46,35 @@ using NativeFunction =
 
 struct NativeFunctionEntry {
   NativeFunction function;
-  // It promises to return at once, whatever its arguments are, and runs on the loop: a hop to a thread and back costs
-  // more than the call. One that breaks the promise holds up everything.
+  // The function promises to return immediately for all arguments and runs on the loop: switching
+  // to a thread and back costs more than the call. A function that breaks the promise blocks the
+  // process.
   bool runs_inline = false;
 };
 
-// Where functions run. Threads: the loop's.
+// Runs functions. Threads: the loop's.
 class Executor {
  public:
   virtual ~Executor() = default;
-  // `work` runs on another thread as soon as one is free, perhaps never. False: too much waits already, nothing is done.
+  // Runs `work` on another thread as soon as one is free, which may be never. False: the queue is
+  // full and `work` was dropped.
   virtual bool run(async::Task work) = 0;
 };
 
 class NativeTool final : public Tool {
  public:
   struct Options {
-    Executor* executor = nullptr;  // borrowed; null: on the loop, in a turn of its own
-    Duration heartbeat{};          // a silence that is longer ends the call; zero: it may be silent
+    Executor* executor = nullptr;  // borrowed; null: on the loop, as a task of its own
+    Duration heartbeat{};          // ends the call after this time without a report; zero: no limit
     std::size_t output_max = kOutputMax;  // bytes of JSON; a larger result is an invalid output
   };
-  // Borrows both seams.
+  // Borrows `loop` and `clock`.
   NativeTool(async::Loop& loop, async::SteadyClock& clock, NativeFunction function,
              Options options);
   NativeTool(async::Loop& loop, async::SteadyClock& clock, NativeFunction function)
       : NativeTool(loop, clock, std::move(function), Options()) {}
-  // Calls under way are answered; a function that runs goes on alone, and touches nothing of ours.
+  // Answers the calls in flight. A running function continues, without access to the tool or the
+  // loop.
   ~NativeTool() override;
   void perform(Permit permit, Call call, async::Done<Outcome> done) override;
   void abandon(const InvocationId& invocation, std::uint32_t try_no) override;
@@ -80,13 +86,13 @@ class NativeTool final : public Tool {
   std::shared_ptr<State> state_;
 };
 
-// The functions that every runtime has, by name:
+// The functions that every runtime provides, by name:
 //   echo   returns its arguments
-//   fill   {bytes} returns {text} of about that many bytes, for benchmarks and limits
-//   fail   {code?, message?, retryable?} fails, for sure
-//   doubt  {code?, message?} may or may not have happened
-//   nap    {ms, report_ms?, deaf?} sleeps, and reports {done_ms} now and then; cut off it wakes up, but not a deaf one.
-//          For looking at deadlines and progress
+//   fill   {bytes} returns {text} of that many bytes, for benchmarks and limits
+//   fail   {code?, message?, retryable?} a definite failure
+//   doubt  {code?, message?, retryable?} an unknown outcome
+//   nap    {ms, report_ms?, deaf?} sleeps and reports {done_ms} every report_ms; wakes up when the
+//          call is cut off, unless it is deaf. For testing deadlines and progress
 std::map<std::string, NativeFunctionEntry, std::less<>> built_in_functions();
 
 }  // namespace ae::tools

@@ -15,7 +15,7 @@ namespace {
 
 constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
 
-// A fact about the process, not state of a pool: it outlives each of them.
+// Per process, not per pool: it outlives every pool.
 std::atomic<std::size_t> g_abandoned_threads = 0;
 
 }  // namespace
@@ -93,7 +93,7 @@ NativeThreadPool::~NativeThreadPool() {
       if (!worker->is_busy) continue;
       worker->is_abandoned = true;
       g_abandoned_threads++;
-      // Nobody can end a function from outside, and nobody is to wait for it.
+      // A running function cannot be stopped, and the process must not wait for it.
       worker->thread.detach();
     }
   }

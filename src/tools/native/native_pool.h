@@ -1,8 +1,8 @@
-// NativeThreadPool: the threads on which native functions run, so that none of them holds up the loop.
+// NativeThreadPool: the threads that run native functions, so that none of them blocks the loop.
 //
-// Threads are begun when they are needed, up to a limit. A function that does not return keeps its thread; when all are
-// kept, work waits, and its calls are withdrawn in time by whoever asked (NativeTool).
-// Threads: the loop's.
+// Threads are started on demand, up to a limit. A function that does not return keeps its thread.
+// When all threads are taken, work waits, and NativeTool withdraws its calls when their time to be
+// sent is over. Threads: the loop's.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,14 @@ class NativeThreadPool final : public Executor {
   };
   explicit NativeThreadPool(Limits limits);
   NativeThreadPool() : NativeThreadPool(Limits()) {}
-  // What waits is dropped. Functions that run are given a moment (100 ms) to return; a thread whose function does not is
-  // left to itself. It ends when the function does, and until then abandoned_threads() counts it.
+  // Drops waiting work. Gives running functions 100 ms to return; the thread of a function that
+  // does not return is abandoned. It exits when the function returns, and counts in
+  // abandoned_threads() until then.
   ~NativeThreadPool() override;
   bool run(async::Task work) override;
 
-  // Threads of this process that no pool waits for any more. While there are any, the process must end by `_exit`: they
-  // could use what exit() destroys.
+  // Threads of this process that no pool waits for any more. While there are any, the process must
+  // exit with `_exit`: they may use what exit() destroys.
   static std::size_t abandoned_threads();
 
  private:

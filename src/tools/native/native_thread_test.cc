@@ -1,7 +1,7 @@
-// Native functions on threads: deadlines, silence, late answers, and threads that never come back.
+// Native functions on threads: deadlines, heartbeats, late results, and threads that never return.
 //
-// Method: time is a clock in the test's hands; a function waits at a FunctionBarrier until the test opens it. What happens on a thread
-// is waited for by what it posts to the loop, never by time.
+// Time comes from a clock that the test sets; a function waits at a FunctionBarrier until the test
+// releases it. The test waits for the tasks that a thread posts to the loop, never for time.
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -29,7 +29,7 @@ class ManualClock final : public async::SteadyClock {
   Duration since_start() override { return Duration(us); }
 };
 
-// Where a function waits, and tells the loop that it has come so far.
+// Where a function waits; it notifies the loop that it has arrived.
 struct FunctionBarrier {
   testing::TestLoop& loop;
   std::atomic<int> inside = 0;
@@ -50,7 +50,7 @@ struct CallRecord {
   std::vector<std::string> reports;
 };
 
-// The functions of a test end before it does.
+// On destruction waits until all functions have returned.
 struct NativeFixture {
   explicit NativeFixture(NativeThreadPool::Limits limits = {}) : pool(std::in_place, limits) {}
   ~NativeFixture() {
@@ -63,7 +63,7 @@ struct NativeFixture {
     tool.emplace(loop, clock, std::move(function),
                  NativeTool::Options{.executor = &*pool, .heartbeat = heartbeat});
   }
-  // A call with a deadline of 10 s that is to begin within 5 s.
+  // A call with a timeout of 10 s, to be started within 5 s.
   CallRecord& perform(std::string id = "0123456789abcdef", Value args = {}) {
     CallRecord& mine = records.emplace_back();
     Call call;
@@ -166,7 +166,7 @@ AE_TEST("native/when functions keep all threads, a call that waits is withdrawn 
   ASSERT_TRUE(fifth.answer.has_value()) << "what waits is bounded";
   EXPECT_EQ(fifth.answer->error_code, "not_sent");
   w.barrier.release();
-  // The fourth runs when a thread is free again; what was withdrawn never does.
+  // The fourth runs when a thread is free again; withdrawn calls never run.
   ASSERT_TRUE(w.loop.run_until([&] { return w.records[3].answer.has_value(); }));
   EXPECT_EQ(w.records[3].answer->kind, OutcomeKind::success);
   EXPECT_EQ(runs.load(), 3);
@@ -306,7 +306,7 @@ AE_TEST("native/a report beyond the limit is a sign of life and is not kept") {
   EXPECT_EQ(call.reports[0].size(), kProgressMax);
 }
 
-// What is posted lies here until the test hands it on; timers go their way.
+// Holds posted tasks until the test releases them; timers are not held.
 class HeldLoop final : public async::Loop {
  public:
   explicit HeldLoop(testing::TestLoop& loop) : loop_(loop) {}

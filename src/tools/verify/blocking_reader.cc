@@ -37,7 +37,7 @@ struct BlockingReader::Thread {
   std::condition_variable wake;
   std::deque<ReadRequest> requests;
   bool is_stopping = false;
-  std::thread thread;  // begun with the first wish
+  std::thread thread;  // started by the first request
 };
 
 BlockingReader::BlockingReader(async::Loop& loop) : thread_(std::make_unique<Thread>(loop)) {}

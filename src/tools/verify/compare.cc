@@ -50,7 +50,7 @@ bool same_time(std::string_view recorded, std::string_view observation) {
   const auto a = instant_us(recorded), b = instant_us(observation);
   if (!a || !b) return recorded == observation;
   if (*a == *b) return true;
-  // Who recorded whole seconds means the second.
+  // A recorded time in whole seconds matches any time within that second.
   return *a % kSecond == 0 && *a / kSecond == *b / kSecond;
 }
 

@@ -1,4 +1,4 @@
-// How what was seen is compared with what was recorded: the same rules for every kind of verifier.
+// Comparing an observation with the recorded change: the same rules for every kind of verifier.
 //
 // Threads: pure functions.
 #pragma once
@@ -12,13 +12,13 @@
 
 namespace ae::tools {
 
-// What somebody saw. Nothing but `unreachable` set: nobody saw anything.
+// What a verifier observed. If `unreachable` is set, it observed nothing.
 struct Observation {
   std::string unreachable;  // why
-  bool absent = false;      // it is gone
+  bool absent = false;      // the resource does not exist
   std::string value;
 };
-// What could not be read.
+// An observation that failed.
 inline Observation failed_observation(std::string_view why) {
   return {.unreachable = std::string(why), .value = {}};
 }
@@ -26,13 +26,13 @@ inline Observation failed_observation(std::string_view why) {
 using SameFn = bool (*)(std::string_view recorded, std::string_view observation);
 bool same_text(std::string_view recorded, std::string_view observation);
 bool same_etag(std::string_view recorded,
-               std::string_view observation);  // weak comparison, quotes or none
+               std::string_view observation);  // weak comparison, with or without quotes
 bool same_time(std::string_view recorded,
                std::string_view observation);  // RFC 3339, HTTP date, or seconds
 bool same_digest(std::string_view recorded,
-                 std::string_view observation);  // `sha256:` before it or not
+                 std::string_view observation);  // with or without `sha256:`
 
-// `recorded`: the member of `change` that this kind compares.
+// `recorded`: the member of `change` that this kind of verifier compares.
 CheckResult compare(const Value& change, std::string_view recorded, const Observation& observation,
                     SameFn same);
 

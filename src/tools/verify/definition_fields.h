@@ -1,6 +1,6 @@
-// What the definitions of verifiers are made of: texts over `.change`, urls, headers.
+// Fields of verifier definitions: texts with `.change` expressions, urls, headers.
 //
-// Threads: values; pure functions but for the secrets that are looked up.
+// Threads: values; pure functions, except for resolving secrets.
 #pragma once
 
 #include <initializer_list>
@@ -34,16 +34,16 @@ class OneRoot final : public ExprScope {
   const Value& value_;
 };
 
-// Members of a definition. All fail with plan_invalid, the message begins with the key.
+// Members of a definition. They fail with plan_invalid; the message begins with the key.
 Status check_known_keys(const Value& definition, std::initializer_list<std::string_view> keys);
 Result<std::string> text_of(const Value& definition, std::string_view key);
 Result<Duration> timeout_of(const Value& definition);
-// A text or a list whose expressions read `root` only.
+// A text or list whose expressions read only `root`.
 Result<Template> template_of(const Value& definition, std::string_view key, std::string_view root);
-// The text that a template gives; a number is its text. Fails with expression_failed.
+// The rendered text; a number gives its canonical text. Fails with expression_failed.
 Result<std::string> render_text(const Template& part, const Value& change);
 
-// A url that is written out up to its path, or one ${ } that gives a whole url.
+// A url with a literal scheme and host, or one ${ } that gives the whole url.
 class TargetUrl {
  public:
   static Result<TargetUrl> parse(const Value& definition);
@@ -55,7 +55,7 @@ class TargetUrl {
   std::optional<Template> whole_;
 };
 
-// Names and literal texts with secret:NAME.
+// Literal names and literal texts with secret:NAME.
 class Headers {
  public:
   static Result<Headers> parse(const Value& definition, bool is_host_literal);
@@ -65,7 +65,8 @@ class Headers {
   std::vector<std::pair<std::string, std::string>> headers_;
 };
 
-// A path with each of its segments percent-encoded. Fails with input_invalid: a segment that names another place.
+// A path with each segment percent-encoded. Fails with input_invalid for a segment that is empty,
+// `.` or `..`.
 Result<std::string> encoded_path(std::string_view path);
 
 }  // namespace ae::tools

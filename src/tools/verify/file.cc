@@ -1,4 +1,4 @@
-// A file: its size, its time, or the SHA-256 of its bytes.
+// The file verifier: size, modification time, or SHA-256 of the content.
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
@@ -23,11 +23,11 @@
 namespace ae::tools {
 namespace {
 
-constexpr off_t kFileMax = off_t{4} << 30;  // bytes of a file whose digest is taken
+constexpr off_t kFileMax = off_t{4} << 30;  // bytes of a file to hash
 
 enum class By : std::uint8_t { sha256, size, mtime };
 
-// A descriptor that is closed.
+// Closes a descriptor.
 class File {
  public:
   explicit File(int fd) : fd_(fd) {}
@@ -44,7 +44,7 @@ class File {
 
 Observation digest(const File& file, off_t size) {
   if (size > kFileMax) return failed_observation("it is larger than 4 GiB, the limit");
-  // Files of /proc have the size 0 and end when they are read.
+  // Files in /proc report size 0 but have content.
   const off_t most = size > 0 ? size : kFileMax;
   off_t observation = 0;
   Sha256 sum;
@@ -61,11 +61,12 @@ Observation digest(const File& file, off_t size) {
 
 constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
-// Where a file may lie whose path was recorded.
+// Where a file with a recorded path may be.
 struct PathScope {
-  std::string folder;  // relative paths start here; "" folders: any file
+  std::string folder;  // relative paths start here
+  // Empty: any file.
   std::vector<std::string> below = {};
-  std::vector<std::string> denied_paths = {};  // real paths, or how they begin; only with `below`
+  std::vector<std::string> denied_paths = {};  // resolved paths or prefixes; only with `below`
 };
 
 bool is_denied(std::string_view path, const PathScope& scope) {
@@ -73,7 +74,7 @@ bool is_denied(std::string_view path, const PathScope& scope) {
                              [&](const std::string& one) { return path.starts_with(one); });
 }
 
-// By the path that it has now, and by what it is: a closed file may have two names.
+// By the current path of the open file, and by its inode: a denied file may have another name.
 bool is_denied(const File& file, const struct stat& info, const PathScope& scope) {
   std::error_code error;
   const auto path =
@@ -86,7 +87,7 @@ bool is_denied(const File& file, const struct stat& info, const PathScope& scope
   });
 }
 
-// What leads out of the folder, by `..` or by a symbolic link, is not opened: EXDEV.
+// A path that leaves the folder, by `..` or a symbolic link, is not opened: EXDEV.
 int open_below(const std::string& folder, const std::string& path) {
   const auto relative = std::filesystem::path(path).lexically_relative(folder);
   if (relative.empty() || relative.native().starts_with("..")) {
@@ -177,8 +178,8 @@ std::string absolute(const std::string& path, const std::string& folder) {
   return text;
 }
 
-// A path that is written out names its file. One that data completes stays below the folders that are named, or that of
-// the agents file.
+// A literal path may name any file. A path that contains recorded data must be below one of the
+// folders of `below`, or below the folder of the agents file.
 Result<PathScope> scope_of(const Value& definition, const Template& path,
                            const std::string& folder) {
   PathScope scope{.folder = absolute("", folder)};

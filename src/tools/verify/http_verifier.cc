@@ -8,7 +8,7 @@
 namespace ae::tools {
 namespace {
 
-constexpr std::size_t kAnswerMax = 4u << 20;  // of a body that is read
+constexpr std::size_t kAnswerMax = 4u << 20;  // bytes of a body
 
 Observation observe_response(const HttpVerifier::Options& options, const net::HttpResult& answer) {
   using net::HttpPhase;
@@ -52,11 +52,11 @@ void HttpVerifier::check(Value change, async::Done<CheckResult> done) {
   call.total_timeout = options_.timeout;
   call.connect_timeout = std::min<Duration>(options_.timeout, call.connect_timeout);
   call.answer_max = kAnswerMax;
-  // `options` is copied: the answer may come when this is gone.
+  // `options` is copied: the response may arrive after this verifier is destroyed.
   deps_.client.start(std::move(call),
                      [options = options_, change = std::move(change), used = std::move(used),
                       done = std::move(done)](net::HttpResult answer) mutable {
-                       // Before it is shortened: half of a secret would be found no more.
+                       // Scrub before `compare` truncates: scrub would not find half of a secret.
                        Observation observation = observe_response(options, answer);
                        observation.value = scrub(observation.value, used);
                        observation.unreachable = scrub(observation.unreachable, used);

@@ -1,4 +1,5 @@
-// HttpVerifier: one GET whose answer is looked at. What http_etag, http_last_modified, http_json, git_ref and github share.
+// HttpVerifier: a verifier that sends one GET and evaluates the response. Shared by http_etag,
+// http_last_modified, http_json, git_ref and github.
 //
 // Threads: the loop's.
 #pragma once
@@ -17,17 +18,16 @@ class HttpVerifier final : public Verifier {
  public:
   struct Options {
     std::function<Result<std::string>(const Value& change)> url;
-    // What a 2xx answer shows.
+    // Evaluates a 2xx response.
     std::function<Observation(const net::HttpResult& answer)> observe;
-    std::string_view recorded = "version";  // the member that is compared
+    std::string_view recorded = "version";  // the member of `change` to compare
     SameFn same = same_text;
     Headers headers;
-    net::HttpHeaders default_headers;  // headers that this kind of server wants
+    net::HttpHeaders default_headers;  // sent unless `headers` sets them
     Duration timeout{};
-    bool is_host_literal = true;  // in the file, not chosen by what was recorded
-    std::vector<std::string> allow =
-        {};            // hosts that what was recorded may choose (net/outbound.h)
-    bool body = true;  // false: only headers are looked at, a body may be cut off
+    bool is_host_literal = true;          // literal in the agents file, not from recorded data
+    std::vector<std::string> allow = {};  // hosts that recorded data may select (net/outbound.h)
+    bool body = true;                     // false: only headers are read; the body may be cut off
   };
   HttpVerifier(VerifierDependencies deps, Options options)
       : deps_(std::move(deps)), options_(std::move(options)) {}

@@ -1,6 +1,6 @@
-// Verifiers that read without HTTP: files, and rows of a database.
+// Verifiers without HTTP: files, and rows of a database.
 //
-// Threads: as Verifier says; they read on the BlockingReader's thread.
+// Threads: as for Verifier; they read on the BlockingReader's thread.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ Result<std::unique_ptr<Verifier>> make_sql_verifier(const Value& definition,
                                                     VerifierDependencies deps);
 
 bool is_postgres_address(std::string_view store);
-// Blocks, for half a minute at most. `params` is a list; the query names them $1, $2, …
+// Blocks, for 30 s at most. `params` is a list; the query refers to them as $1, $2, …
 Observation read_postgres_row(const std::string& address, const std::string& query,
                               const Value& params);
 

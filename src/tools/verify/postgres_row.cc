@@ -1,7 +1,7 @@
-// A row of a PostgreSQL database: the first column of the first row that a query gives.
+// The first column of the first row of a query against a PostgreSQL database.
 //
-// A connection of its own and a transaction that only reads for each look; the server stops a query that takes too
-// long, and a network that says nothing is given up.
+// Each check uses its own connection and a read-only transaction. The server cancels a query that
+// takes too long; an unresponsive connection times out.
 #include <libpq-fe.h>
 
 #include <memory>
@@ -23,7 +23,7 @@ struct FreeOptions {
   void operator()(PQconninfoOption* options) const { PQconninfoFree(options); }
 };
 
-// The server's message, without the line's end.
+// The server's message without its line break.
 Observation query_failure(PGconn* connection) {
   std::string_view why = PQerrorMessage(connection);
   while (!why.empty() && (why.back() == '\n' || why.back() == ' ')) why.remove_suffix(1);
@@ -38,11 +38,11 @@ bool is_postgres_address(std::string_view store) {
 
 Observation read_postgres_row(const std::string& address, const std::string& query,
                               const Value& params) {
-  // What libpq says of an address that it cannot read repeats parts of it.
+  // libpq's own message for an invalid address would repeat parts of it.
   const std::unique_ptr<PQconninfoOption, FreeOptions> readable(
       PQconninfoParse(address.c_str(), nullptr));
   if (!readable) return failed_observation("`store` is not the address of a PostgreSQL database");
-  // Those that come later count more; `dbname` is the address.
+  // Later entries override earlier ones; `dbname` holds the address.
   constexpr const char* kNames[] = {"dbname", "connect_timeout", "tcp_user_timeout",
                                     "client_encoding", nullptr};
   const char* const values[] = {address.c_str(), "5", "15000", "UTF8", nullptr};
@@ -68,7 +68,7 @@ Observation read_postgres_row(const std::string& address, const std::string& que
   for (std::size_t i = 0; i < texts.size(); ++i) {
     given.push_back(params.items()[i].is_null() ? nullptr : texts[i].c_str());
   }
-  // One statement: this protocol takes no second one.
+  // The extended protocol accepts a single statement only.
   const std::unique_ptr<PGresult, Clear> rows(PQexecParams(connection.get(), query.c_str(),
                                                            static_cast<int>(given.size()), nullptr,
                                                            given.data(), nullptr, nullptr, 0));

@@ -1,7 +1,7 @@
-// A row of a database: the first column of the first row that a query gives. Here: of SQLite.
+// SqlVerifier: the first column of the first row of a query. This file reads SQLite databases.
 //
-// The file is opened to read, by a connection of its own for each look; the query is one statement that only reads,
-// and is stopped when it takes too long.
+// Each check opens its own read-only connection. The query must be a single read-only statement,
+// and is interrupted if it takes too long.
 #include <sqlite3.h>
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace ae::tools {
 namespace {
 
 constexpr int kBusyMs = 2'000;
-constexpr int kStepsAtOnce = 10'000;           // of SQLite's machine, between two looks at the time
-constexpr std::chrono::seconds kQueryMax{10};  // then it is stopped
+constexpr int kStepsAtOnce = 10'000;           // SQLite VM instructions per time check
+constexpr std::chrono::seconds kQueryMax{10};  // then the query is interrupted
 using Clock = std::chrono::steady_clock;
 
 struct CloseDb {

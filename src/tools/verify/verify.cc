@@ -1,4 +1,4 @@
-// Which verifier a definition means, and those that ask over HTTP.
+// make_verifier, and the verifiers that use HTTP.
 #include "tools/verify/verify.h"
 
 #include <span>
@@ -26,7 +26,7 @@ ObserveFn header(std::string name) {
   };
 }
 
-// What a JSON answer gives.
+// Evaluates a JSON response.
 ObserveFn body(std::function<Observation(const Value& body)> read) {
   return [read = std::move(read)](const net::HttpResult& answer) {
     const auto parsed = parse_json(answer.body);

@@ -1,18 +1,20 @@
-// The verifiers that ship: HTTP (ETag, Last-Modified, a JSON field), files, git refs and issues of a GitHub-compatible
-// server, rows of SQLite and PostgreSQL databases.
+// The built-in verifiers: HTTP (ETag, Last-Modified, a JSON field), files, git refs and issues of a
+// GitHub-compatible server, rows of SQLite and PostgreSQL databases.
 //
 //   {kind: http_etag | http_last_modified, url, headers?, timeout?, allow?}
 //   {kind: http_json, url, field: one ${ } of .result, headers?, timeout?, allow?}
 //   {kind: file, path, by: sha256 | size | mtime, below?: [folder…]}
-//   {kind: git_ref, api?, repo, ref, headers?, timeout?}                           its commit
+//   {kind: git_ref, api?, repo, ref, headers?, timeout?}                        the commit
 //   {kind: github, api?, repo, issue | pull | release, by: updated_at | state, headers?, timeout?}
-//   {kind: sql, store: a path, postgres://… or secret:NAME, query, params?}       the first column of the first row
+//   {kind: sql, store: a path, postgres://… or secret:NAME, query, params?}   first column of row 1
 //
-// http_etag compares the change's etag, all others its version. Every `${ }` but that of `field` reads `.change`.
-// A url whose host the change names (`${ .change.ref }`) carries no headers: a secret must not go where an answer says.
-// Such a url leads to public addresses only, or to a host of `allow`. A path that the change names leads to files below the
-// folder of the agents file, or below one of `below`, and never to what is closed.
-// Threads: as Verifier says. Files and databases are read on a thread of their own.
+// http_etag compares the change's etag, all others its version. Every `${ }` except that of `field`
+// reads `.change`.
+// A url whose host comes from the change (`${ .change.ref }`) has no headers, so that recorded data
+// cannot redirect a secret, and reaches only public addresses or a host of `allow`.
+// A path from the change must be below the folder of the agents file or a folder of `below`, and
+// never reaches a denied path.
+// Threads: as for Verifier. Files and databases are read on a separate thread.
 #pragma once
 
 #include <functional>
@@ -29,11 +31,11 @@
 
 namespace ae::tools {
 
-// A thread that reads what may block: one thing at a time, in order.
+// A thread for blocking reads: one at a time, in order.
 class BlockingReader {
  public:
   explicit BlockingReader(async::Loop& loop);
-  // What has not begun is dropped, unanswered.
+  // Drops reads that have not started; their `done` is not called.
   ~BlockingReader();
   BlockingReader(const BlockingReader&) = delete;
   BlockingReader& operator=(const BlockingReader&) = delete;
@@ -51,11 +53,12 @@ struct VerifierDependencies {
   SecretSource& secrets;
   BlockingReader& reader;
   std::string folder;  // where relative paths start
-  // Real paths of ours, or how they begin: a path that a change names does not lead there.
+  // Paths of Aetheris itself, resolved, or prefixes of them: a path from a change must not lead
+  // there.
   std::vector<std::string> denied_paths = {};
 };
 
-// Fails with plan_invalid: the message begins with the key at fault.
+// Fails with plan_invalid; the message begins with the invalid key.
 Result<std::unique_ptr<Verifier>> make_verifier(const Value& definition, VerifierDependencies deps);
 
 }  // namespace ae::tools

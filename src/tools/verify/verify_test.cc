@@ -1,5 +1,5 @@
-// Verifiers against real servers, real files and real databases: what they call a match, a mismatch, unreachable, and what
-// they do not call anything.
+// Verifiers against real servers, files and databases: the verdicts match, mismatch and
+// unreachable, and definitions that are rejected.
 #include "tools/verify/verify.h"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ class TestSecrets final : public SecretSource {
   }
 };
 
-// A folder of its own, gone at the end.
+// A temporary folder.
 class Folder {
  public:
   Folder() {
@@ -333,7 +333,8 @@ AE_TEST("verify/http_etag: an answer does not lead into this machine or its netw
     EXPECT_TRUE(result.reason.starts_with("address_denied: ")) << host << ": " << result.reason;
   }
   EXPECT_EQ(server.arrivals(), 0);
-  // A server that the file itself names is reached; that connection serves no other call.
+  // A server with a literal url in the agents file is allowed; its connection is not reused for a
+  // recorded url.
   EXPECT_EQ(fixture.check(etag_of(server), change("create", {}, "v1")).verdict,
             CheckVerdict::match);
   EXPECT_EQ(fixture.check(any, change("create", {}, "v1", server.url("/a"))).verdict,
@@ -363,7 +364,7 @@ AE_TEST("verify/file: an answer does not lead out of the folders that are named"
             CheckVerdict::match);
   EXPECT_EQ(fixture.check(named, change("create", digest, {}, "a.txt")).verdict,
             CheckVerdict::unreachable);
-  // A path that is written out names its file.
+  // A literal path is not restricted.
   EXPECT_EQ(
       fixture.check(json(R"({"kind": "file"})").with("path", secret), change("create", digest, {}))
           .verdict,
@@ -490,7 +491,7 @@ AE_TEST("verify/sql: the first column of the first row; only one statement that 
   sqlite3_exec(
       db, "SELECT 1 FROM orders",
       [](void* n, int, char**, char**) { return ++*static_cast<int*>(n), 0; }, &rows, nullptr);
-  EXPECT_EQ(rows, 1);  // nothing was deleted by a look
+  EXPECT_EQ(rows, 1);  // a check deleted nothing
   sqlite3_close(db);
 }
 
