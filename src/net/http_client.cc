@@ -501,7 +501,7 @@ void HttpClient::Worker::set_up(Transfer& t) {
   curl_easy_setopt(easy, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
   curl_easy_setopt(easy, CURLOPT_PROXY,
-                   options_.proxy.c_str());  // "" also disables the environment's proxy
+                   options_.proxy.c_str());  // "" also ignores the environment
   if (!options_.ca_file.empty()) {
     curl_easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
     curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);

@@ -25,11 +25,9 @@ namespace {
 
 constexpr int kAcceptsPerWake = 64;
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // when descriptors are exhausted
-constexpr std::int64_t kSlowUs =
-    1'000'000;  // a request that has been arriving for longer can be evicted
-constexpr std::int64_t kWarnAgainUs = 60'000'000;  // between two warnings
-constexpr std::size_t kRejectedMax =
-    16;  // connections that only get a 503, in addition to connections_max
+constexpr std::int64_t kSlowUs = 1'000'000;                        // slower requests may be evicted
+constexpr std::int64_t kWarnAgainUs = 60'000'000;                  // between two warnings
+constexpr std::size_t kRejectedMax = 16;  // connections beyond connections_max that get a 503
 // Memory is returned to the system after a peak of this size.
 constexpr std::size_t kGiveBackBytes = 8u << 20, kGiveBackConnections = 64;
 
