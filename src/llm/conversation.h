@@ -111,7 +111,7 @@ Result<Value> with_parsed_json(const Value& schema, Value answer);
 
 // The error of an unusable answer; `reason` is shown in its record.
 std::unexpected<Error> invalid_answer(std::string reason);
-// True for an integer from 0 to 2^53 - 1.
+// True for a non-negative integer.
 bool is_count(const Value& value);
 
 }  // namespace ae::llm
