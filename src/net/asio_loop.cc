@@ -23,9 +23,9 @@ constexpr unsigned kEndSeconds = 1;
 
 std::int64_t boot_us() { return BootClock().since_start().count(); }
 
-// Signals seen by the handler, and those taken by the loop. A busy loop must not prevent
-// termination: a signal that arrives while the previous one is pending ends the process in the
-// handler.
+// Signals seen by the handler, and those taken by the loop. A busy loop must not
+// prevent termination: a signal that arrives while the previous one is pending ends
+// the process in the handler.
 std::atomic<int> signals_arrived = 0;
 std::atomic<int> signals_noticed = 0;
 std::atomic<int> last_signal = 0;
@@ -62,8 +62,8 @@ AsioLoop::Impl::Impl() : timer_fd(io) {
 }
 
 AsioLoop::Impl::~Impl() {
-  // A dropped task may own an object that posts or cancels in its destructor; the queues must be
-  // valid then.
+  // A dropped task may own an object that posts or cancels in its destructor; the
+  // queues must be valid then.
   std::vector<async::Task> left;
   {
     const std::lock_guard lock(posted_mutex);
@@ -133,8 +133,8 @@ async::TimerId AsioLoop::Impl::after(Duration delay, async::Task task) {
 void AsioLoop::Impl::cancel(async::TimerId timer) {
   const auto found = due_of.find(timer);
   if (found == due_of.end()) return;
-  // The timerfd stays armed: a spurious wakeup is cheaper than a system call for every cancelled
-  // timer.
+  // The timerfd stays armed: a spurious wakeup is cheaper than a system call
+  // for every cancelled timer.
   auto node = timers.extract(TimerKey{found->second, timer});
   due_of.erase(found);
 }  // the task is destroyed last, when the maps are consistent
@@ -145,8 +145,8 @@ void AsioLoop::Impl::arm() {
   if (armed_at && *armed_at <= due) return;
   armed_at = due;
   itimerspec spec{};
-  // Relative, so that an adjusted clock cannot produce a value that the kernel rejects. Zero would
-  // disarm.
+  // Relative, so that an adjusted clock cannot produce a value that the kernel
+  // rejects. Zero would disarm.
   const std::int64_t wait = std::max<std::int64_t>(due - boot_us(), 1);
   spec.it_value.tv_sec = static_cast<time_t>(wait / 1'000'000);
   spec.it_value.tv_nsec = static_cast<long>(wait % 1'000'000 * 1000);

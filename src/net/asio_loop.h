@@ -1,11 +1,11 @@
-// AsioLoop: the production event loop. One thread runs it, and all runtime code runs on that
-// thread.
+// AsioLoop: the production event loop. One thread runs it, and all runtime
+// code runs on that thread.
 //
 // `post` is cheap from any thread: a burst of posts costs one wakeup. Timers count suspend time
 // (CLOCK_BOOTTIME), so a lease watchdog fires right after the machine resumes. Asio types do not
 // leave this module's .cc files.
-// Threads: run on one thread; post and stop from any thread; everything else on the loop's thread,
-// or before run.
+// Threads: run on one thread; post and stop from any thread; everything else on the
+// loop's thread, or before run.
 #pragma once
 
 #include <functional>
@@ -26,8 +26,8 @@ class AsioLoop final : public async::Loop {
 
   // Runs tasks, timers and sockets until stop. May be called again after it has returned.
   void run() noexcept;
-  // Makes run return soon: the current task finishes, no other starts. Before run: it returns at
-  // once.
+  // Makes run return soon: the current task finishes, no other starts. Before
+  // run: it returns at once.
   void stop() noexcept;
 
   void post(async::Task task) override;

@@ -150,9 +150,9 @@ int descriptor_shortage() {
   return 0;
 }
 
-// libcurl calls this when the connection is established and the first byte of the request is next:
-// the boundary between "not sent" and "unknown outcome". It calls again before it re-sends the same
-// request.
+// libcurl calls this when the connection is established and the first byte of the request is
+// next: the boundary between "not sent" and "unknown outcome". It calls again before it
+// re-sends the same request.
 bool Transfer::about_to_send() {
   if (sent) return false;
   const std::int64_t now = client_now_us();

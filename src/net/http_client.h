@@ -5,8 +5,8 @@
 // states whether the exchange ended before or after the first byte of the request was sent. libcurl
 // re-sends a request by itself if a reused connection turns out dead: `new_connection` calls never
 // reuse one, and for others the second send is refused.
-// Threads: start and cancel on the loop's thread; libcurl runs on its own thread; results arrive on
-// the loop.
+// Threads: start and cancel on the loop's thread; libcurl runs on its own thread;
+// results arrive on the loop.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,8 @@ struct HttpCall {
   HttpHeaders headers;
   std::string body;  // Content-Length is derived from it; GET and HEAD have none
   // The host was chosen by data: connects to public addresses only (net/outbound.h); else
-  // `connect_failed`, nothing is sent. REQUIRES: new_connection, because addresses are checked when
-  // connecting.
+  // `connect_failed`, nothing is sent. REQUIRES: new_connection, because addresses are
+  // checked when connecting.
   bool public_only = false;
   std::string unix_socket;     // connects here instead of to the URL's host
   bool new_connection = true;  // own HTTP/1.1 connection; false: pooled, for reads

@@ -247,8 +247,8 @@ AE_TEST("client/a connection closed after accept leaves it unknown whether the r
   EXPECT_EQ(a.phase, HttpPhase::no_response) << a.error;
 }
 
-// A classic pooling bug: the server reads the second request on a reused connection, applies it and
-// closes.
+// A classic pooling bug: the server reads the second request on a reused
+// connection, applies it and closes.
 AE_TEST("client/a server that acts and closes a warm connection is never sent the request again") {
   for (const bool new_connection : {true, false}) {
     RawHttpServer server([](Conversation& c) {

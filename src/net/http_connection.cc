@@ -94,8 +94,8 @@ std::string chunk_of(std::string_view bytes) {
   const auto end =
       std::to_chars(digits.data(), digits.data() + digits.size(), bytes.size(), 16).ptr;
   std::string chunk;
-  // Reserved, because a string that grows by two bytes doubles its capacity while the chunk is
-  // queued.
+  // Reserved, because a string that grows by two bytes doubles its capacity
+  // while the chunk is queued.
   chunk.reserve(static_cast<std::size_t>(end - digits.data()) + bytes.size() + 4);
   chunk.append(digits.data(), end);
   chunk += "\r\n";
@@ -275,8 +275,8 @@ void HttpConnection::dispatch() {
   is_head_ = request.method == "HEAD";
   is_read_only_ = is_head_ || request.method == "GET";
   request.peer = peer_;
-  // Not on connect: the check reads the whole process table, which silent connections must not
-  // cause.
+  // Not on connect: the check reads the whole process table, which silent
+  // connections must not cause.
   if (!from_tool_) {
     const auto& is_tool = server_->options.is_tool;
     from_tool_ = is_tool && is_tool(socket_.native_handle(), tcp_);
@@ -422,8 +422,8 @@ void HttpConnection::enqueue(std::string bytes) {
     out_written_ = 0;
   }
   if (bytes.size() > server_->options.answer_small) {
-    // A string that was built by appending may have twice the capacity, held until the client has
-    // read it.
+    // A string that was built by appending may have twice the capacity, held
+    // until the client has read it.
     bytes.shrink_to_fit();
     server_->on_freed(bytes.size());  // its temporaries were at least as large
   }
@@ -501,8 +501,8 @@ void HttpConnection::end_exchange() {
   advance();
 }
 
-// Closing while the client still sends would reset the connection and lose the answer; so read for
-// a moment first.
+// Closing while the client still sends would reset the connection and lose the answer; so
+// read for a moment first.
 void HttpConnection::linger() {
   if (peer_closed_) return close_now();
   phase_ = Phase::lingering;

@@ -2,8 +2,9 @@
 //
 //   handshake (TLS)
 //      │
-//   reading ──request──▶ handling ──answer──▶ answering ──written──▶ reading (keep-alive) or lingering ──▶ closed
-//                            └────begin─────▶ streaming ──end──────▶  "
+//   reading ──request─▶ handling ──answer─▶ answering ──written─▶ reading (keep-alive)
+//                           │                                     or lingering ──▶ closed
+//                           └────begin────▶ streaming ──end─────▶  "
 //
 // While a handler runs, the connection keeps reading into its buffer, to detect a disconnect;
 // pipelined requests wait there.
@@ -80,8 +81,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool has_capacity(std::size_t size) const;
   // Bytes not sent yet.
   std::size_t buffered_bytes() const { return buffered_bytes_; }
-  // True if the client has read a large response too slowly since the last call. REQUIRES: not
-  // closed.
+  // True if the client has read a large response too slowly since the last
+  // call. REQUIRES: not closed.
   bool is_slow_reader(std::int64_t now);
   bool is_awaiting_answer() const { return phase_ == Phase::handling; }
 

@@ -1,11 +1,11 @@
-// HttpParser: parses the bytes of a connection into requests, strictly (RFC 9112); it repairs
-// nothing.
+// HttpParser: parses the bytes of a connection into requests, strictly (RFC
+// 9112); it repairs nothing.
 //
-// Any ambiguity about where a request ends allows request smuggling, so each one is refused: bare
-// CR or LF, folded headers, two lengths, any transfer encoding but one `chunked`. Limits apply
-// while reading. After a refusal the connection must be closed. Beast's parser is not used: it
-// unfolds headers, waits indefinitely for the CR of a bare LF, and keeps trailers among the
-// headers.
+// Any ambiguity about where a request ends allows request smuggling, so each one is refused:
+// bare CR or LF, folded headers, two lengths, any transfer encoding but one `chunked`.
+// Limits apply while reading. After a refusal the connection must be closed. Beast's parser
+// is not used: it unfolds headers, waits indefinitely for the CR of a bare LF, and keeps
+// trailers among the headers.
 // Threads: a value. Pure: no sockets, no clock.
 #pragma once
 

@@ -1,5 +1,5 @@
-// HttpParser fuzzer: for any bytes in any pieces, the parser ends in a valid state, within its
-// limits.
+// HttpParser fuzzer: for any bytes in any pieces, the parser ends in a valid
+// state, within its limits.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -25,8 +25,8 @@ struct HttpRequest {
   bool from_tool = false;  // HttpServer::Options::is_tool
   std::string peer;        // "127.0.0.1:52100", "[::1]:52100", or "unix"
   bool has_body = false;
-  // Holds the share of `body` in HttpServer::Options::bodies_max while it exists. shared_ptr:
-  // type-erased.
+  // Holds the share of `body` in HttpServer::Options::bodies_max while it exists.
+  // shared_ptr: type-erased.
   std::shared_ptr<void> body_quota = {};
 
   std::optional<std::string_view> header(std::string_view name) const {

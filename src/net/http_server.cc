@@ -264,8 +264,8 @@ void HttpServer::Impl::close_listeners() {
 
 // ---- connections
 
-// One timer checks all deadlines, a few times per shortest timeout; it does not run without
-// connections.
+// One timer checks all deadlines, a few times per shortest timeout; it does not
+// run without connections.
 void HttpServer::Impl::sweep_later() {
   if (sweep || connections.empty()) return;
   const Duration shortest = std::min(
@@ -315,8 +315,8 @@ bool HttpServer::Impl::has_capacity(std::size_t size, const HttpConnection* of) 
   return large == 0 || out_bytes + size <= options.answers_max;
 }
 
-// Limits the freed memory that the allocator keeps: of dropped bodies, and of temporaries of large
-// responses.
+// Limits the freed memory that the allocator keeps: of dropped bodies, and of
+// temporaries of large responses.
 void HttpServer::Impl::on_freed(std::size_t size) {
   if ((bytes_freed += size) < kGiveBackBytes) return;
   bytes_freed = 0;

@@ -55,8 +55,8 @@ class HttpStream {
   bool has_capacity(std::size_t size) const;
   // Called each time the buffer has drained after `write` returned false.
   void on_drained(async::Task task);
-  // Called once when the client disconnects, the server stops or the stream is cut; never after
-  // `end`.
+  // Called once when the client disconnects, the server stops or the stream
+  // is cut; never after `end`.
   void on_closed(async::Task task);
 
  private:
@@ -65,8 +65,8 @@ class HttpStream {
   std::shared_ptr<HttpConnection> connection_;  // shared with the sockets' callbacks
 };
 
-// The right to answer one request, once. If dropped unused, answers 500 `unknown_outcome`.
-// Move-only.
+// The right to answer one request, once. If dropped unused, answers 500
+// `unknown_outcome`. Move-only.
 class Responder {
  public:
   Responder(Responder&&) noexcept = default;
@@ -107,10 +107,10 @@ class HttpServer {
     std::size_t connections_max = 1024;
     // Called at most once a minute, when connections were evicted or rejected; may be empty.
     std::function<void(const std::string& what)> on_full = {};
-    // Total unsent bytes of all responses and streams. Up to `answer_small` always fits. Beyond it,
-    // a response is replaced by 503 and a stream is cut, unless it is the only large one. Clients
-    // that read less than `slow_rate` bytes per second for `slow_after` are disconnected to make
-    // room.
+    // Total unsent bytes of all responses and streams. Up to `answer_small` always fits. Beyond
+    // it, a response is replaced by 503 and a stream is cut, unless it is the only large one.
+    // Clients that read less than `slow_rate` bytes per second for `slow_after` are
+    // disconnected to make room.
     std::size_t answers_max = 64u << 20;
     std::size_t answer_small = 256u << 10;
     Duration slow_after = std::chrono::seconds(10);
@@ -124,9 +124,9 @@ class HttpServer {
     // Accepted Host names over TCP, without port, for example `localhost` or `[::1]`; empty: any.
     // Protects against DNS rebinding.
     std::vector<std::string> hosts;
-    // Called once per connection, with its socket, at its first request: whether the client is a
-    // program started by one of our tools. Its requests then have `from_tool` set. Empty: not
-    // called.
+    // Called once per connection, with its socket, at its first request: whether the
+    // client is a program started by one of our tools. Its requests then have
+    // `from_tool` set. Empty: not called.
     std::function<bool(int fd, bool tcp)> is_tool = {};
     // TCP clients must use TLS with this identity; nullptr: plain text. Shared with the code that
     // renews it. The handshake is limited by `head_timeout`.

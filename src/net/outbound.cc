@@ -19,8 +19,8 @@ struct Net4 {
   std::uint32_t address;
   int bits;
 };
-// Networks that the special-purpose registry (RFC 6890 and updates) does not call global, and
-// multicast.
+// Networks that the special-purpose registry (RFC 6890 and updates) does not
+// call global, and multicast.
 constexpr Net4 kSpecialNets4[] = {
     {0x00000000, 8},  {0x0A000000, 8},  {0x64400000, 10}, {0x7F000000, 8},  {0xA9FE0000, 16},
     {0xAC100000, 12}, {0xC0000000, 24}, {0xC0000200, 24}, {0xC0586300, 24}, {0xC0A80000, 16},

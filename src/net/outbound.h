@@ -1,5 +1,5 @@
-// Outbound rules: which addresses a request may reach if data chose its host: an answer, a recorded
-// change.
+// Outbound rules: which addresses a request may reach if data chose its host: an
+// answer, a recorded change.
 //
 // Such a request must not reach this machine or its networks (loopback, private and link-local
 // addresses, a cloud's metadata service), unless the agents file allows the host. The check applies
@@ -22,8 +22,8 @@ bool is_public(const sockaddr& address);
 // For messages: "127.0.0.1", "[::1]".
 std::string address_text(const sockaddr& address);
 
-// True if the URL's host is in `allowed`: HOST (any port) or HOST:PORT. Compared as text, ignoring
-// case.
+// True if the URL's host is in `allowed`: HOST (any port) or HOST:PORT.
+// Compared as text, ignoring case.
 bool matches_host(const std::vector<std::string>& allowed, std::string_view url);
 // True if `text` is a valid entry of `allowed`.
 bool is_valid_host(std::string_view text);

@@ -82,8 +82,8 @@ std::uint64_t SystemRandom::next() {
     std::size_t have = 0;
     while (have < sizeof(buffer_)) {
       const ssize_t n = getrandom(bytes + have, sizeof(buffer_) - have, 0);
-      // With valid arguments the only possible failure is EINTR; without randomness no id may be
-      // created.
+      // With valid arguments the only possible failure is EINTR; without
+      // randomness no id may be created.
       AE_CHECK(n > 0 || errno == EINTR, std::strerror(errno));
       if (n > 0) have += static_cast<std::size_t>(n);
     }
